@@ -1,0 +1,46 @@
+"""The worker-pool interface: where workers come from.
+
+A worker is one managed Triton server on one device. The pool starts, restarts and stops them, and loads and unloads
+runtimes (Triton models) on them; which runtime belongs on which worker is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, Protocol
+
+WorkerState = Literal["starting", "ready", "failed", "stopped"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """What is observed of a worker now."""
+
+    id: str  # stable across restarts
+    endpoint: str  # host:port of Triton's gRPC port; stable across restarts
+    metrics_url: str | None  # Triton's Prometheus page
+    state: WorkerState
+    pid: int | None
+    restarts: int
+    runtimes: tuple[str, ...]  # loaded (READY in Triton's own repository index)
+    log: str | None  # path of its log file
+    error: str | None = None  # why it failed, with the end of its log
+
+
+class WorkerPool(Protocol):
+    """Asynchronous; all methods run on one event loop. Methods raise WorkerError."""
+
+    async def start(self) -> None:
+        """Start all workers and wait until each is live. On failure none is left behind."""
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Observed state of every worker, in a stable order."""
+
+    async def load(self, worker: str, runtime: str, *, timeout_s: float = 120.0) -> None:
+        """Load a runtime and wait until it is ready."""
+
+    async def unload(self, worker: str, runtime: str, *, timeout_s: float = 60.0) -> None:
+        """Unload a runtime and wait until Triton says it is unloaded (its memory is free only then)."""
+
+    async def stop(self) -> None:
+        """Stop all workers, gracefully first (SIGTERM), then for sure. Idempotent."""

@@ -1,0 +1,169 @@
+// The request scheduler: Arlo's decisions, without threads, sockets, logging or clock reads.
+//
+// Events in (a request arrives, a request finishes, an instance joins, drains or leaves, time passes), decisions out
+// (start this request on that instance, this one has expired, this one lost its instance). The gateway and the
+// simulator link this very code.
+//
+// Paper: Arlo (ICPP'24), section 3.4 and Algorithm 1. The multi-level queue has one *level* per distinct max_length,
+// 0 = shortest; in each level an indexed heap holds the instances, least loaded first. A request may run on any level
+// whose max_length is at least its length; the smallest such level is its *ideal* level; a longer one is a demotion.
+//
+// Waiting. Early-binding policies (rs, ilb, ig, infaas, uniform, eft) bind a request to an instance on arrival: it
+// waits in that instance's FIFO until the instance has room (its in-flight limit). `late` keeps the request in a FIFO
+// per ideal level, and an instance that gets room takes the request it should serve next. Under every policy a request
+// that no present instance fits is *parked* in the FIFO of its ideal level until an instance joins, it expires, or the
+// caller cancels it.
+//
+// Order of events at equal times. Calls are processed in the order made; a caller with several events at one instant
+// must make them in this order: leave, drain, finish, join, expire, cancel, arrive. Ties between instances go to the
+// lower level, then to the lower instance id; ties between requests to the one admitted first. Tested in
+// tests/cpp/ and tests/golden/.
+//
+// Threads: none. One Scheduler belongs to one thread, or to one lock.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace arlo::dispatch {
+
+using TimeNs = std::int64_t;       // an instant or a duration, nanoseconds, from any fixed origin
+using Tag = std::uint64_t;         // the caller's name for a request, never interpreted
+using RequestHandle = std::uint32_t;  // dense, valid from arrive() until the request leaves; then reused
+using InstanceId = std::uint32_t;     // dense, valid from join() until the instance is gone; then reused
+using RuntimeId = std::uint32_t;      // index in add_runtime() order
+
+inline constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
+inline constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+
+// One measured point of a latency profile.
+struct LatencyPoint {
+  std::int32_t length = 0;  // tokens
+  std::int32_t batch = 1;   // rows
+  TimeNs latency = 0;       // of the whole batch
+};
+
+// A model compiled for one maximum length. `static` runtimes take the time of max_length whatever the request's
+// length; `dynamic` ones take the time of the length (linear between points, flat outside them).
+struct RuntimeSpec {
+  std::int32_t max_length = 0;  // tokens, > 0
+  std::int32_t max_batch = 1;   // rows, >= 1
+  std::int32_t capacity = 0;    // M of Eq. 3 and Algorithm 1 line 8: requests within the SLO, > 0
+  bool dynamic = false;
+  std::vector<LatencyPoint> latency;  // at least one point; sorted by the constructor
+};
+
+enum class Policy : std::uint8_t { kRs, kIlb, kIg, kInfaas, kUniform, kEft, kLate };
+// Names as in configuration: "rs", "ilb", "ig", "infaas", "uniform", "eft", "late". Throws std::invalid_argument.
+Policy parse_policy(std::string_view name);
+std::string_view policy_name(Policy policy);
+
+struct Options {
+  Policy policy = Policy::kRs;
+  double lambda = 0.85;            // Algorithm 1: initial congestion threshold, > 0
+  double alpha = 0.9;              // Algorithm 1: threshold decay per level, in (0, 1]
+  std::int32_t max_peek = 6;       // Algorithm 1: L, levels looked at, >= 1
+  std::int32_t max_queued = 4096;  // requests waiting (not started) in all; further ones are refused, >= 0
+};
+
+enum class Admission : std::uint8_t {
+  kStarted,   // a kStart action was emitted
+  kQueued,    // bound to an instance, or waiting for late binding
+  kParked,    // no present instance fits; waiting for one to join
+  kTooLong,   // length above the longest runtime ever added, or below 1: refused, no handle
+  kFull,      // max_queued reached: refused, no handle
+};
+
+struct Admitted {
+  Admission admission = Admission::kTooLong;
+  RequestHandle handle = kNone;      // kNone when refused
+};
+
+enum class ActionKind : std::uint8_t {
+  kStart,    // execute `tag` on `instance` now
+  kExpired,  // `tag` was waiting and its deadline has come; the handle is gone
+  kLost,     // `tag` was executing on `instance`, which left; call retry() or abandon()
+};
+
+struct Action {
+  ActionKind kind;
+  RequestHandle handle;
+  Tag tag;
+  InstanceId instance;     // kNone for kExpired
+  std::int32_t level;      // level it runs on (kStart, kLost); ideal level (kExpired)
+  bool demoted;            // level above the ideal one
+};
+using Actions = std::vector<Action>;  // appended to, never cleared, by every call
+
+enum class InstanceState : std::uint8_t { kActive, kDraining };
+
+struct InstanceView {
+  RuntimeId runtime;
+  std::int32_t level;
+  InstanceState state;
+  std::int32_t in_flight;  // started, not finished
+  std::int32_t queued;     // bound to it, not started
+};
+
+class Scheduler {
+ public:
+  // Throws std::invalid_argument, naming the field and its range, for bad options.
+  explicit Scheduler(Options options);
+  ~Scheduler();
+  Scheduler(Scheduler&&) noexcept;
+  Scheduler& operator=(Scheduler&&) noexcept;
+
+  // Runtimes may be added at any time; a new max_length makes a new level and shifts the level numbers above it.
+  // `uniform` takes runtimes of one max_length only. Throws std::invalid_argument.
+  RuntimeId add_runtime(RuntimeSpec spec);
+
+  // An instance with room for `inflight_limit` (>= 1) requests at a time enters service; parked requests that it fits
+  // are bound again. O(log(N/K)) plus the requests bound.
+  InstanceId join(RuntimeId runtime, std::int32_t inflight_limit, TimeNs now, Actions& out);
+  // No further requests; those bound but not started are bound elsewhere where another active instance fits them, and
+  // stay otherwise. The instance is gone (its id free) when the last one finishes, at once when there is none.
+  // Returns true when it is gone already.
+  bool drain(InstanceId instance, TimeNs now, Actions& out);
+  // Gone at once (a dead worker). Bound requests are bound again; started ones come back as kLost.
+  void leave(InstanceId instance, TimeNs now, Actions& out);
+
+  // Algorithm 1 for `rs`. `deadline` is kNever for none. O(L) + O(log(N/K)) for rs, ilb, ig, uniform and eft.
+  Admitted arrive(Tag tag, std::int32_t length, TimeNs now, TimeNs deadline, Actions& out);
+  // A started request is done (well or badly); its handle is gone, and the instance starts what waits.
+  void finish(RequestHandle handle, TimeNs now, Actions& out);
+  // True: it was waiting, is removed, and the handle is gone. False: it has started; finish() must still be called.
+  bool cancel(RequestHandle handle, TimeNs now, Actions& out);
+  // A started request failed on its instance through no fault of its own (kLost, or an error of the worker) and is
+  // scheduled again, ahead of what waits, on another instance than `avoid` where one fits (kNone: any). Never refused
+  // for a full queue.
+  Admission retry(RequestHandle handle, InstanceId avoid, TimeNs now, Actions& out);
+  // A kLost request is given up; its handle is gone.
+  void abandon(RequestHandle handle);
+  // Emits kExpired for every waiting request whose deadline is at or before `now`, earliest first.
+  void expire(TimeNs now, Actions& out);
+  // Earliest deadline among waiting requests; kNever when there is none. May be early (a lazy heap), never late.
+  [[nodiscard]] TimeNs next_deadline() const;
+
+  // Observers.
+  [[nodiscard]] std::int32_t levels() const;
+  [[nodiscard]] std::int32_t level_max_length(std::int32_t level) const;
+  [[nodiscard]] std::int32_t ideal_level(std::int32_t length) const;  // -1 when none is long enough
+  [[nodiscard]] std::int32_t queued() const;                          // waiting, parked ones included
+  [[nodiscard]] std::int32_t parked() const;  // waiting with no present instance that fits
+  [[nodiscard]] std::int32_t in_flight() const;
+  [[nodiscard]] std::int32_t instances() const;
+  [[nodiscard]] bool fits_any(std::int32_t length) const;  // some active instance is long enough
+  [[nodiscard]] InstanceView view(InstanceId instance) const;
+  // Predicted time of one request of `length` alone on `runtime`.
+  [[nodiscard]] TimeNs cost(RuntimeId runtime, std::int32_t length, std::int32_t batch = 1) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace arlo::dispatch
