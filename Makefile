@@ -1,0 +1,143 @@
+# The one command surface, for people and for CI. `make` alone prints this list.
+# Everything lands in .venv/, build/ and the caches that .gitignore names.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+VENV := .venv
+PY := $(VENV)/bin/python
+# Jobs for C++ builds. Message classes take about 1 GB per compiler, so the default follows the cores only.
+JOBS ?= $(shell nproc)
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+# Configures a preset with the environment's Python (it holds the Triton protocol); quiet unless it fails.
+configure = mkdir -p build && { cmake --preset $(1) -DPython_EXECUTABLE=$(abspath $(PY)) >build/$(1)-configure.log 2>&1 || \
+  { cat build/$(1)-configure.log; exit 1; }; }
+PYTEST_ARGS ?=
+FUZZ_SECONDS ?= 60
+# ThreadSanitizer needs the address layout that this switches to on kernels with many random bits; plain where refused.
+FIXED_LAYOUT := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
+
+NATIVE_SOURCES := CMakeLists.txt $(shell find src proto cmake -type f \( -name '*.cc' -o -name '*.h' -o -name '*.proto' \
+	-o -name 'CMakeLists.txt' -o -name '*.cmake' -o -name '*.py' \) 2>/dev/null)
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z -]+):.*## /\1\t/' | \
+	  while IFS=$$'\t' read -r target text; do printf '  make %-12s %s\n' "$$target" "$$text"; done
+
+# --- set-up ---------------------------------------------------------------------------------------------------------
+
+# One set-up at a time, whatever is started side by side.
+.PHONY: setup
+setup: ## create .venv, install the pinned packages, build and install Arlo (once)
+	@mkdir -p build && flock --close build/.setup.lock $(MAKE) $(VENV)/.native.stamp
+
+$(VENV)/.venv.stamp: tools/venv.sh tools/system_packages.sh
+	tools/system_packages.sh build
+	tools/venv.sh $(VENV)
+	@touch $@
+
+# The install is editable: Python changes are live; C++ changes and new Python files need the rule after this one.
+$(VENV)/.packages.stamp: $(VENV)/.venv.stamp pyproject.toml constraints.txt
+	$(PY) -m pip install -c constraints.txt $$($(PY) tools/build_requires.py)
+	$(PY) -m pip install --no-build-isolation -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.native.stamp
+
+$(VENV)/.native.stamp: $(VENV)/.packages.stamp $(VENV)/.files.list $(NATIVE_SOURCES)
+	@if [ ! -e $@ ] || [ -n "$$(find $^ -newer $@ -print -quit)" ]; then \
+	  echo "== Arlo itself: build what changed, install"; \
+	  $(PY) -m pip install --quiet --no-deps --no-build-isolation -e . && touch $@; fi
+
+# Changes only when a Python or template file appears or goes: the editable install maps files one by one.
+$(VENV)/.files.list: FORCE | $(VENV)/.venv.stamp
+	@find arlo compile traces triton_repo/templates -type f -not -name '*.pyc' | LC_ALL=C sort >$@.new; \
+	if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+
+.PHONY: FORCE
+FORCE:
+
+# --- run ------------------------------------------------------------------------------------------------------------
+
+.PHONY: demo serve
+demo: setup ## the main job: compile a real model, start four workers, replay 60 s of text, write a report
+	$(VENV)/bin/arlo demo
+
+serve: setup ## the demo cluster, staying up: gRPC on 8001, HTTP on 8002, model `minilm`
+	exec $(VENV)/bin/arlo serve examples/demo.toml
+
+# --- check ----------------------------------------------------------------------------------------------------------
+
+.PHONY: test test-cpp test-python
+test: test-cpp test-python ## all tests: C++ units, then pytest with the real Triton
+
+test-cpp: build-dev ## the C++ unit tests
+	ctest --preset dev
+
+test-python: setup $(if $(filter test,$(MAKECMDGOALS)),test-cpp)
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+.PHONY: lint lint-python lint-cpp format
+lint: lint-python lint-cpp ## ruff, mypy --strict, clang-format, clang-tidy
+
+lint-python: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	tools/typecheck.sh $(VENV)
+
+lint-cpp: setup
+	tools/clang_format.sh $(VENV) --check
+	tools/system_packages.sh lint
+	@$(call configure,dev)
+	cmake --build --preset dev --target arlo_grpc arlo_proto
+	$(PY) tools/clang_tidy.py --build build/dev --jobs $(JOBS)
+
+format: setup ## rewrite our Python and C++ in the project's format
+	$(VENV)/bin/ruff check --fix-only --quiet .
+	$(VENV)/bin/ruff format .
+	tools/clang_format.sh $(VENV) --write
+
+.PHONY: build-dev asan tsan fuzz
+build-dev: setup
+	@$(call configure,dev)
+	cmake --build --preset dev
+
+asan tsan: setup ## the C++ unit tests under AddressSanitizer + UBSan, or ThreadSanitizer
+	@$(call configure,$@)
+	cmake --build --preset $@
+	$(FIXED_LAYOUT) ctest --preset $@
+
+fuzz: setup ## libFuzzer on request validation and rewriting, FUZZ_SECONDS each (default 60)
+	tools/system_packages.sh lint
+	@$(call configure,fuzz)
+	cmake --build --preset fuzz
+	tools/fuzz.sh build/fuzz $(FUZZ_SECONDS)
+
+# --- measure, generate ------------------------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: setup ## the benchmarks; results go to benchmarks/results with their command
+	tools/system_packages.sh bench
+	@$(call configure,release)
+	cmake --build --preset release
+	$(PY) benchmarks/run.py
+
+.PHONY: golden docs constraints
+golden: build-dev ## rewrite what the tests compare with: golden scenarios, the binding's stub
+	tools/golden.sh $(VENV)
+
+docs: setup ## rewrite the documents that the program generates
+	tools/generate_docs.sh $(VENV)
+
+constraints: setup ## pin again what is installed in .venv
+	tools/pin_constraints.sh $(VENV)
+
+.PHONY: clean distclean
+clean: ## remove build outputs and caches; keeps .venv
+	rm -rf build dist out reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## clean, and remove .venv too
+	rm -rf $(VENV)
