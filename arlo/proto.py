@@ -28,11 +28,11 @@ def _pool() -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
     files = descriptor_pb2.FileDescriptorSet.FromString((share_dir() / "arlo.binpb").read_bytes())
     for file in files.file:
-        pool.Add(file)  # type: ignore[no-untyped-call]
+        pool.Add(file)
     return pool
 
 
 @functools.cache
 def message(name: str) -> Any:
     """The message class `arlo.v1.<name>`, for example `message("Deployment")`; nested names use dots."""
-    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"arlo.v1.{name}"))  # type: ignore[no-untyped-call]
+    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(f"arlo.v1.{name}"))
