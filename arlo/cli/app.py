@@ -1,0 +1,116 @@
+"""The `arlo` program: find the subcommand, import it, run it, turn errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import arlo
+from arlo.cli.commands import BY_NAME, COMMANDS, add
+from arlo.cli.text import HelpFormatter
+from arlo.errors import ArloError
+
+DESCRIPTION = """Length-aware serving of BERT-like encoders in front of NVIDIA Triton.
+
+A model is compiled once per maximum length; the gateway sends each request to the runtime that pads
+it least, or to a longer one when that is quicker. Clients see one model, over the Triton protocol.
+"""
+
+EXIT_CODES = (
+    (0, "done"),
+    (1, "an error that Arlo did not expect, or a check that failed"),
+    (2, "the command line, the configuration or a manifest is wrong"),
+    (3, "a package, program or file that is needed is missing"),
+    (4, "a compile step failed"),
+    (5, "a worker did not start, load or answer"),
+    (6, "the gateway did not start, did not answer or refused a deployment"),
+    (7, "a request failed"),
+    (130, "interrupted (Ctrl-C)"),
+)
+
+EPILOG = (
+    """examples:
+  arlo compile MODEL_FOLDER --out minilm      build the runtimes (`arlo compile --help`)
+  arlo serve serve.toml                       start workers and gateway
+  arlo status                                 see what it does
+  arlo replay TRACE --target 127.0.0.1:8001   put it under load
+  arlo COMMAND --help                         more about a command, with examples
+
+exit codes:
+"""
+    + "\n".join(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES)
+    + """
+
+ARLO_DEBUG=1 in the environment shows the Python trace of an error.
+"""
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parsers:
+    """The top parser; and, where one command was asked for, its parser and its module."""
+
+    top: argparse.ArgumentParser
+    command: argparse.ArgumentParser | None = None
+    module: Any = None
+
+
+def build_parsers(only: str | None = None) -> Parsers:
+    """All commands with one line each, or the one named `only`, imported, with its options."""
+    parser = argparse.ArgumentParser(
+        prog="arlo", description=DESCRIPTION, epilog=EPILOG, formatter_class=HelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"arlo {arlo.__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    if only is not None:
+        chosen, module = add(subparsers, BY_NAME[only])
+        return Parsers(parser, chosen, module)
+    for command in COMMANDS:
+        subparsers.add_parser(command.name, help=command.summary)
+    return Parsers(parser)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; returns its exit code (see EXIT_CODES)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader went away (`arlo status | head`); keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except ArloError as error:
+        if os.environ.get("ARLO_DEBUG"):
+            traceback.print_exc()
+        print(f"arlo: error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _run(arguments: list[str]) -> int:
+    name = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if name is not None and name not in BY_NAME:
+        match = difflib.get_close_matches(name, BY_NAME, n=1, cutoff=0.5)
+        hint = f"did you mean {match[0]!r}?" if match else "`arlo --help` lists the commands"
+        print(f"arlo: error: unknown command {name!r}: {hint}", file=sys.stderr)
+        return 2
+    parsers = build_parsers(name)
+    try:
+        args, unknown = parsers.top.parse_known_args(arguments)
+        if unknown:
+            (parsers.command or parsers.top).error(f"unknown argument: {' '.join(unknown)}")
+    except SystemExit as stop:  # argparse: 0 after --help, 2 after a usage error
+        return stop.code if isinstance(stop.code, int) else 2
+    if parsers.module is None:
+        parsers.top.print_help()
+        return 2
+    code: int | None = parsers.module.run(args)
+    sys.stdout.flush()
+    return code or 0

@@ -1,0 +1,58 @@
+"""The subcommands: name, module, one line. A module is imported only when its command is asked for.
+
+A module has add_parser(subparsers) -> ArgumentParser, and run(args) -> exit code (None is 0).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+from typing import Any
+
+from arlo.cli.text import HelpFormatter
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Command:
+    """One subcommand."""
+
+    name: str
+    module: str
+    summary: str
+
+
+COMMANDS = (
+    Command("compile", "arlo.compile.cli", "build a Triton repository: one runtime per maximum length"),
+    Command("emulate", "arlo.cli.emulate", "write a repository whose runtimes answer after the time of a table"),
+    Command("serve", "arlo.cli.serve", "start workers and gateway and keep them serving"),
+    Command("replay", "arlo.replay.cli", "send a trace to an endpoint and report what came of every request"),
+    Command("status", "arlo.cli.status", "what a running gateway serves, how loaded it is, how fast it answers"),
+    Command("config", "arlo.cli.config", "check or show a configuration file"),
+    Command("gateway", "arlo.cli.gateway", "run the gateway alone, in the foreground"),
+    Command("demo", "arlo.cli.demo", "the whole path on a real model and real text, in minutes"),
+    Command("version", "arlo.cli.version", "versions of Arlo and of what it stands on"),
+)
+
+BY_NAME = {command.name: command for command in COMMANDS}
+
+
+def add(subparsers: Any, command: Command) -> tuple[argparse.ArgumentParser, Any]:
+    """Import a command's module and add its parser; returns the parser and the module."""
+    module = importlib.import_module(command.module)
+    parser = module.add_parser(subparsers)
+    if parser is None:
+        parser = subparsers.choices[command.name]
+    for each in [parser, *nested(parser)]:
+        each.formatter_class = HelpFormatter
+    return parser, module
+
+
+def nested(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """Parsers of a parser's own subcommands, each once."""
+    found: list[argparse.ArgumentParser] = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in dict.fromkeys(action.choices.values()):
+                found += [child, *nested(child)]
+    return found

@@ -1,0 +1,119 @@
+"""`arlo config check` and `arlo config show`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from arlo.cli.text import print_json
+
+DESCRIPTION = """Check or show a configuration file (docs/configuration.md describes every key)."""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add `config` with `check` and `show`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "config",
+        help="check or show a configuration file",
+        description=DESCRIPTION,
+        epilog="examples:\n  arlo config check serve.toml\n  arlo config show serve.toml --json | jq .dispatch.policy",
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
+    check = actions.add_parser(
+        "check",
+        help="say whether `arlo serve` would take it",
+        description="Check the keys, the files they name, and the allocation against the repository's manifest.",
+        epilog="examples:\n  arlo config check serve.toml\n  arlo config check serve.toml --keys-only",
+    )
+    check.add_argument("file", type=Path, metavar="FILE", help="the TOML file")
+    check.add_argument("--keys-only", action="store_true", help="do not look at the files that it names")
+    check.add_argument("--json", action="store_true", help="print what was found as JSON")
+    show = actions.add_parser(
+        "show",
+        help="print every key with its value, defaults included",
+        description="Print every key with its value, defaults included and paths made absolute, as TOML or JSON.",
+        epilog="examples:\n  arlo config show serve.toml\n  arlo config show serve.toml --json",
+    )
+    show.add_argument("file", type=Path, metavar="FILE", help="the TOML file")
+    show.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check or show."""
+    from arlo import config as configuration
+
+    loaded = configuration.load(args.file)
+    if args.action == "show":
+        values = effective(loaded)
+        if args.json:
+            print_json(values)
+        else:
+            print(to_toml(values), end="")
+        return 0
+    found: dict[str, Any] = {"file": str(args.file), "ok": True}
+    if not args.keys_only:
+        from arlo.config.gateway import gateway_message
+        from arlo.control.placement import plan_from_config
+        from arlo.manifest import Manifest
+
+        gateway_message(loaded)
+        manifest = Manifest.load(loaded.model.repository)
+        found["model"] = loaded.model.name or manifest.model
+        found["instances"] = dict(plan_from_config(loaded, manifest).instances)
+    found["workers"] = loaded.worker_count
+    if args.json:
+        print_json(found)
+    else:
+        print(f"{args.file}: ok, {loaded.worker_count} worker(s)")
+        for name, count in found.get("instances", {}).items():
+            print(f"  {count} x {name}")
+    return 0
+
+
+def effective(loaded: Any) -> dict[str, dict[str, Any]]:
+    """Section -> key -> value, with defaults, in the words of the file; keys without a value are left out."""
+    from arlo.config.load import toml_key
+
+    sections: dict[str, dict[str, Any]] = {}
+    for field in dataclasses.fields(loaded):
+        section = getattr(loaded, field.name)
+        values = {toml_key(key.name): _plain(getattr(section, key.name)) for key in dataclasses.fields(section)}
+        sections[field.name] = {key: value for key, value in values.items() if value is not None}
+    sections["model"].setdefault("default_timeout_ms", loaded.model.timeout_ms)
+    if loaded.workers.kind == "local":
+        sections["workers"]["count"] = loaded.worker_count
+    return sections
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return {str(key): item for key, item in value.items()}
+    return value
+
+
+def to_toml(sections: dict[str, dict[str, Any]]) -> str:
+    """The sections as TOML."""
+    parts = []
+    for name, values in sections.items():
+        parts.append(f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items()))
+    return "\n".join(parts)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return repr(value)

@@ -1,0 +1,174 @@
+"""`arlo status`: one screen of what a gateway serves, how loaded it is and how fast it answers."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from arlo.cli.text import print_json, print_json_line
+from arlo.errors import ConfigError
+
+EPILOG = """examples:
+  arlo status                          the gateway on this machine, default admin port
+  arlo status serve.toml               the gateway of a configuration
+  arlo status --admin 10.0.0.5:8003    another one
+  arlo status --watch                  again every two seconds, until Ctrl-C
+  arlo status --json | jq .health      for scripts; exit code 6 when no gateway answers
+
+health:
+  ready      every instance is in service
+  degraded   some instance is not, but every level has one in service
+  failing    a level has no instance in service: its requests go to a longer one, or wait
+  empty      no deployment has been applied yet
+"""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add `status`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "status",
+        help="what a running gateway serves, how loaded it is, how fast it answers",
+        description="Ask a running gateway what it serves, how loaded its instances are and how fast it answers.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="take the admin address from here")
+    parser.add_argument("--admin", metavar="HOST:PORT", help="admin address (default: 127.0.0.1:8003)")
+    parser.add_argument("--json", action="store_true", help="print JSON; with --watch one document a line")
+    parser.add_argument("--watch", action="store_true", help="again and again, until Ctrl-C")
+    parser.add_argument("--interval", type=float, default=2.0, metavar="S", help="seconds between (default: 2)")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the status once, or again and again."""
+    from arlo import config as configuration
+
+    if args.config is not None and args.admin is not None:
+        raise ConfigError("give CONFIG.toml or --admin, not both")
+    if not 0.1 <= args.interval <= 60:
+        raise ConfigError(f"--interval must be from 0.1 to 60 seconds, not {args.interval:g}")
+    address = args.admin or configuration.GatewayConfig().admin_address
+    if args.config is not None:
+        address = configuration.load(args.config).gateway.admin_address
+    return asyncio.run(_watch(address, args) if args.watch else _once(address, args))
+
+
+async def _once(address: str, args: argparse.Namespace) -> int:
+    from arlo.control.admin import AdminClient
+
+    async with AdminClient(address) as admin:
+        deployment = await admin.get_deployment()
+        stats = await admin.stats()
+    if args.json:
+        print_json(as_dict(deployment, stats))
+    else:
+        from rich.console import Console
+
+        Console().print(screen(deployment, stats, address))
+    return 0
+
+
+async def _watch(address: str, args: argparse.Namespace) -> int:
+    from rich.live import Live
+
+    from arlo.control.admin import AdminClient
+
+    async with AdminClient(address) as admin:
+        live = None if args.json else Live(auto_refresh=False, screen=False)
+        try:
+            if live is not None:
+                live.start()
+            async for stats in admin.watch_stats(interval_ms=round(args.interval * 1000)):
+                deployment = await admin.get_deployment()
+                if live is None:
+                    print_json_line(as_dict(deployment, stats))
+                else:
+                    live.update(screen(deployment, stats, address), refresh=True)
+        finally:
+            if live is not None:
+                live.stop()
+    return 0
+
+
+def health(deployment: Any, stats: Any) -> str:
+    """ready, degraded, failing or empty; see EPILOG."""
+    from arlo.control.messages import to_dict
+
+    if not deployment.version:
+        return "empty"
+    if any(level.instances == 0 for level in stats.levels):
+        return "failing"
+    states = [to_dict(instance)["state"] for instance in stats.instances]
+    return "ready" if states and all(state == "active" for state in states) else "degraded"
+
+
+def as_dict(deployment: Any, stats: Any) -> dict[str, Any]:
+    """What --json prints: health, the deployment in force, and the statistics."""
+    from arlo.control.messages import to_dict
+
+    return {"health": health(deployment, stats), "deployment": to_dict(deployment), "stats": to_dict(stats)}
+
+
+def screen(deployment: Any, stats: Any, address: str) -> Any:
+    """The status as a rich renderable."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from arlo.control.messages import to_dict
+
+    state = health(deployment, stats)
+    colour = {"ready": "green", "degraded": "yellow"}.get(state, "red")
+    uptime_s = max(0.0, (stats.at_ms - stats.started_at_ms) / 1000)
+    head = Text.assemble(
+        (state, f"bold {colour}"),
+        f"  model {deployment.model.name or '-'}  deployment {deployment.version}  policy {stats.policy}  "
+        f"slo {deployment.model.slo_ms} ms  up {uptime_s:.0f} s  admin {address}",
+    )
+    outcomes = stats.outcomes
+    counts = Text(
+        f"on_time {outcomes.on_time}  late {outcomes.late}  rejected {outcomes.rejected}  expired {outcomes.expired}  "
+        f"cancelled {outcomes.cancelled}  failed {outcomes.failed}  |  waiting {stats.queued} (parked {stats.parked})  "
+        f"in flight {stats.in_flight}  retries {stats.retries}  ejections {stats.ejections}"
+    )
+    padding = 1 - stats.tokens / stats.computed_tokens if stats.computed_tokens else 0.0
+    latency = Table(
+        box=None, title=f"latency, ms (last {stats.total.window_s} s)", title_justify="left", pad_edge=False
+    )
+    for column in ("", "rows", "mean", "p50", "p90", "p98", "p99", "max"):
+        latency.add_column(column, justify="right" if column else "left")
+    for name in ("total", "queue", "execute"):
+        part = getattr(stats, name)
+        values = (part.mean_us, part.p50_us, part.p90_us, part.p98_us, part.p99_us, part.max_us)
+        latency.add_row(name, str(part.count), *(f"{value / 1000:.1f}" for value in values))
+    levels = Table(
+        box=None,
+        title=f"levels (padding so far {padding:.1%} of computed tokens)",
+        title_justify="left",
+        pad_edge=False,
+    )
+    for column in ("max_length", "instances", "ideal", "dispatched", "demoted"):
+        levels.add_column(column, justify="right")
+    for level in stats.levels:
+        levels.add_row(
+            *(str(n) for n in (level.max_length, level.instances, level.ideal, level.dispatched, level.demoted))
+        )
+    instances = Table(box=None, title="instances", title_justify="left", pad_edge=False)
+    for column in ("instance", "worker", "runtime", "state", "in flight", "queued", "started", "failed", "busy"):
+        instances.add_column(
+            column, justify="left" if column in ("instance", "worker", "runtime", "state") else "right"
+        )
+    for item in stats.instances:
+        word = to_dict(item)["state"]
+        busy = item.busy_us / 1e6 / uptime_s if uptime_s else 0.0
+        instances.add_row(
+            item.id,
+            item.worker,
+            item.runtime,
+            Text(word, style="green" if word == "active" else "yellow" if word != "ejected" else "red"),
+            *(str(n) for n in (item.in_flight, item.queued, item.started, item.failed)),
+            f"{min(busy, 1.0):.0%}",
+        )
+    return Group(head, counts, "", latency, "", levels, "", instances)

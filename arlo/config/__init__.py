@@ -1,0 +1,24 @@
+"""One typed TOML configuration: `load` reads and checks it, the dataclasses in model.py document it."""
+
+from arlo.config.load import load, parse
+from arlo.config.model import (
+    Config,
+    DeploymentConfig,
+    DispatchConfig,
+    GatewayConfig,
+    HealthConfig,
+    ModelConfig,
+    WorkersConfig,
+)
+
+__all__ = [
+    "Config",
+    "DeploymentConfig",
+    "DispatchConfig",
+    "GatewayConfig",
+    "HealthConfig",
+    "ModelConfig",
+    "WorkersConfig",
+    "load",
+    "parse",
+]

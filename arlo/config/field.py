@@ -1,0 +1,163 @@
+"""Documented configuration fields: what a key means, its unit, range and relation to others, kept beside its default.
+
+`section` makes a frozen dataclass whose fields were declared with `option` and whose instances are checked when they
+are made, however they are made. The loader (load.py) and the reference (reference.py) read the same declarations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, TypeVar, dataclass_transform, get_args, get_origin
+
+from arlo.errors import ConfigError
+
+T = TypeVar("T")
+
+Format = Literal["address", "endpoint"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Doc:
+    """What is said of one key."""
+
+    text: str
+    unit: str | None = None
+    minimum: float | None = None
+    above: float | None = None  # exclusive lower bound
+    maximum: float | None = None
+    relation: str | None = None  # to other keys, in words
+    format: Format | None = None
+
+    @property
+    def range(self) -> str:
+        """The range in words, empty when any value goes."""
+        low = f"at least {self.minimum:,}" if self.minimum is not None else ""
+        low = f"above {self.above:,}" if self.above is not None else low
+        high = f"at most {self.maximum:,}" if self.maximum is not None else ""
+        return ", ".join(part for part in (low, high) if part)
+
+
+class FieldError(ConfigError):
+    """A value is wrong; `section` and `key` say where, so that the loader can name the line."""
+
+    def __init__(self, section: str, key: str, problem: str) -> None:
+        super().__init__(f"{section}.{key} {problem}")
+        self.section = section
+        self.key = key
+
+
+def option(
+    *,
+    doc: str,
+    default: Any = dataclasses.MISSING,
+    factory: Any = dataclasses.MISSING,
+    unit: str | None = None,
+    minimum: float | None = None,
+    above: float | None = None,
+    maximum: float | None = None,
+    relation: str | None = None,
+    format: Format | None = None,
+) -> Any:
+    """One key of a section. Without default and factory it is required."""
+    about = Doc(text=doc, unit=unit, minimum=minimum, above=above, maximum=maximum, relation=relation, format=format)
+    if factory is not dataclasses.MISSING:
+        return dataclasses.field(default_factory=factory, metadata={"doc": about})
+    return dataclasses.field(default=default, metadata={"doc": about})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option,))
+def section(name: str) -> typing.Callable[[type[T]], type[T]]:
+    """Class decorator: a frozen, keyword-only dataclass for the TOML table `[name]`, checked in __post_init__."""
+
+    def make(cls: type[T]) -> type[T]:
+        relations = getattr(cls, "check_relations", None)
+
+        def check(self: Any) -> None:
+            for field in dataclasses.fields(self):
+                value = getattr(self, field.name)
+                problem = check_type(value, hints(made)[field.name]) or check_range(value, field.metadata["doc"])
+                if problem:
+                    raise FieldError(name, field.name, problem)
+            if relations is not None:
+                relations(self)
+
+        cls.__post_init__ = check  # type: ignore[attr-defined]
+        cls.section_name = name  # type: ignore[attr-defined]
+        made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        return made
+
+    return make
+
+
+def hints(cls: type[Any]) -> dict[str, Any]:
+    """Resolved annotations of a section."""
+    return typing.get_type_hints(cls)
+
+
+def describe(annotation: Any) -> str:
+    """The type of a key in the words of TOML."""
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return " or ".join(f'"{value}"' for value in get_args(annotation))
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(describe(part) for part in get_args(annotation) if part is not type(None))
+    if origin is tuple:
+        return "array of strings"
+    if origin is dict:
+        return "table of length = instances"
+    names = {str: "string", int: "integer", float: "number", bool: "true or false", Path: "path"}
+    return names[annotation]
+
+
+def check_type(value: Any, annotation: Any) -> str | None:
+    """What is wrong with the type of a value, None when it is right."""
+    origin = get_origin(annotation)
+    if origin in (types.UnionType, typing.Union):
+        if any(check_type(value, part) is None for part in get_args(annotation)):
+            return None
+    elif annotation is type(None):
+        if value is None:
+            return None
+    elif origin is Literal:
+        if value in get_args(annotation):
+            return None
+    elif origin is tuple:
+        if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+            return None
+    elif origin is dict:
+        if isinstance(value, dict) and all(_is_int(k) and _is_int(v) for k, v in value.items()):
+            return None
+    elif annotation is int:
+        if _is_int(value):
+            return None
+    elif annotation is float:
+        if _is_int(value) or isinstance(value, float):
+            return None
+    elif isinstance(value, annotation):
+        return None
+    kind = describe(annotation)
+    article = "" if kind.startswith(('"', "true")) else "an " if kind[0] in "ai" else "a "
+    return f"must be {article}{kind}, not {value!r}"
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def check_range(value: Any, doc: Doc) -> str | None:
+    """What is wrong with the range or the form of a value, None when it is right."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        too_low = (doc.minimum is not None and value < doc.minimum) or (doc.above is not None and value <= doc.above)
+        if too_low or (doc.maximum is not None and value > doc.maximum) or value != value:  # noqa: PLR0124  # NaN
+            unit = f" {doc.unit}" if doc.unit else ""
+            return f"must be {doc.range}{unit}, not {value}"
+    if doc.format is not None:
+        for text in value if isinstance(value, tuple) else (value,):
+            host, colon, port = text.rpartition(":")
+            lowest = 0 if doc.format == "address" else 1
+            if not (host and colon and port.isdecimal() and lowest <= int(port) <= 65535):
+                return f'must be "host:port" with a port from {lowest} to 65535, not {text!r}'
+    return None

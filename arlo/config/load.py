@@ -1,0 +1,123 @@
+"""Read a configuration file: TOML -> Config. Errors name the file, the line and the nearest key that exists."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from arlo.config.field import FieldError, hints
+from arlo.config.model import SECTIONS, Config
+from arlo.errors import ConfigError
+
+
+def load(path: Path) -> Config:
+    """Read, check and return the configuration in `path`. ConfigError says what to change and where."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist: give the path of a TOML configuration file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error})") from None
+    return parse(text, base=path.absolute().parent, source=str(path))
+
+
+def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
+    """Check TOML text; relative paths are taken from `base`, errors name `source` and the line."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not TOML: {error}") from None
+    lines = text.splitlines()
+    for name in raw:
+        if name not in SECTIONS:
+            where = _line(lines, name, None)
+            raise ConfigError(f"{source}:{where}: unknown section [{name}]{_nearest(name, SECTIONS)}")
+    sections: dict[str, Any] = {}
+    try:
+        for name, cls in SECTIONS.items():
+            sections[name] = _section(cls, name, raw.get(name, {}), base)
+        return Config(**sections)
+    except FieldError as error:
+        key = toml_key(error.key)
+        raise ConfigError(f"{source}:{_line(lines, error.section, key)}: {_rename(str(error))}") from None
+
+
+def toml_key(field: str) -> str:
+    """The key in the file: a field that Python reserves carries a trailing underscore."""
+    return field.rstrip("_")
+
+
+def _rename(message: str) -> str:
+    head, space, rest = message.partition(" ")
+    return toml_key(head).rstrip(".") + space + rest
+
+
+def _section(cls: type[Any], name: str, raw: Any, base: Path) -> Any:
+    if not isinstance(raw, dict):
+        raise FieldError(name, "", f"must be a table, written [{name}], not {raw!r}")
+    fields = {toml_key(field.name): field for field in dataclasses.fields(cls)}
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key not in fields:
+            raise FieldError(name, key, f"is not a key of [{name}]{_nearest(key, fields)}")
+        field = fields[key]
+        values[field.name] = _convert(value, hints(cls)[field.name], base, name, key)
+    for key, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and field.name not in values:
+            raise FieldError(name, key, f"is missing: {field.metadata['doc'].text}")
+    made = cls(**values)
+    # Defaults that are paths are relative to the file as well.
+    for field in dataclasses.fields(cls):
+        if isinstance(getattr(made, field.name), Path) and not getattr(made, field.name).is_absolute():
+            made = dataclasses.replace(made, **{field.name: base / getattr(made, field.name)})
+    return made
+
+
+def _convert(value: Any, annotation: Any, base: Path, section: str, key: str) -> Any:
+    """TOML value -> Python value of the field; a wrong type is left as it is, for the field's own check to refuse."""
+    if get_origin(annotation) in (types.UnionType, typing.Union):
+        parts = [part for part in get_args(annotation) if part is not type(None)]
+        return _convert(value, parts[0], base, section, key)
+    if annotation is Path and isinstance(value, str):
+        if not value:
+            raise FieldError(section, key, "must be a path, not an empty string: leave it out instead")
+        return base / Path(value).expanduser()
+    if get_origin(annotation) is tuple and isinstance(value, list):
+        return tuple(value)
+    if get_origin(annotation) is dict and isinstance(value, dict):
+        if not all(k.isdecimal() for k in value):
+            bad = next(k for k in value if not k.isdecimal())
+            raise FieldError(section, key, f"has the key {bad!r}: keys are lengths in tokens, for example {{512 = 1}}")
+        return {int(k): v for k, v in value.items()}
+    return value
+
+
+def _nearest(name: str, known: typing.Iterable[str]) -> str:
+    known = list(known)
+    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f": did you mean {match[0]!r}?" if match else f"; known: {', '.join(known)}"
+
+
+def _line(lines: list[str], section: str, key: str | None) -> int:
+    """Line of a key, of its section where the key is not written out, 1 where neither is."""
+    header = re.compile(r"^\s*\[+\s*([^\]]+?)\s*\]")
+    current, section_line = "", 1
+    for number, line in enumerate(lines, start=1):
+        if match := header.match(line):
+            current = match.group(1).strip("\"'")
+            if current == section or current.startswith(section + "."):
+                section_line = number if section_line == 1 else section_line
+                if key is not None and current == f"{section}.{key}":
+                    return number
+        elif key and current == section and re.match(rf"^\s*[\"']?{re.escape(key)}[\"']?\s*[=.]", line):
+            return number
+        elif not current and re.match(rf"^\s*[\"']?{re.escape(section)}[\"']?\s*[=.]", line):
+            section_line = number
+    return section_line

@@ -1,0 +1,322 @@
+"""The configuration of `arlo serve`: every key, its default and what it means. Defaults live here and nowhere else.
+
+The gateway has none of its own: gateway_json() (gateway.py) hands it every field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Literal
+
+from arlo.config.field import FieldError, option, section
+
+Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
+
+
+@section("model")
+class ModelConfig:
+    """The model that clients see."""
+
+    repository: Path = option(
+        doc="Triton model repository that `arlo compile` (or `arlo emulate`) wrote; holds `arlo.json`."
+    )
+    slo_ms: int = option(
+        doc="Latency that a request should be answered within; decides on_time and late, and each runtime's capacity.",
+        unit="ms",
+        minimum=1,
+        maximum=3_600_000,
+    )
+    name: str | None = option(default=None, doc="Name that clients ask for. Left out: the name in `arlo.json`.")
+    default_timeout_ms: int | None = option(
+        default=None,
+        doc="Deadline of a request whose client sets none. Left out: 10 x slo_ms.",
+        unit="ms",
+        minimum=1,
+        maximum=36_000_000,
+        relation="at least slo_ms",
+    )
+
+    def check_relations(self) -> None:
+        if self.name is not None and not self.name:
+            raise FieldError("model", "name", "must not be empty")
+        if self.default_timeout_ms is not None and self.default_timeout_ms < self.slo_ms:
+            raise FieldError(
+                "model",
+                "default_timeout_ms",
+                f"must be at least slo_ms ({self.slo_ms}), not {self.default_timeout_ms}",
+            )
+
+    @property
+    def timeout_ms(self) -> int:
+        """default_timeout_ms, or what it is when left out."""
+        return self.default_timeout_ms if self.default_timeout_ms is not None else 10 * self.slo_ms
+
+
+@section("workers")
+class WorkersConfig:
+    """Where workers (Triton servers) come from."""
+
+    kind: Literal["local", "endpoints"] = option(
+        default="local",
+        doc="`local`: Triton processes started here. `endpoints`: Triton servers that run already, with explicit model "
+        "control and this repository.",
+    )
+    count: int | None = option(
+        default=None,
+        doc="Workers to start with kind `local`. Left out: as many as the deployment has instances.",
+        minimum=1,
+        maximum=1000,
+        relation="at least the instances in [deployment]; further workers stay idle",
+    )
+    endpoints: tuple[str, ...] = option(
+        default=(),
+        doc='gRPC addresses of the Triton servers, `["host:port", ...]`; given with kind `endpoints` only.',
+        format="endpoint",
+    )
+    run_dir: Path = option(
+        default=Path(".arlo"),
+        doc="Folder for the logs of workers and gateway and for run-time files; made when missing. One `arlo serve` at "
+        "a time may use it.",
+    )
+    threads: int = option(
+        default=1,
+        doc="Threads that one worker computes with (kind `local`, engines that run on the CPU).",
+        minimum=1,
+        maximum=256,
+        relation="threads x workers above the number of cores makes workers slow each other down",
+    )
+    log_verbose: int = option(
+        default=0, doc="Triton's --log-verbose: 0 is off, higher says more (kind `local`).", minimum=0, maximum=4
+    )
+    start_timeout_s: int = option(
+        default=60, doc="How long a worker may take to become live.", unit="s", minimum=1, maximum=3600
+    )
+    load_timeout_s: int = option(
+        default=120, doc="How long loading a runtime on a worker may take.", unit="s", minimum=1, maximum=3600
+    )
+
+    def check_relations(self) -> None:
+        if self.kind == "endpoints":
+            if not self.endpoints:
+                raise FieldError("workers", "endpoints", 'must list at least one "host:port" with kind = "endpoints"')
+            if self.count is not None:
+                raise FieldError("workers", "count", 'goes with kind = "local"; the endpoints are counted')
+            if len(set(self.endpoints)) != len(self.endpoints):
+                raise FieldError("workers", "endpoints", "lists an endpoint twice")
+        elif self.endpoints:
+            raise FieldError("workers", "endpoints", 'goes with kind = "endpoints"; remove it or change kind')
+
+
+@section("deployment")
+class DeploymentConfig:
+    """How many instances of each runtime run. Worker 0 gets the first instance, and so on, shortest runtime first."""
+
+    allocation: dict[int, int] = option(
+        factory=dict,
+        doc="Instances of each static runtime by its max_length: `{64 = 1, 512 = 2}`.",
+        relation="each length is one of the repository's; at least one instance in all, `dynamic` included",
+    )
+    dynamic: int = option(
+        default=0,
+        doc="Instances of the dynamic-shape runtime (the longest one, where the repository has several).",
+        minimum=0,
+        maximum=1000,
+    )
+
+    def check_relations(self) -> None:
+        for length, instances in self.allocation.items():
+            if length < 1 or not 0 <= instances <= 1000:
+                raise FieldError(
+                    "deployment",
+                    "allocation",
+                    f"has {length} = {instances}: a length is at least 1, instances are 0 to 1000",
+                )
+        if self.instances < 1:
+            raise FieldError("deployment", "allocation", "has no instance: give one, for example {512 = 1}")
+
+    @property
+    def instances(self) -> int:
+        """Instances in all."""
+        return sum(self.allocation.values()) + self.dynamic
+
+
+@section("gateway")
+class GatewayConfig:
+    """The gateway: the process that clients talk to."""
+
+    managed: bool = option(
+        default=True,
+        doc="true: `arlo serve` starts the gateway, restarts it and stops it. false: it connects to one that runs "
+        "already (`arlo gateway`), at admin_address.",
+    )
+    grpc_address: str = option(
+        default="127.0.0.1:8001",
+        doc="Data port, the KServe v2 / Triton gRPC protocol. Port 0 picks a free one.",
+        format="address",
+    )
+    http_address: str = option(
+        default="127.0.0.1:8002", doc="Port of /metrics, /livez and /readyz. Port 0 picks a free one.", format="address"
+    )
+    admin_address: str = option(
+        default="127.0.0.1:8003",
+        doc="Admin port. It has no authentication: keep it on loopback or on a network of its own. Port 0 picks a free "
+        "one.",
+        format="address",
+    )
+    tls_certificate_file: Path | None = option(
+        default=None, doc="PEM certificate chain of the data port. Left out: plain text.", relation="with tls_key_file"
+    )
+    tls_key_file: Path | None = option(
+        default=None, doc="PEM private key of the data port.", relation="with tls_certificate_file"
+    )
+    tls_client_ca_file: Path | None = option(
+        default=None,
+        doc="PEM certificates that client certificates are checked against (mTLS). Left out: clients need none.",
+        relation="with tls_certificate_file",
+    )
+    bearer_token_file: Path | None = option(
+        default=None,
+        doc="File with the token that clients must send (`authorization: Bearer ...`). Left out: none is asked for.",
+    )
+    max_message_bytes: int = option(
+        default=64 * 1024 * 1024,
+        doc="Largest request or response on the data port.",
+        unit="bytes",
+        minimum=1024,
+        maximum=2**31 - 1,
+    )
+    max_rows: int = option(default=256, doc="Rows in one client request.", unit="rows", minimum=1, maximum=65536)
+    drain_timeout_ms: int = option(
+        default=30_000,
+        doc="How long running requests may take after SIGTERM before the gateway stops all the same.",
+        unit="ms",
+        minimum=0,
+        maximum=3_600_000,
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        default="info", doc="Least severe message that the gateway logs."
+    )
+    threads: int = option(default=0, doc="Completion-queue threads; 0: as many as gRPC takes.", minimum=0, maximum=256)
+
+    def check_relations(self) -> None:
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            given, missing = "tls_certificate_file", "tls_key_file"
+            if self.tls_certificate_file is None:
+                given, missing = missing, given
+            raise FieldError("gateway", given, f"needs {missing} beside it")
+        if self.tls_client_ca_file is not None and self.tls_certificate_file is None:
+            raise FieldError("gateway", "tls_client_ca_file", "needs tls_certificate_file and tls_key_file beside it")
+        if not self.managed and self.admin_address.endswith(":0"):
+            raise FieldError("gateway", "admin_address", "needs the port of the running gateway when managed = false")
+
+
+@section("dispatch")
+class DispatchConfig:
+    """The request scheduler (paper, section 3.4)."""
+
+    policy: Policy = option(
+        default="rs",
+        doc="How an instance is chosen for a request; rs is Algorithm 1. docs/architecture.md describes each.",
+    )
+    lambda_: float = option(
+        default=0.85,
+        doc="Algorithm 1: share of an instance's capacity above which a level counts as congested.",
+        above=0,
+        maximum=100,
+    )
+    alpha: float = option(
+        default=0.9, doc="Algorithm 1: decay of that threshold per level looked at.", above=0, maximum=1
+    )
+    max_peek: int = option(
+        default=6, doc="Algorithm 1: levels looked at, the ideal one included (L).", minimum=1, maximum=1000
+    )
+    max_queued: int = option(
+        default=4096,
+        doc="Rows waiting in the gateway, in all. Further ones are refused at once (RESOURCE_EXHAUSTED).",
+        unit="rows",
+        minimum=0,
+        maximum=10_000_000,
+    )
+    inflight_limit: int = option(
+        default=2,
+        doc="Rows sent to one instance at a time; the rest waits in the gateway, where it can still be moved. 1 leaves "
+        "the worker idle for a round trip after every request; 2 hides that; more only lengthens Triton's own queue.",
+        unit="rows",
+        minimum=1,
+        maximum=1024,
+    )
+    max_attempts: int = option(
+        default=3,
+        doc="Times one row may be sent to a worker, the first included; a row is sent again when its worker died.",
+        minimum=1,
+        maximum=100,
+    )
+    unavailable_grace_ms: int = option(
+        default=5000,
+        doc="How long a request may wait for an instance that fits it when there is none (UNAVAILABLE after that).",
+        unit="ms",
+        minimum=0,
+        maximum=3_600_000,
+        relation="the request's deadline bounds it too",
+    )
+
+
+@section("health")
+class HealthConfig:
+    """How the gateway checks instances."""
+
+    interval_ms: int = option(
+        default=1000, doc="Between checks of an instance in service.", unit="ms", minimum=10, maximum=3_600_000
+    )
+    timeout_ms: int = option(default=1000, doc="Of one check.", unit="ms", minimum=10, maximum=3_600_000)
+    failures: int = option(
+        default=3, doc="Checks in a row that must fail before an instance is ejected.", minimum=1, maximum=1000
+    )
+    retry_interval_ms: int = option(
+        default=250,
+        doc="Between checks of an ejected or joining instance; bounds how soon it comes back.",
+        unit="ms",
+        minimum=10,
+        maximum=3_600_000,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """A whole configuration file."""
+
+    model: ModelConfig
+    deployment: DeploymentConfig
+    workers: WorkersConfig = dataclasses.field(default_factory=WorkersConfig)
+    gateway: GatewayConfig = dataclasses.field(default_factory=GatewayConfig)
+    dispatch: DispatchConfig = dataclasses.field(default_factory=DispatchConfig)
+    health: HealthConfig = dataclasses.field(default_factory=HealthConfig)
+
+    def __post_init__(self) -> None:
+        instances, workers = self.deployment.instances, self.worker_count
+        if workers < instances:
+            key = "count" if self.workers.kind == "local" else "endpoints"
+            raise FieldError(
+                "workers",
+                key,
+                f"gives {workers} worker(s), but [deployment] has {instances} instance(s), one per worker: "
+                "give more workers or fewer instances",
+            )
+
+    @property
+    def worker_count(self) -> int:
+        """Workers in all."""
+        if self.workers.kind == "endpoints":
+            return len(self.workers.endpoints)
+        return self.workers.count if self.workers.count is not None else self.deployment.instances
+
+
+SECTIONS: dict[str, type] = {
+    "model": ModelConfig,
+    "workers": WorkersConfig,
+    "deployment": DeploymentConfig,
+    "gateway": GatewayConfig,
+    "dispatch": DispatchConfig,
+    "health": HealthConfig,
+}

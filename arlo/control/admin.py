@@ -1,0 +1,119 @@
+"""Client of the gateway's admin service (proto/arlo/v1/admin.proto), asyncio.
+
+Messages are those of arlo.proto. Every failure is a GatewayError that says what the gateway said and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any
+
+import grpc
+
+from arlo import proto
+from arlo.errors import GatewayError
+
+SERVICE = "arlo.v1.Admin"
+
+
+class GatewayUnreachableError(GatewayError):
+    """The gateway could not be reached; it may come back."""
+
+
+class AdminClient:
+    """One connection to one gateway. Use as an async context manager, or call close()."""
+
+    def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
+        self.address = address
+        self._timeout_s = timeout_s
+        # A gateway that restarts is found again within a quarter of a second, not gRPC's twenty.
+        self._channel = grpc.aio.insecure_channel(
+            address,
+            options=[
+                ("grpc.initial_reconnect_backoff_ms", 100),
+                ("grpc.max_reconnect_backoff_ms", 250),
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.enable_http_proxy", 0),
+            ],
+        )
+
+    async def __aenter__(self) -> AdminClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection. Idempotent."""
+        await self._channel.close()
+
+    async def apply(self, deployment: Any) -> Any:
+        """Apply an arlo.v1.Deployment; returns the ApplyReply. Idempotent for one version with one content."""
+        return await self._call("Apply", proto.message("ApplyRequest")(deployment=deployment), self._timeout_s)
+
+    async def drain(self, instance: str, *, timeout_s: float = 30.0) -> None:
+        """Take one instance out of service and wait until its last request has finished."""
+        request = proto.message("DrainRequest")(instance=instance, timeout_ms=round(timeout_s * 1000))
+        await self._call("Drain", request, timeout_s + self._timeout_s)
+
+    async def get_deployment(self) -> Any:
+        """The arlo.v1.Deployment in force; version 0 when there is none yet."""
+        reply = await self._call("GetDeployment", proto.message("GetDeploymentRequest")(), self._timeout_s)
+        return reply.deployment
+
+    async def stats(self) -> Any:
+        """One arlo.v1.Stats."""
+        async for stats in self._watch(1000, once=True, timeout_s=self._timeout_s):
+            return stats
+        raise GatewayError(f"the gateway at {self.address} sent no statistics")
+
+    async def watch_stats(self, *, interval_ms: int = 1000) -> AsyncIterator[Any]:
+        """An arlo.v1.Stats at once, then one every interval, until the caller stops or the gateway goes."""
+        async for stats in self._watch(interval_ms, once=False, timeout_s=None):
+            yield stats
+
+    async def _watch(self, interval_ms: int, *, once: bool, timeout_s: float | None) -> AsyncIterator[Any]:
+        method = self._channel.unary_stream(
+            f"/{SERVICE}/WatchStats",
+            request_serializer=proto.message("WatchStatsRequest").SerializeToString,
+            response_deserializer=proto.message("Stats").FromString,
+        )
+        call = method(proto.message("WatchStatsRequest")(interval_ms=interval_ms, once=once), timeout=timeout_s)
+        try:
+            async for stats in call:
+                yield stats
+        except grpc.aio.AioRpcError as error:
+            raise self._explain("WatchStats", error) from None
+        finally:
+            call.cancel()
+
+    async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
+        call = self._channel.unary_unary(
+            f"/{SERVICE}/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=proto.message(f"{method}Reply").FromString,
+        )
+        try:
+            return await call(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise self._explain(method, error) from None
+
+    def _explain(self, method: str, error: grpc.aio.AioRpcError) -> GatewayError:
+        code, details = error.code(), error.details()
+        if code == grpc.StatusCode.UNAVAILABLE:
+            return GatewayUnreachableError(
+                f"no gateway answers at the admin address {self.address}: is `arlo serve` or `arlo gateway` running, "
+                f"with this gateway.admin_address? ({details})"
+            )
+        if code == grpc.StatusCode.UNIMPLEMENTED:
+            return GatewayError(
+                f"{self.address} is not an admin port of an Arlo gateway of this version: "
+                "give gateway.admin_address (8003 by default), not the data port"
+            )
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return GatewayError(f"the gateway at {self.address} did not finish {method} in time ({details})")
+        return GatewayError(f"the gateway at {self.address} refused {method}: {details} ({code.name})")
