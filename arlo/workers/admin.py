@@ -1,0 +1,112 @@
+"""Triton's administration calls: live, repository index, load, unload. Behaviour: docs/architecture.md, "Workers"."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from arlo.clock import monotonic_s
+from arlo.errors import WorkerError
+from arlo.workers.triton import admin_headers
+
+POLL_S = 0.02
+READY = "READY"
+BUSY = frozenset({READY, "LOADING", "UNLOADING"})
+
+
+class TritonAdmin:
+    """One server's administration calls over one channel. Make and use it on one event loop; `close` it."""
+
+    def __init__(self, endpoint: str, *, admin_key: str | None = None) -> None:
+        self.endpoint = endpoint
+        self._metadata = tuple(admin_headers(admin_key).items())
+        # A worker that restarts is reached again at once, not after gRPC's usual seconds.
+        self._channel = grpc.aio.insecure_channel(
+            endpoint,
+            options=[
+                ("grpc.initial_reconnect_backoff_ms", 50),
+                ("grpc.min_reconnect_backoff_ms", 50),
+                ("grpc.max_reconnect_backoff_ms", 500),
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.use_local_subchannel_pool", 1),
+            ],
+        )
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    async def close(self) -> None:
+        """Close the channel; calls under way fail."""
+        await self._channel.close()
+
+    async def is_live(self, *, timeout_s: float = 1.0) -> bool:
+        """False also when it can't be reached."""
+        try:
+            answer = await self._stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.live)
+
+    async def index(self, *, timeout_s: float = 2.0) -> dict[str, tuple[str, str]]:
+        """Runtime -> (state, reason) for every model in the repository; state is "" for one never loaded."""
+        request = service_pb2.RepositoryIndexRequest()
+        answer = await self._call(self._stub.RepositoryIndex, request, timeout_s, "list its runtimes")
+        return {model.name: (model.state, model.reason) for model in answer.models}
+
+    async def ready_runtimes(self, *, timeout_s: float = 2.0) -> tuple[str, ...]:
+        """The runtimes that answer requests now, sorted."""
+        index = await self.index(timeout_s=timeout_s)
+        return tuple(sorted(name for name, (state, _) in index.items() if state == READY))
+
+    async def load(self, runtime: str, *, timeout_s: float) -> None:
+        """Load and wait until ready. WorkerError with Triton's reason; a load given up on is taken back."""
+        deadline_s = monotonic_s() + timeout_s
+        request = service_pb2.RepositoryModelLoadRequest(model_name=runtime)
+        try:
+            await self._call(self._stub.RepositoryModelLoad, request, timeout_s, f"load {runtime}")
+            while True:
+                state, reason = (await self.index(timeout_s=max(0.1, deadline_s - monotonic_s()))).get(runtime, ("", ""))
+                if state == READY:
+                    return
+                if state != "LOADING":
+                    raise WorkerError(f"worker {self.endpoint} did not load {runtime}: {reason or 'not in its index'}")
+                if monotonic_s() > deadline_s:
+                    raise WorkerError(f"worker {self.endpoint} did not load {runtime} within {timeout_s:g} s")
+                await asyncio.sleep(POLL_S)
+        except WorkerError:
+            # A later operation wins over an unfinished one, and clears a failed one.
+            with contextlib.suppress(WorkerError):
+                await self._unload(runtime, timeout_s=2.0)
+            raise
+
+    async def unload(self, runtime: str, *, timeout_s: float) -> None:
+        """Unload and wait until Triton has freed it: queued and running requests are answered first."""
+        deadline_s = monotonic_s() + timeout_s
+        await self._unload(runtime, timeout_s=timeout_s)
+        wait_s = 0.002
+        while True:
+            state, _ = (await self.index(timeout_s=max(0.1, deadline_s - monotonic_s()))).get(runtime, ("", ""))
+            if state not in BUSY:
+                return
+            if monotonic_s() > deadline_s:
+                raise WorkerError(
+                    f"worker {self.endpoint} did not unload {runtime} within {timeout_s:g} s: it is still {state}"
+                )
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, 0.1)
+
+    async def _unload(self, runtime: str, *, timeout_s: float) -> None:
+        request = service_pb2.RepositoryModelUnloadRequest(model_name=runtime)
+        await self._call(self._stub.RepositoryModelUnload, request, timeout_s, f"unload {runtime}")
+
+    async def _call(self, method: Any, request: Any, timeout_s: float, what: str) -> Any:
+        try:
+            return await method(request, timeout=timeout_s, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                reason = f"no answer within {timeout_s:g} s"
+            else:
+                reason = f"{error.details()} ({error.code().name})"
+            raise WorkerError(f"worker {self.endpoint} could not {what}: {reason}") from None

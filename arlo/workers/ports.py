@@ -1,0 +1,37 @@
+"""Free TCP ports."""
+
+from __future__ import annotations
+
+import socket
+
+from arlo.errors import WorkerError
+
+
+class ReservedPort:
+    """A free port that stays ours until `release`, while a child that sets SO_REUSEPORT listens on it.
+
+    The socket is bound and never listens: the kernel gives the port to nobody else, connections reach the child
+    alone, and are refused while no child listens. So an endpoint stays the same over restarts, without a race.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            self._socket.bind((address, 0))
+        except OSError as error:
+            self._socket.close()
+            raise WorkerError(f"no free port on {address}: {error}") from None
+        self.port: int = self._socket.getsockname()[1]
+
+    def release(self) -> None:
+        """Give the port back. Idempotent."""
+        self._socket.close()
+
+
+def free_port(address: str) -> int:
+    """A port that was free just now; another process may take it before it is used."""
+    reserved = ReservedPort(address)
+    reserved.release()
+    return reserved.port

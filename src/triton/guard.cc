@@ -1,0 +1,248 @@
+// arlo-guard: runs one program so that nothing of it outlives the process that asked for it.
+//
+//   arlo-guard [--grace-s=S] [--orphan-grace-s=S] [--shm-prefix=P] [--report-fd=N] -- PROGRAM ARGUMENT...
+//
+// Standard input is a lifeline: a pipe whose other end only the parent holds. When the parent is gone, for whatever
+// reason and from whatever thread, the pipe reads end-of-file and the guard stops the program. (A parent-death signal
+// alone follows the *thread* that started the child, and does not reach the program's own children.)
+//
+//   SIGTERM                  SIGTERM to the program; SIGKILL to whatever is left after grace-s seconds (default 5)
+//   end-of-file              the same after orphan-grace-s seconds (default 2)
+//   SIGQUIT                  SIGKILL at once
+//   the program exits        whatever it left behind (such as Python-backend stubs) is killed; so are shared-memory
+//                            files /dev/shm/P* (what a killed server leaves); the guard exits with the program's code,
+//                            or 128 + the signal that ended it
+//   the guard is killed      the program gets SIGKILL from the kernel
+//
+// Report, one line on file descriptor N: "pid NUMBER" once the program runs, or "error TEXT".
+// One thread; every wait is in one poll().
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace {
+
+constexpr int kUsage = 125;
+constexpr int kNotStarted = 127;
+
+struct Options {
+  int grace_ms = 5000;
+  int orphan_grace_ms = 2000;
+  int report_fd = -1;
+  std::string shm_prefix;
+  char** program = nullptr;
+};
+
+int64_t NowMs() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
+}
+
+bool Parse(int argc, char** argv, Options* options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--") {
+      options->program = argv + i + 1;
+      return *options->program != nullptr;
+    }
+    const char* equals = std::strchr(argv[i], '=');
+    if (equals == nullptr) return false;
+    if (argument.starts_with("--grace-s=")) {
+      options->grace_ms = static_cast<int>(std::atof(equals + 1) * 1000);
+    } else if (argument.starts_with("--orphan-grace-s=")) {
+      options->orphan_grace_ms = static_cast<int>(std::atof(equals + 1) * 1000);
+    } else if (argument.starts_with("--report-fd=")) {
+      options->report_fd = std::atoi(equals + 1);
+    } else if (argument.starts_with("--shm-prefix=")) {
+      options->shm_prefix = equals + 1;
+    } else {
+      return false;
+    }
+  }
+  return false;
+}
+
+void Report(int fd, const std::string& line) {
+  if (fd < 0) {
+    if (line.starts_with("error ")) std::fprintf(stderr, "arlo-guard: %s\n", line.c_str());
+    return;
+  }
+  const std::string text = line + "\n";
+  if (write(fd, text.data(), text.size()) < 0) std::perror("arlo-guard: report");
+  close(fd);
+}
+
+// Our children now, orphans of the program included (we are the subreaper).
+std::vector<pid_t> Children() {
+  std::vector<pid_t> children;
+  DIR* proc = opendir("/proc");
+  if (proc == nullptr) return children;
+  while (const dirent* entry = readdir(proc)) {
+    const pid_t pid = std::atoi(entry->d_name);
+    if (pid <= 0) continue;
+    std::ifstream file("/proc/" + std::string(entry->d_name) + "/stat");
+    std::string line;
+    std::getline(file, line);
+    const size_t name_end = line.rfind(')');  // the name may hold anything, so count from its last bracket
+    if (name_end == std::string::npos || name_end + 4 >= line.size()) continue;
+    if (std::atoi(line.c_str() + name_end + 4) == getpid()) children.push_back(pid);
+  }
+  closedir(proc);
+  return children;
+}
+
+// Kills until no child is left; each death may hand us grandchildren.
+void KillRest() {
+  for (;;) {
+    for (const pid_t pid : Children()) kill(pid, SIGKILL);
+    if (waitpid(-1, nullptr, 0) < 0 && errno == ECHILD) return;
+  }
+}
+
+void RemoveSharedMemory(const std::string& prefix) {
+  if (prefix.empty()) return;
+  DIR* shm = opendir("/dev/shm");
+  if (shm == nullptr) return;
+  while (const dirent* entry = readdir(shm)) {
+    if (std::string_view(entry->d_name).starts_with(prefix)) unlinkat(dirfd(shm), entry->d_name, 0);
+  }
+  closedir(shm);
+}
+
+[[noreturn]] void RunProgram(char** program, pid_t guard, int error_fd) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != guard) _exit(kNotStarted);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  const int null = open("/dev/null", O_RDONLY);
+  if (null >= 0) dup2(null, STDIN_FILENO);
+  execvp(program[0], program);
+  const std::string text = std::string(program[0]) + ": " + std::strerror(errno);
+  if (write(error_fd, text.data(), text.size()) < 0) _exit(kNotStarted);
+  _exit(kNotStarted);
+}
+
+// Starts the program and waits until exec has happened. Returns its pid, or -1 after reporting why not.
+pid_t Start(const Options& options) {
+  int error_pipe[2];
+  if (pipe2(error_pipe, O_CLOEXEC) != 0) {
+    Report(options.report_fd, std::string("error no pipe: ") + std::strerror(errno));
+    return -1;
+  }
+  const pid_t guard = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) RunProgram(options.program, guard, error_pipe[1]);
+  close(error_pipe[1]);
+  char text[512];
+  const ssize_t size = pid < 0 ? 0 : read(error_pipe[0], text, sizeof(text));
+  close(error_pipe[0]);
+  if (pid < 0 || size > 0) {
+    Report(options.report_fd, "error " + (pid < 0 ? std::string("fork failed") : std::string(text, size)));
+    return -1;
+  }
+  Report(options.report_fd, "pid " + std::to_string(pid));
+  return pid;
+}
+
+// Reaps what has ended; true with `status` filled when the program itself is among them.
+bool Reap(pid_t program, int* status) {
+  bool ended = false;
+  int each = 0;
+  for (pid_t pid = waitpid(-1, &each, WNOHANG); pid > 0; pid = waitpid(-1, &each, WNOHANG)) {
+    if (pid == program) {
+      ended = true;
+      *status = each;
+    }
+  }
+  return ended;
+}
+
+int Watch(pid_t program, int signals, const Options& options) {
+  int64_t kill_at_ms = -1;  // -1: not asked to stop
+  bool lifeline = true;
+  int status = 0;
+  const auto stop = [&](int grace_ms) {
+    if (grace_ms > 0 && kill_at_ms < 0) kill(program, SIGTERM);
+    const int64_t at_ms = NowMs() + grace_ms;
+    if (kill_at_ms < 0 || at_ms < kill_at_ms) kill_at_ms = at_ms;
+  };
+  for (;;) {
+    pollfd fds[] = {{signals, POLLIN, 0}, {lifeline ? STDIN_FILENO : -1, POLLIN, 0}};
+    int timeout_ms = -1;
+    if (kill_at_ms >= 0) timeout_ms = static_cast<int>(std::max<int64_t>(0, kill_at_ms - NowMs()));
+    if (poll(fds, 2, timeout_ms) < 0) continue;
+    if (fds[0].revents != 0) {
+      signalfd_siginfo info{};
+      if (read(signals, &info, sizeof(info)) == sizeof(info)) {
+        if (info.ssi_signo == SIGTERM) stop(options.grace_ms);
+        if (info.ssi_signo == SIGQUIT) stop(0);
+        if (info.ssi_signo == SIGCHLD && Reap(program, &status)) return status;
+      }
+    }
+    if (fds[1].revents != 0) {
+      char ignored[64];
+      if (read(STDIN_FILENO, ignored, sizeof(ignored)) <= 0) {
+        lifeline = false;
+        stop(options.orphan_grace_ms);
+      }
+    }
+    if (kill_at_ms >= 0 && NowMs() >= kill_at_ms) {
+      kill(-program, SIGKILL);
+      kill_at_ms = NowMs() + 1000;
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  if (!Parse(argc, argv, &options)) {
+    std::fputs(
+        "usage: arlo-guard [--grace-s=S] [--orphan-grace-s=S] [--shm-prefix=P] [--report-fd=N] -- PROGRAM "
+        "ARGUMENT...\n",
+        stderr);
+    return kUsage;
+  }
+  if (options.report_fd >= 0) fcntl(options.report_fd, F_SETFD, FD_CLOEXEC);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_NAME, "arlo-guard");
+  signal(SIGHUP, SIG_IGN);
+  signal(SIGINT, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (const int each : {SIGTERM, SIGQUIT, SIGCHLD}) sigaddset(&watched, each);
+  sigprocmask(SIG_BLOCK, &watched, nullptr);
+  const int signals = signalfd(-1, &watched, SFD_CLOEXEC);
+  if (signals < 0) {
+    std::perror("arlo-guard: signalfd");
+    return kNotStarted;
+  }
+  const pid_t program = Start(options);
+  if (program < 0) return kNotStarted;
+  const int status = Watch(program, signals, options);
+  KillRest();
+  RemoveSharedMemory(options.shm_prefix);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
