@@ -129,7 +129,7 @@ golden: build-dev ## rewrite what the tests compare with: golden scenarios, the 
 	tools/golden.sh $(VENV)
 
 docs: setup ## rewrite the documents that the program generates
-	tools/generate_docs.sh $(VENV)
+	$(PY) -m arlo.cli.docs docs
 
 constraints: setup ## pin again what is installed in .venv
 	tools/pin_constraints.sh $(VENV)
