@@ -1,0 +1,280 @@
+"""Rows to a ModelInferRequest and a ModelInferResponse to a Result; pure, shared by the sync and the async client.
+
+Tensors go as `raw_input_contents` (little endian, one entry per input in order). Rows are padded to the longest of
+their request; the attention mask says how long each one is, and the gateway splits and pads anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
+
+from arlo.client.errors import InvalidRequestError, ServerError
+from arlo.client.model import ModelInfo, Role, roles
+from arlo.client.result import Result, Timing
+from arlo.client.rows import PreparedRow
+
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+_DATATYPES = {dtype: name for name, dtype in _DTYPES.items()}
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+_IDS_DATATYPES = ("INT64", "INT32")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Slot:
+    name: str
+    datatype: str
+    role: Role
+    optional: bool
+    width: int  # fixed width of a row, 0: as long as the longest row
+    ones: bytes  # of a mask over the longest row, to slice from
+    dtype: np.dtype[Any]
+
+
+class Codec:
+    """Encodes and decodes for one model. Never changed after it is made."""
+
+    def __init__(self, info: ModelInfo, *, pad_id: int = 0) -> None:
+        """InvalidRequestError when the model's inputs are not those of a text encoder."""
+        self.info = info
+        self._pad_id = pad_id
+        self._output_names = frozenset(t.name for t in info.outputs)
+        self._token_level = frozenset(t.name for t in info.outputs if info.is_token_level(t))
+        role = roles(info.inputs, info.name)
+        slots = []
+        for tensor in info.inputs:
+            if tensor.datatype not in _IDS_DATATYPES or len(tensor.shape) != 2:
+                if tensor.optional:
+                    continue
+                raise InvalidRequestError(
+                    f"input {tensor.name} of model {info.name} is {tensor.datatype} {list(tensor.shape)}; this client "
+                    "fills only INT64 and INT32 inputs of shape [rows, tokens]"
+                )
+            dtype = _DTYPES[tensor.datatype]
+            ones = np.ones(info.max_length or 512, dtype).tobytes() if role[tensor.name] == "mask" else b""
+            width = max(tensor.shape[1], 0)
+            slots.append(_Slot(tensor.name, tensor.datatype, role[tensor.name], tensor.optional, width, ones, dtype))
+        self._slots = tuple(slots)
+        self._width = max((s.width for s in slots), default=0)
+        self.ids_name = next(s.name for s in slots if s.role == "ids")
+        others = [s.name for s in slots if s.role == "other"]
+        self.type_ids_name = next((n for n in others if "type" in n), None)
+        self._extra_names = {s.name for s in slots if s.role != "ids"}
+        self.mask_name = next((s.name for s in slots if s.role == "mask"), None)
+
+    def encode(
+        self,
+        rows: Sequence[PreparedRow],
+        *,
+        request_id: str,
+        outputs: Sequence[str] | None = None,
+        timeout_us: int | None = None,
+    ) -> Any:
+        """A ModelInferRequest. `outputs` None asks for all; `timeout_us` goes as the parameter `timeout`."""
+        request = service_pb2.ModelInferRequest(model_name=self.info.name, id=request_id)
+        longest = max(row.ids.size for row in rows)
+        if self.mask_name is None and any(row.ids.size != (self._width or longest) for row in rows):
+            raise InvalidRequestError(
+                f"model {self.info.name} has no attention mask, so its rows cannot be padded to "
+                f"{self._width or longest} tokens: send rows of one length"
+            )
+        for row in rows:
+            if row.extra and not row.extra.keys() <= self._extra_names:
+                unknown = ", ".join(sorted(row.extra.keys() - self._extra_names))
+                known = ", ".join(s.name for s in self._slots)
+                raise InvalidRequestError(f"model {self.info.name} has no input {unknown}; it has {known}")
+        for slot in self._slots:
+            if slot.role == "other" and slot.optional and not any(slot.name in row.extra for row in rows):
+                continue
+            width = slot.width or self._width or longest
+            request.inputs.add(name=slot.name, datatype=slot.datatype, shape=(len(rows), width))
+            request.raw_input_contents.append(self._tensor(slot, rows, width))
+        if outputs is not None:
+            self.check_outputs(outputs)
+            for name in outputs:
+                request.outputs.add(name=name)
+        if timeout_us is not None:
+            request.parameters["timeout"].int64_param = timeout_us
+        return request
+
+    def check_outputs(self, outputs: Sequence[str]) -> None:
+        """InvalidRequestError for an empty list or an output that the model does not have."""
+        unknown = [name for name in outputs if name not in self._output_names]
+        if unknown or not outputs or isinstance(outputs, str):
+            known = ", ".join(sorted(self._output_names))
+            asked = repr(outputs) if not unknown or isinstance(outputs, str) else ", ".join(unknown)
+            raise InvalidRequestError(f"outputs must be a list of {self.info.name}'s outputs ({known}), not {asked}")
+
+    def _tensor(self, slot: _Slot, rows: Sequence[PreparedRow], width: int) -> bytes:
+        if len(rows) == 1:
+            row = rows[0]
+            values = row.ids if slot.role == "ids" else row.extra.get(slot.name)
+            if values is not None and values.size == width:
+                return _cast(values, slot).tobytes()
+            if values is None and slot.role == "mask" and row.ids.size == width:
+                size = width * slot.dtype.itemsize
+                return slot.ones[:size] if size <= len(slot.ones) else np.ones(width, slot.dtype).tobytes()
+        block = np.full((len(rows), width), self._pad_id if slot.role == "ids" else 0, slot.dtype)
+        for target, row in zip(block, rows, strict=True):
+            values = row.ids if slot.role == "ids" else row.extra.get(slot.name)
+            if values is not None:
+                target[: values.size] = _cast(values, slot)
+            elif slot.role == "mask":
+                target[: row.ids.size] = 1
+        return block.tobytes()
+
+    def decode(
+        self, response: Any, lengths: tuple[int, ...], *, batched: bool, attempts: int, elapsed_us: int
+    ) -> Result:
+        """The Result of a ModelInferResponse. ServerError when it does not fit the request or itself."""
+        raw = response.raw_output_contents
+        if len(raw) not in (0, len(response.outputs)):
+            raise ServerError(f"the answer names {len(response.outputs)} outputs but carries {len(raw)} of them")
+        arrays: dict[str, NDArray[Any]] = {}
+        token_level = set()
+        for index, tensor in enumerate(response.outputs):
+            array = _raw_array(tensor, raw[index]) if raw else _typed_array(tensor)
+            if array.shape[:1] != (len(lengths),):
+                raise ServerError(
+                    f"output {tensor.name} has shape {list(array.shape)}, the request has {len(lengths)} rows"
+                )
+            if tensor.name in self._token_level and array.ndim >= 2 and array.shape[1] >= max(lengths):
+                token_level.add(tensor.name)
+                array = array[:, : max(lengths)]
+            arrays[tensor.name] = array if batched else array[0]
+        return Result(
+            id=response.id,
+            model=response.model_name or self.info.name,
+            outputs=arrays,
+            lengths=lengths,
+            timing=_timing(response.parameters, elapsed_us),
+            attempts=attempts,
+            batched=batched,
+            token_level=frozenset(token_level),
+        )
+
+
+def _cast(values: NDArray[np.integer[Any]], slot: _Slot) -> NDArray[np.integer[Any]]:
+    if values.dtype == slot.dtype:
+        return values
+    cast = values.astype(slot.dtype)
+    if values.dtype.itemsize >= cast.dtype.itemsize and not np.array_equal(cast, values):
+        raise InvalidRequestError(f"{slot.name} has values that do not fit {slot.datatype}")
+    return cast
+
+
+def _raw_array(tensor: Any, data: bytes) -> NDArray[Any]:
+    shape = tuple(tensor.shape)
+    if tensor.datatype == "BYTES":
+        array = np.array(_split_bytes(data, tensor.name), dtype=np.object_)
+    elif tensor.datatype == "BF16":
+        array = (np.frombuffer(data, "<u2", len(data) // 2).astype("<u4") << 16).view("<f4")
+    else:
+        dtype = _DTYPES.get(tensor.datatype)
+        if dtype is None:
+            raise ServerError(f"output {tensor.name} is of the unknown datatype {tensor.datatype!r}")
+        array = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+        if array.nbytes != len(data):
+            raise ServerError(f"output {tensor.name} has {len(data)} bytes, which is no whole number of values")
+    return _reshape(tensor, array, shape)
+
+
+def _typed_array(tensor: Any) -> NDArray[Any]:
+    """From `contents`: Triton never sends them, other KServe v2 servers do."""
+    field = _CONTENTS.get(tensor.datatype)
+    if field is None:
+        raise ServerError(f"output {tensor.name} of datatype {tensor.datatype!r} came without raw contents")
+    values = getattr(tensor.contents, field)
+    array = np.array(list(values), _DTYPES.get(tensor.datatype, np.dtype(np.object_)))
+    return _reshape(tensor, array, tuple(tensor.shape))
+
+
+def _reshape(tensor: Any, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    try:
+        return array.reshape(shape)
+    except ValueError:
+        raise ServerError(f"output {tensor.name} has {array.size} values, its shape is {list(shape)}") from None
+
+
+def _split_bytes(data: bytes, name: str) -> list[bytes]:
+    """BYTES on the wire: a 4-byte little-endian length before each element."""
+    items, at = [], 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
+        if end > len(data):
+            raise ServerError(f"output {name} is cut off at byte {at} of {len(data)}")
+        items.append(data[at + 4 : end])
+        at = end
+    return items
+
+
+def _timing(parameters: Mapping[str, Any], elapsed_us: int) -> Timing:
+    found: dict[str, Any] = {}
+    for key, parameter in parameters.items():
+        which = parameter.WhichOneof("parameter_choice")
+        if which is not None:
+            found[key] = getattr(parameter, which)
+
+    def number(name: str) -> int | None:
+        value = found.get(name)
+        return int(value) if isinstance(value, int | float) else None
+
+    return Timing(
+        elapsed_us=elapsed_us,
+        level=number("level"),
+        demoted=number("demoted"),
+        queue_us=number("queue_us"),
+        execute_us=number("execute_us"),
+        total_us=number("total_us"),
+        computed_tokens=number("computed_tokens"),
+    )
+
+
+def datatype_of(array: NDArray[Any]) -> str:
+    """KServe v2 name of a NumPy array's dtype; InvalidRequestError when it has none."""
+    if array.dtype.kind in "SOU":
+        return "BYTES"
+    try:
+        return _DATATYPES[array.dtype.newbyteorder("<")]
+    except KeyError:
+        raise InvalidRequestError(f"{array.dtype} has no KServe v2 datatype") from None
+
+
+def to_raw(array: NDArray[Any]) -> bytes:
+    """The bytes of an array as `raw_input_contents` and `raw_output_contents` carry them."""
+    if array.dtype.kind in "SOU":
+        items = [v.encode() if isinstance(v, str) else bytes(v) for v in array.ravel().tolist()]
+        return b"".join(len(v).to_bytes(4, "little") + v for v in items)
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def from_raw(tensor: Any, data: bytes) -> NDArray[Any]:
+    """The array of one input or output tensor (name, datatype, shape) and its raw bytes."""
+    return _raw_array(tensor, data)

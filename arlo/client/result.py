@@ -1,0 +1,73 @@
+"""What a call gives back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.client.errors import NotFoundError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Where the time went. The server's fields are None when it does not send them (a Triton without Arlo).
+
+    `level` is where the request ran (0 = shortest; of a batch the longest), `demoted` how many of its rows ran on a
+    longer level than their ideal one, `computed_tokens` the tokens computed for it, padding included. `elapsed_us` is
+    measured by the client over all attempts, back-off included.
+    """
+
+    elapsed_us: int
+    level: int | None = None
+    demoted: int | None = None
+    queue_us: int | None = None
+    execute_us: int | None = None
+    total_us: int | None = None
+    computed_tokens: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The answer to one request.
+
+    `outputs` maps names to arrays. From `infer` and `stream` the arrays have no row dimension: [dims...], or
+    [tokens, dims...] for a token-level output. From `infer_batch` rows come first: [rows, dims...] or
+    [rows, longest, dims...]. The arrays are views of the received bytes: read-only, copy before writing.
+    `lengths` holds the tokens of each row, `attempts` how often the request was sent.
+    """
+
+    id: str
+    model: str
+    outputs: Mapping[str, NDArray[Any]]
+    lengths: tuple[int, ...]
+    timing: Timing
+    attempts: int
+    batched: bool
+    token_level: frozenset[str]
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """The output called `name`; NotFoundError when the answer has none such."""
+        try:
+            return self.outputs[name]
+        except KeyError:
+            known = ", ".join(self.outputs) or "none"
+            raise NotFoundError(f"the answer has no output {name!r}; it has {known}", request_id=self.id) from None
+
+    def rows(self, name: str) -> list[NDArray[Any]]:
+        """One array per row; those of token-level outputs are cut to the row's own length: [tokens, dims...]."""
+        array = self[name]
+        if not self.batched:
+            return [array]
+        if name not in self.token_level:
+            return list(array)
+        return [row[:length] for row, length in zip(array, self.lengths, strict=True)]
+
+    @property
+    def padded_tokens(self) -> int | None:
+        """Tokens computed for padding; None when the server does not say."""
+        computed = self.timing.computed_tokens
+        return None if computed is None else computed - int(np.sum(self.lengths))

@@ -1,0 +1,69 @@
+"""When to send again: pure, `now` and randomness are arguments."""
+
+from __future__ import annotations
+
+import random
+
+from arlo.client.errors import ClientError, DeadlineExceededError, is_retryable
+
+FIRST_BACKOFF_S = 0.05
+LONGEST_BACKOFF_S = 2.0
+
+
+def backoff_s(failures: int, rng: random.Random) -> float:
+    """Seconds to wait after the `failures`-th failure (from 1): doubling, with half of it left to chance so that
+    clients refused together do not come back together.
+    """
+    full = min(FIRST_BACKOFF_S * 2.0 ** min(failures - 1, 16), LONGEST_BACKOFF_S)
+    return full * (0.5 + 0.5 * rng.random())
+
+
+class Attempts:
+    """Counts the attempts of one call and bounds them by number and by deadline.
+
+    `timeout_s` None means no deadline. Instants are monotonic seconds.
+    """
+
+    __slots__ = ("_deadline_s", "_retries", "_rng", "_started_s", "made")
+
+    def __init__(self, *, timeout_s: float | None, retries: int, rng: random.Random, now_s: float) -> None:
+        self._deadline_s = None if timeout_s is None else now_s + timeout_s
+        self._retries = retries
+        self._rng = rng
+        self._started_s = now_s
+        self.made = 0  # requests sent
+
+    def left_s(self, now_s: float) -> float | None:
+        """Seconds until the deadline (None: there is none). DeadlineExceededError when it has passed."""
+        if self._deadline_s is None:
+            return None
+        left = self._deadline_s - now_s
+        if left <= 0:
+            raise DeadlineExceededError("timeout_s passed before the request could be sent: pass a larger timeout_s")
+        return left
+
+    def begin(self, now_s: float) -> float | None:
+        """Counts an attempt and returns the seconds it may take; as left_s."""
+        left = self.left_s(now_s)
+        self.made += 1
+        return left
+
+    def failed(self, error: ClientError, now_s: float) -> float:
+        """Seconds to wait before the next attempt. Raises `error` when there must be none."""
+        error.attempts = self.made
+        if self.made > self._retries or not is_retryable(error):
+            raise error
+        delay = backoff_s(self.made, self._rng)
+        if self._deadline_s is not None and now_s + delay >= self._deadline_s:
+            raise error
+        return delay
+
+    def again(self) -> Attempts:
+        """A further call under the same deadline: attempts count from 0."""
+        other = Attempts(timeout_s=None, retries=self._retries, rng=self._rng, now_s=self._started_s)
+        other._deadline_s = self._deadline_s
+        return other
+
+    def elapsed_us(self, now_s: float) -> int:
+        """Microseconds since the call began."""
+        return round((now_s - self._started_s) * 1e6)

@@ -1,0 +1,126 @@
+"""One row of input, as users give it -> as the codec takes it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.client.errors import InvalidRequestError, TooLongError
+from arlo.client.tokenizer import Text, Tokenizer
+
+TokenIds: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
+Row: TypeAlias = Text | TokenIds | Mapping[str, TokenIds]
+"""A text, a pair of texts, token ids, or a mapping of input names to per-token values."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PreparedRow:
+    """Token ids of shape [tokens], and what was given for other inputs, each of the same shape."""
+
+    ids: NDArray[np.integer[Any]]
+    extra: Mapping[str, NDArray[np.integer[Any]]]
+
+
+_NONE: Mapping[str, NDArray[np.integer[Any]]] = {}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RowReader:
+    """Checks and tokenises rows for one model.
+
+    `limit` is the longest row, None when nobody knows it; `truncate` cuts longer ones instead of refusing them.
+    """
+
+    ids_name: str
+    mask_name: str | None
+    type_ids_name: str | None
+    tokenizer: Tokenizer | None
+    limit: int | None
+    truncate: bool
+
+    def __post_init__(self) -> None:
+        if self.truncate and self.limit is None:
+            raise InvalidRequestError("the server does not say how long a row may be: pass max_length= to truncate")
+
+    def read(self, rows: Sequence[Row]) -> list[PreparedRow]:
+        """All rows in their order. InvalidRequestError names the first bad row, TooLongError both lengths."""
+        if isinstance(rows, str | bytes | Mapping):
+            raise InvalidRequestError("infer_batch takes a list of rows; use infer for one")
+        if len(rows) == 0:
+            raise InvalidRequestError("no rows: give at least one")
+        texts = [r for r in rows if isinstance(r, str) or _is_pair(r)]
+        encoded = iter(self._encode(texts)) if texts else iter(())
+        return [next(encoded) if isinstance(r, str) or _is_pair(r) else self._ids(r) for r in rows]
+
+    def read_one(self, row: Row) -> PreparedRow:
+        """One row; the same errors."""
+        if isinstance(row, str) or _is_pair(row):
+            return self._encode([row])[0]
+        return self._ids(row)
+
+    def _encode(self, texts: list[Any]) -> list[PreparedRow]:
+        if self.tokenizer is None:
+            raise InvalidRequestError("text needs a tokenizer: pass tokenizer= to the client, or send token ids")
+        out = []
+        for row in self.tokenizer.encode(texts, cut_to=self.limit if self.truncate else None):
+            self._check_length(row.ids.size)
+            extra = _NONE
+            if row.type_ids is not None and self.type_ids_name is not None:
+                extra = {self.type_ids_name: row.type_ids}
+            out.append(PreparedRow(row.ids, extra))
+        return out
+
+    def _ids(self, row: Any) -> PreparedRow:
+        if not isinstance(row, Mapping):
+            ids = _array(row, "token ids")
+            self._check_length(ids.size)
+            return PreparedRow(self._cut(ids), _NONE)
+        if self.ids_name not in row:
+            raise InvalidRequestError(f"a row lacks {self.ids_name!r}; it has {', '.join(map(repr, row)) or 'nothing'}")
+        given = {name: _array(values, name) for name, values in row.items()}
+        ids = given.pop(self.ids_name)
+        for name, values in given.items():
+            if values.size != ids.size:
+                raise InvalidRequestError(f"{name} has {values.size} values, {self.ids_name} has {ids.size}")
+        mask = given.get(self.mask_name) if self.mask_name is not None else None
+        if mask is not None:  # padding that a tokenizer added at the end is not part of the row
+            length = int(mask.nonzero()[0].max(initial=-1)) + 1
+            ids, given = ids[:length], {name: values[:length] for name, values in given.items()}
+        self._check_length(ids.size)
+        return PreparedRow(self._cut(ids), {name: self._cut(values) for name, values in given.items()})
+
+    def _check_length(self, length: int) -> None:
+        if length == 0:
+            raise InvalidRequestError("a row has no tokens: give at least one")
+        if self.limit is not None and length > self.limit and not self.truncate:
+            raise TooLongError(
+                f"a row has {length} tokens, the longest allowed is {self.limit}: shorten it, or pass truncate=True",
+                length=length,
+                max_length=self.limit,
+            )
+
+    def _cut(self, values: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
+        """Keeps the last token: encoders are trained to see their end marker there."""
+        if self.limit is None or values.size <= self.limit:
+            return values
+        return np.concatenate((values[: self.limit - 1], values[-1:]))
+
+
+def _is_pair(row: object) -> bool:
+    return isinstance(row, tuple) and len(row) > 0 and isinstance(row[0], str)
+
+
+def _array(values: Any, name: str) -> NDArray[np.integer[Any]]:
+    try:
+        array = np.asarray(values)
+    except ValueError:  # ragged
+        array = np.empty((0, 0))
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        what = f"{array.dtype} of shape {list(array.shape)}"
+        hint = "; use infer_batch for several rows" if array.ndim == 2 or array.dtype.kind in "UO" else ""
+        raise InvalidRequestError(f"{name} must be integers of shape [tokens], not {what}{hint}")
+    return array
