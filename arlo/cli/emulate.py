@@ -1,0 +1,91 @@
+"""`arlo emulate`: write a repository of emulated runtimes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from arlo.cli.text import print_json
+from arlo.errors import ConfigError
+
+DESCRIPTION = """Write a Triton repository whose runtimes compute nothing: each answers after the time that a table
+gives. Real workers, gateway and network with the latency of a GPU that is not there; for tests,
+benchmarks and trying out a cluster. Input: input_ids, attention_mask; output: last_hidden_state,
+embedding (made up from the ids, so that answers can be checked)."""
+
+EPILOG = """examples:
+  arlo emulate --out emu --max-lengths 64,128,256,512 --latency-ms 1.15,1.7,2.9,5.2
+  arlo emulate --out emu --max-lengths 512 --latency-ms 5.2 --max-batch 8 --batch-growth 0.3
+  arlo emulate --out emu --max-lengths 64,512 --latency-ms 1,5 --dynamic     dynamic-shape runtimes
+
+Then name the folder in a configuration (model.repository) and `arlo serve` it."""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add `emulate`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "emulate",
+        help="write a repository whose runtimes answer after the time of a table",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the repository to write")
+    parser.add_argument("--model", default="emulated", metavar="NAME", help="logical model name (default: emulated)")
+    parser.add_argument("--max-lengths", required=True, metavar="L,L,...", help="maximum lengths in tokens, ascending")
+    parser.add_argument(
+        "--latency-ms", required=True, metavar="MS,MS,...", help="latency of one row at each maximum length"
+    )
+    parser.add_argument("--max-batch", type=int, default=1, metavar="ROWS", help="rows in one execution (default: 1)")
+    parser.add_argument(
+        "--batch-growth",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="each further row of a batch costs F of the first (default: 1)",
+    )
+    parser.add_argument("--dynamic", action="store_true", help="runtimes of dynamic shape: time follows the length")
+    parser.add_argument(
+        "--jitter",
+        type=float,
+        default=0.0,
+        metavar="F",
+        help="times vary evenly by this factor either way (default: 0)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the jitter (default: 0)")
+    parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the repository."""
+    import dataclasses
+
+    from arlo.workers.emulated import write_emulated_repository
+
+    args.out.mkdir(parents=True, exist_ok=True)
+    manifest = write_emulated_repository(
+        args.out,
+        model=args.model,
+        max_lengths=_numbers(args.max_lengths, int, "--max-lengths"),
+        latency_ms=_numbers(args.latency_ms, float, "--latency-ms"),
+        max_batch=args.max_batch,
+        batch_growth=args.batch_growth,
+        dynamic=args.dynamic,
+        jitter=args.jitter,
+        seed=args.seed,
+    )
+    if args.json:
+        print_json(dataclasses.asdict(manifest))
+    else:
+        print(f"{args.out}: {len(manifest.runtimes)} emulated runtime(s) of model {manifest.model}")
+        for runtime in manifest.runtimes:
+            print(f"  {runtime.name:<24} up to {runtime.max_length} tokens, {runtime.max_batch} row(s)")
+    return 0
+
+
+def _numbers(text: str, kind: Any, option: str) -> list[Any]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} must be numbers joined by commas, not {text!r}") from None

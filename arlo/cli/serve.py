@@ -1,0 +1,120 @@
+"""`arlo serve`: start workers and gateway and keep them serving."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arlo.cli.text import print_json_line
+
+if TYPE_CHECKING:
+    from arlo.config import Config
+    from arlo.control.cluster import Cluster
+
+DESCRIPTION = """Start workers and gateway, load the runtimes, and keep all of it serving until Ctrl-C.
+
+A worker or a gateway that dies is started again. The first Ctrl-C (or SIGTERM) stops in order: the
+gateway answers what it has, then the workers end. A second one stops at once."""
+
+EPILOG = """examples:
+  arlo serve serve.toml                what clients need is printed once requests are answered
+  arlo serve serve.toml --log-json     log as JSON lines (standard error)
+  arlo serve serve.toml --json         one JSON line on standard output when ready, for scripts
+  arlo config check serve.toml         only check
+
+docs/configuration.md describes the file. `arlo status serve.toml` shows what it does."""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add `serve`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "serve", help="start workers and gateway and keep them serving", description=DESCRIPTION, epilog=EPILOG
+    )
+    parser.add_argument("config", type=Path, metavar="CONFIG.toml", help="the configuration")
+    parser.add_argument("--json", action="store_true", help="when ready, print one JSON line with the addresses")
+    parser.add_argument("--log-json", action="store_true", help="log as JSON lines")
+    parser.add_argument(
+        "--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: info"
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    from arlo import config as configuration
+    from arlo.control import events
+    from arlo.control.serve import serve
+
+    config = configuration.load(args.config)
+    events.configure(as_json=args.log_json, level=getattr(logging, args.log_level.upper()))
+    compile_if_missing(config)
+
+    def ready(cluster: Cluster) -> None:
+        if args.json:
+            print_json_line(as_dict(cluster))
+        else:
+            print(how_to_try(cluster, args.config, config), flush=True)
+
+    return asyncio.run(serve(config, ready=ready))
+
+
+def compile_if_missing(config: Config) -> None:
+    """Build the repository from model.source when it is not there and the configuration says how."""
+    from arlo.manifest import FILE_NAME
+
+    if config.model.source is None or (config.model.repository / FILE_NAME).is_file():
+        return
+    from arlo.compile import DEFAULT_LENGTHS, CompileOptions, compile_model
+
+    print(f"arlo: {config.model.repository} is not there yet: compiling {config.model.source.name}", file=sys.stderr)
+    compile_model(
+        CompileOptions(
+            source=config.model.source if config.model.source.exists() else Path(config.model.source.name),
+            out=config.model.repository,
+            name=config.model.name,
+            lengths=tuple(sorted({*DEFAULT_LENGTHS, *config.deployment.allocation})),
+            dynamic=config.deployment.dynamic > 0,
+        )
+    )
+
+
+def as_dict(cluster: Cluster) -> dict[str, Any]:
+    """What a script needs to know."""
+    assert cluster.addresses is not None
+    return {
+        "ready": True,
+        "model": cluster.model,
+        **dataclasses.asdict(cluster.addresses),
+        "pid": os.getpid(),
+        "gateway_pid": cluster.gateway_pid,
+    }
+
+
+def how_to_try(cluster: Cluster, path: Path, config: Config) -> str:
+    """Where it listens, and what to copy to try it."""
+    from arlo.control.cluster import reachable
+
+    assert cluster.addresses is not None
+    grpc, http = reachable(cluster.addresses.grpc), reachable(cluster.addresses.http)
+    client, row = f'Client("{grpc}"', "[101, 7592, 102]"
+    if cluster.manifest.tokenizer is not None:
+        tokenizer = config.model.repository / cluster.manifest.tokenizer
+        client, row = f'{client}, tokenizer="{os.path.relpath(tokenizer)}"', '"Hello, world."'
+    return f"""
+model {cluster.model} is served
+  gRPC   {cluster.addresses.grpc}   KServe v2 / Triton protocol; any Triton client works
+  HTTP   {cluster.addresses.http}   /metrics /livez /readyz
+  admin  {cluster.addresses.admin}
+
+try it:
+  arlo status {path}
+  curl http://{http}/readyz
+  python -c 'from arlo.client import Client; print({client}).embed({row}))'
+
+Ctrl-C stops it."""

@@ -1,0 +1,41 @@
+"""The worker pool that a configuration asks for."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from arlo.config import Config
+from arlo.errors import ConfigError
+from arlo.workers import EndpointsPool, LocalPool, WorkerPool
+
+
+def make_pool(config: Config) -> WorkerPool:
+    """A pool, not started. ConfigError when the repository or a file is not there."""
+    workers = config.workers
+    if workers.kind == "endpoints":
+        return EndpointsPool(
+            workers.endpoints, admin_key=_key(workers.admin_key_file), start_timeout_s=workers.start_timeout_s
+        )
+    return LocalPool(
+        config.model.repository,
+        workers=config.worker_count,
+        run_dir=workers.run_dir,
+        threads=workers.threads,
+        # Loading, unloading and the like are for us; whoever else reaches the workers' ports can only infer.
+        admin_key=secrets.token_urlsafe(16),
+        start_timeout_s=workers.start_timeout_s,
+        extra=(f"--log-verbose={workers.log_verbose}",) if workers.log_verbose else (),
+    )
+
+
+def _key(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        key = path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"workers.admin_key_file: {path} cannot be read ({error.strerror})") from None
+    if not key:
+        raise ConfigError(f"workers.admin_key_file: {path} is empty: write the key into it")
+    return key

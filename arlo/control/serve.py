@@ -1,0 +1,109 @@
+"""The foreground job of `arlo serve`: bring a cluster up, keep it up, take it down when asked to.
+
+Signals: the first SIGINT or SIGTERM stops in order (the gateway drains, then the workers end); a second one stops at
+once. SIGKILL leaves nothing behind either: the guards of all processes see that we are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+
+from arlo.config import Config
+from arlo.control.cluster import Cluster
+from arlo.control.events import emit
+from arlo.control.pool import make_pool
+from arlo.manifest import Manifest
+
+log = logging.getLogger("arlo.control")
+
+
+@contextlib.contextmanager
+def stop_signals(force: Callable[[], None]) -> Iterator[asyncio.Event]:
+    """An event that the first SIGINT or SIGTERM sets; at the second one `force` is called and the process ends."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def asked(number: signal.Signals) -> None:
+        if stop.is_set():
+            emit(log, "forced", level=logging.WARNING, signal=number.name)
+            force()
+            os._exit(128 + number)
+        emit(log, "stopping", signal=number.name)
+        stop.set()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, asked, number)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+@contextlib.asynccontextmanager
+async def running(cluster: Cluster, stop: asyncio.Event) -> AsyncIterator[bool]:
+    """The cluster started and supervised inside the block, stopped after it.
+
+    Yields False, with nothing running, when `stop` was set before the start was done. An error of the supervision
+    ends the block by cancellation and is raised after it.
+    """
+    start = asyncio.create_task(cluster.start())
+    if not await _unless(start, stop):
+        yield False
+        return
+    owner = asyncio.current_task()
+    supervise = asyncio.create_task(cluster.supervise())
+
+    def failed(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None and owner is not None:
+            owner.cancel()
+
+    supervise.add_done_callback(failed)
+    try:
+        yield True
+    finally:
+        supervise.remove_done_callback(failed)
+        supervise.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(asyncio.gather(supervise, return_exceptions=True))
+        await cluster.stop()
+        if not supervise.cancelled():
+            supervise.result()
+
+
+async def _unless(task: asyncio.Task[None], stop: asyncio.Event) -> bool:
+    """Wait for a task unless `stop` is set first: then it is cancelled. True when it is done; its errors are raised."""
+    waiter = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            return True
+        return False
+    finally:
+        waiter.cancel()
+        if not task.done():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def serve(config: Config, *, ready: Callable[[Cluster], None]) -> int:
+    """Serve until SIGINT or SIGTERM; `ready` is called once, when requests are answered. Returns the exit code, 0.
+
+    ArloError when something does not come up; nothing is left running then.
+    """
+    manifest = Manifest.load(config.model.repository)
+    cluster = Cluster(config, manifest, make_pool(config), report=lambda text: emit(log, "starting", what=text))
+    with stop_signals(cluster.kill_now) as stop:
+        async with running(cluster, stop) as up:
+            if up:
+                ready(cluster)
+                await stop.wait()
+    return 0
