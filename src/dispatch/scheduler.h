@@ -11,13 +11,20 @@
 // Waiting. Early-binding policies (rs, ilb, ig, infaas, uniform, eft) bind a request to an instance on arrival: it
 // waits in that instance's FIFO until the instance has room (its in-flight limit). `late` keeps the request in a FIFO
 // per ideal level, and an instance that gets room takes the request it should serve next. Under every policy a request
-// that no present instance fits is *parked* in the FIFO of its ideal level until an instance joins, it expires, or the
-// caller cancels it.
+// that no active instance fits is *parked* in the FIFO of its ideal level until an instance joins, it expires, or the
+// caller cancels it. Every FIFO is in order of admission, requests that are retried before all others.
+//
+// Deadlines. A request that is found dead (deadline at or before `now`) when its turn comes, or when it would be bound
+// again or retried, is not started: any call may emit kExpired. Only arrive() starts or queues the request it is given
+// without a look at the deadline; the caller refuses what is dead already.
 //
 // Order of events at equal times. Calls are processed in the order made; a caller with several events at one instant
 // must make them in this order: leave, drain, finish, join, expire, cancel, arrive. Ties between instances go to the
 // lower level, then to the lower instance id; ties between requests to the one admitted first. Tested in
-// tests/cpp/ and tests/golden/.
+// tests/cpp/ and tests/golden/. `now` never goes back, and lies within 2^61 ns (73 years) of the origin.
+//
+// Misuse. A handle or an id in a state that the call does not expect (gone, not started, ...) changes nothing; state()
+// and present() tell. Only the constructor, parse_policy, add_runtime and join throw.
 //
 // Threads: none. One Scheduler belongs to one thread, or to one lock.
 #pragma once
@@ -31,14 +38,16 @@
 
 namespace arlo::dispatch {
 
-using TimeNs = std::int64_t;       // an instant or a duration, nanoseconds, from any fixed origin
-using Tag = std::uint64_t;         // the caller's name for a request, never interpreted
+using TimeNs = std::int64_t;          // an instant or a duration, nanoseconds, from any fixed origin
+using Tag = std::uint64_t;            // the caller's name for a request, never interpreted
 using RequestHandle = std::uint32_t;  // dense, valid from arrive() until the request leaves; then reused
 using InstanceId = std::uint32_t;     // dense, valid from join() until the instance is gone; then reused
 using RuntimeId = std::uint32_t;      // index in add_runtime() order
 
 inline constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
 inline constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
+inline constexpr std::int32_t kMaxLength = 1 << 20;  // tokens, the longest max_length of a runtime
+inline constexpr std::int32_t kMaxBatch = 1 << 16;   // rows, the largest max_batch
 
 // One measured point of a latency profile.
 struct LatencyPoint {
@@ -48,10 +57,11 @@ struct LatencyPoint {
 };
 
 // A model compiled for one maximum length. `static` runtimes take the time of max_length whatever the request's
-// length; `dynamic` ones take the time of the length (linear between points, flat outside them).
+// length; `dynamic` ones take the time of the length (linear between points, flat outside them). Between measured
+// batches linear too; above the largest one in proportion to the rows.
 struct RuntimeSpec {
-  std::int32_t max_length = 0;  // tokens, > 0
-  std::int32_t max_batch = 1;   // rows, >= 1
+  std::int32_t max_length = 0;  // tokens, 1 to kMaxLength
+  std::int32_t max_batch = 1;   // rows, 1 to kMaxBatch
   std::int32_t capacity = 0;    // M of Eq. 3 and Algorithm 1 line 8: requests within the SLO, > 0
   bool dynamic = false;
   std::vector<LatencyPoint> latency;  // at least one point; sorted by the constructor
@@ -71,16 +81,16 @@ struct Options {
 };
 
 enum class Admission : std::uint8_t {
-  kStarted,   // a kStart action was emitted
-  kQueued,    // bound to an instance, or waiting for late binding
-  kParked,    // no present instance fits; waiting for one to join
-  kTooLong,   // length above the longest runtime ever added, or below 1: refused, no handle
-  kFull,      // max_queued reached: refused, no handle
+  kStarted,  // a kStart action was emitted
+  kQueued,   // bound to an instance, or waiting for late binding
+  kParked,   // no present instance fits; waiting for one to join
+  kTooLong,  // length above the longest runtime ever added, or below 1: refused, no handle
+  kFull,     // max_queued reached: refused, no handle
 };
 
 struct Admitted {
   Admission admission = Admission::kTooLong;
-  RequestHandle handle = kNone;      // kNone when refused
+  RequestHandle handle = kNone;  // kNone when refused
 };
 
 enum class ActionKind : std::uint8_t {
@@ -93,11 +103,18 @@ struct Action {
   ActionKind kind;
   RequestHandle handle;
   Tag tag;
-  InstanceId instance;     // kNone for kExpired
-  std::int32_t level;      // level it runs on (kStart, kLost); ideal level (kExpired)
-  bool demoted;            // level above the ideal one
+  InstanceId instance;  // kNone for kExpired
+  std::int32_t level;   // level it runs on (kStart, kLost); ideal level (kExpired)
+  bool demoted;         // level above the ideal one
 };
 using Actions = std::vector<Action>;  // appended to, never cleared, by every call
+
+enum class RequestState : std::uint8_t {
+  kGone,     // finished, expired, cancelled, abandoned or never admitted
+  kWaiting,  // bound but not started, waiting for late binding, or parked
+  kStarted,  // executing
+  kLost,     // its instance left while it executed; retry(), abandon() or finish() comes next
+};
 
 enum class InstanceState : std::uint8_t { kActive, kDraining };
 
@@ -121,29 +138,35 @@ class Scheduler {
   // `uniform` takes runtimes of one max_length only. Throws std::invalid_argument.
   RuntimeId add_runtime(RuntimeSpec spec);
 
-  // An instance with room for `inflight_limit` (>= 1) requests at a time enters service; parked requests that it fits
-  // are bound again. O(log(N/K)) plus the requests bound.
+  // An instance with room for `inflight_limit` requests at a time enters service; parked requests that it fits are
+  // bound again. Its id is the smallest one free. O(K + log(N/K)) plus the requests bound. Throws
+  // std::invalid_argument for an unknown runtime or a limit below 1.
   InstanceId join(RuntimeId runtime, std::int32_t inflight_limit, TimeNs now, Actions& out);
   // No further requests; those bound but not started are bound elsewhere where another active instance fits them, and
-  // stay otherwise. The instance is gone (its id free) when the last one finishes, at once when there is none.
+  // stay otherwise. Under `late` the waiting requests that only this instance fits are bound to it for the same reason.
+  // The instance is gone (its id free) when the last one finishes, at once when there is none; present() tells.
   // Returns true when it is gone already.
   bool drain(InstanceId instance, TimeNs now, Actions& out);
-  // Gone at once (a dead worker). Bound requests are bound again; started ones come back as kLost.
+  // Gone at once (a dead worker). Started requests come back as kLost, in the order they were started; bound ones are
+  // bound again.
   void leave(InstanceId instance, TimeNs now, Actions& out);
 
   // Algorithm 1 for `rs`. `deadline` is kNever for none. O(L) + O(log(N/K)) for rs, ilb, ig, uniform and eft.
   Admitted arrive(Tag tag, std::int32_t length, TimeNs now, TimeNs deadline, Actions& out);
-  // A started request is done (well or badly); its handle is gone, and the instance starts what waits.
+  // A started request is done (well or badly); its handle is gone, and the instance starts what waits. Also ends a
+  // kLost request (its answer was already on the way).
   void finish(RequestHandle handle, TimeNs now, Actions& out);
   // True: it was waiting, is removed, and the handle is gone. False: it has started; finish() must still be called.
   bool cancel(RequestHandle handle, TimeNs now, Actions& out);
   // A started request failed on its instance through no fault of its own (kLost, or an error of the worker) and is
   // scheduled again, ahead of what waits, on another instance than `avoid` where one fits (kNone: any). Never refused
-  // for a full queue.
+  // for a full queue. Until it ends, the request keeps off `avoid` when it is bound again, too. When its deadline has
+  // come it is emitted as kExpired instead, and kQueued returned. kTooLong for a handle in another state.
   Admission retry(RequestHandle handle, InstanceId avoid, TimeNs now, Actions& out);
   // A kLost request is given up; its handle is gone.
   void abandon(RequestHandle handle);
-  // Emits kExpired for every waiting request whose deadline is at or before `now`, earliest first.
+  // Emits kExpired for every waiting request whose deadline is at or before `now`, earliest first. Under `late` it also
+  // looks at all waiting requests again: instances that have fallen behind may no longer be worth the wait.
   void expire(TimeNs now, Actions& out);
   // Earliest deadline among waiting requests; kNever when there is none. May be early (a lazy heap), never late.
   [[nodiscard]] TimeNs next_deadline() const;
@@ -153,12 +176,14 @@ class Scheduler {
   [[nodiscard]] std::int32_t level_max_length(std::int32_t level) const;
   [[nodiscard]] std::int32_t ideal_level(std::int32_t length) const;  // -1 when none is long enough
   [[nodiscard]] std::int32_t queued() const;                          // waiting, parked ones included
-  [[nodiscard]] std::int32_t parked() const;  // waiting with no present instance that fits
+  [[nodiscard]] std::int32_t parked() const;                          // waiting with no present instance that fits
   [[nodiscard]] std::int32_t in_flight() const;
   [[nodiscard]] std::int32_t instances() const;
-  [[nodiscard]] bool fits_any(std::int32_t length) const;  // some active instance is long enough
-  [[nodiscard]] InstanceView view(InstanceId instance) const;
-  // Predicted time of one request of `length` alone on `runtime`.
+  [[nodiscard]] bool fits_any(std::int32_t length) const;      // some active instance is long enough
+  [[nodiscard]] bool present(InstanceId instance) const;       // active or draining
+  [[nodiscard]] InstanceView view(InstanceId instance) const;  // all zero when it is not present
+  [[nodiscard]] RequestState state(RequestHandle handle) const;
+  // Predicted time of `batch` rows of `length` on `runtime`; one row: a request alone. 0 for an unknown runtime.
   [[nodiscard]] TimeNs cost(RuntimeId runtime, std::int32_t length, std::int32_t batch = 1) const;
 
  private:

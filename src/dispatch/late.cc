@@ -1,0 +1,127 @@
+// late: late binding (ours).
+//
+// A request waits in the gateway, in the FIFO of its ideal level, and is bound when it starts. Its *home* is the
+// shortest level that fits and has active instances. Two rules, and both compare the same two instants:
+//
+// - A home with room starts its first request at once, on the instance where it is expected to finish first. A home
+//   without room lets its first request start on a longer level that has room when it is expected to finish there no
+//   later than the *last* request of that home would by waiting: when the first one leaves, each behind it moves up, so
+//   what the move saves is the wait of the last.
+// - An instance that gets room serves its own home first, in order of admission. With nothing there it takes the
+//   first request of the lower home where the same comparison gains most.
+//
+// The wait at home is: the first instance to be free, then the work of those ahead shared by the home's instances.
+// Taking from the front keeps each FIFO in order; a longer request never waits behind a demoted one that has not
+// started, which is what `rs` guards against with its thresholds.
+//
+// A decision is made when something happens (arrive, finish, join, leave, drain, retry, expire), not in between. A home
+// that falls behind its estimate while nothing happens at all keeps its requests until the next event; expire() looks
+// at all homes again, so a caller that calls it now and then bounds that.
+#include "dispatch/late.h"
+
+#include "dispatch/timed.h"
+
+namespace arlo::dispatch {
+namespace {
+
+// Some active instance other than `id` fits the level.
+bool another_fits(const MultiLevelQueue& queue, std::int32_t level, InstanceId id) {
+  for (GroupIndex g = queue.first_fitting(level); g != queue.groups(); g = queue.next_active(g + 1)) {
+    if (queue.group(g).heap.size() > (queue[id].group == g ? 1U : 0U)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Key Late::key(const Instance& x) const { return timed::key_of(x) | (x.has_room() ? 0 : timed::kFull); }
+
+Late::Backlog Late::backlog(std::int32_t first, std::int32_t home) const {
+  Backlog waiting{first, home, 0, 0};
+  for (std::int32_t level = first; level <= home; ++level) {
+    waiting.count += lines_[level].count;
+    waiting.tokens += lines_[level].tokens;
+  }
+  return waiting;
+}
+
+TimeNs Late::finish_at_home(MultiLevelQueue& queue, const Backlog& waiting, std::int32_t length, TimeNs now) const {
+  const std::int32_t ahead = waiting.count - 1;
+  TimeNs best = kNever;
+  for (GroupIndex g = queue.first_fitting(waiting.home); g != queue.groups() && queue.group(g).level == waiting.home;
+       g = queue.next_active(g + 1)) {
+    timed::refresh(queue, g, requests_, *this, now);
+    const CostModel& cost = queue.group_cost(g);
+    TimeNs finish = timed::start_of(queue.head(g).key, now) + cost.alone(length);
+    if (ahead > 0) {
+      const auto mean = static_cast<std::int32_t>(waiting.tokens / waiting.count);
+      finish += ahead * cost.share(mean) / queue.active_in(waiting.home);
+    }
+    best = std::min(best, finish);
+  }
+  return best;
+}
+
+GroupIndex Late::pick(MultiLevelQueue& queue, std::int32_t level, std::int32_t length, TimeNs now) {
+  const GroupIndex end = queue.groups();
+  const GroupIndex first = queue.first_fitting(level);
+  if (first == end) return end;
+  const std::int32_t home = queue.group(first).level;
+  GroupIndex best = end;
+  TimeNs best_finish = kNever;
+  bool room_at_home = false;
+  for (GroupIndex g = first; g != end; g = queue.next_active(g + 1)) {
+    timed::refresh(queue, g, requests_, *this, now);
+    const Key key = queue.head(g).key;
+    if ((key & timed::kFull) != 0) continue;
+    room_at_home = room_at_home || queue.group(g).level == home;
+    const TimeNs finish = timed::start_of(key, now) + queue.group_cost(g).alone(length);
+    if (finish < best_finish || (finish == best_finish && queue.group(g).level == queue.group(best).level &&
+                                 queue.head(g).id < queue.head(best).id)) {
+      best_finish = finish;
+      best = g;
+    }
+  }
+  if (best == end || room_at_home) return best;
+  return best_finish <= finish_at_home(queue, backlog(queue.lowest_at(home), home), length, now) ? best : end;
+}
+
+RequestHandle Late::front_for(const MultiLevelQueue& queue, const Backlog& waiting, InstanceId id) const {
+  RequestHandle best = kNone;
+  for (std::int32_t level = waiting.first; level <= waiting.home; ++level) {
+    RequestHandle at = lines_[level].fifo.head;
+    while (at != kNone && requests_[at].avoid == id && another_fits(queue, level, id)) at = requests_[at].next;
+    if (at != kNone && (best == kNone || requests_[at].rank < requests_[best].rank)) best = at;
+  }
+  return best;
+}
+
+RequestHandle Late::next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) const {
+  if (lines_.total() == 0) return kNone;
+  const Instance& x = queue[id];
+  const std::int32_t lowest = queue.lowest_at(x.level);
+  const RequestHandle own = front_for(queue, {lowest, x.level, 0, 0}, id);
+  if (own != kNone) return own;
+
+  const CostModel& cost = queue.cost(x.runtime);
+  const TimeNs start = timed::start_of(timed::key_of(x), now);
+  RequestHandle best = kNone;
+  TimeNs best_gain = -1;
+  std::int32_t home = 0;
+  for (std::int32_t first = 0; first < lowest; first = home + 1) {
+    home = queue.home(first);
+    const Backlog waiting = backlog(first, home);
+    if (waiting.count == 0) continue;
+    const RequestHandle handle = front_for(queue, waiting, id);
+    if (handle == kNone) continue;
+    const std::int32_t length = requests_[handle].length;
+    const TimeNs gain = finish_at_home(queue, waiting, length, now) - (start + cost.alone(length));
+    if (gain > best_gain) {
+      best_gain = gain;
+      best = handle;
+    }
+  }
+  return best;
+}
+
+}  // namespace arlo::dispatch

@@ -1,0 +1,67 @@
+// Requests that wait without being bound to an instance: one FIFO for each ideal level. All policies park requests
+// here that no active instance fits; `late` keeps everything here that waits.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dispatch/request.h"
+
+namespace arlo::dispatch {
+
+class LevelFifos {
+ public:
+  struct Line {
+    Fifo fifo;                // by rank
+    std::int32_t count = 0;   // requests
+    std::int64_t tokens = 0;  // sum of their lengths
+  };
+
+  [[nodiscard]] const Line& operator[](std::int32_t level) const { return lines_[static_cast<std::size_t>(level)]; }
+  [[nodiscard]] std::int32_t total() const { return total_; }
+
+  void insert(RequestSlab& requests, std::int32_t level, RequestHandle handle) {
+    Line& line = lines_[static_cast<std::size_t>(level)];
+    line.fifo.insert(requests, handle);
+    line.tokens += requests[handle].length;
+    ++line.count;
+    ++total_;
+  }
+
+  void erase(RequestSlab& requests, std::int32_t level, RequestHandle handle) {
+    Line& line = lines_[static_cast<std::size_t>(level)];
+    line.fifo.erase(requests, handle);
+    line.tokens -= requests[handle].length;
+    --line.count;
+    --total_;
+  }
+
+  // The first by rank of levels `first` to `last`; kNone when all are empty.
+  [[nodiscard]] RequestHandle front(const RequestSlab& requests, std::int32_t first, std::int32_t last) const {
+    RequestHandle best = kNone;
+    for (std::int32_t level = first; level <= last; ++level) {
+      const RequestHandle head = (*this)[level].fifo.head;
+      if (head != kNone && (best == kNone || requests[head].rank < requests[best].rank)) best = head;
+    }
+    return best;
+  }
+
+  // A level has been made: what fits it moves down to it from the level above.
+  void insert_level(RequestSlab& requests, std::int32_t level, std::int32_t max_length) {
+    lines_.insert(lines_.begin() + level, Line{});
+    if (static_cast<std::size_t>(level) + 1 == lines_.size()) return;
+    RequestHandle next = kNone;
+    for (RequestHandle at = (*this)[level + 1].fifo.head; at != kNone; at = next) {
+      next = requests[at].next;
+      if (requests[at].length > max_length) continue;
+      erase(requests, level + 1, at);
+      insert(requests, level, at);
+    }
+  }
+
+ private:
+  std::vector<Line> lines_;
+  std::int32_t total_ = 0;
+};
+
+}  // namespace arlo::dispatch

@@ -1,0 +1,110 @@
+#include "dispatch/multi_level_queue.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace arlo::dispatch {
+
+RuntimeId MultiLevelQueue::add_runtime(const RuntimeSpec& spec, std::int32_t* new_level) {
+  costs_.emplace_back(spec);  // first: it may throw
+  const auto runtime = static_cast<RuntimeId>(specs_.size());
+  specs_.push_back(spec);
+
+  const auto above = std::lower_bound(levels_.begin(), levels_.end(), spec.max_length,
+                                      [](const Level& l, std::int32_t length) { return l.max_length < length; });
+  const auto level = static_cast<std::int32_t>(above - levels_.begin());
+  GroupIndex group = above == levels_.end() ? groups() : above->first_group;
+  const bool makes_level = above == levels_.end() || above->max_length != spec.max_length;
+  *new_level = makes_level ? level : -1;
+  if (makes_level) {
+    levels_.insert(above, {spec.max_length, group});
+    for (Group& g : groups_) g.level += g.level >= level ? 1 : 0;
+    for (Instance& x : instances_) x.level += x.level >= level ? 1 : 0;
+    index_lengths();
+  } else if (group_by_runtime_) {
+    group = level + 1 < levels() ? this->level(level + 1).first_group : groups();  // after the others of the level
+  }
+  if (makes_level || group_by_runtime_) {
+    insert_group(group, level, runtime);
+    for (auto l = static_cast<std::size_t>(level) + 1; l < levels_.size(); ++l) ++levels_[l].first_group;
+  }
+  group_of_runtime_.push_back(group);
+  return runtime;
+}
+
+void MultiLevelQueue::insert_group(GroupIndex at, std::int32_t level, RuntimeId runtime) {
+  groups_.insert(groups_.begin() + at, {{}, level, runtime});
+  heads_.insert(heads_.begin() + at, {kNobody, kNone});
+  for (GroupIndex& g : group_of_runtime_) g += g >= at ? 1 : 0;
+  for (Instance& x : instances_) x.group += x.group >= at ? 1 : 0;
+  index_active();
+}
+
+void MultiLevelQueue::index_lengths() {
+  level_of_length_.clear();
+  for (std::size_t l = 0; l < levels_.size(); ++l) {
+    level_of_length_.resize(static_cast<std::size_t>(levels_[l].max_length) + 1, static_cast<std::uint16_t>(l));
+  }
+}
+
+void MultiLevelQueue::index_active() {
+  next_active_.assign(groups_.size() + 1, groups());
+  for (GroupIndex g = groups(); g-- > 0;) next_active_[g] = groups_[g].heap.empty() ? next_active_[g + 1] : g;
+}
+
+std::int32_t MultiLevelQueue::active_in(std::int32_t level) const {
+  std::size_t active = 0;
+  for (GroupIndex g = this->level(level).first_group; g < groups() && groups_[g].level == level; ++g) {
+    active += groups_[g].heap.size();
+  }
+  return static_cast<std::int32_t>(active);
+}
+
+InstanceId MultiLevelQueue::add_instance(RuntimeId runtime, std::int32_t limit) {
+  InstanceId id = ids_end();
+  if (free_ids_.empty()) {
+    instances_.emplace_back();
+    positions_.push_back(0);
+  } else {
+    std::pop_heap(free_ids_.begin(), free_ids_.end(), std::greater<>());
+    id = free_ids_.back();
+    free_ids_.pop_back();
+  }
+  Instance& x = instances_[id];
+  x = {};
+  x.limit = limit;
+  x.capacity = specs_[runtime].capacity;
+  x.runtime = runtime;
+  x.group = group_of_runtime_[runtime];
+  x.level = groups_[x.group].level;
+  x.present = true;
+  ++present_;
+  return id;
+}
+
+void MultiLevelQueue::remove_instance(InstanceId id) {
+  instances_[id].present = false;
+  --present_;
+  free_ids_.push_back(id);
+  std::push_heap(free_ids_.begin(), free_ids_.end(), std::greater<>());
+}
+
+void MultiLevelQueue::activate(InstanceId id, Key key) {
+  const GroupIndex g = instances_[id].group;
+  groups_[g].heap.push(positions_, id, key);
+  head_changed(g);
+}
+
+void MultiLevelQueue::deactivate(InstanceId id) {
+  const GroupIndex g = instances_[id].group;
+  groups_[g].heap.erase(positions_, id);
+  head_changed(g);
+}
+
+void MultiLevelQueue::head_changed(GroupIndex g) {
+  const IndexedHeap& heap = groups_[g].heap;
+  heads_[g] = heap.empty() ? IndexedHeap::Entry{kNobody, kNone} : heap.top();
+  index_active();
+}
+
+}  // namespace arlo::dispatch

@@ -1,0 +1,102 @@
+// Requests in a slab, linked into FIFOs: nothing is allocated per request once the slab has grown to the load.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dispatch/scheduler.h"
+
+namespace arlo::dispatch {
+
+// Where a request stands among others: by admission, those that are retried before all others.
+using Rank = std::uint64_t;
+inline constexpr Rank kFirstTry = Rank{1} << 63;
+
+struct alignas(64) Request {
+  Tag tag = 0;
+  TimeNs deadline = kNever;
+  Rank rank = 0;     // admission number, | kFirstTry until retried
+  TimeNs share = 0;  // what its instance's expected free time holds for it (eft, late)
+  RequestHandle prev = kNone;
+  RequestHandle next = kNone;   // in its FIFO; the free list when the state is kGone
+  InstanceId instance = kNone;  // bound to or started on; kNone otherwise
+  InstanceId avoid = kNone;     // the instance to avoid when there is a choice
+  std::int32_t length = 0;      // tokens
+  RequestState state = RequestState::kGone;
+  bool watched = false;  // has an entry in the deadline heap
+
+  [[nodiscard]] std::uint64_t admission() const { return rank & ~kFirstTry; }
+};
+
+class RequestSlab {
+ public:
+  Request& operator[](RequestHandle handle) { return requests_[handle]; }
+  const Request& operator[](RequestHandle handle) const { return requests_[handle]; }
+
+  [[nodiscard]] RequestState state(RequestHandle handle) const {
+    return handle < requests_.size() ? requests_[handle].state : RequestState::kGone;
+  }
+
+  // Moves the slab when it grows: references to requests do not survive this call.
+  RequestHandle take() {
+    if (free_ == kNone) {
+      requests_.emplace_back();
+      return static_cast<RequestHandle>(requests_.size() - 1);
+    }
+    const RequestHandle handle = free_;
+    free_ = requests_[handle].next;
+    return handle;
+  }
+
+  void give_back(RequestHandle handle) {
+    Request& r = requests_[handle];
+    r.state = RequestState::kGone;
+    r.watched = false;
+    r.next = free_;
+    free_ = handle;
+  }
+
+ private:
+  std::vector<Request> requests_;
+  RequestHandle free_ = kNone;  // the last one given back is the next one taken: it is still in the cache
+};
+
+// An intrusive doubly linked list over the slab.
+struct Fifo {
+  RequestHandle head = kNone;
+  RequestHandle tail = kNone;
+
+  [[nodiscard]] bool empty() const { return head == kNone; }
+
+  // Between `before` and what follows it; kNone: at the front.
+  void insert_after(RequestSlab& slab, RequestHandle before, RequestHandle handle) {
+    Request& r = slab[handle];
+    r.prev = before;
+    r.next = before == kNone ? head : slab[before].next;
+    (r.prev == kNone ? head : slab[r.prev].next) = handle;
+    (r.next == kNone ? tail : slab[r.next].prev) = handle;
+  }
+
+  void push_back(RequestSlab& slab, RequestHandle handle) { insert_after(slab, tail, handle); }
+
+  // In order of rank. O(1) for the newest request, O(retried ones) for a retried one.
+  void insert(RequestSlab& slab, RequestHandle handle) {
+    const Rank rank = slab[handle].rank;
+    RequestHandle before = tail;
+    if ((rank & kFirstTry) != 0) {
+      while (before != kNone && slab[before].rank > rank) before = slab[before].prev;
+    } else {
+      before = kNone;
+      for (RequestHandle at = head; at != kNone && slab[at].rank < rank; at = slab[at].next) before = at;
+    }
+    insert_after(slab, before, handle);
+  }
+
+  void erase(RequestSlab& slab, RequestHandle handle) {
+    const Request& r = slab[handle];
+    (r.prev == kNone ? head : slab[r.prev].next) = r.next;
+    (r.next == kNone ? tail : slab[r.next].prev) = r.prev;
+  }
+};
+
+}  // namespace arlo::dispatch

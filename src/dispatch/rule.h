@@ -1,0 +1,31 @@
+// What a policy decides, and nothing else: the order of instances within a group, and the group whose best instance
+// takes a request. The multi-level queue keeps the order, the scheduler keeps the requests.
+#pragma once
+
+#include <memory>
+
+#include "dispatch/multi_level_queue.h"
+#include "dispatch/request.h"
+#include "dispatch/scheduler.h"
+
+namespace arlo::dispatch {
+
+class Rule {
+ public:
+  virtual ~Rule() = default;
+
+  // Smaller keys come first; below kNobody. Equal keys: the lower instance id.
+  [[nodiscard]] virtual Key key(const Instance& x) const = 0;
+
+  // The group whose head takes a request of this ideal level and length; queue.groups() when none does.
+  [[nodiscard]] virtual GroupIndex pick(MultiLevelQueue& queue, std::int32_t level, std::int32_t length,
+                                        TimeNs now) = 0;
+};
+
+// rs, ilb, ig, uniform and infaas: by the number of outstanding requests. See load_rules.cc.
+std::unique_ptr<Rule> make_load_rule(const Options& options);
+
+// eft: by expected finish. See eft.cc.
+std::unique_ptr<Rule> make_eft(const RequestSlab& requests);
+
+}  // namespace arlo::dispatch
