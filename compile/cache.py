@@ -1,0 +1,168 @@
+"""The cache of finished steps: a folder per step and key, whole or absent.
+
+    <root>/compile/<step>/<key>/entry.json    what the step said, and the sha256 of each file it wrote
+    <root>/compile/<step>/<key>/...           the files
+
+An entry is written to a temporary sibling and renamed, so a killed step leaves nothing that can be taken for whole;
+such leftovers of dead processes are removed on the next run. Files are hashed again before an entry is used: they may
+be hard-linked into repositories, where somebody may have changed them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from arlo.errors import CompileError, EnvironmentProblem
+
+_ENTRY = "entry.json"
+_TEMPORARY = ".tmp-"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """A finished step."""
+
+    key: str
+    folder: Path
+    meta: dict[str, Any]
+    files: dict[str, str]  # name -> sha256
+    cached: bool
+
+
+class Hasher:
+    """sha256 of files; a file that is hard-linked many times is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int, int], str] = {}
+
+    def file(self, path: Path) -> str:
+        """sha256 of the content, in hexadecimal."""
+        stat = path.stat()
+        identity = (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if identity not in self._known:
+            with path.open("rb") as stream:
+                self._known[identity] = hashlib.file_digest(stream, "sha256").hexdigest()
+        return self._known[identity]
+
+
+def key_of(parts: Mapping[str, Any]) -> str:
+    """A short name for everything that a step's result depends on."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def code_version(*modules: str) -> str:
+    """Hash of the source of this package's modules, so that changed code never takes up what older code built."""
+    digest = hashlib.sha256()
+    for module in modules:
+        digest.update((Path(__file__).parent / f"{module}.py").read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def tool_versions(*packages: str) -> dict[str, str]:
+    """Versions of installed packages, without importing them. EnvironmentProblem when one is missing."""
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            raise EnvironmentProblem(
+                f"the package {package} is needed to compile: pip install 'arlo-serve[compile]'"
+            ) from None
+    return versions
+
+
+class Cache:
+    """Entries below one folder. Safe for several processes at once: the first to finish an entry wins."""
+
+    def __init__(self, root: Path, hasher: Hasher) -> None:
+        self._root = root / "compile"
+        self._hasher = hasher
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CompileError(
+                f"cache: cannot write {self._root} ({error}): set ARLO_CACHE to another folder"
+            ) from None
+        for folder in self._root.glob(f"*/*{_TEMPORARY}*"):
+            remove_if_orphaned(folder, _TEMPORARY)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds the entries."""
+        return self._root
+
+    def step(self, step: str, parts: Mapping[str, Any], make: Callable[[Path], dict[str, Any]]) -> Entry:
+        """The entry for (step, parts); `make(folder)` writes its files and returns its meta data when there is none."""
+        key = key_of(parts)
+        folder = self._root / step / key
+        found = self._read(folder, key)
+        if found is not None:
+            return found
+        temporary = folder.with_name(f"{key}{_TEMPORARY}{os.getpid()}")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            meta = make(temporary)
+            files = {path.name: self._hasher.file(path) for path in sorted(temporary.iterdir())}
+            text = json.dumps({"meta": meta, "files": files, "made_from": parts}, indent=1, default=str)
+            (temporary / _ENTRY).write_text(text + "\n")
+            try:
+                temporary.rename(folder)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+        except OSError as error:
+            raise _disk_error(step, error) from error
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        written = self._read(folder, key)
+        if written is None:
+            raise CompileError(f"{step}: {folder} changed while it was written: is another tool cleaning the cache?")
+        return dataclasses.replace(written, cached=False)
+
+    def _read(self, folder: Path, key: str) -> Entry | None:
+        try:
+            raw = json.loads((folder / _ENTRY).read_text())
+            files: dict[str, str] = raw["files"]
+            whole = all(self._hasher.file(folder / name) == digest for name, digest in files.items())
+            meta = raw["meta"]
+        except FileNotFoundError:
+            whole, meta, files = False, {}, {}
+        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
+            whole, meta, files = False, {}, {}
+        if not whole:
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        return Entry(key=key, folder=folder, meta=meta, files=files, cached=True)
+
+
+def _disk_error(step: str, error: OSError) -> CompileError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return CompileError(f"{step}: the disk is full ({error}): free some space, or set ARLO_CACHE to another disk")
+    return CompileError(f"{step}: cannot write a file ({error})")
+
+
+def remove_if_orphaned(folder: Path, marker: str) -> None:
+    """Remove a temporary folder `<name><marker><pid>` whose process is gone."""
+    pid = folder.name.rpartition(marker)[2]
+    if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def link_or_copy(source: Path, target: Path) -> bool:
+    """Hard-link `target` to `source`, or copy where links do not work. True when linked."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        return False
+    return True

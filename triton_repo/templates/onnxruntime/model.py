@@ -1,0 +1,136 @@
+"""Triton model code: an encoder in ONNX Runtime on the CPU.
+
+`model.onnx` and `weights.bin` lie beside this file. Threads: the environment variable ARLO_THREADS, else the model
+parameter `threads`, else 1. Inputs are INT64 [rows, tokens]; inputs that config.pbtxt calls optional are zeros when a
+request leaves them out. Requests of one length are joined into one run; only outputs that are asked for are computed.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    """One instance. Triton calls `execute` from one thread at a time."""
+
+    def initialize(self, args):
+        """Open the session and run it once, so that the first request does not pay for allocations."""
+        config = json.loads(args["model_config"])
+        self._inputs = [(entry["name"], bool(entry.get("optional"))) for entry in config["input"]]
+        self._required = [name for name, optional in self._inputs if not optional]
+        self._outputs = [entry["name"] for entry in config["output"]]
+        path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
+        self._session = _open_session(str(path), _threads(config))
+        known = {entry.name for entry in self._session.get_inputs()}
+        if known != {name for name, _ in self._inputs}:
+            raise pb_utils.TritonModelException(
+                f"config.pbtxt names the inputs {[name for name, _ in self._inputs]}, the engine has {sorted(known)}: "
+                "build the repository again"
+            )
+        tokens = config["input"][0]["dims"][0]
+        rows = np.ones((1, tokens if int(tokens) > 0 else 16), np.int64)
+        self._session.run(self._outputs, {name: rows for name, _ in self._inputs})
+
+    def execute(self, requests):
+        """Answer every request, in order; a request that fails gets an error of its own."""
+        if len(requests) == 1:
+            return [self._answer_one(requests[0])]
+        responses = [None] * len(requests)
+        groups = {}  # shape -> what can run together
+        for index, request in enumerate(requests):
+            try:
+                tensors = self._read(request)
+            except ValueError as error:
+                responses[index] = _failed(str(error))
+                continue
+            groups.setdefault(tensors[self._required[0]].shape[1], []).append((index, request, tensors))
+        for members in groups.values():
+            self._answer_group(members, responses)
+        return responses
+
+    def finalize(self):
+        """Give the engine's memory back."""
+        self._session = None
+
+    def _answer_one(self, request):
+        try:
+            return self._run(self._read(request), _wanted(request, self._outputs))
+        except Exception as error:
+            return _failed(str(error))
+
+    def _answer_group(self, members, responses):
+        asked_by = [_wanted(request, self._outputs) for _, request, _ in members]
+        wanted = [name for name in self._outputs if any(name in asked for asked in asked_by)]
+        joined = {name: np.concatenate([tensors[name] for _, _, tensors in members]) for name, _ in self._inputs}
+        try:
+            answers = dict(zip(wanted, self._session.run(wanted, joined), strict=True))
+        except Exception:
+            # One bad request (an id outside the vocabulary, say) must not fail its neighbours.
+            for index, request, _ in members:
+                responses[index] = self._answer_one(request)
+            return
+        start = 0
+        for (index, _, tensors), asked in zip(members, asked_by, strict=True):
+            stop = start + len(tensors[self._required[0]])
+            responses[index] = pb_utils.InferenceResponse(
+                [pb_utils.Tensor(name, answers[name][start:stop]) for name in asked]
+            )
+            start = stop
+
+    def _run(self, tensors, wanted):
+        answers = self._session.run(wanted, tensors)
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor(name, answer) for name, answer in zip(wanted, answers, strict=True)]
+        )
+
+    def _read(self, request):
+        tensors = {}
+        shape = None
+        for name, optional in self._inputs:
+            tensor = pb_utils.get_input_tensor_by_name(request, name)
+            if tensor is None:
+                if not optional:
+                    raise ValueError(f"input {name} is missing: send {', '.join(self._required)}")
+                continue
+            tensors[name] = array = tensor.as_numpy()
+            if shape is None:
+                shape = array.shape
+            elif array.shape != shape:
+                raise ValueError(f"input {name} has shape {list(array.shape)}, the others have {list(shape)}")
+        for name, _ in self._inputs:
+            if name not in tensors:
+                tensors[name] = np.zeros(shape, np.int64)
+        return tensors
+
+
+def _wanted(request, outputs):
+    asked = request.requested_output_names()
+    return [name for name in outputs if name in asked]
+
+
+def _failed(message):
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(message))
+
+
+def _threads(config):
+    text = os.environ.get("ARLO_THREADS") or config.get("parameters", {}).get("threads", {}).get("string_value") or "1"
+    if not text.isdigit() or int(text) < 1:
+        raise pb_utils.TritonModelException(f"threads {text!r} must be a whole number of 1 or more: see ARLO_THREADS")
+    return int(text)
+
+
+def _open_session(path, threads):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Instances share the cores of a machine: waiting threads must sleep, not spin.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise pb_utils.TritonModelException(f"{path} does not open in ONNX Runtime: {error}") from error
