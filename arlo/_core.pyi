@@ -1,0 +1,176 @@
+"""
+Arlo's dispatch core: the request scheduler that the gateway and the simulator share.
+"""
+
+from collections.abc import Sequence
+import enum
+
+
+class Admission(enum.Enum):
+    """What became of an arrival or a retry."""
+
+    STARTED = 0
+    """A START action was emitted."""
+
+    QUEUED = 1
+    """Bound to an instance, or waiting for late binding."""
+
+    PARKED = 2
+    """No active instance fits; waits for one to join."""
+
+    TOO_LONG = 3
+    """Longer than every runtime, or below 1: refused."""
+
+    FULL = 4
+    """max_queued reached: refused."""
+
+class ActionKind(enum.Enum):
+    START = 0
+    """Execute the request on the instance now."""
+
+    EXPIRED = 1
+    """It was waiting and its deadline has come; the handle is gone."""
+
+    LOST = 2
+    """Its instance left; call retry or abandon."""
+
+class RequestState(enum.Enum):
+    GONE = 0
+
+    WAITING = 1
+
+    STARTED = 2
+
+    LOST = 3
+
+class InstanceState(enum.Enum):
+    ACTIVE = 0
+
+    DRAINING = 1
+
+class Action:
+    """A decision of the scheduler."""
+
+    @property
+    def kind(self) -> ActionKind: ...
+
+    @property
+    def handle(self) -> int: ...
+
+    @property
+    def tag(self) -> int:
+        """The caller's name for the request."""
+
+    @property
+    def instance(self) -> int | None:
+        """None for EXPIRED."""
+
+    @property
+    def level(self) -> int:
+        """The level it runs on; the ideal level for EXPIRED."""
+
+    @property
+    def demoted(self) -> bool:
+        """The level is above the ideal one."""
+
+    def __repr__(self) -> str: ...
+
+class InstanceView:
+    """An instance as the scheduler sees it."""
+
+    @property
+    def runtime(self) -> int: ...
+
+    @property
+    def level(self) -> int: ...
+
+    @property
+    def state(self) -> InstanceState: ...
+
+    @property
+    def in_flight(self) -> int:
+        """Requests started, not finished."""
+
+    @property
+    def queued(self) -> int:
+        """Requests bound to it, not started."""
+
+class Scheduler:
+    """
+    The request scheduler of section 3.4. Times are integers in ns from any fixed origin and never go back.
+
+    Not thread-safe. `max_queued` bounds the requests that wait; `lambda_`, `alpha` and `max_peek` are those of
+    Algorithm 1 and used by `rs` only. ValueError for values out of range.
+    """
+
+    def __init__(self, policy: str = 'rs', *, lambda_: float = 0.85, alpha: float = 0.9, max_peek: int = 6, max_queued: int = 4096) -> None: ...
+
+    def add_runtime(self, max_length: int, capacity: int, latency: Sequence[tuple[int, int, int]], *, max_batch: int = 1, dynamic: bool = False) -> int:
+        """
+        Adds a runtime and returns its id. `max_length` in tokens, `capacity` is M (requests within the SLO),
+        `latency` the measured points (length in tokens, batch in rows, ns).
+        """
+
+    def join(self, runtime: int, inflight_limit: int, now: int) -> tuple[int, list[Action]]:
+        """A new instance; its id is the smallest one free."""
+
+    def drain(self, instance: int, now: int) -> tuple[bool, list[Action]]:
+        """No further requests for it. True when it is gone already."""
+
+    def leave(self, instance: int, now: int) -> list[Action]:
+        """Gone at once; what it executed comes back as LOST."""
+
+    def arrive(self, tag: int, length: int, now: int, deadline: int | None = None) -> tuple[Admission, int | None, list[Action]]:
+        """A request of `length` tokens. The handle is None when it is refused."""
+
+    def finish(self, handle: int, now: int) -> list[Action]:
+        """A started request is done, well or badly."""
+
+    def cancel(self, handle: int, now: int) -> tuple[bool, list[Action]]:
+        """True: it was waiting and is gone. False: it was not waiting."""
+
+    def retry(self, handle: int, avoid: int | None, now: int) -> tuple[Admission, list[Action]]:
+        """Schedules a failed or lost request again, ahead of what waits."""
+
+    def abandon(self, handle: int) -> None:
+        """A lost request is given up."""
+
+    def expire(self, now: int) -> list[Action]:
+        """Ends the waiting requests whose deadline is at or before `now`."""
+
+    def next_deadline(self) -> int | None:
+        """
+        Earliest deadline of a waiting request, in ns; None when there is none. May be early, never late.
+        """
+
+    def levels(self) -> int: ...
+
+    def level_max_length(self, level: int) -> int:
+        """In tokens; 0 for no such level."""
+
+    def ideal_level(self, length: int) -> int:
+        """-1 when no level is long enough."""
+
+    def queued(self) -> int:
+        """Requests that wait, parked ones included."""
+
+    def parked(self) -> int:
+        """Requests that wait and that no active instance fits."""
+
+    def in_flight(self) -> int:
+        """Requests that are executing."""
+
+    def instances(self) -> int:
+        """Instances present, draining ones included."""
+
+    def fits_any(self, length: int) -> bool:
+        """Some active instance is long enough."""
+
+    def present(self, instance: int) -> bool: ...
+
+    def view(self, instance: int) -> InstanceView: ...
+
+    def state(self, handle: int) -> RequestState: ...
+
+    def cost(self, runtime: int, length: int, batch: int = 1) -> int:
+        """Predicted time in ns of `batch` rows of `length` tokens."""
