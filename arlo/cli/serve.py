@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arlo.cli.build import build, is_built
 from arlo.cli.text import print_json_line
 
 if TYPE_CHECKING:
@@ -53,7 +54,11 @@ def run(args: argparse.Namespace) -> int:
 
     config = configuration.load(args.config)
     events.configure(as_json=args.log_json, level=getattr(logging, args.log_level.upper()))
-    compile_if_missing(config)
+    if config.model.source is not None and not is_built(config):
+        print(
+            f"arlo: {config.model.repository} is not there yet: compiling {config.model.source.name}", file=sys.stderr
+        )
+        build(config, sys.stderr)
 
     def ready(cluster: Cluster) -> None:
         if args.json:
@@ -62,26 +67,6 @@ def run(args: argparse.Namespace) -> int:
             print(how_to_try(cluster, args.config, config), flush=True)
 
     return asyncio.run(serve(config, ready=ready))
-
-
-def compile_if_missing(config: Config) -> None:
-    """Build the repository from model.source when it is not there and the configuration says how."""
-    from arlo.manifest import FILE_NAME
-
-    if config.model.source is None or (config.model.repository / FILE_NAME).is_file():
-        return
-    from arlo.compile import DEFAULT_LENGTHS, CompileOptions, compile_model
-
-    print(f"arlo: {config.model.repository} is not there yet: compiling {config.model.source.name}", file=sys.stderr)
-    compile_model(
-        CompileOptions(
-            source=config.model.source if config.model.source.exists() else Path(config.model.source.name),
-            out=config.model.repository,
-            name=config.model.name,
-            lengths=tuple(sorted({*DEFAULT_LENGTHS, *config.deployment.allocation})),
-            dynamic=config.deployment.dynamic > 0,
-        )
-    )
 
 
 def as_dict(cluster: Cluster) -> dict[str, Any]:

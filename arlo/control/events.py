@@ -12,6 +12,7 @@ import traceback
 from typing import Any, TextIO
 
 ROOT = "arlo"
+WARNING = logging.WARNING
 
 
 def emit(log: logging.Logger, event: str, /, *, level: int = logging.INFO, **fields: Any) -> None:

@@ -1,0 +1,51 @@
+"""Compile what a configuration names, for `arlo serve` (when it is missing) and `arlo demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from arlo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from arlo.compile import Progress
+    from arlo.config import Config
+    from arlo.manifest import Manifest
+
+
+def is_built(config: Config) -> bool:
+    """Whether the repository is there."""
+    from arlo.manifest import FILE_NAME
+
+    return (config.model.repository / FILE_NAME).is_file()
+
+
+def build(config: Config, stream: TextIO) -> Manifest:
+    """Compile model.source into model.repository: the default lengths and those of the allocation.
+
+    Progress goes to `stream`, one line a step. Steps that were done before are taken from the cache.
+    """
+    from arlo.compile import DEFAULT_LENGTHS, CompileOptions, compile_model
+
+    source = config.model.source
+    if source is None:
+        raise ConfigError("model.source is missing: name the model to compile, or run `arlo compile` yourself")
+
+    def show(progress: Progress) -> None:
+        if progress.done:
+            how = "cached" if progress.cached else f"{progress.seconds:.1f} s"
+            note = f"  {progress.note}" if progress.note else ""
+            count = f"{progress.number}/{progress.total}"
+            print(f"  {count:>6}  {progress.step:<11} {progress.title:<20} {how:>7}{note}", file=stream, flush=True)
+
+    return compile_model(
+        CompileOptions(
+            # A relative path is taken from the configuration's folder; what is not there can be the demo model's name.
+            source=source if source.exists() else Path(source.name),
+            out=config.model.repository,
+            name=config.model.name,
+            lengths=tuple(sorted({*DEFAULT_LENGTHS, *config.deployment.allocation})),
+            dynamic=config.deployment.dynamic > 0,
+        ),
+        show,
+    )
