@@ -1,0 +1,222 @@
+"""The native sender: writes a plan, runs arlo-loadgen, reads its progress lines and its records."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
+
+from arlo.client.errors import ClientError, UnavailableError
+from arlo.client.rows import PreparedRow
+from arlo.client.transport import TLS
+from arlo.errors import ConfigError, EnvironmentProblem
+from arlo.replay.outcomes import CODE_OF
+from arlo.replay.plan import write_plan
+from arlo.replay.progress import Progress, ProgressHook, from_counts
+from arlo.replay.sender import CONNECT_S, GRACE_S, PROGRESS_EVERY_S, Job, SendResult
+
+PROGRAM = "arlo-loadgen"
+_BAD_INPUT, _UNREACHABLE, _INTERRUPTED = 2, 3, 130
+
+
+def find_loadgen() -> Path:
+    """The load generator: $ARLO_LOADGEN, else where the package installed it, else on the PATH."""
+    named = os.environ.get("ARLO_LOADGEN")
+    if named:
+        if not os.access(named, os.X_OK):
+            raise EnvironmentProblem(f"ARLO_LOADGEN names {named}, which is not a program")
+        return Path(named)
+    for folder in (Path(sysconfig.get_path("scripts")), Path(sys.executable).parent):
+        if os.access(folder / PROGRAM, os.X_OK):
+            return folder / PROGRAM
+    found = shutil.which(PROGRAM)
+    if found is None:
+        raise EnvironmentProblem(
+            f"{PROGRAM} is not installed: run `make setup` or `pip install .`, or use the sender sdk"
+        )
+    return Path(found)
+
+
+def send(job: Job, *, on_progress: ProgressHook | None, stop: threading.Event) -> SendResult:
+    """See arlo.replay.sender.Sender. Raises UnavailableError when the target does not accept the connections."""
+    program = find_loadgen()
+    with tempfile.TemporaryDirectory(prefix="arlo-replay-") as folder:
+        work = Path(folder)
+        write_plan(work / "plan", payloads_of(job), job.send_at_us, job.rows.which, job.timeout_us)
+        command = [str(program), "open", *_flags(job, work)]
+        final = _supervise(command, work / "stderr", on_progress, stop)
+        records = np.load(work / "records.npy")
+        messages = {i: str(e["message"]) for i, e in enumerate(final["errors"], start=1)}
+        raw = _read_responses(work / "responses") if job.keep_responses else {}
+        return SendResult(
+            records=records,
+            messages=messages,
+            responses=_decode(job, raw, records, messages),
+            interrupted=bool(final["interrupted"]),
+            undrained=bool(final["undrained"]),
+            cpu_s=float(final["cpu_s"]),
+        )
+
+
+def payloads_of(job: Job) -> list[bytes]:
+    """One serialised ModelInferRequest per distinct row."""
+    return [job.codec.encode([PreparedRow(row.ids, {})], request_id="").SerializeToString() for row in job.rows.rows]
+
+
+def connection_flags(tls: TLS | None, token: str | None, work: Path) -> list[str]:
+    """The flags of arlo-loadgen for TLS and token; the token goes by a file that only the user can read."""
+    flags: list[str] = []
+    if tls is not None:
+        flags.append("--tls")
+        named = {"--ca-file": tls.ca, "--cert-file": tls.cert, "--key-file": tls.key, "--server-name": tls.server_name}
+        for flag, value in named.items():
+            if value is not None:
+                flags += [flag, str(value)]
+    if token is not None:
+        path = work / "token"
+        path.touch(mode=0o600)
+        path.write_text(token)
+        flags += ["--token-file", str(path)]
+    return flags
+
+
+def _flags(job: Job, work: Path) -> list[str]:
+    values: dict[str, object] = {
+        "--target": job.endpoint,
+        "--plan": work / "plan",
+        "--records": work / "records.npy",
+        "--channels": job.channels,
+        "--warmup": job.warmup,
+        "--slo-us": job.slo_us,
+        "--late-us": job.late_us,
+        "--drain-s": job.drain_s,
+        "--grace-s": GRACE_S,
+        "--connect-s": CONNECT_S,
+        "--progress-s": PROGRESS_EVERY_S,
+    }
+    if job.keep_responses:
+        values |= {"--responses": work / "responses", "--response-every": job.keep_responses}
+    flags = [text for flag, value in values.items() for text in (flag, str(value))]
+    return flags + connection_flags(job.tls, job.token, work)
+
+
+def _supervise(
+    command: list[str], stderr: Path, on_progress: ProgressHook | None, stop: threading.Event
+) -> dict[str, Any]:
+    """Run the load generator to its end; returns its final report."""
+    # Its own process group: Ctrl-C comes to us, and we pass it on, once. If we die, its writes fail and it ends.
+    with (
+        stderr.open("wb") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, start_new_session=True) as process,
+    ):
+        try:
+            final = _follow(process, on_progress, stop)
+            code = process.wait()
+        finally:
+            if process.poll() is None:
+                process.kill()
+    message = stderr.read_text(errors="replace").strip().removeprefix(f"{PROGRAM}: ")
+    if code == _UNREACHABLE:
+        raise UnavailableError(f"{message or 'the target was not reached'} (check that it runs and that TLS is right)")
+    if code == _BAD_INPUT:
+        raise ConfigError(message or f"{PROGRAM} did not understand its flags")
+    if code not in (0, _INTERRUPTED) or final is None:
+        raise EnvironmentProblem(f"{PROGRAM} ended with {code}: {message or 'no message'}")
+    return final
+
+
+def _follow(
+    process: subprocess.Popen[bytes], on_progress: ProgressHook | None, stop: threading.Event
+) -> dict[str, Any] | None:
+    """Read lines until the output ends. A first Ctrl-C, or `stop`, ends the sending; a second one is the caller's."""
+    final: dict[str, Any] | None = None
+    asked = False
+
+    def ask() -> None:
+        nonlocal asked
+        if not asked:
+            asked = True
+            process.send_signal(signal.SIGINT)
+
+    lines = _lines(process)
+    while True:
+        try:
+            line = next(lines, None)
+        except KeyboardInterrupt:
+            if asked:
+                raise
+            ask()
+            lines = _lines(process)  # a generator that raised is over
+            continue
+        if line is None:
+            return final
+        if line["type"] == "done":
+            final = line
+        elif on_progress is not None:
+            on_progress(_progress(line))
+        if stop.is_set():
+            ask()
+
+
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in iter(process.stdout.readline, b""):
+        yield json.loads(line.decode(errors="replace"))
+
+
+def _progress(line: dict[str, Any]) -> Progress:
+    return from_counts(
+        t_s=line["t_s"],
+        total=line["total"],
+        sent=line["sent"],
+        codes={int(code): count for code, count in line["codes"].items()},
+        on_time=line["on_time"],
+        recent=line["recent"],
+        late_sends=line["late_sends"],
+    )
+
+
+def _read_responses(path: Path) -> dict[int, bytes]:
+    data = path.read_bytes()
+    found, at = {}, 0
+    while at < len(data):
+        index, size = (int.from_bytes(data[at + i : at + i + 4], "little") for i in (0, 4))
+        found[index] = data[at + 8 : at + 8 + size]
+        at += 8 + size
+    return found
+
+
+def _decode(
+    job: Job, raw: dict[int, bytes], records: NDArray[Any], messages: dict[int, str]
+) -> dict[int, dict[str, NDArray[Any]]]:
+    """Outputs by index. An answer that makes no sense turns its record into a failure, as it is one to a client."""
+    decoded = {}
+    for index, data in raw.items():
+        try:
+            decoded[index] = _outputs(data, job, index)
+        except (ClientError, DecodeError) as error:
+            key = next((k for k, m in messages.items() if m == str(error)), min(len(messages) + 1, 255))
+            messages[key] = str(error)
+            row = np.searchsorted(records["index"], index)
+            records["code"][row], records["error"][row] = CODE_OF["INTERNAL"], key
+    return decoded
+
+
+def _outputs(data: bytes, job: Job, index: int) -> dict[str, NDArray[Any]]:
+    response = service_pb2.ModelInferResponse.FromString(data)
+    length = len(job.rows.of(index).ids)
+    return dict(job.codec.decode(response, (length,), batched=False, attempts=1, elapsed_us=0).outputs)

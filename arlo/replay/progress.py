@@ -1,0 +1,125 @@
+"""Live progress: what a sender tells while it runs, and how it looks on a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, Task, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from arlo.replay.outcomes import OUTCOMES, Outcome, outcome_of_error
+
+PLAIN_EVERY_S = 5.0  # without a terminal: one line this often
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The state of a replay. The percentiles are of the answers since the last one, None where there were none."""
+
+    t_s: float
+    total: int
+    sent: int
+    done: int
+    in_flight: int
+    outcomes: dict[Outcome, int]
+    answered_per_s: float
+    p50_ms: float | None
+    p98_ms: float | None
+    late_sends: int
+
+
+ProgressHook: TypeAlias = Callable[[Progress], None]
+
+
+def from_counts(
+    *, t_s: float, total: int, sent: int, codes: dict[int, int], on_time: int, recent: dict[str, Any], late_sends: int
+) -> Progress:
+    """Progress from counts per gRPC code. `recent`: answered_per_s, p50_us and p98_us of the last moments."""
+    outcomes: dict[Outcome, int] = dict.fromkeys(OUTCOMES, 0)
+    outcomes["on_time"] = on_time
+    outcomes["late"] = codes.get(0, 0) - on_time
+    for code, count in codes.items():
+        if code != 0:
+            outcomes[outcome_of_error(code, "")] += count
+    done = sum(codes.values())
+    answered = float(recent["answered_per_s"])
+    return Progress(
+        t_s=t_s,
+        total=total,
+        sent=sent,
+        done=done,
+        in_flight=sent - done,
+        outcomes=outcomes,
+        answered_per_s=answered,
+        p50_ms=recent["p50_us"] / 1000 if answered > 0 else None,
+        p98_ms=recent["p98_us"] / 1000 if answered > 0 else None,
+        late_sends=late_sends,
+    )
+
+
+_STYLE: dict[Outcome, str] = {
+    "on_time": "green",
+    "late": "yellow",
+    "rejected": "magenta",
+    "expired": "magenta",
+    "cancelled": "blue",
+    "failed": "bold red",
+}
+
+
+def describe(p: Progress) -> Text:
+    """One line: counts, rate, percentiles, outcomes."""
+    line = Text(f"{p.sent}/{p.total} sent  {p.answered_per_s:.0f} req/s  in flight {p.in_flight}")
+    if p.p50_ms is not None and p.p98_ms is not None:
+        line.append(f"  p50 {p.p50_ms:.1f} ms  p98 {p.p98_ms:.1f} ms")
+    for outcome in OUTCOMES:
+        if p.outcomes[outcome]:
+            line.append(f"  {outcome} {p.outcomes[outcome]}", style=_STYLE[outcome])
+    if p.late_sends:
+        line.append(f"  late sends {p.late_sends}", style="yellow")
+    return line
+
+
+class _Line(ProgressColumn):
+    max_refresh = None
+
+    def render(self, task: Task) -> Text:
+        latest: Progress | None = task.fields.get("latest")
+        return describe(latest) if latest is not None else Text("starting")
+
+
+class LiveProgress:
+    """A bar that follows a replay; without a terminal, a line now and then. A context manager and a ProgressHook."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar: Bar | None = None
+        self._printed_s = 0.0
+        if console.is_terminal:
+            columns = (TimeElapsedColumn(), BarColumn(bar_width=24), _Line())
+            self._bar = Bar(*columns, console=console, transient=True, refresh_per_second=4)
+            self._task = self._bar.add_task("replay", total=None, latest=None)
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show this state."""
+        if self._bar is not None:
+            self._bar.update(self._task, total=progress.total, completed=progress.done, latest=progress)
+        elif progress.t_s - self._printed_s >= PLAIN_EVERY_S:
+            self._printed_s = progress.t_s
+            self._console.print(f"{progress.t_s:6.1f} s  {describe(progress).plain}", highlight=False, soft_wrap=True)
