@@ -1,0 +1,42 @@
+#include "gateway/log.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "gateway/clock.h"
+
+namespace arlo::gateway {
+namespace {
+std::atomic<LogLevel> threshold{LogLevel::kInfo};
+constexpr std::string_view kNames[] = {"debug", "info", "warning", "error"};
+}  // namespace
+
+LogLevel parse_log_level(std::string_view name) {
+  for (std::size_t i = 0; i < std::size(kNames); ++i) {
+    if (kNames[i] == name) return static_cast<LogLevel>(i);
+  }
+  throw std::invalid_argument("log_level '" + std::string(name) + "' is not one of debug, info, warning, error");
+}
+
+void set_log_level(LogLevel level) { threshold.store(level, std::memory_order_relaxed); }
+
+void log(LogLevel level, std::string_view event,
+         std::initializer_list<std::pair<std::string_view, LogValue>> fields) {
+  if (level < threshold.load(std::memory_order_relaxed)) return;
+  nlohmann::ordered_json line;
+  line["ts"] = static_cast<double>(unix_ms()) / 1000.0;
+  line["level"] = kNames[static_cast<std::size_t>(level)];
+  line["component"] = "gateway";
+  line["event"] = event;
+  for (const auto& [key, value] : fields) {
+    std::visit([&line, name = std::string(key)](const auto& v) { line[name] = v; }, value);
+  }
+  // Texts of workers may hold any bytes: replace what is not UTF-8. One write a line keeps lines whole.
+  std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,24 @@
+// Structured logs: one JSON object a line on standard error. {"ts":...,"level":"info","event":"instance_joined",...}
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+namespace arlo::gateway {
+
+enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
+
+// Throws std::invalid_argument for an unknown name.
+LogLevel parse_log_level(std::string_view name);
+void set_log_level(LogLevel level);
+
+using LogValue = std::variant<std::string_view, std::int64_t, double, bool>;
+// Thread-safe. `event` is a stable name in snake_case; the fields say the rest.
+void log(LogLevel level, std::string_view event,
+         std::initializer_list<std::pair<std::string_view, LogValue>> fields = {});
+
+}  // namespace arlo::gateway
