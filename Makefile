@@ -42,8 +42,8 @@ $(VENV)/.venv.stamp: tools/venv.sh tools/system_packages.sh
 
 # The install is editable: Python changes are live; C++ changes and new Python files need the rule after this one.
 $(VENV)/.packages.stamp: $(VENV)/.venv.stamp pyproject.toml constraints.txt
-	$(PY) -m pip install -c constraints.txt $$($(PY) tools/build_requires.py)
-	$(PY) -m pip install --no-build-isolation -c constraints.txt -e '.[dev]'
+	$(PY) -m pip install --no-compile -c constraints.txt $$($(PY) tools/build_requires.py)
+	$(PY) -m pip install --no-compile --no-build-isolation -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.native.stamp
 
 $(VENV)/.native.stamp: $(VENV)/.packages.stamp $(VENV)/.files.list $(NATIVE_SOURCES)

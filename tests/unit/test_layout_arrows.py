@@ -20,7 +20,7 @@ PYTHON_ARROWS: dict[str, set[str]] = {
     "client": {"errors", "proto", "clock"},
     "planning": {"errors"},
     "config": {"errors", "manifest", "proto"},
-    "workers": {"errors", "clock", "manifest", "config"},
+    "workers": {"errors", "clock", "manifest", "proto", "config"},
     "compile": {"errors", "clock", "manifest", "config", "workers"},
     "traces": {"errors", "clock"},
     "replay": {"errors", "clock", "manifest", "proto", "config", "client", "traces"},
