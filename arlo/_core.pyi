@@ -2,9 +2,8 @@
 Arlo's dispatch core: the request scheduler that the gateway and the simulator share.
 """
 
-from collections.abc import Sequence
 import enum
-
+from collections.abc import Sequence
 
 class Admission(enum.Enum):
     """What became of an arrival or a retry."""
@@ -53,10 +52,8 @@ class Action:
 
     @property
     def kind(self) -> ActionKind: ...
-
     @property
     def handle(self) -> int: ...
-
     @property
     def tag(self) -> int:
         """The caller's name for the request."""
@@ -80,13 +77,10 @@ class InstanceView:
 
     @property
     def runtime(self) -> int: ...
-
     @property
     def level(self) -> int: ...
-
     @property
     def state(self) -> InstanceState: ...
-
     @property
     def in_flight(self) -> int:
         """Requests started, not finished."""
@@ -103,9 +97,24 @@ class Scheduler:
     Algorithm 1 and used by `rs` only. ValueError for values out of range.
     """
 
-    def __init__(self, policy: str = 'rs', *, lambda_: float = 0.85, alpha: float = 0.9, max_peek: int = 6, max_queued: int = 4096) -> None: ...
-
-    def add_runtime(self, max_length: int, capacity: int, latency: Sequence[tuple[int, int, int]], *, max_batch: int = 1, dynamic: bool = False) -> int:
+    def __init__(
+        self,
+        policy: str = "rs",
+        *,
+        lambda_: float = 0.85,
+        alpha: float = 0.9,
+        max_peek: int = 6,
+        max_queued: int = 4096,
+    ) -> None: ...
+    def add_runtime(
+        self,
+        max_length: int,
+        capacity: int,
+        latency: Sequence[tuple[int, int, int]],
+        *,
+        max_batch: int = 1,
+        dynamic: bool = False,
+    ) -> int:
         """
         Adds a runtime and returns its id. `max_length` in tokens, `capacity` is M (requests within the SLO),
         `latency` the measured points (length in tokens, batch in rows, ns).
@@ -120,7 +129,9 @@ class Scheduler:
     def leave(self, instance: int, now: int) -> list[Action]:
         """Gone at once; what it executed comes back as LOST."""
 
-    def arrive(self, tag: int, length: int, now: int, deadline: int | None = None) -> tuple[Admission, int | None, list[Action]]:
+    def arrive(
+        self, tag: int, length: int, now: int, deadline: int | None = None
+    ) -> tuple[Admission, int | None, list[Action]]:
         """A request of `length` tokens. The handle is None when it is refused."""
 
     def finish(self, handle: int, now: int) -> list[Action]:
@@ -144,7 +155,6 @@ class Scheduler:
         """
 
     def levels(self) -> int: ...
-
     def level_max_length(self, level: int) -> int:
         """In tokens; 0 for no such level."""
 
@@ -167,10 +177,7 @@ class Scheduler:
         """Some active instance is long enough."""
 
     def present(self, instance: int) -> bool: ...
-
     def view(self, instance: int) -> InstanceView: ...
-
     def state(self, handle: int) -> RequestState: ...
-
     def cost(self, runtime: int, length: int, batch: int = 1) -> int:
         """Predicted time in ns of `batch` rows of `length` tokens."""
