@@ -46,7 +46,7 @@ def triton_config(job: Job, spec: RuntimeSpec) -> str:
 def model_code(engine: Engine) -> Path:
     """The model.py that serves the engine; it lies beside this package, installed or in a checkout."""
     here = Path(__file__).resolve().parent
-    for folder in (here.parent / "triton_repo" / "templates", here.parent / "triton_repo"):
+    for folder in (here.parent / "triton_repo" / "templates", here.parent / "templates"):
         path = folder / engine.template / "model.py"
         if path.is_file():
             return path
