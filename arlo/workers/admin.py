@@ -44,8 +44,8 @@ class TritonAdmin:
     async def is_live(self, *, timeout_s: float = 1.0) -> bool:
         """False also when it can't be reached."""
         try:
-            answer = await self._stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=timeout_s)
-        except grpc.aio.AioRpcError:
+            answer = await self._invoke(self._stub.ServerLive, service_pb2.ServerLiveRequest(), timeout_s)
+        except (grpc.aio.AioRpcError, grpc.aio.UsageError):
             return False
         return bool(answer.live)
 
@@ -67,11 +67,13 @@ class TritonAdmin:
         try:
             await self._call(self._stub.RepositoryModelLoad, request, timeout_s, f"load {runtime}")
             while True:
-                state, reason = (await self.index(timeout_s=max(0.1, deadline_s - monotonic_s()))).get(runtime, ("", ""))
+                state, reason = await self._state(runtime, deadline_s)
                 if state == READY:
                     return
                 if state != "LOADING":
-                    raise WorkerError(f"worker {self.endpoint} did not load {runtime}: {reason or 'not in its index'}")
+                    raise WorkerError(
+                        f"worker {self.endpoint} did not load {runtime}: {reason or f'its state is {state!r}'}"
+                    )
                 if monotonic_s() > deadline_s:
                     raise WorkerError(f"worker {self.endpoint} did not load {runtime} within {timeout_s:g} s")
                 await asyncio.sleep(POLL_S)
@@ -87,7 +89,7 @@ class TritonAdmin:
         await self._unload(runtime, timeout_s=timeout_s)
         wait_s = 0.002
         while True:
-            state, _ = (await self.index(timeout_s=max(0.1, deadline_s - monotonic_s()))).get(runtime, ("", ""))
+            state, _ = await self._state(runtime, deadline_s)
             if state not in BUSY:
                 return
             if monotonic_s() > deadline_s:
@@ -97,16 +99,32 @@ class TritonAdmin:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, 0.1)
 
+    async def _state(self, runtime: str, deadline_s: float) -> tuple[str, str]:
+        index = await self.index(timeout_s=max(0.1, deadline_s - monotonic_s()))
+        return index.get(runtime, ("", "it is not in the repository"))
+
     async def _unload(self, runtime: str, *, timeout_s: float) -> None:
         request = service_pb2.RepositoryModelUnloadRequest(model_name=runtime)
         await self._call(self._stub.RepositoryModelUnload, request, timeout_s, f"unload {runtime}")
 
     async def _call(self, method: Any, request: Any, timeout_s: float, what: str) -> Any:
         try:
-            return await method(request, timeout=timeout_s, metadata=self._metadata)
+            return await self._invoke(method, request, timeout_s)
+        except grpc.aio.UsageError:
+            reason = "it was stopped or has ended"
         except grpc.aio.AioRpcError as error:
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 reason = f"no answer within {timeout_s:g} s"
             else:
                 reason = f"{error.details()} ({error.code().name})"
-            raise WorkerError(f"worker {self.endpoint} could not {what}: {reason}") from None
+        raise WorkerError(f"worker {self.endpoint} could not {what}: {reason}")
+
+    async def _invoke(self, method: Any, request: Any, timeout_s: float) -> Any:
+        try:
+            return await method(request, timeout=timeout_s, metadata=self._metadata)
+        except asyncio.CancelledError:
+            # gRPC cancels the calls under way when the channel closes; only our own task's cancellation is ours.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling() > 0:
+                raise
+            raise grpc.aio.UsageError("the channel was closed") from None

@@ -35,6 +35,7 @@ class LocalPool:
         admin_key: str | None = None,
         start_timeout_s: float = 60.0,
         exit_timeout_s: int = 10,
+        hang_timeout_s: float = 30.0,
         backoff_first_s: float = 0.2,
         extra: tuple[str, ...] = (),
         server: TritonServer | None = None,
@@ -57,6 +58,7 @@ class LocalPool:
             admin_key=admin_key,
             start_timeout_s=start_timeout_s,
             exit_timeout_s=exit_timeout_s,
+            hang_timeout_s=hang_timeout_s,
             backoff_first_s=backoff_first_s,
             extra=extra,
         )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from arlo.workers.process import GuardedProcess
 from arlo.workers.triton import TritonOptions, TritonServer, command_line
 
 POLL_S = 0.02
+CHECK_S = 1.0  # between looks at a running worker
+EXCERPT_BYTES = 4096
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,7 @@ class LocalSettings:
     start_timeout_s: float = 60.0
     exit_timeout_s: int = 10  # for queued and running work after SIGTERM
     orphan_grace_s: float = 2.0  # the same, when we are gone
+    hang_timeout_s: float = 30.0  # a live process that answers no health check for so long is killed and restarted
     backoff_first_s: float = 0.2
     backoff_limit_s: float = 10.0
     backoff_reset_s: float = 30.0  # a worker that ran this long starts from backoff_first_s again
@@ -63,6 +67,7 @@ class LocalWorker:
         self._locks: dict[str, asyncio.Lock] = {}
         self._changed = asyncio.Condition()
         self._monitor: asyncio.Task[None] | None = None
+        self._log_start = 0  # where the log of the process that runs now begins
 
     @property
     def endpoint(self) -> str:
@@ -155,9 +160,13 @@ class LocalWorker:
             log_verbose=settings.log_verbose,
             extra=settings.extra,
         )
+        command = command_line(settings.server, settings.backends, options)
+        with self.log.open("a") as log:
+            log.write(f"== worker {self.id}, restarts {self.restarts}: {shlex.join(command)}\n")
+            self._log_start = log.tell()
         try:
             self._process = GuardedProcess.start(
-                command_line(settings.server, settings.backends, options),
+                command,
                 env=settings.environment,
                 log=self.log,
                 grace_s=settings.exit_timeout_s + 2.0,
@@ -172,14 +181,27 @@ class LocalWorker:
 
     async def _wait_live(self, process: GuardedProcess, admin: TritonAdmin) -> None:
         deadline_s = monotonic_s() + self._settings.start_timeout_s
-        while not await admin.is_live():
+        while not (await admin.is_live() and await self._metrics_live()):
             if process.returncode is not None:
                 raise WorkerError(f"worker {self.id} did not start: {self._ended(process.returncode)}")
             if monotonic_s() > deadline_s:
                 raise WorkerError(
-                    f"worker {self.id} was not live after {self._settings.start_timeout_s:g} s\n{log_tail(self.log)}"
+                    f"worker {self.id} was not live after {self._settings.start_timeout_s:g} s\n{self._log_excerpt()}"
                 )
             await asyncio.sleep(POLL_S)
+
+    async def _metrics_live(self) -> bool:
+        """The metrics port opens last; another process may have taken it, and then the server ends."""
+        if self._metrics_port is None:
+            return True
+        try:
+            _, writer = await asyncio.open_connection(self._settings.address, self._metrics_port)
+        except OSError:
+            return False
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        return True
 
     async def _watch(self) -> None:
         """Restart the process each time it ends. Ends by cancellation only."""
@@ -187,9 +209,9 @@ class LocalWorker:
         live_since_s = monotonic_s()
         while True:
             if self._process is not None:
-                code = await self._process.wait()
+                how = await self._wait_end(self._process, self._admin)
                 await self._end_process()
-                await self._set("failed", f"worker {self.id} ended: {self._ended(code)}")
+                await self._set("failed", f"worker {self.id} ended: {how}")
             if monotonic_s() - live_since_s > self._settings.backoff_reset_s:
                 attempt = 0
             await asyncio.sleep(min(self._settings.backoff_limit_s, self._settings.backoff_first_s * 2**attempt))
@@ -203,6 +225,30 @@ class LocalWorker:
                 continue
             live_since_s = monotonic_s()
             await self._set("ready", "; ".join(problems) or None)
+
+    async def _wait_end(self, process: GuardedProcess, admin: TritonAdmin | None) -> str:
+        """Wait until the process ends; kill it when it hangs or has lost a Python stub. Returns how it ended."""
+        period_s = min(CHECK_S, self._settings.hang_timeout_s / 4)
+        answered_s = monotonic_s()
+        ended_stubs: set[int] = set()
+        killed = ""
+        while True:
+            try:
+                return killed or self._ended(await asyncio.wait_for(process.wait(), period_s))
+            except TimeoutError:
+                pass
+            if admin is None or await admin.is_live(timeout_s=period_s):
+                answered_s = monotonic_s()
+            elif monotonic_s() - answered_s > self._settings.hang_timeout_s:
+                killed = f"killed because it answered no health check for {self._settings.hang_timeout_s:g} s"
+            # Triton keeps a runtime "ready" whose Python stub has died, fails each of its requests after a second,
+            # and can't unload it. A stub that stays a zombie is one that Triton does not know to be dead.
+            now_ended = zombie_children(process.pid)
+            if ended_stubs & now_ended:
+                killed = f"killed because its Python stub {min(ended_stubs & now_ended)} had ended"
+            ended_stubs = now_ended
+            if killed:
+                process.kill()
 
     async def _reload(self) -> list[str]:
         """Load again what was loaded; the reasons for what could not be."""
@@ -219,29 +265,44 @@ class LocalWorker:
         return problems
 
     async def _end_process(self, *, at_once: bool = False) -> None:
-        process, self._process = self._process, None
+        # The process is forgotten only once it is gone, so that a cancelled call can be repeated.
+        if self._process is not None:
+            if at_once:
+                self._process.kill()
+                await self._process.wait()
+            else:
+                await self._process.stop(timeout_s=self._settings.exit_timeout_s + 5.0)
+            self._process = None
         admin, self._admin = self._admin, None
         if admin is not None:
             await admin.close()
-        if process is not None:
-            if at_once:
-                process.kill()
-                await process.wait()
-            else:
-                await process.stop(timeout_s=self._settings.exit_timeout_s + 5.0)
 
     def _ended(self, code: int) -> str:
         how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
-        return f"{how}; the end of {self.log}:\n{log_tail(self.log)}"
+        return f"{how}; from {self.log}:\n{self._log_excerpt()}"
+
+    def _log_excerpt(self) -> str:
+        """The first lines of this process's log (a bad argument shows there) and the last (all else does)."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self._log_start)
+                first = file.read(EXCERPT_BYTES)
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - EXCERPT_BYTES, self._log_start + len(first)))
+                last = file.read()
+        except OSError as error:
+            return f"(no log: {error})"
+        lines = (first + last).decode(errors="replace").splitlines()
+        return "\n".join(lines if len(lines) <= 20 else [*lines[:4], "...", *lines[-15:]])
 
 
-def log_tail(log: Path, *, lines: int = 15, most_bytes: int = 4096) -> str:
-    """The last lines of a log file."""
-    try:
-        with log.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - most_bytes))
-            text = file.read().decode(errors="replace")
-    except OSError as error:
-        return f"(no log: {error})"
-    return "\n".join(text.splitlines()[-lines:])
+def zombie_children(pid: int) -> set[int]:
+    """Children of a process that have ended and were not waited for; empty where the kernel does not list children."""
+    zombies = set()
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in listing.read_text().split():
+                with contextlib.suppress(OSError):
+                    if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                        zombies.add(int(child))
+    return zombies

@@ -39,14 +39,14 @@ class GuardedProcess:
     ) -> Self:
         """Start `command`, its output appended to `log`.
 
-        `grace_s` is the time from SIGTERM to SIGKILL, `orphan_grace_s` the same when we are gone. Shared-memory files `/dev/shm/{shm_prefix}*` are removed when
-        the program has ended. EnvironmentProblem when the program can't be executed.
+        `grace_s` is the time from SIGTERM to SIGKILL, `orphan_grace_s` the same when we are gone. Shared-memory files
+        `/dev/shm/{shm_prefix}*` are removed when the program has ended. EnvironmentProblem when the program can't be
+        executed.
         """
         program = guard_program()
         report_read, report_write = os.pipe()
-        guard = [str(program), f"--grace-s={grace_s}", f"--orphan-grace-s={orphan_grace_s}", f"--report-fd={report_write}"]
-        if shm_prefix:
-            guard.append(f"--shm-prefix={shm_prefix}")
+        guard = [str(program), f"--grace-s={grace_s}", f"--orphan-grace-s={orphan_grace_s}"]
+        guard += [f"--report-fd={report_write}", f"--shm-prefix={shm_prefix}"]
         with log.open("ab") as output, os.fdopen(report_read, "rb") as report:
             try:
                 # The guard's standard input is the lifeline: only we hold the other end.

@@ -10,11 +10,10 @@
 // is constant after ModelInitialize. No exception leaves an entry point.
 
 #include <sys/prctl.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <ctime>
 #include <exception>
 #include <memory>
 #include <random>
@@ -56,9 +55,9 @@ void LogAndDelete(TRITONSERVER_Error* error) {
   TRITONSERVER_ErrorDelete(error);
 }
 
-#define ARLO_RETURN_IF_ERROR(call)                             \
-  do {                                                         \
-    if (TRITONSERVER_Error* error_ = (call)) return error_;    \
+#define ARLO_RETURN_IF_ERROR(call)                          \
+  do {                                                      \
+    if (TRITONSERVER_Error* error_ = (call)) return error_; \
   } while (false)
 
 struct Instance {
@@ -101,7 +100,8 @@ TRITONSERVER_Error* ReadTensor(TRITONBACKEND_Input* input, Tensor* tensor) {
   uint32_t buffers = 0;
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_InputProperties(input, &name, &datatype, &shape, &dims, &bytes, &buffers));
   if (dims != 2 || (datatype != TRITONSERVER_TYPE_INT64 && datatype != TRITONSERVER_TYPE_INT32)) {
-    return NewError(TRITONSERVER_ERROR_INVALID_ARG, std::string(name) + " must be INT64 or INT32 of shape [rows, tokens]");
+    return NewError(TRITONSERVER_ERROR_INVALID_ARG,
+                    std::string(name) + " must be INT64 or INT32 of shape [rows, tokens]");
   }
   tensor->is_int64 = datatype == TRITONSERVER_TYPE_INT64;
   tensor->rows = shape[0];
@@ -259,8 +259,8 @@ void Execute(TRITONBACKEND_ModelInstance* handle, Instance* instance, TRITONBACK
     LogAndDelete(TRITONBACKEND_RequestRelease(batch[i].request, TRITONSERVER_REQUEST_RELEASE_ALL));
   }
   if (rows > 0) {
-    LogAndDelete(TRITONBACKEND_ModelInstanceReportBatchStatistics(
-        handle, static_cast<uint64_t>(rows), exec_start_ns, compute_start_ns, compute_end_ns, exec_end_ns));
+    LogAndDelete(TRITONBACKEND_ModelInstanceReportBatchStatistics(handle, static_cast<uint64_t>(rows), exec_start_ns,
+                                                                  compute_start_ns, compute_end_ns, exec_end_ns));
   }
 }
 
@@ -307,7 +307,7 @@ ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Mode
   }
   if (!config->fail_load.empty()) return arlo::triton::NewError(TRITONSERVER_ERROR_INTERNAL, config->fail_load);
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_ModelSetState(model, config.get()));
-  config.release();  // freed in ModelFinalize
+  static_cast<void>(config.release());  // freed in ModelFinalize
   return nullptr;
 }
 
@@ -328,7 +328,7 @@ ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITONBACK
   auto state =
       std::make_unique<arlo::triton::Instance>(*static_cast<const arlo::triton::EmulatedConfig*>(config), name);
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_ModelInstanceSetState(instance, state.get()));
-  state.release();  // freed in ModelInstanceFinalize
+  static_cast<void>(state.release());  // freed in ModelInstanceFinalize
   return nullptr;
 }
 
@@ -345,7 +345,7 @@ ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelInstanceExecute(TRITONBACKEND
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_ModelInstanceState(instance, &state));
   // The default timer slack of 50 us would make every wait that much too long.
   static thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1UL);
-  (void)slack_set;
+  static_cast<void>(slack_set);
   arlo::triton::Execute(instance, static_cast<arlo::triton::Instance*>(state), requests, count);
   return nullptr;
 }

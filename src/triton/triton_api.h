@@ -1,9 +1,10 @@
-// The part of Triton's C API that the emulated backend calls, declared by hand: the official headers come in no package.
+// The part of Triton's C API that the emulated backend calls, declared by hand: the official headers come in no
+// package.
 //
 // Names, argument types and enum values are the public binary interface of libtritonserver.so (backend API 1.x, which
-// Triton keeps compatible within a major version). The symbols are resolved when Triton loads the backend, so nothing is
-// linked against here. Every function that returns a TRITONSERVER_Error* returns nullptr for success; the caller owns
-// the error.
+// Triton keeps compatible within a major version). The symbols are resolved when Triton loads the backend, so nothing
+// is linked against here. Every function that returns a TRITONSERVER_Error* returns nullptr for success; the caller
+// owns the error.
 
 #ifndef ARLO_TRITON_TRITON_API_H_
 #define ARLO_TRITON_TRITON_API_H_
@@ -66,8 +67,8 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReportStatistics(TRITONBACKEND_Mo
                                                                 uint64_t compute_end_ns, uint64_t exec_end_ns);
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReportBatchStatistics(TRITONBACKEND_ModelInstance* instance,
                                                                      uint64_t batch_size, uint64_t exec_start_ns,
-                                                                     uint64_t compute_start_ns,
-                                                                     uint64_t compute_end_ns, uint64_t exec_end_ns);
+                                                                     uint64_t compute_start_ns, uint64_t compute_end_ns,
+                                                                     uint64_t exec_end_ns);
 
 TRITONSERVER_Error* TRITONBACKEND_RequestInput(TRITONBACKEND_Request* request, const char* name,
                                                TRITONBACKEND_Input** input);
@@ -75,8 +76,7 @@ TRITONSERVER_Error* TRITONBACKEND_RequestInputCount(TRITONBACKEND_Request* reque
 TRITONSERVER_Error* TRITONBACKEND_RequestInputByIndex(TRITONBACKEND_Request* request, uint32_t index,
                                                       TRITONBACKEND_Input** input);
 TRITONSERVER_Error* TRITONBACKEND_RequestOutputCount(TRITONBACKEND_Request* request, uint32_t* count);
-TRITONSERVER_Error* TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request* request, uint32_t index,
-                                                    const char** name);
+TRITONSERVER_Error* TRITONBACKEND_RequestOutputName(TRITONBACKEND_Request* request, uint32_t index, const char** name);
 TRITONSERVER_Error* TRITONBACKEND_RequestRelease(TRITONBACKEND_Request* request, uint32_t release_flags);
 TRITONSERVER_Error* TRITONBACKEND_InputProperties(TRITONBACKEND_Input* input, const char** name,
                                                   TRITONSERVER_DataType* datatype, const int64_t** shape,
@@ -87,8 +87,8 @@ TRITONSERVER_Error* TRITONBACKEND_InputBuffer(TRITONBACKEND_Input* input, uint32
 TRITONSERVER_Error* TRITONBACKEND_ResponseNew(TRITONBACKEND_Response** response, TRITONBACKEND_Request* request);
 TRITONSERVER_Error* TRITONBACKEND_ResponseDelete(TRITONBACKEND_Response* response);
 TRITONSERVER_Error* TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response* response, TRITONBACKEND_Output** output,
-                                                 const char* name, TRITONSERVER_DataType datatype,
-                                                 const int64_t* shape, uint32_t dims_count);
+                                                 const char* name, TRITONSERVER_DataType datatype, const int64_t* shape,
+                                                 uint32_t dims_count);
 TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output* output, void** buffer, uint64_t byte_size,
                                                TRITONSERVER_MemoryType* memory_type, int64_t* memory_type_id);
 TRITONSERVER_Error* TRITONBACKEND_ResponseSend(TRITONBACKEND_Response* response, uint32_t send_flags,

@@ -1,0 +1,140 @@
+"""The endpoints worker pool: Triton servers that somebody else runs, such as docker compose or a node agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from arlo.clock import monotonic_s
+from arlo.errors import ConfigError, WorkerError
+from arlo.workers.admin import TritonAdmin
+from arlo.workers.pool import WorkerInfo
+
+POLL_S = 0.1
+
+
+class EndpointsPool:
+    """Workers at fixed endpoints (`host:port` of Triton's gRPC port); implements WorkerPool, starts no process.
+
+    Workers are called w0, w1, ... in the order given. The servers must run with explicit model control over the same
+    repository. Whoever runs them restarts them: a server that comes back empty shows so in `workers()`, and the
+    caller loads its runtimes again. `stop` closes connections and leaves the servers and their runtimes alone.
+    `metrics_urls` maps an endpoint to its Prometheus page.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        metrics_urls: Mapping[str, str] | None = None,
+        admin_key: str | None = None,
+        start_timeout_s: float = 60.0,
+    ) -> None:
+        if not endpoints:
+            raise ConfigError("a pool needs at least one endpoint")
+        for endpoint in endpoints:
+            host, _, port = endpoint.rpartition(":")
+            if not host or not port.isdigit():
+                raise ConfigError(f"endpoint {endpoint!r} is not host:port")
+        if len(set(endpoints)) != len(endpoints):
+            raise ConfigError(f"an endpoint is listed twice: {', '.join(endpoints)}")
+        self._endpoints = {f"w{index}": endpoint for index, endpoint in enumerate(endpoints)}
+        self._metrics_urls = dict(metrics_urls or {})
+        self._admin_key = admin_key
+        self._start_timeout_s = start_timeout_s
+        self._admins: dict[str, TritonAdmin] = {}
+        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+
+    async def __aenter__(self) -> EndpointsPool:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Wait until every endpoint is live; WorkerError naming those that are not in time."""
+        if self._admins:
+            raise WorkerError("the pool is started already")
+        for worker, endpoint in self._endpoints.items():
+            self._admins[worker] = TritonAdmin(endpoint, admin_key=self._admin_key)
+        try:
+            live = await asyncio.gather(*(self._wait_live(admin) for admin in self._admins.values()))
+        except BaseException:
+            await self.stop()
+            raise
+        silent = [endpoint for endpoint, is_live in zip(self._endpoints.values(), live, strict=True) if not is_live]
+        if silent:
+            await self.stop()
+            raise WorkerError(
+                f"no live Triton server within {self._start_timeout_s:g} s at {', '.join(silent)}: "
+                "check that they run and can be reached from here"
+            )
+
+    async def workers(self) -> list[WorkerInfo]:
+        """Observed state of every worker: ready when its server answers, else failed, with the reason."""
+        if not self._admins:
+            return [self._info(worker, "stopped") for worker in self._endpoints]
+        return list(await asyncio.gather(*(self._observe(worker) for worker in self._endpoints)))
+
+    async def load(self, worker: str, runtime: str, *, timeout_s: float = 120.0) -> None:
+        """Load a runtime and wait until it is ready; WorkerError with Triton's reason."""
+        async with self._lock(worker, runtime):
+            await self._admin(worker).load(runtime, timeout_s=timeout_s)
+
+    async def unload(self, worker: str, runtime: str, *, timeout_s: float = 60.0) -> None:
+        """Unload a runtime and wait until Triton says so: its queued and running requests are answered first."""
+        async with self._lock(worker, runtime):
+            await self._admin(worker).unload(runtime, timeout_s=timeout_s)
+
+    async def stop(self) -> None:
+        """Close the connections. Idempotent."""
+        admins, self._admins = self._admins, {}
+        await asyncio.gather(*(admin.close() for admin in admins.values()))
+
+    async def _wait_live(self, admin: TritonAdmin) -> bool:
+        deadline_s = monotonic_s() + self._start_timeout_s
+        while not await admin.is_live():
+            if monotonic_s() > deadline_s:
+                return False
+            await asyncio.sleep(POLL_S)
+        return True
+
+    async def _observe(self, worker: str) -> WorkerInfo:
+        try:
+            runtimes = await self._admin(worker).ready_runtimes()
+        except WorkerError as error:
+            return self._info(worker, "failed", error=str(error))
+        return self._info(worker, "ready", runtimes=runtimes)
+
+    def _info(
+        self,
+        worker: str,
+        state: Literal["ready", "failed", "stopped"],
+        *,
+        runtimes: tuple[str, ...] = (),
+        error: str | None = None,
+    ) -> WorkerInfo:
+        endpoint = self._endpoints[worker]
+        return WorkerInfo(
+            id=worker,
+            endpoint=endpoint,
+            metrics_url=self._metrics_urls.get(endpoint),
+            state=state,
+            pid=None,
+            restarts=0,  # somebody else restarts it
+            runtimes=runtimes,
+            log=None,
+            error=error,
+        )
+
+    def _lock(self, worker: str, runtime: str) -> asyncio.Lock:
+        return self._locks.setdefault((worker, runtime), asyncio.Lock())
+
+    def _admin(self, worker: str) -> TritonAdmin:
+        try:
+            return self._admins[worker]
+        except KeyError:
+            known = ", ".join(self._admins) or "none, the pool is not started"
+            raise WorkerError(f"no worker is called {worker!r}; there are: {known}") from None

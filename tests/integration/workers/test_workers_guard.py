@@ -1,0 +1,142 @@
+"""GuardedProcess: nothing of a program outlives the process that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from arlo.errors import EnvironmentProblem
+from arlo.workers.process import GuardedProcess
+
+pytestmark = pytest.mark.integration
+
+Eventually = Callable[..., Awaitable[None]]
+Alive = Callable[[int], bool]
+
+
+def start(script: str, log: Path, *, grace_s: float = 5.0, shm_prefix: str = "") -> GuardedProcess:
+    return GuardedProcess.start(["sh", "-c", script], env=os.environ, log=log, grace_s=grace_s, shm_prefix=shm_prefix)
+
+
+def first_number(log: Path) -> int | None:
+    lines = log.read_text().splitlines()
+    return int(lines[0]) if lines else None
+
+
+async def test_exit_code_and_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = start("echo hello; echo problem >&2; exit 3", log)
+    assert await process.wait() == 3
+    assert process.returncode == 3
+    assert log.read_text() == "hello\nproblem\n"
+
+
+async def test_signal_is_reported(tmp_path: Path) -> None:
+    process = start("kill -SEGV $$", tmp_path / "log")
+    assert await process.wait() == 128 + signal.SIGSEGV
+
+
+async def test_terminate_lets_the_program_finish(tmp_path: Path, eventually: Eventually) -> None:
+    log = tmp_path / "log"
+    process = start("trap 'echo bye; exit 4' TERM; echo 1; while :; do sleep 0.01; done", log)
+    await eventually(lambda: first_number(log), "the program runs")
+    assert await process.stop(timeout_s=10.0) == 4
+    assert log.read_text() == "1\nbye\n"
+
+
+async def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path, alive: Alive) -> None:
+    process = start("trap '' TERM; while :; do sleep 0.05; done", tmp_path / "log", grace_s=0.1)
+    assert await process.stop(timeout_s=10.0) in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+    assert not alive(process.pid)
+
+
+async def test_kill_is_at_once(tmp_path: Path, alive: Alive) -> None:
+    process = start("trap '' TERM; while :; do sleep 0.05; done", tmp_path / "log", grace_s=60.0)
+    process.kill()
+    assert await process.wait() == 128 + signal.SIGKILL
+    assert not alive(process.pid)
+
+
+async def test_what_the_program_leaves_behind_is_killed(tmp_path: Path, alive: Alive) -> None:
+    """Also a daemon in a session of its own, and shared memory with the prefix given."""
+    log = tmp_path / "log"
+    prefix = f"arlo_test_{os.getpid()}_"
+    shared, other = Path(f"/dev/shm/{prefix}region"), Path(f"/dev/shm/other_{prefix}")
+    shared.write_text("x")
+    other.write_text("x")
+    try:
+        process = start("setsid sh -c 'echo $$; exec sleep 1000' & sleep 0.3", log, shm_prefix=prefix)
+        assert await process.wait() == 0
+        daemon = first_number(log)
+        assert daemon is not None
+        assert not alive(daemon)
+        assert not shared.exists()
+        assert other.exists()
+    finally:
+        shared.unlink(missing_ok=True)
+        other.unlink()
+
+
+async def test_the_program_dies_with_its_guard(tmp_path: Path, alive: Alive, eventually: Eventually) -> None:
+    process = start("exec sleep 1000", tmp_path / "log")
+    guard = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(guard, signal.SIGKILL)
+    await process.wait()
+    await eventually(lambda: not alive(process.pid), "the program is gone")
+
+
+async def test_the_thread_that_started_it_may_end(tmp_path: Path) -> None:
+    """A parent-death signal alone would kill the program here."""
+    started: list[GuardedProcess] = []
+    thread = threading.Thread(target=lambda: started.append(start("sleep 0.2; exit 7", tmp_path / "log")))
+    thread.start()
+    thread.join()
+    assert await started[0].wait() == 7
+
+
+async def test_own_session(tmp_path: Path) -> None:
+    """So Ctrl-C in our terminal does not reach the program before we have drained."""
+    process = start("exec sleep 1000", tmp_path / "log")
+    assert os.getsid(process.pid) != os.getsid(0)
+    assert os.getpgid(process.pid) == process.pid
+    process.kill()
+    await process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+async def test_everything_ends_with_the_parent(
+    tmp_path: Path, number: signal.Signals, alive: Alive, eventually: Eventually
+) -> None:
+    log = tmp_path / "log"
+    parent_code = (
+        "import os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "from arlo.workers.process import GuardedProcess\n"
+        "script = 'setsid sleep 1000 & echo $!; trap \"\" TERM; while :; do sleep 0.05; done'\n"
+        "process = GuardedProcess.start(['sh', '-c', script], env=os.environ, log=Path(sys.argv[1]),\n"
+        "                               grace_s=60.0, orphan_grace_s=0.1)\n"
+        "print(process.pid, flush=True)\n"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "signal.pause()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent_code, str(log)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        program = int(parent.stdout.readline())
+        await eventually(lambda: first_number(log), "the daemon runs")
+        daemon = first_number(log)
+        assert daemon is not None
+        assert alive(program)
+        parent.send_signal(number)
+    await eventually(lambda: not alive(program) and not alive(daemon), "program and daemon are gone")
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"/nowhere/program.*No such file"):
+        GuardedProcess.start(["/nowhere/program"], env={}, log=tmp_path / "log")

@@ -1,0 +1,257 @@
+"""LocalPool on real Triton servers: start, load, answer, unload, crash, restart, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from arlo.errors import ConfigError, WorkerError
+from arlo.workers import LocalPool, WorkerInfo
+from arlo.workers.emulated import write_emulated_repository
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+Eventually = Callable[..., Awaitable[None]]
+Alive = Callable[[int], bool]
+IDS = np.arange(32, dtype=np.int64)[None]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("repository")
+    write_emulated_repository(path, model="fast", max_lengths=[32, 64], latency_ms=[0, 0])
+    write_emulated_repository(path, model="busy", max_lengths=[32], latency_ms=[300])
+    write_emulated_repository(path, model="slow", max_lengths=[32], latency_ms=[0], load_delay_ms=600)
+    write_emulated_repository(
+        path, model="bad", max_lengths=[32], latency_ms=[0], fail_load="out of memory, says the test"
+    )
+    return path
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pool(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalPool]:
+    run_dir = tmp_path_factory.mktemp("run")
+    async with LocalPool(repository, workers=2, run_dir=run_dir, hang_timeout_s=1.0, backoff_first_s=0.05) as pool:
+        yield pool
+
+
+async def info(pool: LocalPool, worker: str) -> WorkerInfo:
+    return next(each for each in await pool.workers() if each.id == worker)
+
+
+async def test_workers_are_observed(pool: LocalPool, alive: Alive) -> None:
+    workers = await pool.workers()
+    assert [worker.id for worker in workers] == ["w0", "w1"]
+    assert len({worker.endpoint for worker in workers}) == 2
+    for worker in workers:
+        assert worker.state == "ready"
+        assert worker.endpoint.startswith("127.0.0.1:")
+        assert worker.pid is not None
+        assert alive(worker.pid)
+        assert worker.error is None
+        assert worker.log is not None
+        assert "Started GRPCInferenceService" in Path(worker.log).read_text()
+
+
+async def test_load_answer_unload(pool: LocalPool, caller: Any) -> None:
+    worker = await info(pool, "w0")
+    await pool.load("w0", "fast_len32")
+    assert (await info(pool, "w0")).runtimes == ("fast_len32",)
+    assert (await info(pool, "w1")).runtimes == ()
+    answer = await caller.infer(worker.endpoint, "fast_len32", IDS)
+    np.testing.assert_array_equal(answer["embedding"], np.full((1, 4), IDS.sum(), np.float32))
+    await pool.load("w0", "fast_len32")  # loading what is loaded is allowed
+    await pool.unload("w0", "fast_len32")
+    assert (await info(pool, "w0")).runtimes == ()
+    await pool.unload("w0", "fast_len32")  # and so is unloading what is not
+
+
+async def test_unload_waits_for_running_requests(pool: LocalPool, caller: Any) -> None:
+    endpoint = (await info(pool, "w0")).endpoint
+    await pool.load("w0", "busy_len32")
+    running = [asyncio.create_task(caller.infer(endpoint, "busy_len32", IDS)) for _ in range(3)]
+    while (await caller.statistics(endpoint, "busy_len32")).execution_count < 1:
+        await asyncio.sleep(0.01)
+    await pool.unload("w0", "busy_len32")
+    # All were answered before the unload returned: awaiting them takes no further execution.
+    answers = await asyncio.wait_for(asyncio.gather(*running), 0.25)
+    assert len(answers) == 3
+
+
+async def test_a_failed_load_gives_the_reason(pool: LocalPool) -> None:
+    with pytest.raises(WorkerError, match="out of memory, says the test"):
+        await pool.load("w0", "bad_len32")
+    assert (await info(pool, "w0")).runtimes == ()
+
+
+async def test_an_unknown_runtime_or_worker(pool: LocalPool) -> None:
+    with pytest.raises(WorkerError, match="could not load nowhere"):
+        await pool.load("w0", "nowhere")
+    with pytest.raises(WorkerError, match="no worker is called 'w9'; there are: w0, w1"):
+        await pool.load("w9", "fast_len32")
+
+
+async def test_a_slow_load(pool: LocalPool, caller: Any) -> None:
+    """While it loads, the worker is ready and its other runtimes answer."""
+    worker = await info(pool, "w1")
+    await pool.load("w1", "fast_len32")
+    loading = asyncio.create_task(pool.load("w1", "slow_len32"))
+    while "LOADING" not in str(await caller.client(worker.endpoint).get_model_repository_index()):
+        await asyncio.sleep(0.01)
+    await caller.infer(worker.endpoint, "fast_len32", IDS)
+    assert (await info(pool, "w1")).runtimes == ("fast_len32",)
+    await loading
+    assert (await info(pool, "w1")).runtimes == ("fast_len32", "slow_len32")
+    await pool.unload("w1", "slow_len32")
+    await pool.unload("w1", "fast_len32")
+
+
+async def test_a_load_given_up_on_is_taken_back(pool: LocalPool, eventually: Eventually, caller: Any) -> None:
+    with pytest.raises(WorkerError, match=r"no answer within 0\.1"):
+        await pool.load("w1", "slow_len32", timeout_s=0.1)
+    client = caller.client((await info(pool, "w1")).endpoint)
+
+    async def unloaded() -> bool:
+        index = await client.get_model_repository_index()
+        return next(m for m in index.models if m.name == "slow_len32").state == "UNAVAILABLE"
+
+    await eventually(unloaded, "the load is over and taken back")
+    assert (await info(pool, "w1")).runtimes == ()
+
+
+async def test_a_killed_worker_comes_back_with_its_runtimes(
+    pool: LocalPool, caller: Any, eventually: Eventually
+) -> None:
+    await pool.load("w0", "fast_len32")
+    await pool.load("w0", "fast_len64")
+    before = await info(pool, "w0")
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGKILL)
+
+    async def back() -> bool:
+        now = await info(pool, "w0")
+        return now.state == "ready" and now.restarts == before.restarts + 1
+
+    await eventually(back, "w0 is restarted")
+    after = await info(pool, "w0")
+    assert after.endpoint == before.endpoint
+    assert after.pid != before.pid
+    assert after.runtimes == ("fast_len32", "fast_len64")
+    assert (await info(pool, "w1")).restarts == 0
+    await caller.infer(after.endpoint, "fast_len64", np.arange(64, dtype=np.int64)[None])
+
+
+async def test_calls_to_a_restarting_worker_wait_for_it(pool: LocalPool, eventually: Eventually) -> None:
+    before = await info(pool, "w0")
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGKILL)
+
+    async def noticed() -> bool:
+        return (await info(pool, "w0")).state != "ready"
+
+    await eventually(noticed, "the crash is noticed")
+    await pool.load("w0", "fast_len32", timeout_s=30.0)
+    assert "fast_len32" in (await info(pool, "w0")).runtimes
+
+
+async def test_a_hanging_worker_is_restarted(pool: LocalPool, eventually: Eventually) -> None:
+    before = await info(pool, "w1")
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGSTOP)
+
+    async def back() -> bool:
+        now = await info(pool, "w1")
+        return now.state == "ready" and now.restarts == before.restarts + 1
+
+    await eventually(back, "w1 is restarted")
+
+
+async def test_metrics_page(pool: LocalPool) -> None:
+    url = (await info(pool, "w1")).metrics_url
+    assert url is not None
+
+    def fetch() -> str:
+        with urllib.request.urlopen(url, timeout=5) as page:
+            return str(page.read().decode())
+
+    assert "nv_" in await asyncio.to_thread(fetch)
+
+
+async def test_a_worker_that_can_not_start_says_why(repository: Path, tmp_path: Path) -> None:
+    pool = LocalPool(repository, workers=2, run_dir=tmp_path, extra=("--no-such-argument",))
+    with pytest.raises(WorkerError, match=r"(?s)did not start.*no-such-argument"):
+        await pool.start()
+    assert await pool.workers() == []
+    await pool.stop()
+
+
+async def test_stop_answers_what_is_running(repository: Path, tmp_path: Path, alive: Alive, caller: Any) -> None:
+    pool = LocalPool(repository, workers=1, run_dir=tmp_path, metrics=False)
+    await pool.start()
+    with pytest.raises(WorkerError, match="started already"):
+        await pool.start()
+    await pool.load("w0", "busy_len32")
+    worker = await info(pool, "w0")
+    assert worker.metrics_url is None
+    assert worker.pid is not None
+    running = asyncio.create_task(caller.infer(worker.endpoint, "busy_len32", IDS))
+    while (await caller.statistics(worker.endpoint, "busy_len32")).inference_stats.queue.count < 1:
+        if running.done():
+            break
+        await asyncio.sleep(0.01)
+    await pool.stop()
+    assert (await running)["embedding"].shape == (1, 4)
+    assert not alive(worker.pid)
+    await pool.stop()
+
+
+async def test_an_admin_key_keeps_others_from_loading(repository: Path, tmp_path: Path, caller: Any) -> None:
+    async with LocalPool(repository, workers=1, run_dir=tmp_path, metrics=False, admin_key="secret") as pool:
+        await pool.load("w0", "fast_len32")
+        worker = await info(pool, "w0")
+        assert worker.runtimes == ("fast_len32",)
+        await caller.infer(worker.endpoint, "fast_len32", IDS)
+        with pytest.raises(Exception, match="restricted"):
+            await caller.client(worker.endpoint).unload_model("fast_len32")
+
+
+async def test_all_is_gone_when_the_parent_is_killed(
+    repository: Path, tmp_path: Path, alive: Alive, eventually: Eventually
+) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from arlo.workers import LocalPool\n"
+        "async def main():\n"
+        "    async with LocalPool(Path(sys.argv[1]), workers=2, run_dir=Path(sys.argv[2])) as pool:\n"
+        "        await pool.load('w0', 'fast_len32')\n"
+        "        print(*[worker.pid for worker in await pool.workers()], flush=True)\n"
+        "        await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, "-c", code, str(repository), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(alive(pid) for pid in pids)
+        parent.kill()
+    await eventually(lambda: not any(alive(pid) for pid in pids), "both servers are gone")
+
+
+async def test_arguments_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least one worker"):
+        LocalPool(tmp_path, workers=0, run_dir=tmp_path)
+    with pytest.raises(ConfigError, match="not a folder"):
+        LocalPool(tmp_path / "nowhere", workers=1, run_dir=tmp_path)
