@@ -1,5 +1,5 @@
-// A ModelInfer server that answers at once with a fixed output: the cheapest upstream there is, so that a bench in front
-// of it sees the gateway's cost and not the upstream's. For benches only; every model name is known and ready.
+// A ModelInfer server that answers at once with a fixed output: the cheapest upstream there is, so that a bench in
+// front of it sees the gateway's cost and not the upstream's. For benches only; every model name is known and ready.
 //
 //   arlo-instant-upstream [--port 0] [--threads 1] [--output NAME:DATATYPE:1,384] [--input NAME]...
 //
@@ -47,8 +47,8 @@ int64_t ParseInt(std::string_view text) {
 }
 
 Output ParseOutput(const std::string& text) {
-  static const std::map<std::string, size_t> kSizes = {{"FP32", 4},  {"FP16", 2},  {"BF16", 2}, {"INT64", 8},
-                                                       {"INT32", 4}, {"FP64", 8},  {"INT8", 1}, {"UINT8", 1}};
+  static const std::map<std::string, size_t> kSizes = {{"FP32", 4},  {"FP16", 2}, {"BF16", 2}, {"INT64", 8},
+                                                       {"INT32", 4}, {"FP64", 8}, {"INT8", 1}, {"UINT8", 1}};
   const size_t first = text.find(':'), second = text.find(':', first + 1);
   if (first == std::string::npos || second == std::string::npos) {
     throw std::invalid_argument("--output takes NAME:DATATYPE:DIM,DIM..., not " + text);
@@ -153,9 +153,9 @@ class Service final : public Base {
     }
     return grpc::Status::OK;
   }
-  grpc::Status ModelStreamInfer(grpc::ServerContext*,
-                                grpc::ServerReaderWriter<inference::ModelStreamInferResponse,
-                                                         inference::ModelInferRequest>* stream) override {
+  grpc::Status ModelStreamInfer(
+      grpc::ServerContext*,
+      grpc::ServerReaderWriter<inference::ModelStreamInferResponse, inference::ModelInferRequest>* stream) override {
     inference::ModelInferRequest request;
     inference::ModelStreamInferResponse response;
     *response.mutable_infer_response() = fixed_;

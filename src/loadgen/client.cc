@@ -81,8 +81,8 @@ Client::~Client() {
 }
 
 bool Client::Connect() {
-  const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                        std::chrono::duration<double>(options_.connect_s));
+  const auto until =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.connect_s));
   for (const auto& connection : connections_) connection->GetState(/*try_to_connect=*/true);
   for (const auto& connection : connections_) {
     if (!connection->WaitForConnected(ToGpr(until))) return false;
@@ -141,8 +141,12 @@ void Client::Finish(Call* call) {
       bytes = grpc::Slice();
     }
     const std::string_view view(reinterpret_cast<const char*>(bytes.begin()), bytes.size());
-    if (!ScanResponse(view, &record)) report_->Unparsed();
-    if (responses_ != nullptr && record.index % options_.response_every == 0) KeepResponse(record, bytes);
+    if (!ScanResponse(view, &record)) {
+      record.code = static_cast<uint8_t>(grpc::StatusCode::INTERNAL);
+      record.error = report_->Error(record.code, "the answer is not a ModelInferResponse");
+    } else if (responses_ != nullptr && record.index % options_.response_every == 0) {
+      KeepResponse(record, bytes);
+    }
   } else {
     record.error = report_->Error(record.code, call->status.error_message());
   }

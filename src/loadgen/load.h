@@ -26,8 +26,7 @@ class Load {
   virtual std::vector<Record> End() = 0;
 };
 
-std::unique_ptr<Load> MakeOpenLoop(const Plan& plan, Client* client, Report* report,
-                                   std::function<void()> on_finished);
+std::unique_ptr<Load> MakeOpenLoop(const Plan& plan, Client* client, Report* report, std::function<void()> on_finished);
 std::unique_ptr<Load> MakeClosedLoop(const Options& options, const Plan& plan, Client* client, Report* report,
                                      std::function<void()> on_finished);
 

@@ -47,7 +47,8 @@ struct Verdict {
   bool undrained = false;  // answers were still missing when we stopped waiting for them
 };
 
-// Waits for the end of the load; prints progress; a first SIGINT or SIGTERM stops the sending, a second one the waiting.
+// Waits for the end of the load; prints progress; a first SIGINT or SIGTERM stops the sending, a second one the
+// waiting.
 Verdict Supervise(const Options& options, const sigset_t& signals, Clock::time_point start, Client* client, Load* load,
                   Report* report) {
   const auto seconds = [](double s) {
@@ -115,8 +116,8 @@ int Run(const Options& options) {
 
   const pthread_t main_thread = pthread_self();
   const auto finished = [main_thread] { pthread_kill(main_thread, kFinishedSignal); };
-  const std::unique_ptr<Load> load = open ? MakeOpenLoop(plan, &client, &report, finished)
-                                          : MakeClosedLoop(options, plan, &client, &report, finished);
+  const std::unique_ptr<Load> load =
+      open ? MakeOpenLoop(plan, &client, &report, finished) : MakeClosedLoop(options, plan, &client, &report, finished);
   const double cpu_before = CpuSeconds();
   // An open loop starts a little later, so that the threads run when the first request is due.
   const Clock::time_point start = Clock::now() + std::chrono::milliseconds(open ? 50 : 0);

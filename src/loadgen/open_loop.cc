@@ -85,8 +85,8 @@ class OpenLoop final : public Load {
   Report* const report_;
   const std::function<void()> on_finished_;
   Clock::time_point start_;
-  std::vector<Record> records_;           // [i] is written by the one thread that finishes request i
-  std::atomic<uint64_t> pending_{1};      // requests in flight, and the sender
+  std::vector<Record> records_;       // [i] is written by the one thread that finishes request i
+  std::atomic<uint64_t> pending_{1};  // requests in flight, and the sender
   std::atomic<bool> sending_{true};
   std::mutex mutex_;
   std::condition_variable wake_;

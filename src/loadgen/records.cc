@@ -21,8 +21,8 @@ void WriteRecords(const std::string& path, std::vector<Record> records) {
   std::erase_if(records, [](const Record& r) { return r.code == kNotSent; });
   std::sort(records.begin(), records.end(), [](const Record& a, const Record& b) { return a.index < b.index; });
 
-  std::string header = std::string("{'descr': ") + kDescr +
-                       ", 'fortran_order': False, 'shape': (" + std::to_string(records.size()) + ",), }";
+  std::string header = std::string("{'descr': ") + kDescr + ", 'fortran_order': False, 'shape': (" +
+                       std::to_string(records.size()) + ",), }";
   // npy 1.0: magic, version, uint16 header size; padded with spaces so that the data starts at a multiple of 64.
   while ((10 + header.size() + 1) % 64 != 0) header.push_back(' ');
   header.push_back('\n');

@@ -12,8 +12,8 @@ inline constexpr uint8_t kNotSent = 255;
 
 #pragma pack(push, 1)
 struct Record {
-  uint32_t index = 0;    // of the plan's entry (open) or in order of sending (closed)
-  uint32_t payload = 0;  // of the plan
+  uint32_t index = 0;        // of the plan's entry (open) or in order of sending (closed)
+  uint32_t payload = 0;      // of the plan
   int64_t scheduled_us = 0;  // all three from the start; closed loop: scheduled = sent
   int64_t sent_us = 0;
   int64_t done_us = 0;

@@ -134,10 +134,9 @@ std::string Report::Final(double duration_s, double cpu_s, bool interrupted, boo
                 ",\"count\":" + std::to_string(e.count) + "}";
     }
   }
-  return "{\"type\":\"done\"," + Counters() + ",\"duration_s\":" + Seconds(duration_s) + ",\"cpu_s\":" +
-         Seconds(cpu_s) + ",\"interrupted\":" + (interrupted ? "true" : "false") +
-         ",\"undrained\":" + (undrained ? "true" : "false") +
-         ",\"unparsed\":" + std::to_string(unparsed_.load(std::memory_order_relaxed)) + ",\"errors\":[" + errors + "]}";
+  return "{\"type\":\"done\"," + Counters() + ",\"duration_s\":" + Seconds(duration_s) +
+         ",\"cpu_s\":" + Seconds(cpu_s) + ",\"interrupted\":" + (interrupted ? "true" : "false") +
+         ",\"undrained\":" + (undrained ? "true" : "false") + ",\"errors\":[" + errors + "]}";
 }
 
 }  // namespace arlo::loadgen

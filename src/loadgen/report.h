@@ -43,7 +43,6 @@ class Report {
   void Done(uint8_t code, int64_t latency_us);
   // The place of this error among the distinct ones, from 1; 255 when there are too many.
   uint8_t Error(uint8_t code, const std::string& message);
-  void Unparsed() { unparsed_.fetch_add(1, std::memory_order_relaxed); }
 
   uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
   uint64_t done() const { return done_.load(std::memory_order_relaxed); }
@@ -65,7 +64,7 @@ class Report {
   const uint64_t total_;
   const int64_t slo_us_;
   const int64_t late_us_;
-  std::atomic<uint64_t> sent_{0}, done_{0}, on_time_{0}, late_sends_{0}, unparsed_{0};
+  std::atomic<uint64_t> sent_{0}, done_{0}, on_time_{0}, late_sends_{0};
   std::atomic<int64_t> max_delay_us_{0};
   std::array<std::atomic<uint64_t>, kCodes> codes_{};
   Histogram latency_;

@@ -40,11 +40,16 @@ class Reader {
     uint64_t number;
     std::string_view bytes;
     switch (wire_type) {
-      case 0: return Varint(&number);
-      case 1: return Advance(8);
-      case 2: return Bytes(&bytes);
-      case 5: return Advance(4);
-      default: return false;
+      case 0:
+        return Varint(&number);
+      case 1:
+        return Advance(8);
+      case 2:
+        return Bytes(&bytes);
+      case 5:
+        return Advance(4);
+      default:
+        return false;
     }
   }
 
