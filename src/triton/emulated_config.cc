@@ -25,6 +25,13 @@ Number ParseNumber(const std::string& name, const std::string& text, Number mini
   return value;
 }
 
+bool ParseBool(const std::string& name, const std::string& text) {
+  if (text != "true" && text != "false") {
+    throw std::invalid_argument("parameter " + name + ": '" + text + "' is neither true nor false");
+  }
+  return text == "true";
+}
+
 OutputSpec ParseOutput(const json& output) {
   OutputSpec spec;
   spec.name = output.at("name").get<std::string>();
@@ -55,7 +62,7 @@ EmulatedConfig EmulatedConfig::FromJson(std::string_view text) {
       if (!kParameters.contains(name)) throw std::invalid_argument("unknown parameter " + name);
       const auto string = value.at("string_value").get<std::string>();
       if (name == "latency_us") latency = string;
-      if (name == "dynamic") config.dynamic = string == "true";
+      if (name == "dynamic") config.dynamic = ParseBool(name, string);
       if (name == "jitter") config.jitter = ParseNumber<double>(name, string, 0, 1);
       if (name == "seed") config.seed = ParseNumber<uint64_t>(name, string, 0, UINT64_MAX);
       if (name == "ids") config.ids = string;

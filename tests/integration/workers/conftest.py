@@ -43,9 +43,13 @@ class Caller:
         result = await self.client(endpoint).infer(model, inputs, outputs=wanted)
         return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
 
-    async def statistics(self, endpoint: str, model: str) -> Any:
-        """Triton's own statistics of a model."""
-        return (await self.client(endpoint).get_inference_statistics(model)).model_stats[0]
+    async def statistics(self, endpoint: str, model: str, *, requests: int = 0) -> Any:
+        """Triton's own statistics of a model, once they count `requests` (they follow the answers)."""
+        while True:
+            statistics = (await self.client(endpoint).get_inference_statistics(model)).model_stats[0]
+            if statistics.inference_stats.success.count >= requests:
+                return statistics
+            await asyncio.sleep(0.005)
 
     async def close(self) -> None:
         for client in self.clients.values():
