@@ -14,7 +14,7 @@ from arlo.replay.result import ReplayResult
 from arlo.replay.summary import ANSWERED, Summary, computed_tokens
 
 _CDF_POINTS = 1500  # more would only make the file larger
-_BINS = 120
+_BINS, _SHORTEST_BIN_S = 120, 0.5
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6fde", "#e58a2a", "#2f9e6e", "#d1495b", "#8b95a5"
 
 
@@ -38,9 +38,9 @@ def _figure(title: str, x: str, y: str) -> Any:
         template="plotly_white",
         title={"text": title, "font": {"size": 16}, "x": 0.02},
         font={"family": "system-ui, sans-serif", "size": 13},
-        margin={"l": 64, "r": 56, "t": 56, "b": 52},
-        height=400,
-        legend={"orientation": "h", "y": 1.0, "x": 0, "yanchor": "bottom"},
+        margin={"l": 64, "r": 56, "t": 48, "b": 104},
+        height=430,
+        legend={"orientation": "h", "x": 0, "y": -0.26, "yanchor": "top", "traceorder": "normal"},
         xaxis={"title": {"text": x}},
         yaxis={"title": {"text": y}},
         hovermode="x unified",
@@ -73,7 +73,7 @@ def _cdf(answered: Records, summary: Summary) -> Any:
     figure.add_annotation(
         x=np.log10(summary.slo_ms), y=8, text=f"SLO {summary.slo_ms:g} ms", showarrow=False, xanchor="right", xshift=-6
     )
-    figure.update_xaxes(type="log", range=[np.log10(low * 0.9), np.log10(high * 1.3)])
+    figure.update_xaxes(type="log", dtick="D2", range=[np.log10(low * 0.9), np.log10(high * 1.3)])
     figure.update_yaxes(range=[0, 101])
     figure.update_layout(hovermode="closest")
     return figure
@@ -83,8 +83,9 @@ def _over_time(records: Records, answered: Records, summary: Summary) -> Any:
     figure = _figure("Load and queue over time", "time (s)", "requests per second")
     if len(records) == 0 or summary.duration_s <= 0:
         return _empty(figure, "nothing was sent")
-    width_s = max(summary.duration_s / _BINS, 0.1)
-    edges = np.arange(0, summary.duration_s + width_s, width_s)
+    bins = int(np.clip(summary.duration_s / _SHORTEST_BIN_S, 1, _BINS))
+    edges = np.linspace(0, summary.duration_s, bins + 1)
+    width_s = summary.duration_s / bins
     middle = np.round((edges[:-1] + edges[1:]) / 2, 3)
     for name, column, part, color in (
         ("arrivals", "scheduled_us", records, BLUE),
@@ -92,20 +93,27 @@ def _over_time(records: Records, answered: Records, summary: Summary) -> Any:
     ):
         rate = np.histogram(part[column] / 1e6, edges)[0] / width_s
         figure.add_scatter(x=middle, y=np.round(rate, 2), name=name, mode="lines", line={"color": color})
-    queue = _in_flight(records, edges[1:] * 1e6)
+    moments = (edges[:-1, None] + np.arange(1, 11) / 10 * width_s) * 1e6
+    queue = _in_flight(records, moments).max(axis=1)
     figure.add_scatter(
-        x=np.round(edges[1:], 3), y=queue, name="waiting or running", mode="lines", yaxis="y2", line={"color": ORANGE}
+        x=middle, y=queue, name="most in the system at once", mode="lines", yaxis="y2", line={"color": ORANGE}
     )
     figure.update_layout(
         yaxis={"rangemode": "tozero"},
-        yaxis2={"title": {"text": "requests in the system"}, "overlaying": "y", "side": "right", "rangemode": "tozero",
-                "showgrid": False},
-    )  # fmt: skip
+        yaxis2={
+            "title": {"text": "requests waiting or running"},
+            "overlaying": "y",
+            "side": "right",
+            "rangemode": "tozero",
+            "showgrid": False,
+            "tickmode": "auto",
+        },
+    )
     return figure
 
 
 def _in_flight(records: Records, at_us: NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many requests had been scheduled but not finished at each instant, int64[instants]."""
+    """How many requests had been scheduled but not finished at each instant; the shape of `at_us`."""
     came = np.searchsorted(np.sort(records["scheduled_us"]), at_us, side="right")
     went = np.searchsorted(np.sort(records["done_us"]), at_us, side="right")
     return np.asarray(came - went, np.int64)
@@ -126,12 +134,14 @@ def _levels(summary: Summary) -> Any:
 
 
 def _padding(answered: Records, summary: Summary) -> Any:
-    figure = _figure("Tokens computed, by request length", "length of the requests (tokens)", "tokens (thousands)")
+    figure = _figure(
+        "Padding saved: tokens computed, by request length", "length of the requests (tokens)", "tokens (thousands)"
+    )
     if summary.padding is None:
         return _empty(figure, "nothing was answered")
     longest = summary.padding.longest
     step = max(longest // 16, 1)
-    edges = np.arange(0, longest + step, step)
+    edges = np.arange(0, int(answered["length"].max()) + step, step)
     names = [f"{a + 1}-{b}" for a, b in itertools.pairwise(edges)]
     where = np.clip((answered["length"] - 1) // step, 0, len(names) - 1)
     tokens = np.bincount(where, answered["length"], len(names)) / 1000

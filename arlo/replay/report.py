@@ -29,7 +29,8 @@ p.what { margin: 0 0 20px; color: #5a6575; }
 .card { padding: 12px 16px; }
 .card b { display: block; font-size: 22px; font-weight: 600; }
 .card span { color: #5a6575; font-size: 13px; }
-.box { padding: 6px; overflow-x: auto; }
+.box { padding: 6px; overflow-x: auto; min-width: 0; }
+.plots .box { overflow: hidden; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(540px, 100%), 1fr));
   gap: 14px; margin-top: 14px; }
 table { border-collapse: collapse; width: 100%; }
@@ -56,7 +57,7 @@ def render(result: ReplayResult) -> str:
         offline = importlib.import_module("plotly.offline")
     except ImportError:
         raise EnvironmentProblem("the HTML report needs plotly: pip install 'arlo-serve[bench]'") from None
-    config = {"displaylogo": False, "responsive": True, "plotlyServerURL": ""}
+    config = {"displayModeBar": False, "responsive": True}
     plots = [figure.to_html(full_html=False, include_plotlyjs=False, config=config) for figure in figures(result)]
     title = f"Replay: {result.header['model']} at {result.header['target']}"
     return "".join(
@@ -77,6 +78,8 @@ def render(result: ReplayResult) -> str:
             _errors(result),
             "<h2>How it was measured</h2>",
             _table(_how(result)),
+            # The first plot measures its box before the second one takes half of the row.
+            '<script>addEventListener("load", () => dispatchEvent(new Event("resize")))</script>',
             "</main></body></html>\n",
         ]
     )

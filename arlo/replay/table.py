@@ -21,16 +21,14 @@ def rows_of(summary: Summary) -> list[tuple[str, str]]:
     ]
     if s.latency is not None:
         at = s.latency
-        values = (
-            f"mean {at.mean_ms:.2f}  p50 {at.p50_ms:.2f}  p98 {at.p98_ms:.2f}  p99 {at.p99_ms:.2f}  max {at.max_ms:.2f}"
-        )
-        rows.append(("latency (ms)", values))
+        values = (("mean", at.mean_ms), ("p50", at.p50_ms), ("p98", at.p98_ms), ("p99", at.p99_ms), ("max", at.max_ms))
+        rows.append(("latency (ms)", ", ".join(f"{name} {ms:.2f}" for name, ms in values)))
     rows.append((f"SLO {s.slo_ms:g} ms", f"{s.slo_attainment:.2%} of all arrivals on time"))
     rows.append(("goodput", f"{s.goodput_rps:.1f} on-time answers per second"))
     if s.server.queue_ms is not None and s.server.execute_ms is not None:
-        split = f"mean queue {s.server.queue_ms:.2f}  execution {s.server.execute_ms:.2f}"
+        split = f"mean queue {s.server.queue_ms:.2f}, execution {s.server.execute_ms:.2f}"
         rows.append(
-            ("server (ms)", split + (f"  total {s.server.total_ms:.2f}" if s.server.total_ms is not None else ""))
+            ("server (ms)", split + (f", total {s.server.total_ms:.2f}" if s.server.total_ms is not None else ""))
         )
     for level in s.levels:
         name = f"level {level.level}" + (f" (max {level.max_length})" if level.max_length is not None else "")
