@@ -1,4 +1,9 @@
-"""Triton's administration calls: live, repository index, load, unload. Behaviour: docs/architecture.md, "Workers"."""
+"""Triton's administration calls: live, repository index, load, unload.
+
+Triton's own behaviour, with explicit model control: a load blocks until the runtime is ready or has failed; an unload
+returns at once, and the runtime's memory is free only when the index says so; a later operation wins over an
+unfinished one.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +54,18 @@ class TritonAdmin:
             return False
         return bool(answer.live)
 
-    async def index(self, *, timeout_s: float = 2.0) -> dict[str, tuple[str, str]]:
-        """Runtime -> (state, reason) for every model in the repository; state is "" for one never loaded."""
-        request = service_pb2.RepositoryIndexRequest()
+    async def index(self, *, ready_only: bool = False, timeout_s: float = 2.0) -> dict[str, tuple[str, str]]:
+        """Runtime -> (state, reason); state is "" for one never loaded.
+
+        Of every model in the repository, for which Triton reads the folder; with `ready_only` of the ready ones.
+        """
+        request = service_pb2.RepositoryIndexRequest(ready=ready_only)
         answer = await self._call(self._stub.RepositoryIndex, request, timeout_s, "list its runtimes")
         return {model.name: (model.state, model.reason) for model in answer.models}
 
     async def ready_runtimes(self, *, timeout_s: float = 2.0) -> tuple[str, ...]:
         """The runtimes that answer requests now, sorted."""
-        index = await self.index(timeout_s=timeout_s)
+        index = await self.index(ready_only=True, timeout_s=timeout_s)
         return tuple(sorted(name for name, (state, _) in index.items() if state == READY))
 
     async def load(self, runtime: str, *, timeout_s: float) -> None:

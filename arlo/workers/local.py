@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from arlo.errors import ConfigError, WorkerError
@@ -19,8 +19,11 @@ class LocalPool:
     same over restarts. A worker whose process ends is restarted with back-off and its runtimes are loaded again. All
     processes end with this one, however it ends. Use it from one event loop, also as `async with LocalPool(...)`.
 
-    `threads` is each worker's share of the cores (default: an even share). `admin_key`, when given, is wanted by the
-    workers on administration calls. `extra` are further arguments for tritonserver.
+    `threads` is each worker's share of the cores (default: an even share). `gpus` are CUDA device ids, given to the
+    workers in turn; one worker per GPU, because loading on one disturbs the others of the same server. `admin_key`,
+    when given, is wanted by the workers on administration calls (other users of this machine can read it in the
+    process list). `hang_timeout_s`: a server that answers no health check for so long is killed and restarted.
+    `extra` are further arguments for tritonserver.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class LocalPool:
         workers: int,
         run_dir: Path,
         threads: int | None = None,
+        gpus: Sequence[str] = (),
         address: str = "127.0.0.1",
         metrics: bool = True,
         admin_key: str | None = None,
@@ -46,6 +50,7 @@ class LocalPool:
             raise ConfigError(f"model repository {repository} is not a folder: build it with `arlo compile`")
         self._count = workers
         self._run_dir = run_dir
+        self._gpus = tuple(gpus)
         self._server = server
         self._threads = threads or max(1, core_count() // workers)
         self._make_settings: Callable[[TritonServer], LocalSettings] = lambda found: LocalSettings(
@@ -79,7 +84,8 @@ class LocalPool:
         self._run_dir.mkdir(parents=True, exist_ok=True)
         for index in range(self._count):
             worker_id = f"w{index}"
-            self._workers[worker_id] = LocalWorker(worker_id, settings, self._run_dir / f"{worker_id}.log")
+            gpu = self._gpus[index % len(self._gpus)] if self._gpus else None
+            self._workers[worker_id] = LocalWorker(worker_id, settings, self._run_dir / f"{worker_id}.log", gpu=gpu)
         try:
             async with asyncio.TaskGroup() as group:
                 for worker in self._workers.values():

@@ -52,7 +52,10 @@ class LocalWorker:
     attempt) -> starting ...; stopped at the end. The endpoint never changes.
     """
 
-    def __init__(self, worker_id: str, settings: LocalSettings, log: Path) -> None:
+    def __init__(self, worker_id: str, settings: LocalSettings, log: Path, *, gpu: str | None = None) -> None:
+        self._environment = dict(settings.environment)
+        if gpu is not None:
+            self._environment["CUDA_VISIBLE_DEVICES"] = gpu
         self.id = worker_id
         self.log = log
         self.state: WorkerState = "stopped"
@@ -162,12 +165,15 @@ class LocalWorker:
         )
         command = command_line(settings.server, settings.backends, options)
         with self.log.open("a") as log:
-            log.write(f"== worker {self.id}, restarts {self.restarts}: {shlex.join(command)}\n")
+            shown = shlex.join(command)
+            if settings.admin_key:
+                shown = shown.replace(settings.admin_key, "...")
+            log.write(f"== worker {self.id}, restarts {self.restarts}: {shown}\n")
             self._log_start = log.tell()
         try:
             self._process = GuardedProcess.start(
                 command,
-                env=settings.environment,
+                env=self._environment,
                 log=self.log,
                 grace_s=settings.exit_timeout_s + 2.0,
                 orphan_grace_s=settings.orphan_grace_s,

@@ -18,6 +18,7 @@ class GuardedProcess:
     """One program under a guard of its own, in a session of its own (Ctrl-C does not reach it).
 
     The guard ends the program when this process dies, SIGKILL included, and kills what the program leaves behind.
+    (A child that we fork without exec would hold the lifeline too, and keep the program alive until it ends.)
     Make it with `start`; then `wait`, `terminate`, `kill` or `stop`. Used from one event loop.
     """
 

@@ -134,6 +134,7 @@ void RemoveSharedMemory(const std::string& prefix) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (const int each : {SIGHUP, SIGINT, SIGPIPE}) signal(each, SIG_DFL);  // what is ignored stays so over exec
   const int null = open("/dev/null", O_RDONLY);
   if (null >= 0) dup2(null, STDIN_FILENO);
   execvp(program[0], program);

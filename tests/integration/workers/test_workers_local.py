@@ -224,6 +224,8 @@ async def test_an_admin_key_keeps_others_from_loading(repository: Path, tmp_path
         await caller.infer(worker.endpoint, "fast_len32", IDS)
         with pytest.raises(Exception, match="restricted"):
             await caller.client(worker.endpoint).unload_model("fast_len32")
+        assert worker.log is not None
+        assert "secret" not in Path(worker.log).read_text()
 
 
 async def test_all_is_gone_when_the_parent_is_killed(

@@ -28,7 +28,8 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def execute(self, requests):
         facts = {"pid": os.getpid(), "prefix": sys.prefix, "version": sys.version_info[:2], "numpy": np.__file__,
-                 "client": tritonclient.__file__, "threads": os.environ["ARLO_THREADS"]}
+                 "client": tritonclient.__file__, "threads": os.environ["ARLO_THREADS"],
+                 "gpu": os.environ["CUDA_VISIBLE_DEVICES"]}
         answer = np.array([[json.dumps(facts).encode()]], dtype=np.object_)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("facts", answer)]) for _ in requests]
 """
@@ -49,7 +50,7 @@ async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalP
     (repository / "facts" / "1" / "model.py").write_text(MODEL)
     (repository / "facts" / "config.pbtxt").write_text(CONFIG)
     run_dir = tmp_path_factory.mktemp("run")
-    async with LocalPool(repository, workers=1, run_dir=run_dir, threads=3, metrics=False) as pool:
+    async with LocalPool(repository, workers=1, run_dir=run_dir, threads=3, gpus=["5", "6"], metrics=False) as pool:
         await pool.load("w0", "facts")
         yield pool
     assert shared_memory() == []
@@ -74,6 +75,7 @@ async def test_the_model_sees_this_environment(pool: LocalPool, caller: Any) -> 
     for name in ("numpy", "client"):
         assert facts[name].startswith(sys.prefix)
     assert facts["threads"] == "3"
+    assert facts["gpu"] == "5"
     assert shared_memory() != []
 
 
