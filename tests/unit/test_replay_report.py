@@ -128,7 +128,7 @@ def test_the_report_says_what_was_measured_and_where(tmp_path: Path) -> None:
         "Latency of all answered requests",
         "Load and queue over time",
         "Requests per level",
-        "Tokens computed",
+        "Padding saved",
     ):
         assert title in plots
     for unit in ("latency (ms)", "time (s)", "requests per second", "tokens (thousands)"):
