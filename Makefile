@@ -41,15 +41,13 @@ $(VENV)/.venv.stamp: tools/venv.sh tools/system_packages.sh
 	@touch $@
 
 # The install is editable: Python changes are live; C++ changes and new Python files need the rule after this one.
-$(VENV)/.packages.stamp: $(VENV)/.venv.stamp pyproject.toml constraints.txt
-	$(PY) -m pip install --no-compile -c constraints.txt $$($(PY) tools/build_requires.py)
-	$(PY) -m pip install --no-compile --no-build-isolation -c constraints.txt -e '.[dev]'
+$(VENV)/.packages.stamp: $(VENV)/.venv.stamp pyproject.toml constraints.txt | $(VENV)/.files.list
+	tools/install.sh $(VENV)
 	@touch $@ $(VENV)/.native.stamp
 
 $(VENV)/.native.stamp: $(VENV)/.packages.stamp $(VENV)/.files.list $(NATIVE_SOURCES)
 	@if [ ! -e $@ ] || [ -n "$$(find $^ -newer $@ -print -quit)" ]; then \
-	  echo "== Arlo itself: build what changed, install"; \
-	  $(PY) -m pip install --quiet --no-deps --no-build-isolation -e . && touch $@; fi
+	  tools/install.sh $(VENV) --native && touch $@; fi
 
 # Changes only when a Python or template file appears or goes: the editable install maps files one by one.
 $(VENV)/.files.list: FORCE | $(VENV)/.venv.stamp

@@ -35,9 +35,9 @@ add_custom_command(OUTPUT ${ARLO_GEN}/${kserve_stem}.grpc.pb.cc ${ARLO_GEN}/${ks
     --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN} ${kserve_service}
   DEPENDS ${KSERVE_FDS} VERBATIM)
 
-# One stable include name whatever the package calls its file.
-file(WRITE ${ARLO_GEN}/kserve.h "#pragma once\n#include \"${kserve_stem}.pb.h\"\n")
-file(WRITE ${ARLO_GEN}/kserve_grpc.h "#pragma once\n#include \"${kserve_stem}.grpc.pb.h\"\n")
+# One stable include name whatever the package calls its file. Written only when it changes, so that nothing is rebuilt.
+file(CONFIGURE OUTPUT ${ARLO_GEN}/kserve.h CONTENT "#pragma once\n#include \"${kserve_stem}.pb.h\"\n")
+file(CONFIGURE OUTPUT ${ARLO_GEN}/kserve_grpc.h CONTENT "#pragma once\n#include \"${kserve_stem}.grpc.pb.h\"\n")
 
 set(PROTO_DIR ${CMAKE_CURRENT_SOURCE_DIR}/proto)
 set(ARLO_FDS ${ARLO_GEN}/arlo.binpb)

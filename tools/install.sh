@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs into the virtual environment: the pinned packages and Arlo itself, editable. usage: tools/install.sh VENV [--native]
+# --native: Arlo only (C++ that changed is built, new Python files are found).
+# The C++ build takes as long as the packages, so the two run side by side the first time. Its log: build/install.log.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=$1/bin/python
+pip=("$python" -m pip --disable-pip-version-check)
+log=build/install.log
+mkdir -p build
+
+# Bytecode is left to the first import: compiling all of it takes longer than the rest of the installation. What pip is
+# busy with is shown, its remarks on each of a hundred packages are not.
+install() {
+  "${pip[@]}" install --no-compile --no-build-isolation --progress-bar off -c constraints.txt "$@" \
+    > >(grep --line-buffered -E '^(  Downloading|  Using cached|Installing|Successfully)' | cut -c1-110 | sed -u 's/^ */   /') \
+    2> >(grep --line-buffered -v '^WARNING: Location .* is ignored' >&2)
+}
+
+# Runs pip on this folder: ninja's progress is shown, everything goes to the log, which is shown when it fails.
+build() {
+  : >"$log"
+  tail --follow=name --retry --lines=+1 "$log" 2>/dev/null \
+    > >(grep --line-buffered -oE '\[[0-9]+/[0-9]+\] [A-Z][a-z]+ing .*' | sed -u -E 's/^/   /; s#(.{110}).*#\1#') &
+  local showing=$! status=0
+  "${pip[@]}" "$@" --verbose --no-deps --no-build-isolation >"$log" 2>&1 || status=$?
+  kill $showing 2>/dev/null || true
+  if [ $status -ne 0 ]; then
+    cat "$log" >&2
+    echo "The build of Arlo failed: see above, or $log" >&2
+  fi
+  return $status
+}
+
+if [ "${2:-}" != --native ]; then
+  echo "== What the build needs"
+  install $("$python" tools/requirements.py build)
+  echo "== Packages, and the C++ parts beside them (their log: $log)"
+  build wheel --wheel-dir build/wheel . &
+  building=$!
+  trap 'kill $building 2>/dev/null || true' EXIT
+  install $("$python" tools/requirements.py dev)
+  wait $building
+  trap - EXIT
+fi
+echo "== Arlo itself"
+build install --no-compile --editable .
