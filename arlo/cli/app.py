@@ -79,6 +79,8 @@ def build_parsers(only: str | None = None) -> Parsers:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code (see EXIT_CODES)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # gRPC's own remarks on connections that come and go would stand among our log lines.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         return _run(arguments)
     except KeyboardInterrupt:

@@ -36,7 +36,7 @@ EPILOG = """examples:
   arlo demo --json | jq .summary.latency"""
 
 LONGEST = 512  # tokens, of the model
-MAX_COMPARED = 1000  # texts computed again with transformers
+MAX_COMPARED = 400  # texts computed again with transformers
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     from arlo.cli.build import build
     from arlo.control import events
 
-    console = Console(stderr=args.json, highlight=False)
+    console = Console(stderr=args.json, highlight=False, soft_wrap=True)
     config = for_demo(configuration.load(args.config or demo_config()), args.out)
     events.configure(level=events.WARNING)
     console.print(f"[bold]compile[/]  {config.model.source and config.model.source.name} -> {config.model.repository}")

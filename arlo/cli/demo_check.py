@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +35,10 @@ class DirectModel:
     """
 
     def __init__(self, folder: Path) -> None:
+        import torch
         import transformers
 
+        torch.set_num_threads(1)
         transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         self._tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         self._model = transformers.AutoModel.from_pretrained(str(folder), local_files_only=True).eval()
@@ -57,10 +61,19 @@ def compare(
     served: Sequence[tuple[Any, NDArray[Any]]], model: DirectModel, step: Callable[[], None] = lambda: None
 ) -> Difference:
     """`served`: (text or ids, embedding) pairs; `step` is called after each."""
+
+    def difference(pair: tuple[Any, NDArray[Any]]) -> float:
+        row, embedding = pair
+        found = float(np.max(np.abs(embedding - model.embed(row))))
+        return found if np.isfinite(found) else np.inf  # NaN must not pass as "no difference"
+
+    # One text per core, each on one thread: threads that wait for each other crawl where other programs run too.
+    pool = concurrent.futures.ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)))
     largest = 0.0
-    for row, embedding in served:
-        # NaN must not pass as "no difference".
-        difference = float(np.max(np.abs(embedding - model.embed(row))))
-        largest = max(largest, difference if np.isfinite(difference) else np.inf)
-        step()
+    try:
+        for found in pool.map(difference, served):
+            largest = max(largest, found)
+            step()
+    finally:
+        pool.shutdown(cancel_futures=True)
     return Difference(texts=len(served), largest=largest)

@@ -124,13 +124,13 @@ def screen(deployment: Any, stats: Any, address: str) -> Any:
     uptime_s = max(0.0, (stats.at_ms - stats.started_at_ms) / 1000)
     head = Text.assemble(
         (state, f"bold {colour}"),
-        f"  model {deployment.model.name or '-'}  deployment {deployment.version}  policy {stats.policy}  "
+        f"  model {deployment.model.name or '-'}  deployment {deployment.version}  policy {stats.policy}\n"
         f"slo {deployment.model.slo_ms} ms  up {uptime_s:.0f} s  admin {address}",
     )
     outcomes = stats.outcomes
     counts = Text(
         f"on_time {outcomes.on_time}  late {outcomes.late}  rejected {outcomes.rejected}  expired {outcomes.expired}  "
-        f"cancelled {outcomes.cancelled}  failed {outcomes.failed}  |  waiting {stats.queued} (parked {stats.parked})  "
+        f"cancelled {outcomes.cancelled}  failed {outcomes.failed}\nwaiting {stats.queued} (parked {stats.parked})  "
         f"in flight {stats.in_flight}  retries {stats.retries}  ejections {stats.ejections}"
     )
     padding = 1 - stats.tokens / stats.computed_tokens if stats.computed_tokens else 0.0
@@ -156,15 +156,12 @@ def screen(deployment: Any, stats: Any, address: str) -> Any:
             *(str(n) for n in (level.max_length, level.instances, level.ideal, level.dispatched, level.demoted))
         )
     instances = Table(box=None, title="instances", title_justify="left", pad_edge=False)
-    for column in ("instance", "worker", "runtime", "state", "in flight", "queued", "started", "failed", "busy"):
-        instances.add_column(
-            column, justify="left" if column in ("instance", "worker", "runtime", "state") else "right"
-        )
+    for column in ("worker", "runtime", "state", "in flight", "queued", "started", "failed", "busy"):
+        instances.add_column(column, justify="left" if column in ("worker", "runtime", "state") else "right")
     for item in stats.instances:
         word = to_dict(item)["state"]
         busy = item.busy_us / 1e6 / uptime_s if uptime_s else 0.0
         instances.add_row(
-            item.id,
             item.worker,
             item.runtime,
             Text(word, style="green" if word == "active" else "yellow" if word != "ejected" else "red"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
 import tomllib
 import types
@@ -88,7 +89,7 @@ def _convert(value: Any, annotation: Any, base: Path, section: str, key: str) ->
     if annotation is Path and isinstance(value, str):
         if not value:
             raise FieldError(section, key, "must be a path, not an empty string: leave it out instead")
-        return base / Path(value).expanduser()
+        return Path(os.path.normpath(base / Path(value).expanduser()))
     if get_origin(annotation) is tuple and isinstance(value, list):
         return tuple(value)
     if get_origin(annotation) is dict and isinstance(value, dict):

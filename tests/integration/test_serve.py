@@ -1,0 +1,374 @@
+"""`arlo serve` end to end: real Triton workers (emulated engine), the real gateway, signals, crashes, bad input."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arlo.client import AsyncClient
+from arlo.client.errors import ClientError
+from arlo.clock import monotonic_s
+from arlo.control.admin import AdminClient
+from arlo.errors import GatewayError
+from arlo.workers.emulated import write_emulated_repository
+
+pytestmark = pytest.mark.integration
+
+MARK = "ARLO_TEST_MARK"
+LENGTHS = (16, 64)
+
+CONFIG = """\
+[model]
+repository = "repository"
+slo_ms = 500
+[deployment]
+allocation = {{16 = 2, 64 = 1}}
+[gateway]
+grpc_address = "127.0.0.1:{port}"
+http_address = "127.0.0.1:0"
+admin_address = "127.0.0.1:0"
+drain_timeout_ms = 5000
+[health]
+interval_ms = 200
+retry_interval_ms = 100
+"""
+
+
+@dataclasses.dataclass
+class Serving:
+    """A running `arlo serve`: its process, what it printed when ready, its log so far."""
+
+    process: asyncio.subprocess.Process
+    mark: str
+    log: Path
+    ready: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    async def wait_ready(self) -> None:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(60):
+            line = await self.process.stdout.readline()
+        assert line, f"it ended before it was ready: {self.log.read_text()}"
+        self.ready = json.loads(line)
+
+    async def wait(self, *, timeout_s: float = 30) -> int:
+        async with asyncio.timeout(timeout_s):
+            return await self.process.wait()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
+        return [line for line in lines if line.get("event") == name]
+
+
+def marked(mark: str) -> dict[int, str]:
+    """pid -> command of every process that was started with this mark in its environment, and is not a zombie."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
+
+
+async def until(condition: Callable[[], Any], what: str, *, timeout_s: float = 20) -> None:
+    """Wait for something that has no event of its own, in small steps."""
+    deadline_s = monotonic_s() + timeout_s
+    while not condition():
+        assert monotonic_s() < deadline_s, f"not within {timeout_s:g} s: {what}"
+        await asyncio.sleep(0.02)
+
+
+async def nothing_left(mark: str) -> None:
+    await until(lambda: not marked(mark), f"processes left: {marked(mark)}")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_emulated_repository(tmp_path / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(5, 20))
+    (tmp_path / "serve.toml").write_text(CONFIG.format(port=0))
+    return tmp_path
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, *, ready: bool = True, extra: tuple[str, ...] = ()) -> AsyncIterator[Serving]:
+    """`arlo serve` on folder/serve.toml; whatever is left of it after the block is killed."""
+    mark = uuid.uuid4().hex
+    log = folder / f"{mark}.log"
+    with log.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "arlo.cli", "serve", str(folder / "serve.toml"), "--json", "--log-json", *extra),
+            env={**os.environ, MARK: mark},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+        )
+    one = Serving(process, mark, log)
+    try:
+        if ready:
+            await one.wait_ready()
+        yield one
+    finally:
+        for pid in marked(mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await process.wait()
+
+
+def client_of(one: Serving, **options: Any) -> AsyncClient:
+    return AsyncClient(one.ready["grpc"], model="emu", **options)
+
+
+async def answer(client: AsyncClient, length: int) -> None:
+    """One request, its answer checked: the emulated engine sums the ids."""
+    ids = np.arange(1, length + 1)
+    assert (await client.infer(ids))["embedding"].tolist() == [float(ids.sum())] * 4
+
+
+class Load:
+    """Requests of mixed lengths, `concurrency` at a time, until `stop`; every answer is checked."""
+
+    def __init__(self, client: AsyncClient, concurrency: int = 4) -> None:
+        self.answered = 0
+        self.errors: list[ClientError] = []
+        self._stopped = False
+        self._client = client
+        self._tasks = [asyncio.create_task(self._run(index)) for index in range(concurrency)]
+
+    async def _run(self, index: int) -> None:
+        length = 1 + index
+        while not self._stopped:
+            try:
+                await answer(self._client, length)
+                self.answered += 1
+            except ClientError as error:
+                self.errors.append(error)
+            length = 1 + (length + 7) % LENGTHS[-1]
+
+    async def more(self, count: int) -> None:
+        goal = self.answered + count
+        await until(lambda: self.answered >= goal, f"{count} more answers; errors: {self.errors[:3]}")
+
+    async def stop(self) -> None:
+        self._stopped = True
+        await asyncio.gather(*self._tasks)
+
+
+def status(one: Serving) -> dict[str, Any]:
+    command = [sys.executable, "-m", "arlo.cli", "status", "--admin", one.ready["admin"], "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_serves_and_stops_in_order(folder: Path, number: signal.Signals) -> None:
+    async with serving(folder) as one:
+        assert one.ready["model"] == "emu"
+        async with client_of(one) as client:
+            for length in (1, 16, 17, 64):
+                await answer(client, length)
+            found = await asyncio.to_thread(status, one)
+        assert found["health"] == "ready"
+        assert found["deployment"]["version"] == 1
+        assert [i["runtime"] for i in found["deployment"]["instances"]] == ["emu_len16", "emu_len16", "emu_len64"]
+        assert found["stats"]["outcomes"]["on_time"] == 4
+        assert len([c for c in marked(one.mark).values() if c.split()[0].endswith("tritonserver")]) == 3
+        one.process.send_signal(number)
+        assert await one.wait() == 0
+        await nothing_left(one.mark)
+        names = [json.loads(line)["event"] for line in one.log.read_text().splitlines()]
+        assert names.index("gateway_stopped") < names.index("workers_stopped")
+        assert one.events("gateway_stopped")[0]["code"] == 0
+
+
+async def test_requests_in_flight_are_answered_before_the_end(folder: Path) -> None:
+    write_emulated_repository(folder / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(1000, 1000))
+    async with serving(folder) as one, client_of(one, retries=0) as client:
+        await client.model_info()
+        request = asyncio.create_task(answer(client, 10))
+        async with AdminClient(one.ready["admin"]) as admin:
+            async for stats in admin.watch_stats(interval_ms=100):
+                if stats.in_flight:
+                    break
+        one.process.send_signal(signal.SIGINT)
+        await request
+        assert await one.wait() == 0
+        await nothing_left(one.mark)
+
+
+async def test_ctrl_c_while_starting(folder: Path) -> None:
+    async with serving(folder, ready=False) as one:
+        await until(lambda: any("tritonserver" in c for c in marked(one.mark).values()), "a worker process")
+        one.process.send_signal(signal.SIGINT)
+        assert await one.wait() == 0
+        await nothing_left(one.mark)
+
+
+async def test_second_ctrl_c_forces(folder: Path) -> None:
+    write_emulated_repository(folder / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(4000, 4000))
+    async with serving(folder) as one, client_of(one, retries=0) as client:
+        await client.model_info()
+        request = asyncio.create_task(answer(client, 10))
+        async with AdminClient(one.ready["admin"]) as admin:
+            async for stats in admin.watch_stats(interval_ms=100):
+                if stats.in_flight:
+                    break
+        one.process.send_signal(signal.SIGINT)
+        await until(lambda: one.events("stopping"), "the first one was seen")
+        one.process.send_signal(signal.SIGINT)
+        assert await one.wait(timeout_s=5) == 128 + signal.SIGINT
+        await nothing_left(one.mark)
+        with pytest.raises(ClientError):
+            await request
+
+
+async def test_sigkill_leaves_nothing(folder: Path) -> None:
+    async with serving(folder) as one:
+        assert len(marked(one.mark)) > 4
+        one.process.kill()
+        await one.wait()
+        await nothing_left(one.mark)
+
+
+async def test_a_worker_killed_under_load_comes_back_and_no_request_fails(folder: Path) -> None:
+    async with serving(folder) as one, client_of(one, retries=0) as client:
+        load = Load(client)
+        await load.more(50)
+        victims = {pid: c for pid, c in marked(one.mark).items() if c.split()[0].endswith("tritonserver")}
+        for victim in list(victims)[:2]:
+            os.kill(victim, signal.SIGKILL)
+            await load.more(100)
+        await until(lambda: len(one.events("worker_restarted")) >= 2, "both restarted")
+
+        async with AdminClient(one.ready["admin"]) as admin, asyncio.timeout(30):
+            active = 2  # STATE_ACTIVE
+            async for stats in admin.watch_stats(interval_ms=100):
+                if [instance.state for instance in stats.instances] == [active] * 3:
+                    break
+        await load.more(100)
+        await load.stop()
+        assert load.errors == []
+        found = await asyncio.to_thread(status, one)
+        assert found["stats"]["outcomes"]["failed"] == 0
+        assert found["health"] == "ready"
+        one.process.send_signal(signal.SIGINT)
+        assert await one.wait() == 0
+        await nothing_left(one.mark)
+
+
+async def test_a_gateway_killed_comes_back_where_it_was_with_the_same_deployment(folder: Path) -> None:
+    async with serving(folder) as one, client_of(one) as client, AdminClient(one.ready["admin"]) as admin:
+        await answer(client, 5)
+        before = await admin.get_deployment()
+        os.kill(one.ready["gateway_pid"], signal.SIGKILL)
+        await until(lambda: one.events("gateway_restarted"), "restarted")
+
+        async def again() -> Any:
+            with contextlib.suppress(GatewayError):
+                deployment = await admin.get_deployment()
+                return deployment if deployment.version else None
+            return None
+
+        async with asyncio.timeout(20):
+            while (after := await again()) is None:
+                await asyncio.sleep(0.02)
+        assert after == before
+        for length in (5, 60):
+            await answer(client, length)
+        restarted = one.events("gateway_restarted")[0]
+        assert (restarted["grpc"], restarted["http"]) == (one.ready["grpc"], one.ready["http"])
+        one.process.send_signal(signal.SIGINT)
+        assert await one.wait() == 0
+        await nothing_left(one.mark)
+
+
+async def test_a_gateway_of_its_own_outlives_the_control_process(folder: Path) -> None:
+    ready_file = folder / "ready.json"
+    mark = uuid.uuid4().hex
+    gateway = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "arlo.cli", "gateway", str(folder / "serve.toml"), "--ready-file", str(ready_file)),
+        env={**os.environ, MARK: mark},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        await until(ready_file.exists, "the gateway's ready file")
+        addresses = json.loads(ready_file.read_text())
+        text = (folder / "serve.toml").read_text()
+        for key in ("grpc", "http", "admin"):
+            text = text.replace(f'{key}_address = "127.0.0.1:0"', f'{key}_address = "{addresses[key]}"')
+        (folder / "serve.toml").write_text(text.replace("[gateway]\n", "[gateway]\nmanaged = false\n"))
+        for run in (1, 2):
+            async with serving(folder) as one:
+                assert one.ready["grpc"] == addresses["grpc"]
+                assert one.ready["gateway_pid"] is None
+                async with client_of(one) as client:
+                    await answer(client, 20)
+                    assert (await asyncio.to_thread(status, one))["deployment"]["version"] == run
+                one.process.send_signal(signal.SIGINT)
+                assert await one.wait() == 0
+                await nothing_left(one.mark)
+            assert gateway.returncode is None
+    finally:
+        gateway.terminate()
+        assert await gateway.wait() == 0
+    await nothing_left(mark)
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+async def failed_start(folder: Path, code: int) -> str:
+    """Run `arlo serve`, which must fail with `code` and leave nothing; returns its message."""
+    async with serving(folder, ready=False) as one:
+        assert await one.wait(timeout_s=60) == code, one.log.read_text()
+        await nothing_left(one.mark)
+        message = one.log.read_text()
+        assert "Traceback" not in message
+        return message[message.index("arlo: error:") :]
+
+
+async def test_port_taken(folder: Path, taken_port: int) -> None:
+    (folder / "serve.toml").write_text(CONFIG.format(port=taken_port))
+    message = await failed_start(folder, 6)
+    assert str(taken_port) in message
+
+
+async def test_length_that_was_not_compiled(folder: Path) -> None:
+    (folder / "serve.toml").write_text(CONFIG.format(port=0).replace("{16 = 2, ", "{32 = 2, "))
+    assert "has static runtimes for: 16, 64" in await failed_start(folder, 2)
+
+
+async def test_no_repository(folder: Path) -> None:
+    (folder / "serve.toml").write_text(CONFIG.format(port=0).replace('"repository"', '"elsewhere"'))
+    assert "build the repository with `arlo compile`" in await failed_start(folder, 2)
+
+
+async def test_runtime_that_does_not_load(folder: Path) -> None:
+    write_emulated_repository(
+        folder / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(1, 1), fail_load="no such device"
+    )
+    assert "no such device" in await failed_start(folder, 5)
+
+
+async def test_no_triton(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_SERVER", "/nowhere/tritonserver")
+    assert "TRITON_SERVER=/nowhere/tritonserver is not a program" in await failed_start(folder, 3)
