@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,8 @@ from arlo.client.result import Result
 from arlo.client.retry import Attempts, backoff_s
 from arlo.client.rows import Row, RowReader
 
-CODE_PARAMETER = "grpc_status"  # of a failed request's answer: the gRPC status name, where the server tells it
+# A stream has no status per answer; the Arlo gateway puts its name before the message.
+_STATUS = re.compile(r"\[([A-Z_]+)\] (.*)", re.DOTALL)
 
 
 @dataclasses.dataclass(slots=True)
@@ -99,8 +101,8 @@ class Window:
             return None
         try:
             if response.error_message:
-                code = inner.parameters[CODE_PARAMETER].string_param if CODE_PARAMETER in inner.parameters else ""
-                raise from_status(code or "UNKNOWN", response.error_message)
+                found = _STATUS.fullmatch(response.error_message)
+                raise from_status(*(found.groups() if found else ("UNKNOWN", response.error_message)))
             return self._codec.decode(
                 inner,
                 (entry.length,),

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
-from arlo.client._window import CODE_PARAMETER
 from arlo.client.codec import datatype_of, from_raw, to_raw
 from arlo.client.errors import (
     ClientError,
@@ -61,10 +60,19 @@ def _default_info(name: str, outputs: tuple[TensorInfo, ...]) -> ModelInfo:
     )
 
 
+def _to_every_row(array: NDArray[Any], request: MockRequest) -> NDArray[Any]:
+    if array.ndim > 1:
+        width = next(iter(request.inputs.values())).shape[1]
+        fill = [(0, max(0, width - len(array)))] + [(0, 0)] * (array.ndim - 1)
+        array = np.pad(array[:width], fill)
+    return np.broadcast_to(array, (request.rows, *array.shape))
+
+
 class MockTransport:
     """For `Client(transport=...)` and `AsyncClient(transport=...)`; safe for threads.
 
-    `answer` is either the arrays of one row, given to every row ({"sentence_embedding": np.zeros(384, "f4")}), or a
+    `answer` is either the arrays of one row, given to every row ({"sentence_embedding": np.zeros(384, "f4")}; one of
+    two or more dimensions is token-level, [tokens, dims...], and cut or filled with zeros to the request's width), or a
     function from a MockRequest to arrays with rows first, which may raise a ClientError. A function needs `info` where
     the model should have outputs other than "sentence_embedding".
     `delay_s`: how long each answer takes; past the deadline it is a DeadlineExceededError, as with a server.
@@ -81,10 +89,10 @@ class MockTransport:
     ) -> None:
         if isinstance(answer, Mapping):
             arrays = {name: np.asarray(array) for name, array in answer.items()}
-            shapes = {n: (-1, *a.shape) for n, a in arrays.items()}
+            shapes = {n: (-1, *((-1, *a.shape[1:]) if a.ndim > 1 else a.shape)) for n, a in arrays.items()}
             outputs = tuple(TensorInfo(name=n, datatype=datatype_of(a), shape=shapes[n]) for n, a in arrays.items())
             self._answer: Callable[[MockRequest], Outputs] = lambda request: {
-                name: np.broadcast_to(array, (request.rows, *array.shape)) for name, array in arrays.items()
+                name: _to_every_row(array, request) for name, array in arrays.items()
             }
         else:
             outputs = (TensorInfo(name="sentence_embedding", datatype="FP32", shape=(-1, -1)),)
@@ -208,9 +216,8 @@ class MockTransport:
             self._fail_if_asked("ModelInfer")
             return service_pb2.ModelStreamInferResponse(infer_response=self._respond(request, late=False))
         except ClientError as error:
-            response = service_pb2.ModelStreamInferResponse(error_message=str(error))
+            response = service_pb2.ModelStreamInferResponse(error_message=f"[{error.code or 'UNKNOWN'}] {error}")
             response.infer_response.id = request.id
-            response.infer_response.parameters[CODE_PARAMETER].string_param = error.code or "UNKNOWN"
             return response
 
     def _describe(self, method: str, request: Any) -> Any:

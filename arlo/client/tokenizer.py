@@ -19,7 +19,7 @@ FILE_NAME = "tokenizer.json"
 
 Text = str | tuple[str, str]  # one text, or a pair (query, passage)
 
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ _RESPONSES = {
     "ServerReady": service_pb2.ServerReadyResponse,
     "RepositoryIndex": service_pb2.RepositoryIndexResponse,
 }
+_WRITE_FAILED = "Internal error from Core"
+_STATUS_WAIT_S = 1.0  # for the server's status after a failed write; it is there or on its way
 _LOOPBACK = ("127.", "localhost:", "[::1]:", "unix:")
 
 
@@ -153,6 +155,15 @@ def _cancelled() -> BaseException:
     return RequestCancelledError("the client was closed while a request was under way", code="CANCELLED")
 
 
+def _now(coroutine: Any) -> Any:
+    """The value of a coroutine that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise RuntimeError("the coroutine waits")
+
+
 def _serialize(message: Any) -> bytes:
     return message.SerializeToString()  # type: ignore[no-any-return]
 
@@ -258,15 +269,33 @@ class AsyncGrpcTransport:
 
 
 class _AsyncGrpcStream:
+    """grpc.aio turns a write that fails because the call has ended into INTERNAL, over the status that the server sent
+    (grpc/grpc#36066). So every status is noted as it is set, and the server's is told.
+    """
+
     def __init__(self, call: Any) -> None:
         self._call = call
+        self._status: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+        call.add_done_callback(self._note)
+
+    def _note(self, call: Any) -> None:
+        code, details = _now(call.code()), _now(call.details()) or ""
+        if details != _WRITE_FAILED and not self._status.done():
+            self._status.set_result((code.name, details))
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         try:
             async for response in self._call:
                 yield response
         except grpc.RpcError as error:
-            raise _error(error) from None
+            if error.details() != _WRITE_FAILED:
+                raise _error(error) from None
+            try:
+                code, details = await asyncio.wait_for(self._status, _STATUS_WAIT_S)
+            except TimeoutError:
+                code, details = "UNAVAILABLE", "the stream broke while a request was being sent"
+            if code != "OK":
+                raise from_status(code, details) from None
         except asyncio.CancelledError:
             raise _cancelled() from None
 

@@ -1,0 +1,376 @@
+"""Rows to requests and responses to results, without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from arlo.client import InvalidRequestError, ModelInfo, NotFoundError, ServerError, TensorInfo, TooLongError
+from arlo.client.codec import Codec, datatype_of, from_raw, to_raw
+from arlo.client.model import from_server, roles, to_server
+from arlo.client.rows import PreparedRow, RowReader
+from tests.fakes.kserve_server import MODEL, answer
+
+
+def tensor(name: str, shape: tuple[int, ...] = (-1, -1), datatype: str = "INT64", optional: bool = False) -> TensorInfo:
+    return TensorInfo(name=name, datatype=datatype, shape=shape, optional=optional)
+
+
+def info(*inputs: TensorInfo, outputs: tuple[TensorInfo, ...] = (), **fields: Any) -> ModelInfo:
+    return ModelInfo(name="m", inputs=inputs, outputs=outputs, **fields)
+
+
+def row(*ids: int, **extra: list[int]) -> PreparedRow:
+    return PreparedRow(np.array(ids), {name: np.array(values) for name, values in extra.items()})
+
+
+def sent(request: Any) -> dict[str, Any]:
+    assert len(request.inputs) == len(request.raw_input_contents)
+    return {
+        t.name: from_raw(t, raw).tolist() for t, raw in zip(request.inputs, request.raw_input_contents, strict=True)
+    }
+
+
+PLAIN = info(tensor("input_ids"), tensor("attention_mask"), outputs=(tensor("e", (-1, 4), "FP32"),))
+
+
+# Requests ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_row_goes_unpadded() -> None:
+    request = Codec(PLAIN).encode([row(101, 7, 102)], request_id="x")
+    assert (request.model_name, request.id, len(request.outputs)) == ("m", "x", 0)
+    assert [(t.datatype, tuple(t.shape)) for t in request.inputs] == [("INT64", (1, 3))] * 2
+    assert sent(request) == {"input_ids": [[101, 7, 102]], "attention_mask": [[1, 1, 1]]}
+
+
+def test_rows_are_padded_to_the_longest_with_the_pad_id_and_mask_0() -> None:
+    request = Codec(PLAIN, pad_id=9).encode([row(1), row(2, 3, 4)], request_id="x", outputs=["e"])
+    assert sent(request) == {"input_ids": [[1, 9, 9], [2, 3, 4]], "attention_mask": [[1, 0, 0], [1, 1, 1]]}
+    assert [o.name for o in request.outputs] == ["e"]
+
+
+@given(st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40), min_size=1, max_size=8))
+def test_what_is_sent_is_what_was_given(rows: list[list[int]]) -> None:
+    arrays = sent(Codec(PLAIN).encode([row(*ids) for ids in rows], request_id=""))
+    longest = max(map(len, rows))
+    for given_ids, ids, mask in zip(rows, arrays["input_ids"], arrays["attention_mask"], strict=True):
+        assert len(ids) == longest
+        assert ids[: sum(mask)] == given_ids
+        assert mask == sorted(mask, reverse=True)
+
+
+def test_int32_inputs_are_cast_and_refused_when_they_do_not_fit() -> None:
+    codec = Codec(info(tensor("input_ids", datatype="INT32"), tensor("attention_mask", datatype="INT32")))
+    request = codec.encode([row(1, 2)], request_id="")
+    assert [len(raw) for raw in request.raw_input_contents] == [8, 8]
+    assert sent(request) == {"input_ids": [[1, 2]], "attention_mask": [[1, 1]]}
+    with pytest.raises(InvalidRequestError, match="input_ids has values that do not fit INT32"):
+        codec.encode([row(2**40)], request_id="")
+
+
+def test_optional_inputs_are_sent_only_when_a_row_has_them() -> None:
+    codec = Codec(info(tensor("input_ids"), tensor("attention_mask"), tensor("token_type_ids", optional=True)))
+    assert "token_type_ids" not in sent(codec.encode([row(1, 2)], request_id=""))
+    both = sent(codec.encode([row(1), row(3, 4, token_type_ids=[0, 1])], request_id=""))
+    assert both["token_type_ids"] == [[0, 0], [0, 1]]
+
+
+def test_a_required_third_input_is_zeros() -> None:
+    codec = Codec(info(tensor("input_ids"), tensor("attention_mask"), tensor("token_type_ids")))
+    assert sent(codec.encode([row(1, 2)], request_id=""))["token_type_ids"] == [[0, 0]]
+
+
+def test_a_fixed_width_is_padded_to() -> None:
+    codec = Codec(info(tensor("input_ids", (-1, 4)), tensor("attention_mask", (-1, 4))))
+    assert sent(codec.encode([row(5, 6)], request_id="")) == {
+        "input_ids": [[5, 6, 0, 0]],
+        "attention_mask": [[1, 1, 0, 0]],
+    }
+
+
+def test_without_a_mask_rows_must_be_of_one_length() -> None:
+    codec = Codec(info(tensor("input_ids")))
+    assert sent(codec.encode([row(1, 2), row(3, 4)], request_id="")) == {"input_ids": [[1, 2], [3, 4]]}
+    with pytest.raises(InvalidRequestError, match="no attention mask"):
+        codec.encode([row(1), row(2, 3)], request_id="")
+
+
+def test_the_callers_own_mask_is_sent() -> None:
+    assert sent(Codec(PLAIN).encode([row(1, 2, 3, attention_mask=[1, 0, 1])], request_id=""))["attention_mask"] == [
+        [1, 0, 1]
+    ]
+
+
+def test_rows_longer_than_the_cached_mask() -> None:
+    codec = Codec(info(tensor("input_ids"), tensor("attention_mask")))  # no max_length: 512 are cached
+    assert sent(codec.encode([row(*range(1, 701))], request_id=""))["attention_mask"] == [[1] * 700]
+
+
+def test_unknown_inputs_and_outputs_are_named() -> None:
+    with pytest.raises(InvalidRequestError, match="no input segment_ids; it has input_ids, attention_mask"):
+        Codec(PLAIN).encode([row(1, segment_ids=[0])], request_id="")
+    for outputs in (["nope"], [], "e"):
+        with pytest.raises(InvalidRequestError, match=r"outputs must be a list of m's outputs \(e\)"):
+            Codec(PLAIN).encode([row(1)], request_id="", outputs=outputs)
+
+
+def test_the_timeout_parameter_is_an_int64() -> None:
+    request = Codec(PLAIN).encode([row(1)], request_id="", timeout_us=1500)
+    assert request.parameters["timeout"].WhichOneof("parameter_choice") == "int64_param"
+    assert request.parameters["timeout"].int64_param == 1500
+
+
+@pytest.mark.parametrize("bad", [tensor("pixels", (-1, 3, 224, 224), "FP32"), tensor("x", (-1, -1), "FP32")])
+def test_a_model_that_is_no_text_encoder_is_refused(bad: TensorInfo) -> None:
+    with pytest.raises(InvalidRequestError, match="this client fills only INT64 and INT32"):
+        Codec(info(bad))
+
+
+# Responses -----------------------------------------------------------------------------------------------------------
+
+
+def response_for(rows: list[PreparedRow]) -> Any:
+    return answer(Codec(MODEL).encode(rows, request_id="q"))
+
+
+def test_one_row_comes_back_without_a_row_dimension() -> None:
+    result = Codec(MODEL).decode(response_for([row(4, 5, 6)]), (3,), batched=False, attempts=2, elapsed_us=900)
+    assert (result.id, result.model, result.attempts) == ("q", "minilm", 2)
+    assert result["sentence_embedding"].tolist() == [15.0, 3.0]
+    assert result["last_hidden_state"].shape == (3, 2)
+    assert [r.shape for r in result.rows("last_hidden_state")] == [(3, 2)]
+    timing = result.timing
+    assert (timing.level, timing.demoted, timing.queue_us, timing.execute_us) == (1, 0, 20, 300)
+    assert (timing.total_us, timing.computed_tokens, timing.elapsed_us) == (350, 64, 900)
+    assert result.padded_tokens == 61
+
+
+def test_a_batch_keeps_rows_first_and_rows_cuts_each_to_its_length() -> None:
+    result = Codec(MODEL).decode(response_for([row(4), row(5, 6)]), (1, 2), batched=True, attempts=1, elapsed_us=0)
+    assert result["sentence_embedding"].tolist() == [[4.0, 1.0], [11.0, 2.0]]
+    assert result["last_hidden_state"].shape == (2, 2, 2)
+    assert [r.tolist() for r in result.rows("last_hidden_state")] == [[[4.0, 4.0]], [[5.0, 5.0], [6.0, 6.0]]]
+    assert [r.tolist() for r in result.rows("sentence_embedding")] == [[4.0, 1.0], [11.0, 2.0]]
+
+
+def test_outputs_are_views_and_read_only() -> None:
+    result = Codec(MODEL).decode(response_for([row(4)]), (1,), batched=False, attempts=1, elapsed_us=0)
+    with pytest.raises(ValueError, match="read-only"):
+        result["sentence_embedding"][0] = 1
+
+
+def test_an_unknown_output_names_those_there_are() -> None:
+    result = Codec(MODEL).decode(response_for([row(4)]), (1,), batched=False, attempts=1, elapsed_us=0)
+    with pytest.raises(NotFoundError, match="no output 'x'; it has last_hidden_state, sentence_embedding"):
+        result["x"]
+
+
+def test_a_static_server_answers_wider_than_the_row() -> None:
+    request = Codec(MODEL).encode([row(4, 5), row(6, 7, 8, 9)], request_id="")
+    result = Codec(MODEL).decode(answer(request), (2, 3), batched=True, attempts=1, elapsed_us=0)
+    assert result["last_hidden_state"].shape == (2, 3, 2)
+
+
+def test_without_parameters_the_servers_times_are_unknown() -> None:
+    response = response_for([row(1)])
+    response.ClearField("parameters")
+    result = Codec(MODEL).decode(response, (1,), batched=False, attempts=1, elapsed_us=5)
+    assert (result.timing.level, result.timing.computed_tokens, result.padded_tokens) == (None, None, None)
+
+
+def reply(shape: tuple[int, ...], datatype: str, raw: bytes | None = None, **contents: Any) -> Any:
+    response = service_pb2.ModelInferResponse(model_name="m")
+    added = response.outputs.add(name="e", datatype=datatype, shape=shape)
+    for field, values in contents.items():
+        getattr(added.contents, field).extend(values)
+    if raw is not None:
+        response.raw_output_contents.append(raw)
+    return response
+
+
+def decoded(response: Any, rows: int = 1) -> Any:
+    return Codec(PLAIN).decode(response, (1,) * rows, batched=True, attempts=1, elapsed_us=0)["e"]
+
+
+ARRAYS = [
+    np.arange(6).reshape(2, 3).astype(d)
+    for d in ("<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "?")
+]
+
+
+@pytest.mark.parametrize("array", [*ARRAYS, np.array([["a", "bcd"], ["", "é"]], dtype=object)], ids=lambda a: a.dtype)
+def test_every_datatype_survives_the_wire(array: Any) -> None:
+    back = decoded(reply(array.shape, datatype_of(array), to_raw(array)), rows=2)
+    expected = [[v.encode() for v in r] for r in array.tolist()] if array.dtype == object else array.tolist()
+    assert back.tolist() == expected
+
+
+def test_bf16_becomes_float32() -> None:
+    assert decoded(reply((1, 2), "BF16", bytes.fromhex("803f20c0"))).tolist() == [[1.0, -2.5]]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "field", "values"),
+    [
+        ("FP32", "fp32_contents", [1.5, 2.5]),
+        ("INT64", "int64_contents", [1, 2]),
+        ("BYTES", "bytes_contents", [b"a", b"b"]),
+    ],
+)
+def test_typed_contents_are_taken_too(datatype: str, field: str, values: list[Any]) -> None:
+    assert decoded(reply((1, 2), datatype, **{field: values})).tolist() == [values]
+
+
+@pytest.mark.parametrize(
+    ("response", "match"),
+    [
+        (reply((1, 4), "FP32", b"\0" * 12), r"has 3 values, its shape is \[1, 4\]"),
+        (reply((1, 3), "FP32", b"\0" * 13), "no whole number of values"),
+        (reply((2, 2), "FP32", b"\0" * 16), "the request has 1 rows"),
+        (reply((), "FP32", b"\0" * 4), "the request has 1 rows"),
+        (reply((1, 1), "FP99", b"\0"), "unknown datatype"),
+        (reply((1, 1), "FP16"), "without raw contents"),
+        (reply((1, 1), "BYTES", b"\5\0\0\0ab"), "cut off"),
+    ],
+)
+def test_answers_that_make_no_sense_are_server_errors(response: Any, match: str) -> None:
+    with pytest.raises(ServerError, match=match):
+        decoded(response)
+
+
+def test_a_missing_raw_entry_is_a_server_error() -> None:
+    response = response_for([row(1)])
+    del response.raw_output_contents[1:]
+    with pytest.raises(ServerError, match="names 2 outputs but carries 1"):
+        Codec(MODEL).decode(response, (1,), batched=False, attempts=1, elapsed_us=0)
+
+
+# The model -----------------------------------------------------------------------------------------------------------
+
+
+def test_model_info_survives_the_protocol() -> None:
+    fields, config = to_server(MODEL)
+    back = from_server(service_pb2.ModelMetadataResponse(**fields), service_pb2.ModelConfigResponse(config=config))
+    assert back == MODEL
+
+
+@pytest.mark.parametrize(("parameter", "expected"), [("512", 512), ("", 128), ("0", 128), ("many", 128)])
+def test_the_longest_row_comes_from_the_parameter_else_from_a_fixed_shape(parameter: str, expected: int) -> None:
+    metadata = service_pb2.ModelMetadataResponse(name="m")
+    metadata.inputs.add(name="input_ids", datatype="INT64", shape=(-1, 128))
+    config = model_config_pb2.ModelConfig()
+    config.parameters["max_length"].string_value = parameter
+    assert from_server(metadata, service_pb2.ModelConfigResponse(config=config)).max_length == expected
+    assert from_server(metadata, None).max_length == 128
+
+
+@pytest.mark.parametrize(
+    ("names", "ids", "mask"),
+    [
+        (["input_ids", "attention_mask", "token_type_ids"], "input_ids", "attention_mask"),
+        (["token_type_ids", "position_ids", "input_ids"], "input_ids", None),
+        (["tokens", "input_mask"], "tokens", "input_mask"),
+        (["segment_type_ids", "word_ids", "mask"], "word_ids", "mask"),
+    ],
+)
+def test_roles_come_from_the_names(names: list[str], ids: str, mask: str | None) -> None:
+    found = roles(tuple(tensor(n) for n in names), "m")
+    assert [n for n, r in found.items() if r == "ids"] == [ids]
+    assert [n for n, r in found.items() if r == "mask"] == ([mask] if mask else [])
+
+
+@pytest.mark.parametrize("names", [[], ["a", "b"], ["input_ids", "mask_1", "mask_2"]])
+def test_unclear_roles_are_refused(names: list[str]) -> None:
+    with pytest.raises(InvalidRequestError, match="does not look like a text encoder"):
+        roles(tuple(tensor(n) for n in names), "m")
+
+
+def outputs_of(*outputs: tuple[str, tuple[int, ...]], token_level: frozenset[str] | None = None) -> ModelInfo:
+    return info(outputs=tuple(tensor(n, s, "FP32") for n, s in outputs), token_level=token_level)
+
+
+def test_the_sentence_output_is_the_one_with_a_vector_per_row() -> None:
+    assert outputs_of(("h", (-1, -1, 8)), ("v", (-1, 8))).sentence_output() == "v"
+    assert outputs_of(("logits", (-1, 2)), ("sentence_embedding", (-1, 8))).sentence_output() == "sentence_embedding"
+    assert outputs_of(("tags", (-1, -1)), ("v", (-1, 8))).sentence_output() == "v"
+    told = outputs_of(("a", (-1, -1)), ("b", (-1, -1)), token_level=frozenset({"a"}))
+    assert told.sentence_output() == "b"
+
+
+def test_no_sentence_output_or_a_choice_is_an_error() -> None:
+    with pytest.raises(InvalidRequestError, match="no such output: pass output=, one of h"):
+        outputs_of(("h", (-1, -1, 8))).sentence_output()
+    with pytest.raises(InvalidRequestError, match=r"several outputs .*\(a, b\)"):
+        outputs_of(("a", (-1, 8)), ("b", (-1, 8))).sentence_output()
+
+
+# Rows ----------------------------------------------------------------------------------------------------------------
+
+
+def reader(*, limit: int | None = 4, truncate: bool = False) -> RowReader:
+    return RowReader(
+        ids_name="input_ids",
+        mask_name="attention_mask",
+        type_ids_name=None,
+        tokenizer=None,
+        limit=limit,
+        truncate=truncate,
+    )
+
+
+def test_too_long_names_both_lengths() -> None:
+    with pytest.raises(TooLongError, match="5 tokens, the longest allowed is 4") as caught:
+        reader().read_one([1, 2, 3, 4, 5])
+    assert (caught.value.length, caught.value.max_length, caught.value.exit_code) == (5, 4, 7)
+
+
+def test_cutting_token_ids_keeps_the_last_one() -> None:
+    assert reader(truncate=True).read_one([101, 1, 2, 3, 4, 102]).ids.tolist() == [101, 1, 2, 102]
+    cut = reader(truncate=True).read_one({"input_ids": [101, 1, 2, 3, 102], "type": [0, 0, 1, 1, 2]})
+    assert (cut.ids.tolist(), cut.extra["type"].tolist()) == ([101, 1, 2, 102], [0, 0, 1, 2])
+
+
+def test_padding_at_the_end_of_a_mapping_is_taken_off() -> None:
+    got = reader().read_one({"input_ids": [1, 2, 3, 0, 0, 0], "attention_mask": [1, 0, 1, 0, 0, 0]})
+    assert got.ids.tolist() == [1, 2, 3]
+    assert got.extra["attention_mask"].tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("bad", "match"),
+    [
+        ([], "no tokens"),
+        ({"input_ids": [1], "attention_mask": [0]}, "no tokens"),
+        ([1.5], "must be integers"),
+        ([[1, 2], [3, 4]], "use infer_batch"),
+        ([[1, 2], [3]], "use infer_batch"),
+        (["a", "b"], "use infer_batch"),
+        (7, r"integers of shape \[tokens\]"),
+        ("text", "text needs a tokenizer"),
+        ({"ids": [1]}, "lacks 'input_ids'; it has 'ids'"),
+        ({"input_ids": [1, 2], "type": [0]}, "type has 1 values, input_ids has 2"),
+    ],
+)
+def test_bad_rows_say_what_is_wrong(bad: Any, match: str) -> None:
+    with pytest.raises(InvalidRequestError, match=match):
+        reader().read_one(bad)
+
+
+def test_a_batch_is_a_list_of_rows() -> None:
+    assert [r.ids.tolist() for r in reader().read([[1], np.array([2, 3], np.int32)])] == [[1], [2, 3]]
+    for bad in ("text", {"input_ids": [1]}):
+        with pytest.raises(InvalidRequestError, match="infer_batch takes a list"):
+            reader().read(bad)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="give at least one"):
+        reader().read([])
+
+
+def test_truncating_needs_a_known_length() -> None:
+    with pytest.raises(InvalidRequestError, match="pass max_length="):
+        reader(limit=None, truncate=True)
