@@ -123,11 +123,12 @@ bench: setup ## the benchmarks; results go to benchmarks/results with their comm
 	$(PY) benchmarks/run.py
 
 .PHONY: golden docs constraints
-golden: build-dev ## rewrite what the tests compare with: golden scenarios, the binding's stub
-	tools/golden.sh $(VENV)
+golden: setup ## rewrite what the tests compare with: golden scenarios, the stub of the binding
+	$(PY) -m pytest -q tests/golden --rewrite-golden
 
 docs: setup ## rewrite the documents that the program generates
 	$(PY) -m arlo.cli.docs docs
+	$(PY) tools/metrics_page.py docs/metrics.md
 
 constraints: setup ## pin again what is installed in .venv
 	tools/pin_constraints.sh $(VENV)
