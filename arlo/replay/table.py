@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from arlo.replay.outcomes import OUTCOMES
+from arlo.replay.outcomes import OUTCOMES, Outcome
 from arlo.replay.result import ReplayResult
 from arlo.replay.summary import Summary
 
@@ -17,7 +19,7 @@ def rows_of(summary: Summary) -> list[tuple[str, str]]:
     of = "" if s.requests == s.planned else f" of {s.planned} planned"
     rows = [
         ("requests", f"{s.requests}{of} in {s.duration_s:.1f} s ({s.arrival_rps:.1f} per second)"),
-        ("outcomes", ", ".join(f"{name} {s.outcomes[name]}" for name in OUTCOMES)),
+        ("outcomes", f"{_outcomes(s, OUTCOMES[:3])},\n{_outcomes(s, OUTCOMES[3:])}"),
     ]
     if s.latency is not None:
         at = s.latency
@@ -36,7 +38,7 @@ def rows_of(summary: Summary) -> list[tuple[str, str]]:
     if s.padding is not None:
         p = s.padding
         rows.append(
-            ("padding", f"{p.share:.1%} of computed tokens; {p.share_if_longest:.1%} if all were padded to {p.longest}")
+            ("padding", f"{p.share:.1%} of computed tokens; {p.share_if_longest:.1%} if all padded to {p.longest}")
         )
         rows.append(
             ("computed tokens", f"{p.computed_tokens}, {p.computed_saved:.1%} fewer than padding to {p.longest}")
@@ -50,6 +52,10 @@ def rows_of(summary: Summary) -> list[tuple[str, str]]:
     )
     rows.append(("sender", f"{s.sends.cpu_us_per_request:.0f} us of CPU per request"))
     return rows
+
+
+def _outcomes(s: Summary, names: Sequence[Outcome]) -> str:
+    return ", ".join(f"{name} {s.outcomes[name]}" for name in names)
 
 
 def print_table(result: ReplayResult, console: Console | None = None) -> None:
