@@ -100,10 +100,17 @@ class Cache:
         """The folder that holds the entries."""
         return self._root
 
-    def step(self, step: str, parts: Mapping[str, Any], make: Callable[[Path], dict[str, Any]]) -> Entry:
-        """The entry for (step, parts); `make(folder)` writes its files and returns its meta data when there is none."""
+    def step(
+        self, step: str, parts: Mapping[str, Any], make: Callable[[Path], dict[str, Any]], *, fresh: bool = False
+    ) -> Entry:
+        """The entry for (step, parts); `make(folder)` writes its files and returns its meta data when there is none.
+
+        fresh: drop the entry that is there, if any.
+        """
         key = key_of(parts)
         folder = self._root / step / key
+        if fresh:
+            shutil.rmtree(folder, ignore_errors=True)
         found = self._read(folder, key)
         if found is not None:
             return found

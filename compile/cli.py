@@ -49,9 +49,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("source", metavar="SOURCE", type=Path, help=f"local model folder, or {DEMO_MODEL}")
     parser.add_argument("--out", metavar="DIR", type=Path, required=True, help="the repository to write or replace")
     parser.add_argument("--name", help="name of the model for clients (default: the name of the folder)")
-    parser.add_argument(
-        "--task", choices=get_args(Task), default="auto", help="what it answers (default: ask the folder)"
-    )
+    parser.add_argument("--task", choices=get_args(Task), default="auto", help="default: auto, as the folder says")
     parser.add_argument(
         "--lengths",
         metavar="LIST",
@@ -74,9 +72,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         default=1e-4,
         help="largest absolute difference to the original model (default: 1e-4)",
     )
-    parser.add_argument(
-        "--no-cache", action="store_true", help="build and measure everything anew, keep nothing cached"
-    )
+    parser.add_argument("--no-cache", action="store_true", help="build everything anew and keep nothing in the cache")
+    parser.add_argument("--remeasure", action="store_true", help="measure the latencies anew, cache the rest")
     parser.add_argument("--json", action="store_true", help="print a summary as JSON; progress goes to standard error")
     return parser
 
@@ -95,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
         threads=args.threads,
         tolerance=args.tolerance,
         use_cache=not args.no_cache,
+        remeasure=args.remeasure,
     )
     start = monotonic_s()
     cached = 0

@@ -68,7 +68,7 @@ class OnnxRuntimeEngine:
         for tensor in session.get_inputs():
             if tensor.shape != expected:
                 raise CompileError(f"build: {spec.title}: {tensor.name} has shape {tensor.shape}, not {expected}")
-        return {"linked": linked}
+        return {"share": linked}
 
     def open(self, folder: Path, *, threads: int) -> _Session:
         return _Session(self._session(folder, threads=threads))
@@ -81,6 +81,7 @@ class OnnxRuntimeEngine:
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as in the model code for Triton
         return onnxruntime.InferenceSession(str(folder / GRAPH), options, providers=["CPUExecutionProvider"])
 
 

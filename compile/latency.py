@@ -1,7 +1,10 @@
 """Step 7, latency profile: how long each runtime takes on this machine, by length and batch.
 
-Input: the built engine. Output: LatencyPoints, medians in microseconds. Cache key: the engine's files, the device, the
-threads, versions, this code. Check: none; it is a measurement, in this process, without Triton around it.
+Input: the built engine. Output: LatencyPoints in microseconds. Cache key: the engine's files, the device, the threads,
+versions, this code. Check: the repetitions agree; where they do not, the step says that the machine was busy.
+
+It is a measurement in this process, without Triton around it. Other work on the machine only ever adds time, so the
+lower quartile of the repetitions is taken.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from arlo.manifest import LatencyPoint
 
 _REPETITIONS = 9
 _BUDGET_S = 1.0  # for one point; at least three repetitions are made whatever they take
+_BUSY = 1.3  # upper over lower quartile; 1.02 to 1.1 on an idle machine
 
 
 def latency_step(job: Job, built: Entry, spec: RuntimeSpec) -> Entry:
@@ -43,14 +47,24 @@ def latency_step(job: Job, built: Entry, spec: RuntimeSpec) -> Entry:
 
     def make(_: object) -> dict[str, Any]:
         runner = engine.open(built.folder, threads=threads)
-        points = []
+        points, spread = [], 1.0
         for length in measured:
             for batch in _batches(spec.max_batch):
                 rows = pad_rows(job.model, [job.texts.ids(length, sample=index) for index in range(batch)], length)
-                points.append([length, batch, _median_us(runner, rows, output)])
-        return {"points": points, "device": device}
+                low, high = _quartiles_s(runner, rows, output)
+                points.append([length, batch, max(1, round(low * 1e6))])
+                spread = max(spread, high / low)
+        return {"points": points, "device": device, "spread": spread}
 
-    return job.cache.step("latency", parts, make)
+    return job.cache.step("latency", parts, make, fresh=job.options.remeasure)
+
+
+def latency_note(entry: Entry) -> str:
+    """The longest latency, and a warning where the repetitions differ much."""
+    text = f"{points_of(entry)[-1].latency_us / 1e3:.1f} ms"
+    if entry.meta["spread"] > _BUSY:
+        text += " (the machine was busy: measure again with --remeasure)"
+    return text
 
 
 def points_of(entry: Entry) -> tuple[LatencyPoint, ...]:
@@ -63,11 +77,12 @@ def _batches(max_batch: int) -> list[int]:
     return sorted({1 << power for power in range(max_batch.bit_length()) if 1 << power <= max_batch} | {max_batch})
 
 
-def _median_us(runner: Runner, inputs: dict[str, Any], output: str) -> int:
+def _quartiles_s(runner: Runner, inputs: dict[str, Any], output: str) -> tuple[float, float]:
     runner.run(inputs, [output])  # the first run allocates
     times: list[float] = []
     while len(times) < 3 or (len(times) < _REPETITIONS and sum(times) < _BUDGET_S):
         start = monotonic_s()
         runner.run(inputs, [output])
         times.append(monotonic_s() - start)
-    return max(1, round(statistics.median(times) * 1e6))
+    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
+    return low, high

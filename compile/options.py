@@ -62,6 +62,9 @@ class CompileOptions:
     use_cache: bool = True
     """False: build everything anew and keep nothing in the cache."""
 
+    remeasure: bool = False
+    """True: measure the latencies anew, as after a measurement on a busy machine."""
+
     def __post_init__(self) -> None:
         check_lengths(self.lengths)
         if self.name is not None and not _NAME.fullmatch(self.name):

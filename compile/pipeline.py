@@ -14,7 +14,7 @@ from arlo.compile.cache import Cache, Entry, Hasher, tool_versions
 from arlo.compile.engine import get_engine
 from arlo.compile.export import OPSET, TOOLS, export_step, outputs_of
 from arlo.compile.job import Job
-from arlo.compile.latency import latency_step, points_of
+from arlo.compile.latency import latency_note, latency_step, points_of
 from arlo.compile.options import CompileOptions
 from arlo.compile.original import Reference
 from arlo.compile.repository import RepositoryWriter, publish, staging
@@ -157,7 +157,7 @@ def _build(job: Job, report: _Reporter, spec: RuntimeSpec, below: int) -> _Finis
         "latency",
         title,
         lambda: latency_step(job, built, spec),
-        lambda entry: f"{points_of(entry)[-1].latency_us / 1e3:.1f} ms",
+        latency_note,
     )
     return _Finished(spec, built, verified, measured)
 

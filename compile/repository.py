@@ -60,8 +60,10 @@ class RepositoryWriter:
         version.mkdir(parents=True)
         (version.parent / "config.pbtxt").write_text(config)
         shutil.copyfile(code, version / "model.py")
+        # An engine may refuse files with several links: then its build step copied, and so does this one.
+        place = self._link if built.meta.get("share", True) else shutil.copyfile
         for file in built.files:
-            self._place(built.folder / file, version / file)
+            place(built.folder / file, version / file)
         paths = [version.parent / "config.pbtxt", version / "model.py", *(version / file for file in built.files)]
         return {str(path.relative_to(self._folder)): self._hasher.file(path) for path in paths}
 
@@ -69,7 +71,7 @@ class RepositoryWriter:
         """Copy one file to the root of the repository."""
         shutil.copyfile(source, self._folder / name)
 
-    def _place(self, source: Path, target: Path) -> None:
+    def _link(self, source: Path, target: Path) -> None:
         stat = source.stat()
         identity = (stat.st_dev, stat.st_ino)
         # A cache on another file system: the first copy is linked by the others.

@@ -5,19 +5,27 @@ parameter `threads`, else 1. Inputs are INT64 [rows, tokens]; inputs that config
 request leaves them out. Requests of one length are joined into one run; only outputs that are asked for are computed.
 """
 
+from __future__ import annotations
+
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+
+Tensors = dict[str, NDArray[np.int64]]  # input name -> [rows, tokens]
+Member = tuple[int, Any, Tensors]  # place in the call, request, its inputs
 
 
 class TritonPythonModel:
     """One instance. Triton calls `execute` from one thread at a time."""
 
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         """Open the session and run it once, so that the first request does not pay for allocations."""
         config = json.loads(args["model_config"])
         self._inputs = [(entry["name"], bool(entry.get("optional"))) for entry in config["input"]]
@@ -31,38 +39,38 @@ class TritonPythonModel:
                 f"config.pbtxt names the inputs {[name for name, _ in self._inputs]}, the engine has {sorted(known)}: "
                 "build the repository again"
             )
-        tokens = config["input"][0]["dims"][0]
-        rows = np.ones((1, tokens if int(tokens) > 0 else 16), np.int64)
+        tokens = int(config["input"][0]["dims"][0])
+        rows = np.ones((1, tokens if tokens > 0 else 16), np.int64)
         self._session.run(self._outputs, {name: rows for name, _ in self._inputs})
 
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> list[Any]:
         """Answer every request, in order; a request that fails gets an error of its own."""
         if len(requests) == 1:
             return [self._answer_one(requests[0])]
-        responses = [None] * len(requests)
-        groups = {}  # shape -> what can run together
+        responses: list[Any] = [None] * len(requests)
+        groups: dict[int, list[Member]] = {}  # length -> what can run together
         for index, request in enumerate(requests):
             try:
                 tensors = self._read(request)
             except ValueError as error:
-                responses[index] = _failed(str(error))
+                responses[index] = _failed(error)
                 continue
             groups.setdefault(tensors[self._required[0]].shape[1], []).append((index, request, tensors))
         for members in groups.values():
             self._answer_group(members, responses)
         return responses
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Give the engine's memory back."""
         self._session = None
 
-    def _answer_one(self, request):
+    def _answer_one(self, request: Any) -> Any:
         try:
             return self._run(self._read(request), _wanted(request, self._outputs))
         except Exception as error:
-            return _failed(str(error))
+            return _failed(error)
 
-    def _answer_group(self, members, responses):
+    def _answer_group(self, members: list[Member], responses: list[Any]) -> None:
         asked_by = [_wanted(request, self._outputs) for _, request, _ in members]
         wanted = [name for name in self._outputs if any(name in asked for asked in asked_by)]
         joined = {name: np.concatenate([tensors[name] for _, _, tensors in members]) for name, _ in self._inputs}
@@ -81,15 +89,15 @@ class TritonPythonModel:
             )
             start = stop
 
-    def _run(self, tensors, wanted):
+    def _run(self, tensors: Tensors, wanted: list[str]) -> Any:
         answers = self._session.run(wanted, tensors)
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor(name, answer) for name, answer in zip(wanted, answers, strict=True)]
         )
 
-    def _read(self, request):
-        tensors = {}
-        shape = None
+    def _read(self, request: Any) -> Tensors:
+        tensors: Tensors = {}
+        shape: tuple[int, ...] = ()
         for name, optional in self._inputs:
             tensor = pb_utils.get_input_tensor_by_name(request, name)
             if tensor is None:
@@ -97,7 +105,7 @@ class TritonPythonModel:
                     raise ValueError(f"input {name} is missing: send {', '.join(self._required)}")
                 continue
             tensors[name] = array = tensor.as_numpy()
-            if shape is None:
+            if not shape:
                 shape = array.shape
             elif array.shape != shape:
                 raise ValueError(f"input {name} has shape {list(array.shape)}, the others have {list(shape)}")
@@ -107,23 +115,26 @@ class TritonPythonModel:
         return tensors
 
 
-def _wanted(request, outputs):
+def _wanted(request: Any, outputs: list[str]) -> list[str]:
     asked = request.requested_output_names()
     return [name for name in outputs if name in asked]
 
 
-def _failed(message):
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(message))
+def _failed(error: Exception) -> Any:
+    # The caller's mistake must not look like ours: a gateway retries one and not the other.
+    ours = not isinstance(error, (ValueError, InvalidArgument))
+    code = pb_utils.TritonError.INTERNAL if ours else pb_utils.TritonError.INVALID_ARG
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
 
 
-def _threads(config):
+def _threads(config: dict[str, Any]) -> int:
     text = os.environ.get("ARLO_THREADS") or config.get("parameters", {}).get("threads", {}).get("string_value") or "1"
     if not text.isdigit() or int(text) < 1:
         raise pb_utils.TritonModelException(f"threads {text!r} must be a whole number of 1 or more: see ARLO_THREADS")
     return int(text)
 
 
-def _open_session(path, threads):
+def _open_session(path: str, threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

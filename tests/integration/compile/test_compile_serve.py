@@ -1,0 +1,126 @@
+"""A model compiled here, served by the real Triton, compared with sentence-transformers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import tritonclient.grpc.aio as triton
+from arlo.compile import CompileOptions, compile_model
+from arlo.compile.quiet import known_noise_silenced
+from arlo.compile.texts import Texts
+from numpy.typing import NDArray
+from tritonclient.utils import InferenceServerException
+
+from arlo.workers import LocalPool
+from tests.fakes.tiny_model import VOCABULARY, write_tiny
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+MAX_BATCH = 4
+
+
+class Served:
+    """The model on one worker, and the original in this process."""
+
+    def __init__(self, source: Path, repository: Path, client: Any) -> None:
+        self.client = client
+        self.texts = Texts(repository / "tokenizer.json")
+        with known_noise_silenced():
+            from sentence_transformers import SentenceTransformer
+
+            self._original = SentenceTransformer(str(source), device="cpu")
+
+    def original(self, ids: Sequence[int]) -> dict[str, NDArray[np.float32]]:
+        import torch
+
+        row = torch.tensor([ids])
+        with torch.inference_mode():
+            answer = self._original({"input_ids": row, "attention_mask": torch.ones_like(row)})
+        return {
+            "sentence_embedding": answer["sentence_embedding"][0].numpy(),
+            "last_hidden_state": answer["token_embeddings"][0].numpy(),
+        }
+
+    async def infer(
+        self, model: str, rows: Sequence[Sequence[int]], width: int, outputs: Sequence[str] = ()
+    ) -> dict[str, NDArray[Any]]:
+        ids = np.zeros((len(rows), width), np.int64)
+        mask = np.zeros_like(ids)
+        for index, row in enumerate(rows):
+            ids[index, : len(row)], mask[index, : len(row)] = row, 1
+        inputs = []
+        for name, array in (("input_ids", ids), ("attention_mask", mask)):
+            tensor = triton.InferInput(name, array.shape, "INT64")
+            tensor.set_data_from_numpy(array)
+            inputs.append(tensor)
+        wanted = [triton.InferRequestedOutput(name) for name in outputs] or None
+        result = await self.client.infer(model, inputs, outputs=wanted)
+        return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    folder = tmp_path_factory.mktemp("compile")
+    source = write_tiny(folder / "tiny", pooling={"pooling_mode_mean_tokens": True})
+    options = CompileOptions(
+        source=source, out=folder / "out", lengths=(16, 32), dynamic=True, max_batch=MAX_BATCH, cache=folder / "cache"
+    )
+    manifest = compile_model(options)
+    async with LocalPool(options.out, workers=1, run_dir=folder / "run", threads=1, metrics=False) as pool:
+        for runtime in manifest.runtimes:
+            await pool.load("w0", runtime.name)
+        client = triton.InferenceServerClient((await pool.workers())[0].endpoint)
+        yield Served(source, options.out, client)
+        await client.close()
+
+
+@pytest.mark.parametrize(("model", "level"), [("tiny_len16", 16), ("tiny_len32", 32), ("tiny_dynamic", None)])
+async def test_answers_are_those_of_the_original(served: Served, model: str, level: int | None) -> None:
+    for length in (3, 4, 9, 15, 16):
+        ids = served.texts.ids(length, sample=length)
+        got = await served.infer(model, [ids], level or length)
+        expected = served.original(ids)
+        np.testing.assert_allclose(got["sentence_embedding"][0], expected["sentence_embedding"], atol=1e-5)
+        np.testing.assert_allclose(got["last_hidden_state"][0, :length], expected["last_hidden_state"], atol=1e-5)
+
+
+async def test_only_what_is_asked_for_comes_back(served: Served) -> None:
+    got = await served.infer("tiny_len16", [served.texts.ids(8)], 16, outputs=["sentence_embedding"])
+    assert list(got) == ["sentence_embedding"]
+
+
+async def test_batches_of_a_client_and_of_triton(served: Served) -> None:
+    rows = [served.texts.ids(length, sample=length) for length in (3, 7, 12, 16)]
+    got = await served.infer("tiny_len16", rows, 16)
+    assert got["last_hidden_state"].shape[:2] == (4, 16)
+    singles = await asyncio.gather(*(served.infer("tiny_len16", [row], 16) for row in rows * 8))
+    for index, single in enumerate(singles):
+        expected = served.original(rows[index % 4])["sentence_embedding"]
+        np.testing.assert_allclose(got["sentence_embedding"][index % 4], expected, atol=1e-5)
+        np.testing.assert_allclose(single["sentence_embedding"][0], expected, atol=1e-5)
+
+
+async def test_a_bad_request_fails_alone(served: Served) -> None:
+    good = served.texts.ids(16)
+    answers = await asyncio.gather(
+        *(served.infer("tiny_len16", [row], 16) for row in [good, [VOCABULARY + 1] * 16] * 6), return_exceptions=True
+    )
+    expected = served.original(good)["sentence_embedding"]
+    for answer in answers[::2]:
+        assert isinstance(answer, dict)
+        np.testing.assert_allclose(answer["sentence_embedding"][0], expected, atol=1e-5)
+    for answer in answers[1::2]:
+        assert isinstance(answer, InferenceServerException)
+        assert answer.status() == "StatusCode.INVALID_ARGUMENT"
+        assert "out of data bounds" in str(answer)
+
+
+async def test_triton_itself_refuses_another_length(served: Served) -> None:
+    with pytest.raises(InferenceServerException, match="unexpected shape"):
+        await served.infer("tiny_len16", [served.texts.ids(8)], 17)
