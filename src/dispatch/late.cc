@@ -115,6 +115,9 @@ RequestHandle Late::next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) 
     const RequestHandle handle = front_for(queue, waiting, id);
     if (handle == kNone) continue;
     const std::int32_t length = requests_[handle].length;
+    const bool kept_off =
+        queue.active_in(home) == 1 && queue.head(queue.first_fitting(home)).id == requests_[handle].avoid;
+    if (kept_off) return handle;  // nothing at its home will take it
     const TimeNs gain = finish_at_home(queue, waiting, length, now) - (start + cost.alone(length));
     if (gain > best_gain) {
       best_gain = gain;
