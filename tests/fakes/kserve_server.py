@@ -108,34 +108,34 @@ class KServeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: igno
             self.time_left_s.append(context.time_remaining())
             self.changed.notify_all()
 
-    def ServerReady(self, request: Any, context: Any) -> Any:
+    def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._note("ServerReady", context)
         return service_pb2.ServerReadyResponse(ready=True)
 
-    def ModelReady(self, request: Any, context: Any) -> Any:
+    def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._note("ModelReady", context)
         return service_pb2.ModelReadyResponse(ready=request.name == self.info.name)
 
-    def RepositoryIndex(self, request: Any, context: Any) -> Any:
+    def RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._note("RepositoryIndex", context)
         index = service_pb2.RepositoryIndexResponse()
         for name in self.models:
             index.models.add(name=name, version="1", state="READY")
         return index
 
-    def ModelMetadata(self, request: Any, context: Any) -> Any:
+    def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._note("ModelMetadata", context)
         if request.name != self.info.name:
             context.abort(grpc.StatusCode.NOT_FOUND, f"unknown model '{request.name}'")
         return service_pb2.ModelMetadataResponse(**to_server(self.info)[0])
 
-    def ModelConfig(self, request: Any, context: Any) -> Any:
+    def ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._note("ModelConfig", context)
         if not self._has_config:
             context.abort(grpc.StatusCode.UNIMPLEMENTED, "no model configuration here")
         return service_pb2.ModelConfigResponse(config=to_server(self.info)[1])
 
-    def ModelInfer(self, request: Any, context: Any) -> Any:
+    def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._note("ModelInfer", context)
         with self.changed:
             self.requests.append(request)
@@ -144,7 +144,7 @@ class KServeServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: igno
             context.abort(*failure)
         return self.infer(request, context)
 
-    def ModelStreamInfer(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
+    def ModelStreamInfer(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:  # noqa: N802
         self._note("ModelStreamInfer", context)
         with self.changed:
             self.open_streams += 1

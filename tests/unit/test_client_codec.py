@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2, service_pb2
 
@@ -56,6 +56,7 @@ def test_rows_are_padded_to_the_longest_with_the_pad_id_and_mask_0() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40), min_size=1, max_size=8))
+@settings(deadline=None)
 def test_what_is_sent_is_what_was_given(rows: list[list[int]]) -> None:
     arrays = sent(Codec(PLAIN).encode([row(*ids) for ids in rows], request_id=""))
     longest = max(map(len, rows))

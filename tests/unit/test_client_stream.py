@@ -309,12 +309,12 @@ def test_a_failure_without_an_id_among_several_ends_the_stream(kind: str) -> Non
 
 def test_closing_the_client_ends_its_streams(kind: str) -> None:
     with KServeServer(infer=lambda request, context: None if request.id == "1" else answer(request)) as server:
-        client = Twin(kind, server.endpoint)
-        items = client.stream([[0], [1]])
-        assert isinstance(next(items), Result)
-        client.close()
-        with pytest.raises(RequestCancelledError):
-            next(items)
+        with Twin(kind, server.endpoint) as client:
+            items = client.stream([[0], [1]])
+            assert isinstance(next(items), Result)
+            client.close()
+            with pytest.raises(RequestCancelledError):
+                next(items)
 
 
 def test_no_threads_are_left_behind(server: KServeServer) -> None:
