@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,7 +84,7 @@ class Manifest:
         path = repository / FILE_NAME
         temporary = path.with_suffix(".tmp")
         temporary.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
-        os.replace(temporary, path)
+        temporary.replace(path)
 
     @classmethod
     def load(cls, repository: Path) -> Manifest:

@@ -1,4 +1,4 @@
-"""Write Triton's protocol, taken from the installed tritonclient, as a FileDescriptorSet; print its files, service last."""
+"""Write Triton's protocol, out of the installed tritonclient, as a FileDescriptorSet; print its files, service last."""
 
 import sys
 from pathlib import Path
