@@ -26,7 +26,7 @@ class ConfigError(ArloError):
     exit_code = 2
 
 
-class EnvironmentProblem(ArloError):
+class EnvironmentProblem(ArloError):  # noqa: N818  # EnvironmentError is a name of Python's own
     """A package, program or file that is needed is missing."""
 
     exit_code = 3
