@@ -10,13 +10,16 @@ be hard-linked into repositories, where somebody may have changed them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -93,7 +96,7 @@ class Cache:
                 f"cache: cannot write {self._root} ({error}): set ARLO_CACHE to another folder"
             ) from None
         for folder in self._root.glob(f"*/*{_TEMPORARY}*"):
-            remove_if_orphaned(folder, _TEMPORARY)
+            remove_if_orphaned(folder)
 
     @property
     def folder(self) -> Path:
@@ -114,23 +117,20 @@ class Cache:
         found = self._read(folder, key)
         if found is not None:
             return found
-        temporary = folder.with_name(f"{key}{_TEMPORARY}{os.getpid()}")
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
         try:
-            meta = make(temporary)
-            files = {path.name: self._hasher.file(path) for path in sorted(temporary.iterdir())}
-            text = json.dumps({"meta": meta, "files": files, "made_from": parts}, indent=1, default=str)
-            (temporary / _ENTRY).write_text(text + "\n")
-            try:
-                temporary.rename(folder)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
+            folder.parent.mkdir(exist_ok=True)
+            with temporary_folder(folder.parent, f"{key}{_TEMPORARY}") as temporary:
+                meta = make(temporary)
+                files = {path.name: self._hasher.file(path) for path in sorted(temporary.iterdir())}
+                text = json.dumps({"meta": meta, "files": files, "made_from": parts}, indent=1, default=str)
+                (temporary / _ENTRY).write_text(text + "\n")
+                try:
+                    temporary.rename(folder)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                        raise
         except OSError as error:
             raise _disk_error(step, error) from error
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
         written = self._read(folder, key)
         if written is None:
             raise CompileError(f"{step}: {folder} changed while it was written: is another tool cleaning the cache?")
@@ -158,11 +158,29 @@ def _disk_error(step: str, error: OSError) -> CompileError:
     return CompileError(f"{step}: cannot write a file ({error})")
 
 
-def remove_if_orphaned(folder: Path, marker: str) -> None:
-    """Remove a temporary folder `<name><marker><pid>` whose process is gone."""
-    pid = folder.name.rpartition(marker)[2]
-    if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+@contextlib.contextmanager
+def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder that is gone afterwards, unless it was moved. It is locked: so others see that its owner lives."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        folder.chmod(0o755)
+        yield folder
+    finally:
+        os.close(handle)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_if_orphaned(folder: Path) -> None:
+    """Remove what a `temporary_folder` left behind when its process was killed: the lock went with the process."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(handle)
 
 
 def link_or_copy(source: Path, target: Path) -> bool:

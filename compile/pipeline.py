@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from arlo.compile.build import build_step
-from arlo.compile.cache import Cache, Entry, Hasher, tool_versions
+from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder, tool_versions
 from arlo.compile.engine import get_engine
 from arlo.compile.export import OPSET, TOOLS, export_step, outputs_of
 from arlo.compile.job import Job
 from arlo.compile.latency import latency_note, latency_step, points_of
 from arlo.compile.options import CompileOptions
 from arlo.compile.original import Reference
-from arlo.compile.repository import RepositoryWriter, publish, staging
+from arlo.compile.repository import RepositoryWriter, building_prefix, publish, staging
 from arlo.compile.resolve import SourceModel, resolve
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.specialise import specialise_step
@@ -218,8 +217,9 @@ def _cache(options: CompileOptions, hasher: Hasher) -> Iterator[Cache]:
     if options.use_cache:
         yield Cache(options.cache_root, hasher)
         return
-    with tempfile.TemporaryDirectory(prefix=".arlo-build-", dir=options.out.resolve().parent) as folder:
-        yield Cache(Path(folder), hasher)
+    out = options.out.resolve()
+    with temporary_folder(out.parent, building_prefix(out)) as folder:
+        yield Cache(folder, hasher)
 
 
 def _check_disk(model: SourceModel, cache: Cache, folder: Path) -> None:

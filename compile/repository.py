@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import glob
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from arlo.compile.cache import Entry, Hasher, link_or_copy, remove_if_orphaned
+from arlo.compile.cache import Entry, Hasher, link_or_copy, remove_if_orphaned, temporary_folder
 
 from arlo.errors import CompileError, ConfigError
 from arlo.manifest import FILE_NAME
 
-_BUILDING = ".building-"
+
+def building_prefix(out: Path) -> str:
+    """How the names of temporary folders beside `out` begin; the next build removes those of killed ones."""
+    return f".{out.name}.building-"
 
 
 @contextlib.contextmanager
@@ -31,19 +35,16 @@ def staging(out: Path) -> Iterator[Path]:
             raise ConfigError(f"{out} is a file: name a folder")
         if any(out.iterdir()) and not (out / FILE_NAME).is_file():
             raise ConfigError(f"{out} is not empty and no earlier build ({FILE_NAME} is missing): name another folder")
-    folder = out.with_name(f".{out.name}{_BUILDING}{os.getpid()}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in out.parent.glob(f".{out.name}{_BUILDING}*"):
-            remove_if_orphaned(leftover, _BUILDING)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-    except OSError as error:
-        raise ConfigError(f"{out} cannot be written ({error}): name another folder with --out") from None
-    try:
+    prefix = building_prefix(out)
+    with contextlib.ExitStack() as stack:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            for leftover in out.parent.glob(f"{glob.escape(prefix)}*"):
+                remove_if_orphaned(leftover)
+            folder = stack.enter_context(temporary_folder(out.parent, prefix))
+        except OSError as error:
+            raise ConfigError(f"{out} cannot be written ({error}): name another folder with --out") from None
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class RepositoryWriter:
