@@ -91,8 +91,9 @@ class Core:
         """The name of the one model that is ready. NotFoundError when there is none, or a choice."""
         names = sorted({m.name for m in index.models if m.state in ("", "READY")})
         if len(names) != 1:
-            found = f"several models ({', '.join(names)})" if names else "no model ready"
-            raise NotFoundError(f"the server has {found}: pass model= to the client")
+            if not names:
+                raise NotFoundError("the server has no model ready: wait until it has loaded one")
+            raise NotFoundError(f"the server has several models ({', '.join(names)}): pass model= to the client")
         return str(names[0])
 
     @staticmethod

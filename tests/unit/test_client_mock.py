@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -29,6 +31,7 @@ from arlo.client import (
     TooLongError,
     UnavailableError,
     UnimplementedError,
+    errors,
 )
 from arlo.errors import ConfigError
 from tests.fakes.client_twins import KINDS, Twin
@@ -387,3 +390,11 @@ def test_a_function_may_refuse() -> None:
     with Client(transport=MockTransport(refuse)) as client:
         with pytest.raises(NotFoundError, match="no 3"):
             client.infer([3])
+
+
+def test_the_guides_example_of_the_mock_runs() -> None:
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text()
+    (example,) = [block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "MockTransport" in block]
+    exec(example, {"MockTransport": MockTransport, "UnavailableError": UnavailableError, "Client": Client, "np": np})
+    ours = {name for name in vars(errors) if name.endswith("Error") and name not in ("ArloError", "ClientError")}
+    assert {name for name in ours if f"`{name}`" not in guide} == set()
