@@ -1,7 +1,7 @@
 """Step 7, latency profile: how long each runtime takes on this machine, by length and batch.
 
 Input: the built engine. Output: LatencyPoints in microseconds. Cache key: the engine's files, the device, the threads,
-versions, this code. Check: the repetitions agree; where they do not, the step says that the machine was busy.
+versions, this code. Check: the process had a core for itself; where it had not, the note says that the machine was busy.
 
 It is a measurement in this process, without Triton around it. Other work on the machine only ever adds time, so the
 lower quartile of the repetitions is taken.
@@ -9,6 +9,7 @@ lower quartile of the repetitions is taken.
 
 from __future__ import annotations
 
+import resource
 import statistics
 from typing import Any
 
@@ -23,7 +24,7 @@ from arlo.manifest import LatencyPoint
 
 _REPETITIONS = 9
 _BUDGET_S = 1.0  # for one point; at least three repetitions are made whatever they take
-_BUSY = 1.3  # upper over lower quartile; 1.02 to 1.1 on an idle machine
+_BUSY = 0.9  # share of one core, CPU time over wall time; 0.98 or more on an idle machine
 
 
 def latency_step(job: Job, built: Entry, spec: RuntimeSpec) -> Entry:
@@ -47,23 +48,23 @@ def latency_step(job: Job, built: Entry, spec: RuntimeSpec) -> Entry:
 
     def make(_: object) -> dict[str, Any]:
         runner = engine.open(built.folder, threads=threads)
-        points, spread = [], 1.0
+        points, share = [], 1.0
         for length in measured:
             for batch in _batches(spec.max_batch):
                 rows = pad_rows(job.model, [job.texts.ids(length, sample=index) for index in range(batch)], length)
-                low, high = _quartiles_s(runner, rows, output)
-                points.append([length, batch, max(1, round(low * 1e6))])
-                spread = max(spread, high / low)
-        return {"points": points, "device": device, "spread": spread}
+                latency_s, core = _measure(runner, rows, output)
+                points.append([length, batch, max(1, round(latency_s * 1e6))])
+                share = min(share, core)
+        return {"points": points, "device": device, "share": share}
 
     return job.cache.step("latency", parts, make, fresh=job.options.remeasure)
 
 
 def latency_note(entry: Entry) -> str:
-    """The longest latency, and a warning where the repetitions differ much."""
+    """The longest latency, and a warning where other work took the core away."""
     text = f"{points_of(entry)[-1].latency_us / 1e3:.1f} ms"
-    if entry.meta["spread"] > _BUSY:
-        text += " (the machine was busy: measure again with --remeasure)"
+    if entry.meta["share"] < _BUSY:
+        text += f" (on {entry.meta['share']:.0%} of a core: the machine was busy, measure again with --remeasure)"
     return text
 
 
@@ -77,12 +78,19 @@ def _batches(max_batch: int) -> list[int]:
     return sorted({1 << power for power in range(max_batch.bit_length()) if 1 << power <= max_batch} | {max_batch})
 
 
-def _quartiles_s(runner: Runner, inputs: dict[str, Any], output: str) -> tuple[float, float]:
+def _measure(runner: Runner, inputs: dict[str, Any], output: str) -> tuple[float, float]:
+    """Seconds of one run, and the share of a core that this process got meanwhile."""
     runner.run(inputs, [output])  # the first run allocates
     times: list[float] = []
+    cpu_s = _cpu_s()
     while len(times) < 3 or (len(times) < _REPETITIONS and sum(times) < _BUDGET_S):
         start = monotonic_s()
         runner.run(inputs, [output])
         times.append(monotonic_s() - start)
-    low, _, high = statistics.quantiles(times, n=4, method="inclusive")
-    return low, high
+    share = (_cpu_s() - cpu_s) / sum(times)
+    return statistics.quantiles(times, n=4, method="inclusive")[0], min(1.0, share)
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
+import arlo.compile.latency
 import numpy as np
 import onnxruntime
 import pytest
@@ -221,3 +223,21 @@ def test_weights_of_another_task_are_refused(tiny_options: CompileOptions) -> No
     with pytest.raises(CompileError, match=r"no weights for classifier\.bias.*not trained for sequence-classification"):
         compile_model(dataclasses.replace(tiny_options, task="sequence-classification"))
     assert not tiny_options.out.exists()
+
+
+@pytest.mark.parametrize(("used", "busy"), [(1.0, False), (0.4, True)])
+def test_a_busy_machine_is_said(
+    tiny_options: CompileOptions, monkeypatch: pytest.MonkeyPatch, used: float, busy: bool
+) -> None:
+    """The clock and the CPU time tick per reading: a process that gets `used` of its core."""
+    now = itertools.count()
+    monkeypatch.setattr(arlo.compile.latency, "monotonic_s", lambda: next(now) / 1000)
+    cpu = itertools.count(step=0.009 * used)  # nine repetitions lie between two readings
+    monkeypatch.setattr(arlo.compile.latency, "_cpu_s", lambda: next(cpu))
+    events: list[Progress] = []
+    manifest = compile_model(
+        dataclasses.replace(tiny_options, lengths=(16,), dynamic=False, remeasure=True), events.append
+    )
+    note = next(event.note for event in events if event.done and event.step == "latency")
+    assert ("on 40% of a core: the machine was busy" in note) is busy
+    assert manifest.runtimes[0].latency[0].latency_us == 1000
