@@ -52,6 +52,13 @@ add_custom_command(OUTPUT ${ARLO_GEN}/arlo/v1/admin.grpc.pb.cc ${ARLO_GEN}/arlo/
     arlo/v1/admin.proto
   DEPENDS ${PROTO_DIR}/arlo/v1/admin.proto VERBATIM)
 
+add_custom_command(
+  OUTPUT ${ARLO_GEN}/health/health.pb.cc ${ARLO_GEN}/health/health.pb.h ${ARLO_GEN}/health/health.grpc.pb.cc
+         ${ARLO_GEN}/health/health.grpc.pb.h
+  COMMAND protobuf::protoc -I${PROTO_DIR} --cpp_out=${ARLO_GEN} --grpc_out=${ARLO_GEN}
+    --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN} health/health.proto
+  DEPENDS ${PROTO_DIR}/health/health.proto VERBATIM)
+
 # Messages only: the pure parts of the gateway need no gRPC.
 add_library(arlo_proto STATIC ${kserve_cc} ${ARLO_GEN}/arlo/v1/config.pb.cc ${ARLO_GEN}/arlo/v1/admin.pb.cc)
 target_include_directories(arlo_proto SYSTEM PUBLIC ${ARLO_GEN})
@@ -59,6 +66,7 @@ target_link_libraries(arlo_proto PUBLIC protobuf::libprotobuf Threads::Threads)
 
 if(ARLO_BUILD_GATEWAY)
   pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET grpc++)
-  add_library(arlo_grpc STATIC ${ARLO_GEN}/${kserve_stem}.grpc.pb.cc ${ARLO_GEN}/arlo/v1/admin.grpc.pb.cc)
+  add_library(arlo_grpc STATIC ${ARLO_GEN}/${kserve_stem}.grpc.pb.cc ${ARLO_GEN}/arlo/v1/admin.grpc.pb.cc
+    ${ARLO_GEN}/health/health.pb.cc ${ARLO_GEN}/health/health.grpc.pb.cc)
   target_link_libraries(arlo_grpc PUBLIC arlo_proto PkgConfig::GRPCPP)
 endif()

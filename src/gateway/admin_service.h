@@ -1,28 +1,51 @@
 // The admin port: proto/arlo/v1/admin.proto.
+//
+// Its queue is looked at every few milliseconds by a thread that otherwise sleeps, instead of being waited on: a second
+// thread inside gRPC's poller would take network events from the data path's thread, at a wake-up each.
 #pragma once
 
 #include <arlo/v1/admin.grpc.pb.h>
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_set>
+
 #include "gateway/router.h"
+#include "gateway/rpc.h"
 
 namespace arlo::gateway {
 
-class AdminService final : public v1::Admin::CallbackService {
- public:
-  explicit AdminService(Router& router) : router_(router) {}
+class StatsStream;
 
-  grpc::ServerUnaryReactor* Apply(grpc::CallbackServerContext* context, const v1::ApplyRequest* request,
-                                  v1::ApplyReply* reply) override;
-  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const v1::DrainRequest* request,
-                                  v1::DrainReply* reply) override;
-  grpc::ServerUnaryReactor* GetDeployment(grpc::CallbackServerContext* context, const v1::GetDeploymentRequest* request,
-                                          v1::GetDeploymentReply* reply) override;
-  grpc::ServerWriteReactor<v1::Stats>* WatchStats(grpc::CallbackServerContext* context,
-                                                  const v1::WatchStatsRequest* request) override;
+class AdminServer {
+ public:
+  // Serves from construction to destruction. Throws std::invalid_argument when the address cannot be bound.
+  AdminServer(Router& router, const std::string& address);
+  ~AdminServer();
+  AdminServer(const AdminServer&) = delete;
+  AdminServer& operator=(const AdminServer&) = delete;
+
+  [[nodiscard]] const std::string& address() const { return address_; }  // with the real port
 
  private:
+  friend class StatsStream;
+
+  void serve_methods();
+  void loop();
+  // False when the queue is shut down and empty.
+  bool poll_queue();
+
   Router& router_;
+  v1::Admin::AsyncService service_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+  std::unordered_set<StatsStream*> streams_;  // of the admin thread alone
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
 };
 
 }  // namespace arlo::gateway

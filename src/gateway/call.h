@@ -14,6 +14,7 @@
 // fields belong to the router's lock until the row has ended, to the completing thread afterwards.
 #pragma once
 
+#include <grpcpp/completion_queue.h>
 #include <grpcpp/support/slice.h>
 
 #include <atomic>
@@ -43,7 +44,7 @@ struct Row {
   dispatch::RequestHandle handle = dispatch::kNone;
   UpstreamCall* upstream = nullptr;  // while running
   std::uint32_t attempts = 0;
-  bool lost = false;     // its instance left while it ran; the upstream call is being cancelled
+  bool lost = false;  // its instance left while it ran; the upstream call is being cancelled
   bool demoted = false;
   std::int32_t level = 0;
   std::int32_t padded = 0;  // tokens it was sent with
@@ -61,7 +62,8 @@ class Call {
   // Called once, after the last row has ended, on any thread, without locks held. May delete this.
   virtual void complete() = 0;
 
-  grpc::Slice body;  // contiguous ModelInferRequest; `request` points into it
+  grpc::CompletionQueue* queue = nullptr;  // the calls to workers finish where the request was received
+  grpc::Slice body;                        // contiguous ModelInferRequest; `request` points into it
   InferRequest request;
   std::shared_ptr<const ModelSpec> model;
   std::vector<Row> rows;

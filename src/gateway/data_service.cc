@@ -4,13 +4,14 @@
 
 #include <algorithm>
 
-#include "gateway/encode.h"
+#include "gateway/infer_call.h"
 #include "gateway/stream.h"
 #include "gateway/upstream.h"
 
 namespace arlo::gateway {
 namespace {
 
+constexpr int kWaitingCalls = 128;  // each accepted call makes the next; so many may come in one burst unpolled
 constexpr TimeNs kLongestTimeout = TimeNs{24} * 3600 * 1'000'000'000;
 
 // Comparison in time that does not tell how much of the token was right.
@@ -22,34 +23,13 @@ bool same_secret(std::string_view given, std::string_view wanted) {
   return difference == 0;
 }
 
-TimeNs deadline_of(const grpc::CallbackServerContext& context, TimeNs received, TimeNs fallback) {
+TimeNs deadline_of(const grpc::ServerContext& context, TimeNs received, TimeNs fallback) {
   const gpr_timespec raw = context.raw_deadline();
   if (gpr_time_cmp(raw, gpr_inf_future(raw.clock_type)) == 0) return received + fallback;
   const gpr_timespec when = gpr_convert_clock_type(raw, GPR_CLOCK_MONOTONIC);
   if (when.tv_sec > received / 1'000'000'000 + kLongestTimeout / 1'000'000'000) return received + kLongestTimeout;
   return TimeNs{when.tv_sec} * 1'000'000'000 + when.tv_nsec;
 }
-
-// A unary ModelInfer: deletes itself when gRPC is done with it.
-class UnaryCall final : public grpc::ServerUnaryReactor, public Call {
- public:
-  UnaryCall(Router& router, grpc::ByteBuffer* response) : router_(router), response_(response) {}
-
-  void refuse(const Fault& fault) {
-    router_.count_refused(fault);
-    Finish(to_status(fault));
-  }
-  void complete() override {
-    const auto fault = encode_answer(*this, false, response_);
-    Finish(fault ? to_status(*fault) : grpc::Status::OK);
-  }
-  void OnCancel() override { router_.cancel(*this); }
-  void OnDone() override { delete this; }
-
- private:
-  Router& router_;
-  grpc::ByteBuffer* response_;
-};
 
 }  // namespace
 
@@ -104,19 +84,10 @@ MaybeFault DataService::receive(const grpc::ByteBuffer& body, const Context& con
   return {};
 }
 
-DataService::Reactor* DataService::ModelInfer(Context* context, const grpc::ByteBuffer* request,
-                                              grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(router_, response);
-  if (const auto fault = receive(*request, *context, false, call)) {
-    call->refuse(*fault);
-  } else {
-    router_.submit(*call);
-  }
-  return call;
-}
-
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* DataService::ModelStreamInfer(Context* context) {
-  return new StreamReactor(*this, *context);
+void DataService::serve(grpc::ServerCompletionQueue& queue) {
+  for (int i = 0; i < kWaitingCalls; ++i) new InferCall(*this, queue);
+  new StreamCall(*this, queue);
+  serve_info(queue);
 }
 
 void DataService::shut_down_streams() {

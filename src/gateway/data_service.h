@@ -18,23 +18,23 @@
 
 namespace arlo::gateway {
 
-class StreamReactor;
+class StreamCall;
 
 using KServe = inference::GRPCInferenceService;
 
-// KServe::CallbackService with the two data methods raw; generated methods cannot be made raw afterwards.
+// KServe::AsyncService with the two data methods raw; generated methods cannot be made raw afterwards.
 // clang-format off
 using DataServiceBase =
-    KServe::WithRawCallbackMethod_ModelInfer<KServe::WithRawCallbackMethod_ModelStreamInfer<
-    KServe::WithCallbackMethod_ServerLive<KServe::WithCallbackMethod_ServerReady<
-    KServe::WithCallbackMethod_ModelReady<KServe::WithCallbackMethod_ServerMetadata<
-    KServe::WithCallbackMethod_ModelMetadata<KServe::WithCallbackMethod_ModelConfig<
-    KServe::WithCallbackMethod_ModelStatistics<KServe::WithCallbackMethod_RepositoryIndex<
-    KServe::WithCallbackMethod_RepositoryModelLoad<KServe::WithCallbackMethod_RepositoryModelUnload<
-    KServe::WithCallbackMethod_SystemSharedMemoryStatus<KServe::WithCallbackMethod_SystemSharedMemoryRegister<
-    KServe::WithCallbackMethod_SystemSharedMemoryUnregister<KServe::WithCallbackMethod_CudaSharedMemoryStatus<
-    KServe::WithCallbackMethod_CudaSharedMemoryRegister<KServe::WithCallbackMethod_CudaSharedMemoryUnregister<
-    KServe::WithCallbackMethod_TraceSetting<KServe::WithCallbackMethod_LogSettings<
+    KServe::WithRawMethod_ModelInfer<KServe::WithRawMethod_ModelStreamInfer<
+    KServe::WithAsyncMethod_ServerLive<KServe::WithAsyncMethod_ServerReady<
+    KServe::WithAsyncMethod_ModelReady<KServe::WithAsyncMethod_ServerMetadata<
+    KServe::WithAsyncMethod_ModelMetadata<KServe::WithAsyncMethod_ModelConfig<
+    KServe::WithAsyncMethod_ModelStatistics<KServe::WithAsyncMethod_RepositoryIndex<
+    KServe::WithAsyncMethod_RepositoryModelLoad<KServe::WithAsyncMethod_RepositoryModelUnload<
+    KServe::WithAsyncMethod_SystemSharedMemoryStatus<KServe::WithAsyncMethod_SystemSharedMemoryRegister<
+    KServe::WithAsyncMethod_SystemSharedMemoryUnregister<KServe::WithAsyncMethod_CudaSharedMemoryStatus<
+    KServe::WithAsyncMethod_CudaSharedMemoryRegister<KServe::WithAsyncMethod_CudaSharedMemoryUnregister<
+    KServe::WithAsyncMethod_TraceSetting<KServe::WithAsyncMethod_LogSettings<
     KServe::Service>>>>>>>>>>>>>>>>>>>>;
 // clang-format on
 
@@ -46,48 +46,39 @@ class DataService final : public DataServiceBase {
   // Open streams end once what they have asked for is answered; new requests on them are refused.
   void shut_down_streams();
 
-  using Context = grpc::CallbackServerContext;
-  using Reactor = grpc::ServerUnaryReactor;
+  // Waits for calls of every method on this queue, from now on.
+  void serve(grpc::ServerCompletionQueue& queue);
 
-  Reactor* ModelInfer(Context* context, const grpc::ByteBuffer* request, grpc::ByteBuffer* response) override;
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ModelStreamInfer(Context* context) override;
-
-  Reactor* ServerLive(Context*, const inference::ServerLiveRequest*, inference::ServerLiveResponse*) override;
-  Reactor* ServerReady(Context*, const inference::ServerReadyRequest*, inference::ServerReadyResponse*) override;
-  Reactor* ModelReady(Context*, const inference::ModelReadyRequest*, inference::ModelReadyResponse*) override;
-  Reactor* ServerMetadata(Context*, const inference::ServerMetadataRequest*, inference::ServerMetadataResponse*) override;
-  Reactor* ModelMetadata(Context*, const inference::ModelMetadataRequest*, inference::ModelMetadataResponse*) override;
-  Reactor* ModelConfig(Context*, const inference::ModelConfigRequest*, inference::ModelConfigResponse*) override;
-  Reactor* ModelStatistics(Context*, const inference::ModelStatisticsRequest*,
-                           inference::ModelStatisticsResponse*) override;
-  Reactor* RepositoryIndex(Context*, const inference::RepositoryIndexRequest*,
-                           inference::RepositoryIndexResponse*) override;
-
-  Reactor* RepositoryModelLoad(Context*, const inference::RepositoryModelLoadRequest*,
-                               inference::RepositoryModelLoadResponse*) override;
-  Reactor* RepositoryModelUnload(Context*, const inference::RepositoryModelUnloadRequest*,
-                                 inference::RepositoryModelUnloadResponse*) override;
-  Reactor* SystemSharedMemoryStatus(Context*, const inference::SystemSharedMemoryStatusRequest*,
-                                    inference::SystemSharedMemoryStatusResponse*) override;
-  Reactor* SystemSharedMemoryRegister(Context*, const inference::SystemSharedMemoryRegisterRequest*,
-                                      inference::SystemSharedMemoryRegisterResponse*) override;
-  Reactor* SystemSharedMemoryUnregister(Context*, const inference::SystemSharedMemoryUnregisterRequest*,
-                                        inference::SystemSharedMemoryUnregisterResponse*) override;
-  Reactor* CudaSharedMemoryStatus(Context*, const inference::CudaSharedMemoryStatusRequest*,
-                                  inference::CudaSharedMemoryStatusResponse*) override;
-  Reactor* CudaSharedMemoryRegister(Context*, const inference::CudaSharedMemoryRegisterRequest*,
-                                    inference::CudaSharedMemoryRegisterResponse*) override;
-  Reactor* CudaSharedMemoryUnregister(Context*, const inference::CudaSharedMemoryUnregisterRequest*,
-                                      inference::CudaSharedMemoryUnregisterResponse*) override;
-  Reactor* TraceSetting(Context*, const inference::TraceSettingRequest*, inference::TraceSettingResponse*) override;
-  Reactor* LogSettings(Context*, const inference::LogSettingsRequest*, inference::LogSettingsResponse*) override;
-
- private:
-  friend class StreamReactor;
+  using Context = grpc::ServerContext;
 
   // Parses and checks what was received; a fault, or a call ready for Router::submit.
   MaybeFault receive(const grpc::ByteBuffer& body, const Context& context, bool streamed, Call* call) const;
   [[nodiscard]] MaybeFault authorize(const Context& context) const;
+  [[nodiscard]] Router& router() const { return router_; }
+
+ private:
+  friend class StreamCall;
+
+  template <class Request, class Response>
+  using Handler = grpc::Status (DataService::*)(const Context&, const Request&, Response*) const;
+
+  void serve_info(grpc::ServerCompletionQueue& queue);
+  template <class Request, class Response, class Accept>
+  void serve_method(grpc::ServerCompletionQueue& queue, Accept accept, Handler<Request, Response> handler);
+  grpc::Status server_live(const Context&, const inference::ServerLiveRequest&, inference::ServerLiveResponse*) const;
+  grpc::Status server_ready(const Context&, const inference::ServerReadyRequest&,
+                            inference::ServerReadyResponse*) const;
+  grpc::Status model_ready(const Context&, const inference::ModelReadyRequest&, inference::ModelReadyResponse*) const;
+  grpc::Status server_metadata(const Context&, const inference::ServerMetadataRequest&,
+                               inference::ServerMetadataResponse*) const;
+  grpc::Status model_metadata(const Context&, const inference::ModelMetadataRequest&,
+                              inference::ModelMetadataResponse*) const;
+  grpc::Status model_config(const Context&, const inference::ModelConfigRequest&,
+                            inference::ModelConfigResponse*) const;
+  grpc::Status model_statistics(const Context&, const inference::ModelStatisticsRequest&,
+                                inference::ModelStatisticsResponse*) const;
+  grpc::Status repository_index(const Context&, const inference::RepositoryIndexRequest&,
+                                inference::RepositoryIndexResponse*) const;
   // The model, or why there is none by this name and version.
   MaybeFault find_model(const Context& context, std::string_view name, std::string_view version,
                         std::shared_ptr<const ModelSpec>* model) const;
@@ -99,7 +90,7 @@ class DataService final : public DataServiceBase {
 
   std::mutex streams_mutex_;
   bool closing_ = false;
-  std::unordered_set<StreamReactor*> streams_;
+  std::unordered_set<StreamCall*> streams_;
 };
 
 }  // namespace arlo::gateway

@@ -3,6 +3,7 @@
 
 #include "gateway/data_service.h"
 #include "gateway/encode.h"
+#include "gateway/rpc.h"
 
 namespace arlo::gateway {
 namespace {
@@ -10,19 +11,7 @@ namespace {
 constexpr const char* kVersion = "1";
 constexpr const char* kServerVersion = "0.1.0";
 
-DataService::Reactor* finish(grpc::CallbackServerContext* context, const grpc::Status& status) {
-  auto* reactor = context->DefaultReactor();
-  reactor->Finish(status);
-  return reactor;
-}
-
-DataService::Reactor* finish(grpc::CallbackServerContext* context, const MaybeFault& fault) {
-  return finish(context, fault ? to_status(*fault) : grpc::Status::OK);
-}
-
-DataService::Reactor* refuse(grpc::CallbackServerContext* context, const char* why) {
-  return finish(context, grpc::Status(grpc::StatusCode::UNIMPLEMENTED, why));
-}
+grpc::Status status_of(const MaybeFault& fault) { return fault ? to_status(*fault) : grpc::Status::OK; }
 
 constexpr const char* kNoSharedMemory =
     "shared memory is not supported: the gateway and the workers need not be on the client's machine; send tensors in "
@@ -40,38 +29,38 @@ inference::DataType triton_type(const std::string& datatype) {
 
 }  // namespace
 
-DataService::Reactor* DataService::ServerLive(Context* context, const inference::ServerLiveRequest*,
-                                              inference::ServerLiveResponse* response) {
+grpc::Status DataService::server_live(const Context& context, const inference::ServerLiveRequest&,
+                                      inference::ServerLiveResponse* response) const {
   response->set_live(true);
-  return finish(context, authorize(*context));
+  return status_of(authorize(context));
 }
 
-DataService::Reactor* DataService::ServerReady(Context* context, const inference::ServerReadyRequest*,
-                                               inference::ServerReadyResponse* response) {
+grpc::Status DataService::server_ready(const Context& context, const inference::ServerReadyRequest&,
+                                       inference::ServerReadyResponse* response) const {
   response->set_ready(router_.ready());
-  return finish(context, authorize(*context));
+  return status_of(authorize(context));
 }
 
-DataService::Reactor* DataService::ModelReady(Context* context, const inference::ModelReadyRequest* request,
-                                              inference::ModelReadyResponse* response) {
+grpc::Status DataService::model_ready(const Context& context, const inference::ModelReadyRequest& request,
+                                      inference::ModelReadyResponse* response) const {
   std::shared_ptr<const ModelSpec> model;
-  auto fault = find_model(*context, request->name(), request->version(), &model);
+  auto fault = find_model(context, request.name(), request.version(), &model);
+  response->set_ready(!fault && router_.ready());
   if (fault && fault->code != Code::kUnauthenticated) fault.reset();  // as Triton: an unknown model is not ready
-  response->set_ready(model != nullptr && request->name() == model->name && router_.ready());
-  return finish(context, fault);
+  return status_of(fault);
 }
 
-DataService::Reactor* DataService::ServerMetadata(Context* context, const inference::ServerMetadataRequest*,
-                                                  inference::ServerMetadataResponse* response) {
+grpc::Status DataService::server_metadata(const Context& context, const inference::ServerMetadataRequest&,
+                                          inference::ServerMetadataResponse* response) const {
   response->set_name("arlo");
   response->set_version(kServerVersion);
-  return finish(context, authorize(*context));
+  return status_of(authorize(context));
 }
 
-DataService::Reactor* DataService::ModelMetadata(Context* context, const inference::ModelMetadataRequest* request,
-                                                 inference::ModelMetadataResponse* response) {
+grpc::Status DataService::model_metadata(const Context& context, const inference::ModelMetadataRequest& request,
+                                         inference::ModelMetadataResponse* response) const {
   std::shared_ptr<const ModelSpec> model;
-  if (const auto fault = find_model(*context, request->name(), request->version(), &model)) return finish(context, fault);
+  if (const auto fault = find_model(context, request.name(), request.version(), &model)) return status_of(fault);
   response->set_name(model->name);
   response->add_versions(kVersion);
   response->set_platform("arlo");
@@ -90,13 +79,13 @@ DataService::Reactor* DataService::ModelMetadata(Context* context, const inferen
     if (output.token_level) tensor->add_shape(-1);
     for (const auto dim : output.dims) tensor->add_shape(dim);
   }
-  return finish(context, grpc::Status::OK);
+  return grpc::Status::OK;
 }
 
-DataService::Reactor* DataService::ModelConfig(Context* context, const inference::ModelConfigRequest* request,
-                                               inference::ModelConfigResponse* response) {
+grpc::Status DataService::model_config(const Context& context, const inference::ModelConfigRequest& request,
+                                       inference::ModelConfigResponse* response) const {
   std::shared_ptr<const ModelSpec> model;
-  if (const auto fault = find_model(*context, request->name(), request->version(), &model)) return finish(context, fault);
+  if (const auto fault = find_model(context, request.name(), request.version(), &model)) return status_of(fault);
   auto* config = response->mutable_config();
   config->set_name(model->name);
   config->set_platform("arlo");
@@ -116,20 +105,25 @@ DataService::Reactor* DataService::ModelConfig(Context* context, const inference
     if (output.token_level) tensor->add_dims(-1);
     for (const auto dim : output.dims) tensor->add_dims(dim);
   }
+  std::string token_level;
+  for (const auto& output : model->outputs) {
+    if (output.token_level) token_level += (token_level.empty() ? "" : ",") + output.name;
+  }
   auto& parameters = *config->mutable_parameters();
+  parameters["token_level_outputs"].set_string_value(token_level);
   parameters["max_length"].set_string_value(std::to_string(model->longest));
   parameters["slo_ms"].set_string_value(std::to_string(model->slo_ns / 1'000'000));
   parameters["default_timeout_ms"].set_string_value(std::to_string(model->default_timeout_ns / 1'000'000));
-  return finish(context, grpc::Status::OK);
+  return grpc::Status::OK;
 }
 
-DataService::Reactor* DataService::ModelStatistics(Context* context, const inference::ModelStatisticsRequest* request,
-                                                   inference::ModelStatisticsResponse* response) {
+grpc::Status DataService::model_statistics(const Context& context, const inference::ModelStatisticsRequest& request,
+                                           inference::ModelStatisticsResponse* response) const {
   std::shared_ptr<const ModelSpec> model;
-  const std::string name = request->name();
-  auto fault = find_model(*context, name, request->version(), &model);
+  const std::string name = request.name();
+  auto fault = find_model(context, name, request.version(), &model);
   if (fault && name.empty() && model != nullptr) fault.reset();  // no name: all models, which is this one
-  if (fault) return finish(context, fault);
+  if (fault) return status_of(fault);
   v1::Stats stats;
   router_.stats(&stats);
   const auto histograms = router_.histograms();
@@ -145,70 +139,84 @@ DataService::Reactor* DataService::ModelStatistics(Context* context, const infer
     duration->set_ns(static_cast<std::uint64_t>(seconds * 1e9));
   };
   set(inference_stats->mutable_success(), answered, histograms.total.sum_s());
-  set(inference_stats->mutable_fail(), stats.outcomes().rejected() + stats.outcomes().expired() +
-                                           stats.outcomes().cancelled() + stats.outcomes().failed(), 0);
+  set(inference_stats->mutable_fail(),
+      stats.outcomes().rejected() + stats.outcomes().expired() + stats.outcomes().cancelled() +
+          stats.outcomes().failed(),
+      0);
   set(inference_stats->mutable_queue(), answered, histograms.queue.sum_s());
   set(inference_stats->mutable_compute_infer(), answered, histograms.execute.sum_s());
-  return finish(context, grpc::Status::OK);
+  return grpc::Status::OK;
 }
 
-DataService::Reactor* DataService::RepositoryIndex(Context* context, const inference::RepositoryIndexRequest* request,
-                                                   inference::RepositoryIndexResponse* response) {
-  if (const auto fault = authorize(*context)) return finish(context, fault);
-  if (const auto model = router_.model(); model != nullptr && (!request->ready() || router_.ready())) {
+grpc::Status DataService::repository_index(const Context& context, const inference::RepositoryIndexRequest& request,
+                                           inference::RepositoryIndexResponse* response) const {
+  if (const auto fault = authorize(context)) return status_of(fault);
+  if (const auto model = router_.model(); model != nullptr && (!request.ready() || router_.ready())) {
     auto* index = response->add_models();
     index->set_name(model->name);
     index->set_version(kVersion);
     index->set_state(router_.ready() ? "READY" : "UNAVAILABLE");
   }
-  return finish(context, grpc::Status::OK);
+  return grpc::Status::OK;
 }
 
-DataService::Reactor* DataService::RepositoryModelLoad(Context* context, const inference::RepositoryModelLoadRequest*,
-                                                       inference::RepositoryModelLoadResponse*) {
-  return refuse(context, kNoRepositoryControl);
+namespace {
+
+template <class Request, class Response>
+void refuse(
+    grpc::ServerCompletionQueue& queue,
+    typename std::function<void(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Response>*, void*)>
+        accept,
+    const char* why) {
+  using Method = UnaryMethod<Request, Response>;
+  Method::serve(std::make_shared<const typename Method::Spec>(
+      typename Method::Spec{&queue, std::move(accept), [why](const auto&, const auto&, auto*, const auto& done) {
+                              done(grpc::Status(grpc::StatusCode::UNIMPLEMENTED, why));
+                            }}));
 }
-DataService::Reactor* DataService::RepositoryModelUnload(Context* context, const inference::RepositoryModelUnloadRequest*,
-                                                         inference::RepositoryModelUnloadResponse*) {
-  return refuse(context, kNoRepositoryControl);
+
+}  // namespace
+
+// One line a method: its name, and the handler or the reason for which it is refused.
+#define ARLO_SERVE(name, handler)                                    \
+  serve_method<inference::name##Request, inference::name##Response>( \
+      queue, [this, q = &queue](auto* c, auto* r, auto* w, void* tag) { Request##name(c, r, w, q, q, tag); }, handler)
+#define ARLO_REFUSE(name, why)                                 \
+  refuse<inference::name##Request, inference::name##Response>( \
+      queue, [this, q = &queue](auto* c, auto* r, auto* w, void* tag) { Request##name(c, r, w, q, q, tag); }, why)
+
+template <class Request, class Response, class Accept>
+void DataService::serve_method(grpc::ServerCompletionQueue& queue, Accept accept, Handler<Request, Response> handler) {
+  using Method = UnaryMethod<Request, Response>;
+  Method::serve(std::make_shared<const typename Method::Spec>(typename Method::Spec{
+      &queue, std::move(accept),
+      [this, handler](const Context& context, const Request& request, Response* response, const auto& done) {
+        done((this->*handler)(context, request, response));
+      }}));
 }
-DataService::Reactor* DataService::SystemSharedMemoryStatus(Context* context,
-                                                            const inference::SystemSharedMemoryStatusRequest*,
-                                                            inference::SystemSharedMemoryStatusResponse*) {
-  return refuse(context, kNoSharedMemory);
+
+void DataService::serve_info(grpc::ServerCompletionQueue& queue) {
+  ARLO_SERVE(ServerLive, &DataService::server_live);
+  ARLO_SERVE(ServerReady, &DataService::server_ready);
+  ARLO_SERVE(ModelReady, &DataService::model_ready);
+  ARLO_SERVE(ServerMetadata, &DataService::server_metadata);
+  ARLO_SERVE(ModelMetadata, &DataService::model_metadata);
+  ARLO_SERVE(ModelConfig, &DataService::model_config);
+  ARLO_SERVE(ModelStatistics, &DataService::model_statistics);
+  ARLO_SERVE(RepositoryIndex, &DataService::repository_index);
+  ARLO_REFUSE(RepositoryModelLoad, kNoRepositoryControl);
+  ARLO_REFUSE(RepositoryModelUnload, kNoRepositoryControl);
+  ARLO_REFUSE(SystemSharedMemoryStatus, kNoSharedMemory);
+  ARLO_REFUSE(SystemSharedMemoryRegister, kNoSharedMemory);
+  ARLO_REFUSE(SystemSharedMemoryUnregister, kNoSharedMemory);
+  ARLO_REFUSE(CudaSharedMemoryStatus, kNoSharedMemory);
+  ARLO_REFUSE(CudaSharedMemoryRegister, kNoSharedMemory);
+  ARLO_REFUSE(CudaSharedMemoryUnregister, kNoSharedMemory);
+  ARLO_REFUSE(TraceSetting, kNoSettings);
+  ARLO_REFUSE(LogSettings, kNoSettings);
 }
-DataService::Reactor* DataService::SystemSharedMemoryRegister(Context* context,
-                                                              const inference::SystemSharedMemoryRegisterRequest*,
-                                                              inference::SystemSharedMemoryRegisterResponse*) {
-  return refuse(context, kNoSharedMemory);
-}
-DataService::Reactor* DataService::SystemSharedMemoryUnregister(Context* context,
-                                                                const inference::SystemSharedMemoryUnregisterRequest*,
-                                                                inference::SystemSharedMemoryUnregisterResponse*) {
-  return refuse(context, kNoSharedMemory);
-}
-DataService::Reactor* DataService::CudaSharedMemoryStatus(Context* context,
-                                                          const inference::CudaSharedMemoryStatusRequest*,
-                                                          inference::CudaSharedMemoryStatusResponse*) {
-  return refuse(context, kNoSharedMemory);
-}
-DataService::Reactor* DataService::CudaSharedMemoryRegister(Context* context,
-                                                            const inference::CudaSharedMemoryRegisterRequest*,
-                                                            inference::CudaSharedMemoryRegisterResponse*) {
-  return refuse(context, kNoSharedMemory);
-}
-DataService::Reactor* DataService::CudaSharedMemoryUnregister(Context* context,
-                                                              const inference::CudaSharedMemoryUnregisterRequest*,
-                                                              inference::CudaSharedMemoryUnregisterResponse*) {
-  return refuse(context, kNoSharedMemory);
-}
-DataService::Reactor* DataService::TraceSetting(Context* context, const inference::TraceSettingRequest*,
-                                                inference::TraceSettingResponse*) {
-  return refuse(context, kNoSettings);
-}
-DataService::Reactor* DataService::LogSettings(Context* context, const inference::LogSettingsRequest*,
-                                               inference::LogSettingsResponse*) {
-  return refuse(context, kNoSettings);
-}
+
+#undef ARLO_SERVE
+#undef ARLO_REFUSE
 
 }  // namespace arlo::gateway

@@ -12,9 +12,9 @@
 namespace arlo::gateway {
 
 struct Router::Effects {
-  dispatch::Actions actions;            // of the scheduler, not yet applied
+  dispatch::Actions actions;  // of the scheduler, not yet applied
   std::vector<UpstreamCall*> starts;
-  std::vector<UpstreamCall*> cancels;   // each holds a reference
+  std::vector<UpstreamCall*> cancels;  // each holds a reference
   std::vector<Row*> ended;
   std::vector<std::shared_ptr<Instance>> checks;
   std::vector<std::function<void()>> calls;

@@ -51,7 +51,8 @@ grpc::ByteBuffer by_reference(const ResponsePlan& plan, const Call& call, std::s
     } else {
       flush();
       grpc_slice whole = call.rows[part.row].response.c_slice();
-      const auto offset = static_cast<std::size_t>(part.data - reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(whole)));
+      const auto offset =
+          static_cast<std::size_t>(part.data - reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(whole)));
       slices.emplace_back(grpc_slice_sub(whole, offset, offset + part.size), grpc::Slice::STEAL_REF);
       grpc_slice_unref(whole);
     }

@@ -35,7 +35,8 @@ HttpServer::HttpServer(Router& router, const std::string& address) : impl_(std::
   server.Get("/metrics", [&router](const httplib::Request&, httplib::Response& response) {
     response.set_content(prometheus::TextSerializer().Serialize(collect_metrics(router)), "text/plain; version=0.0.4");
   });
-  server.Get("/livez", [](const httplib::Request&, httplib::Response& response) { response.set_content("ok\n", "text/plain"); });
+  server.Get("/livez",
+             [](const httplib::Request&, httplib::Response& response) { response.set_content("ok\n", "text/plain"); });
   server.Get("/readyz", [&router](const httplib::Request&, httplib::Response& response) {
     const bool ready = router.ready();
     response.status = ready ? 200 : 503;

@@ -9,7 +9,15 @@ namespace arlo::gateway {
 namespace {
 
 // Field numbers of inference.ModelInferRequest and the messages in it.
-enum RequestField : std::uint8_t { kName = 1, kVersion = 2, kId = 3, kParameters = 4, kInputs = 5, kOutputs = 6, kRaw = 7 };
+enum RequestField : std::uint8_t {
+  kName = 1,
+  kVersion = 2,
+  kId = 3,
+  kParameters = 4,
+  kInputs = 5,
+  kOutputs = 6,
+  kRaw = 7
+};
 enum TensorField : std::uint8_t { kTensorName = 1, kDatatype = 2, kShape = 3, kTensorParameters = 4, kContents = 5 };
 enum ContentsField : std::uint8_t { kIntContents = 2, kInt64Contents = 3 };
 enum ParameterField : std::uint8_t { kBool = 1, kInt64 = 2, kString = 3, kDouble = 4, kUint64 = 5 };
@@ -126,7 +134,8 @@ MaybeFault InferRequest::parse(std::string_view body) {
     if (fault) return fault;
   }
   if (!reader.ok()) return malformed("the message");
-  if (id_.size() > kMaxIdBytes) return invalid("id has " + std::to_string(id_.size()) + " bytes; at most 4096 are taken");
+  if (id_.size() > kMaxIdBytes)
+    return invalid("id has " + std::to_string(id_.size()) + " bytes; at most 4096 are taken");
   if (!valid_utf8(id_)) return invalid("id is not UTF-8");
   return {};
 }
@@ -183,9 +192,10 @@ MaybeFault InferRequest::parse_input(std::string_view body) {
       Parameter parameter;
       if (!read_parameter(reader.bytes(), &parameter)) return malformed("an input's parameter");
       if (parameter.key.substr(0, 13) == "shared_memory") {
-        return Fault{Code::kUnimplemented, "input " + quote(tensor.name) +
-                                               " uses shared memory, which the gateway cannot reach: send the tensor in "
-                                               "the request"};
+        return Fault{Code::kUnimplemented,
+                     "input " + quote(tensor.name) +
+                         " uses shared memory, which the gateway cannot reach: send the tensor in "
+                         "the request"};
       }
     } else if (reader.is(kContents, wire::kBytes)) {
       tensor.contents = reader.bytes();
@@ -208,11 +218,13 @@ MaybeFault InferRequest::parse_output(std::string_view body) {
       Parameter parameter;
       if (!read_parameter(reader.bytes(), &parameter)) return malformed("an output's parameter");
       if (parameter.key.substr(0, 13) == "shared_memory") {
-        return Fault{Code::kUnimplemented, "output " + quote(name) + " asks for shared memory, which the gateway cannot reach"};
+        return Fault{Code::kUnimplemented,
+                     "output " + quote(name) + " asks for shared memory, which the gateway cannot reach"};
       }
       if (parameter.key == "classification" && (parameter.number != 0 || !parameter.text.empty())) {
-        return Fault{Code::kUnimplemented,
-                     "output " + quote(name) + " asks for classification, which the gateway does not do: take the tensor"};
+        return Fault{
+            Code::kUnimplemented,
+            "output " + quote(name) + " asks for classification, which the gateway does not do: take the tensor"};
       }
     }
   }
@@ -257,7 +269,8 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
   }
   rows_ = first->shape[0];
   width_ = first->shape[1];
-  if (rows_ < 1) return invalid("input '" + ids.name + "' has " + std::to_string(rows_) + " rows; at least 1 is needed");
+  if (rows_ < 1)
+    return invalid("input '" + ids.name + "' has " + std::to_string(rows_) + " rows; at least 1 is needed");
   if (rows_ > limits.max_rows) {
     return invalid("input '" + ids.name + "' has " + std::to_string(rows_) + " rows; at most " +
                    std::to_string(limits.max_rows) + " are taken in one request");
@@ -284,7 +297,8 @@ MaybeFault InferRequest::bind_input(const Tensor& tensor, std::string_view raw, 
   auto& bound = bound_[static_cast<std::size_t>(index)];
   if (bound.data != nullptr) return invalid("input '" + spec.name + "' is given twice");
   if (tensor.datatype != spec.datatype) {
-    return invalid("input '" + spec.name + "' has datatype " + quote(tensor.datatype) + "; " + spec.datatype + " is needed");
+    return invalid("input '" + spec.name + "' has datatype " + quote(tensor.datatype) + "; " + spec.datatype +
+                   " is needed");
   }
   if (tensor.dims != 2 || tensor.shape[0] != rows_ || tensor.shape[1] != width_) {
     std::string shape;
@@ -298,8 +312,8 @@ MaybeFault InferRequest::bind_input(const Tensor& tensor, std::string_view raw, 
   const auto elements = static_cast<std::size_t>(rows_) * static_cast<std::size_t>(width_);
   if (raw_given) {
     if (raw.size() != elements * spec.item) {
-      return invalid("input '" + spec.name + "' carries " + std::to_string(raw.size()) + " bytes; its shape and datatype need " +
-                     std::to_string(elements * spec.item));
+      return invalid("input '" + spec.name + "' carries " + std::to_string(raw.size()) +
+                     " bytes; its shape and datatype need " + std::to_string(elements * spec.item));
     }
     static const char kEmpty = 0;
     bound.data = raw.empty() ? &kEmpty : raw.data();
@@ -356,8 +370,8 @@ MaybeFault InferRequest::find_lengths() {
       while (length > 0 && std::memcmp(at + static_cast<std::size_t>(length - 1) * item, kZeros, item) == 0) --length;
     }
     if (length < 1 || length > model_->longest) {
-      return invalid("row " + std::to_string(row) + " has length " + std::to_string(length) +
-                     "; model '" + model_->name + "' takes 1 to " + std::to_string(model_->longest) +
+      return invalid("row " + std::to_string(row) + " has length " + std::to_string(length) + "; model '" +
+                     model_->name + "' takes 1 to " + std::to_string(model_->longest) +
                      " tokens (truncate on the client if that is what you want)");
     }
     lengths_[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(length);
@@ -392,8 +406,8 @@ void InferRequest::write_row(std::size_t row, const RuntimeInfo& runtime, char* 
   for (const auto entry : forwarded_) writer.bytes(kParameters, entry);
   for (const auto& spec : model_->inputs) {
     const std::size_t shape = shape_size(static_cast<std::int64_t>(tokens));
-    writer.header(kInputs, wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) +
-                               wire::field_size(shape));
+    writer.header(
+        kInputs, wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) + wire::field_size(shape));
     writer.bytes(kTensorName, spec.name);
     writer.bytes(kDatatype, spec.datatype);
     writer.header(kShape, shape);

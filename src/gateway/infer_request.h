@@ -34,7 +34,7 @@ class InferRequest {
   [[nodiscard]] std::int64_t timeout_us() const { return timeout_us_; }  // 0: none given
   [[nodiscard]] bool wants_final_response() const { return wants_final_response_; }
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
-  [[nodiscard]] bool requested(int output) const;  // index in ModelSpec::outputs
+  [[nodiscard]] bool requested(int output) const;                                      // index in ModelSpec::outputs
 
   // The request of one row to `runtime`: its size, then its bytes, which must be written into that much memory.
   [[nodiscard]] std::size_t row_size(std::size_t row, const RuntimeInfo& runtime) const;
@@ -53,7 +53,7 @@ class InferRequest {
     std::string_view contents;  // InferTensorContents, when typed
     bool typed = false;
   };
-  struct Bound {  // one per ModelSpec::inputs
+  struct Bound {                 // one per ModelSpec::inputs
     const char* data = nullptr;  // [rows, width], row-major, little-endian; nullptr: to be made up
   };
 

@@ -15,7 +15,9 @@ enum ParameterField : std::uint8_t { kBool = 1, kInt64 = 2 };
 
 constexpr std::string_view kModelVersion = "1";
 
-Fault bad_worker(std::string what) { return Fault{Code::kInternal, "the worker's answer is unusable: " + std::move(what)}; }
+Fault bad_worker(std::string what) {
+  return Fault{Code::kInternal, "the worker's answer is unusable: " + std::move(what)};
+}
 
 // Grows with the fields of a message; only for what is small.
 class TextWriter {
@@ -88,7 +90,8 @@ MaybeFault RowResponse::parse(std::string_view body, const ModelSpec& model, con
     if (k == seen.size()) return bad_worker("output '" + spec.name + "' is missing");
     const auto& shape = seen[k].shape;
     if (seen[k].datatype != spec.datatype) {
-      return bad_worker("output '" + spec.name + "' has datatype " + std::string(seen[k].datatype) + ", not " + spec.datatype);
+      return bad_worker("output '" + spec.name + "' has datatype " + std::string(seen[k].datatype) + ", not " +
+                        spec.datatype);
     }
     const std::size_t leading = spec.token_level ? 2 : 1;
     if (shape.size() < leading || shape[0] != 1 || (spec.token_level && shape[1] != padded)) {
@@ -168,7 +171,8 @@ MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& reque
   for (std::size_t o = 0; o < first.size(); ++o) {
     const bool token_level = model.outputs[static_cast<std::size_t>(first[o].spec)].token_level;
     std::size_t bytes = 0;
-    for (const auto& row : rows) bytes += token_level ? longest * row.outputs_[o].token_bytes : row.outputs_[o].raw.size();
+    for (const auto& row : rows)
+      bytes += token_level ? longest * row.outputs_[o].token_bytes : row.outputs_[o].raw.size();
     const std::size_t from = text_.size();
     writer.header(kRaw, bytes);
     text_part(from);

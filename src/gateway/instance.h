@@ -44,7 +44,7 @@ struct Instance {
 
   // Under the router's lock.
   State state = State::kJoining;
-  bool retired = false;  // no longer in the deployment: gone once drained
+  bool retired = false;                         // no longer in the deployment: gone once drained
   dispatch::InstanceId slot = dispatch::kNone;  // in the scheduler, while active or draining
   std::uint32_t in_flight = 0;
   std::uint64_t started = 0;
@@ -55,6 +55,7 @@ struct Instance {
   TimeNs next_check_ns = 0;
   bool checking = false;
   std::uint32_t failed_checks = 0;
+  std::uint32_t ejections_in_row = 0;   // without an answer in between: each doubles the wait before the next check
   std::uint64_t answered_at_check = 0;  // `answered` when last checked: answers are evidence of health
   std::string last_error;
   struct Waiter {

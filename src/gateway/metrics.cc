@@ -69,7 +69,8 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Router& router) {
 
   out.add("arlo_request_duration_seconds", "From receipt to the end, of answered rows.", MetricType::Histogram);
   out.histogram(histograms.total);
-  out.add("arlo_queue_duration_seconds", "From receipt to the start on a worker, of answered rows.", MetricType::Histogram);
+  out.add("arlo_queue_duration_seconds", "From receipt to the start on a worker, of answered rows.",
+          MetricType::Histogram);
   out.histogram(histograms.queue);
   out.add("arlo_execute_duration_seconds", "From the start on a worker to its answer, of answered rows.",
           MetricType::Histogram);

@@ -1,4 +1,5 @@
-// The gateway's Prometheus metrics, made from the router's counters when they are asked for: the data path pays nothing.
+// The gateway's Prometheus metrics, made from the router's counters when they are asked for: the data path pays
+// nothing.
 #pragma once
 
 #include <prometheus/metric_family.h>

@@ -74,9 +74,9 @@ int datatype_size(std::string_view datatype) {
     std::string_view name;
     int size;
   };
-  static constexpr Entry kSizes[] = {{"BOOL", 1},  {"UINT8", 1}, {"INT8", 1}, {"UINT16", 2}, {"INT16", 2},
-                                     {"FP16", 2},  {"BF16", 2},  {"UINT32", 4}, {"INT32", 4}, {"FP32", 4},
-                                     {"UINT64", 8}, {"INT64", 8}, {"FP64", 8}, {"BYTES", 0}};
+  static constexpr Entry kSizes[] = {{"BOOL", 1},   {"UINT8", 1}, {"INT8", 1},   {"UINT16", 2}, {"INT16", 2},
+                                     {"FP16", 2},   {"BF16", 2},  {"UINT32", 4}, {"INT32", 4},  {"FP32", 4},
+                                     {"UINT64", 8}, {"INT64", 8}, {"FP64", 8},   {"BYTES", 0}};
   for (const auto& entry : kSizes) {
     if (entry.name == datatype) return entry.size;
   }
@@ -111,9 +111,11 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
   std::set<std::string> instances;
   for (const auto& instance : deployment.instances()) {
     const std::string where = "instances: '" + instance.id() + "' ";
-    if (instance.id().empty() || !instances.insert(instance.id()).second) return invalid(where + "is empty or given twice");
+    if (instance.id().empty() || !instances.insert(instance.id()).second)
+      return invalid(where + "is empty or given twice");
     if (instance.endpoint().empty()) return invalid(where + "has no endpoint");
-    if (runtimes.count(instance.runtime()) == 0) return invalid(where + "names unknown runtime '" + instance.runtime() + "'");
+    if (runtimes.count(instance.runtime()) == 0)
+      return invalid(where + "names unknown runtime '" + instance.runtime() + "'");
     if (instance.inflight_limit() == 0 || instance.inflight_limit() > 65536) {
       return invalid(where + "needs an inflight_limit of 1 to 65536");
     }
@@ -143,8 +145,11 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment) {
     model->inputs.push_back(std::move(spec));
   }
   for (const auto& output : from.outputs()) {
-    model->outputs.push_back({output.name(), output.datatype(), static_cast<std::size_t>(datatype_size(output.datatype())),
-                              output.token_level(), {output.dims().begin(), output.dims().end()}});
+    model->outputs.push_back({output.name(),
+                              output.datatype(),
+                              static_cast<std::size_t>(datatype_size(output.datatype())),
+                              output.token_level(),
+                              {output.dims().begin(), output.dims().end()}});
   }
   model->slo_ns = std::int64_t{from.slo_ms()} * 1'000'000;
   model->default_timeout_ns = std::int64_t{from.default_timeout_ms()} * 1'000'000;

@@ -133,8 +133,9 @@ void Router::cancel(Call& call) {
       if (row.state == Row::State::kWaiting) {
         static_cast<void>(scheduler_.cancel(row.handle, now, effects.actions));
         const bool expired = now >= call.deadline_ns;
-        end_row(row, expired ? Fault{Code::kDeadlineExceeded, "the deadline passed while the request waited"}
-                             : Fault{Code::kCancelled, "cancelled by the client"},
+        end_row(row,
+                expired ? Fault{Code::kDeadlineExceeded, "the deadline passed while the request waited"}
+                        : Fault{Code::kCancelled, "cancelled by the client"},
                 now, effects);
       } else if (row.state == Row::State::kRunning) {
         row.upstream->ref();
@@ -202,12 +203,14 @@ void Router::expired_row(Row& row, TimeNs now, Effects& effects) {
   if (!scheduler_.fits_any(row.length)) {
     end_row(row, no_instance_fault(row.length), now, effects);
   } else if (now >= deadline) {
-    end_row(row, {Code::kDeadlineExceeded, "the request waited until its deadline (" +
-                                               std::to_string((now - row.call->received_ns) / 1'000'000) + " ms)"},
+    end_row(row,
+            {Code::kDeadlineExceeded, "the request waited until its deadline (" +
+                                          std::to_string((now - row.call->received_ns) / 1'000'000) + " ms)"},
             now, effects);
   } else {
     // It was parked with the shorter deadline of unavailable_grace_ms, and an instance has come since.
-    const auto admitted = scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row), row.length, now, deadline, effects.actions);
+    const auto admitted =
+        scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row), row.length, now, deadline, effects.actions);
     row.handle = admitted.handle;
     if (admitted.handle == dispatch::kNone) {
       end_row(row, {Code::kResourceExhausted, "the gateway's queue is full: try again later"}, now, effects);
@@ -282,7 +285,10 @@ void Router::upstream_done(UpstreamCall& upstream, const grpc::Status& status) {
     const TimeNs now = now_ns();
     row.upstream = nullptr;
     if (--instance->in_flight == 0) instance->busy_ns += now - instance->busy_since;
-    if (status.ok()) ++instance->answered;
+    if (status.ok()) {
+      ++instance->answered;
+      instance->ejections_in_row = 0;
+    }
 
     const bool elsewhere = row.lost || failure == WorkerFailure::kDead || failure == WorkerFailure::kMissing ||
                            failure == WorkerFailure::kBusy;

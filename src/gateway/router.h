@@ -38,7 +38,8 @@ class Router {
   Router& operator=(const Router&) = delete;
 
   // Health checks, expiry and drain time-outs run on a thread of their own between start() and stop().
-  void start();
+  // `queue`: where the answers to health checks go; polled until stop() has returned.
+  void start(grpc::CompletionQueue& queue);
   void stop();
 
   // ---- data path ----
@@ -68,6 +69,7 @@ class Router {
 
  private:
   friend class UpstreamCall;
+  friend class HealthCheck;
   struct Effects;
   struct LevelCount {
     std::int32_t max_length = 0;
@@ -98,6 +100,7 @@ class Router {
   void relevel();
 
   const v1::GatewayConfig config_;
+  grpc::CompletionQueue* queue_ = nullptr;
   const std::uint64_t started_at_ms_;
 
   mutable std::mutex mutex_;

@@ -8,12 +8,14 @@
 #include "gateway/effects.h"
 #include "gateway/log.h"
 #include "gateway/router.h"
+#include "gateway/rpc.h"
 
 namespace arlo::gateway {
 namespace {
 
 constexpr TimeNs kTick = 10'000'000;  // how late an expiry or a check may be
 constexpr TimeNs kMs = 1'000'000;
+constexpr std::uint32_t kMaxDoublings = 5;  // of the wait before an ejected instance is checked again
 
 dispatch::RuntimeSpec spec_of(const v1::Runtime& runtime) {
   dispatch::RuntimeSpec spec;
@@ -34,7 +36,8 @@ bool in_service(const Instance& instance) {
 
 }  // namespace
 
-void Router::start() {
+void Router::start(grpc::CompletionQueue& queue) {
+  queue_ = &queue;
   ticker_ = std::thread([this] { tick_loop(); });
 }
 
@@ -69,7 +72,8 @@ void Router::relevel() {
   }
   levels_ = std::move(levels);
   if (!levels_.empty()) {
-    arrivals_by_length_.resize(std::max(arrivals_by_length_.size(), static_cast<std::size_t>(levels_.back().max_length) + 1));
+    arrivals_by_length_.resize(
+        std::max(arrivals_by_length_.size(), static_cast<std::size_t>(levels_.back().max_length) + 1));
   }
 }
 
@@ -233,11 +237,16 @@ void Router::eject(const std::shared_ptr<Instance>& instance, const std::string&
   }
   ++ejections_;
   instance->failed_checks = 0;
-  instance->next_check_ns = now + TimeNs{config_.health().retry_interval_ms()} * kMs;
+  // A worker may pass its checks and fail every request: it comes back less and less often.
+  const auto doublings = std::min<std::uint32_t>(instance->ejections_in_row++, kMaxDoublings);
+  instance->next_check_ns = now + (TimeNs{config_.health().retry_interval_ms()} * kMs << doublings);
   if (instance->state == Instance::State::kActive) instance->state = Instance::State::kEjected;
   check_drained(instance, effects);
   log(LogLevel::kWarning, "instance_ejected",
-      {{"instance", instance->id}, {"worker", instance->worker_label}, {"runtime", instance->runtime.name}, {"reason", why}});
+      {{"instance", instance->id},
+       {"worker", instance->worker_label},
+       {"runtime", instance->runtime.name},
+       {"reason", why}});
 }
 
 void Router::join(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects) {
@@ -297,19 +306,32 @@ void Router::tick_instances(TimeNs now, Effects& effects) {
   }
 }
 
-void Router::check_health(const std::shared_ptr<Instance>& instance) {
-  struct Check {
-    grpc::ClientContext context;
-    inference::ModelReadyRequest request;
-    inference::ModelReadyResponse response;
-  };
-  auto check = std::make_shared<Check>();
-  check->request.set_name(instance->runtime.name);
-  check->context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(config_.health().timeout_ms()));
-  instance->worker->stub->async()->ModelReady(
-      &check->context, &check->request, &check->response,
-      [this, check, instance](const grpc::Status& status) { health_done(instance, status, check->response.ready()); });
-}
+// One ModelReady call; deletes itself.
+class HealthCheck final : public Event {
+ public:
+  HealthCheck(Router& router, std::shared_ptr<Instance> instance) : router_(router), instance_(std::move(instance)) {
+    request_.set_name(instance_->runtime.name);
+    const auto timeout = std::chrono::milliseconds(router_.config_.health().timeout_ms());
+    context_.set_deadline(std::chrono::system_clock::now() + timeout);
+    reader_ = instance_->worker->stub->AsyncModelReady(&context_, request_, router_.queue_);
+    reader_->Finish(&response_, &status_, this);
+  }
+  void proceed(bool) override {
+    router_.health_done(instance_, status_, response_.ready());
+    delete this;
+  }
+
+ private:
+  Router& router_;
+  std::shared_ptr<Instance> instance_;
+  grpc::ClientContext context_;
+  inference::ModelReadyRequest request_;
+  inference::ModelReadyResponse response_;
+  grpc::Status status_;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<inference::ModelReadyResponse>> reader_;
+};
+
+void Router::check_health(const std::shared_ptr<Instance>& instance) { new HealthCheck(*this, instance); }
 
 void Router::health_done(const std::shared_ptr<Instance>& instance, const grpc::Status& status, bool ready) {
   Effects effects;
@@ -319,8 +341,8 @@ void Router::health_done(const std::shared_ptr<Instance>& instance, const grpc::
     instance->checking = false;
     const bool healthy = status.ok() && ready;
     if (!healthy) {
-      instance->last_error = status.ok() ? "runtime '" + instance->runtime.name + "' is not ready on the worker"
-                                         : status.error_message();
+      instance->last_error =
+          status.ok() ? "runtime '" + instance->runtime.name + "' is not ready on the worker" : status.error_message();
     }
     const auto& health = config_.health();
     switch (instance->state) {

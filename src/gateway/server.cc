@@ -1,9 +1,9 @@
 #include "gateway/server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <absl/synchronization/mutex.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -14,13 +14,18 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "gateway/admin_service.h"
 #include "gateway/config.h"
 #include "gateway/data_service.h"
+#include "gateway/health_service.h"
 #include "gateway/http_server.h"
+#include "gateway/listen.h"
 #include "gateway/log.h"
 #include "gateway/router.h"
+#include "gateway/rpc.h"
 
 namespace arlo::gateway {
 namespace {
@@ -35,43 +40,42 @@ std::shared_ptr<grpc::ServerCredentials> data_credentials(const v1::TlsConfig& t
   return grpc::SslServerCredentials(options);
 }
 
-std::string host_of(const std::string& address) { return address.substr(0, address.rfind(':')); }
+// The queues of the data port with one thread each.
+class Pollers {
+ public:
+  explicit Pollers(std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues) : queues_(std::move(queues)) {}
+  ~Pollers() { stop(); }
+  void start() {
+    for (auto& queue : queues_) threads_.emplace_back([&queue] { poll_until_shutdown(*queue); });
+  }
+  void stop() {
+    for (auto& queue : queues_) queue->Shutdown();
+    for (auto& thread : threads_) thread.join();
+    queues_.clear();
+    threads_.clear();
+  }
+  [[nodiscard]] const std::vector<std::unique_ptr<grpc::ServerCompletionQueue>>& queues() const { return queues_; }
 
-struct Listening {
-  std::unique_ptr<grpc::Server> server;
-  std::string address;
+ private:
+  std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;
+  std::vector<std::thread> threads_;
 };
 
-Listening listen(grpc::Service& service, const std::string& address, std::shared_ptr<grpc::ServerCredentials> credentials,
-                 std::uint64_t max_message_bytes, const char* what) {
-  grpc::ServerBuilder builder;
-  int port = 0;
-  builder.AddListeningPort(address, std::move(credentials), &port);
-  builder.RegisterService(&service);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
-  builder.SetMaxSendMessageSize(static_cast<int>(max_message_bytes));
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a port in use is an error, not shared
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  // Clients may ping as often as every 10 s, calls or none: load balancers and NAT boxes drop idle connections.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  Listening out;
-  out.server = builder.BuildAndStart();
-  if (out.server == nullptr || port == 0) {
-    throw std::invalid_argument(std::string(what) + " '" + address +
-                                "' cannot be served: is the port in use, or a certificate wrong?");
-  }
-  out.address = host_of(address) + ":" + std::to_string(port);
-  return out;
+// One thread carries some tens of thousands of small requests a second; further ones cost wake-ups among each other.
+std::size_t thread_count(std::uint32_t configured) {
+  constexpr unsigned kCoresPerThread = 8;
+  if (configured != 0) return configured;
+  return std::max(1U, std::thread::hardware_concurrency() / kCoresPerThread);
 }
 
 void write_ready_file(const std::string& path, const std::string& grpc_address, const std::string& http_address,
                       const std::string& admin_address) {
   if (path.empty()) return;
   const std::string temporary = path + ".tmp";
-  std::ofstream(temporary) << nlohmann::json{{"grpc", grpc_address}, {"http", http_address}, {"admin", admin_address}}.dump()
-                           << "\n";
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) throw std::invalid_argument("cannot write ready_file '" + path + "'");
+  std::ofstream(temporary)
+      << nlohmann::json{{"grpc", grpc_address}, {"http", http_address}, {"admin", admin_address}}.dump() << "\n";
+  if (std::rename(temporary.c_str(), path.c_str()) != 0)
+    throw std::invalid_argument("cannot write ready_file '" + path + "'");
 }
 
 }  // namespace
@@ -85,25 +89,41 @@ int serve(const v1::GatewayConfig& config) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
 
+  // Distributions build abseil with its lock-order checker on, which costs gRPC's locks several per cent of the CPU.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   set_log_level(parse_log_level(config.log_level()));
-  grpc::EnableDefaultHealthCheckService(true);
   const std::string token = config.bearer_token_file().empty() ? "" : read_secret(config.bearer_token_file());
-  constexpr std::uint64_t kAdminMessageBytes = 64U << 20;
 
   Router router(config);
   DataService data_service(router, config, token);
-  AdminService admin_service(router);
-  router.start();
-  auto data = listen(data_service, config.grpc_address(), data_credentials(config.tls()), config.max_message_bytes(),
-                     "grpc_address");
-  auto admin = listen(admin_service, config.admin_address(), grpc::InsecureServerCredentials(), kAdminMessageBytes,
-                      "admin_address");
-  {
+  HealthService health_service;
+  ListenOptions options;
+  options.address = config.grpc_address();
+  options.what = "grpc_address";
+  options.credentials = data_credentials(config.tls());
+  options.max_message_bytes = config.max_message_bytes();
+  auto data = listen(options, {&data_service, &health_service}, thread_count(config.threads()));
+  Pollers pollers(std::move(data.queues));
+  for (const auto& queue : pollers.queues()) data_service.serve(*queue);
+  serve_health(health_service, router, *pollers.queues().front());
+  router.start(*pollers.queues().front());
+  pollers.start();
+  // In this order the parts end when one of the later ones cannot start, too.
+  const auto stop = [&](std::chrono::milliseconds patience) {
+    data_service.shut_down_streams();
+    data.server->Shutdown(std::chrono::system_clock::now() + patience);
+    router.stop();  // waits for calls to workers, which end on the pollers' queues
+    pollers.stop();
+  };
+  try {
+    const AdminServer admin(router, config.admin_address());
     const HttpServer http(router, config.http_address());
-    write_ready_file(config.ready_file(), data.address, http.address(), admin.address);
+    write_ready_file(config.ready_file(), data.address, http.address(), admin.address());
     log(LogLevel::kInfo, "gateway_started",
-        {{"grpc", data.address}, {"http", http.address()}, {"admin", admin.address}, {"policy", config.dispatch().policy()}});
-
+        {{"grpc", data.address},
+         {"http", http.address()},
+         {"admin", admin.address()},
+         {"policy", config.dispatch().policy()}});
     int signal = 0;
     sigwait(&signals, &signal);
     log(LogLevel::kInfo, "gateway_draining", {{"signal", std::int64_t{signal}}});
@@ -113,11 +133,10 @@ int serve(const v1::GatewayConfig& config) {
       log(LogLevel::kWarning, "gateway_forced", {{"signal", std::int64_t{second}}});
       std::_Exit(130);
     }).detach();
-    const auto deadline = std::chrono::system_clock::now() + std::chrono::milliseconds(config.drain_timeout_ms());
-    data_service.shut_down_streams();
-    data.server->Shutdown(deadline);
-    router.stop();
-    admin.server->Shutdown(std::chrono::system_clock::now());
+    stop(std::chrono::milliseconds(config.drain_timeout_ms()));
+  } catch (...) {
+    stop(std::chrono::milliseconds(0));
+    throw;
   }
   log(LogLevel::kInfo, "gateway_stopped");
   return 0;

@@ -7,10 +7,10 @@
 
 namespace arlo::gateway {
 
-// Kept alive by open_ until it is answered, and by OnCancel while it cancels.
-class StreamReactor::Item final : public Call {
+// Kept alive by open_ until it is answered, and by over() while it cancels.
+class StreamCall::Item final : public Call {
  public:
-  explicit Item(StreamReactor& stream) : stream_(stream) {}
+  explicit Item(StreamCall& stream) : stream_(stream) { queue = &stream.queue_; }
 
   void complete() override {
     grpc::ByteBuffer message;
@@ -19,30 +19,38 @@ class StreamReactor::Item final : public Call {
   }
 
  private:
-  StreamReactor& stream_;
+  StreamCall& stream_;
 };
 
-StreamReactor::StreamReactor(DataService& service, const grpc::CallbackServerContext& context)
-    : service_(service), context_(context) {
+StreamCall::StreamCall(DataService& service, grpc::ServerCompletionQueue& queue) : service_(service), queue_(queue) {
+  context_.AsyncNotifyWhenDone(&over_);
+  service_.RequestModelStreamInfer(&context_, &io_, &queue_, &queue_, &accepted_);
+}
+
+void StreamCall::accepted(bool ok) {
+  if (!ok) {  // the server shuts down; `over` never comes for a call that never was
+    delete this;
+    return;
+  }
+  new StreamCall(service_, queue_);
+  bool closing = false;
   {
     const std::lock_guard lock(service_.streams_mutex_);
     service_.streams_.insert(this);
-    ended_ = service_.closing_;
+    closing = service_.closing_;
   }
-  if (const auto fault = service_.authorize(context)) {
-    finished_ = true;
-    reading_ = false;
-    Finish(to_status(*fault));
-    return;
-  }
-  StartRead(&incoming_);
+  const auto fault = service_.authorize(context_);
+  Lock lock(mutex_);
+  if (fault) status_ = to_status(*fault);
+  ended_ = ended_ || closing || fault.has_value();
+  advance(lock);
 }
 
-void StreamReactor::OnReadDone(bool ok) {
+void StreamCall::read(bool ok) {
   std::shared_ptr<Item> item;
   {
-    std::unique_lock lock(mutex_);
-    if (!ok || finished_) {
+    Lock lock(mutex_);
+    if (!ok || ended_) {
       reading_ = false;
       ended_ = true;
       advance(lock);
@@ -51,83 +59,89 @@ void StreamReactor::OnReadDone(bool ok) {
     item = std::make_shared<Item>(*this);
     open_.emplace(item.get(), item);
   }
-  auto fault = service_.receive(incoming_, context_, true, item.get());
+  const auto fault = service_.receive(incoming_, context_, true, item.get());
   incoming_.Clear();
   {
-    std::unique_lock lock(mutex_);
-    if (!fault && ended_) fault = Fault{Code::kUnavailable, "the gateway is stopping"};
-    reading_ = false;  // not before incoming_ is free: advance() may start the next read on any thread
-    advance(lock);     // does not finish: the item is open
+    Lock lock(mutex_);
+    reading_ = false;  // not before incoming_ is free: advance() may start the next read
+    advance(lock);     // does not end the stream: the item is open
   }
   if (fault) {
-    service_.router_.count_refused(*fault);
+    service_.router().count_refused(*fault);
     answer(encode_stream_fault(*fault, item->request.id()), item.get());
   } else {
-    service_.router_.submit(*item);
+    service_.router().submit(*item);
   }
 }
 
-void StreamReactor::answer(grpc::ByteBuffer message, Item* item) {
+void StreamCall::answer(grpc::ByteBuffer message, Item* item) {
   std::shared_ptr<Item> kept;  // freed after the lock is released
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   const auto found = open_.find(item);
   kept = std::move(found->second);
   open_.erase(found);
-  if (finished_) return;
-  outbox_.push_back(std::move(message));
+  if (!broken_) outbox_.push_back(std::move(message));
   advance(lock);
 }
 
-void StreamReactor::OnWriteDone(bool ok) {
-  std::unique_lock lock(mutex_);
+void StreamCall::written(bool ok) {
+  Lock lock(mutex_);
   writing_ = false;
   outbox_.pop_front();
-  if (!ok) outbox_.clear();  // the client has gone; OnCancel follows
+  broken_ = broken_ || !ok;
+  if (broken_) outbox_.clear();
   advance(lock);
 }
 
-void StreamReactor::advance(std::unique_lock<std::mutex>& lock) {
-  if (finished_) return;
-  if (!reading_ && !ended_ && open_.size() < kWindow) {
-    reading_ = true;
-    StartRead(&incoming_);
-  }
-  if (!writing_ && !outbox_.empty()) {
-    writing_ = true;
-    StartWrite(&outbox_.front());
-    return;
-  }
-  if (!writing_ && ended_ && open_.empty()) {
-    finished_ = true;
-    lock.unlock();  // Finish may let another thread delete this before it returns
-    Finish(grpc::Status::OK);
-  }
-}
-
-void StreamReactor::OnCancel() {
+void StreamCall::over(bool) {
   std::vector<std::shared_ptr<Item>> open;
-  {
-    std::unique_lock lock(mutex_);
-    ended_ = true;
+  if (context_.IsCancelled()) {
+    const Lock lock(mutex_);
+    ended_ = broken_ = true;
+    if (!writing_) outbox_.clear();
     for (const auto& [key, item] : open_) open.push_back(item);
   }
-  for (const auto& item : open) service_.router_.cancel(*item);
-  std::unique_lock lock(mutex_);
+  for (const auto& item : open) service_.router().cancel(*item);
+  Lock lock(mutex_);
+  over_done_ = true;
   advance(lock);
 }
 
-void StreamReactor::close() {
-  std::unique_lock lock(mutex_);
+void StreamCall::finished(bool) {
+  Lock lock(mutex_);
+  finish_done_ = true;
+  advance(lock);
+}
+
+void StreamCall::close() {
+  Lock lock(mutex_);
   ended_ = true;
   advance(lock);
 }
 
-void StreamReactor::OnDone() {
-  {
-    const std::lock_guard lock(service_.streams_mutex_);
-    service_.streams_.erase(this);
+void StreamCall::advance(Lock& lock) {
+  if (deleting_) return;  // close() met a stream that is on its way out
+  if (!reading_ && !ended_ && open_.size() < kWindow) {
+    reading_ = true;
+    io_.Read(&incoming_, &read_);
   }
-  delete this;
+  if (!writing_ && !outbox_.empty()) {
+    writing_ = true;
+    io_.Write(outbox_.front(), &written_);
+  }
+  if (!writing_ && !finishing_ && ended_ && open_.empty()) {
+    finishing_ = true;
+    io_.Finish(status_, &finished_);
+  }
+  if (finish_done_ && over_done_ && !reading_ && open_.empty()) {
+    deleting_ = true;
+    lock.unlock();
+    {
+      const std::lock_guard streams(service_.streams_mutex_);
+      service_.streams_.erase(this);
+    }
+    delete this;
+  }
 }
 
 }  // namespace arlo::gateway

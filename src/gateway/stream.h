@@ -1,7 +1,7 @@
 // One ModelStreamInfer stream: requests run side by side, answers go back as they come, matched by the client by id.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/async_stream.h>
 
 #include <deque>
 #include <memory>
@@ -10,44 +10,60 @@
 
 #include "gateway/call.h"
 #include "gateway/data_service.h"
+#include "gateway/rpc.h"
 
 namespace arlo::gateway {
 
-// Deletes itself when gRPC is done with it. Reading pauses while kWindow requests are open, which pushes back on the
-// client through HTTP/2 flow control.
-class StreamReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+// Waits for a stream on its queue, then makes the next to wait there. Deletes itself when gRPC has reported the end of
+// every operation and every request on it is answered. Reading pauses while kWindow requests are open, which pushes
+// back on the client through HTTP/2 flow control.
+class StreamCall {
  public:
   static constexpr std::size_t kWindow = 1024;
 
-  StreamReactor(DataService& service, const grpc::CallbackServerContext& context);
-
-  void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
+  StreamCall(DataService& service, grpc::ServerCompletionQueue& queue);
 
   // No further requests; the stream ends when the open ones are answered.
   void close();
 
  private:
   class Item;
+  using Lock = std::unique_lock<std::mutex>;
+
+  void accepted(bool ok);
+  void read(bool ok);
+  void written(bool ok);
+  void over(bool ok);      // answered, cancelled by the client, or past its deadline
+  void finished(bool ok);  // the status is sent or given up
 
   void answer(grpc::ByteBuffer message, Item* item);
-  // Starts the next read and write, or ends the stream when nothing is left to do; then the lock is released and this
-  // may be gone: nothing may follow.
-  void advance(std::unique_lock<std::mutex>& lock);
+  // Starts what can be started next: a read, a write, the end. Then deletes this if nothing is left; nothing may
+  // follow.
+  void advance(Lock& lock);
 
   DataService& service_;
-  const grpc::CallbackServerContext& context_;
+  grpc::ServerCompletionQueue& queue_;
+  grpc::ServerContext context_;
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> io_{&context_};
   grpc::ByteBuffer incoming_;
+  MemberEvent<StreamCall> accepted_{*this, &StreamCall::accepted};
+  MemberEvent<StreamCall> read_{*this, &StreamCall::read};
+  MemberEvent<StreamCall> written_{*this, &StreamCall::written};
+  MemberEvent<StreamCall> over_{*this, &StreamCall::over};
+  MemberEvent<StreamCall> finished_{*this, &StreamCall::finished};
 
   std::mutex mutex_;
   std::unordered_map<Item*, std::shared_ptr<Item>> open_;
   std::deque<grpc::ByteBuffer> outbox_;  // front is being written while writing_
+  grpc::Status status_ = grpc::Status::OK;
+  bool reading_ = false;  // a read is under way, or incoming_ is in use
   bool writing_ = false;
-  bool reading_ = true;   // a read is under way, or incoming_ is in use
-  bool ended_ = false;    // the client sends no more, or we take no more
-  bool finished_ = false;
+  bool ended_ = false;      // the client sends no more, or we take no more
+  bool broken_ = false;     // the client has gone
+  bool finishing_ = false;  // Finish was called
+  bool finish_done_ = false;
+  bool over_done_ = false;
+  bool deleting_ = false;
 };
 
 }  // namespace arlo::gateway

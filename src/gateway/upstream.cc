@@ -5,7 +5,6 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
-#include <grpcpp/support/client_callback.h>
 
 #include <limits>
 #include <string>
@@ -27,6 +26,9 @@ std::shared_ptr<grpc::Channel> connect(const std::string& endpoint) {
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   // Pings to size the window cost more than they bring on a machine-local or rack-local link.
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  // Of gRPC's filters only the deadline's is of use here: no compression, no size limits, no service configuration.
+  args.SetInt(GRPC_ARG_MINIMAL_STACK, 1);
+  args.SetInt(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 1);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // the router retries, on another instance
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -59,13 +61,17 @@ void UpstreamCall::start() {
   grpc_slice memory = grpc_slice_malloc(size);
   request.write_row(row_.index, instance_->runtime, reinterpret_cast<char*>(GRPC_SLICE_START_PTR(memory)));
   const grpc::Slice slice(memory, grpc::Slice::STEAL_REF);
-  request_ = grpc::ByteBuffer(&slice, 1);
-  auto& worker = *instance_->worker;
-  grpc::internal::CallbackUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer, grpc::ByteBuffer, grpc::ByteBuffer>(
-      worker.channel.get(), worker.infer_method, &context_, &request_, &response_, [this](const grpc::Status& status) {
-        router_.upstream_done(*this, status);
-        unref();
-      });
+  const grpc::ByteBuffer body(&slice, 1);
+  const auto& worker = *instance_->worker;
+  reader_.reset(grpc::internal::ClientAsyncResponseReaderHelper::Create<grpc::ByteBuffer>(
+      worker.channel.get(), row_.call->queue, worker.infer_method, &context_, body));
+  reader_->StartCall();
+  reader_->Finish(&response_, &status_, this);
+}
+
+void UpstreamCall::proceed(bool) {
+  router_.upstream_done(*this, status_);
+  unref();
 }
 
 WorkerFailure classify(const grpc::Status& status) {
@@ -84,6 +90,8 @@ WorkerFailure classify(const grpc::Status& status) {
     case grpc::StatusCode::UNKNOWN:
       return contains(text, "Stream removed") ? WorkerFailure::kDead : WorkerFailure::kRow;
     case grpc::StatusCode::INTERNAL:
+      // A dead Python stub: Triton calls its model ready all the same and fails each request after a second.
+      if (contains(text, "Stub process") && contains(text, "is not healthy")) return WorkerFailure::kDead;
       return contains(text, "RST_STREAM") ? WorkerFailure::kDead : WorkerFailure::kRow;
     default:
       return WorkerFailure::kRow;

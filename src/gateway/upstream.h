@@ -2,6 +2,7 @@
 #pragma once
 
 #include <grpcpp/client_context.h>
+#include <grpcpp/support/async_unary_call.h>
 #include <grpcpp/support/byte_buffer.h>
 
 #include <atomic>
@@ -9,6 +10,7 @@
 
 #include "gateway/call.h"
 #include "gateway/instance.h"
+#include "gateway/rpc.h"
 
 namespace arlo::gateway {
 
@@ -16,11 +18,12 @@ class Router;
 
 // Made under the router's lock when a row is started; start() writes the row for its runtime and sends it outside the
 // lock. Reference-counted: one for the call under way, one for each pending try_cancel().
-class UpstreamCall {
+class UpstreamCall final : public Event {
  public:
   UpstreamCall(Router& router, Row& row, std::shared_ptr<Instance> instance);
 
   void start();
+  void proceed(bool ok) override;  // the worker has answered, or will not
   // Before or after start(); the call then ends soon, usually with CANCELLED.
   void try_cancel() { context_.TryCancel(); }
 
@@ -40,8 +43,9 @@ class UpstreamCall {
   Row& row_;
   std::shared_ptr<Instance> instance_;
   grpc::ClientContext context_;
-  grpc::ByteBuffer request_;
   grpc::ByteBuffer response_;
+  grpc::Status status_;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader_;
   std::atomic<int> refs_{1};
 };
 

@@ -48,8 +48,8 @@ class Reader {
   [[nodiscard]] bool ok() const { return ok_; }
   [[nodiscard]] std::uint32_t field() const { return field_; }
   [[nodiscard]] Type type() const { return type_; }
-  [[nodiscard]] std::uint64_t number() const { return number_; }        // kVarint, kFixed64, kFixed32
-  [[nodiscard]] std::string_view bytes() const { return bytes_; }       // kBytes
+  [[nodiscard]] std::uint64_t number() const { return number_; }   // kVarint, kFixed64, kFixed32
+  [[nodiscard]] std::string_view bytes() const { return bytes_; }  // kBytes
   [[nodiscard]] bool is(std::uint32_t field, Type type) const { return field_ == field && type_ == type; }
 
  private:
