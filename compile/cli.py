@@ -96,12 +96,15 @@ def run(args: argparse.Namespace) -> int:
     )
     start = monotonic_s()
     cached = 0
+    warnings: dict[str, list[str]] = {}  # text -> what it is about
 
     with _display(sys.stderr) as show:
 
         def progress(event: Progress) -> None:
             nonlocal cached
             cached += event.done and event.cached
+            if event.warning:
+                warnings.setdefault(event.warning, []).append(event.title)
             show(event)
 
         manifest = compile_model(options, progress)
@@ -111,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write("\n")
     else:
         _print_table(summary)
+    for text, titles in warnings.items():
+        print(f"arlo: warning: {text} ({', '.join(titles)})", file=sys.stderr)
     return 0
 
 

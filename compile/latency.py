@@ -1,7 +1,7 @@
 """Step 7, latency profile: how long each runtime takes on this machine, by length and batch.
 
 Input: the built engine. Output: LatencyPoints in microseconds. Cache key: the engine's files, the device, the threads,
-versions, this code. Check: the process had a core for itself; where it had not, the note says that the machine was busy.
+versions, this code. Check: the process had a core for itself; where it had not, a warning says so.
 
 It is a measurement in this process, without Triton around it. Other work on the machine only ever adds time, so the
 lower quartile of the repetitions is taken.
@@ -60,12 +60,11 @@ def latency_step(job: Job, built: Entry, spec: RuntimeSpec) -> Entry:
     return job.cache.step("latency", parts, make, fresh=job.options.remeasure)
 
 
-def latency_note(entry: Entry) -> str:
-    """The longest latency, and a warning where other work took the core away."""
-    text = f"{points_of(entry)[-1].latency_us / 1e3:.1f} ms"
-    if entry.meta["share"] < _BUSY:
-        text += f" (on {entry.meta['share']:.0%} of a core: the machine was busy, measure again with --remeasure)"
-    return text
+def busy_warning(entry: Entry) -> str:
+    """What to say where other work took the core away; empty when nothing did."""
+    if entry.meta["share"] >= _BUSY:
+        return ""
+    return "the machine was busy while the latency was measured: measure again with --remeasure"
 
 
 def points_of(entry: Entry) -> tuple[LatencyPoint, ...]:

@@ -13,7 +13,7 @@ from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder, tool_vers
 from arlo.compile.engine import get_engine
 from arlo.compile.export import OPSET, TOOLS, export_step, outputs_of
 from arlo.compile.job import Job
-from arlo.compile.latency import latency_note, latency_step, points_of
+from arlo.compile.latency import busy_warning, latency_step, points_of
 from arlo.compile.options import CompileOptions
 from arlo.compile.original import Reference
 from arlo.compile.repository import RepositoryWriter, building_prefix, publish, staging
@@ -45,7 +45,8 @@ class Progress:
     done: bool = False
     cached: bool = False
     seconds: float = 0.0
-    note: str = ""  # a result or a warning for people
+    note: str = ""  # the result, for people
+    warning: str = ""  # what people should know or do
 
 
 class _Reporter:
@@ -55,37 +56,33 @@ class _Reporter:
         self._number = 0
 
     def run(
-        self, step: str, title: str, work: Callable[[], Entry], note: Callable[[Entry], str] | None = None
+        self,
+        step: str,
+        title: str,
+        work: Callable[[], Entry],
+        note: Callable[[Entry], str] = lambda _: "",
+        warn: Callable[[Entry], str] = lambda _: "",
     ) -> Entry:
         """Run a step between its two reports."""
         with self.timed(step, title) as ended:
             entry = work()
-            ended(entry.cached, note(entry) if note else "")
+            ended(entry.cached, note(entry), warn(entry))
         return entry
 
     @contextlib.contextmanager
-    def timed(self, step: str, title: str) -> Iterator[Callable[[bool, str], None]]:
+    def timed(self, step: str, title: str) -> Iterator[Callable[[bool, str, str], None]]:
         """Report begin and end around a block, which may say how it ended."""
-        began = Progress(step=step, title=title, number=self._number, total=self._total)
-        self._report(began)
+        event = Progress(step=step, title=title, number=self._number, total=self._total)
+        self._report(event)
         start = monotonic_s()
-        result = [False, ""]
 
-        def ended(cached: bool, note: str) -> None:
-            result[:] = [cached, note]
+        def ended(cached: bool, note: str, warning: str) -> None:
+            nonlocal event
+            event = dataclasses.replace(event, cached=cached, note=note, warning=warning)
 
         yield ended
         self._number += 1
-        self._report(
-            dataclasses.replace(
-                began,
-                number=self._number,
-                done=True,
-                cached=bool(result[0]),
-                note=str(result[1]),
-                seconds=monotonic_s() - start,
-            )
-        )
+        self._report(dataclasses.replace(event, number=self._number, done=True, seconds=monotonic_s() - start))
 
 
 def compile_model(options: CompileOptions, progress: Callable[[Progress], None] = lambda _: None) -> Manifest:
@@ -102,9 +99,9 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
         with report.timed("resolve", str(options.source)) as ended:
             model = resolve(options, hasher)
             _check_disk(model, cache, folder)
-            ended(False, "; ".join((f"{model.model_type}, {model.task}", *model.notes)))
+            ended(False, f"{model.model_type}, {model.task}", "; ".join(model.notes))
         tokenizer = report.run("tokenizer", model.name, lambda: tokenizer_step(cache, hasher, model))
-        exported = report.run("export", model.name, lambda: export_step(cache, model), _notes)
+        exported = report.run("export", model.name, lambda: export_step(cache, model), warn=_notes)
         job = Job(
             options=options,
             cache=cache,
@@ -156,7 +153,8 @@ def _build(job: Job, report: _Reporter, spec: RuntimeSpec, below: int) -> _Finis
         "latency",
         title,
         lambda: latency_step(job, built, spec),
-        latency_note,
+        lambda entry: f"{points_of(entry)[-1].latency_us / 1e3:.1f} ms",
+        busy_warning,
     )
     return _Finished(spec, built, verified, measured)
 

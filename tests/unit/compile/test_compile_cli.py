@@ -36,7 +36,16 @@ def test_a_table_on_standard_output_and_steps_on_standard_error(
     lines = err.splitlines()
     assert lines[0].startswith("[ 1/16] resolve ")
     assert "verify length 16: cached, largest difference" in err
-    assert lines[-1].startswith("[16/16] repository ")
+    assert [line for line in lines if line.startswith("[16/16] repository ")]
+
+
+def test_warnings_come_once_at_the_end(
+    cached: CompileOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arlo.compile.pipeline.busy_warning", lambda _: "the machine was busy")
+    assert main(arguments(cached)) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "arlo: warning: the machine was busy (length 16, length 32, dynamic up to 32)"
 
 
 def test_json(cached: CompileOptions, capsys: pytest.CaptureFixture[str]) -> None:
