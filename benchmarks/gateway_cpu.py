@@ -80,8 +80,11 @@ def main() -> int:
                     ):
                         result = measure(work, program, port, args.requests, args.concurrency)
                         found[name].append(result)
-                        print(f"round {round_ + 1} {name:8} {result['cpu_us']:7.1f} us CPU/request"
-                              f" {result['rps']:8.0f} req/s", flush=True)
+                        print(
+                            f"round {round_ + 1} {name:8} {result['cpu_us']:7.1f} us CPU/request"
+                            f" {result['rps']:8.0f} req/s",
+                            flush=True,
+                        )
     figures: dict[str, Any] = {
         name: {key: statistics.median(r[key] for r in results) for key in ("cpu_us", "rps")}
         for name, results in found.items()
@@ -91,8 +94,10 @@ def main() -> int:
     )
     figures["concurrency"] = args.concurrency
     path = harness.save("gateway_cpu", "python -m benchmarks.gateway_cpu " + " ".join(sys.argv[1:]), figures)
-    print(f"\ngateway {figures['gateway']['cpu_us']:.1f} us, nginx {figures['nginx']['cpu_us']:.1f} us of CPU per request: "
-          f"ratio {figures['cpu_ratio_to_nginx']:.2f}; gateway {figures['gateway']['rps']:.0f} req/s -> {path}")
+    print(
+        f"\ngateway {figures['gateway']['cpu_us']:.1f} us, nginx {figures['nginx']['cpu_us']:.1f} us of CPU a request: "
+        f"ratio {figures['cpu_ratio_to_nginx']:.2f}; gateway {figures['gateway']['rps']:.0f} req/s -> {path}"
+    )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What the gateway benches share: starting programs, their CPU time and memory, closed-loop load, results with commands.
+"""What the gateway benches share: starting programs, their CPU time and memory, closed-loop load, results.
 
 Machines are noisy: contenders alternate within one run, and results are medians and ratios with the machine named.
 """
@@ -20,11 +20,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import grpc
 import numpy as np
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 
-import grpc
 from arlo import proto
 from arlo.clock import unix_s
 from arlo.replay.plan import write_plan
@@ -194,8 +194,15 @@ def deployment(backends: Sequence[Backend], *, dims: int, model: str = "bench", 
 
 
 @contextlib.contextmanager
-def gateway(work: Path, backends: Sequence[Backend], *, dims: int = 384, policy: str = "rs", model: str = "bench",
-            inflight_limit: int = 64) -> Iterator[tuple[Program, int]]:
+def gateway(
+    work: Path,
+    backends: Sequence[Backend],
+    *,
+    dims: int = 384,
+    policy: str = "rs",
+    model: str = "bench",
+    inflight_limit: int = 64,
+) -> Iterator[tuple[Program, int]]:
     """A gateway serving these backends: the program and its data port."""
     ready = work / "ready.json"
     ready.unlink(missing_ok=True)
@@ -242,10 +249,8 @@ def load(work: Path, port: int, payloads: Sequence[bytes], *flags: str) -> dict[
 
 
 def machine() -> dict[str, Any]:
-    model = next(
-        (line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        platform.processor(),
-    )
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), platform.processor())
     return {"cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
 
 
