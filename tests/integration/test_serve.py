@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,13 @@ import pytest
 
 from arlo.client import AsyncClient
 from arlo.client.errors import ClientError
-from arlo.clock import monotonic_s
 from arlo.control.admin import AdminClient
 from arlo.errors import GatewayError
 from arlo.workers.emulated import write_emulated_repository
+from tests.fakes.processes import MARK, kill_marked, marked, nothing_left, until
 
 pytestmark = pytest.mark.integration
 
-MARK = "ARLO_TEST_MARK"
 LENGTHS = (16, 64)
 
 CONFIG = """\
@@ -73,29 +72,6 @@ class Serving:
         return [line for line in lines if line.get("event") == name]
 
 
-def marked(mark: str) -> dict[int, str]:
-    """pid -> command of every process that was started with this mark in its environment, and is not a zombie."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return found
-
-
-async def until(condition: Callable[[], Any], what: str, *, timeout_s: float = 20) -> None:
-    """Wait for something that has no event of its own, in small steps."""
-    deadline_s = monotonic_s() + timeout_s
-    while not condition():
-        assert monotonic_s() < deadline_s, f"not within {timeout_s:g} s: {what}"
-        await asyncio.sleep(0.02)
-
-
-async def nothing_left(mark: str) -> None:
-    await until(lambda: not marked(mark), f"processes left: {marked(mark)}")
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_emulated_repository(tmp_path / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(5, 20))
@@ -121,9 +97,7 @@ async def serving(folder: Path, *, ready: bool = True, extra: tuple[str, ...] = 
             await one.wait_ready()
         yield one
     finally:
-        for pid in marked(mark):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_marked(mark)
         await process.wait()
 
 
@@ -173,6 +147,15 @@ def status(one: Serving) -> dict[str, Any]:
     return found
 
 
+async def at_a_worker(one: Serving, request: asyncio.Task[None]) -> None:
+    """Wait until the request is being executed."""
+    async with AdminClient(one.ready["admin"]) as admin, asyncio.timeout(20):
+        async for stats in admin.watch_stats(interval_ms=100):
+            if stats.in_flight:
+                return
+            assert not request.done(), "it was over before it was seen"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_serves_and_stops_in_order(folder: Path, number: signal.Signals) -> None:
     async with serving(folder) as one:
@@ -195,14 +178,11 @@ async def test_serves_and_stops_in_order(folder: Path, number: signal.Signals) -
 
 
 async def test_requests_in_flight_are_answered_before_the_end(folder: Path) -> None:
-    write_emulated_repository(folder / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(1000, 1000))
+    write_emulated_repository(folder / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(3000, 3000))
     async with serving(folder) as one, client_of(one, retries=0) as client:
         await client.model_info()
         request = asyncio.create_task(answer(client, 10))
-        async with AdminClient(one.ready["admin"]) as admin:
-            async for stats in admin.watch_stats(interval_ms=100):
-                if stats.in_flight:
-                    break
+        await at_a_worker(one, request)
         one.process.send_signal(signal.SIGINT)
         await request
         assert await one.wait() == 0
@@ -218,14 +198,11 @@ async def test_ctrl_c_while_starting(folder: Path) -> None:
 
 
 async def test_second_ctrl_c_forces(folder: Path) -> None:
-    write_emulated_repository(folder / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(4000, 4000))
+    write_emulated_repository(folder / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(4500, 4500))
     async with serving(folder) as one, client_of(one, retries=0) as client:
         await client.model_info()
         request = asyncio.create_task(answer(client, 10))
-        async with AdminClient(one.ready["admin"]) as admin:
-            async for stats in admin.watch_stats(interval_ms=100):
-                if stats.in_flight:
-                    break
+        await at_a_worker(one, request)
         one.process.send_signal(signal.SIGINT)
         await until(lambda: one.events("stopping"), "the first one was seen")
         one.process.send_signal(signal.SIGINT)

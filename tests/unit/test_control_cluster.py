@@ -7,7 +7,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from arlo.control.serve import running
 from arlo.errors import ConfigError, EnvironmentProblem, GatewayError, WorkerError
 from arlo.workers.pool import WorkerInfo
 from tests.fakes.admin_server import AdminServer
+from tests.fakes.processes import until
 from tests.unit.test_control_placement import MANIFEST
 
 ROOT = Path(__file__).parents[2]
@@ -103,14 +104,6 @@ async def up(config: Config) -> AsyncIterator[tuple[Cluster, MemoryPool]]:
         assert started
         yield cluster, pool
     assert cluster.gateway_pid is None or not Path(f"/proc/{cluster.gateway_pid}").exists()
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that has no event of its own, in small steps."""
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
-    assert condition(), what
 
 
 async def test_start_loads_and_applies(up: tuple[Cluster, MemoryPool]) -> None:
