@@ -1,0 +1,70 @@
+"""Four real workers for all gateway tests, and one gateway per module in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pytest_asyncio import is_async_test
+
+from arlo.workers import LocalPool
+from arlo.workers.emulated import write_emulated_repository
+from tests.integration.gateway.harness import Gateway, Workers, gateway_of
+
+LENGTHS = (64, 128, 256, 512)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Workers]:
+    path = tmp_path_factory.mktemp("repository")
+
+    def write(model: str, **options: Any) -> Any:
+        return write_emulated_repository(path, model=model, **options)
+
+    manifests = {
+        # Answers quickly; its answers can be checked.
+        "emu": write("emu", max_lengths=LENGTHS, latency_ms=(1, 1, 2, 3)),
+        # Takes a while: what waits and what runs can be told apart.
+        "slow": write("slow", max_lengths=(64, 128), latency_ms=(250, 250)),
+        "dyn": write("dyn", max_lengths=LENGTHS, latency_ms=(1, 1, 2, 3), dynamic=True),
+        # Triton's own batching, and its own queue, which is full at once.
+        "batched": write("batched", max_lengths=(64,), latency_ms=(30,), max_batch=8, batch_growth=0.0),
+        "tight": write("tight", max_lengths=(64,), latency_ms=(200,), max_batch=2, max_queue_size=1),
+        # One at a time as `slow`, but with Triton's batcher and a queue policy: what waits in Triton can be dropped.
+        "queued": write("queued", max_lengths=(64,), latency_ms=(250,)),
+        "wide": write("wide", max_lengths=(512,), latency_ms=(0,), token_dims=384),
+    }
+    with (path / "queued_len64" / "config.pbtxt").open("a") as config:
+        config.write("dynamic_batching { default_queue_policy { max_queue_size: 64 } }\n")
+    run_dir = tmp_path_factory.mktemp("workers")
+    async with LocalPool(path, workers=4, run_dir=run_dir, metrics=False, backoff_first_s=0.05) as pool:
+        workers = Workers(pool, manifests)
+        await workers.start()
+        yield workers
+        await workers.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def gateway(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    """One gateway for the module: a worker for each level of `emu`."""
+    deployment = workers.deployment("emu", [(0, 64), (1, 128), (2, 256), (3, 512)])
+    async with gateway_of(tmp_path_factory.mktemp("gateway"), deployment) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Gateway]]:
+    """start(deployment, **configuration): a gateway of the test's own, as an async context manager."""
+    return lambda deployment=None, **changes: gateway_of(tmp_path, deployment, **changes)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All asynchronous tests of this folder share the event loop that watches the workers."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)

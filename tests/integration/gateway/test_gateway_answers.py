@@ -1,0 +1,263 @@
+"""What comes back is what the model computes, however the request is cut, padded, encoded and dispatched."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2_grpc
+
+from arlo.clock import monotonic_s
+from tests.integration.gateway.conftest import LENGTHS
+from tests.integration.gateway.examples import (
+    Example,
+    answer_to,
+    check,
+    example,
+    one_row,
+    outputs_of,
+    request_of,
+    rows_of,
+)
+from tests.integration.gateway.harness import Gateway, Workers, split_of, until
+
+pytestmark = pytest.mark.integration
+
+OUTPUTS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("embedding",),
+    ("last_hidden_state",),
+    ("embedding", "last_hidden_state"),
+)
+
+
+def mixed(count: int, *, seed: int, longest: int = LENGTHS[-1]) -> list[Example]:
+    """Requests of every kind; each length from 1 to `longest` occurs when there are enough of them."""
+    random = np.random.default_rng(seed)
+    lengths = np.concatenate([np.arange(1, longest + 1), random.integers(1, longest + 1, 8 * count)]).tolist()
+    examples = []
+    for number in range(count):
+        rows = 1 if random.random() < 0.7 else int(random.integers(2, 9))
+        mask = random.random() < 0.8
+        # Without a mask all tokens count, so all rows are of one length.
+        chosen = [lengths.pop(0) for _ in range(rows)] if mask else [lengths.pop(0)] * rows
+        wider = int(random.integers(0, 200)) if mask and random.random() < 0.5 else 0
+        examples.append(
+            Example(
+                rows_of(chosen, seed=seed * 10_000 + number),
+                max(chosen) + wider,
+                mask=mask,
+                typed=random.random() < 0.3,
+                outputs=OUTPUTS[random.integers(len(OUTPUTS))],
+                id=f"request {number}" if random.random() < 0.5 else "",
+            )
+        )
+    return examples
+
+
+async def answer_all(gateway: Gateway, examples: Sequence[Example], *, model: str = "emu", at_once: int = 32) -> None:
+    """Send them, so many at a time, and check each answer."""
+    waiting = iter(examples)
+
+    async def work() -> None:
+        for sent in waiting:
+            check(await gateway.infer(request_of(sent, model=model), timeout=60), sent, model=model)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(work())
+
+
+async def test_1000_mixed_requests(gateway: Gateway) -> None:
+    examples = mixed(1000, seed=1)
+    assert {length for sent in examples for length in sent.lengths} == set(range(1, LENGTHS[-1] + 1))
+    before = await gateway.stats()
+    await answer_all(gateway, examples)
+    after = await gateway.stats()
+    rows = sum(len(sent.rows) for sent in examples)
+    assert after.outcomes.on_time + after.outcomes.late - before.outcomes.on_time - before.outcomes.late == rows
+    assert after.outcomes.failed == before.outcomes.failed
+    assert after.tokens - before.tokens == sum(sum(sent.lengths) for sent in examples)
+
+
+@pytest.mark.parametrize("policy", ["rs", "ilb", "ig", "infaas", "eft", "late"])
+async def test_every_policy_gives_the_same_answers(workers: Workers, start: Any, policy: str) -> None:
+    deployment = workers.deployment("emu", [(0, 64), (1, 128), (2, 256), (3, 512)], inflight_limit=2)
+    async with start(deployment, dispatch={"policy": policy}) as gateway:
+        await answer_all(gateway, mixed(100, seed=2))
+
+
+async def test_uniform_policy(workers: Workers, start: Any) -> None:
+    deployment = workers.deployment("emu", [(worker, 512) for worker in range(4)])
+    async with start(deployment, dispatch={"policy": "uniform"}) as gateway:
+        await answer_all(gateway, mixed(100, seed=3))
+        stats = await gateway.stats()
+        started = [instance.started for instance in stats.instances]
+        assert min(started) > sum(started) / 8  # balanced over equals
+
+
+async def test_dynamic_runtimes_are_not_padded(workers: Workers, start: Any) -> None:
+    async with start(workers.deployment("dyn", [(0, 128), (1, 512)])) as gateway:
+        await answer_all(gateway, mixed(100, seed=4), model="dyn")
+        for length in (1, 100, 128, 129, 512):
+            answer = await gateway.infer(one_row(length, model="dyn"))
+            assert split_of(answer).computed_tokens == length
+
+
+async def test_tritons_own_batching(workers: Workers, start: Any) -> None:
+    """Rows padded to one level share a shape, so Triton puts them together; each still gets its own answer."""
+    before = await workers.executions(0, "batched_len64")
+    async with start(workers.deployment("batched", [(0, 64)], inflight_limit=32)) as gateway:
+        await answer_all(gateway, mixed(64, seed=5, longest=64), model="batched")
+        rows = (await gateway.stats()).outcomes
+    executions = await workers.executions(0, "batched_len64") - before
+    assert executions < (rows.on_time + rows.late) / 2
+
+
+async def test_large_answers(workers: Workers, start: Any) -> None:
+    """Far above what is copied into one piece: tensors are handed on by reference, with zeros between the rows."""
+    dims = {"token_dims": 384}
+    async with start(workers.deployment("wide", [(0, 512)])) as gateway:
+        for sent in (example(512), example(1, 512, 3, 200), example(7, outputs=("embedding",))):
+            check(await gateway.infer(request_of(sent, model="wide")), sent, model="wide", **dims)
+
+
+async def test_token_outputs_are_cut_to_the_longest_row_of_the_batch(gateway: Gateway) -> None:
+    sent = example(3, 70, 1, width=500)
+    answer = outputs_of(await gateway.infer(request_of(sent)))
+    assert answer["last_hidden_state"].shape == (3, 70, 4)
+    assert not answer["last_hidden_state"][0, 3:].any()
+    assert not answer["last_hidden_state"][2, 1:].any()
+    assert answer["last_hidden_state"][0, :3].all()
+
+
+async def test_a_row_of_a_batch_is_answered_as_if_it_were_alone(gateway: Gateway) -> None:
+    sent = example(9, 130, 64, 511)
+    together = outputs_of(await gateway.infer(request_of(sent)))
+    for index, row in enumerate(sent.rows):
+        alone = outputs_of(await gateway.infer(request_of(Example((row,), len(row)))))
+        np.testing.assert_array_equal(together["embedding"][index], alone["embedding"][0])
+        np.testing.assert_array_equal(together["last_hidden_state"][index, : len(row)], alone["last_hidden_state"][0])
+
+
+async def test_a_mask_with_a_hole_counts_to_its_last_token(gateway: Gateway) -> None:
+    request = request_of(Example((np.array([5, 6, 7, 8]),), 6))
+    request.raw_input_contents[1] = np.array([1, 0, 0, 1, 0, 0], "<i8").tobytes()
+    answer = outputs_of(await gateway.infer(request))
+    np.testing.assert_array_equal(answer["embedding"], [[13.0] * 4])
+    np.testing.assert_array_equal(answer["last_hidden_state"][0, :, 0], [5, 6, 7, 8])
+
+
+async def test_the_largest_batch(gateway: Gateway) -> None:
+    sent = example(*range(1, 65), outputs=("embedding",))
+    check(await gateway.infer(request_of(sent)), sent)
+
+
+@pytest.mark.parametrize("request_id", ["", "plain", "ünï-ço∂é 🙂", "x" * 4096])
+async def test_the_id_comes_back(gateway: Gateway, request_id: str) -> None:
+    sent = example(4, id=request_id)
+    check(await gateway.infer(request_of(sent)), sent)
+
+
+async def test_idle_every_row_goes_to_its_ideal_level(gateway: Gateway) -> None:
+    for level, longest in enumerate(LENGTHS):
+        shortest = 1 if level == 0 else LENGTHS[level - 1] + 1
+        for length in (shortest, longest):
+            split = split_of(await gateway.infer(one_row(length)))
+            assert (split.level, split.computed_tokens, split.demoted) == (level, longest, 0), f"length {length}"
+    split = split_of(await gateway.infer(request_of(example(1, 65, 129))))
+    assert (split.level, split.computed_tokens, split.demoted) == (2, 64 + 128 + 256, 0)
+
+
+async def test_the_split_of_the_time(gateway: Gateway) -> None:
+    for length, latency_us in ((1, 1000), (512, 3000)):
+        sent_s = monotonic_s()
+        split = split_of(await gateway.infer(one_row(length)))
+        took_us = (monotonic_s() - sent_s) * 1e6
+        assert split.execute_us >= latency_us
+        assert split.queue_us >= 0
+        assert split.queue_us + split.execute_us <= split.total_us + 2  # each is cut to whole microseconds
+        assert split.total_us <= took_us
+
+
+async def test_waiting_counts_as_queue_time(workers: Workers, start: Any) -> None:
+    async with start(workers.deployment("slow", [(0, 64)], inflight_limit=1)) as gateway:
+        answers = await asyncio.gather(*(gateway.infer(one_row(5, model="slow")) for _ in range(3)))
+    splits = sorted((split_of(answer) for answer in answers), key=lambda split: split.queue_us)
+    for waited, split in enumerate(splits):
+        assert split.queue_us >= waited * 240_000
+        assert 250_000 <= split.execute_us <= split.total_us
+    assert splits[0].queue_us < 200_000
+
+
+@pytest.mark.parametrize(("policy", "demotes"), [("rs", True), ("ilb", False)])
+async def test_demotion_under_load(workers: Workers, start: Any, policy: str, demotes: bool) -> None:
+    """Short rows overflow to the longer level with rs, never with ilb; both levels have one instance."""
+    deployment = workers.deployment("slow", [(0, 64), (1, 128)], slo_ms=500, inflight_limit=1)
+    assert [runtime.capacity for runtime in deployment.runtimes] == [2, 2]
+    async with start(deployment, dispatch={"policy": policy}) as gateway:
+        examples = [example(10, seed=seed) for seed in range(6)]
+        answers = await asyncio.gather(*(gateway.infer(request_of(sent, model="slow")) for sent in examples))
+        splits = [split_of(answer) for answer in answers]
+        for answer, sent in zip(answers, examples, strict=True):
+            check(answer, sent, model="slow")
+        stats = await gateway.stats()
+    demoted = [split for split in splits if split.demoted]
+    assert {(split.level, split.computed_tokens) for split in splits if not split.demoted} == {(0, 64)}
+    if demotes:
+        assert {(split.level, split.computed_tokens, split.demoted) for split in demoted} == {(1, 128, 1)}
+        assert 1 <= len(demoted) <= 3
+    else:
+        assert not demoted
+    assert [level.ideal for level in stats.levels] == [6, 0]
+    assert [level.demoted for level in stats.levels] == [0, len(demoted)]
+    assert stats.computed_tokens == sum(split.computed_tokens for split in splits)
+    assert stats.tokens == 60
+
+
+async def test_inflight_limit_keeps_the_rest_in_the_gateway(workers: Workers, start: Any) -> None:
+    async with start(workers.deployment("slow", [(0, 64)], inflight_limit=2)) as gateway:
+        calls = [asyncio.ensure_future(gateway.infer(one_row(5, model="slow"))) for _ in range(5)]
+        stats = await gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 5, "all have come")
+        assert (stats.in_flight, stats.queued) == (2, 3)
+        assert (stats.instances[0].in_flight, stats.instances[0].queued) == (2, 3)
+        await asyncio.gather(*calls)
+
+
+async def test_inputs_may_come_in_any_order(gateway: Gateway) -> None:
+    sent = example(5, 8)
+    request = request_of(sent)
+    turned = request_of(dataclasses.replace(sent))
+    del turned.inputs[:]
+    del turned.raw_input_contents[:]
+    turned.inputs.extend(reversed(request.inputs))
+    turned.raw_input_contents.extend(reversed(request.raw_input_contents))
+    check(await gateway.infer(turned), sent)
+
+
+async def test_outputs_come_as_named_whatever_the_order_asked_for(gateway: Gateway) -> None:
+    sent = example(5, outputs=("embedding", "last_hidden_state"))
+    answer = await gateway.infer(request_of(sent))
+    assert set(outputs_of(answer)) == set(answer_to(sent))
+
+
+async def test_answers_from_many_connections_at_once(gateway: Gateway) -> None:
+    """A connection each, all at once; idle connections do not keep others from being served."""
+    channels = [
+        grpc.aio.insecure_channel(gateway.grpc, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(50)
+    ]
+    try:
+        examples = [example(1 + 10 * number, seed=number) for number in range(len(channels))]
+        stubs = [service_pb2_grpc.GRPCInferenceServiceStub(channel) for channel in channels]
+        calls = [stub.ModelInfer(request_of(sent)) for stub, sent in zip(stubs, examples, strict=True)]
+        for call, sent in zip(calls, examples, strict=True):
+            check(await call, sent)
+    finally:
+        for channel in channels:
+            await channel.close()
+    await until(lambda: gateway.process.returncode is None, "the gateway still runs")

@@ -1,0 +1,270 @@
+"""Deadlines, cancellation and full queues: what nobody waits for any more is not executed.
+
+`slow` and `queued` take 250 ms a request. With an in-flight limit of 1 what waits, waits in the gateway; with 8, in
+Triton, which can drop it when the model has a queue policy (`queued`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from arlo.clock import monotonic_s
+from tests.integration.gateway.examples import check, example, one_row, request_of
+from tests.integration.gateway.harness import Gateway, Workers, gateway_of
+
+pytestmark = pytest.mark.integration
+
+SERVICE_S = 0.25
+
+
+class Slow:
+    """A gateway in front of one slow instance, and what its worker has executed since."""
+
+    def __init__(self, gateway: Gateway, workers: Workers, model: str, before: int) -> None:
+        self.gateway = gateway
+        self.model = model
+        self._workers = workers
+        self._before = before
+
+    def send(self, *lengths: int, **options: Any) -> asyncio.Future[Any]:
+        """One request, of one short row unless told otherwise."""
+        timeout_us = options.pop("timeout_us", None)
+        request = request_of(example(*(lengths or (5,))), model=self.model, timeout_us=timeout_us)
+        return asyncio.ensure_future(self.gateway.infer(request, **options))
+
+    async def send_first(self) -> asyncio.Future[Any]:
+        """A request that has reached the worker, and so comes before all that follow."""
+        call = self.send()
+        await self.gateway.stats_when(lambda stats: stats.in_flight == 1, "it runs")
+        return call
+
+    async def idle(self) -> Any:
+        """Statistics once nothing waits or runs."""
+        return await self.gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 0, "idle")
+
+    async def executed(self) -> int:
+        """Executions so far, those before a last request that comes after all others."""
+        await self.send()
+        return await self._workers.executions(0, f"{self.model}_len64") - self._before - 1
+
+
+@contextlib.asynccontextmanager
+async def slow_gateway(workers: Workers, path: Path, model: str = "slow", **options: Any) -> AsyncIterator[Slow]:
+    deployment = workers.deployment(model, [(0, 64)], **options)
+    async with gateway_of(path, deployment, dispatch={"max_queued": 6}) as gateway:
+        # What an earlier test's cancelled request left running has ended once this one is answered.
+        await gateway.infer(one_row(5, model=model))
+        yield Slow(gateway, workers, model, await workers.executions(0, f"{model}_len64"))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def waits_in_gateway(workers: Workers, tmp_path: Path) -> AsyncIterator[Slow]:
+    async with slow_gateway(workers, tmp_path, inflight_limit=1) as slow:
+        yield slow
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def waits_in_triton(workers: Workers, tmp_path: Path) -> AsyncIterator[Slow]:
+    async with slow_gateway(workers, tmp_path, "queued", inflight_limit=8) as slow:
+        yield slow
+
+
+async def code_of(call: asyncio.Future[Any]) -> grpc.StatusCode:
+    """How a call ended."""
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def codes_of(calls: list[asyncio.Future[Any]]) -> list[grpc.StatusCode]:
+    return list(await asyncio.gather(*(code_of(call) for call in calls)))
+
+
+OK, EXPIRED, FULL = grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_the_clients_deadline_reaches_triton(waits_in_triton: Slow) -> None:
+    """The first runs; three wait in Triton, and their deadline passes there."""
+    slow = waits_in_triton
+    first = await slow.send_first()
+    assert await codes_of([slow.send(timeout=0.5 * SERVICE_S) for _ in range(3)]) == [EXPIRED] * 3
+    assert await code_of(first) == OK
+    assert (await slow.idle()).outcomes.expired == 3
+    assert await slow.executed() == 1
+
+
+async def test_the_timeout_parameter_is_a_deadline(waits_in_triton: Slow) -> None:
+    slow = waits_in_triton
+    first = await slow.send_first()
+    timeout_us = round(0.5e6 * SERVICE_S)
+    assert await codes_of([slow.send(timeout_us=timeout_us, timeout=10) for _ in range(3)]) == [EXPIRED] * 3
+    assert await code_of(first) == OK
+    assert await slow.executed() == 1
+
+
+async def test_the_earlier_of_deadline_and_timeout_counts(waits_in_gateway: Slow) -> None:
+    first = waits_in_gateway.send()
+    sent_s = monotonic_s()
+    assert await code_of(waits_in_gateway.send(timeout=0.1, timeout_us=10_000_000)) == EXPIRED
+    assert await code_of(waits_in_gateway.send(timeout=10, timeout_us=50_000)) == EXPIRED
+    assert monotonic_s() - sent_s < SERVICE_S
+    assert await code_of(first) == OK
+
+
+async def test_the_models_default_timeout(workers: Workers, tmp_path: Path) -> None:
+    timeout_ms = round(1.5e3 * SERVICE_S)
+    async with slow_gateway(workers, tmp_path, default_timeout_ms=timeout_ms, inflight_limit=1) as slow:
+        calls = [slow.send() for _ in range(4)]
+        assert sorted(await codes_of(calls), key=str) == sorted([OK, EXPIRED, EXPIRED, EXPIRED], key=str)
+        # A client that sets a longer deadline gets it.
+        assert await codes_of([slow.send(timeout=20) for _ in range(3)]) == [OK] * 3
+
+
+async def test_expired_while_waiting_in_the_gateway(waits_in_gateway: Slow) -> None:
+    """The gateway gives up a little before the client does, so that the client learns why."""
+    slow = waits_in_gateway
+    calls = [await slow.send_first(), *(slow.send() for _ in range(4))]
+    sent_s = monotonic_s()
+    with pytest.raises(grpc.aio.AioRpcError, match="the request waited until its deadline") as raised:
+        await slow.send(timeout=3.5 * SERVICE_S)
+    assert 3 * SERVICE_S <= monotonic_s() - sent_s <= 3.5 * SERVICE_S
+    assert raised.value.code() == EXPIRED
+    assert await codes_of(calls) == [OK] * 5
+    assert (await slow.idle()).outcomes.expired == 1
+    assert await slow.executed() == 5
+
+
+async def test_a_deadline_that_has_passed_already(waits_in_gateway: Slow) -> None:
+    assert await code_of(waits_in_gateway.send(timeout_us=1)) == EXPIRED
+    assert await waits_in_gateway.executed() == 0
+
+
+async def test_cancelled_while_waiting_in_the_gateway(waits_in_gateway: Slow) -> None:
+    slow = waits_in_gateway
+    first = slow.send()
+    calls = [slow.send() for _ in range(3)]
+    await slow.gateway.stats_when(lambda stats: stats.queued == 3, "three wait")
+    for call in calls:
+        call.cancel()
+    stats = await slow.gateway.stats_when(lambda stats: stats.queued == 0, "none waits", timeout_s=SERVICE_S)
+    assert stats.outcomes.cancelled == 3
+    assert await code_of(first) == OK
+    assert await slow.executed() == 1
+
+
+async def test_cancelled_while_waiting_in_triton(waits_in_triton: Slow) -> None:
+    """The cancellation is passed on: Triton drops what it has not begun."""
+    slow = waits_in_triton
+    first = await slow.send_first()
+    calls = [slow.send() for _ in range(3)]
+    await slow.gateway.stats_when(lambda stats: stats.in_flight == 4, "all are with Triton")
+    for call in calls:
+        call.cancel()
+    stats = await slow.gateway.stats_when(lambda stats: stats.in_flight <= 1, "cancelled", timeout_s=SERVICE_S)
+    assert stats.outcomes.cancelled == 3
+    assert await code_of(first) == OK
+    assert await slow.executed() == 1
+
+
+async def test_cancelled_while_it_runs(waits_in_gateway: Slow) -> None:
+    """The gateway lets go at once; the instance takes the next request."""
+    slow = waits_in_gateway
+    call = await slow.send_first()
+    call.cancel()
+    stats = await slow.gateway.stats_when(lambda stats: stats.in_flight == 0, "let go", timeout_s=SERVICE_S)
+    assert stats.outcomes.cancelled == 1
+    assert stats.outcomes.failed == 0
+    assert stats.ejections == 0
+    assert await code_of(slow.send()) == OK
+
+
+async def test_a_cancelled_batch_frees_all_its_rows(waits_in_gateway: Slow) -> None:
+    slow = waits_in_gateway
+    batch = slow.send(1, 2, 3, 4)
+    await slow.gateway.stats_when(lambda stats: (stats.in_flight, stats.queued) == (1, 3), "one runs, three wait")
+    batch.cancel()
+    stats = await slow.gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 0, "free")
+    assert stats.outcomes.cancelled == 4
+    assert await slow.executed() == 1
+
+
+async def test_a_cancelled_stream_frees_all_its_requests(waits_in_gateway: Slow) -> None:
+    slow = waits_in_gateway
+    stream = slow.gateway.stub.ModelStreamInfer()
+    for _ in range(4):
+        await stream.write(one_row(5, model="slow"))
+    await slow.gateway.stats_when(lambda stats: (stats.in_flight, stats.queued) == (1, 3), "one runs, three wait")
+    stream.cancel()
+    stats = await slow.gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 0, "free")
+    assert stats.outcomes.cancelled == 4
+    assert await slow.executed() == 1
+
+
+async def test_one_request_of_a_stream_may_expire(waits_in_gateway: Slow) -> None:
+    slow = waits_in_gateway
+    stream = slow.gateway.stub.ModelStreamInfer()
+    patient, hasty = example(5, id="patient"), example(5, id="hasty")
+    await stream.write(request_of(patient, model="slow"))
+    await stream.write(request_of(hasty, model="slow", timeout_us=100_000))
+    answer = await stream.read()
+    assert answer.infer_response.id == "hasty"
+    assert answer.error_message.startswith("[DEADLINE_EXCEEDED] the request waited until its deadline")
+    answer = await stream.read()
+    check(answer.infer_response, patient, model="slow")
+    await stream.done_writing()
+    assert await stream.read() == grpc.aio.EOF
+
+
+async def test_a_full_queue_refuses_at_once(waits_in_gateway: Slow) -> None:
+    slow = waits_in_gateway
+    calls = [slow.send() for _ in range(7)]
+    await slow.gateway.stats_when(lambda stats: (stats.in_flight, stats.queued) == (1, 6), "full")
+    sent_s = monotonic_s()
+    with pytest.raises(grpc.aio.AioRpcError, match=r"queue is full \(6 rows wait\): try again later") as raised:
+        await slow.send()
+    assert raised.value.code() == FULL
+    assert monotonic_s() - sent_s < SERVICE_S / 2
+    # Calls that have room again are taken.
+    calls.pop().cancel()
+    await slow.gateway.stats_when(lambda stats: stats.queued < 6, "room")
+    calls.append(slow.send())
+    assert await codes_of(calls) == [OK] * 7
+    assert (await slow.idle()).outcomes.rejected == 1
+    assert await slow.executed() == 7
+
+
+async def test_a_batch_that_does_not_fit_the_queue_leaves_nothing_behind(waits_in_gateway: Slow) -> None:
+    slow = waits_in_gateway
+    first = await slow.send_first()
+    batch = slow.send(*range(1, 9))
+    with pytest.raises(grpc.aio.AioRpcError, match=r"row \d: the gateway's queue is full") as raised:
+        await batch
+    assert raised.value.code() == FULL
+    stats = await slow.gateway.stats()
+    assert (stats.in_flight, stats.queued) == (1, 0)
+    assert await code_of(first) == OK
+    assert await slow.executed() == 1
+
+
+async def test_tritons_full_queue_is_resource_exhausted_and_no_reason_to_eject(workers: Workers, start: Any) -> None:
+    """`tight` lets one request wait in Triton, which says UNAVAILABLE to further ones, as it does when it stops."""
+    async with start(workers.deployment("tight", [(0, 64)], inflight_limit=16)) as gateway:
+        calls = [asyncio.ensure_future(gateway.infer(one_row(5, model="tight"))) for _ in range(12)]
+        codes = await codes_of(calls)
+        stats = await gateway.stats()
+    assert set(codes) == {OK, FULL}
+    assert codes.count(OK) >= 2
+    assert stats.outcomes.rejected == codes.count(FULL)
+    assert stats.outcomes.failed == 0
+    assert stats.ejections == 0
+    assert stats.retries > 0
