@@ -1,0 +1,217 @@
+// Long random programs over every policy, mostly for the sanitizers: every request ends once, and nothing is left over.
+// tests/property checks the decisions themselves, against a linear scan.
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "dispatch_fixture.h"
+
+namespace arlo::dispatch {
+namespace {
+
+constexpr Policy kAll[] = {Policy::kRs,      Policy::kIlb, Policy::kIg,  Policy::kInfaas,
+                           Policy::kUniform, Policy::kEft, Policy::kLate};
+
+// Counts the requests in each state by what the actions say.
+class Books {
+ public:
+  void admitted(const Admitted& a, Tag tag) {
+    if (a.handle == kNone) return;
+    ++admitted_;
+    if (a.admission != Admission::kStarted && ended_.count(tag) == 0) waiting_.emplace(tag, a.handle);
+  }
+  void take(Actions& out) {
+    for (const Action& a : out) {
+      waiting_.erase(a.tag);
+      if (a.kind == ActionKind::kStart) {
+        running_[a.tag] = a.handle;
+      } else if (a.kind == ActionKind::kLost) {
+        running_.erase(a.tag);
+        lost_[a.tag] = a.handle;
+      } else {
+        end(a.tag);
+      }
+    }
+    out.clear();
+  }
+  void end(Tag tag) { ASSERT_TRUE(ended_.insert({tag, true}).second) << "request " << tag << " ended twice"; }
+
+  std::map<Tag, RequestHandle> waiting_, running_, lost_;
+  std::map<Tag, bool> ended_;
+  std::size_t admitted_ = 0;
+};
+
+class Program {
+ public:
+  Program(Policy policy, unsigned seed)
+      : random_(seed), policy_(policy), scheduler_(Options{.policy = policy, .max_queued = 50}) {
+    for (const std::int32_t length : {64, 128, 256, 512}) {
+      if (policy == Policy::kUniform && length != 512) continue;
+      scheduler_.add_runtime({.max_length = length,
+                              .max_batch = length == 256 ? 4 : 1,
+                              .capacity = 8,
+                              .dynamic = length == 512,
+                              .latency = {{16, 1, 20}, {length, 1, 20 + length}}});
+      ++runtimes_;
+    }
+  }
+
+  void run(int steps) {
+    for (int i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) {
+      now_ += pick(30);
+      step();
+      books_.take(out_);
+      ASSERT_EQ(scheduler_.queued(), static_cast<std::int32_t>(books_.waiting_.size()));
+      ASSERT_EQ(scheduler_.in_flight(), static_cast<std::int32_t>(books_.running_.size()));
+    }
+  }
+
+  // Everything ends; only requests that nobody fits may be left.
+  void wind_down() {
+    while (!books_.running_.empty() || !books_.lost_.empty()) {
+      if (!books_.lost_.empty()) {
+        abandon(books_.lost_.begin()->first);
+      } else {
+        finish(books_.running_.begin()->first);
+      }
+      books_.take(out_);
+    }
+    EXPECT_EQ(scheduler_.queued(), scheduler_.parked());
+    EXPECT_EQ(books_.ended_.size() + books_.waiting_.size(), books_.admitted_);
+  }
+
+ private:
+  std::uint32_t pick(std::uint32_t below) { return static_cast<std::uint32_t>(random_()) % below; }
+
+  Tag any(const std::map<Tag, RequestHandle>& from) {
+    return std::next(from.begin(), pick(static_cast<std::uint32_t>(from.size())))->first;
+  }
+
+  void finish(Tag tag) {
+    scheduler_.finish(books_.running_.at(tag), now_, out_);
+    books_.running_.erase(tag);
+    books_.end(tag);
+  }
+
+  void abandon(Tag tag) {
+    scheduler_.abandon(books_.lost_.at(tag));
+    books_.lost_.erase(tag);
+    books_.end(tag);
+  }
+
+  void retry(std::map<Tag, RequestHandle>& from) {
+    if (from.empty()) return;
+    const Tag tag = any(from);
+    const RequestHandle h = from.at(tag);
+    from.erase(tag);
+    books_.waiting_[tag] = h;
+    scheduler_.retry(h, pick(2) == 0 ? kNone : pick(8), now_, out_);
+  }
+
+  void step() {
+    switch (pick(16)) {
+      case 0:
+        scheduler_.join(pick(runtimes_), 1 + static_cast<std::int32_t>(pick(3)), now_, out_);
+        break;
+      case 1:
+        scheduler_.leave(pick(12), now_, out_);
+        break;
+      case 2:
+        scheduler_.drain(pick(12), now_, out_);
+        break;
+      case 3:
+        scheduler_.expire(now_, out_);
+        break;
+      case 4:
+        if (!books_.waiting_.empty()) {
+          const Tag tag = any(books_.waiting_);
+          ASSERT_TRUE(scheduler_.cancel(books_.waiting_.at(tag), now_, out_));
+          books_.waiting_.erase(tag);
+          books_.end(tag);
+        }
+        break;
+      case 5:
+        retry(books_.running_);
+        break;
+      case 6:
+        retry(books_.lost_);
+        break;
+      case 7:
+      case 8:
+      case 9:
+      case 10:
+        if (!books_.running_.empty()) finish(any(books_.running_));
+        break;
+      default: {
+        const TimeNs deadline = pick(2) == 0 ? kNever : now_ + 1 + pick(400);
+        const auto length = static_cast<std::int32_t>(1 + pick(512));
+        books_.admitted(scheduler_.arrive(tags_, length, now_, deadline, out_), tags_);
+        ++tags_;
+      }
+    }
+  }
+
+  std::mt19937 random_;
+  Policy policy_;
+  Scheduler scheduler_;
+  Books books_;
+  Actions out_;
+  TimeNs now_ = 0;
+  Tag tags_ = 0;
+  std::uint32_t runtimes_ = 0;
+};
+
+class EveryPolicy : public ::testing::TestWithParam<Policy> {};
+
+TEST_P(EveryPolicy, EveryRequestEndsOnce) {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    Program program(GetParam(), seed);
+    program.run(2000);
+    program.wind_down();
+  }
+}
+
+// One scheduler behind one lock, as the gateway has it: several threads bring requests in and finish them.
+TEST_P(EveryPolicy, ThreadsShareOneBehindALock) {
+  Scheduler scheduler(Options{.policy = GetParam(), .max_queued = 64});
+  Actions joined;
+  const RuntimeId runtime = scheduler.add_runtime(static_runtime(512));
+  for (int i = 0; i < 4; ++i) scheduler.join(runtime, 2, 0, joined);
+  std::mutex lock;
+  std::vector<RequestHandle> running;
+  TimeNs now = 0;
+  std::size_t finished = 0;
+  std::size_t admitted = 0;
+  const auto work = [&](unsigned seed) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < 3000; ++i) {
+      const std::lock_guard<std::mutex> hold(lock);
+      Actions out;
+      now += 10;
+      if (random() % 2 == 0) {
+        const auto length = static_cast<std::int32_t>(1 + random() % 512);
+        admitted += scheduler.arrive(0, length, now, kNever, out).handle != kNone ? 1 : 0;
+      } else if (!running.empty()) {
+        const std::size_t at = random() % running.size();
+        const RequestHandle h = running[at];
+        running[at] = running.back();
+        running.pop_back();
+        scheduler.finish(h, now, out);
+        ++finished;
+      }
+      for (const Action& a : out) running.push_back(a.handle);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned seed = 0; seed < 4; ++seed) threads.emplace_back(work, seed);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(static_cast<std::size_t>(scheduler.queued() + scheduler.in_flight()) + finished, admitted);
+  EXPECT_EQ(running.size(), static_cast<std::size_t>(scheduler.in_flight()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Dispatch, EveryPolicy, ::testing::ValuesIn(kAll),
+                         [](const auto& test) { return std::string(policy_name(test.param)); });
+
+}  // namespace
+}  // namespace arlo::dispatch
