@@ -120,7 +120,7 @@ bench: setup ## the benchmarks; results go to benchmarks/results with their comm
 	tools/system_packages.sh bench
 	@$(call configure,release)
 	cmake --build --preset release
-	$(PY) benchmarks/run.py
+	$(PY) -m benchmarks.run
 
 .PHONY: golden docs constraints
 golden: setup ## rewrite what the tests compare with: golden scenarios, the stub of the binding
