@@ -1,0 +1,322 @@
+"""Workers that die, hang, lose their runtime or answer nonsense: requests go elsewhere, instances come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from arlo.clock import monotonic_s
+from arlo.replay.plan import write_plan
+from arlo.workers.ports import free_port
+from tests.fakes.odd_worker import Behaviour, OddWorker, dies_of, echo, embedding, good, tensors_of
+from tests.integration.gateway.examples import check, example, one_row, request_of
+from tests.integration.gateway.harness import ACTIVE, EJECTED, Gateway, Workers
+from tests.integration.gateway.load import Load
+
+pytestmark = pytest.mark.integration
+
+PLACEMENT = [(0, 128), (1, 128), (2, 512), (3, 512)]
+
+
+async def all_active(gateway: Gateway) -> None:
+    await gateway.stats_when(lambda stats: all(i.state == ACTIVE for i in stats.instances), "all active")
+
+
+async def ejected(gateway: Gateway, index: int) -> Any:
+    return await gateway.stats_when(lambda stats: stats.instances[index].state == EJECTED, f"instance {index} ejected")
+
+
+async def refused(gateway: Gateway, request: Any, **options: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await gateway.infer(request, **options)
+    return raised.value
+
+
+async def test_workers_killed_under_load_and_no_request_fails(workers: Workers, start: Any) -> None:
+    async with start(workers.deployment("emu", PLACEMENT)) as gateway:
+        async with Load(gateway) as load:
+            for ejections, victim in enumerate((1, 3), 1):
+                os.kill(await workers.pid(victim), signal.SIGKILL)
+                stats = await gateway.stats_when(lambda stats, n=ejections: stats.ejections >= n, "ejected")
+                assert stats.instances[victim].state == EJECTED
+                await load.more(200)
+                await workers.whole()
+                await all_active(gateway)
+                await load.more(100)
+        stats = await gateway.stats()
+        assert stats.outcomes.failed == 0
+        assert stats.ejections == 2
+        for victim in (1, 3):
+            assert stats.instances[victim].failed >= 1  # it was killed with requests running
+        assert stats.retries >= 2
+        assert [line["instance"] for line in gateway.logged("instance_ejected")] == ["w1.128", "w3.512"]
+        assert len(gateway.logged("instance_joined")) == 6
+
+
+async def test_a_worker_killed_under_the_load_generator(workers: Workers, start: Any, tmp_path: Path) -> None:
+    """The same at a far higher rate, answers unchecked."""
+    plan = tmp_path / "plan.bin"
+    payloads = [one_row(1 + 23 * n % 512, seed=n, timeout_us=20_000_000).SerializeToString() for n in range(64)]
+    write_plan(plan, payloads)
+    command = [str(Path(sys.executable).with_name("arlo-loadgen")), "closed", "--plan", str(plan)]
+    command += ["--records", str(tmp_path / "records.npy"), "--concurrency", "32", "--seconds", "3"]
+    async with start(workers.deployment("emu", PLACEMENT)) as gateway:
+        loadgen = await asyncio.create_subprocess_exec(
+            *command, "--target", gateway.grpc, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        await gateway.stats_when(lambda stats: stats.outcomes.on_time + stats.outcomes.late > 300, "load")
+        os.kill(await workers.pid(2), signal.SIGKILL)
+        out, _ = await asyncio.wait_for(loadgen.communicate(), 60)
+        assert loadgen.returncode == 0, out.decode()
+        records = np.load(tmp_path / "records.npy")
+        stats = await gateway.stats()
+    await workers.whole()
+    assert stats.ejections >= 1
+    assert len(records) > 1000
+    assert set(records["code"].tolist()) == {0}
+    assert (stats.outcomes.failed, stats.outcomes.rejected, stats.outcomes.expired) == (0, 0, 0)
+
+
+async def test_a_hanging_worker_is_ejected_and_its_requests_are_answered_elsewhere(
+    workers: Workers, start: Any
+) -> None:
+    pid = await workers.pid(2)
+    async with start(workers.deployment("emu", PLACEMENT)) as gateway:
+        try:
+            async with Load(gateway) as load:
+                os.kill(pid, signal.SIGSTOP)
+                stats = await ejected(gateway, 2)
+                assert stats.outcomes.failed == 0
+                await load.more(200)
+                assert (await gateway.stats()).instances[2].in_flight == 0
+                os.kill(pid, signal.SIGCONT)
+                await all_active(gateway)
+                before = (await gateway.stats()).instances[2].started
+                await load.more(200)
+                assert (await gateway.stats()).instances[2].started > before
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        stats = await gateway.stats()
+        assert (stats.outcomes.failed, stats.outcomes.expired) == (0, 0)
+        assert (stats.ejections, stats.retries > 0) == (1, True)
+        assert "health check" in gateway.logged("instance_ejected")[0]["reason"]
+
+
+async def test_a_runtime_unloaded_behind_the_gateways_back(workers: Workers, start: Any) -> None:
+    """Triton says NOT_FOUND: the worker is well, but that instance is not there."""
+    async with start(workers.deployment("emu", PLACEMENT)) as gateway:
+        async with Load(gateway) as load:
+            await workers.pool.unload("w2", "emu_len512")
+            await ejected(gateway, 2)
+            await load.more(100)
+            await workers.pool.load("w2", "emu_len512")
+            await all_active(gateway)
+            await load.more(100)
+        assert (await gateway.stats()).outcomes.failed == 0
+
+
+async def test_no_instance_that_fits_is_unavailable_within_the_grace_time(workers: Workers, start: Any) -> None:
+    endpoints = [workers.endpoints[0], f"127.0.0.1:{free_port('127.0.0.1')}"]
+    deployment = workers.deployment("emu", [(0, 64), (1, 512)], endpoints=endpoints)
+    async with start(unavailable_grace_ms=500) as gateway:
+        await gateway.call("Apply", deployment=deployment)
+        await gateway.stats_when(lambda stats: stats.instances[0].state == ACTIVE, "the short one is active")
+        check(await gateway.infer(request_of(example(64))), example(64))
+        sent_s = monotonic_s()
+        error = await refused(gateway, one_row(65), timeout=10)
+        assert 0.45 <= monotonic_s() - sent_s < 3
+        assert error.code() == grpc.StatusCode.UNAVAILABLE
+        wanted = "no healthy instance takes a row of length 65 (1 of 2 instances are active); last error: "
+        assert (error.details() or "").startswith(wanted)
+        # With a deadline shorter than the grace time the answer comes before the deadline.
+        sent_s = monotonic_s()
+        error = await refused(gateway, one_row(65), timeout=0.4)
+        assert monotonic_s() - sent_s < 0.4
+        assert error.code() == grpc.StatusCode.UNAVAILABLE
+        # A batch is refused as a whole, and what fits is still served.
+        error = await refused(gateway, request_of(example(3, 65)), timeout=10)
+        assert (error.details() or "").startswith("row 1: no healthy instance takes a row of length 65")
+        check(await gateway.infer(request_of(example(64))), example(64))
+        stats = await gateway.stats()
+        assert (stats.queued, stats.parked, stats.in_flight) == (0, 0, 0)
+
+
+async def test_before_the_first_deployment(start: Any) -> None:
+    async with start() as gateway:
+        error = await refused(gateway, one_row(3))
+        assert (error.code(), error.details()) == (grpc.StatusCode.UNAVAILABLE, "the gateway has no deployment yet")
+
+
+async def test_a_request_waits_for_an_instance_that_comes_in_time(workers: Workers, start: Any) -> None:
+    await workers.pool.unload("w3", "slow_len128")
+    try:
+        async with start(unavailable_grace_ms=10_000) as gateway:
+            await gateway.call("Apply", deployment=workers.deployment("slow", [(3, 128)]))
+            sent = [example(100, seed=seed) for seed in range(3)]
+            calls = [asyncio.ensure_future(gateway.infer(request_of(each, model="slow"))) for each in sent]
+            await gateway.stats_when(lambda stats: stats.parked == 3, "they wait")
+            await workers.pool.load("w3", "slow_len128")
+            for call, each in zip(calls, sent, strict=True):
+                check(await call, each, model="slow")
+            assert (await gateway.stats()).parked == 0
+    finally:
+        await workers.pool.load("w3", "slow_len128")
+
+
+@contextlib.asynccontextmanager
+async def odd(behave: Behaviour, count: int) -> AsyncIterator[list[OddWorker]]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(OddWorker(behave)) for _ in range(count)]
+
+
+def deployment_on(workers: Workers, odd_workers: list[OddWorker]) -> Any:
+    placement = [(index, 64) for index in range(len(odd_workers))]
+    return workers.deployment("emu", placement, endpoints=[worker.endpoint for worker in odd_workers])
+
+
+def embedding_of(length: int, seed: int = 0) -> Any:
+    return request_of(example(length, seed=seed, outputs=("embedding",)))
+
+
+async def test_a_request_that_kills_workers_kills_no_more_than_max_attempts(workers: Workers, start: Any) -> None:
+    poison = 666
+    async with odd(dies_of(poison), 5) as five:
+        async with start(deployment_on(workers, five), max_attempts=2) as gateway:
+            request = embedding_of(4)
+            request.raw_input_contents[0] = np.array([1, poison, 2, 3], "<i8").tobytes()
+            error = await refused(gateway, request, timeout=10)
+            assert error.code() == grpc.StatusCode.UNAVAILABLE
+            assert sum(worker.dead for worker in five) == 2
+            stats = await gateway.stats()
+            assert (stats.outcomes.failed, stats.retries, stats.ejections) == (1, 1, 2)
+            for seed in range(20):
+                sent = example(30, seed=seed, outputs=("embedding",))
+                check(await gateway.infer(request_of(sent)), sent)
+
+
+async def test_others_at_a_worker_that_dies_of_a_request_are_answered(workers: Workers, start: Any) -> None:
+    """They were with it when it died, and find another, however often that happens."""
+    poison = 666
+    async with odd(dies_of(poison), 6) as six:
+        async with start(deployment_on(workers, six), max_attempts=3) as gateway:
+            bad = embedding_of(1)
+            bad.raw_input_contents[0] = np.array([poison], "<i8").tobytes()
+            async with Load(gateway, longest=64):
+                assert (await refused(gateway, bad, timeout=10)).code() == grpc.StatusCode.UNAVAILABLE
+            assert sum(worker.dead for worker in six) == 3
+
+
+def changed(change: Callable[[Any], Any]) -> Behaviour:
+    """Answers of the emulated engine, changed."""
+
+    async def behave(worker: OddWorker, request: Any) -> bytes:
+        response = embedding(request)
+        return change(response) or bytes(response.SerializeToString())
+
+    return behave
+
+
+NONSENSE: dict[str, tuple[Behaviour, str]] = {
+    "no protobuf": (changed(lambda r: b"\xff\xff\xff"), "it does not parse"),
+    "empty": (changed(lambda r: r.Clear()), "output 'embedding' is missing"),
+    "another output": (changed(lambda r: setattr(r.outputs[0], "name", "x")), "output 'embedding' is missing"),
+    "no contents": (changed(lambda r: r.ClearField("raw_output_contents")), "0 raw contents for 1 outputs"),
+    "another datatype": (changed(lambda r: setattr(r.outputs[0], "datatype", "FP64")), "has datatype FP64, not FP32"),
+    "two rows": (changed(lambda r: r.outputs[0].shape.__setitem__(0, 2)), "has a shape other than [1, ...]"),
+    "no shape": (changed(lambda r: r.outputs[0].ClearField("shape")), "has a shape other than [1, ...]"),
+    "huge shape": (changed(lambda r: r.outputs[0].shape.__setitem__(1, 1 << 62)), "an impossible dimension"),
+    "negative shape": (changed(lambda r: r.outputs[0].shape.__setitem__(1, -4)), "an impossible dimension"),
+    "too few bytes": (
+        changed(lambda r: r.raw_output_contents.__setitem__(0, bytes(12))),
+        "carries 12 bytes; its shape needs 16",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+async def test_nonsense_from_a_worker_is_an_error_of_that_request(workers: Workers, start: Any, kind: str) -> None:
+    behave, why = NONSENSE[kind]
+    async with odd(behave, 1) as one, start(deployment_on(workers, one)) as gateway:
+        error = await refused(gateway, embedding_of(4))
+        assert error.code() == grpc.StatusCode.INTERNAL
+        assert (error.details() or "").startswith("the worker's answer is unusable: ")
+        assert why in (error.details() or "")
+        assert (await gateway.stats()).outcomes.failed == 1
+
+
+async def test_an_error_of_the_model_is_passed_on_and_is_no_reason_to_eject(workers: Workers, start: Any) -> None:
+    async def fail(worker: OddWorker, request: Any) -> bytes:
+        raise RuntimeError("bad luck")
+
+    async with odd(fail, 2) as two, start(deployment_on(workers, two)) as gateway:
+        error = await refused(gateway, embedding_of(4))
+        assert error.code() == grpc.StatusCode.UNKNOWN
+        assert "worker 'w" in (error.details() or "")
+        assert "bad luck" in (error.details() or "")
+        stats = await gateway.stats()
+        assert (stats.outcomes.failed, stats.ejections, stats.retries) == (1, 0, 0)
+
+
+async def test_an_instance_that_is_not_ready_is_not_used(workers: Workers, start: Any) -> None:
+    async with odd(good, 2) as two, start(deployment_on(workers, two)) as gateway:
+        two[0].healthy = False
+        await ejected(gateway, 0)
+        before = len(two[0].requests)
+        for _ in range(10):
+            await gateway.infer(embedding_of(4))
+        assert len(two[0].requests) == before
+        two[0].healthy = True
+        await all_active(gateway)
+
+
+async def test_padding_and_missing_inputs(workers: Workers, start: Any) -> None:
+    """What a worker really gets: ids padded with the model's pad value, a mask of 0 there, optional inputs filled."""
+    async with odd(echo, 1) as one, start() as gateway:
+        deployment = deployment_on(workers, one)
+        deployment.model.inputs[0].pad_value = 7
+        types = deployment.model.inputs.add(name="token_type_ids", datatype="INT64", role="ROLE_OTHER", pad_value=-3)
+        types.optional = True
+        del deployment.model.outputs[:]
+        for name in ("input_ids", "attention_mask", "token_type_ids"):
+            deployment.model.outputs.add(name=f"seen_{name}", datatype="INT64", dims=[-1])
+        await gateway.apply(deployment)
+
+        def seen(answer: Any) -> dict[str, list[int]]:
+            raws = zip(answer.outputs, answer.raw_output_contents, strict=True)
+            return {tensor.name: np.frombuffer(raw, "<i8").tolist() for tensor, raw in raws}
+
+        sent = example(3, width=10)
+        ids = sent.rows[0].tolist()
+        padded_ids, mask = ids + [7] * 61, [1] * 3 + [0] * 61
+        got = seen(await gateway.infer(request_of(sent)))
+        assert got == {"seen_input_ids": padded_ids, "seen_attention_mask": mask, "seen_token_type_ids": [-3] * 64}
+        got = seen(await gateway.infer(request_of(example(3, mask=False))))
+        assert got == {"seen_input_ids": padded_ids, "seen_attention_mask": mask, "seen_token_type_ids": [-3] * 64}
+        request = request_of(sent)
+        request.inputs.add(name="token_type_ids", datatype="INT64", shape=[1, 10])
+        request.raw_input_contents.append(np.arange(10, dtype="<i8").tobytes())
+        got = seen(await gateway.infer(request))
+        assert got["seen_token_type_ids"] == [0, 1, 2] + [-3] * 61
+
+        # Parameters of the client's own go along; what steers the gateway does not.
+        request.parameters["my_own"].string_param = "yes"
+        request.parameters["timeout"].int64_param = 5_000_000
+        request.parameters["priority"].uint64_param = 3
+        request.id = "an id"
+        await gateway.infer(request)
+        last = one[0].requests[-1]
+        assert (last.model_name, last.id) == ("emu_len64", "an id")
+        assert {key: value.string_param for key, value in last.parameters.items()} == {"my_own": "yes"}
+        assert list(tensors_of(last)) == ["input_ids", "attention_mask", "token_type_ids"]
+        assert isinstance(last, service_pb2.ModelInferRequest)
