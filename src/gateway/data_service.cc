@@ -90,6 +90,10 @@ void DataService::serve(grpc::ServerCompletionQueue& queue) {
   serve_info(queue);
 }
 
+void DataService::wait_until_over() const {
+  for (auto open = open_calls_.load(); open != 0; open = open_calls_.load()) open_calls_.wait(open);
+}
+
 void DataService::shut_down_streams() {
   const std::lock_guard lock(streams_mutex_);
   closing_ = true;

@@ -7,6 +7,8 @@
 #include <arlo/v1/config.pb.h>
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -49,6 +51,14 @@ class DataService final : public DataServiceBase {
   // Waits for calls of every method on this queue, from now on.
   void serve(grpc::ServerCompletionQueue& queue);
 
+  // Every ModelInfer call and stream says when it has been received and when it is over. Once the server is shut down
+  // and wait_until_over() has returned, none of them starts anything on the queues any more.
+  void call_received() { open_calls_.fetch_add(1, std::memory_order_relaxed); }
+  void call_over() {
+    if (open_calls_.fetch_sub(1, std::memory_order_acq_rel) == 1) open_calls_.notify_all();
+  }
+  void wait_until_over() const;
+
   using Context = grpc::ServerContext;
 
   // Parses and checks what was received; a fault, or a call ready for Router::submit.
@@ -88,6 +98,7 @@ class DataService final : public DataServiceBase {
   const std::string token_;
   RequestLimits limits_;
 
+  std::atomic<std::uint64_t> open_calls_{0};
   std::mutex streams_mutex_;
   bool closing_ = false;
   std::unordered_set<StreamCall*> streams_;

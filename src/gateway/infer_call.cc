@@ -16,6 +16,7 @@ void InferCall::received(bool ok) {
     delete this;
     return;
   }
+  service_.call_received();
   new InferCall(service_, queue_);
   const auto fault = service_.receive(incoming_, context_, false, this);
   incoming_.Clear();
@@ -44,7 +45,10 @@ void InferCall::over(bool) {
 void InferCall::finished(bool) { release(); }
 
 void InferCall::release() {
-  if (events_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  if (events_left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  auto& service = service_;
+  delete this;
+  service.call_over();
 }
 
 }  // namespace arlo::gateway

@@ -57,7 +57,7 @@ std::shared_ptr<const ModelSpec> Router::model() const {
 
 bool Router::ready() const {
   const std::lock_guard lock(mutex_);
-  if (stopping_ || model_ == nullptr) return false;
+  if (closing_ || stopping_ || model_ == nullptr) return false;
   return std::any_of(instances_.begin(), instances_.end(),
                      [](const auto& instance) { return instance->state == Instance::State::kActive; });
 }

@@ -9,6 +9,7 @@
 #include <arlo/v1/config.pb.h>
 #include <grpcpp/support/status.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -40,6 +41,8 @@ class Router {
   // Health checks, expiry and drain time-outs run on a thread of their own between start() and stop().
   // `queue`: where the answers to health checks go; polled until stop() has returned.
   void start(grpc::CompletionQueue& queue);
+  // Not ready from now on, for whoever sends requests here; those under way and those that still come are served.
+  void close() { closing_ = true; }
   void stop();
 
   // ---- data path ----
@@ -121,6 +124,7 @@ class Router {
   Histograms histograms_;
 
   std::condition_variable wake_;
+  std::atomic<bool> closing_{false};
   bool stopping_ = false;
   std::uint32_t open_upstream_ = 0;  // upstream calls and health checks under way
   std::condition_variable idle_;

@@ -156,14 +156,14 @@ MaybeFault Router::apply(const v1::Deployment& deployment, v1::ApplyReply* reply
       retire(instance, now, effects);
     }
     apply_actions(effects, now);
+    log(LogLevel::kInfo, "deployment_applied",
+        {{"version", static_cast<std::int64_t>(deployment.version())},
+         {"instances", static_cast<std::int64_t>(deployment.instances_size())},
+         {"joining", static_cast<std::int64_t>(reply->joining_size())},
+         {"draining", static_cast<std::int64_t>(reply->draining_size())}});
     wake_.notify_all();
   }
   run(effects);
-  log(LogLevel::kInfo, "deployment_applied",
-      {{"version", static_cast<std::int64_t>(deployment.version())},
-       {"instances", static_cast<std::int64_t>(deployment.instances_size())},
-       {"joining", static_cast<std::int64_t>(reply->joining_size())},
-       {"draining", static_cast<std::int64_t>(reply->draining_size())}});
   return {};
 }
 

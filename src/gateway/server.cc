@@ -1,6 +1,7 @@
 #include "gateway/server.h"
 
 #include <absl/synchronization/mutex.h>
+#include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -40,6 +42,18 @@ std::shared_ptr<grpc::ServerCredentials> data_credentials(const v1::TlsConfig& t
   return grpc::SslServerCredentials(options);
 }
 
+// Its turn comes when the queue's thread has handled every event that was there before it.
+class Fence final : public Event {
+ public:
+  explicit Fence(grpc::CompletionQueue& queue) { alarm_.Set(&queue, gpr_inf_past(GPR_CLOCK_MONOTONIC), this); }
+  void proceed(bool) override { reached_.set_value(); }
+  void wait() { reached_.get_future().wait(); }
+
+ private:
+  std::promise<void> reached_;
+  grpc::Alarm alarm_;
+};
+
 // The queues of the data port with one thread each.
 class Pollers {
  public:
@@ -47,6 +61,9 @@ class Pollers {
   ~Pollers() { stop(); }
   void start() {
     for (auto& queue : queues_) threads_.emplace_back([&queue] { poll_until_shutdown(*queue); });
+  }
+  void settle() {
+    for (auto& queue : queues_) Fence(*queue).wait();
   }
   void stop() {
     for (auto& queue : queues_) queue->Shutdown();
@@ -110,8 +127,12 @@ int serve(const v1::GatewayConfig& config) {
   pollers.start();
   // In this order the parts end when one of the later ones cannot start, too.
   const auto stop = [&](std::chrono::milliseconds patience) {
+    router.close();
     data_service.shut_down_streams();
     data.server->Shutdown(std::chrono::system_clock::now() + patience);
+    // Shut-down queues take no operations, so all that could start one comes to its end first.
+    pollers.settle();  // calls that were received have been seen
+    data_service.wait_until_over();
     router.stop();  // waits for calls to workers, which end on the pollers' queues
     pollers.stop();
   };

@@ -32,6 +32,7 @@ void StreamCall::accepted(bool ok) {
     delete this;
     return;
   }
+  service_.call_received();
   new StreamCall(service_, queue_);
   bool closing = false;
   {
@@ -140,7 +141,9 @@ void StreamCall::advance(Lock& lock) {
       const std::lock_guard streams(service_.streams_mutex_);
       service_.streams_.erase(this);
     }
+    auto& service = service_;
     delete this;
+    service.call_over();
   }
 }
 
