@@ -155,17 +155,16 @@ class Workers:
 
 
 def write_config(path: Path, **changes: Any) -> Path:
-    """The gateway's JSON: DEFAULTS, with changes; those of an object are merged into it, None leaves the field out."""
-    config = json.loads(json.dumps(DEFAULTS))
-    for key, value in changes.items():
-        if isinstance(value, dict):
-            config[key].update(value)
-        elif value is None:
-            del config[key]
-        else:
-            config[key] = value
-    path.write_text(json.dumps(config))
+    """The gateway's JSON: DEFAULTS, with changes; those of an object are merged into it, None leaves a field out."""
+    path.write_text(json.dumps(_merged(DEFAULTS, changes)))
     return path
+
+
+def _merged(defaults: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(defaults)
+    for key, value in changes.items():
+        merged[key] = _merged(defaults[key], value) if isinstance(value, dict) else value
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 class Gateway:
@@ -279,7 +278,8 @@ async def gateway_of(work: Path, deployment: Any = None, **changes: Any) -> Asyn
     if not ended_by_test:
         os.kill(gateway.pid, signal.SIGTERM)
         async with asyncio.timeout(20):
-            assert await gateway.process.wait() == 0, gateway.log.read_text()[-4000:]
+            code = await gateway.process.wait()
+            assert code == 0, f"{gateway.log}: {gateway.log.read_text()[-4000:]}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
