@@ -7,6 +7,7 @@
 #include "gateway/infer_call.h"
 #include "gateway/stream.h"
 #include "gateway/upstream.h"
+#include "gateway/utf8.h"
 
 namespace arlo::gateway {
 namespace {
@@ -55,12 +56,11 @@ MaybeFault DataService::find_model(const Context& context, std::string_view name
   *model = router_.model();
   if (*model == nullptr) return Fault{Code::kUnavailable, "the gateway has no deployment yet"};
   if (name != (*model)->name) {
-    return Fault{Code::kNotFound, "unknown model '" + std::string(name.substr(0, 200)) + "'; this gateway serves '" +
-                                      (*model)->name + "'"};
+    return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; this gateway serves '" + (*model)->name + "'"};
   }
   if (!version.empty() && version != "1") {
-    return Fault{Code::kNotFound, "model '" + (*model)->name + "' has no version '" +
-                                      std::string(version.substr(0, 50)) + "'; it has version '1'"};
+    return Fault{Code::kNotFound,
+                 "model '" + (*model)->name + "' has no version " + quoted(version) + "; it has version '1'"};
   }
   return {};
 }

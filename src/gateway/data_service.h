@@ -65,6 +65,7 @@ class DataService final : public DataServiceBase {
   MaybeFault receive(const grpc::ByteBuffer& body, const Context& context, bool streamed, Call* call) const;
   [[nodiscard]] MaybeFault authorize(const Context& context) const;
   [[nodiscard]] Router& router() const { return router_; }
+  [[nodiscard]] std::uint64_t max_message_bytes() const { return config_.max_message_bytes(); }
 
  private:
   friend class StreamCall;

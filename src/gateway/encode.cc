@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gateway/infer_response.h"
+#include "gateway/utf8.h"
 #include "gateway/wire.h"
 #include "kserve.h"
 
@@ -63,7 +64,7 @@ grpc::ByteBuffer by_reference(const ResponsePlan& plan, const Call& call, std::s
 
 }  // namespace
 
-MaybeFault encode_answer(const Call& call, bool streamed, grpc::ByteBuffer* out) {
+MaybeFault encode_answer(const Call& call, bool streamed, std::uint64_t max_bytes, grpc::ByteBuffer* out) {
   std::vector<RowResponse> rows;
   rows.reserve(call.rows.size());
   for (const auto& row : call.rows) {
@@ -82,6 +83,12 @@ MaybeFault encode_answer(const Call& call, bool streamed, grpc::ByteBuffer* out)
   wire::Writer writer(prefix);
   if (streamed) writer.header(kInferResponse, plan.size());
   const std::string_view head(prefix, static_cast<std::size_t>(writer.at() - prefix));
+  // Left to gRPC it would end the stream, with all that is under way there.
+  if (head.size() + plan.size() > max_bytes) {
+    return Fault{Code::kResourceExhausted,
+                 "the answer is larger than max_message_bytes (" + std::to_string(head.size() + plan.size()) + " vs. " +
+                     std::to_string(max_bytes) + "): ask for fewer rows or outputs at a time"};
+  }
   if (plan.size() > kOnePiece) {
     *out = by_reference(plan, call, head);
     return {};
@@ -98,7 +105,7 @@ MaybeFault encode_answer(const Call& call, bool streamed, grpc::ByteBuffer* out)
 grpc::ByteBuffer encode_stream_fault(const Fault& fault, std::string_view id) {
   inference::ModelStreamInferResponse response;
   response.set_error_message(std::string("[") + code_name(fault.code) + "] " + fault.message);
-  response.mutable_infer_response()->set_id(std::string(id));
+  if (valid_utf8(id)) response.mutable_infer_response()->set_id(std::string(id));
   const grpc::Slice slice(response.SerializeAsString());
   return {&slice, 1};
 }

@@ -30,7 +30,7 @@ void InferCall::received(bool ok) {
 
 void InferCall::complete() {
   grpc::ByteBuffer answer;
-  if (const auto fault = encode_answer(*this, false, &answer)) {
+  if (const auto fault = encode_answer(*this, false, service_.max_message_bytes(), &answer)) {
     writer_.FinishWithError(to_status(*fault), &finished_);
   } else {
     writer_.Finish(answer, grpc::Status::OK, &finished_);

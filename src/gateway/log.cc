@@ -1,5 +1,7 @@
 #include "gateway/log.h"
 
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +15,22 @@ namespace {
 std::atomic<LogLevel> threshold{LogLevel::kInfo};
 constexpr std::string_view kNames[] = {"debug", "info", "warning", "error"};
 }  // namespace
+
+void capture_library_logs() {
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    const auto level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kError
+                       : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
+                                                                 : LogLevel::kDebug;
+    log(level, "grpc", {{"message", args->message}, {"file", args->file}, {"line", std::int64_t{args->line}}});
+  });
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel severity, const char* file, int line, const std::string& message) {
+        const auto level = severity == google::protobuf::LOGLEVEL_INFO      ? LogLevel::kInfo
+                           : severity == google::protobuf::LOGLEVEL_WARNING ? LogLevel::kWarning
+                                                                            : LogLevel::kError;
+        log(level, "protobuf", {{"message", message}, {"file", file}, {"line", std::int64_t{line}}});
+      });
+}
 
 LogLevel parse_log_level(std::string_view name) {
   for (std::size_t i = 0; i < std::size(kNames); ++i) {

@@ -109,6 +109,7 @@ int serve(const v1::GatewayConfig& config) {
   // Distributions build abseil with its lock-order checker on, which costs gRPC's locks several per cent of the CPU.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   set_log_level(parse_log_level(config.log_level()));
+  capture_library_logs();
   const std::string token = config.bearer_token_file().empty() ? "" : read_secret(config.bearer_token_file());
 
   Router router(config);

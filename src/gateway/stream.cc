@@ -14,7 +14,9 @@ class StreamCall::Item final : public Call {
 
   void complete() override {
     grpc::ByteBuffer message;
-    if (const auto fault = encode_answer(*this, true, &message)) message = encode_stream_fault(*fault, request.id());
+    if (const auto fault = encode_answer(*this, true, stream_.service_.max_message_bytes(), &message)) {
+      message = encode_stream_fault(*fault, request.id());
+    }
     stream_.answer(std::move(message), this);
   }
 
