@@ -235,8 +235,8 @@ NONSENSE: dict[str, tuple[Behaviour, str]] = {
     "another datatype": (changed(lambda r: setattr(r.outputs[0], "datatype", "FP64")), "has datatype FP64, not FP32"),
     "two rows": (changed(lambda r: r.outputs[0].shape.__setitem__(0, 2)), "has a shape other than [1, ...]"),
     "no shape": (changed(lambda r: r.outputs[0].ClearField("shape")), "has a shape other than [1, ...]"),
-    "huge shape": (changed(lambda r: r.outputs[0].shape.__setitem__(1, 1 << 62)), "an impossible dimension"),
-    "negative shape": (changed(lambda r: r.outputs[0].shape.__setitem__(1, -4)), "an impossible dimension"),
+    "huge shape": (changed(lambda r: r.outputs[0].shape.__setitem__(1, 1 << 62)), "impossible dimension"),
+    "negative shape": (changed(lambda r: r.outputs[0].shape.__setitem__(1, -4)), "impossible dimension"),
     "too few bytes": (
         changed(lambda r: r.raw_output_contents.__setitem__(0, bytes(12))),
         "carries 12 bytes; its shape needs 16",

@@ -1,0 +1,233 @@
+"""TLS, client certificates, the bearer token and the limit of messages, on the data port."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from arlo.client import TLS, AsyncClient, AuthError, MessageTooLargeError, UnavailableError
+from tests.integration.gateway.certificates import Authority
+from tests.integration.gateway.examples import Example, check, example, one_row, request_of, rows_of
+from tests.integration.gateway.harness import UNLIMITED, Gateway, Workers, grpc_health
+
+pytestmark = pytest.mark.integration
+
+UNAVAILABLE, UNAUTHENTICATED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+@dataclasses.dataclass(frozen=True)
+class Tls:
+    """Two authorities, and what a gateway is configured with to trust the first."""
+
+    ours: Authority
+    theirs: Authority
+
+    def server(self, *, mutual: bool) -> dict[str, str]:
+        certificate, key = self.ours.issue("server")
+        ca = str(self.ours.ca) if mutual else ""
+        return {"certificate_file": str(certificate), "key_file": str(key), "client_ca_file": ca}
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Tls:
+    folder = tmp_path_factory.mktemp("tls")
+    return Tls(Authority(folder / "ours"), Authority(folder / "theirs"))
+
+
+@contextlib.asynccontextmanager
+async def stub_with(gateway: Gateway, ca: Path, own: tuple[Path, Path] | None = None) -> AsyncIterator[Any]:
+    """A connection that trusts `ca` and shows the certificate `own`."""
+    certificate, key = (path.read_bytes() for path in own) if own else (None, None)
+    credentials = grpc.ssl_channel_credentials(ca.read_bytes(), key, certificate)
+    options = [*UNLIMITED, ("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.secure_channel(gateway.grpc, credentials, options=options) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+async def refused(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value
+
+
+def log_is_json(gateway: Gateway) -> bool:
+    """Also what gRPC itself has to say of failed handshakes."""
+    return all(json.loads(line)["component"] == "gateway" for line in gateway.log.read_text().splitlines())
+
+
+async def test_tls(workers: Workers, start: Any, tls: Tls) -> None:
+    deployment = workers.deployment("emu", [(0, 64), (1, 512)])
+    async with start(deployment, tls=tls.server(mutual=False)) as gateway:
+        for _ in range(2):  # before and after those who fail
+            async with stub_with(gateway, tls.ours.ca) as stub:
+                sent = example(3, 500)
+                check(await stub.ModelInfer(request_of(sent)), sent)
+                stream = stub.ModelStreamInfer()
+                await stream.write(one_row(3))
+                assert (await stream.read()).error_message == ""
+                await stream.done_writing()
+            async with stub_with(gateway, tls.theirs.ca) as stub:
+                assert (await refused(stub.ModelInfer(one_row(3)))).code() == UNAVAILABLE
+            assert (await refused(gateway.infer(one_row(3)))).code() == UNAVAILABLE  # plain text
+        assert log_is_json(gateway)
+
+
+async def test_mutual_tls(workers: Workers, start: Any, tls: Tls) -> None:
+    async with start(workers.deployment("emu", [(0, 64)]), tls=tls.server(mutual=True)) as gateway:
+        async with stub_with(gateway, tls.ours.ca, tls.ours.issue("client")) as stub:
+            check(await stub.ModelInfer(request_of(example(3))), example(3))
+        async with stub_with(gateway, tls.ours.ca) as stub:
+            assert (await refused(stub.ModelInfer(one_row(3)))).code() == UNAVAILABLE
+        async with stub_with(gateway, tls.ours.ca, tls.theirs.issue("client")) as stub:
+            assert (await refused(stub.ModelInfer(one_row(3)))).code() == UNAVAILABLE
+        async with stub_with(gateway, tls.ours.ca, tls.ours.issue("another")) as stub:
+            assert (await stub.ServerLive(service_pb2.ServerLiveRequest())).live
+        assert log_is_json(gateway)
+
+
+async def test_the_sdk_with_client_certificate_and_token(
+    workers: Workers, start: Any, tls: Tls, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("opensesame\n")
+    options = {"tls": tls.server(mutual=True), "bearer_token_file": str(token)}
+    certificate, key = tls.ours.issue("client")
+    right = TLS(ca=tls.ours.ca, cert=certificate, key=key)
+    async with start(workers.deployment("emu", [(0, 64)]), **options) as gateway:
+        async with AsyncClient(gateway.grpc, tls=right, token="opensesame") as client:
+            assert (await client.infer([1, 2, 3]))["embedding"].tolist() == [6.0] * 4
+        async with AsyncClient(gateway.grpc, tls=right, token="open", retries=0) as client:
+            with pytest.raises(AuthError, match="a bearer token is needed"):
+                await client.infer([1, 2, 3])
+        async with AsyncClient(gateway.grpc, tls=TLS(ca=tls.ours.ca), token="opensesame", retries=0) as client:
+            with pytest.raises(UnavailableError):
+                await client.infer([1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        ("authorization", "Bearer wrong"),
+        ("authorization", "Bearer "),
+        ("authorization", "Bearer opensesam"),
+        ("authorization", "Bearer opensesame1"),
+        ("authorization", "opensesame"),
+        ("authorization", "Basic opensesame"),
+        ("token", "Bearer opensesame"),
+    ],
+)
+async def test_the_bearer_token(workers: Workers, start: Any, tmp_path: Path, header: Any) -> None:
+    token = tmp_path / "token"
+    token.write_text("  opensesame\n\n")
+    async with start(workers.deployment("emu", [(0, 64)]), bearer_token_file=str(token)) as gateway:
+        stub = gateway.stub
+        right = [("authorization", "Bearer opensesame")]
+        check(await stub.ModelInfer(request_of(example(3)), metadata=right), example(3))
+        metadata = [header] if header else None
+        model = {"name": "emu"}
+        calls = [
+            stub.ModelInfer(one_row(3), metadata=metadata),
+            stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata),
+            stub.ServerReady(service_pb2.ServerReadyRequest(), metadata=metadata),
+            stub.ServerMetadata(service_pb2.ServerMetadataRequest(), metadata=metadata),
+            stub.ModelReady(service_pb2.ModelReadyRequest(**model), metadata=metadata),
+            stub.ModelMetadata(service_pb2.ModelMetadataRequest(**model), metadata=metadata),
+            stub.ModelConfig(service_pb2.ModelConfigRequest(**model), metadata=metadata),
+            stub.ModelStatistics(service_pb2.ModelStatisticsRequest(**model), metadata=metadata),
+            stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(), metadata=metadata),
+            stub.ModelStreamInfer(metadata=metadata).read(),
+        ]
+        for call in calls:
+            error = await refused(call)
+            assert error.code() == UNAUTHENTICATED
+            assert error.details() == ("a bearer token is needed: send the metadata 'authorization: Bearer TOKEN'")
+        stream = stub.ModelStreamInfer(metadata=right)
+        await stream.write(one_row(3))
+        assert (await stream.read()).error_message == ""
+        stream.cancel()
+        await grpc_health(gateway)  # asked by load balancers, which have no token
+        assert "opensesame" not in gateway.log.read_text()
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+LIMIT = 64 * 1024
+
+
+def of_size(size: int) -> Any:
+    """A good request of exactly so many bytes."""
+    request = one_row(10)
+    request.parameters["filler"].string_param = ""
+    missing = size - request.ByteSize()
+    while missing > 0:
+        request.parameters["filler"].string_param += "x" * missing
+        missing = size - request.ByteSize()
+    if missing < 0:
+        request.parameters["filler"].string_param = request.parameters["filler"].string_param[:missing]
+    assert request.ByteSize() == size
+    return request
+
+
+async def test_an_oversized_message_is_refused_and_the_gateway_answers_on(workers: Workers, start: Any) -> None:
+    async with start(workers.deployment("emu", [(0, 64)]), max_message_bytes=LIMIT) as gateway:
+        other = gateway.stub.ModelStreamInfer()
+        await other.write(one_row(3))
+        assert (await other.read()).error_message == ""
+        for size in (LIMIT + 1, 100 * LIMIT):
+            error = await refused(gateway.infer(of_size(size)))
+            assert error.code() == EXHAUSTED
+            assert f"{size} vs. {LIMIT}" in (error.details() or "")
+        check(await gateway.infer(of_size(LIMIT)), example(10))
+        # On a stream it ends the stream, and no other.
+        stream = gateway.stub.ModelStreamInfer()
+        await stream.write(of_size(LIMIT + 1))
+        assert (await refused(stream.read())).code() == EXHAUSTED
+        await other.write(one_row(4))
+        assert (await other.read()).error_message == ""
+        other.cancel()
+        async with AsyncClient(gateway.grpc, retries=0) as client:
+            with pytest.raises(MessageTooLargeError):
+                await client.infer_batch(rows_of((64,) * 64), outputs=["embedding"])
+            assert (await client.infer([1, 2]))["embedding"].tolist() == [3.0] * 4
+
+
+async def test_an_answer_above_the_limit_is_an_error_too(workers: Workers, start: Any) -> None:
+    async with start(workers.deployment("wide", [(0, 512)]), max_message_bytes=LIMIT) as gateway:
+        big = request_of(example(512, id="big"), model="wide")
+        error = await refused(gateway.infer(big, timeout=5))
+        assert error.code() == EXHAUSTED
+        small = example(5, outputs=("embedding",), id="small")
+        check(await gateway.infer(request_of(small, model="wide")), small, model="wide")
+        # On a stream the others get their answers.
+        stream = gateway.stub.ModelStreamInfer(timeout=5)
+        await stream.write(big)
+        answer = await stream.read()
+        assert answer.error_message.startswith("[RESOURCE_EXHAUSTED] ")
+        assert answer.infer_response.id == "big"
+        await stream.write(request_of(small, model="wide"))
+        check((await stream.read()).infer_response, small, model="wide")
+        await stream.done_writing()
+        assert await stream.read() == grpc.aio.EOF
+
+
+async def test_compressed_requests(workers: Workers, start: Any) -> None:
+    """They are taken; the limit holds for what they unpack to."""
+    async with start(workers.deployment("emu", [(0, 64)]), max_message_bytes=LIMIT) as gateway:
+        for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+            sent = Example(rows_of((50,)), 60)
+            check(await gateway.infer(request_of(sent), compression=compression), sent)
+            before_mb = gateway.rss_mb()
+            error = await refused(gateway.infer(of_size(100 * LIMIT), compression=compression))
+            assert error.code() == EXHAUSTED
+            assert gateway.rss_mb() - before_mb < 30
+        check(await gateway.infer(request_of(example(10))), example(10))
