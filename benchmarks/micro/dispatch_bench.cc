@@ -9,8 +9,9 @@
 //   ns_decision   median of arrive alone, heap update included (slices of arrivals only)
 //   demoted       share of requests that started above their ideal level: the quality beside the time
 //
-// `pair` keeps two requests outstanding per instance throughout. `burst` is the paper's own experiment: 2 N requests
-// arrive at an empty cluster; there every call is an arrival.
+// `pair` keeps two requests outstanding per instance throughout. With `capacity` 0 an instance's M is what it does in
+// an SLO of 150 ms; with 2 the cluster is at its capacity, and rs looks at all L levels most of the time. `burst` is
+// the paper's own experiment: 2 N requests arrive at an empty cluster; there every call is an arrival.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -26,7 +27,6 @@ namespace {
 
 using arlo::dispatch::Action;
 using arlo::dispatch::Actions;
-using arlo::dispatch::Admission;
 using arlo::dispatch::Options;
 using arlo::dispatch::Policy;
 using arlo::dispatch::RequestHandle;
@@ -79,7 +79,7 @@ std::vector<int> allocation(int instances, int levels) {
   return count;
 }
 
-Scheduler make(Policy policy, int instances, int max_peek) {
+Scheduler make(Policy policy, int instances, int max_peek, int capacity) {
   Scheduler scheduler(Options{.policy = policy, .max_peek = max_peek, .max_queued = 1 << 24});
   Actions out;
   const int levels = policy == Policy::kUniform ? 1 : kLevels;
@@ -87,18 +87,25 @@ Scheduler make(Policy policy, int instances, int max_peek) {
   for (int level = 0; level < levels; ++level) {
     const std::int32_t length = kLevels * kStep / levels * (level + 1);
     const TimeNs latency = 1'000'000 + length * 8'000;  // 1.1 ms at 64 tokens to 7 ms at 768
-    const auto runtime = scheduler.add_runtime(RuntimeSpec{.max_length = length,
-                                                           .capacity = static_cast<std::int32_t>(150'000'000 / latency),
-                                                           .latency = {{length, 1, latency}}});
+    const auto runtime = scheduler.add_runtime(
+        RuntimeSpec{.max_length = length,
+                    .capacity = capacity > 0 ? capacity : static_cast<std::int32_t>(150'000'000 / latency),
+                    .latency = {{length, 1, latency}}});
     for (int i = 0; i < count[static_cast<std::size_t>(level)]; ++i) scheduler.join(runtime, 1, 0, out);
   }
   return scheduler;
 }
 
+Scheduler make_for(Policy policy, const benchmark::State& state) {
+  return make(policy, static_cast<int>(state.range(0)), static_cast<int>(state.range(1)),
+              static_cast<int>(state.range(2)));
+}
+
 // A steady load of two requests for each instance, moved on by one arrival and one finish.
 class Load {
  public:
-  Load(Policy policy, int instances, int max_peek) : scheduler_(make(policy, instances, max_peek)) {
+  Load(Policy policy, const benchmark::State& state) : scheduler_(make_for(policy, state)) {
+    const auto instances = static_cast<int>(state.range(0));
     running_.reserve(static_cast<std::size_t>(instances));
     out_.reserve(1024);
     for (int i = 0; i < 2 * instances; ++i) arrive();
@@ -160,9 +167,9 @@ double ns_since(Clock::time_point begin) {
 constexpr int kSlice = 256;  // calls between two looks at the clock
 
 void pair(benchmark::State& state, Policy policy) {
-  Load load(policy, static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
+  Load load(policy, state);
   std::vector<double> pairs;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const auto begin = Clock::now();
     for (int i = 0; i < kSlice; ++i) {
       load.arrive();
@@ -180,10 +187,10 @@ void pair(benchmark::State& state, Policy policy) {
 
 // A slice of arrivals, then as many finishes: the load swings by a slice around two for each instance.
 void decision(benchmark::State& state, Policy policy) {
-  Load load(policy, static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
+  Load load(policy, state);
   std::vector<double> arrivals;
   std::vector<double> finishes;
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const auto begin = Clock::now();
     for (int i = 0; i < kSlice; ++i) load.arrive();
     const double ns = ns_since(begin);
@@ -205,8 +212,8 @@ void burst(benchmark::State& state, Policy policy) {
   Actions out;
   out.reserve(static_cast<std::size_t>(instances) * 2);
   std::vector<double> bursts;
-  for (auto _ : state) {
-    Scheduler scheduler = make(policy, instances, static_cast<int>(state.range(1)));
+  while (state.KeepRunning()) {
+    Scheduler scheduler = make_for(policy, state);
     out.clear();
     const auto begin = Clock::now();
     for (int i = 0; i < 2 * instances; ++i) {
@@ -222,24 +229,26 @@ void burst(benchmark::State& state, Policy policy) {
 }
 
 void common(benchmark::internal::Benchmark* bench) {
-  bench->ArgNames({"instances", "peek"})->UseManualTime()->MinTime(0.2);
+  bench->ArgNames({"instances", "peek", "capacity"})->UseManualTime()->MinTime(0.2);
 }
 
 int register_all() {
   // The bar: 1,200 instances, 12 levels, rs as configured by default.
-  common(benchmark::RegisterBenchmark("rs/pair", pair, Policy::kRs)->Args({1200, 6}));
-  common(benchmark::RegisterBenchmark("rs/decision", decision, Policy::kRs)->Args({1200, 6}));
-  common(benchmark::RegisterBenchmark("rs/burst", burst, Policy::kRs)->Args({1200, 6}));
+  common(benchmark::RegisterBenchmark("rs/pair", pair, Policy::kRs)->Args({1200, 6, 0}));
+  common(benchmark::RegisterBenchmark("rs/decision", decision, Policy::kRs)->Args({1200, 6, 0}));
+  common(benchmark::RegisterBenchmark("rs/pair", pair, Policy::kRs)->Args({1200, 6, 2})->Args({1200, 12, 2}));
+  common(benchmark::RegisterBenchmark("rs/decision", decision, Policy::kRs)->Args({1200, 6, 2})->Args({1200, 12, 2}));
+  common(benchmark::RegisterBenchmark("rs/burst", burst, Policy::kRs)->Args({1200, 6, 0}));
   for (const Policy policy :
        {Policy::kIlb, Policy::kIg, Policy::kInfaas, Policy::kUniform, Policy::kEft, Policy::kLate}) {
     const std::string name(arlo::dispatch::policy_name(policy));
-    common(benchmark::RegisterBenchmark((name + "/pair").c_str(), pair, policy)->Args({1200, 6}));
-    common(benchmark::RegisterBenchmark((name + "/decision").c_str(), decision, policy)->Args({1200, 6}));
+    common(benchmark::RegisterBenchmark((name + "/pair").c_str(), pair, policy)->Args({1200, 6, 0}));
+    common(benchmark::RegisterBenchmark((name + "/decision").c_str(), decision, policy)->Args({1200, 6, 0}));
   }
-  // Fig. 9: over the number of instances and L.
+  // Fig. 9: over the number of instances and L, at capacity so that L counts.
   auto* sweep = benchmark::RegisterBenchmark("rs/sweep", pair, Policy::kRs);
   for (const int instances : {200, 400, 600, 800, 1000, 1200}) {
-    for (const int peek : {1, 2, 4, 6, 8, 12}) sweep->Args({instances, peek});
+    for (const int peek : {1, 2, 4, 6, 8, 12}) sweep->Args({instances, peek, 2});
   }
   common(sweep);
   sweep->MinTime(0.05);

@@ -2,22 +2,24 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 namespace arlo::dispatch {
 
-RuntimeId MultiLevelQueue::add_runtime(const RuntimeSpec& spec, std::int32_t* new_level) {
+RuntimeId MultiLevelQueue::add_runtime(RuntimeSpec spec, std::int32_t* new_level) {
   costs_.emplace_back(spec);  // first: it may throw
   const auto runtime = static_cast<RuntimeId>(specs_.size());
-  specs_.push_back(spec);
+  const std::int32_t max_length = spec.max_length;
+  specs_.push_back(std::move(spec));
 
-  const auto above = std::lower_bound(levels_.begin(), levels_.end(), spec.max_length,
+  const auto above = std::lower_bound(levels_.begin(), levels_.end(), max_length,
                                       [](const Level& l, std::int32_t length) { return l.max_length < length; });
   const auto level = static_cast<std::int32_t>(above - levels_.begin());
   GroupIndex group = above == levels_.end() ? groups() : above->first_group;
-  const bool makes_level = above == levels_.end() || above->max_length != spec.max_length;
+  const bool makes_level = above == levels_.end() || above->max_length != max_length;
   *new_level = makes_level ? level : -1;
   if (makes_level) {
-    levels_.insert(above, {spec.max_length, group});
+    levels_.insert(above, {max_length, group});
     for (Group& g : groups_) g.level += g.level >= level ? 1 : 0;
     for (Instance& x : instances_) x.level += x.level >= level ? 1 : 0;
     index_lengths();

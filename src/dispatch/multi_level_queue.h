@@ -57,7 +57,7 @@ class MultiLevelQueue {
   explicit MultiLevelQueue(bool group_by_runtime) : group_by_runtime_(group_by_runtime) {}
 
   // The spec has been checked. Sets `*new_level` to the level that was made, -1 when there was one.
-  RuntimeId add_runtime(const RuntimeSpec& spec, std::int32_t* new_level);
+  RuntimeId add_runtime(RuntimeSpec spec, std::int32_t* new_level);
 
   // Levels.
   [[nodiscard]] std::int32_t levels() const { return static_cast<std::int32_t>(levels_.size()); }

@@ -52,15 +52,16 @@ class Scheduler::Impl {
     }
   }
 
-  RuntimeId add_runtime(const RuntimeSpec& spec) {
+  RuntimeId add_runtime(RuntimeSpec spec) {
     validate(spec);
-    if (options_.policy == Policy::kUniform && queue_.levels() == 1 && queue_.longest() != spec.max_length) {
-      throw std::invalid_argument("max_length: " + std::to_string(spec.max_length) + " differs from " +
+    const std::int32_t max_length = spec.max_length;
+    if (options_.policy == Policy::kUniform && queue_.levels() == 1 && queue_.longest() != max_length) {
+      throw std::invalid_argument("max_length: " + std::to_string(max_length) + " differs from " +
                                   std::to_string(queue_.longest()) + "; policy uniform takes one max_length only");
     }
     std::int32_t new_level = -1;
-    const RuntimeId runtime = queue_.add_runtime(spec, &new_level);
-    if (new_level >= 0) lines_.insert_level(requests_, new_level, spec.max_length);
+    const RuntimeId runtime = queue_.add_runtime(std::move(spec), &new_level);
+    if (new_level >= 0) lines_.insert_level(requests_, new_level, max_length);
     return runtime;
   }
 
@@ -496,7 +497,7 @@ Scheduler::~Scheduler() = default;
 Scheduler::Scheduler(Scheduler&&) noexcept = default;
 Scheduler& Scheduler::operator=(Scheduler&&) noexcept = default;
 
-RuntimeId Scheduler::add_runtime(RuntimeSpec spec) { return impl_->add_runtime(spec); }
+RuntimeId Scheduler::add_runtime(RuntimeSpec spec) { return impl_->add_runtime(std::move(spec)); }
 
 InstanceId Scheduler::join(RuntimeId runtime, std::int32_t inflight_limit, TimeNs now, Actions& out) {
   return impl_->join(runtime, inflight_limit, now, out);

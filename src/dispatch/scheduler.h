@@ -151,7 +151,7 @@ class Scheduler {
   // bound again.
   void leave(InstanceId instance, TimeNs now, Actions& out);
 
-  // Algorithm 1 for `rs`. `deadline` is kNever for none. O(L) + O(log(N/K)) for rs, ilb, ig, uniform and eft.
+  // Algorithm 1 for `rs`. `deadline` is kNever for none. O(log(N/K)), plus O(L) for rs and O(K) for all but rs and ilb.
   Admitted arrive(Tag tag, std::int32_t length, TimeNs now, TimeNs deadline, Actions& out);
   // A started request is done (well or badly); its handle is gone, and the instance starts what waits. Also ends a
   // kLost request (its answer was already on the way).

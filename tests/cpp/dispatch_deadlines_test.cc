@@ -80,6 +80,7 @@ TEST_F(DeadlinesTest, StaleEntriesAreSweptAndWaitingOnesKept) {
 
 TEST_F(DeadlinesTest, TheWaitThatTriggersTheSweepIsNotKept) {
   std::vector<RequestHandle> waiting;
+  waiting.reserve(70);
   for (int i = 0; i < 70; ++i) waiting.push_back(wait(10));
   for (const RequestHandle h : waiting) start(h);
   for (const RequestHandle h : waiting) again(h);

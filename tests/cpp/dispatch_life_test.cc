@@ -72,9 +72,9 @@ TEST(Life, MisuseChangesNothing) {
 
 TEST(Life, BadRuntimesAreRefusedAndLeaveNothingBehind) {
   Rig rig(Policy::kIlb);
-  for (RuntimeSpec spec : {static_runtime(0), static_runtime(kMaxLength + 1), static_runtime(8, 0),
-                           RuntimeSpec{.max_length = 8, .max_batch = 0, .capacity = 1, .latency = {{8, 1, 1}}},
-                           RuntimeSpec{.max_length = 8, .capacity = 1, .latency = {}}}) {
+  for (const RuntimeSpec& spec : {static_runtime(0), static_runtime(kMaxLength + 1), static_runtime(8, 0),
+                                  RuntimeSpec{.max_length = 8, .max_batch = 0, .capacity = 1, .latency = {{8, 1, 1}}},
+                                  RuntimeSpec{.max_length = 8, .capacity = 1, .latency = {}}}) {
     EXPECT_THROW(rig.scheduler.add_runtime(spec), std::invalid_argument);
   }
   EXPECT_EQ(rig.scheduler.levels(), 0);
