@@ -200,9 +200,9 @@ class LinearScan:
             self.lost.remove(request)
         request.retried = True
         request.avoid = avoid
-        if request.dead(now):
-            admission, decisions = "QUEUED", [("expired", tag)]
-        else:
+        decisions: list[Decision] = [("expired", tag)]
+        admission = "QUEUED"
+        if not request.dead(now):
             admission, decisions = self.place(request, now)
         if instance is not None:
             decisions = decisions + self.serve(instance, now)
