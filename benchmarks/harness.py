@@ -119,6 +119,7 @@ class Backend:
     runtime: str
     max_length: int
     latency_us: int = 1000
+    capacity: int = 1000
 
 
 def gateway_config(work: Path, *, policy: str = "rs", max_queued: int = 4096) -> Path:
@@ -159,7 +160,7 @@ def deployment(backends: Sequence[Backend], *, dims: int, model: str = "bench", 
             "name": b.runtime,
             "max_length": b.max_length,
             "max_batch": 1,
-            "capacity": 1000,
+            "capacity": b.capacity,
             "latency": [{"length": b.max_length, "batch": 1, "latency_us": b.latency_us}],
         }
         for b in backends
@@ -169,7 +170,7 @@ def deployment(backends: Sequence[Backend], *, dims: int, model: str = "bench", 
             "version": 1,
             "model": {
                 "name": model,
-                "slo_ms": 150,
+                "slo_ms": 1500,
                 "default_timeout_ms": 60000,
                 "inputs": [
                     {"name": "input_ids", "datatype": "INT64", "role": "ROLE_IDS"},

@@ -270,7 +270,8 @@ void Router::tick_loop() {
     if (stopping_) break;
     Effects effects;
     const TimeNs now = now_ns();
-    if (scheduler_.next_deadline() <= now) {
+    // Not only when a deadline has come: `late` looks again at what waits, which it does at events only.
+    if (scheduler_.queued() > 0) {
       scheduler_.expire(now, effects.actions);
       apply_actions(effects, now);
     }
