@@ -23,17 +23,23 @@ enum ContentsField : std::uint8_t { kIntContents = 2, kInt64Contents = 3 };
 enum ParameterField : std::uint8_t { kBool = 1, kInt64 = 2, kString = 3, kDouble = 4, kUint64 = 5 };
 
 constexpr std::size_t kMaxIdBytes = 4096;
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;  // of one input; no message holds as many
 
 std::string quote(std::string_view text) {
   constexpr std::size_t kShown = 80;
   std::string out = "'";
-  for (const char c : text.substr(0, kShown)) out += (c >= ' ' && c != 127) ? c : '?';
+  for (const char c : text.substr(0, kShown)) out += (c >= ' ' && c < 127) ? c : '?';
   if (text.size() > kShown) out += "...";
   return out + "'";
 }
 
 Fault malformed(const char* where) {
   return Fault{Code::kInvalidArgument, std::string("malformed ModelInferRequest: ") + where + " does not parse"};
+}
+
+Fault malformed_parameter(const char* where) {
+  return Fault{Code::kInvalidArgument,
+               std::string("malformed ModelInferRequest: ") + where + " does not parse or is not UTF-8"};
 }
 
 // A map<string, InferParameter> entry.
@@ -43,26 +49,6 @@ struct Parameter {
   std::uint64_t number = 0;
   std::string_view text;
 };
-
-bool read_parameter(std::string_view entry, Parameter* out) {
-  wire::Reader reader(entry);
-  std::string_view value;
-  while (reader.next()) {
-    if (reader.is(1, wire::kBytes)) out->key = reader.bytes();
-    if (reader.is(2, wire::kBytes)) value = reader.bytes();
-  }
-  if (!reader.ok()) return false;
-  wire::Reader inner(value);
-  while (inner.next()) {
-    out->kind = inner.field();
-    if (inner.type() == wire::kBytes) {
-      out->text = inner.bytes();
-    } else {
-      out->number = inner.number();
-    }
-  }
-  return inner.ok();
-}
 
 bool valid_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
@@ -84,6 +70,37 @@ bool valid_utf8(std::string_view text) {
     i += static_cast<std::size_t>(more) + 1;
   }
   return true;
+}
+
+// Several fields of the value: the last one counts, as in protobuf. Fields of a later protocol do not.
+bool read_value(std::string_view value, Parameter* out) {
+  wire::Reader reader(value);
+  while (reader.next()) {
+    const bool text = reader.is(kString, wire::kBytes);
+    if (!text && !reader.is(kBool, wire::kVarint) && !reader.is(kInt64, wire::kVarint) &&
+        !reader.is(kUint64, wire::kVarint) && !reader.is(kDouble, wire::kFixed64)) {
+      continue;
+    }
+    if (text && !valid_utf8(reader.bytes())) return false;
+    out->kind = reader.field();
+    out->text = text ? reader.bytes() : std::string_view{};
+    out->number = text ? 0 : reader.number();
+  }
+  return reader.ok();
+}
+
+// False for what protobuf would refuse: entries are sent on as they came, and a worker must not choke on one.
+bool read_parameter(std::string_view entry, Parameter* out) {
+  wire::Reader reader(entry);
+  while (reader.next()) {
+    if (reader.is(1, wire::kBytes)) {
+      out->key = reader.bytes();
+      if (!valid_utf8(out->key)) return false;
+    } else if (reader.is(2, wire::kBytes)) {
+      if (!read_value(reader.bytes(), out)) return false;
+    }
+  }
+  return reader.ok();
 }
 
 void fill(char* out, std::size_t count, std::size_t item, std::int64_t value) {
@@ -142,9 +159,8 @@ MaybeFault InferRequest::parse(std::string_view body) {
 
 MaybeFault InferRequest::parse_parameter(std::string_view entry) {
   Parameter parameter;
-  if (!read_parameter(entry, &parameter)) return malformed("a parameter");
+  if (!read_parameter(entry, &parameter)) return malformed_parameter("a parameter");
   const auto key = parameter.key;
-  if (!valid_utf8(key)) return invalid("a parameter's name is not UTF-8");
   if (key == "sequence_id") {
     if (parameter.number != 0 || !parameter.text.empty()) {
       return invalid("sequence_id is set: rows go to different instances, so sequences cannot be served; leave it 0");
@@ -190,7 +206,7 @@ MaybeFault InferRequest::parse_input(std::string_view body) {
       add_dim(reader.number());
     } else if (reader.is(kTensorParameters, wire::kBytes)) {
       Parameter parameter;
-      if (!read_parameter(reader.bytes(), &parameter)) return malformed("an input's parameter");
+      if (!read_parameter(reader.bytes(), &parameter)) return malformed_parameter("an input's parameter");
       if (parameter.key.substr(0, 13) == "shared_memory") {
         return Fault{Code::kUnimplemented,
                      "input " + quote(tensor.name) +
@@ -198,6 +214,7 @@ MaybeFault InferRequest::parse_input(std::string_view body) {
                          "the request"};
       }
     } else if (reader.is(kContents, wire::kBytes)) {
+      if (!tensor.contents.empty()) return invalid("input " + quote(tensor.name) + " has its contents twice");
       tensor.contents = reader.bytes();
       tensor.typed = !tensor.contents.empty();
     } else if (reader.field() <= kContents) {
@@ -216,7 +233,7 @@ MaybeFault InferRequest::parse_output(std::string_view body) {
     if (reader.is(1, wire::kBytes)) name = reader.bytes();
     if (reader.is(2, wire::kBytes)) {
       Parameter parameter;
-      if (!read_parameter(reader.bytes(), &parameter)) return malformed("an output's parameter");
+      if (!read_parameter(reader.bytes(), &parameter)) return malformed_parameter("an output's parameter");
       if (parameter.key.substr(0, 13) == "shared_memory") {
         return Fault{Code::kUnimplemented,
                      "output " + quote(name) + " asks for shared memory, which the gateway cannot reach"};
@@ -275,7 +292,7 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
     return invalid("input '" + ids.name + "' has " + std::to_string(rows_) + " rows; at most " +
                    std::to_string(limits.max_rows) + " are taken in one request");
   }
-  if (width_ < 0 || width_ > (std::int64_t{1} << 31)) {
+  if (width_ < 0 || width_ > kMaxElements / rows_) {
     return invalid("input '" + ids.name + "' has an impossible width of " + std::to_string(width_) + " tokens");
   }
   for (std::size_t i = 0; i < tensors_.size(); ++i) {

@@ -14,7 +14,8 @@ namespace arlo::gateway::wire {
 enum Type : std::uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 // One field after another. All views point into the buffer given. On malformed input next() returns false and ok()
-// turns false. Groups (types 3 and 4) are malformed: proto3 has none.
+// turns false. Never looser than protobuf, so that what was read here may be sent on as it is; stricter in two points:
+// groups (types 3 and 4) are malformed, as proto3 has none, and so are numbers that do not fit their type.
 class Reader {
  public:
   explicit Reader(std::string_view data) : at_(data.data()), end_(data.data() + data.size()) {}
@@ -23,19 +24,19 @@ class Reader {
   bool next() {
     if (at_ == end_) return false;
     std::uint64_t key = 0;
-    if (!read_varint(&key) || (key >> 3) == 0 || (key >> 3) > kMaxField) return fail();
+    if (!read_varint(&key, kShort) || (key >> 3) == 0 || (key >> 3) > kMaxField) return fail();
     field_ = static_cast<std::uint32_t>(key >> 3);
     type_ = static_cast<Type>(key & 7);
     switch (type_) {
       case kVarint:
-        return read_varint(&number_) || fail();
+        return read_varint(&number_, kLong) || fail();
       case kFixed64:
         return read_fixed(8) || fail();
       case kFixed32:
         return read_fixed(4) || fail();
       case kBytes: {
         std::uint64_t size = 0;
-        if (!read_varint(&size) || size > static_cast<std::uint64_t>(end_ - at_)) return fail();
+        if (!read_varint(&size, kShort) || size > static_cast<std::uint64_t>(end_ - at_)) return fail();
         bytes_ = {at_, static_cast<std::size_t>(size)};
         at_ += size;
         return true;
@@ -54,15 +55,17 @@ class Reader {
 
  private:
   static constexpr std::uint64_t kMaxField = (1U << 29) - 1;
+  static constexpr int kShort = 5;  // bytes of a tag or length; protobuf reads no longer one, even if it is all zeros
+  static constexpr int kLong = 10;
 
   bool fail() {
     ok_ = false;
     at_ = end_;
     return false;
   }
-  bool read_varint(std::uint64_t* out) {
+  bool read_varint(std::uint64_t* out, int max_bytes) {
     std::uint64_t value = 0;
-    for (int shift = 0; shift < 70; shift += 7) {
+    for (int shift = 0; shift < 7 * max_bytes; shift += 7) {
       if (at_ == end_) return false;
       const auto byte = static_cast<std::uint8_t>(*at_++);
       if (shift == 63 && byte > 1) return false;
