@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "gateway/wire.h"
 
@@ -48,10 +49,35 @@ class TextWriter {
   std::string* out_;
 };
 
+// Of a raw BYTES tensor: each element is 4 bytes of length, little-endian, and the data. -1: cut short.
+std::int64_t count_elements(std::string_view raw) {
+  std::int64_t count = 0;
+  for (; !raw.empty(); ++count) {
+    std::uint32_t size = 0;
+    if (raw.size() < sizeof(size)) return -1;
+    std::memcpy(&size, raw.data(), sizeof(size));
+    raw.remove_prefix(sizeof(size));
+    if (raw.size() < size) return -1;
+    raw.remove_prefix(size);
+  }
+  return count;
+}
+
+// unit * the product of dims; empty when a dimension is negative or the product does not fit.
+std::optional<std::size_t> total_size(std::size_t unit, const std::vector<std::int64_t>& dims) {
+  if (std::any_of(dims.begin(), dims.end(), [](auto dim) { return dim < 0; })) return {};
+  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) return 0;
+  for (const auto dim : dims) {
+    if (__builtin_mul_overflow(unit, static_cast<std::size_t>(dim), &unit)) return {};
+  }
+  return unit;
+}
+
 }  // namespace
 
 MaybeFault RowResponse::parse(std::string_view body, const ModelSpec& model, const InferRequest& request,
                               std::int32_t padded) {
+  outputs_.clear();
   struct Seen {
     std::string_view name;
     std::string_view datatype;
@@ -102,19 +128,21 @@ MaybeFault RowResponse::parse(std::string_view body, const ModelSpec& model, con
     output.spec = static_cast<int>(i);
     output.raw = raw[k];
     output.tail.assign(shape.begin() + static_cast<std::ptrdiff_t>(leading), shape.end());
-    if (spec.item != 0) {
-      std::size_t bytes = spec.item;
-      for (const auto dim : output.tail) {
-        if (dim < 0 || static_cast<std::size_t>(dim) > output.raw.size()) return bad_worker("an impossible dimension");
-        bytes *= static_cast<std::size_t>(dim);
+    const auto tokens = static_cast<std::size_t>(spec.token_level ? padded : 1);
+    const auto size = total_size(std::max<std::size_t>(spec.item, 1) * tokens, output.tail);
+    if (!size) return bad_worker("output '" + spec.name + "' has impossible dimensions");
+    if (spec.item == 0) {
+      const auto count = count_elements(output.raw);
+      if (count < 0 || static_cast<std::size_t>(count) != *size) {
+        return bad_worker("output '" + spec.name + "' carries " +
+                          (count < 0 ? "elements that are cut short" : std::to_string(count) + " elements") +
+                          "; its shape needs " + std::to_string(*size));
       }
-      output.token_bytes = bytes;
-      if (spec.token_level) bytes *= static_cast<std::size_t>(padded);
-      if (output.raw.size() != bytes) {
-        return bad_worker("output '" + spec.name + "' carries " + std::to_string(output.raw.size()) +
-                          " bytes; its shape needs " + std::to_string(bytes));
-      }
+    } else if (output.raw.size() != *size) {
+      return bad_worker("output '" + spec.name + "' carries " + std::to_string(output.raw.size()) +
+                        " bytes; its shape needs " + std::to_string(*size));
     }
+    output.token_bytes = *size / tokens;
     outputs_.push_back(std::move(output));
   }
   return {};
