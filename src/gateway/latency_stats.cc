@@ -17,10 +17,11 @@ std::size_t LatencyWindow::bucket(std::uint64_t us) {
   return std::min<std::size_t>(static_cast<std::size_t>(power - kSubBits + 1) * kSub + sub, kBuckets - 1);
 }
 
-std::uint64_t LatencyWindow::upper_bound(std::size_t index) {
+std::uint64_t LatencyWindow::middle(std::size_t index) {
   if (index < kSub) return index;
   const auto power = index / kSub - 1;
-  return (((index % kSub) + kSub + 1) << power) - 1;
+  const std::uint64_t width = std::uint64_t{1} << power;
+  return ((index % kSub) + kSub) * width + (width - 1) / 2;
 }
 
 void LatencyWindow::record(std::uint64_t us, dispatch::TimeNs now) {
@@ -56,7 +57,7 @@ LatencyWindow::Summary LatencyWindow::summary(dispatch::TimeNs now) const {
     std::uint64_t seen = 0;
     for (std::size_t i = 0; i < kBuckets; ++i) {
       seen += total[i];
-      if (seen >= rank) return std::min(upper_bound(i), out.max_us);
+      if (seen >= rank) return std::min(middle(i), out.max_us);
     }
     return out.max_us;
   };

@@ -10,7 +10,8 @@
 
 namespace arlo::gateway {
 
-// Percentiles over the last kSlots seconds, within 3 %: log-linear buckets, 32 to a power of two.
+// Percentiles over the last kSlots seconds, within 3 %: log-linear buckets, 32 to a power of two, of which the middle
+// is reported.
 class LatencyWindow {
  public:
   static constexpr std::uint32_t kSlots = 10;
@@ -31,7 +32,7 @@ class LatencyWindow {
     std::vector<std::uint32_t> buckets;
   };
   static std::size_t bucket(std::uint64_t us);
-  static std::uint64_t upper_bound(std::size_t bucket);
+  static std::uint64_t middle(std::size_t bucket);
 
   std::array<Slot, kSlots> slots_;
 };

@@ -23,6 +23,11 @@ MaybeFault check_model(const v1::Model& model) {
       return invalid("model.inputs: '" + input.name() + "' has datatype '" + input.datatype() +
                      "'; token inputs are INT64 or INT32");
     }
+    const bool small = input.datatype() == "INT32";
+    if (small && input.pad_value() != static_cast<std::int32_t>(input.pad_value())) {
+      return invalid("model.inputs: '" + input.name() + "' has pad_value " + std::to_string(input.pad_value()) +
+                     ", which does not fit INT32");
+    }
     switch (input.role()) {
       case v1::InputTensor::ROLE_IDS:
         ++ids;
