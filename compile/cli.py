@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, get_args
 
+from arlo.clock import monotonic_s
 from arlo.compile.engine import engine_names
 from arlo.compile.options import CompileOptions, Task, parse_lengths
 from arlo.compile.pipeline import Progress, compile_model
 from arlo.compile.resolve import DEMO_MODEL
-
-from arlo.clock import monotonic_s
 from arlo.manifest import Manifest
 
 _DESCRIPTION = """Build a Triton model repository from a local Hugging Face folder: one runtime per maximum length.

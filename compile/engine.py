@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from arlo.compile.spec import RuntimeSpec
 from numpy.typing import NDArray
 
+from arlo.compile.spec import RuntimeSpec
 from arlo.errors import ConfigError
 
 

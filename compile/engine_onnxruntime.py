@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from arlo.compile.cache import link_or_copy, tool_versions
 from arlo.compile.export import GRAPH, ROWS, TOKENS, WEIGHTS
 from arlo.compile.spec import RuntimeSpec
-from numpy.typing import NDArray
-
 from arlo.errors import CompileError
 
 

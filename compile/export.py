@@ -15,7 +15,6 @@ from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_torch
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.resolve import SourceModel
-
 from arlo.errors import CompileError
 from arlo.manifest import OutputTensor
 

@@ -10,7 +10,6 @@ from arlo.compile.options import CompileOptions
 from arlo.compile.original import Reference
 from arlo.compile.resolve import SourceModel
 from arlo.compile.texts import Texts
-
 from arlo.manifest import OutputTensor
 
 

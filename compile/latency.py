@@ -13,13 +13,12 @@ import resource
 import statistics
 from typing import Any
 
+from arlo.clock import monotonic_s
 from arlo.compile.cache import Entry, code_version
 from arlo.compile.engine import Runner
 from arlo.compile.job import Job
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.verify import pad_rows
-
-from arlo.clock import monotonic_s
 from arlo.manifest import LatencyPoint
 
 _REPETITIONS = 9

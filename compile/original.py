@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from arlo.compile.pooling import pool_numpy
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.resolve import SourceModel
-from numpy.typing import NDArray
-
 from arlo.errors import CompileError
 
 _CLASSES = {

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from arlo.clock import monotonic_s
 from arlo.compile.build import build_step
 from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder, tool_versions
 from arlo.compile.engine import get_engine
@@ -25,8 +26,6 @@ from arlo.compile.tokenizer import FILE_NAME as TOKENIZER
 from arlo.compile.tokenizer import tokenizer_step
 from arlo.compile.triton_config import model_code, triton_config
 from arlo.compile.verify import verify_step
-
-from arlo.clock import monotonic_s
 from arlo.errors import CompileError
 from arlo.manifest import Manifest, Runtime
 

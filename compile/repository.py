@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arlo.compile.cache import Entry, Hasher, link_or_copy, remove_if_orphaned, temporary_folder
-
 from arlo.errors import CompileError, ConfigError
 from arlo.manifest import FILE_NAME
 

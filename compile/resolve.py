@@ -16,7 +16,6 @@ from typing import Any
 
 from arlo.compile.cache import Hasher
 from arlo.compile.options import CompileOptions
-
 from arlo.errors import ConfigError, EnvironmentProblem
 from arlo.manifest import InputTensor
 

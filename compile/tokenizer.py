@@ -16,7 +16,6 @@ from typing import Any
 from arlo.compile.cache import Cache, Entry, Hasher, code_version, tool_versions
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.resolve import SourceModel
-
 from arlo.errors import CompileError
 
 FILE_NAME = "tokenizer.json"

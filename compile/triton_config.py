@@ -8,7 +8,6 @@ from typing import Any
 from arlo.compile.engine import Engine
 from arlo.compile.job import Job
 from arlo.compile.spec import RuntimeSpec
-
 from arlo.errors import EnvironmentProblem
 
 _HEADER = "# Written by `arlo compile`; described in arlo.json. Built again, it is replaced.\n"

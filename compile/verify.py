@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from arlo.compile.cache import Entry, code_version, tool_versions
 from arlo.compile.engine import Runner
 from arlo.compile.job import Job
@@ -19,8 +21,6 @@ from arlo.compile.resolve import SourceModel
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.texts import prose_hash
 from arlo.compile.tokenizer import FILE_NAME as TOKENIZER
-from numpy.typing import NDArray
-
 from arlo.errors import CompileError
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from arlo.traces.histogram import tweet_lengths
-from arlo.traces.trace import Trace
 from numpy.typing import NDArray
 
 from arlo.errors import ConfigError
+from arlo.traces.histogram import tweet_lengths
+from arlo.traces.trace import Trace
 
 # n, generator -> int32[n]
 Lengths = Callable[[int, np.random.Generator], NDArray[np.int32]]

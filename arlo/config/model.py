@@ -229,8 +229,8 @@ class DispatchConfig:
 
     policy: Policy = option(
         default="eft",
-        doc="How an instance is chosen for a request: eft by the earliest expected finish, rs is the paper's Algorithm 1. "
-        "docs/architecture.md describes each.",
+        doc="How an instance is chosen for a request: eft by the earliest expected finish, rs is the paper's "
+        "Algorithm 1. docs/architecture.md describes each.",
     )
     lambda_: float = option(
         default=0.85,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from arlo.traces import parse_lengths, poisson
 
 from arlo.replay import ReplayOptions, run_replay
+from arlo.traces import parse_lengths, poisson
 from arlo.workers import LocalPool
 from arlo.workers.emulated import POOLED_OUTPUT, TOKEN_OUTPUT, write_emulated_repository
 

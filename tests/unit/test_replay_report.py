@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arlo.traces import parse_lengths, poisson
 from rich.console import Console
 
 from arlo.replay import LiveProgress, Progress, ReplayResult, print_table, write_report
@@ -20,6 +19,7 @@ from arlo.replay.records import SENT, complete
 from arlo.replay.result import SCHEMA, machine, versions
 from arlo.replay.rows import make_rows
 from arlo.replay.summary import summarize
+from arlo.traces import parse_lengths, poisson
 
 
 def result(*, answered: bool = True, levels: bool = True, interrupted: bool = False) -> ReplayResult:

@@ -17,7 +17,6 @@ import grpc
 import numpy as np
 import psutil
 import pytest
-from arlo.traces import Trace, poisson
 
 from arlo.client import NotFoundError, UnavailableError
 from arlo.client.codec import Codec
@@ -27,6 +26,7 @@ from arlo.errors import ConfigError, EnvironmentProblem
 from arlo.replay import OUTCOMES, Progress, ReplayOptions, ReplayResult, run_replay
 from arlo.replay.native import connection_flags, find_loadgen
 from arlo.replay.plan import write_plan
+from arlo.traces import Trace, poisson
 from tests.fakes.kserve_server import MODEL, KServeServer, answer
 
 SENDERS = ("native", "sdk")

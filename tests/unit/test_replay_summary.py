@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from arlo.traces import Trace, parse_lengths, poisson
 
 from arlo.replay import OUTCOMES, Summary
 from arlo.replay.outcomes import CODE_OF, outcome_of_error
 from arlo.replay.records import SENT, Records, complete
 from arlo.replay.rows import MAX_ROWS, make_rows
 from arlo.replay.summary import summarize
+from arlo.traces import Trace, parse_lengths, poisson
 
 QUEUE_FULL = "[request id: 3] Exceeds maximum queue size"
 QUEUE_TIMEOUT = "Request timeout expired"

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arlo.errors import ConfigError
 from arlo.traces import (
     LengthHistogram,
     Trace,
@@ -19,10 +23,6 @@ from arlo.traces import (
     tweet_lengths,
     write_csv,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from arlo.errors import ConfigError
 
 # Development data beside the checkout; what is derived from it is in the project, so its absence is no error.
 TWEETS = Path(__file__).resolve().parents[3] / "shared/traces/twitter-lengths/tweets_2018-04-25.csv"

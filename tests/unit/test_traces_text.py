@@ -6,10 +6,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from arlo.traces import TextSource
 from tokenizers import Tokenizer
 
 from arlo.errors import ConfigError, EnvironmentProblem
+from arlo.traces import TextSource
 
 
 @pytest.fixture(scope="module")

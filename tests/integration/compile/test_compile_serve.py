@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import tritonclient.grpc.aio as triton
-from arlo.compile import CompileOptions, compile_model
-from arlo.compile.quiet import known_noise_silenced
-from arlo.compile.texts import Texts
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
+from arlo.compile import CompileOptions, compile_model
+from arlo.compile.quiet import known_noise_silenced
+from arlo.compile.texts import Texts
 from arlo.workers import LocalPool
 from tests.fakes.tiny_model import VOCABULARY, write_tiny
 

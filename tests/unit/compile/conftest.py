@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from arlo.compile import CompileOptions, Progress, compile_model
 
+from arlo.compile import CompileOptions, Progress, compile_model
 from arlo.manifest import Manifest
 from tests.fakes.tiny_model import write_tiny
 

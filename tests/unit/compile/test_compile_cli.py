@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arlo.compile import CompileOptions, Progress, cli, parse_lengths
 
 from arlo.cli import main
+from arlo.compile import CompileOptions, Progress, cli, parse_lengths
 from arlo.manifest import Manifest
 from tests.fakes.tiny_model import write_shell
 

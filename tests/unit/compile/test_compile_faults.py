@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
 import arlo.compile.engine_onnxruntime
 import arlo.compile.repository
 import arlo.compile.specialise
 import arlo.compile.verify
-import numpy as np
-import pytest
 from arlo.compile import CompileOptions, Progress, compile_model
 from arlo.compile.resolve import SourceModel
 from arlo.compile.verify import pad_rows
-from numpy.typing import NDArray
-
 from arlo.errors import CompileError, ConfigError
 from arlo.manifest import Manifest
 from tests.fakes.tiny_model import DIM, write_shell

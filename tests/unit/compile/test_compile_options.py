@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arlo.compile import DEFAULT_LENGTHS, CompileOptions, parse_lengths
 
+from arlo.compile import DEFAULT_LENGTHS, CompileOptions, parse_lengths
 from arlo.errors import ConfigError
 
 

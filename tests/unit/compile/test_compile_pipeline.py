@@ -9,17 +9,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-import arlo.compile.latency
 import numpy as np
 import onnxruntime
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as triton
+
+import arlo.compile.latency
 from arlo.compile import CompileOptions, Progress, compile_model
 from arlo.compile.cli import disk_bytes
 from arlo.compile.texts import Texts
 from arlo.compile.verify import pad_rows
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2 as triton
-
 from arlo.errors import CompileError
 from arlo.manifest import Manifest
 from tests.fakes.tiny_model import DIM, LABELS, MAX_TOKENS, write_tiny

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from arlo.compile.pooling import pool_numpy, pool_torch
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.resolve import POOLING_MODES

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from arlo.compile import DEMO_MODEL, CompileOptions, demo_model_path
 from arlo.compile.cache import Hasher
 from arlo.compile.resolve import SourceModel, resolve
-
 from arlo.errors import ConfigError
 from tests.fakes.tiny_model import MAX_TOKENS, write_shell
 
