@@ -255,14 +255,16 @@ async def test_statistics(workers: Workers, start: Any) -> None:
 
 async def test_outcomes_add_up(workers: Workers, start: Any) -> None:
     """Every row ends in exactly one outcome."""
-    deployment = workers.deployment("slow", [(0, 64)], slo_ms=300, inflight_limit=1)
+    deployment = workers.deployment("slow", [(2, 64)], slo_ms=450, inflight_limit=1)
     async with start(deployment, dispatch={"max_queued": 5}) as gateway:
 
         async def send(**options: Any) -> None:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await gateway.infer(one_row(3, model="slow"), **options)
 
-        calls = [asyncio.ensure_future(send()) for _ in range(3)]  # one on time, two late
+        calls = [asyncio.ensure_future(send())]  # on time
+        await gateway.stats_when(lambda stats: stats.in_flight == 1, "it runs")
+        calls += [asyncio.ensure_future(send()) for _ in range(2)]  # late
         calls += [asyncio.ensure_future(send(timeout=0.1)) for _ in range(2)]  # expire
         await gateway.stats_when(lambda stats: (stats.in_flight, stats.queued) == (1, 4), "under way")
         gone = asyncio.ensure_future(send())

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from arlo.clock import monotonic_s
 from tests.integration.gateway.examples import check, example, one_row, request_of
-from tests.integration.gateway.harness import Gateway, Workers, gateway_of
+from tests.integration.gateway.harness import Gateway, Workers, gateway_of, until
 
 pytestmark = pytest.mark.integration
 
@@ -53,7 +53,19 @@ class Slow:
     async def executed(self) -> int:
         """Executions so far, those before a last request that comes after all others."""
         await self.send()
-        return await self._workers.executions(0, f"{self.model}_len64") - self._before - 1
+        return await count_executions(self._workers, self.model) - self._before - 1
+
+
+async def count_executions(workers: Workers, model: str) -> int:
+    """Of the first worker, settled: Triton counts a request just after it has answered it, and nothing tells when."""
+    counts = [-1]
+
+    async def settled() -> bool:
+        counts.append(await workers.executions(0, f"{model}_len64"))
+        return counts[-1] == counts[-2]
+
+    await until(settled, "the same count twice", every_s=0.05)
+    return counts[-1]
 
 
 @contextlib.asynccontextmanager
@@ -62,7 +74,7 @@ async def slow_gateway(workers: Workers, path: Path, model: str = "slow", **opti
     async with gateway_of(path, deployment, dispatch={"max_queued": 6}) as gateway:
         # What an earlier test's cancelled request left running has ended once this one is answered.
         await gateway.infer(one_row(5, model=model))
-        yield Slow(gateway, workers, model, await workers.executions(0, f"{model}_len64"))
+        yield Slow(gateway, workers, model, await count_executions(workers, model))
 
 
 @pytest_asyncio.fixture(loop_scope="session")
