@@ -203,7 +203,7 @@ class GatewayConfig:
         default=30_000,
         doc="How long running requests may take after SIGTERM before the gateway stops all the same.",
         unit="ms",
-        minimum=0,
+        minimum=1,
         maximum=3_600_000,
     )
     log_level: Literal["debug", "info", "warning", "error"] = option(

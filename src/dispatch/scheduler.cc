@@ -497,7 +497,7 @@ Scheduler::~Scheduler() = default;
 Scheduler::Scheduler(Scheduler&&) noexcept = default;
 Scheduler& Scheduler::operator=(Scheduler&&) noexcept = default;
 
-RuntimeId Scheduler::add_runtime(RuntimeSpec spec) { return impl_->add_runtime(std::move(spec)); }
+RuntimeId Scheduler::add_runtime(const RuntimeSpec& spec) { return impl_->add_runtime(spec); }
 
 InstanceId Scheduler::join(RuntimeId runtime, std::int32_t inflight_limit, TimeNs now, Actions& out) {
   return impl_->join(runtime, inflight_limit, now, out);

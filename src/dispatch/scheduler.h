@@ -136,7 +136,7 @@ class Scheduler {
 
   // Runtimes may be added at any time; a new max_length makes a new level and shifts the level numbers above it.
   // `uniform` takes runtimes of one max_length only. Throws std::invalid_argument.
-  RuntimeId add_runtime(RuntimeSpec spec);
+  RuntimeId add_runtime(const RuntimeSpec& spec);
 
   // An instance with room for `inflight_limit` requests at a time enters service; parked requests that it fits are
   // bound again. Its id is the smallest one free. O(K + log(N/K)) plus the requests bound. Throws

@@ -85,7 +85,7 @@ v1::GatewayConfig load_config(const std::string& path) {
     options.ignore_unknown_fields = false;
     const auto status = google::protobuf::util::JsonStringToMessage(text, &config, options);
     if (!status.ok()) throw std::invalid_argument(std::string(status.message()));
-    require_all_fields(json, *config.GetDescriptor(), "");
+    require_all_fields(json, *v1::GatewayConfig::descriptor(), "");
     check(config);
   } catch (const nlohmann::json::exception& error) {
     throw std::invalid_argument(path + ": not JSON: " + error.what());

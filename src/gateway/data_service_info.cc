@@ -120,7 +120,7 @@ grpc::Status DataService::model_config(const Context& context, const inference::
 grpc::Status DataService::model_statistics(const Context& context, const inference::ModelStatisticsRequest& request,
                                            inference::ModelStatisticsResponse* response) const {
   std::shared_ptr<const ModelSpec> model;
-  const std::string name = request.name();
+  const std::string& name = request.name();
   auto fault = find_model(context, name, request.version(), &model);
   if (fault && name.empty() && model != nullptr) fault.reset();  // no name: all models, which is this one
   if (fault) return status_of(fault);

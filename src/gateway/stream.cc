@@ -17,7 +17,7 @@ class StreamCall::Item final : public Call {
     if (const auto fault = encode_answer(*this, true, stream_.service_.max_message_bytes(), &message)) {
       message = encode_stream_fault(*fault, request.id());
     }
-    stream_.answer(std::move(message), this);
+    stream_.answer(message, this);
   }
 
  private:
@@ -77,13 +77,13 @@ void StreamCall::read(bool ok) {
   }
 }
 
-void StreamCall::answer(grpc::ByteBuffer message, Item* item) {
+void StreamCall::answer(const grpc::ByteBuffer& message, Item* item) {
   std::shared_ptr<Item> kept;  // freed after the lock is released
   Lock lock(mutex_);
   const auto found = open_.find(item);
   kept = std::move(found->second);
   open_.erase(found);
-  if (!broken_) outbox_.push_back(std::move(message));
+  if (!broken_) outbox_.push_back(message);
   advance(lock);
 }
 

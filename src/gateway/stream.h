@@ -36,7 +36,7 @@ class StreamCall {
   void over(bool ok);      // answered, cancelled by the client, or past its deadline
   void finished(bool ok);  // the status is sent or given up
 
-  void answer(grpc::ByteBuffer message, Item* item);
+  void answer(const grpc::ByteBuffer& message, Item* item);
   // Starts what can be started next: a read, a write, the end. Then deletes this if nothing is left; nothing may
   // follow.
   void advance(Lock& lock);
