@@ -60,7 +60,7 @@ add_custom_command(
   DEPENDS ${PROTO_DIR}/health/health.proto VERBATIM)
 
 # Messages only: the pure parts of the gateway need no gRPC.
-add_library(arlo_proto STATIC ${kserve_cc} ${ARLO_GEN}/arlo/v1/config.pb.cc ${ARLO_GEN}/arlo/v1/admin.pb.cc)
+add_library(arlo_proto STATIC EXCLUDE_FROM_ALL ${kserve_cc} ${ARLO_GEN}/arlo/v1/config.pb.cc ${ARLO_GEN}/arlo/v1/admin.pb.cc)
 target_include_directories(arlo_proto SYSTEM PUBLIC ${ARLO_GEN})
 target_link_libraries(arlo_proto PUBLIC protobuf::libprotobuf Threads::Threads)
 if(ARLO_SANITIZE)

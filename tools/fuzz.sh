@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every libFuzzer target of a build folder for some seconds; fails on the first finding, whose input is kept.
-# usage: tools/fuzz.sh BUILD SECONDS. Seeds: tests/cpp/corpus/<target>/ where it exists.
+# usage: tools/fuzz.sh BUILD SECONDS. Seeds and dictionary of a target lie in BUILD/seeds/; what it learns in BUILD/run-*.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 seconds=$2
@@ -14,12 +14,13 @@ for target in "${targets[@]}"; do
   name=$(basename "$target")
   work=$build/run-$name
   mkdir -p "$work/corpus" "$work/findings"
-  seeds=()
-  [ -d "tests/cpp/corpus/$name" ] && seeds=("tests/cpp/corpus/$name")
+  seeds=() options=()
+  [ -d "$build/seeds/$name" ] && seeds=("$build/seeds/$name")
+  [ -f "$build/seeds/$name.dict" ] && options=("-dict=$build/seeds/$name.dict")
   echo "== $name for $seconds s"
   status=0
   "$target" -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -max_len=65536 -print_final_stats=1 \
-    -artifact_prefix="$work/findings/" "$work/corpus" "${seeds[@]}" >"$work/log" 2>&1 || status=$?
+    -artifact_prefix="$work/findings/" "${options[@]}" "$work/corpus" "${seeds[@]}" >"$work/log" 2>&1 || status=$?
   if [ "$status" -ne 0 ]; then
     tail -n 60 "$work/log"
     echo "$name found something: see $work/log and $work/findings/" >&2

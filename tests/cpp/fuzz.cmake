@@ -1,0 +1,23 @@
+# The libFuzzer targets, each with seeds and a dictionary that a small program writes into the build folder.
+if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  message(FATAL_ERROR "libFuzzer comes with clang: configure with `cmake --preset fuzz`")
+endif()
+# The gateway's code alone steers the fuzzer: neither protobuf's nor that of the checks.
+target_compile_options(arlo_rewrite PRIVATE -fsanitize=fuzzer-no-link)
+
+add_custom_target(fuzz)
+function(add_fuzz_target name)
+  add_executable(fuzz_${name} fuzz_${name}.cc ${ARGN})
+  target_link_libraries(fuzz_${name} PRIVATE arlo_rewrite)
+  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  add_executable(seeds_${name} seeds_${name}.cc gateway_fixture.cc)
+  target_link_libraries(seeds_${name} PRIVATE arlo_rewrite)
+  # What the fuzzer instruments calls back into it.
+  target_link_options(seeds_${name} PRIVATE -fsanitize=fuzzer-no-link)
+  set(seeds ${CMAKE_BINARY_DIR}/seeds/fuzz_${name})
+  add_custom_command(OUTPUT ${seeds}.dict COMMAND seeds_${name} ${seeds} ${seeds}.dict VERBATIM)
+  add_custom_target(write_seeds_${name} DEPENDS ${seeds}.dict)
+  add_dependencies(fuzz fuzz_${name} write_seeds_${name})
+endfunction()
+
+add_fuzz_target(infer_request gateway_fixture.cc gateway_reference.cc)
