@@ -98,7 +98,7 @@ AdminServer::AdminServer(Router& router, const std::string& address) : router_(r
 AdminServer::~AdminServer() {
   stopping_ = true;
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
-  queue_->Shutdown();
+  server_down_ = true;
   thread_.join();
 }
 
@@ -145,27 +145,25 @@ void AdminServer::serve_methods() {
 }
 
 void AdminServer::loop() {
-  while (poll_queue()) {
+  for (;;) {
+    const bool last_calls = server_down_;  // read first: what came before it is in the queue now
+    poll_queue();
     const TimeNs now = now_ns();
     const std::vector<StatsStream*> streams(streams_.begin(), streams_.end());
     for (auto* stream : streams) stream->tick(now);
+    // A queue that is shut down takes no operations, so the streams end first: also those that wait, of clients gone.
+    if (last_calls && streams_.empty()) break;
     std::this_thread::sleep_for(kPause);
   }
+  queue_->Shutdown();
+  poll_until_shutdown(*queue_);
 }
 
-bool AdminServer::poll_queue() {
+void AdminServer::poll_queue() {
   void* tag = nullptr;
   bool ok = false;
-  for (;;) {
-    switch (queue_->AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC))) {
-      case grpc::CompletionQueue::GOT_EVENT:
-        static_cast<Event*>(tag)->proceed(ok);
-        break;
-      case grpc::CompletionQueue::TIMEOUT:
-        return true;
-      case grpc::CompletionQueue::SHUTDOWN:
-        return false;
-    }
+  while (queue_->AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) == grpc::CompletionQueue::GOT_EVENT) {
+    static_cast<Event*>(tag)->proceed(ok);
   }
 }
 

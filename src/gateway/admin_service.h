@@ -35,8 +35,7 @@ class AdminServer {
 
   void serve_methods();
   void loop();
-  // False when the queue is shut down and empty.
-  bool poll_queue();
+  void poll_queue();  // handles the events that are there
 
   Router& router_;
   v1::Admin::AsyncService service_;
@@ -44,7 +43,8 @@ class AdminServer {
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
   std::unordered_set<StatsStream*> streams_;  // of the admin thread alone
-  std::atomic<bool> stopping_{false};
+  std::atomic<bool> stopping_{false};         // streams end
+  std::atomic<bool> server_down_{false};      // no further calls
   std::thread thread_;
 };
 
