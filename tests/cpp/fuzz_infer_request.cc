@@ -5,12 +5,14 @@
 // The input: one byte of choices (2 bits each: model, limit of rows, the workers' runtime), two bytes with the size of
 // the answer, little-endian, the answer, and the rest is the request. Without an answer the request serves as one.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gateway_fixture.h"

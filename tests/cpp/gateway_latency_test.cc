@@ -108,7 +108,9 @@ TEST(LatencyWindow, ForgetsAfterTenSeconds) {
 
 TEST(LatencyWindow, ASlotThatComesRoundAgainStartsAfresh) {
   LatencyWindow window;
-  for (int second = 0; second < 25; ++second) window.record(static_cast<std::uint64_t>(second + 1), second * kSecond);
+  for (std::int64_t second = 0; second < 25; ++second) {
+    window.record(static_cast<std::uint64_t>(second) + 1, second * kSecond);
+  }
   const auto summary = window.summary(24 * kSecond);
   EXPECT_EQ(summary.count, 10U);
   EXPECT_EQ(summary.max_us, 25U);

@@ -173,11 +173,11 @@ TEST_P(EveryModel, FieldsOfALaterProtocolAreLeftOut) {
   for (int i = 0; i < 50; ++i) {
     const auto message = fixture::random_request(random_, *model_);
     auto extended = message;
-    auto* unknown = extended.GetReflection()->MutableUnknownFields(&extended);
+    auto* unknown = ModelInferRequest::GetReflection()->MutableUnknownFields(&extended);
     unknown->AddVarint(99, 1);
     unknown->AddLengthDelimited(100, "later");
     auto* input = extended.mutable_inputs(0);
-    input->GetReflection()->MutableUnknownFields(input)->AddFixed64(8, 1);
+    ModelInferRequest::InferInputTensor::GetReflection()->MutableUnknownFields(input)->AddFixed64(8, 1);
     check(message, extended.SerializeAsString());
     if (HasFatalFailure()) FAIL() << message.ShortDebugString();
   }

@@ -117,7 +117,7 @@ TEST(WireReader, IsNeverLooserThanProtobuf) {
       ASSERT_FALSE(ours) << testing::PrintToString(bytes);
       continue;
     }
-    const Fields& fields = theirs.GetReflection()->GetUnknownFields(theirs);
+    const Fields& fields = v1::GetDeploymentRequest::GetReflection()->GetUnknownFields(theirs);
     if (ours) {
       ASSERT_EQ(read_and_rewritten(bytes), bytes_of(fields));
       continue;
