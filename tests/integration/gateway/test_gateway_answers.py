@@ -24,7 +24,7 @@ from tests.integration.gateway.examples import (
     request_of,
     rows_of,
 )
-from tests.integration.gateway.harness import Gateway, Workers, split_of, until
+from tests.integration.gateway.harness import Gateway, Workers, split_of
 
 pytestmark = pytest.mark.integration
 
@@ -90,6 +90,13 @@ async def test_every_policy_gives_the_same_answers(workers: Workers, start: Any,
     deployment = workers.deployment("emu", [(0, 64), (1, 128), (2, 256), (3, 512)], inflight_limit=2)
     async with start(deployment, dispatch={"policy": policy}) as gateway:
         await answer_all(gateway, mixed(100, seed=2))
+
+
+async def test_several_threads(workers: Workers, start: Any) -> None:
+    """A connection belongs to one of the gateway's queues; instances and the scheduler are common to all."""
+    deployment = workers.deployment("emu", [(0, 64), (1, 128), (2, 256), (3, 512)], inflight_limit=2)
+    async with start(deployment, threads=4) as gateway:
+        await answer_on_many_connections(gateway, 200)
 
 
 async def test_uniform_policy(workers: Workers, start: Any) -> None:
@@ -246,13 +253,13 @@ async def test_outputs_come_as_named_whatever_the_order_asked_for(gateway: Gatew
     assert set(outputs_of(answer)) == set(answer_to(sent))
 
 
-async def test_answers_from_many_connections_at_once(gateway: Gateway) -> None:
-    """A connection each, all at once; idle connections do not keep others from being served."""
+async def answer_on_many_connections(gateway: Gateway, count: int) -> None:
+    """A connection each, a request on every one at once; answers are checked."""
     channels = [
-        grpc.aio.insecure_channel(gateway.grpc, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(50)
+        grpc.aio.insecure_channel(gateway.grpc, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(count)
     ]
     try:
-        examples = [example(1 + 10 * number, seed=number) for number in range(len(channels))]
+        examples = [example(1 + 37 * number % 512, seed=number) for number in range(count)]
         stubs = [service_pb2_grpc.GRPCInferenceServiceStub(channel) for channel in channels]
         calls = [stub.ModelInfer(request_of(sent)) for stub, sent in zip(stubs, examples, strict=True)]
         for call, sent in zip(calls, examples, strict=True):
@@ -260,4 +267,7 @@ async def test_answers_from_many_connections_at_once(gateway: Gateway) -> None:
     finally:
         for channel in channels:
             await channel.close()
-    await until(lambda: gateway.process.returncode is None, "the gateway still runs")
+
+
+async def test_answers_from_many_connections_at_once(gateway: Gateway) -> None:
+    await answer_on_many_connections(gateway, 50)

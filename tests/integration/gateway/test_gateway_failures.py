@@ -43,8 +43,9 @@ async def refused(gateway: Gateway, request: Any, **options: Any) -> grpc.aio.Ai
     return raised.value
 
 
-async def test_workers_killed_under_load_and_no_request_fails(workers: Workers, start: Any) -> None:
-    async with start(workers.deployment("emu", PLACEMENT)) as gateway:
+@pytest.mark.parametrize("threads", [1, 4])
+async def test_workers_killed_under_load_and_no_request_fails(workers: Workers, start: Any, threads: int) -> None:
+    async with start(workers.deployment("emu", PLACEMENT), threads=threads) as gateway:
         async with Load(gateway) as load:
             for ejections, victim in enumerate((1, 3), 1):
                 os.kill(await workers.pid(victim), signal.SIGKILL)

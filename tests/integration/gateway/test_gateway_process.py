@@ -204,8 +204,9 @@ async def test_it_ends_whatever_its_surroundings_do(workers: Workers, start: Any
         os.kill(pid, signal.SIGSTOP)
         try:
             calls = [asyncio.ensure_future(gateway.infer(one_row(length))) for length in (100, 500)]
-            watch = gateway.watch(interval_ms=60_000)
-            await watch.read()
+            watch, gone = gateway.watch(interval_ms=60_000), gateway.watch(interval_ms=60_000)
+            await asyncio.gather(watch.read(), gone.read())
+            gone.cancel()
             await gateway.stats_when(lambda stats: (stats.in_flight, stats.parked) == (1, 1), "both have come")
             os.kill(gateway.pid, signal.SIGTERM)
             sent_s = monotonic_s()
