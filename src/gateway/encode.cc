@@ -3,6 +3,7 @@
 #include <grpc/slice.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "gateway/infer_response.h"
@@ -104,7 +105,9 @@ MaybeFault encode_answer(const Call& call, bool streamed, std::uint64_t max_byte
 
 grpc::ByteBuffer encode_stream_fault(const Fault& fault, std::string_view id) {
   inference::ModelStreamInferResponse response;
-  response.set_error_message(std::string("[") + code_name(fault.code) + "] " + fault.message);
+  std::string message = std::string("[") + code_name(fault.code) + "] " + fault.message;
+  if (!valid_utf8(message)) message = printable(message);  // a worker's words may be anything
+  response.set_error_message(std::move(message));
   if (valid_utf8(id)) response.mutable_infer_response()->set_id(std::string(id));
   const grpc::Slice slice(response.SerializeAsString());
   return {&slice, 1};

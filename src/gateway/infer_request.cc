@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "gateway/utf8.h"
 #include "gateway/wire.h"
 
 namespace arlo::gateway {
@@ -25,14 +26,6 @@ enum ParameterField : std::uint8_t { kBool = 1, kInt64 = 2, kString = 3, kDouble
 constexpr std::size_t kMaxIdBytes = 4096;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;  // of one input; no message holds as many
 
-std::string quote(std::string_view text) {
-  constexpr std::size_t kShown = 80;
-  std::string out = "'";
-  for (const char c : text.substr(0, kShown)) out += (c >= ' ' && c < 127) ? c : '?';
-  if (text.size() > kShown) out += "...";
-  return out + "'";
-}
-
 Fault malformed(const char* where) {
   return Fault{Code::kInvalidArgument, std::string("malformed ModelInferRequest: ") + where + " does not parse"};
 }
@@ -49,28 +42,6 @@ struct Parameter {
   std::uint64_t number = 0;
   std::string_view text;
 };
-
-bool valid_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    if (c < 0x80) {
-      ++i;
-      continue;
-    }
-    const int more = c >= 0xc2 && c <= 0xdf ? 1 : (c & 0xf0) == 0xe0 ? 2 : c >= 0xf0 && c <= 0xf4 ? 3 : 0;
-    if (more == 0 || i + static_cast<std::size_t>(more) >= text.size()) return false;
-    for (int k = 1; k <= more; ++k) {
-      if ((static_cast<unsigned char>(text[i + static_cast<std::size_t>(k)]) & 0xc0) != 0x80) return false;
-    }
-    const auto second = static_cast<unsigned char>(text[i + 1]);
-    if ((c == 0xe0 && second < 0xa0) || (c == 0xed && second > 0x9f) || (c == 0xf0 && second < 0x90) ||
-        (c == 0xf4 && second > 0x8f)) {
-      return false;
-    }
-    i += static_cast<std::size_t>(more) + 1;
-  }
-  return true;
-}
 
 // Several fields of the value: the last one counts, as in protobuf. Fields of a later protocol do not.
 bool read_value(std::string_view value, Parameter* out) {
@@ -181,7 +152,7 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
     return {};
   }
   if (key.substr(0, 7) == "triton_") {
-    return invalid("parameter " + quote(key) + ": names that start with triton_ are reserved by Triton");
+    return invalid("parameter " + quoted(key) + ": names that start with triton_ are reserved by Triton");
   }
   forwarded_.push_back(entry);
   forwarded_size_ += wire::field_size(entry.size());
@@ -209,12 +180,12 @@ MaybeFault InferRequest::parse_input(std::string_view body) {
       if (!read_parameter(reader.bytes(), &parameter)) return malformed_parameter("an input's parameter");
       if (parameter.key.substr(0, 13) == "shared_memory") {
         return Fault{Code::kUnimplemented,
-                     "input " + quote(tensor.name) +
+                     "input " + quoted(tensor.name) +
                          " uses shared memory, which the gateway cannot reach: send the tensor in "
                          "the request"};
       }
     } else if (reader.is(kContents, wire::kBytes)) {
-      if (!tensor.contents.empty()) return invalid("input " + quote(tensor.name) + " has its contents twice");
+      if (!tensor.contents.empty()) return invalid("input " + quoted(tensor.name) + " has its contents twice");
       tensor.contents = reader.bytes();
       tensor.typed = !tensor.contents.empty();
     } else if (reader.field() <= kContents) {
@@ -236,12 +207,12 @@ MaybeFault InferRequest::parse_output(std::string_view body) {
       if (!read_parameter(reader.bytes(), &parameter)) return malformed_parameter("an output's parameter");
       if (parameter.key.substr(0, 13) == "shared_memory") {
         return Fault{Code::kUnimplemented,
-                     "output " + quote(name) + " asks for shared memory, which the gateway cannot reach"};
+                     "output " + quoted(name) + " asks for shared memory, which the gateway cannot reach"};
       }
       if (parameter.key == "classification" && (parameter.number != 0 || !parameter.text.empty())) {
         return Fault{
             Code::kUnimplemented,
-            "output " + quote(name) + " asks for classification, which the gateway does not do: take the tensor"};
+            "output " + quoted(name) + " asks for classification, which the gateway does not do: take the tensor"};
       }
     }
   }
@@ -254,11 +225,11 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
   model_ = &model;
   for (std::size_t i = 0; i < output_names_.size(); ++i) {
     if (model.find_output(output_names_[i]) < 0) {
-      return invalid("unknown output " + quote(output_names_[i]) + " of model '" + model.name + "'");
+      return invalid("unknown output " + quoted(output_names_[i]) + " of model '" + model.name + "'");
     }
     if (std::find(output_names_.begin(), output_names_.begin() + static_cast<std::ptrdiff_t>(i), output_names_[i]) !=
         output_names_.begin() + static_cast<std::ptrdiff_t>(i)) {
-      return invalid("output " + quote(output_names_[i]) + " is asked for twice");
+      return invalid("output " + quoted(output_names_[i]) + " is asked for twice");
     }
     outputs_size_ += wire::field_size(wire::field_size(output_names_[i].size()));
   }
@@ -309,12 +280,12 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
 
 MaybeFault InferRequest::bind_input(const Tensor& tensor, std::string_view raw, bool raw_given) {
   const int index = model_->find_input(tensor.name);
-  if (index < 0) return invalid("unknown input " + quote(tensor.name) + " of model '" + model_->name + "'");
+  if (index < 0) return invalid("unknown input " + quoted(tensor.name) + " of model '" + model_->name + "'");
   const auto& spec = model_->inputs[static_cast<std::size_t>(index)];
   auto& bound = bound_[static_cast<std::size_t>(index)];
   if (bound.data != nullptr) return invalid("input '" + spec.name + "' is given twice");
   if (tensor.datatype != spec.datatype) {
-    return invalid("input '" + spec.name + "' has datatype " + quote(tensor.datatype) + "; " + spec.datatype +
+    return invalid("input '" + spec.name + "' has datatype " + quoted(tensor.datatype) + "; " + spec.datatype +
                    " is needed");
   }
   if (tensor.dims != 2 || tensor.shape[0] != rows_ || tensor.shape[1] != width_) {

@@ -30,12 +30,16 @@ inline bool valid_utf8(std::string_view text) {
   return true;
 }
 
-// For messages that quote a client: the first `shown` bytes in quotes, what is not printable ASCII replaced.
+// What is not printable ASCII replaced by question marks.
+inline std::string printable(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= ' ' && c < 127 ? c : '?';
+  return out;
+}
+
+// For messages that quote a client: the first `shown` bytes, printable, in quotes.
 inline std::string quoted(std::string_view text, std::size_t shown = 80) {
-  std::string out = "'";
-  for (const char c : text.substr(0, shown)) out += (c >= ' ' && c < 127) ? c : '?';
-  if (text.size() > shown) out += "...";
-  return out + "'";
+  return "'" + printable(text.substr(0, shown)) + (text.size() > shown ? "...'" : "'");
 }
 
 }  // namespace arlo::gateway
