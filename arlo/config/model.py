@@ -62,23 +62,33 @@ class ModelConfig:
 class WorkersConfig:
     """Where workers (Triton servers) come from."""
 
-    kind: Literal["local", "endpoints"] = option(
+    kind: Literal["local", "endpoints", "ray"] = option(
         default="local",
         doc="`local`: Triton processes started here. `endpoints`: Triton servers that run already, with explicit model "
-        "control and this repository.",
+        "control and this repository. `ray`: Triton processes on the nodes of a Ray cluster, placed and restarted by "
+        "Ray; every node sees `model.repository` under the same path.",
     )
     count: int | None = option(
         default=None,
-        doc="Workers to start with kind `local`. Left out: as many as the deployment has instances.",
+        doc="Workers to start with kind `local` or `ray`. Left out: as many as the deployment has instances.",
         minimum=1,
         maximum=1000,
-        relation="at least the instances in [deployment]; further workers stay idle",
+        relation="at least the instances in [deployment]",
     )
     endpoints: tuple[str, ...] = option(
         default=(),
         doc='gRPC addresses of the Triton servers, `["host:port", ...]`; given with kind `endpoints` only.',
         format="endpoint",
     )
+    ray_address: str | None = option(
+        default=None,
+        doc="Ray cluster to use with kind `ray`: `host:port`, or `auto` for the one on this machine. Left out: `auto`.",
+    )
+    ray_resource: str = option(
+        default="GPU",
+        doc="What one worker takes of its node with kind `ray`: `GPU`, or a custom resource of the cluster.",
+    )
+    ray_amount: float = option(default=1.0, doc="How much of ray_resource one worker takes.", above=0, maximum=1000)
     admin_key_file: Path | None = option(
         default=None,
         doc="File with the key that the endpoints want on administration calls (tritonserver "
@@ -107,6 +117,23 @@ class WorkersConfig:
         default=120, doc="How long loading a runtime on a worker may take.", unit="s", minimum=1, maximum=3600
     )
 
+    linger_s: int = option(
+        default=30,
+        doc="How long local workers and the managed gateway go on serving when `arlo serve` dies; started again within "
+        "this time in the same run_dir, it takes them over and no request is lost. 0: they end with it. Ctrl-C and "
+        "SIGTERM end them at once in any case.",
+        unit="s",
+        minimum=0,
+        maximum=86_400,
+    )
+    hang_timeout_s: int = option(
+        default=30,
+        doc="A worker process that answers no health check for so long is killed and restarted (kind `local`, `ray`).",
+        unit="s",
+        minimum=1,
+        maximum=3600,
+    )
+
     def check_relations(self) -> None:
         if self.kind == "endpoints":
             if not self.endpoints:
@@ -115,14 +142,18 @@ class WorkersConfig:
                 raise FieldError("workers", "count", 'goes with kind = "local"; the endpoints are counted')
             if len(set(self.endpoints)) != len(self.endpoints):
                 raise FieldError("workers", "endpoints", "lists an endpoint twice")
-        for key in ("endpoints", "admin_key_file"):
-            if self.kind == "local" and getattr(self, key):
-                raise FieldError("workers", key, 'goes with kind = "endpoints"; remove it or change kind')
+        for key, kind in (
+            ("endpoints", "endpoints"),
+            ("admin_key_file", "endpoints"),
+            ("ray_address", "ray"),
+        ):
+            if self.kind != kind and getattr(self, key):
+                raise FieldError("workers", key, f'goes with kind = "{kind}"; remove it or change kind')
 
 
 @section("deployment")
 class DeploymentConfig:
-    """How many instances of each runtime run. Worker 0 gets the first instance, and so on, shortest runtime first."""
+    """How many instances of each runtime run at first; [control] moves them with the traffic from then on."""
 
     allocation: dict[int, int] = option(
         factory=dict,
@@ -295,6 +326,141 @@ class HealthConfig:
     )
 
 
+@section("control")
+class ControlConfig:
+    """The runtime scheduler (paper, section 3.3): it keeps the deployment matched to the traffic."""
+
+    reallocate: bool = option(
+        default=True,
+        doc="Solve for the best number of instances per static runtime every period and move workers there. false: the "
+        "allocation of [deployment] stays.",
+    )
+    period_s: float = option(default=120.0, doc="Between two plans.", unit="s", minimum=1, maximum=86_400)
+    window_s: float | None = option(
+        default=None,
+        doc="Sliding window of the demand that a plan is made for. Left out: period_s.",
+        unit="s",
+        minimum=1,
+        maximum=86_400,
+    )
+    early: bool = option(
+        default=True,
+        doc="Plan before the period is over when the lengths or the load have clearly shifted.",
+    )
+    objective: Literal["queueing", "paper"] = option(
+        default="queueing",
+        doc="What a plan minimises: `paper` is Eq. 1 as printed; `queueing` counts waiting under random arrivals too.",
+    )
+    solver: Literal["exact", "gurobi", "highs"] = option(
+        default="exact",
+        doc="What solves it. `gurobi` and `highs` need the extras of these names and objective `paper`.",
+    )
+    solver_time_limit_s: float = option(
+        default=5.0, doc="After this the last plan is kept.", unit="s", above=0, maximum=3600
+    )
+    min_gain: float = option(
+        default=0.03,
+        doc="Smallest predicted reduction of the mean latency, as a share, for which workers are moved.",
+        minimum=0,
+        maximum=1,
+    )
+    max_unavailable: float = option(
+        default=0.125,
+        doc="Largest share of the workers that is moved at a time; at least one worker.",
+        above=0,
+        maximum=1,
+    )
+    make_before_break: bool = option(
+        default=True,
+        doc="Load the new runtime beside the old one, then switch. Where the worker's memory does not hold two engines "
+        "that load fails and the worker is moved the other way: drain, unload, load. false: always the other way.",
+    )
+    warmup_requests: int = option(
+        default=3,
+        doc="Requests that a runtime answers before it joins; its answers are checked.",
+        minimum=1,
+        maximum=1000,
+    )
+    worker_grace_s: float = option(
+        default=5.0,
+        doc="How long a worker may be away before a plan is made without it.",
+        unit="s",
+        minimum=0,
+        maximum=3600,
+    )
+    recycle_factor: float = option(
+        default=0.0,
+        doc="Restart a worker whose requests take this many times longer than the latency profile and than the other "
+        "workers of its runtime, for three periods of 10 s in a row. 0: never.",
+        minimum=0,
+        maximum=1000,
+    )
+    http_address: str = option(
+        default="127.0.0.1:8004",
+        doc="Port of the control plane's /status (JSON, for `arlo top`), /metrics and /livez. Port 0 picks a free one.",
+        format="address",
+    )
+
+    def check_relations(self) -> None:
+        if self.solver != "exact" and self.objective != "paper":
+            raise FieldError("control", "solver", f'{self.solver} solves objective = "paper" only; `exact` solves both')
+        if 0 < self.recycle_factor < 1.2:
+            raise FieldError("control", "recycle_factor", f"must be 0 or at least 1.2, not {self.recycle_factor:g}")
+
+    @property
+    def demand_window_s(self) -> float:
+        """window_s, or what it is when left out."""
+        return self.window_s if self.window_s is not None else self.period_s
+
+
+@section("scaling")
+class ScalingConfig:
+    """How the number of workers follows the load (paper, section 4)."""
+
+    policy: Literal["none", "target", "headroom"] = option(
+        default="none",
+        doc="`target`: by the p98 latency against the SLO, as in the paper. `headroom`: keeps spare capacity, as "
+        "INFaaS does. `none`: the number of workers stays.",
+    )
+    min_workers: int = option(default=1, doc="Never fewer workers.", minimum=1, maximum=1000)
+    max_workers: int | None = option(
+        default=None,
+        doc="Never more workers. Left out: workers.count, so nothing is added.",
+        minimum=1,
+        maximum=1000,
+        relation="at least min_workers",
+    )
+    scale_out_share: float = option(
+        default=0.95, doc="target: add a worker when p98 reaches this share of the SLO.", above=0, maximum=10
+    )
+    scale_in_share: float = option(
+        default=0.5,
+        doc="target: release the least busy worker when p98 stayed below this share of the SLO for scale_in_period_s.",
+        minimum=0,
+        maximum=10,
+        relation="below scale_out_share",
+    )
+    scale_in_period_s: float = option(default=60.0, doc="See scale_in_share.", unit="s", above=0, maximum=86_400)
+    headroom: float = option(
+        default=0.05, doc="headroom: spare capacity to keep, as a share of the load.", minimum=0, maximum=10
+    )
+    cooldown_s: float = option(
+        default=10.0, doc="Least time between two steps of scaling.", unit="s", minimum=0, maximum=86_400
+    )
+
+    def check_relations(self) -> None:
+        if self.max_workers is not None and self.max_workers < self.min_workers:
+            raise FieldError(
+                "scaling", "max_workers", f"must be at least min_workers ({self.min_workers}), not {self.max_workers}"
+            )
+        if self.scale_in_share >= self.scale_out_share:
+            raise FieldError(
+                "scaling",
+                "scale_in_share",
+                f"must be below scale_out_share ({self.scale_out_share:g}), not {self.scale_in_share:g}",
+            )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole configuration file."""
@@ -305,11 +471,13 @@ class Config:
     gateway: GatewayConfig = dataclasses.field(default_factory=GatewayConfig)
     dispatch: DispatchConfig = dataclasses.field(default_factory=DispatchConfig)
     health: HealthConfig = dataclasses.field(default_factory=HealthConfig)
+    control: ControlConfig = dataclasses.field(default_factory=ControlConfig)
+    scaling: ScalingConfig = dataclasses.field(default_factory=ScalingConfig)
 
     def __post_init__(self) -> None:
         instances, workers = self.deployment.instances, self.worker_count
         if workers < instances:
-            key = "count" if self.workers.kind == "local" else "endpoints"
+            key = "endpoints" if self.workers.kind == "endpoints" else "count"
             raise FieldError(
                 "workers",
                 key,
@@ -332,4 +500,6 @@ SECTIONS: dict[str, type] = {
     "gateway": GatewayConfig,
     "dispatch": DispatchConfig,
     "health": HealthConfig,
+    "control": ControlConfig,
+    "scaling": ScalingConfig,
 }

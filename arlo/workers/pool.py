@@ -17,7 +17,7 @@ class WorkerInfo:
     """What is observed of a worker now."""
 
     id: str  # stable across restarts
-    endpoint: str  # host:port of Triton's gRPC port; stable across restarts
+    endpoint: str  # host:port of Triton's gRPC port; may change when a pool restarts the worker on another node
     metrics_url: str | None  # Triton's Prometheus page
     state: WorkerState
     pid: int | None
@@ -30,11 +30,25 @@ class WorkerInfo:
 class WorkerPool(Protocol):
     """Asynchronous; all methods run on one event loop. Methods raise WorkerError."""
 
+    resizable: bool  # whether add() and remove() work
+
     async def start(self) -> None:
-        """Start all workers and wait until each is live. On failure none is left behind."""
+        """Start all workers, or adopt those that a control plane before this one left, and wait until each is live.
+
+        On failure none that this call started is left behind.
+        """
 
     async def workers(self) -> list[WorkerInfo]:
-        """Observed state of every worker, in a stable order."""
+        """Observed state of every worker, in a stable order. Cheap: what the pool's own checks last saw."""
+
+    async def add(self) -> WorkerInfo:
+        """Start one more worker and wait until it is live. WorkerError where the pool's size is fixed."""
+
+    async def remove(self, worker: str) -> None:
+        """Stop a worker for good; its queued and running requests are answered first."""
+
+    async def restart(self, worker: str) -> None:
+        """Stop a worker and start it again, with no runtime loaded; wait until it is live."""
 
     async def load(self, worker: str, runtime: str, *, timeout_s: float = 120.0) -> None:
         """Load a runtime and wait until it is ready."""

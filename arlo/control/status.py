@@ -1,0 +1,121 @@
+"""What the control plane says of itself: the document behind `/status`, `arlo top` and the control metrics.
+
+Values only. Times are Unix milliseconds or seconds as named; runtimes are named as in the manifest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+# Where a worker is on its way to the runtime that it should have. In order, but for `waiting`, `recycling` and `failed`.
+WorkerStep = Literal[
+    "steady", "waiting", "draining", "unloading", "loading", "warming", "verifying", "joining", "recycling", "failed"
+]
+State = Literal["starting", "serving", "replacing", "degraded"]
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class RuntimeStatus:
+    """One runtime that may be allocated."""
+
+    name: str
+    max_length: int
+    max_batch: int
+    dynamic: bool
+    latency_ms: float  # of one request of max_length
+    capacity: int  # M within the SLO
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class WorkerStatus:
+    """One worker."""
+
+    id: str
+    endpoint: str
+    state: str  # of its process: starting, ready, failed, stopped
+    desired: str | None  # runtime that it should have
+    serving: str | None  # runtime that the gateway sends to
+    loaded: list[str]
+    step: WorkerStep
+    step_since_ms: int
+    restarts: int
+    error: str | None
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class PlanRecord:
+    """One decision of the runtime scheduler."""
+
+    at_ms: int
+    reason: str  # start, period, shift, scale_out, scale_in, worker_lost, worker_back, restored
+    instances: dict[str, int]  # runtime -> how many, as planned
+    changed: int  # workers that change their runtime for it
+    moved: bool  # False: the gain did not pay for the move, or nothing was to change
+    demand: list[float]  # requests per SLO period, by ascending max_length of `runtimes`
+    predicted_mean_ms: float
+    solver: str
+    objective: str  # paper, queueing
+    solve_ms: float
+    note: str  # why not moved, why infeasible, which fallback; empty otherwise
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ScalingStatus:
+    """Auto-scaling."""
+
+    policy: str  # none, target, headroom
+    workers: int
+    minimum: int
+    maximum: int
+    last_action: str  # add w4, remove w2; empty: none yet
+    last_reason: str
+    last_at_ms: int  # 0: never
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ControlStatus:
+    """All of it."""
+
+    at_ms: int
+    started_at_ms: int
+    state: State
+    model: str
+    slo_ms: int
+    gateway_admin: str  # host:port
+    gateway_up: bool
+    deployment_version: int
+    period_s: float
+    next_plan_in_s: float
+    reallocate: bool
+    runtimes: list[RuntimeStatus]  # ascending max_length
+    desired: dict[str, int]  # instances per runtime that are wanted
+    observed: dict[str, int]  # instances per runtime that serve
+    workers: list[WorkerStatus]
+    demand: list[float]  # now, requests per SLO period, by ascending max_length of `runtimes`
+    demand_peak: list[float]
+    plans: list[PlanRecord]  # the last ones, oldest first
+    scaling: ScalingStatus
+    counters: dict[str, int]  # see COUNTERS
+
+    def to_json(self) -> dict[str, Any]:
+        """As what JSON can carry."""
+        return dataclasses.asdict(self)
+
+
+# Name -> help. Each grows from the control plane's start.
+COUNTERS = {
+    "plans": "Plans made by the runtime scheduler",
+    "plan_fallbacks": "Plans for which the solver failed or ran out of time, so that the last one was kept",
+    "infeasible_plans": "Plans whose demand no allocation carries within the SLO",
+    "replacements": "Workers moved from one runtime to another",
+    "replacement_failures": "Moves of a worker that failed and were tried again",
+    "loads": "Runtimes loaded",
+    "load_failures": "Loads that failed or took too long",
+    "workers_added": "Workers added by auto-scaling",
+    "workers_removed": "Workers removed by auto-scaling",
+    "worker_restarts": "Restarts of workers that were seen",
+    "workers_recycled": "Workers restarted because their latency crept up",
+    "gateway_restarts": "Restarts of the managed gateway",
+    "deployments_applied": "Deployments that the gateway was given",
+}
