@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
-# Where a worker is on its way to the runtime that it should have. In order, but for `waiting`, `recycling` and `failed`.
+# Where a worker is on its way to the runtime it should have. In order, but for `waiting`, `recycling` and `failed`.
 WorkerStep = Literal[
     "steady", "waiting", "draining", "unloading", "loading", "warming", "verifying", "joining", "recycling", "failed"
 ]
