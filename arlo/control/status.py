@@ -6,7 +6,7 @@ Values only. Times are Unix milliseconds or seconds as named; runtimes are named
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 # Where a worker is on its way to the runtime it should have. In order, but for `waiting`, `recycling` and `failed`.
 WorkerStep = Literal[
@@ -58,6 +58,9 @@ class PlanRecord:
     objective: str  # paper, queueing
     solve_ms: float
     note: str  # why not moved, why infeasible, which fallback; empty otherwise
+    gain: float | None = (
+        None  # share by which the predicted mean is below that of the allocation in force; None: unknown
+    )
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -101,6 +104,28 @@ class ControlStatus:
     def to_json(self) -> dict[str, Any]:
         """As what JSON can carry."""
         return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> ControlStatus:
+        """The reverse of to_json(). Unknown keys (a newer version) are left out; ValueError for what is missing."""
+        try:
+            parts = {
+                "runtimes": [_known(RuntimeStatus, item) for item in document["runtimes"]],
+                "workers": [_known(WorkerStatus, item) for item in document["workers"]],
+                "plans": [_known(PlanRecord, item) for item in document["plans"]],
+                "scaling": _known(ScalingStatus, document["scaling"]),
+            }
+            return _known(cls, document | parts)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a status document of this version of Arlo: {error}") from None
+
+
+_T = TypeVar("_T")
+
+
+def _known(kind: type[_T], values: dict[str, Any]) -> _T:
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in values.items() if name in names})
 
 
 # Name -> help. Each grows from the control plane's start.
