@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from arlo.clock import monotonic_s
@@ -11,7 +11,8 @@ from arlo.errors import ConfigError, WorkerError
 from arlo.workers.admin import TritonAdmin
 from arlo.workers.pool import WorkerInfo
 
-POLL_S = 0.1
+POLL_S = 0.1  # while waiting for a server at the start
+CHECK_S = 1.0  # between looks at a server
 
 
 class EndpointsPool:
@@ -19,9 +20,12 @@ class EndpointsPool:
 
     Workers are called w0, w1, ... in the order given. The servers must run with explicit model control over the same
     repository. Whoever runs them restarts them: a server that comes back empty shows so in `workers()`, and the
-    caller loads its runtimes again. `stop` closes connections and leaves the servers and their runtimes alone.
-    `metrics_urls` maps an endpoint to its Prometheus page.
+    caller loads its runtimes again. The pool looks at each server every second; `workers()` says what it saw last.
+    `stop` closes connections and leaves the servers and their runtimes alone. `metrics_urls` maps an endpoint to its
+    Prometheus page.
     """
+
+    resizable = False
 
     def __init__(
         self,
@@ -44,6 +48,9 @@ class EndpointsPool:
         self._admin_key = admin_key
         self._start_timeout_s = start_timeout_s
         self._admins: dict[str, TritonAdmin] = {}
+        self._seen: dict[str, WorkerInfo] = {}
+        self._sightings: dict[str, int] = {}  # an answer older than the newest change of ours is void
+        self._monitors: list[asyncio.Task[None]] = []
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
 
     async def __aenter__(self) -> EndpointsPool:
@@ -71,26 +78,49 @@ class EndpointsPool:
                 f"no live Triton server within {self._start_timeout_s:g} s at {', '.join(silent)}: "
                 "check that they run and can be reached from here"
             )
+        await asyncio.gather(*(self._observe(worker) for worker in self._endpoints))
+        self._monitors = [
+            asyncio.create_task(self._watch(worker), name=f"monitor of worker {worker}") for worker in self._endpoints
+        ]
 
     async def workers(self) -> list[WorkerInfo]:
-        """Observed state of every worker: ready when its server answers, else failed, with the reason."""
-        if not self._admins:
-            return [self._info(worker, "stopped") for worker in self._endpoints]
-        return list(await asyncio.gather(*(self._observe(worker) for worker in self._endpoints)))
+        """What was last seen of every worker: ready when its server answers, else failed, with the reason."""
+        return [self._seen.get(worker) or self._info(worker, "stopped") for worker in self._endpoints]
+
+    async def add(self) -> WorkerInfo:
+        """WorkerError: the servers are not ours to start."""
+        raise WorkerError("a pool of fixed endpoints has no more workers: add the server to workers.endpoints")
+
+    async def remove(self, worker: str) -> None:
+        """WorkerError: the servers are not ours to stop."""
+        raise WorkerError(f"worker {worker} has a fixed endpoint: take it out of workers.endpoints to stop using it")
+
+    async def restart(self, worker: str) -> None:
+        """Unload everything; the process is not ours to restart."""
+        admin = self._admin(worker)
+        for runtime in await admin.ready_runtimes():
+            await self.unload(worker, runtime)
 
     async def load(self, worker: str, runtime: str, *, timeout_s: float = 120.0) -> None:
         """Load a runtime and wait until it is ready; WorkerError with Triton's reason."""
         async with self._lock(worker, runtime):
             await self._admin(worker).load(runtime, timeout_s=timeout_s)
+            self._changed(worker, lambda loaded: {*loaded, runtime})
 
     async def unload(self, worker: str, runtime: str, *, timeout_s: float = 60.0) -> None:
         """Unload a runtime and wait until Triton says so: its queued and running requests are answered first."""
         async with self._lock(worker, runtime):
             await self._admin(worker).unload(runtime, timeout_s=timeout_s)
+            self._changed(worker, lambda loaded: loaded - {runtime})
 
     async def stop(self) -> None:
         """Close the connections. Idempotent."""
+        monitors, self._monitors = self._monitors, []
+        for monitor in monitors:
+            monitor.cancel()
+        await asyncio.gather(*monitors, return_exceptions=True)
         admins, self._admins = self._admins, {}
+        self._seen.clear()
         await asyncio.gather(*(admin.close() for admin in admins.values()))
 
     async def _wait_live(self, admin: TritonAdmin) -> bool:
@@ -101,12 +131,30 @@ class EndpointsPool:
             await asyncio.sleep(POLL_S)
         return True
 
-    async def _observe(self, worker: str) -> WorkerInfo:
+    async def _watch(self, worker: str) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            await self._observe(worker)
+
+    async def _observe(self, worker: str) -> None:
+        before = self._sightings.get(worker, 0)
         try:
-            runtimes = await self._admin(worker).ready_runtimes()
+            runtimes = await self._admin(worker).check(timeout_s=2 * CHECK_S)
         except WorkerError as error:
-            return self._info(worker, "failed", error=str(error))
-        return self._info(worker, "ready", runtimes=runtimes)
+            self._seen[worker] = self._info(worker, "failed", error=str(error))
+            return
+        if runtimes is None:
+            silent = f"no Triton server answers at {self._endpoints[worker]}"
+            self._seen[worker] = self._info(worker, "failed", error=silent)
+        elif before == self._sightings.get(worker, 0):
+            self._seen[worker] = self._info(worker, "ready", runtimes=runtimes)
+
+    def _changed(self, worker: str, change: Callable[[set[str]], set[str]]) -> None:
+        self._sightings[worker] = self._sightings.get(worker, 0) + 1
+        seen = self._seen.get(worker)
+        if seen is not None:
+            runtimes = tuple(sorted(change(set(seen.runtimes))))
+            self._seen[worker] = self._info(worker, "ready", runtimes=runtimes)
 
     def _info(
         self,

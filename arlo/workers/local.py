@@ -15,9 +15,10 @@ from arlo.workers.triton import TritonServer, core_count, environment, find_trit
 class LocalPool:
     """`workers` Triton servers over one model repository, each with explicit model control; implements WorkerPool.
 
-    Workers are called w0, w1, ...; each has its log `{run_dir}/{id}.log` and an endpoint on `address` that stays the
-    same over restarts. A worker whose process ends is restarted with back-off and its runtimes are loaded again. All
-    processes end with this one, however it ends. Use it from one event loop, also as `async with LocalPool(...)`.
+    Workers are called w0, w1, ..., an added one gets the next number. Each has its log `{run_dir}/{id}.log` and an
+    endpoint on `address` that stays the same over restarts. A worker whose process ends is restarted with back-off and
+    its runtimes are loaded again. All processes end with this one, however it ends. Use it from one event loop, also
+    as `async with LocalPool(...)`.
 
     `threads` is each worker's share of the cores (default: an even share). `gpus` are CUDA device ids, given to the
     workers in turn; one worker per GPU, because loading on one disturbs the others of the same server. `admin_key`,
@@ -25,6 +26,8 @@ class LocalPool:
     process list). `hang_timeout_s`: a server that answers no health check for so long is killed and restarted.
     `extra` are further arguments for tritonserver.
     """
+
+    resizable = True
 
     def __init__(
         self,
@@ -67,7 +70,10 @@ class LocalPool:
             backoff_first_s=backoff_first_s,
             extra=extra,
         )
+        self._settings: LocalSettings | None = None
         self._workers: dict[str, LocalWorker] = {}
+        self._removals: dict[str, asyncio.Task[None]] = {}
+        self._next = 0  # number of the next worker; none is given twice
 
     async def __aenter__(self) -> LocalPool:
         await self.start()
@@ -80,12 +86,11 @@ class LocalPool:
         """Start all workers and wait until each is live. On failure none is left behind."""
         if self._workers:
             raise WorkerError("the pool is started already")
-        settings = self._make_settings(self._server or find_triton())
+        self._settings = self._make_settings(self._server or find_triton())
         self._run_dir.mkdir(parents=True, exist_ok=True)
-        for index in range(self._count):
-            worker_id = f"w{index}"
-            gpu = self._gpus[index % len(self._gpus)] if self._gpus else None
-            self._workers[worker_id] = LocalWorker(worker_id, settings, self._run_dir / f"{worker_id}.log", gpu=gpu)
+        self._next = 0
+        for _ in range(self._count):
+            self._make_worker(self._settings)
         try:
             async with asyncio.TaskGroup() as group:
                 for worker in self._workers.values():
@@ -98,8 +103,38 @@ class LocalPool:
             raise
 
     async def workers(self) -> list[WorkerInfo]:
-        """Observed state of every worker, in the order w0, w1, ..."""
-        return list(await asyncio.gather(*(worker.info() for worker in self._workers.values())))
+        """State of every worker as last seen (at most a second ago), in the order in which they were made."""
+        return [worker.info() for worker in self._workers.values()]
+
+    async def add(self) -> WorkerInfo:
+        """Start one more worker, under an id that this pool has not used yet, and wait until it is live."""
+        if self._settings is None:
+            raise WorkerError("no worker can be added: the pool is not started")
+        worker = self._make_worker(self._settings)
+        try:
+            await worker.start()
+        except BaseException:
+            await self._forget(worker)
+            raise
+        return worker.info()
+
+    async def remove(self, worker: str) -> None:
+        """Stop a worker for good; its queued and running requests are answered first.
+
+        It is listed as stopped until it is gone. When the call is cancelled the worker ends all the same.
+        """
+        if worker not in self._removals:
+            self._removals[worker] = asyncio.create_task(self._forget(self._worker(worker)), name=f"remove {worker}")
+        removal = self._removals[worker]
+        try:
+            await asyncio.shield(removal)
+        finally:
+            if removal.done():
+                self._removals.pop(worker, None)
+
+    async def restart(self, worker: str) -> None:
+        """Stop a worker and start it again with no runtime loaded; its requests are answered first."""
+        await self._worker(worker).restart()
 
     async def load(self, worker: str, runtime: str, *, timeout_s: float = 120.0) -> None:
         """Load a runtime and wait until it is ready; WorkerError with Triton's reason."""
@@ -112,10 +147,30 @@ class LocalPool:
     async def stop(self) -> None:
         """Stop all workers, gracefully first (SIGTERM), then for sure. Idempotent."""
         workers, self._workers = self._workers, {}
-        results = await asyncio.gather(*(worker.stop() for worker in workers.values()), return_exceptions=True)
+        self._settings = None
+        removals = list(self._removals.values())
+        self._removals.clear()
+        ends = [worker.stop() for worker in workers.values()]
+        results = await asyncio.gather(*ends, *removals, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+    def _make_worker(self, settings: LocalSettings) -> LocalWorker:
+        worker_id = f"w{self._next}"
+        self._next += 1
+        gpu = None
+        if self._gpus:
+            taken = [worker.gpu for worker in self._workers.values()]
+            gpu = min(self._gpus, key=taken.count)  # the first of those with the fewest workers
+        worker = LocalWorker(worker_id, settings, self._run_dir / f"{worker_id}.log", gpu=gpu)
+        self._workers[worker_id] = worker
+        return worker
+
+    async def _forget(self, worker: LocalWorker) -> None:
+        await worker.stop()
+        if self._workers.get(worker.id) is worker:
+            del self._workers[worker.id]
 
     def _worker(self, worker: str) -> LocalWorker:
         try:

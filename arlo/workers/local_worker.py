@@ -16,6 +16,7 @@ from arlo.workers.admin import TritonAdmin
 from arlo.workers.pool import WorkerInfo, WorkerState
 from arlo.workers.ports import ReservedPort, free_port
 from arlo.workers.process import GuardedProcess
+from arlo.workers.stubs import StubWatch
 from arlo.workers.triton import TritonOptions, TritonServer, command_line
 
 POLL_S = 0.02
@@ -48,8 +49,9 @@ class LocalSettings:
 class LocalWorker:
     """Lives from `start` to `stop`; between them it is restarted, with back-off, each time its process ends.
 
-    Single event loop. `state`: starting (process up, runtimes being loaded) -> ready -> failed (waiting for the next
-    attempt) -> starting ...; stopped at the end. The endpoint never changes.
+    What it is asked to load is loaded again after a crash, and forgotten by `restart`. Single event loop. `state`:
+    starting (process up, runtimes being loaded) -> ready -> failed (waiting for the next attempt) -> starting ...;
+    stopped at the end. The endpoint never changes.
     """
 
     def __init__(self, worker_id: str, settings: LocalSettings, log: Path, *, gpu: str | None = None) -> None:
@@ -57,6 +59,7 @@ class LocalWorker:
         if gpu is not None:
             self._environment["CUDA_VISIBLE_DEVICES"] = gpu
         self.id = worker_id
+        self.gpu = gpu
         self.log = log
         self.state: WorkerState = "stopped"
         self.restarts = 0
@@ -70,6 +73,12 @@ class LocalWorker:
         self._locks: dict[str, asyncio.Lock] = {}
         self._changed = asyncio.Condition()
         self._monitor: asyncio.Task[None] | None = None
+        self._asked: asyncio.Future[None] | None = None  # a restart that somebody waits for
+        self._wake = asyncio.Event()  # ends the wait before the next attempt
+        self._loaded: tuple[str, ...] = ()  # READY when last seen
+        self._sightings = 0  # of what is loaded; an answer older than the newest one is void
+        self._trouble: str | None = None  # of the last health check
+        self._stubs: StubWatch | None = None
         self._log_start = 0  # where the log of the process that runs now begins
 
     @property
@@ -84,6 +93,9 @@ class LocalWorker:
 
     async def stop(self) -> None:
         """SIGTERM, then SIGKILL after the exit timeout. Idempotent."""
+        await self._set("stopped")
+        if self._asked is not None:
+            self._answer_restart(WorkerError(f"worker {self.id} was stopped before it had restarted"))
         if self._monitor is not None:
             self._monitor.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -93,15 +105,24 @@ class LocalWorker:
         self._reserved.release()
         await self._set("stopped")
 
-    async def info(self) -> WorkerInfo:
-        """Observed now; asks the server for its loaded runtimes."""
-        runtimes: tuple[str, ...] = ()
-        error = self.error
-        if self.state == "ready" and self._admin is not None:
-            try:
-                runtimes = await self._admin.ready_runtimes()
-            except WorkerError as problem:
-                error = str(problem)
+    async def restart(self) -> None:
+        """End the process as `stop` does and start it with no runtime loaded. WorkerError when it does not get live.
+
+        It is then in the state failed, and tried again like any other.
+        """
+        if self.state == "stopped":
+            raise WorkerError(f"worker {self.id} cannot be restarted: it is stopped")
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
+        asked = self._asked
+        self._wake.set()
+        await self._set("starting")
+        if self._process is not None:
+            self._process.terminate()
+        await asyncio.shield(asked)
+
+    def info(self) -> WorkerInfo:
+        """What the monitor and the calls made here have last seen."""
         return WorkerInfo(
             id=self.id,
             endpoint=self.endpoint,
@@ -109,9 +130,9 @@ class LocalWorker:
             state=self.state,
             pid=self._process.pid if self._process is not None else None,
             restarts=self.restarts,
-            runtimes=runtimes,
+            runtimes=self._loaded,
             log=str(self.log),
-            error=error,
+            error=self.error or self._trouble,
         )
 
     async def load(self, runtime: str, *, timeout_s: float) -> None:
@@ -119,7 +140,12 @@ class LocalWorker:
         async with self._locks.setdefault(runtime, asyncio.Lock()):
             admin = await self._ready(f"load {runtime}", timeout_s)
             await admin.load(runtime, timeout_s=max(0.1, deadline_s - monotonic_s()))
+            if admin is not self._admin:
+                raise WorkerError(f"worker {self.id} ended after it had loaded {runtime}")
             self._runtimes[runtime] = None
+            self._saw((*self._loaded, runtime))
+            if self._stubs is not None:
+                self._stubs.scan_soon()
 
     async def unload(self, runtime: str, *, timeout_s: float) -> None:
         deadline_s = monotonic_s() + timeout_s
@@ -127,6 +153,11 @@ class LocalWorker:
             self._runtimes.pop(runtime, None)
             admin = await self._ready(f"unload {runtime}", timeout_s)
             await admin.unload(runtime, timeout_s=max(0.1, deadline_s - monotonic_s()))
+            self._saw(tuple(each for each in self._loaded if each != runtime))
+
+    def _saw(self, runtimes: tuple[str, ...]) -> None:
+        self._sightings += 1
+        self._loaded = tuple(sorted(set(runtimes)))
 
     async def _ready(self, what: str, timeout_s: float) -> TritonAdmin:
         """Wait until the worker is ready (it may be restarting)."""
@@ -141,6 +172,9 @@ class LocalWorker:
         return self._admin
 
     async def _set(self, state: WorkerState, error: str | None = None) -> None:
+        if state != "ready":
+            self._saw(())
+            self._trouble = None
         async with self._changed:
             self.state = state
             self.error = error
@@ -180,6 +214,7 @@ class LocalWorker:
                 shm_prefix=shm_prefix,
             )
             self._admin = TritonAdmin(self.endpoint, admin_key=settings.admin_key)
+            self._stubs = StubWatch(self._process.pid)
             await self._wait_live(self._process, self._admin)
         except BaseException:
             await self._end_process(at_once=True)
@@ -216,45 +251,86 @@ class LocalWorker:
         while True:
             if self._process is not None:
                 how = await self._wait_end(self._process, self._admin)
+                if self._asked is None:
+                    await self._set("failed", f"worker {self.id} ended: {how}")
                 await self._end_process()
-                await self._set("failed", f"worker {self.id} ended: {how}")
             if monotonic_s() - live_since_s > self._settings.backoff_reset_s:
                 attempt = 0
-            await asyncio.sleep(min(self._settings.backoff_limit_s, self._settings.backoff_first_s * 2**attempt))
-            attempt = min(attempt + 1, 16)
+            if self._asked is None:
+                await self._wait_before(attempt)
+                attempt = min(attempt + 1, 16)
+            asked = self._asked is not None
+            if asked:
+                self._runtimes.clear()
+            self._wake.clear()
             self.restarts += 1
             try:
                 await self._launch()
                 problems = await self._reload()
             except ArloError as error:
                 await self._set("failed", str(error))
+                if asked:
+                    self._answer_restart(error)
                 continue
             live_since_s = monotonic_s()
             await self._set("ready", "; ".join(problems) or None)
+            if asked:
+                self._answer_restart()
+
+    async def _wait_before(self, attempt: int) -> None:
+        wait_s = min(self._settings.backoff_limit_s, self._settings.backoff_first_s * 2**attempt)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._wake.wait()
+
+    def _answer_restart(self, error: ArloError | None = None) -> None:
+        asked, self._asked = self._asked, None
+        if asked is None or asked.done():
+            return
+        if error is None:
+            asked.set_result(None)
+        else:
+            asked.set_exception(error)
+            asked.exception()  # who asked may have been cancelled meanwhile
 
     async def _wait_end(self, process: GuardedProcess, admin: TritonAdmin | None) -> str:
         """Wait until the process ends; kill it when it hangs or has lost a Python stub. Returns how it ended."""
         period_s = min(CHECK_S, self._settings.hang_timeout_s / 4)
         answered_s = monotonic_s()
-        ended_stubs: set[int] = set()
         killed = ""
-        while True:
-            try:
-                return killed or self._ended(await asyncio.wait_for(process.wait(), period_s))
-            except TimeoutError:
-                pass
-            if admin is None or await admin.is_live(timeout_s=period_s):
-                answered_s = monotonic_s()
-            elif monotonic_s() - answered_s > self._settings.hang_timeout_s:
-                killed = f"killed because it answered no health check for {self._settings.hang_timeout_s:g} s"
-            # Triton keeps a runtime "ready" whose Python stub has died, fails each of its requests after a second,
-            # and can't unload it. A stub that stays a zombie is one that Triton does not know to be dead.
-            now_ended = zombie_children(process.pid)
-            if ended_stubs & now_ended:
-                killed = f"killed because its Python stub {min(ended_stubs & now_ended)} had ended"
-            ended_stubs = now_ended
-            if killed:
-                process.kill()
+        end = asyncio.create_task(process.wait())
+        try:
+            while True:
+                await asyncio.wait((end,), timeout=period_s)
+                if end.done():
+                    return killed or self._ended(end.result())
+                if admin is None or await self._check(admin, period_s):
+                    answered_s = monotonic_s()
+                elif monotonic_s() - answered_s > self._settings.hang_timeout_s:
+                    killed = f"killed because it answered no health check for {self._settings.hang_timeout_s:g} s"
+                stub = self._stubs.check() if self._stubs is not None else None
+                if stub is not None:
+                    killed = f"killed because its Python stub {stub} had ended"
+                if killed:
+                    process.kill()
+        finally:
+            end.cancel()
+
+    async def _check(self, admin: TritonAdmin, timeout_s: float) -> bool:
+        """Ask for what is loaded; True when the server answers, were it with an error."""
+        before = self._sightings
+        try:
+            runtimes = await admin.check(timeout_s=timeout_s)
+        except WorkerError as error:
+            self._trouble = str(error)
+            return True
+        if runtimes is None:
+            self._trouble = f"worker {self.id} did not answer a health check within {timeout_s:g} s"
+            return False
+        self._trouble = None
+        if self.state == "ready" and self._sightings == before and self._loaded != runtimes:
+            self._saw(runtimes)
+        return True
 
     async def _reload(self) -> list[str]:
         """Load again what was loaded; the reasons for what could not be."""
@@ -264,6 +340,7 @@ class LocalWorker:
         for runtime in list(self._runtimes):
             try:
                 await self._admin.load(runtime, timeout_s=self._settings.start_timeout_s)
+                self._saw((*self._loaded, runtime))
             except WorkerError as error:
                 if self._process is None or self._process.returncode is not None:
                     break  # it died again: the next round sees to it
@@ -300,15 +377,3 @@ class LocalWorker:
             return f"(no log: {error})"
         lines = (first + last).decode(errors="replace").splitlines()
         return "\n".join(lines if len(lines) <= 20 else [*lines[:4], "...", *lines[-15:]])
-
-
-def zombie_children(pid: int) -> set[int]:
-    """Children of a process that have ended and were not waited for; empty where the kernel does not list children."""
-    zombies = set()
-    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in listing.read_text().split():
-                with contextlib.suppress(OSError):
-                    if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                        zombies.add(int(child))
-    return zombies

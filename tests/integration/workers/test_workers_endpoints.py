@@ -52,17 +52,48 @@ async def test_the_same_interface(servers: LocalPool, eventually: Callable[..., 
 
         async def restarted() -> bool:
             theirs, ours = (await servers.workers())[1], (await pool.workers())[1]
-            return theirs.restarts == 1 and theirs.state == ours.state == "ready"
+            # Its owner knows nothing of what we loaded: we load again.
+            return theirs.restarts == 1 and theirs.state == ours.state == "ready" and ours.runtimes == ()
 
         await eventually(restarted, "its owner has restarted it")
-        assert (await pool.workers())[1].runtimes == ()  # its owner knows nothing of ours: we load again
         await pool.load("w1", "m_len32")
+        assert (await pool.workers())[1].runtimes == ("m_len32",)
         await pool.unload("w1", "m_len32")
         assert (await pool.workers())[1].runtimes == ()
         await pool.load("w1", "m_len32")
     # Stopping the pool leaves the servers and what they have loaded alone.
     await pool.stop()
-    assert (await servers.workers())[1].runtimes == ("m_len32",)
+
+    async def kept() -> bool:
+        return (await servers.workers())[1].runtimes == ("m_len32",)
+
+    await eventually(kept, "the owner sees what was loaded")
+
+
+async def test_the_size_is_fixed(servers: LocalPool) -> None:
+    endpoints = [worker.endpoint for worker in await servers.workers()]
+    async with EndpointsPool(endpoints, admin_key="secret") as pool:
+        assert not pool.resizable
+        with pytest.raises(WorkerError, match=r"add the server to workers\.endpoints"):
+            await pool.add()
+        with pytest.raises(WorkerError, match=r"take it out of workers\.endpoints"):
+            await pool.remove("w0")
+        await pool.load("w0", "m_len32")
+        await pool.restart("w0")
+        assert (await pool.workers())[0].runtimes == ()
+
+
+async def test_what_others_do_is_seen(servers: LocalPool, eventually: Callable[..., Awaitable[None]]) -> None:
+    endpoints = [worker.endpoint for worker in await servers.workers()]
+    async with EndpointsPool(endpoints, admin_key="secret") as pool:
+        await servers.load("w0", "m_len32")
+
+        async def seen(runtimes: tuple[str, ...]) -> bool:
+            return (await pool.workers())[0].runtimes == runtimes
+
+        await eventually(lambda: seen(("m_len32",)), "the load is seen")
+        await servers.unload("w0", "m_len32")
+        await eventually(lambda: seen(()), "the unload is seen")
 
 
 async def test_a_server_without_our_key_refuses(servers: LocalPool) -> None:
