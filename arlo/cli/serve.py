@@ -76,6 +76,7 @@ def as_dict(cluster: Cluster) -> dict[str, Any]:
         "ready": True,
         "model": cluster.model,
         **dataclasses.asdict(cluster.addresses),
+        "control": cluster.http_address,
         "pid": os.getpid(),
         "gateway_pid": cluster.gateway_pid,
     }
@@ -96,8 +97,10 @@ model {cluster.model} is served
   gRPC   {cluster.addresses.grpc}   KServe v2 / Triton protocol; any Triton client works
   HTTP   {cluster.addresses.http}   /metrics /livez /readyz
   admin  {cluster.addresses.admin}
+  status {cluster.http_address}   /status /metrics /livez of the control plane
 
 try it:
+  arlo top {path}
   arlo status {path}
   curl http://{http}/readyz
   python -c 'from arlo.client import Client; print({client}).embed({row}))'

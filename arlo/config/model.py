@@ -158,7 +158,8 @@ class DeploymentConfig:
     allocation: dict[int, int] = option(
         factory=dict,
         doc="Instances of each static runtime by its max_length: `{64 = 1, 512 = 2}`.",
-        relation="each length is one of the repository's; at least one instance in all, `dynamic` included",
+        relation="each length is one of the repository's; left out, with no `dynamic` either, workers are counted and "
+        "the first plan is for lengths that nobody knows yet",
     )
     dynamic: int = option(
         default=0,
@@ -175,8 +176,6 @@ class DeploymentConfig:
                     "allocation",
                     f"has {length} = {instances}: a length is at least 1, instances are 0 to 1000",
                 )
-        if self.instances < 1:
-            raise FieldError("deployment", "allocation", "has no instance: give one, for example {512 = 1}")
 
     @property
     def instances(self) -> int:
@@ -466,7 +465,7 @@ class Config:
     """A whole configuration file."""
 
     model: ModelConfig
-    deployment: DeploymentConfig
+    deployment: DeploymentConfig = dataclasses.field(default_factory=DeploymentConfig)
     workers: WorkersConfig = dataclasses.field(default_factory=WorkersConfig)
     gateway: GatewayConfig = dataclasses.field(default_factory=GatewayConfig)
     dispatch: DispatchConfig = dataclasses.field(default_factory=DispatchConfig)
@@ -476,6 +475,12 @@ class Config:
 
     def __post_init__(self) -> None:
         instances, workers = self.deployment.instances, self.worker_count
+        if not instances and (not workers or not self.control.reallocate):
+            raise FieldError(
+                "deployment",
+                "allocation",
+                "has no instance: give one, for example {512 = 1}, or workers.count with control.reallocate",
+            )
         if workers < instances:
             key = "endpoints" if self.workers.kind == "endpoints" else "count"
             raise FieldError(
@@ -484,6 +489,9 @@ class Config:
                 f"gives {workers} worker(s), but [deployment] has {instances} instance(s), one per worker: "
                 "give more workers or fewer instances",
             )
+        scaled = self.scaling.max_workers
+        if self.scaling.policy != "none" and scaled is not None and scaled < workers:
+            raise FieldError("scaling", "max_workers", f"must be at least the {workers} worker(s) at the start")
 
     @property
     def worker_count(self) -> int:
@@ -491,6 +499,12 @@ class Config:
         if self.workers.kind == "endpoints":
             return len(self.workers.endpoints)
         return self.workers.count if self.workers.count is not None else self.deployment.instances
+
+    @property
+    def worker_limits(self) -> tuple[int, int]:
+        """Fewest and most workers that auto-scaling may make of them."""
+        highest = self.scaling.max_workers if self.scaling.max_workers is not None else self.worker_count
+        return min(self.scaling.min_workers, highest), highest
 
 
 SECTIONS: dict[str, type] = {

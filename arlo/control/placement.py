@@ -7,15 +7,13 @@ from the configuration.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from arlo import proto
 from arlo.config import Config
 from arlo.errors import ConfigError
 from arlo.manifest import Manifest, Runtime
-
-Placement = Mapping[str, str]  # worker id -> runtime name; workers left out are idle
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,12 +72,19 @@ def capacity(runtime: Runtime, slo_ms: int) -> int:
 
 
 def deployment_message(
-    config: Config, manifest: Manifest, placement: Placement, endpoints: Mapping[str, str], *, version: int = 0
+    config: Config,
+    manifest: Manifest,
+    instances: Sequence[tuple[str, str]],
+    endpoints: Mapping[str, str],
+    *,
+    always: Collection[str] = (),
+    version: int = 0,
 ) -> Any:
-    """The arlo.v1.Deployment of a placement. `endpoints`: worker id -> host:port.
+    """The arlo.v1.Deployment of instances, (worker id, runtime name) each. `endpoints`: worker id -> host:port.
 
-    Only runtimes that are placed are in it: each is a level of the multi-level queue, and a level that never has an
-    instance would make every request for it count as demoted, and be peeked at in vain.
+    Only runtimes that are placed are in it, and those named in `always`: each is a level of the multi-level queue, and
+    a level that never has an instance would make every request for it count as demoted, and be peeked at in vain.
+    `always` is for the longest one, so that a request that only it fits waits for it while it is being moved.
     """
     message = proto.message("Deployment")(version=version)
     message.model.name = config.model.name or manifest.model
@@ -94,7 +99,7 @@ def deployment_message(
         message.model.outputs.add(
             name=output.name, datatype=output.datatype, token_level=output.token_level, dims=output.dims
         )
-    placed = set(placement.values())
+    placed = {name for _, name in instances} | set(always)
     for runtime in manifest.runtimes:
         if runtime.name not in placed:
             continue
@@ -107,15 +112,20 @@ def deployment_message(
         )
         for point in runtime.latency:
             item.latency.add(length=point.length, batch=point.batch, latency_us=point.latency_us)
-    for worker, name in placement.items():
+    for worker, name in instances:
         message.instances.add(
-            id=f"{worker}.{name}",
+            id=instance_id(worker, name),
             worker=worker,
             endpoint=endpoints[worker],
             runtime=name,
             inflight_limit=config.dispatch.inflight_limit,
         )
     return message
+
+
+def instance_id(worker: str, runtime: str) -> str:
+    """The id of an instance in the gateway."""
+    return f"{worker}.{runtime}"
 
 
 def same_content(left: Any, right: Any) -> bool:

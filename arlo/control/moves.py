@@ -1,0 +1,185 @@
+"""How one worker gets from one runtime to another without losing a request.
+
+    drain in the gateway -> unload -> wait until Triton says unloaded -> load -> warm up -> verify -> join
+
+With make_before_break the new runtime is loaded, warmed up and joined first, and the old one drained after that: no
+capacity is lost. Where the worker's memory does not hold two engines that load fails, and the order above is taken.
+
+Each function may be cancelled, or its process killed, between any two steps: what is left is an instance too many or
+too few on this worker, which the reconciler sees and mends. Every function raises ArloError when a step fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from arlo.clock import monotonic_s
+from arlo.config import Config
+from arlo.control.deployments import Deployments
+from arlo.control.events import emit
+from arlo.control.probe import warm_up
+from arlo.control.status import WorkerStep
+from arlo.errors import WorkerError
+from arlo.manifest import Manifest
+from arlo.workers.pool import WorkerPool
+
+log = logging.getLogger("arlo.control")
+
+Probe = Callable[..., Awaitable[None]]  # as warm_up
+
+UNLOAD_TIMEOUT_S = 60.0
+OUT_OF_MEMORY = re.compile(r"memory|\balloc|\boom\b", re.IGNORECASE)
+
+
+class Mover:
+    """See the module. `set_step` is told where a worker is."""
+
+    def __init__(
+        self,
+        config: Config,
+        manifest: Manifest,
+        pool: WorkerPool,
+        deployments: Deployments,
+        counters: Counter[str],
+        *,
+        set_step: Callable[[str, WorkerStep], None],
+        probe: Probe = warm_up,
+    ) -> None:
+        self._config = config
+        self._manifest = manifest
+        self._runtimes = {runtime.name: runtime for runtime in manifest.runtimes}
+        self._pool = pool
+        self._deployments = deployments
+        self._counters = counters
+        self._set_step = set_step
+        self._probe = probe
+
+    async def prepare(self, worker: str, name: str) -> None:
+        """Load, warm up and verify: after this the gateway may send to it."""
+        began_s = monotonic_s()
+        info = next(info for info in await self._pool.workers() if info.id == worker)
+        if name not in info.runtimes:
+            self._set_step(worker, "loading")
+            try:
+                await self._pool.load(worker, name, timeout_s=self._config.workers.load_timeout_s)
+            except WorkerError:
+                self._counters["load_failures"] += 1
+                raise
+            self._counters["loads"] += 1
+        self._set_step(worker, "warming")
+        await self._probe(
+            self._deployments.endpoints[worker],
+            self._manifest,
+            self._runtimes[name],
+            requests=self._config.control.warmup_requests,
+            timeout_s=self._config.workers.load_timeout_s,
+        )
+        emit(log, "runtime_loaded", worker=worker, runtime=name, seconds=round(monotonic_s() - began_s, 3))
+
+    async def join(self, worker: str, name: str) -> None:
+        """Make a runtime ready on a worker that serves nothing (or has lost it), and let the gateway send to it."""
+        await self.prepare(worker, name)
+        await self._enter(worker, name)
+        self._set_step(worker, "steady")
+
+    async def take_down(self, worker: str, names: list[str]) -> None:
+        """Drain instances, take them out of the deployment, and free their memory."""
+        await self._leave(worker, names)
+        await self._unload(worker, names)
+        self._set_step(worker, "steady" if self._deployments.instances.get(worker) else "waiting")
+
+    async def tidy(self, worker: str, names: list[str]) -> None:
+        """Unload runtimes that serve nothing."""
+        await self._unload(worker, names)
+
+    async def replace(self, worker: str, name: str | None) -> None:
+        """Move a worker that serves to another runtime, or to none."""
+        before = [old for old in self._deployments.instances.get(worker, []) if old != name]
+        began_s = monotonic_s()
+        emit(log, "replacement_started", worker=worker, before=before, after=name)
+        gap_s = 0.0
+        if name is None:
+            await self.take_down(worker, before)
+        elif not (self._config.control.make_before_break and await self._swap(worker, before, name)):
+            gap_s = await self._break_before_make(worker, before, name)
+        self._counters["replacements"] += 1
+        self._set_step(worker, "steady" if name is not None else "waiting")
+        emit(
+            log,
+            "worker_moved",
+            worker=worker,
+            before=before,
+            after=name,
+            seconds=round(monotonic_s() - began_s, 3),
+            out_of_service_s=round(gap_s, 3),
+        )
+
+    async def recycle(self, worker: str) -> None:
+        """Restart a worker's process and let it serve again what it served."""
+        names = list(self._deployments.instances.get(worker, []))
+        began_s = monotonic_s()
+        await self._leave(worker, names)
+        self._set_step(worker, "recycling")
+        await self._pool.restart(worker)
+        self._counters["workers_recycled"] += 1
+        for name in names:
+            await self.join(worker, name)
+        emit(log, "worker_recycled", worker=worker, runtimes=names, seconds=round(monotonic_s() - began_s, 3))
+
+    # --- parts ---
+
+    async def _swap(self, worker: str, before: list[str], name: str) -> bool:
+        """Make before break; False when the worker's memory does not hold both."""
+        try:
+            await self.prepare(worker, name)
+        except WorkerError as error:
+            if not OUT_OF_MEMORY.search(str(error)):
+                raise
+            emit(log, "no_room_for_two", worker=worker, runtime=name, error=str(error))
+            return False
+        await self._enter(worker, name)
+        await self.take_down(worker, before)
+        return True
+
+    async def _break_before_make(self, worker: str, before: list[str], name: str) -> float:
+        """Returns the seconds from drain to join. When the new runtime does not come up, the old one is put back."""
+        began_s = monotonic_s()
+        await self._leave(worker, before)
+        await self._unload(worker, before)
+        try:
+            await self.prepare(worker, name)
+        except WorkerError as error:
+            for old in before:
+                emit(log, "put_back", level=logging.WARNING, worker=worker, runtime=old, error=str(error))
+                await self.join(worker, old)
+            raise
+        await self._enter(worker, name)
+        return monotonic_s() - began_s
+
+    async def _enter(self, worker: str, name: str) -> None:
+        self._set_step(worker, "joining")
+        names = self._deployments.instances.setdefault(worker, [])
+        if name not in names:
+            names.append(name)
+        await self._deployments.ensure()
+        await self._deployments.until_active([(worker, name)])
+
+    async def _leave(self, worker: str, names: list[str]) -> None:
+        self._set_step(worker, "draining")
+        left = [name for name in self._deployments.instances.get(worker, []) if name not in names]
+        if left:
+            self._deployments.instances[worker] = left
+        else:
+            self._deployments.instances.pop(worker, None)
+        await self._deployments.ensure()
+        # No request outlives its deadline by much, so neither does the wait.
+        timeout_s = self._config.model.timeout_ms / 1000 + 5
+        await self._deployments.until_gone([(worker, name) for name in names], timeout_s=timeout_s)
+
+    async def _unload(self, worker: str, names: list[str]) -> None:
+        self._set_step(worker, "unloading")
+        for name in names:
+            await self._pool.unload(worker, name, timeout_s=UNLOAD_TIMEOUT_S)

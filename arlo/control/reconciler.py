@@ -1,0 +1,347 @@
+"""Makes what is observed what is desired: each worker's runtime, one small step after the other, no request lost.
+
+Desired: worker -> runtime, and workers that are to go. Observed: what each worker has in memory (Triton's own
+repository index) and what the gateway sends to it. Every pass compares the two anew and starts what is missing, so it
+does not matter at which step an earlier control plane was killed.
+
+A worker is moved by one task (moves.py). Repairs, which take no capacity away, start at once; replacements start in the
+small batches of arlo.planning.replacement, the next batch when the last one is done. One event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections import Counter
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from arlo.clock import monotonic_s, unix_s
+from arlo.config import Config
+from arlo.control.deployments import Deployments
+from arlo.control.events import emit
+from arlo.control.moves import Mover, Probe
+from arlo.control.placement import capacity
+from arlo.control.probe import warm_up
+from arlo.control.status import WorkerStep
+from arlo.errors import ArloError, WorkerError
+from arlo.manifest import Manifest
+from arlo.planning.replacement import replacement_plan
+from arlo.planning.view import RuntimeView, WorkerView
+from arlo.workers.pool import WorkerInfo, WorkerPool
+
+log = logging.getLogger("arlo.control")
+
+PASS_S = 0.5
+BACKOFF_S = (0.2, 10.0)  # of a worker that does not get where it should: first, longest
+
+
+@dataclasses.dataclass(slots=True)
+class Trouble:
+    """A worker that did not get where it should, and when to try again."""
+
+    target: str | None
+    error: str
+    delay_s: float
+    again_s: float
+
+
+class Reconciler:
+    """See the module. Life: observe(), bring_up() or resume(), then run() until it is cancelled, then stop()."""
+
+    def __init__(
+        self,
+        config: Config,
+        manifest: Manifest,
+        pool: WorkerPool,
+        deployments: Deployments,
+        counters: Counter[str],
+        *,
+        probe: Probe = warm_up,
+    ) -> None:
+        self._config = config
+        self._manifest = manifest
+        self._pool = pool
+        self._deployments = deployments
+        self._counters = counters
+        self._runtimes = {runtime.name: runtime for runtime in manifest.runtimes}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._replacing: set[str] = set()  # workers whose task takes capacity away
+        self._troubles: dict[str, Trouble] = {}
+        self._leaving: set[str] = set()
+        self._recycle: set[str] = set()
+        self._wake = asyncio.Event()
+        self._steps: dict[str, tuple[WorkerStep, int]] = {}
+        self._away_since_s: dict[str, float] = {}
+        self.infos: dict[str, WorkerInfo] = {}
+        self.desired: dict[str, str] = {}
+        self.demand: Sequence[float] = ()  # of the last plan, by ascending max_length of all runtimes; orders the steps
+        self._mover = Mover(config, manifest, pool, deployments, counters, set_step=self._set_step, probe=probe)
+
+    # --- what others ask and tell ---
+
+    def want(self, placement: Mapping[str, str], demand: Sequence[float] = ()) -> None:
+        """From now on this is desired: worker -> runtime; workers left out are emptied. `demand`: see the field."""
+        self.desired = dict(placement)
+        if demand:
+            self.demand = tuple(demand)
+        self._deployments.always = self._longest()
+        self._wake.set()
+
+    def let_go(self, worker: str) -> None:
+        """Drain, empty and stop a worker for good."""
+        self._leaving.add(worker)
+        self.desired.pop(worker, None)
+        self._wake.set()
+
+    def recycle(self, worker: str) -> None:
+        """Drain a worker, restart its process, and let it serve again."""
+        self._recycle.add(worker)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Look again now."""
+        self._wake.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a worker is being moved, or is not yet where it should be."""
+        return bool(self._tasks) or any(
+            self._deployments.instances.get(worker) != [name] for worker, name in self.desired.items()
+        )
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Workers that are being let go."""
+        return frozenset(self._leaving)
+
+    def step(self, worker: str) -> tuple[WorkerStep, int]:
+        """Where a worker is, and since when (Unix milliseconds)."""
+        return self._steps.get(worker, ("waiting", 0))
+
+    def error(self, worker: str) -> str | None:
+        """Why a worker is not where it should be."""
+        info, trouble = self.infos.get(worker), self._troubles.get(worker)
+        return (trouble.error if trouble else None) or (info.error if info else None)
+
+    def usable(self, worker: str, *, grace_s: float = 0.0) -> bool:
+        """Whether a worker can carry an instance: it is ready, or has been away for less than `grace_s`."""
+        if worker in self._leaving or worker not in self.infos:
+            return False
+        away = self._away_since_s.get(worker)
+        return away is None or monotonic_s() - away < grace_s
+
+    def views(self, *, grace_s: float = 0.0, busy: Mapping[str, float] | None = None) -> list[WorkerView]:
+        """All workers but those that are leaving, as planning sees them."""
+        shares = busy or {}
+        return [
+            WorkerView(
+                id=worker,
+                usable=self.usable(worker, grace_s=grace_s),
+                loaded=tuple(name for name in info.runtimes if name in self._runtimes),
+                serving=next(iter(self._deployments.instances.get(worker, ())), None),
+                busy=shares.get(worker, 0.0),
+            )
+            for worker, info in self.infos.items()
+            if worker not in self._leaving
+        ]
+
+    # --- life ---
+
+    async def observe(self) -> None:
+        """Ask the pool; note what changed. WorkerError when it cannot say."""
+        now_s = monotonic_s()
+        infos = {info.id: info for info in await self._pool.workers()}
+        moved = False
+        for worker, info in infos.items():
+            self._note_changes(self.infos.get(worker), info)
+            if info.state == "ready":
+                self._away_since_s.pop(worker, None)
+            else:
+                self._away_since_s.setdefault(worker, now_s)
+            if self._deployments.endpoints.get(worker) != info.endpoint:
+                moved = moved or worker in self._deployments.instances
+                self._deployments.endpoints[worker] = info.endpoint
+        for worker in self.infos.keys() - infos.keys():
+            self._away_since_s.pop(worker, None)
+            self._deployments.endpoints.pop(worker, None)
+            moved = self._deployments.instances.pop(worker, None) is not None or moved
+        self.infos = infos
+        if moved:  # Ray started a worker on another node, or one is gone for good
+            with contextlib.suppress(ArloError):
+                await self._deployments.ensure()
+
+    async def resume(self) -> bool:
+        """Take over what the gateway serves already; False when that is nothing."""
+        found = await self._deployments.adopt()
+        for worker, names in found.items():
+            loaded = [name for name in names if name in self.infos[worker].runtimes]
+            if loaded:
+                self._deployments.instances[worker] = loaded
+                self._set_step(worker, "steady")
+        return bool(self._deployments.instances)
+
+    async def bring_up(self) -> None:
+        """First start: all workers at once. The first error of a worker is raised, as it is."""
+        jobs = [asyncio.create_task(self._mover.prepare(worker, name)) for worker, name in self.desired.items()]
+        try:
+            await asyncio.gather(*jobs)
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+        self._deployments.instances = {worker: [name] for worker, name in self.desired.items()}
+        await self._deployments.ensure()
+        await self._deployments.until_active(list(self.desired.items()))
+        for worker in self.infos:
+            self._set_step(worker, "steady" if worker in self.desired else "waiting")
+
+    async def run(self) -> None:
+        """Reconcile until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PASS_S):
+                    await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self.observe()
+            except WorkerError as error:
+                emit(log, "workers_unknown", level=logging.ERROR, error=str(error))
+                continue
+            self._start_tasks()
+
+    async def stop(self) -> None:
+        """Give up on what is under way. Idempotent."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    # --- one pass ---
+
+    def _start_tasks(self) -> None:
+        now_s = monotonic_s()
+        instances = self._deployments.instances
+        held: set[str] = set()  # workers that cannot be moved now
+        for worker, info in self.infos.items():
+            target = self.desired.get(worker)
+            trouble = self._troubles.get(worker)
+            if trouble is not None and trouble.target != target:
+                del self._troubles[worker]
+                trouble = None
+            waiting = trouble is not None and now_s < trouble.again_s
+            if worker in self._tasks or info.state != "ready" or waiting:
+                held.add(worker)
+                if worker not in self._tasks and info.state != "ready" and worker not in self._leaving:
+                    self._set_step(worker, "failed")
+                continue
+            serving = instances.get(worker, [])
+            loaded = [name for name in info.runtimes if name in self._runtimes]
+            if not serving and target is not None and worker not in self._leaving:
+                self._start(worker, self._mover.join(worker, target), target)
+            elif target in serving and target not in loaded:
+                # It came back without what it had, or a load was lost: nothing is taken away by loading it again.
+                self._start(worker, self._mover.join(worker, target), target)
+            elif target in serving and len(serving) > 1:
+                others = [name for name in serving if name != target]
+                self._start(worker, self._mover.take_down(worker, others), target)
+            elif not serving and worker in self._leaving:
+                self._start(worker, self._remove(worker), None)
+            elif serving in ([], [target]) and set(loaded) - {target} and worker not in self._recycle:
+                self._start(worker, self._mover.tidy(worker, [n for n in loaded if n != target]), target)
+            elif serving in ([], [target]) and worker not in self._recycle:
+                self._set_step(worker, "steady" if serving else "waiting")
+        if not self._replacing:
+            self._start_replacements(held | self._tasks.keys())
+
+    def _start_replacements(self, held: set[str]) -> None:
+        instances = self._deployments.instances
+        # A worker that is down carries nothing; one that cannot be moved now stays as it is.
+        up = [worker for worker, info in self.infos.items() if info.state == "ready"]
+        current = {worker: next(iter(instances.get(worker, ())), None) for worker in up}
+        desired = {worker: current[worker] if worker in held else self.desired.get(worker) for worker in up}
+        recycle = [w for w in sorted(self._recycle) if w not in held and current.get(w) is not None]
+        if recycle and desired.get(recycle[0]) == current[recycle[0]]:
+            worker = recycle[0]
+            self._recycle.discard(worker)
+            self._replace(worker, self._mover.recycle(worker))
+            return
+        order = sorted(self._runtimes.values(), key=lambda r: (r.max_length, r.name))
+        steps = replacement_plan(
+            current,
+            {worker: name for worker, name in desired.items() if name is not None},
+            runtimes=[
+                RuntimeView(name=r.name, max_length=r.max_length, capacity=capacity(r, self._config.model.slo_ms))
+                for r in order
+            ],
+            demand=self.demand or [0.0] * len(order),
+            max_parallel=max(1, int(len(self.infos) * self._config.control.max_unavailable)),
+            overlap=self._config.control.make_before_break,
+        )
+        for change in steps[0].changes if steps else ():
+            if change.worker in held or change.before is None:
+                continue  # gaining a first runtime takes nothing away: it was started above
+            self._replace(change.worker, self._mover.replace(change.worker, change.after))
+
+    def _replace(self, worker: str, job: Coroutine[Any, Any, None]) -> None:
+        self._replacing.add(worker)
+        self._start(worker, job, self.desired.get(worker))
+
+    def _start(self, worker: str, job: Coroutine[Any, Any, None], target: str | None) -> None:
+        self._tasks[worker] = asyncio.create_task(self._guarded(worker, job, target), name=f"move of {worker}")
+
+    async def _guarded(self, worker: str, job: Coroutine[Any, Any, None], target: str | None) -> None:
+        try:
+            await job
+        except ArloError as error:
+            before = self._troubles.get(worker)
+            delay_s = min(2 * before.delay_s, BACKOFF_S[1]) if before and before.target == target else BACKOFF_S[0]
+            self._troubles[worker] = Trouble(target, str(error), delay_s, monotonic_s() + delay_s)
+            self._counters["replacement_failures"] += worker in self._replacing
+            self._set_step(worker, "failed")
+            emit(
+                log,
+                "worker_not_moved",
+                level=logging.ERROR,
+                worker=worker,
+                target=target,
+                again_in_s=round(delay_s, 2),
+                error=str(error),
+            )
+        else:
+            self._troubles.pop(worker, None)
+        finally:
+            self._replacing.discard(worker)
+            self._tasks.pop(worker, None)
+            self._wake.set()
+
+    async def _remove(self, worker: str) -> None:
+        await self._pool.remove(worker)
+        self._leaving.discard(worker)
+        self._steps.pop(worker, None)
+        self._counters["workers_removed"] += 1
+        emit(log, "worker_removed", worker=worker)
+
+    # --- notes ---
+
+    def _set_step(self, worker: str, step: WorkerStep) -> None:
+        if self._steps.get(worker, ("", 0))[0] != step:
+            self._steps[worker] = (step, round(unix_s() * 1000))
+
+    def _note_changes(self, before: WorkerInfo | None, info: WorkerInfo) -> None:
+        if before is None:
+            return
+        if info.restarts != before.restarts:
+            self._counters["worker_restarts"] += max(0, info.restarts - before.restarts)
+            emit(log, "worker_restarted", level=logging.WARNING, worker=info.id, restarts=info.restarts)
+        if info.state != before.state:
+            level = logging.ERROR if info.state == "failed" else logging.INFO
+            error = {"error": info.error} if info.error else {}
+            emit(log, "worker_state", level=level, worker=info.id, state=info.state, log=info.log, **error)
+
+    def _longest(self) -> set[str]:
+        placed = [self._runtimes[name] for name in self.desired.values()]
+        return {max(placed, key=lambda runtime: runtime.max_length).name} if placed else set()

@@ -1,0 +1,382 @@
+"""The runtime scheduler (paper, section 3.3): watches the lengths, plans every period, tells the reconciler.
+
+One task reads the gateway's statistics, a second apart. On each it looks at the demand, the scaling policy and the
+workers' latency; a plan is made when the period is over, when workers came or went, or, with control.early, when the
+traffic has clearly shifted. Planning runs in a thread; decisions are those of arlo.planning. One event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
+
+from arlo.clock import monotonic_s, unix_s
+from arlo.config import Config
+from arlo.control import state
+from arlo.control.deployments import Deployments
+from arlo.control.events import emit
+from arlo.control.reconciler import Reconciler
+from arlo.control.status import PlanRecord
+from arlo.errors import GatewayError
+from arlo.manifest import Manifest, Runtime
+from arlo.planning.curves import curves, static_runtimes
+from arlo.planning.demand import Demand, DemandWindow, shift_score
+from arlo.planning.placement import assign, changed
+from arlo.planning.problem import Allocation, AllocationProblem, SolverError, flow
+from arlo.planning.queueing import predicted_mean_ms
+from arlo.planning.solve import allocate_or_keep, make_solver
+from arlo.planning.view import WorkerView
+
+log = logging.getLogger("arlo.control")
+
+STATS_MS = 1000
+MIN_ROWS = 50  # requests that a plan needs to be more than chance
+RECENT_S = (3.0, 10.0)  # of the window in which a shift is looked for: shortest, longest
+SHIFT_SIGMAS = 6.0  # bursty arrivals deviate by several times what Poisson ones do
+SHIFT_GAIN = 0.10
+KEPT_PLANS = 120
+
+Reason = Literal["start", "period", "shift", "scale_out", "scale_in", "worker_lost", "worker_back", "restored"]
+
+
+class RuntimeScheduler:
+    """See the module. Life: first_placement(), then run() until it is cancelled."""
+
+    def __init__(
+        self,
+        config: Config,
+        manifest: Manifest,
+        reconciler: Reconciler,
+        deployments: Deployments,
+        counters: Counter[str],
+    ) -> None:
+        self._config = config
+        self._manifest = manifest
+        self._reconciler = reconciler
+        self._deployments = deployments
+        self._counters = counters
+        self._static: list[Runtime] = static_runtimes(manifest)
+        self._curves = curves(self._static)
+        self._lengths = tuple(runtime.max_length for runtime in self._static)
+        self._window = DemandWindow(window_s=config.control.demand_window_s)
+        self._solver = make_solver(config.control.solver, objective=config.control.objective)
+        self._last: Allocation | None = None
+        self._planned_for: Demand | None = None
+        self._since_s: float | None = None  # the traffic before this was another one
+        self._planned_at_s = monotonic_s()
+        self._workers: frozenset[str] = frozenset()  # that the last plan counted on
+        self._stats_s: float | None = None  # of the last statistics, the gateway's clock
+        self.plans: deque[PlanRecord] = deque(maxlen=KEPT_PLANS)
+        self.stats: Any = None  # the last arlo.v1.Stats
+        self.listeners: list[Callable[[Any], None]] = []  # called with each arlo.v1.Stats
+
+    # --- what others ask ---
+
+    @property
+    def next_plan_in_s(self) -> float:
+        """Until the period is over."""
+        return max(0.0, self._planned_at_s + self._config.control.period_s - monotonic_s())
+
+    def demand(self) -> Demand:
+        """Of the window until now."""
+        return self._window.estimate(self._lengths, self._config.model.slo_ms, since_s=self._since_s)
+
+    def predicted_mean_ms(self, problem: AllocationProblem, instances: Sequence[int]) -> float:
+        """Mean latency that the objective in use predicts; infinity where nothing serves the longest requests."""
+        if not instances[-1]:
+            return float("inf")
+        if self._config.control.objective == "queueing":
+            return predicted_mean_ms(problem, instances)
+        return flow(problem, instances).mean_ms
+
+    def problem(self, workers: int, demand: Sequence[float]) -> AllocationProblem:
+        """The allocation problem of this repository."""
+        return AllocationProblem(workers, float(self._config.model.slo_ms), self._lengths, self._curves, tuple(demand))
+
+    # --- the first placement ---
+
+    def first_placement(self) -> dict[str, str]:
+        """The saved one where it fits, else that of the configuration, else one for lengths nobody knows yet."""
+        views = self._reconciler.views()
+        usable = [view for view in views if view.usable]
+        saved = state.load(self._config.workers.run_dir, expected=state.fingerprint(self._config, self._manifest))
+        reason: Reason = "start"
+        if saved is not None:
+            wanted = Counter(saved.placement.values())
+            reason = "restored"
+        else:
+            wanted = Counter(self._from_config())
+        # Workers beyond those of the configuration (they were added by scaling) take the longest runtime.
+        spare = len(usable) - sum(wanted.values())
+        if spare > 0 and (saved is not None or self._config.control.reallocate):
+            wanted[self._longest()] += spare
+        placement = assign(self._ordered(wanted), views)
+        self._workers = frozenset(placement)
+        self._note(reason, placement, views, note="" if saved else "as configured")
+        self._save(placement, reason)
+        return placement
+
+    def _from_config(self) -> dict[str, int]:
+        from arlo.control.placement import plan_from_config
+
+        if self._config.deployment.instances:
+            return dict(plan_from_config(self._config, self._manifest).instances)
+        return self._for_unknown_lengths(self._config.worker_count)
+
+    def _for_unknown_lengths(self, workers: int) -> dict[str, int]:
+        """Nobody has asked yet: every length up to the longest as likely as any other, at half of what they carry."""
+        if not self._static:
+            return {self._longest(): workers}
+        widths = [b - a for a, b in zip((0, *self._lengths), self._lengths, strict=False)]
+        work = sum(w * c.batch_ms(1) for w, c in zip(widths, self._curves, strict=True))
+        scale = 0.5 * workers * self._config.model.slo_ms / work
+        problem = self.problem(workers, [w * scale for w in widths])
+        allocation, _ = allocate_or_keep(
+            problem, self._solver, None, time_limit_s=self._config.control.solver_time_limit_s
+        )
+        return {r.name: n for r, n in zip(self._static, allocation.instances, strict=True) if n}
+
+    def _longest(self) -> str:
+        if self._static and self._config.deployment.dynamic == 0:
+            return self._static[-1].name
+        dynamic = [runtime for runtime in self._manifest.runtimes if runtime.dynamic]
+        return max(dynamic, key=lambda runtime: runtime.max_length).name
+
+    # --- the loop ---
+
+    async def run(self) -> None:
+        """Watch and plan until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch())
+            group.create_task(self._plan_on_time())
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for stats in self._deployments.admin.watch_stats(interval_ms=STATS_MS):
+                    self.stats = stats
+                    self._stats_s = stats.at_ms / 1000
+                    self._window.add(self._stats_s, stats.started_at_ms, stats.arrivals_by_length)
+                    for listener in self.listeners:
+                        listener(stats)
+                    if await self._shifted():
+                        await self.plan("shift")
+            except GatewayError:
+                pass  # it is restarting; whoever restarts it says so
+            await asyncio.sleep(STATS_MS / 1000)
+
+    async def _plan_on_time(self) -> None:
+        while True:
+            await asyncio.sleep(min(1.0, max(0.05, self.next_plan_in_s)))
+            grace_s = self._config.control.worker_grace_s
+            usable = frozenset(view.id for view in self._reconciler.views(grace_s=grace_s) if view.usable)
+            if usable and usable != self._workers:
+                await self.plan("worker_lost" if self._workers - usable else "worker_back")
+            elif self.next_plan_in_s <= 0:
+                await self.plan("period")
+
+    async def _shifted(self) -> bool:
+        """Whether the last seconds are surely other traffic than the last plan was for, and a new plan would pay."""
+        control = self._config.control
+        if not (control.early and control.reallocate and self._static) or self._stats_s is None:
+            return False
+        recent_s = min(max(control.period_s / 10, RECENT_S[0]), RECENT_S[1])
+        if monotonic_s() - self._planned_at_s < recent_s:
+            return False
+        since_s = self._stats_s - recent_s
+        recent = self._window.estimate(self._lengths, self._config.model.slo_ms, since_s=since_s)
+        if recent.rows < MIN_ROWS:
+            return False
+        if self._planned_for is not None and shift_score(self._planned_for, recent) < SHIFT_SIGMAS:
+            return False
+        views = self._reconciler.views(grace_s=control.worker_grace_s)
+        now = self._counts(self._reconciler.desired)
+        workers = self._static_workers([view.id for view in views if view.usable])
+        if sum(now) != workers or workers < 1:
+            return False
+        problem = self.problem(workers, recent.mean)
+        try:
+            allocation = await asyncio.to_thread(self._solver.solve, problem, time_limit_s=control.solver_time_limit_s)
+        except SolverError:
+            return False  # the plan at the end of the period says so
+        best = allocation.instances
+        gain = self._gain(problem, now, best)
+        if gain < max(SHIFT_GAIN, control.min_gain):
+            self._planned_for = recent  # other traffic, but the deployment still fits it
+            return False
+        self._since_s = since_s
+        return True
+
+    # --- planning ---
+
+    async def plan(self, reason: Reason) -> None:
+        """Make a plan for the workers that there are, and have it carried out if it pays."""
+        control = self._config.control
+        self._planned_at_s = monotonic_s()
+        views = self._reconciler.views(grace_s=control.worker_grace_s)
+        usable = frozenset(view.id for view in views if view.usable)
+        forced = usable != self._workers  # then the placement has to change, whatever is gained
+        if not usable:
+            return
+        self._workers = usable
+        demand = self.demand()
+        now = self._counts(self._reconciler.desired)
+        workers = self._static_workers(usable)
+        if not control.reallocate or not self._static or workers < 1:
+            if forced:
+                self._carry_out(reason, dict(Counter(self._reconciler.desired.values())), views=views, demand=demand)
+            return
+        if demand.rows < MIN_ROWS and not forced:
+            self._record(reason, now, now, demand, None, moved=False, note=f"only {demand.rows} requests in the window")
+            return
+        enough = demand.rows >= MIN_ROWS
+        quantities = demand.mean if enough else self._stand_in(workers)
+        problem = self.problem(workers, quantities)
+        allocation, fell_back = await asyncio.to_thread(
+            allocate_or_keep, problem, self._solver, self._last, time_limit_s=control.solver_time_limit_s
+        )
+        self._counters["plans"] += 1
+        if fell_back:
+            self._counters["plan_fallbacks"] += 1
+            emit(log, "plan_fallback", level=logging.ERROR, solver=control.solver, error=fell_back)
+        if allocation.reason:
+            self._counters["infeasible_plans"] += 1
+            emit(log, "plan_infeasible", level=logging.WARNING, reason=allocation.reason)
+        note = "; ".join(text for text in (allocation.reason or "", fell_back) if text)
+        if enough:
+            self._planned_for = demand
+        self._last = allocation
+        gain = None if sum(now) != workers else self._gain(problem, now, allocation.instances)
+        best = tuple(allocation.instances)
+        if not forced and (best == now or (gain is not None and gain < control.min_gain)):
+            if best != now:
+                note = "; ".join([*filter(None, [note]), f"gain {gain:.1%} is below min_gain"])
+            self._record(reason, now, best, demand, allocation, moved=False, note=note, gain=gain)
+            return
+        wanted = {r.name: n for r, n in zip(self._static, best, strict=True) if n}
+        if self._config.deployment.dynamic:
+            wanted[self._longest()] = self._config.deployment.dynamic
+        self._carry_out(reason, wanted, views=views, demand=demand, allocation=allocation, note=note, gain=gain)
+
+    def _carry_out(
+        self,
+        reason: Reason,
+        wanted: dict[str, int],
+        *,
+        views: list[WorkerView],
+        demand: Demand,
+        allocation: Allocation | None = None,
+        note: str = "",
+        gain: float | None = None,
+    ) -> None:
+        if sum(wanted.values()) < sum(view.usable for view in views) and allocation is None and wanted:
+            wanted[self._longest()] += sum(view.usable for view in views) - sum(wanted.values())
+        placement = assign(self._ordered(wanted), views)
+        before = dict(self._reconciler.desired)
+        moved = changed(before, placement)
+        now, best = self._counts(before), self._counts(placement)
+        self._reconciler.want(placement, self._quantities(demand))
+        self._save(placement, reason)
+        self._record(reason, now, best, demand, allocation, moved=bool(moved), note=note, changes=len(moved), gain=gain)
+
+    def _stand_in(self, workers: int) -> list[float]:
+        """Demand to plan for when too little was seen: that of the last plan, or lengths that nobody knows."""
+        if self._planned_for is not None:
+            return list(self._planned_for.mean)
+        scale = 0.5 * workers * self._config.model.slo_ms
+        widths = [b - a for a, b in zip((0, *self._lengths), self._lengths, strict=False)]
+        work = sum(w * c.batch_ms(1) for w, c in zip(widths, self._curves, strict=True))
+        return [w * scale / work for w in widths]
+
+    def _gain(self, problem: AllocationProblem, now: Sequence[int], best: Sequence[int]) -> float:
+        """Share of the predicted mean latency that `best` saves over `now`."""
+        before, after = self.predicted_mean_ms(problem, now), self.predicted_mean_ms(problem, best)
+        if before == float("inf"):
+            return 1.0
+        return 1 - after / before if before > 0 else 0.0
+
+    # --- notes ---
+
+    def _counts(self, placement: dict[str, str]) -> tuple[int, ...]:
+        count = Counter(placement.values())
+        return tuple(count[runtime.name] for runtime in self._static)
+
+    def _ordered(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """By ascending max_length, a dynamic runtime after a static one, as assign() takes it."""
+        rank = {runtime.name: (runtime.max_length, runtime.dynamic) for runtime in self._manifest.runtimes}
+        return {name: wanted[name] for name in sorted(wanted, key=lambda name: rank[name]) if wanted[name]}
+
+    def _static_workers(self, workers: Collection[str]) -> int:
+        return len(workers) - self._config.deployment.dynamic
+
+    def _quantities(self, demand: Demand) -> list[float]:
+        """Demand by runtime of the whole manifest, ascending max_length, for ordering the steps."""
+        by_length = dict(zip(self._lengths, demand.mean, strict=True))
+        order = sorted(self._manifest.runtimes, key=lambda r: (r.max_length, r.name))
+        return [0.0 if runtime.dynamic else by_length.get(runtime.max_length, 0.0) for runtime in order]
+
+    def _save(self, placement: dict[str, str], reason: str) -> None:
+        desired = state.DesiredState(
+            placement=placement,
+            reason=reason,
+            at_ms=round(unix_s() * 1000),
+            fingerprint=state.fingerprint(self._config, self._manifest),
+        )
+        try:
+            state.save(self._config.workers.run_dir, desired)
+        except OSError as error:
+            emit(log, "state_not_saved", level=logging.ERROR, error=str(error))
+
+    def _note(self, reason: Reason, placement: dict[str, str], views: list[WorkerView], *, note: str) -> None:
+        counts = self._counts(placement)
+        serving = {view.id: view.serving for view in views}
+        changes = len(changed(serving, placement))
+        self._record(reason, counts, counts, self.demand(), None, moved=bool(changes), note=note, changes=changes)
+
+    def _record(
+        self,
+        reason: Reason,
+        now: Sequence[int],
+        best: Sequence[int],
+        demand: Demand,
+        allocation: Allocation | None,
+        *,
+        moved: bool,
+        note: str,
+        changes: int = 0,
+        gain: float | None = None,
+    ) -> None:
+        predicted = 0.0
+        if demand.rows and sum(best) and best[-1]:
+            predicted = self.predicted_mean_ms(self.problem(sum(best), demand.mean), best)
+        record = PlanRecord(
+            at_ms=round(unix_s() * 1000),
+            reason=reason,
+            instances={runtime.name: n for runtime, n in zip(self._static, best, strict=True)},
+            changed=changes,
+            moved=moved,
+            demand=[round(q, 3) for q in demand.mean],
+            predicted_mean_ms=round(predicted, 3),
+            solver=allocation.solver if allocation else "",
+            objective=self._config.control.objective if allocation else "",
+            solve_ms=round(allocation.solve_s * 1000, 3) if allocation else 0.0,
+            note=note,
+            gain=gain if gain is None else round(gain, 4),
+        )
+        self.plans.append(record)
+        emit(
+            log,
+            "plan",
+            reason=reason,
+            moved=moved,
+            changes=changes,
+            **{"from": list(now), "to": list(best)},
+            demand=[round(q, 2) for q in demand.mean],
+            predicted_mean_ms=record.predicted_mean_ms,
+            gain=record.gain,
+            solve_ms=record.solve_ms,
+            note=note,
+        )

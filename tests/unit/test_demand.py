@@ -1,0 +1,131 @@
+"""Demand from counters: windows, bins, gaps, restarts, peaks, shifts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arlo.planning.demand import Demand, DemandWindow, bins, shift_score
+
+LENGTHS = (2, 4)
+SLO_MS = 100.0
+
+
+def counts(*by_length: int) -> list[int]:
+    """Counters: index = tokens, 0 unused."""
+    return [0, *by_length]
+
+
+def test_bins_end_at_the_maximum_lengths_and_longer_requests_are_in_the_last() -> None:
+    assert bins(counts(1, 2, 4, 8, 16, 32), LENGTHS).tolist() == [3, 60]
+    assert bins(counts(1), LENGTHS).tolist() == [1, 0]
+    assert bins([], LENGTHS).tolist() == [0, 0]
+
+
+def test_requests_per_slo_period_over_the_window() -> None:
+    window = DemandWindow(window_s=10)
+    for second in range(21):
+        window.add(100.0 + second, 1, counts(0, 20 * second, 0, 10 * second))
+    demand = window.estimate(LENGTHS, SLO_MS)
+    assert demand.mean == pytest.approx((2.0, 1.0))
+    assert (demand.rows, demand.span_s) == (300, pytest.approx(10.0))
+    assert demand.total == pytest.approx(3.0)
+
+
+def test_only_what_came_after_the_first_sample_counts() -> None:
+    window = DemandWindow(window_s=10)
+    window.add(5.0, 1, counts(1000))
+    assert window.estimate(LENGTHS, SLO_MS) == Demand(LENGTHS, (0.0, 0.0), (0.0, 0.0), 0, 0.0)
+    window.add(6.0, 1, counts(1005))
+    assert window.estimate(LENGTHS, SLO_MS).rows == 5
+
+
+def test_the_peak_is_that_of_the_busiest_second() -> None:
+    window = DemandWindow(window_s=60)
+    total = 0
+    window.add(0.0, 1, counts(0))
+    for second in range(1, 31):
+        total += 50 if second == 17 else 10
+        window.add(float(second), 1, counts(total))
+    demand = window.estimate(LENGTHS, 1000.0)
+    assert demand.peak[0] == pytest.approx(50.0)
+    assert demand.mean[0] == pytest.approx(340 / 30)
+
+
+def test_a_gap_spreads_what_came_in_it() -> None:
+    window = DemandWindow(window_s=20)
+    window.add(0.0, 1, counts(0))
+    window.add(15.0, 1, counts(150))
+    window.add(25.0, 1, counts(150))
+    # 10 s of the gap are still in the window: 100 of the 150, over 20 s.
+    demand = window.estimate(LENGTHS, 1000.0)
+    assert (demand.rows, demand.span_s) == (100, pytest.approx(20.0))
+
+
+def test_a_restarted_gateway_counts_from_zero_and_its_absence_is_left_out() -> None:
+    window = DemandWindow(window_s=60)
+    window.add(100.0, 7, counts(500))
+    window.add(110.0, 7, counts(600))
+    window.add(130.0, 125_000, counts(50))  # it started at 125 s
+    demand = window.estimate(LENGTHS, 1000.0)
+    assert demand.rows == 150
+    assert demand.span_s == pytest.approx(15.0)
+    assert demand.mean[0] == pytest.approx(10.0)
+
+
+def test_longer_runtimes_lengthen_the_counters() -> None:
+    window = DemandWindow(window_s=60)
+    window.add(0.0, 1, counts(1))
+    window.add(1.0, 1, counts(1, 0, 0, 5))
+    window.add(2.0, 1, counts(2, 0, 0, 5))
+    assert window.estimate(LENGTHS, 1000.0).mean == pytest.approx((0.5, 2.5))
+
+
+def test_counters_or_clocks_that_run_backwards_are_started_over_from() -> None:
+    window = DemandWindow(window_s=60)
+    for at_s, count in ((0.0, 10), (1.0, 5), (2.0, 7), (1.5, 9), (2.5, 10)):
+        window.add(at_s, 1, counts(count))
+    assert window.estimate(LENGTHS, 1000.0).rows == 3
+
+
+def test_since_forgets_what_came_before() -> None:
+    window = DemandWindow(window_s=60)
+    window.add(0.0, 1, counts(0, 0))
+    for second in range(1, 21):
+        window.add(float(second), 1, counts(min(second, 10) * 10, 0, 0, max(0, second - 10) * 10))
+    assert window.estimate(LENGTHS, 1000.0, since_s=10.0).mean == pytest.approx((0.0, 10.0))
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=80), st.floats(1, 30))
+def test_nothing_is_lost_or_counted_twice(arrivals: list[int], window_s: float) -> None:
+    window = DemandWindow(window_s=window_s)
+    total = 0
+    for second, count in enumerate(arrivals):
+        total += count
+        window.add(float(second), 1, counts(total))
+    demand = window.estimate(LENGTHS, 1000.0)
+    inside = [max(0.0, min(1.0, second - (len(arrivals) - 1 - window_s))) for second in range(1, len(arrivals))]
+    expected = sum(share * count for share, count in zip(inside, arrivals[1:], strict=True))
+    assert demand.mean[0] * demand.span_s == pytest.approx(expected, abs=1e-6)
+    assert demand.span_s == pytest.approx(min(window_s, len(arrivals) - 1))
+    assert all(peak >= mean for peak, mean in zip(demand.peak, demand.mean, strict=True))
+
+
+def sample(rate: tuple[float, float], span_s: float, seed: int) -> Demand:
+    drawn = np.random.default_rng(seed).poisson(np.array(rate) * span_s)
+    mean = tuple(float(n) / span_s * SLO_MS / 1000 for n in drawn)
+    return Demand(LENGTHS, mean, mean, int(drawn.sum()), span_s)
+
+
+def test_shift_score_is_low_for_the_same_traffic_and_high_for_another() -> None:
+    same = [shift_score(sample((200, 50), 120, seed), sample((200, 50), 5, seed + 1000)) for seed in range(200)]
+    assert max(same) < 5
+    other = [shift_score(sample((200, 50), 120, seed), sample((150, 100), 5, seed + 1000)) for seed in range(200)]
+    assert min(other) > 6
+    more = [shift_score(sample((200, 50), 120, seed), sample((300, 75), 5, seed + 1000)) for seed in range(200)]
+    assert min(more) > 6
+    assert shift_score(sample((200, 50), 120, 1), Demand(LENGTHS, (0.0, 0.0), (0.0, 0.0), 0, 5.0)) > 6
+    nothing = Demand(LENGTHS, (0.0, 0.0), (0.0, 0.0), 0, 0.0)
+    assert shift_score(nothing, sample((200, 50), 5, 1)) == 0
