@@ -25,7 +25,9 @@ class Command:
 COMMANDS = (
     Command("compile", "arlo.compile.cli", "build a Triton repository: one runtime per maximum length"),
     Command("emulate", "arlo.cli.emulate", "write a repository whose runtimes answer after the time of a table"),
+    Command("profile", "arlo.cli.profile", "measure the latency of every runtime on a real worker"),
     Command("serve", "arlo.cli.serve", "start workers and gateway and keep them serving"),
+    Command("plan", "arlo.cli.plan", "how many instances of each runtime a demand needs; what-if questions"),
     Command("replay", "arlo.replay.cli", "send a trace to an endpoint and report what came of every request"),
     Command("status", "arlo.cli.status", "what a running gateway serves, how loaded it is, how fast it answers"),
     Command("config", "arlo.cli.config", "check or show a configuration file"),

@@ -33,6 +33,11 @@ class ModelConfig:
         "for the demo model. Left out: a missing repository is an error.",
     )
     name: str | None = option(default=None, doc="Name that clients ask for. Left out: the name in `arlo.json`.")
+    latency_profile: Path | None = option(
+        default=None,
+        doc="Latency profile that `arlo profile` wrote. Left out: the latencies in `arlo.json`.",
+        relation="of this repository, with all its runtimes",
+    )
     default_timeout_ms: int | None = option(
         default=None,
         doc="Deadline of a request whose client sets none. Left out: 10 x slo_ms.",

@@ -24,7 +24,8 @@ PYTHON_ARROWS: dict[str, set[str]] = {
     "compile": {"errors", "clock", "manifest", "config", "workers"},
     "traces": {"errors", "clock"},
     "replay": {"errors", "clock", "manifest", "proto", "config", "client", "traces"},
-    "control": {"errors", "clock", "manifest", "proto", "config", "workers", "planning"},
+    "control": {"errors", "clock", "manifest", "proto", "config", "workers", "planning", "profiler"},
+    "profiler": {"errors", "clock", "manifest", "config", "workers", "planning"},
     "_core": set(),
 }
 FREE = {"cli", "__init__", "__main__"}

@@ -1,0 +1,52 @@
+"""A latency profile put in the place of the latencies of a manifest. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from arlo.errors import ConfigError
+from arlo.manifest import LatencyPoint, Manifest, Runtime
+from arlo.profiler.format import LatencyProfile, RuntimeProfile, runtime_hash
+
+
+def with_profile(manifest: Manifest, profile: LatencyProfile, *, partial: bool = False) -> Manifest:
+    """The manifest with the measured means as its latencies, and their device.
+
+    ConfigError when the profile is of another model or build, or lacks a runtime; with `partial`, runtimes that it
+    lacks keep the latencies that they have. Runtimes of the profile that the manifest lacks are left out.
+    """
+    if profile.model != manifest.model:
+        raise ConfigError(
+            f"the latency profile is of model {profile.model!r}, but the repository has {manifest.model!r}: name the "
+            "right profile, or write one with `arlo profile`"
+        )
+    runtimes = []
+    for runtime in manifest.runtimes:
+        measured = profile.runtime(runtime.name)
+        if measured is None or not measured.points:
+            if not partial:
+                raise ConfigError(
+                    f"the latency profile has no points for runtime {runtime.name}: run `arlo profile` again with the "
+                    "same --out, it measures what is missing"
+                )
+            runtimes.append(runtime)
+            continue
+        runtimes.append(_apply(runtime, measured, profile.device))
+    return dataclasses.replace(manifest, runtimes=tuple(runtimes))
+
+
+def _apply(runtime: Runtime, measured: RuntimeProfile, device: str) -> Runtime:
+    if measured.hash != runtime_hash(runtime):
+        raise ConfigError(
+            f"the latency profile is of another build of runtime {runtime.name}: measure this one with `arlo profile`"
+        )
+    if not any(point.length == runtime.max_length for point in measured.points):
+        raise ConfigError(
+            f"the latency profile of runtime {runtime.name} has no point at its max_length {runtime.max_length}: run "
+            "`arlo profile` again with the same --out, it measures what is missing"
+        )
+    points = (
+        LatencyPoint(length=point.length, batch=point.batch, latency_us=max(1, round(point.mean_us)))
+        for point in measured.points
+    )
+    return dataclasses.replace(runtime, latency=tuple(points), device=device)
