@@ -1,5 +1,5 @@
 """
-Arlo's dispatch core: the request scheduler that the gateway and the simulator share.
+Arlo's core: the request scheduler that the gateway and the simulator share, and the allocation solver.
 """
 
 import enum
@@ -181,3 +181,26 @@ class Scheduler:
     def state(self, handle: int) -> RequestState: ...
     def cost(self, runtime: int, length: int, batch: int = 1) -> int:
         """Predicted time in ns of `batch` rows of `length` tokens."""
+
+def allocate_exact(
+    workers: int, runtimes: Sequence[tuple[Sequence[tuple[int, float]], int, int, float]], max_states: int
+) -> tuple[list[int], float, bool, int]:
+    """
+    The allocation that minimises Eq. 1 subject to Eq. 2-7: (instances, objective, optimal, states).
+
+    `runtimes` by ascending max_length, each (latency, capacity, lower, demand): latency as [(rows, ms of the
+    batch)] with rows ascending from 1, capacity M, lower the least N, demand Q in requests per SLO period. The
+    objective is in ms x requests. `optimal` is False when `max_states` partial allocations were looked at: then
+    it is the best one found. Of equally good ones: the most instances on the longest runtime, then on the next.
+    No instances when the lower bounds add up to more than `workers`. ValueError for values out of range.
+    """
+
+def allocate_separable(
+    workers: int, cost: Sequence[Sequence[float]], lower: Sequence[int]
+) -> tuple[list[int], float, bool, int]:
+    """
+    The allocation that minimises the sum of cost[i][N_i], N_i >= lower[i], with the answer of allocate_exact.
+
+    `cost[i]` has an entry for 0 to `workers` instances, in any unit; infinity forbids. Always optimal; no
+    instances when nothing is allowed. Ties as for allocate_exact.
+    """

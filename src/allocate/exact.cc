@@ -1,38 +1,55 @@
 #include "allocate/exact.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
-namespace arlo::allocate {
+#include "allocate/level.h"
+#include "allocate/relaxation.h"
+#include "allocate/search.h"
 
-Result SolveSeparable(int workers, const std::vector<std::vector<double>>& cost, const std::vector<int>& lower) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const std::size_t count = cost.size();
-  // best[i][g]: cheapest way to give g workers to the runtimes 0..i-1; chosen[i][g]: what runtime i-1 gets of them.
-  std::vector<std::vector<double>> best(count + 1, std::vector<double>(workers + 1, kInfinity));
-  std::vector<std::vector<int>> chosen(count + 1, std::vector<int>(workers + 1, -1));
-  best[0][0] = 0;
+namespace arlo::allocate {
+namespace {
+
+constexpr std::size_t kAmounts = 48;  // left-over amounts that the bound tells apart at each level
+constexpr std::size_t kWidth = 64;    // states a level after max_states
+constexpr double kFirstGap = 1e-6;    // of the first allocation's value: the first limit is that much above the bound
+constexpr double kWiden = 4;          // each further limit
+constexpr double kRounding = 1e-11;   // relative; more than the sums of doubles here can be off
+
+}  // namespace
+
+Result SolveExact(int workers, const std::vector<Runtime>& runtimes, std::uint64_t max_states) {
   Result result;
-  for (std::size_t i = 0; i < count; ++i) {
-    for (int used = 0; used <= workers; ++used) {
-      if (best[i][used] == kInfinity) continue;
-      for (int n = lower[i]; used + n <= workers; ++n) {
-        ++result.states;
-        const double total = best[i][used] + cost[i][n];
-        if (total <= best[i + 1][used + n] && total < kInfinity) {
-          best[i + 1][used + n] = total;
-          chosen[i + 1][used + n] = n;
-        }
-      }
+  const std::vector<Level> levels = make_levels(workers, runtimes);
+  if (levels.empty()) return result;
+
+  // A first allocation: the lower bounds, and all other workers for the longest runtime.
+  std::vector<int> best;
+  for (const Level& level : levels) best.push_back(level.last ? level.upper : level.lower);
+  double most = value(levels, best);
+
+  Relaxation relaxation(levels, workers, kAmounts);
+  relaxation.tune();
+  Search search(levels, workers, relaxation);
+  const double slack = kRounding * (std::abs(most) + std::abs(relaxation.price()) * workers);
+  // An allocation found at or below a limit is the optimum: a better one would have stayed below it all the way.
+  double gap = kFirstGap * most;
+  while (!result.optimal) {
+    const double limit = std::min(relaxation.total() + gap, most) + slack;
+    const std::vector<int> found = search.run(limit, std::numeric_limits<std::size_t>::max(), max_states);
+    if (search.gave_up()) {
+      const std::vector<int> some = search.run(most + slack, kWidth, std::numeric_limits<std::uint64_t>::max());
+      if (!some.empty() && value(levels, some) < most) best = some;
+      break;
     }
+    if (!found.empty()) best = found;
+    result.optimal = !found.empty() || limit >= most;
+    gap *= kWiden;
   }
-  if (count == 0 || best[count][workers] == kInfinity) return result;
-  result.objective = best[count][workers];
-  result.optimal = true;
-  result.instances.resize(count);
-  for (int i = static_cast<int>(count), left = workers; i > 0; --i) {
-    result.instances[i - 1] = chosen[i][left];
-    left -= chosen[i][left];
-  }
+  result.objective = value(levels, best);
+  result.instances = std::move(best);
+  result.states = search.looked_at() + relaxation.looked_at();
   return result;
 }
 

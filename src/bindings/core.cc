@@ -1,4 +1,4 @@
-// arlo._core: the dispatch core in Python, for the simulator and for tests.
+// arlo._core: the dispatch core in Python, for the simulator and for tests; allocate.cc adds the allocation solver.
 //
 // Thin: every method is one call of arlo::dispatch::Scheduler, the actions it emitted come back as a list. Two things
 // differ from C++. kNone and kNever are None. A call that C++ ignores because a handle or an id is in the wrong state
@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/bind.h"
 #include "dispatch/scheduler.h"
 
 namespace nb = nanobind;
@@ -227,7 +228,8 @@ void bind_scheduler(nb::module_& m) {
 }  // namespace arlo::dispatch
 
 NB_MODULE(_core, m) {
-  m.doc() = "Arlo's dispatch core: the request scheduler that the gateway and the simulator share.";
+  m.doc() = "Arlo's core: the request scheduler that the gateway and the simulator share, and the allocation solver.";
   arlo::dispatch::bind_values(m);
   arlo::dispatch::bind_scheduler(m);
+  arlo::allocate::bind(m);
 }
