@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from arlo.errors import ConfigError, WorkerError
 from arlo.workers.local_worker import LocalSettings, LocalWorker
 from arlo.workers.pool import WorkerInfo
+from arlo.workers.record import RecordFile, recorded_names
 from arlo.workers.triton import TritonServer, core_count, environment, find_triton, prepare_backends
 
 
@@ -20,11 +23,15 @@ class LocalPool:
     its runtimes are loaded again. All processes end with this one, however it ends. Use it from one event loop, also
     as `async with LocalPool(...)`.
 
+    With `linger_s`, workers go on serving for that many seconds when this process is killed, and a pool that starts in
+    the same `run_dir` meanwhile takes over all that were started as it would start them, with their endpoints, keys and
+    runtimes; others it ends. `stop` ends them at once all the same. One pool at a time may use a `run_dir`.
+
     `threads` is each worker's share of the cores (default: an even share). `gpus` are CUDA device ids, given to the
     workers in turn; one worker per GPU, because loading on one disturbs the others of the same server. `admin_key`,
     when given, is wanted by the workers on administration calls (other users of this machine can read it in the
     process list). `hang_timeout_s`: a server that answers no health check for so long is killed and restarted.
-    `extra` are further arguments for tritonserver.
+    `env` is added to the workers' environment. `extra` are further arguments for tritonserver.
     """
 
     resizable = True
@@ -44,6 +51,8 @@ class LocalPool:
         exit_timeout_s: int = 10,
         hang_timeout_s: float = 30.0,
         backoff_first_s: float = 0.2,
+        linger_s: float = 0.0,
+        env: Mapping[str, str] | None = None,
         extra: tuple[str, ...] = (),
         server: TritonServer | None = None,
     ) -> None:
@@ -60,7 +69,7 @@ class LocalPool:
             server=found,
             backends=prepare_backends(found),
             repository=repository.resolve(),
-            environment=environment(found, threads=self._threads),
+            environment={**environment(found, threads=self._threads), **(env or {})},
             address=address,
             metrics=metrics,
             admin_key=admin_key,
@@ -68,6 +77,7 @@ class LocalPool:
             exit_timeout_s=exit_timeout_s,
             hang_timeout_s=hang_timeout_s,
             backoff_first_s=backoff_first_s,
+            linger_s=linger_s,
             extra=extra,
         )
         self._settings: LocalSettings | None = None
@@ -88,12 +98,16 @@ class LocalPool:
             raise WorkerError("the pool is started already")
         self._settings = self._make_settings(self._server or find_triton())
         self._run_dir.mkdir(parents=True, exist_ok=True)
-        self._next = 0
-        for _ in range(self._count):
-            self._make_worker(self._settings)
         try:
+            await self._adopt(self._settings)
+            missing = [
+                self._make_worker(self._settings, number)
+                for number in self._free_numbers(self._count - len(self._workers))
+            ]
+            self._workers = dict(sorted(self._workers.items(), key=lambda item: _number(item[0])))
+            self._next = 1 + max(_number(worker) for worker in self._workers)
             async with asyncio.TaskGroup() as group:
-                for worker in self._workers.values():
+                for worker in missing:
                     group.create_task(worker.start())
         except BaseExceptionGroup as problems:
             await self.stop()
@@ -110,7 +124,8 @@ class LocalPool:
         """Start one more worker, under an id that this pool has not used yet, and wait until it is live."""
         if self._settings is None:
             raise WorkerError("no worker can be added: the pool is not started")
-        worker = self._make_worker(self._settings)
+        worker = self._make_worker(self._settings, self._next)
+        self._next += 1
         try:
             await worker.start()
         except BaseException:
@@ -156,15 +171,39 @@ class LocalPool:
             if isinstance(result, BaseException):
                 raise result
 
-    def _make_worker(self, settings: LocalSettings) -> LocalWorker:
-        worker_id = f"w{self._next}"
-        self._next += 1
+    def kill_now(self) -> None:
+        """Kill all workers without waiting: with a linger time they would outlive a process that just exits."""
+        for worker in self._workers.values():
+            worker.kill_now()
+
+    async def _adopt(self, settings: LocalSettings) -> None:
+        """Take over the workers that a dead owner left in the run folder; end those that are not as ours would be."""
+        workers = []
+        for name in recorded_names(self._run_dir):
+            if re.fullmatch(r"w\d+", name):
+                record = RecordFile(self._run_dir, name).read()
+                gpu = record.details.get("gpu") if record is not None else None
+                known = gpu in self._gpus if self._gpus else gpu is None
+                # One on a GPU that we do not use is ended, like any that differs.
+                workers.append(LocalWorker(name, settings, self._run_dir, gpu=gpu if known else "none of ours"))
+        self._workers = {worker.id: worker for worker in workers}  # from here on stop() sees to them
+        async with asyncio.TaskGroup() as group:
+            tasks = {worker.id: group.create_task(worker.adopt()) for worker in workers}
+        for worker_id, task in tasks.items():
+            if not task.result():
+                await self._workers.pop(worker_id).stop()
+
+    def _free_numbers(self, count: int) -> list[int]:
+        free = (number for number in itertools.count() if f"w{number}" not in self._workers)
+        return list(itertools.islice(free, max(0, count)))
+
+    def _make_worker(self, settings: LocalSettings, number: int) -> LocalWorker:
         gpu = None
         if self._gpus:
             taken = [worker.gpu for worker in self._workers.values()]
             gpu = min(self._gpus, key=taken.count)  # the first of those with the fewest workers
-        worker = LocalWorker(worker_id, settings, self._run_dir / f"{worker_id}.log", gpu=gpu)
-        self._workers[worker_id] = worker
+        worker = LocalWorker(f"w{number}", settings, self._run_dir, gpu=gpu)
+        self._workers[worker.id] = worker
         return worker
 
     async def _forget(self, worker: LocalWorker) -> None:
@@ -178,3 +217,7 @@ class LocalPool:
         except KeyError:
             known = ", ".join(self._workers) or "none, the pool is not started"
             raise WorkerError(f"no worker is called {worker!r}; there are: {known}") from None
+
+
+def _number(worker_id: str) -> int:
+    return int(worker_id.removeprefix("w"))

@@ -16,6 +16,7 @@ from arlo.workers.admin import TritonAdmin
 from arlo.workers.pool import WorkerInfo, WorkerState
 from arlo.workers.ports import ReservedPort, free_port
 from arlo.workers.process import GuardedProcess
+from arlo.workers.record import ProcessRecord, RecordFile, fingerprint
 from arlo.workers.stubs import StubWatch
 from arlo.workers.triton import TritonOptions, TritonServer, command_line
 
@@ -43,6 +44,7 @@ class LocalSettings:
     backoff_limit_s: float = 10.0
     backoff_reset_s: float = 30.0  # a worker that ran this long starts from backoff_first_s again
     log_verbose: int = 0
+    linger_s: float = 0.0  # how long a worker goes on when we die, for a later pool to take it over
     extra: tuple[str, ...] = ()
 
 
@@ -54,17 +56,19 @@ class LocalWorker:
     stopped at the end. The endpoint never changes.
     """
 
-    def __init__(self, worker_id: str, settings: LocalSettings, log: Path, *, gpu: str | None = None) -> None:
+    def __init__(self, worker_id: str, settings: LocalSettings, run_dir: Path, *, gpu: str | None = None) -> None:
         self._environment = dict(settings.environment)
         if gpu is not None:
             self._environment["CUDA_VISIBLE_DEVICES"] = gpu
         self.id = worker_id
         self.gpu = gpu
-        self.log = log
+        self.log = run_dir / f"{worker_id}.log"
         self.state: WorkerState = "stopped"
         self.restarts = 0
         self.error: str | None = None
         self._settings = settings
+        self._admin_key = settings.admin_key
+        self._record = RecordFile(run_dir, worker_id)
         self._reserved = ReservedPort(settings.address)
         self._process: GuardedProcess | None = None
         self._admin: TritonAdmin | None = None
@@ -89,7 +93,82 @@ class LocalWorker:
         """Start the process and wait until it is live; WorkerError (and nothing left running) if it does not get so."""
         await self._launch()
         await self._set("ready")
+        self._start_monitor()
+
+    async def adopt(self) -> bool:
+        """Take over the process that a dead owner left under this id, as it is: its port, its key, its runtimes.
+
+        False when there is none, or it was started otherwise than we would or does not answer: then it is ended, and
+        `start` may follow. WorkerError when its owner is alive.
+        """
+        settings = self._settings
+        record = self._record.read()
+        if record is not None and record.fingerprint != self._fingerprint():
+            record = None
+        process = await self._record.take_over(record, stop_timeout_s=settings.exit_timeout_s + 5.0)
+        if process is None or record is None:
+            return False
+        self._process = process
+        try:
+            await self._set("starting")
+            self._reserved.release()
+            self._reserved = ReservedPort(settings.address, int(record.details["port"]))
+            self._metrics_port = record.details["metrics_port"]
+            self._admin_key = record.details["admin_key"]
+            self.restarts = int(record.details["restarts"])
+            self._log_start = int(record.details["log_start"])
+            self._admin = TritonAdmin(self.endpoint, admin_key=self._admin_key)
+            self._stubs = StubWatch(process.pid)
+            await self._wait_live(process, self._admin, min(settings.start_timeout_s, settings.hang_timeout_s))
+            runtimes = await self._admin.ready_runtimes()
+        except WorkerError:
+            await self._end_process(at_once=True)
+            return False
+        except BaseException:
+            await self._end_process(at_once=True)
+            raise
+        self._runtimes = dict.fromkeys(runtimes)
+        await self._set("ready")
+        self._saw(runtimes)
+        self._start_monitor()
+        return True
+
+    def kill_now(self) -> None:
+        """Kill the process without waiting."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _start_monitor(self) -> None:
         self._monitor = asyncio.create_task(self._watch(), name=f"monitor of worker {self.id}")
+
+    def _fingerprint(self) -> str:
+        """Of all that a process under this id is started with, but for what is drawn anew each time."""
+        settings = self._settings
+        options = dataclasses.replace(self._options(), grpc_port=0, metrics_port=None, shm_prefix=None, admin_key=None)
+        manifest = settings.repository / "arlo.json"
+        return fingerprint(
+            command=command_line(settings.server, settings.backends, options),
+            manifest=manifest.read_text() if manifest.is_file() else "",
+            metrics=settings.metrics,
+            has_key=settings.admin_key is not None,
+            gpu=self.gpu,
+            threads=self._environment.get("ARLO_THREADS", ""),
+            linger_s=settings.linger_s,
+        )
+
+    def _options(self) -> TritonOptions:
+        settings = self._settings
+        return TritonOptions(
+            repository=settings.repository,
+            grpc_port=self._reserved.port,
+            address=settings.address,
+            metrics_port=self._metrics_port,
+            exit_timeout_s=settings.exit_timeout_s,
+            shm_prefix=f"arlo_{os.getpid()}_{self._reserved.port}_",
+            admin_key=self._admin_key,
+            log_verbose=settings.log_verbose,
+            extra=settings.extra,
+        )
 
     async def stop(self) -> None:
         """SIGTERM, then SIGKILL after the exit timeout. Idempotent."""
@@ -185,23 +264,12 @@ class LocalWorker:
         settings = self._settings
         await self._set("starting")
         self._metrics_port = free_port(settings.address) if settings.metrics else None
-        shm_prefix = f"arlo_{os.getpid()}_{self._reserved.port}_"
-        options = TritonOptions(
-            repository=settings.repository,
-            grpc_port=self._reserved.port,
-            address=settings.address,
-            metrics_port=self._metrics_port,
-            exit_timeout_s=settings.exit_timeout_s,
-            shm_prefix=shm_prefix,
-            admin_key=settings.admin_key,
-            log_verbose=settings.log_verbose,
-            extra=settings.extra,
-        )
+        options = self._options()
         command = command_line(settings.server, settings.backends, options)
         with self.log.open("a") as log:
             shown = shlex.join(command)
-            if settings.admin_key:
-                shown = shown.replace(settings.admin_key, "...")
+            if self._admin_key:
+                shown = shown.replace(self._admin_key, "...")
             log.write(f"== worker {self.id}, restarts {self.restarts}: {shown}\n")
             self._log_start = log.tell()
         try:
@@ -211,24 +279,37 @@ class LocalWorker:
                 log=self.log,
                 grace_s=settings.exit_timeout_s + 2.0,
                 orphan_grace_s=settings.orphan_grace_s,
-                shm_prefix=shm_prefix,
+                linger_s=settings.linger_s,
+                socket_path=self._record.socket,
+                shm_prefix=options.shm_prefix or "",
             )
-            self._admin = TritonAdmin(self.endpoint, admin_key=settings.admin_key)
+            if settings.linger_s > 0:
+                self._write_record(self._process)
+            self._admin = TritonAdmin(self.endpoint, admin_key=self._admin_key)
             self._stubs = StubWatch(self._process.pid)
-            await self._wait_live(self._process, self._admin)
+            await self._wait_live(self._process, self._admin, settings.start_timeout_s)
         except BaseException:
             await self._end_process(at_once=True)
             raise
 
-    async def _wait_live(self, process: GuardedProcess, admin: TritonAdmin) -> None:
-        deadline_s = monotonic_s() + self._settings.start_timeout_s
+    def _write_record(self, process: GuardedProcess) -> None:
+        details = {
+            "port": self._reserved.port,
+            "metrics_port": self._metrics_port,
+            "admin_key": self._admin_key,
+            "gpu": self.gpu,
+            "restarts": self.restarts,
+            "log_start": self._log_start,
+        }
+        self._record.write(ProcessRecord(pid=process.pid, fingerprint=self._fingerprint(), details=details))
+
+    async def _wait_live(self, process: GuardedProcess, admin: TritonAdmin, timeout_s: float) -> None:
+        deadline_s = monotonic_s() + timeout_s
         while not (await admin.is_live() and await self._metrics_live()):
             if process.returncode is not None:
                 raise WorkerError(f"worker {self.id} did not start: {self._ended(process.returncode)}")
             if monotonic_s() > deadline_s:
-                raise WorkerError(
-                    f"worker {self.id} was not live after {self._settings.start_timeout_s:g} s\n{self._log_excerpt()}"
-                )
+                raise WorkerError(f"worker {self.id} was not live after {timeout_s:g} s\n{self._log_excerpt()}")
             await asyncio.sleep(POLL_S)
 
     async def _metrics_live(self) -> bool:
@@ -356,6 +437,7 @@ class LocalWorker:
             else:
                 await self._process.stop(timeout_s=self._settings.exit_timeout_s + 5.0)
             self._process = None
+            self._record.remove()
         admin, self._admin = self._admin, None
         if admin is not None:
             await admin.close()

@@ -10,19 +10,21 @@ from arlo.errors import WorkerError
 class ReservedPort:
     """A free port that stays ours until `release`, while a child that sets SO_REUSEPORT listens on it.
 
+    With `port`, that one: a child of this user that was adopted may be listening on it already.
     The socket is bound and never listens: the kernel gives the port to nobody else, connections reach the child
     alone, and are refused while no child listens. So an endpoint stays the same over restarts, without a race.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, port: int = 0) -> None:
         self.address = address
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            self._socket.bind((address, 0))
+            self._socket.bind((address, port))
         except OSError as error:
             self._socket.close()
-            raise WorkerError(f"no free port on {address}: {error}") from None
+            wanted = f"port {port} is not free" if port else "no free port"
+            raise WorkerError(f"{wanted} on {address}: {error}") from None
         self.port: int = self._socket.getsockname()[1]
 
     def release(self) -> None:

@@ -1,18 +1,24 @@
 // arlo-guard: runs one program so that nothing of it outlives the process that asked for it.
 //
-//   arlo-guard [--grace-s=S] [--orphan-grace-s=S] [--shm-prefix=P] [--report-fd=N] -- PROGRAM ARGUMENT...
+//   arlo-guard [--grace-s=S] [--orphan-grace-s=S] [--linger-s=S --socket=PATH] [--shm-prefix=P] [--report-fd=N]
+//              -- PROGRAM ARGUMENT...
 //
 // Standard input is a lifeline: a pipe whose other end only the parent holds. When the parent is gone, for whatever
 // reason and from whatever thread, the pipe reads end-of-file and the guard stops the program. (A parent-death signal
 // alone follows the *thread* that started the child, and does not reach the program's own children.)
 //
 //   SIGTERM                  SIGTERM to the program; SIGKILL to whatever is left after grace-s seconds (default 5)
-//   end-of-file              the same after orphan-grace-s seconds (default 2)
+//   end-of-file              the same after orphan-grace-s seconds (default 2); with linger-s (default 0), only when
+//                            nobody has taken the program over within that time
 //   SIGQUIT                  SIGKILL at once
 //   the program exits        whatever it left behind (such as Python-backend stubs) is killed; so are shared-memory
 //                            files /dev/shm/P* (what a killed server leaves); the guard exits with the program's code,
 //                            or 128 + the signal that ended it
 //   the guard is killed      the program gets SIGKILL from the kernel
+//
+// With --socket, another process of the same user can take the program over once the lifeline has ended: the guard
+// accepts one connection at a time at the Unix socket PATH (mode 0600), says "pid NUMBER" ("ending" when the program is
+// being stopped), and from then on that connection is the lifeline. When the program has ended it says "exit CODE".
 //
 // Report, one line on file descriptor N: "pid NUMBER" once the program runs, or "error TEXT".
 // One thread; every wait is in one poll().
@@ -22,6 +28,9 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,7 +54,9 @@ constexpr int kNotStarted = 127;
 struct Options {
   int grace_ms = 5000;
   int orphan_grace_ms = 2000;
+  int linger_ms = 0;
   int report_fd = -1;
+  std::string socket;
   std::string shm_prefix;
   char** program = nullptr;
 };
@@ -69,6 +80,10 @@ bool Parse(int argc, char** argv, Options* options) {
       options->grace_ms = static_cast<int>(std::atof(equals + 1) * 1000);
     } else if (argument.starts_with("--orphan-grace-s=")) {
       options->orphan_grace_ms = static_cast<int>(std::atof(equals + 1) * 1000);
+    } else if (argument.starts_with("--linger-s=")) {
+      options->linger_ms = static_cast<int>(std::atof(equals + 1) * 1000);
+    } else if (argument.starts_with("--socket=")) {
+      options->socket = equals + 1;
     } else if (argument.starts_with("--report-fd=")) {
       options->report_fd = std::atoi(equals + 1);
     } else if (argument.starts_with("--shm-prefix=")) {
@@ -78,6 +93,33 @@ bool Parse(int argc, char** argv, Options* options) {
     }
   }
   return false;
+}
+
+// Best effort: whoever should read it may be gone.
+void Say(int fd, const std::string& line) {
+  const std::string text = line + "\n";
+  if (fd >= 0) static_cast<void>(send(fd, text.data(), text.size(), MSG_NOSIGNAL));
+}
+
+// A socket address holds 107 bytes and a path may be longer, so the name is looked up in the opened folder. -1 with
+// errno where it can't be made.
+int Listen(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const std::string name = path.substr(slash == std::string::npos ? 0 : slash + 1);
+  const int directory = open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/%s", directory, name.c_str());
+  unlink(path.c_str());
+  const mode_t mask = umask(0177);
+  const bool ok = directory >= 0 && listener >= 0 &&
+                  bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+                  listen(listener, 4) == 0;
+  umask(mask);
+  if (directory >= 0) close(directory);
+  return ok ? listener : -1;
 }
 
 void Report(int fd, const std::string& line) {
@@ -178,9 +220,10 @@ bool Reap(pid_t program, int* status) {
   return ended;
 }
 
-int Watch(pid_t program, int signals, const Options& options) {
-  int64_t kill_at_ms = -1;  // -1: not asked to stop
-  bool lifeline = true;
+// Returns the program's wait status. `lifeline` is the descriptor of it that is left then, or -1.
+int Watch(pid_t program, int signals, int listener, const Options& options, int* lifeline) {
+  int64_t kill_at_ms = -1;   // -1: not asked to stop
+  int64_t alone_at_ms = -1;  // when lingering ends; -1: not lingering
   int status = 0;
   const auto stop = [&](int grace_ms) {
     if (grace_ms > 0 && kill_at_ms < 0) kill(program, SIGTERM);
@@ -188,10 +231,12 @@ int Watch(pid_t program, int signals, const Options& options) {
     if (kill_at_ms < 0 || at_ms < kill_at_ms) kill_at_ms = at_ms;
   };
   for (;;) {
-    pollfd fds[] = {{signals, POLLIN, 0}, {lifeline ? STDIN_FILENO : -1, POLLIN, 0}};
+    // A new owner waits in the listener's queue until the lifeline has ended.
+    pollfd fds[] = {{signals, POLLIN, 0}, {*lifeline, POLLIN, 0}, {*lifeline < 0 ? listener : -1, POLLIN, 0}};
     int timeout_ms = -1;
-    if (kill_at_ms >= 0) timeout_ms = static_cast<int>(std::max<int64_t>(0, kill_at_ms - NowMs()));
-    if (poll(fds, 2, timeout_ms) < 0) continue;
+    const int64_t next_ms = kill_at_ms >= 0 ? kill_at_ms : alone_at_ms;
+    if (next_ms >= 0) timeout_ms = static_cast<int>(std::max<int64_t>(0, next_ms - NowMs()));
+    if (poll(fds, 3, timeout_ms) < 0) continue;
     if (fds[0].revents != 0) {
       signalfd_siginfo info{};
       if (read(signals, &info, sizeof(info)) == sizeof(info)) {
@@ -202,10 +247,23 @@ int Watch(pid_t program, int signals, const Options& options) {
     }
     if (fds[1].revents != 0) {
       char ignored[64];
-      if (read(STDIN_FILENO, ignored, sizeof(ignored)) <= 0) {
-        lifeline = false;
-        stop(options.orphan_grace_ms);
+      if (read(*lifeline, ignored, sizeof(ignored)) <= 0) {
+        close(*lifeline);
+        *lifeline = -1;
+        if (listener >= 0 && options.linger_ms > 0 && kill_at_ms < 0) {
+          alone_at_ms = NowMs() + options.linger_ms;
+        } else {
+          stop(options.orphan_grace_ms);
+        }
       }
+    } else if (fds[2].revents != 0) {
+      *lifeline = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      if (*lifeline >= 0) alone_at_ms = -1;
+      Say(*lifeline, kill_at_ms < 0 ? "pid " + std::to_string(program) : "ending");
+    }
+    if (alone_at_ms >= 0 && NowMs() >= alone_at_ms) {
+      alone_at_ms = -1;
+      stop(options.orphan_grace_ms);
     }
     if (kill_at_ms >= 0 && NowMs() >= kill_at_ms) {
       kill(-program, SIGKILL);
@@ -220,8 +278,8 @@ int main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, &options)) {
     std::fputs(
-        "usage: arlo-guard [--grace-s=S] [--orphan-grace-s=S] [--shm-prefix=P] [--report-fd=N] -- PROGRAM "
-        "ARGUMENT...\n",
+        "usage: arlo-guard [--grace-s=S] [--orphan-grace-s=S] [--linger-s=S --socket=PATH] [--shm-prefix=P] "
+        "[--report-fd=N] -- PROGRAM ARGUMENT...\n",
         stderr);
     return kUsage;
   }
@@ -240,10 +298,21 @@ int main(int argc, char** argv) {
     std::perror("arlo-guard: signalfd");
     return kNotStarted;
   }
+  int listener = -1;
+  if (!options.socket.empty() && (listener = Listen(options.socket)) < 0) {
+    Report(options.report_fd, "error " + options.socket + ": " + std::strerror(errno));
+    return kNotStarted;
+  }
   const pid_t program = Start(options);
-  if (program < 0) return kNotStarted;
-  const int status = Watch(program, signals, options);
-  KillRest();
-  RemoveSharedMemory(options.shm_prefix);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  int code = kNotStarted;
+  int lifeline = STDIN_FILENO;
+  if (program >= 0) {
+    const int status = Watch(program, signals, listener, options, &lifeline);
+    KillRest();
+    RemoveSharedMemory(options.shm_prefix);
+    code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  if (listener >= 0) unlink(options.socket.c_str());
+  Say(lifeline, "exit " + std::to_string(code));
+  return code;
 }

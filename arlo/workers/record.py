@@ -1,0 +1,85 @@
+"""What a process leaves in a run folder so that a later owner can take it over.
+
+`{name}.process.json` says what runs (readable by the user only: it may hold a key), `{name}.sock` is its guard's
+socket. Both go when the process is ended by its owner; what a dead owner left behind is judged by `take_over`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from arlo.workers.process import GuardedProcess
+
+VERSION = 1
+SUFFIX = ".process.json"
+SOCKET_SUFFIX = ".sock"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRecord:
+    """One process. `details` are the owner's own, of JSON's types."""
+
+    pid: int  # of the program; for people and tests
+    fingerprint: str  # of all that must be the same for a later owner to want this process
+    details: dict[str, Any]
+
+
+class RecordFile:
+    """The record of the process called `name` in `run_dir`."""
+
+    def __init__(self, run_dir: Path, name: str) -> None:
+        self.path = run_dir / f"{name}{SUFFIX}"
+        self.socket = run_dir / f"{name}{SOCKET_SUFFIX}"
+
+    def write(self, record: ProcessRecord) -> None:
+        """Replace it in one step; mode 0600."""
+        temporary = self.path.with_suffix(".tmp")
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump({"version": VERSION, **dataclasses.asdict(record)}, file, indent=1)
+        temporary.replace(self.path)
+
+    def read(self) -> ProcessRecord | None:
+        """None when it is not there or not to be understood, such as one of another version."""
+        try:
+            raw = json.loads(self.path.read_text())
+            if raw.pop("version") != VERSION:
+                return None
+            return ProcessRecord(pid=int(raw["pid"]), fingerprint=str(raw["fingerprint"]), details=dict(raw["details"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def remove(self) -> None:
+        """Idempotent."""
+        self.path.unlink(missing_ok=True)
+
+    async def take_over(self, wanted: ProcessRecord | None, *, stop_timeout_s: float) -> GuardedProcess | None:
+        """The running process when it is `wanted` (None: in no case); else it is ended, cleanly, and None returned.
+
+        WorkerError when its owner is alive, or when it does not end.
+        """
+        process = await GuardedProcess.adopt(self.socket)
+        if process is not None and wanted is not None and wanted.pid == process.pid:
+            return process
+        if process is not None:
+            await process.stop(timeout_s=stop_timeout_s)
+        self.remove()
+        with contextlib.suppress(OSError):
+            self.socket.unlink()  # of a guard that was killed
+        return None
+
+
+def recorded_names(run_dir: Path) -> set[str]:
+    """The names of the processes that left a record or a socket in `run_dir`."""
+    suffixes = (SUFFIX, SOCKET_SUFFIX)
+    return {path.name.removesuffix(s) for s in suffixes for path in run_dir.glob(f"*{s}")}
+
+
+def fingerprint(**parts: Any) -> str:
+    """A short hash over values of JSON's types."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
