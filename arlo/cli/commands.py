@@ -30,6 +30,7 @@ COMMANDS = (
     Command("plan", "arlo.cli.plan", "how many instances of each runtime a demand needs; what-if questions"),
     Command("replay", "arlo.replay.cli", "send a trace to an endpoint and report what came of every request"),
     Command("status", "arlo.cli.status", "what a running gateway serves, how loaded it is, how fast it answers"),
+    Command("top", "arlo.cli.top", "live screen: workers, runtimes, latency, lengths, plans"),
     Command("config", "arlo.cli.config", "check or show a configuration file"),
     Command("gateway", "arlo.cli.gateway", "run the gateway alone, in the foreground"),
     Command("demo", "arlo.cli.demo", "the whole path on a real model and real text, in minutes"),

@@ -1,0 +1,147 @@
+"""A control plane and a gateway in the middle of a move, as values: one worker of five goes from 128 to 256 tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arlo import proto
+from arlo.control.status import COUNTERS, ControlStatus, PlanRecord, RuntimeStatus, ScalingStatus, WorkerStatus
+
+NOW_MS = 1_700_000_600_000
+LENGTHS = (64, 128, 256, 512)
+LATENCY_MS = (1.15, 1.7, 2.7, 4.9)
+ALLOCATIONS = ((1, 2, 1, 1), (2, 2, 0, 1), (1, 3, 0, 1), (2, 1, 1, 1))
+
+
+def _plan(index: int, reason: str, **other: Any) -> PlanRecord:
+    values: dict[str, Any] = {
+        "at_ms": NOW_MS - 86_000 - (len(ALLOCATIONS) - 1 - index) * 120_000,
+        "reason": reason,
+        "instances": {f"minilm_{length}": count for length, count in zip(LENGTHS, ALLOCATIONS[index], strict=True)},
+        "changed": 1,
+        "moved": True,
+        "demand": [96.4, 30.2, 12.5, 2.25],
+        "predicted_mean_ms": 2.31,
+        "solver": "exact",
+        "objective": "queueing",
+        "solve_ms": 2.1,
+        "note": "",
+    }
+    return PlanRecord(**(values | other))
+
+
+def control_status(*, gateway_admin: str = "127.0.0.1:8003") -> ControlStatus:
+    """A new one each time, so that a test may change it."""
+    runtimes = [
+        RuntimeStatus(
+            name=f"minilm_{length}",
+            max_length=length,
+            max_batch=1,
+            dynamic=False,
+            latency_ms=latency_ms,
+            capacity=int(150 / latency_ms),
+        )
+        for length, latency_ms in zip(LENGTHS, LATENCY_MS, strict=True)
+    ]
+    desired = {"minilm_64": 2, "minilm_128": 1, "minilm_256": 1, "minilm_512": 1}
+    serving = {"w0": "minilm_64", "w1": "minilm_64", "w2": "minilm_128", "w3": None, "w4": "minilm_512"}
+    workers = [
+        WorkerStatus(
+            id=worker,
+            endpoint=f"127.0.0.1:{9001 + index}",
+            state="ready",
+            desired=runtime if runtime is not None else "minilm_256",
+            serving=runtime,
+            loaded=[runtime] if runtime is not None else [],
+            step="steady" if runtime is not None else "loading",
+            step_since_ms=NOW_MS - (86_000 if runtime is not None else 400),
+            restarts=2 if worker == "w4" else 0,
+            error="killed by signal 9" if worker == "w4" else None,
+        )
+        for index, (worker, runtime) in enumerate(serving.items())
+    ]
+    plans = [
+        _plan(0, "start", changed=5),
+        _plan(1, "period", gain=0.124),
+        _plan(2, "period", moved=False, changed=1, gain=0.011, note="gain below min_gain (3 %)"),
+        _plan(3, "shift", changed=2, gain=0.186),
+    ]
+    return ControlStatus(
+        at_ms=NOW_MS,
+        started_at_ms=NOW_MS - 3_725_000,
+        state="replacing",
+        model="minilm",
+        slo_ms=150,
+        gateway_admin=gateway_admin,
+        gateway_up=True,
+        deployment_version=12,
+        period_s=120.0,
+        next_plan_in_s=34.0,
+        reallocate=True,
+        runtimes=runtimes,
+        desired=desired,
+        observed={"minilm_64": 2, "minilm_128": 1, "minilm_512": 1},
+        workers=workers,
+        demand=[96.4, 30.2, 12.5, 2.25],
+        demand_peak=[121.0, 44.0, 20.0, 6.0],
+        plans=plans,
+        scaling=ScalingStatus(
+            policy="target",
+            workers=5,
+            minimum=2,
+            maximum=8,
+            last_action="add w4",
+            last_reason="p98 at 96 % of the SLO",
+            last_at_ms=NOW_MS - 310_000,
+        ),
+        counters=dict.fromkeys(COUNTERS, 0) | {"plans": 31, "replacements": 7, "worker_restarts": 2, "loads": 12},
+    )
+
+
+def gateway_stats(*, step: int = 1, started_at_ms: int = NOW_MS - 3_720_000) -> Any:
+    """arlo.v1.Stats after `step` steps of 2 s, each with 400 + 120 + 48 + 12 rows of the four levels."""
+    stats = proto.message("Stats")(
+        started_at_ms=started_at_ms,
+        at_ms=NOW_MS - 2000 + 2000 * step,
+        deployment_version=12,
+        policy="eft",
+        queued=3,
+        in_flight=4,
+        tokens=70_000 * step,
+        computed_tokens=80_000 * step,
+        retries=1,
+    )
+    arrivals = [0] * 513
+    for low, high, rows in ((1, 64, 400), (65, 128, 120), (129, 256, 48), (257, 512, 12)):
+        # More rows at the short end of each bin than at its long one, as in real text.
+        for index in range(rows):
+            arrivals[low + round((high - low) * (index / rows) ** 1.4)] += step
+    stats.arrivals_by_length.extend(arrivals)
+    for length, rows, demoted, instances in ((64, 392, 0, 2), (128, 122, 8, 1), (256, 0, 0, 0), (512, 60, 48, 1)):
+        stats.levels.add(
+            max_length=length,
+            ideal={64: 400, 128: 120, 256: 48, 512: 12}[length] * step,
+            dispatched=rows * step,
+            demoted=demoted * step,
+            instances=instances,
+        )
+    busy = {"w0": (196, 0.31, 1), "w1": (196, 0.30, 0), "w2": (122, 0.52, 2), "w4": (60, 0.74, 1)}
+    for worker, (rows, share, in_flight) in busy.items():
+        stats.instances.add(
+            id=f"{worker}-1",
+            worker=worker,
+            runtime={"w0": "minilm_64", "w1": "minilm_64", "w2": "minilm_128", "w4": "minilm_512"}[worker],
+            state="STATE_ACTIVE",
+            in_flight=in_flight,
+            queued=2 if worker == "w4" else 0,
+            started=rows * step,
+            busy_us=round(share * 2e6) * step,
+        )
+    stats.outcomes.on_time, stats.outcomes.late, stats.outcomes.rejected = 577 * step, 2 * step, step
+    for part, scale in (("total", 1.0), ("queue", 0.4), ("execute", 0.6)):
+        values = getattr(stats, part)
+        values.count, values.window_s = 2900, 10
+        values.mean_us, values.p50_us, values.p90_us, values.p98_us, values.p99_us, values.max_us = (
+            round(scale * us) for us in (4100, 2300, 9800, 41_000, 62_000, 171_000)
+        )
+    return stats
