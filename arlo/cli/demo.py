@@ -111,6 +111,7 @@ def for_demo(config: Config, out: Path) -> Config:
             http_address="127.0.0.1:0",
             admin_address="127.0.0.1:0",
         ),
+        control=dataclasses.replace(config.control, http_address="127.0.0.1:0"),
         workers=dataclasses.replace(config.workers, run_dir=out.absolute() / "run"),
     )
 

@@ -1,9 +1,15 @@
-"""The gateway as a child process: found, started, waited for, stopped; it does not outlive us."""
+"""The gateway as a child process: found, started or taken over, waited for, stopped.
+
+It does not outlive us for longer than `workers.linger_s`. Within that time a control plane in the same run folder takes
+it over, with its ports and the deployment in force, when it would start it with the same configuration.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -14,11 +20,13 @@ from arlo.config import Config
 from arlo.config.gateway import gateway_json
 from arlo.errors import EnvironmentProblem, GatewayError
 from arlo.workers.process import GuardedProcess
+from arlo.workers.record import ProcessRecord, RecordFile, fingerprint
 
 VARIABLE = "ARLO_GATEWAY"
 PROGRAM = "arlo-gateway"
 
 _POLL_S = 0.01
+_ALIVE_TIMEOUT_S = 2.0
 _LOG_TAIL = 2000  # bytes
 
 
@@ -61,12 +69,17 @@ def write_gateway_config(config: Config, *, ready_file: Path | None = None) -> P
 
 
 class GatewayProcess:
-    """One gateway under the configuration given. `start` once, then `wait` or `stop`. Used from one event loop."""
+    """One gateway under the configuration given. `start` once, then `wait` or `stop`. Used from one event loop.
+
+    `adopted`: `start` found it running. It keeps its deployment, which `AdminClient.get_deployment` tells.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._process: GuardedProcess | None = None
+        self._record = RecordFile(config.workers.run_dir, "gateway")
         self.log = config.workers.run_dir / "gateway.log"
+        self.adopted = False
 
     @property
     def pid(self) -> int | None:
@@ -74,8 +87,15 @@ class GatewayProcess:
         return self._process.pid if self._process is not None else None
 
     async def start(self, *, timeout_s: float = 20.0) -> Addresses:
-        """Start it and wait until its ports are bound. GatewayError, with the end of its log, when they are not."""
+        """Take over the one that a dead owner left in the run folder, or start one and wait until its ports are bound.
+
+        One that was started with another configuration is drained and replaced. GatewayError, with the end of the log,
+        when the ports are not bound in time.
+        """
         program = gateway_program()
+        found = await self._adopt(program)
+        if found is not None:
+            return found
         ready_file = self._config.workers.run_dir / "gateway.ready.json"
         ready_file.unlink(missing_ok=True)
         path = write_gateway_config(self._config, ready_file=ready_file)
@@ -86,6 +106,8 @@ class GatewayProcess:
             log=self.log,
             grace_s=self._config.gateway.drain_timeout_ms / 1000 + 5,
             orphan_grace_s=2.0,
+            linger_s=self._config.workers.linger_s,
+            socket_path=self._record.socket,
         )
         try:
             async with asyncio.timeout(timeout_s):
@@ -100,7 +122,63 @@ class GatewayProcess:
         except BaseException:
             await self.kill()
             raise
+        if self._config.workers.linger_s > 0:
+            details = {"addresses": dataclasses.asdict(addresses)}
+            mark = self._fingerprint(program, addresses)
+            self._record.write(ProcessRecord(pid=self._process.pid, fingerprint=mark, details=details))
         return addresses
+
+    async def _adopt(self, program: Path) -> Addresses | None:
+        record = self._record.read()
+        addresses = None
+        if record is not None:
+            try:
+                addresses = Addresses(**record.details["addresses"])
+            except (KeyError, TypeError):
+                record = None
+        if record is not None and addresses is not None and record.fingerprint != self._fingerprint(program, addresses):
+            record = None
+        process = await self._record.take_over(record, stop_timeout_s=self._stop_timeout_s)
+        if process is None or addresses is None:
+            return None
+        self._process = process
+        try:
+            alive = await _is_alive(addresses.http)
+        except BaseException:
+            await self.kill()
+            raise
+        if not alive:
+            await self.kill()
+            self._process = None
+            return None
+        self.adopted = True
+        return addresses
+
+    def _fingerprint(self, program: Path, bound: Addresses) -> str:
+        """Of what a gateway is started with; where any port would do, the one that is bound."""
+        gateway = self._config.gateway
+        pinned = dataclasses.replace(
+            gateway,
+            grpc_address=_pinned(gateway.grpc_address, bound.grpc),
+            http_address=_pinned(gateway.http_address, bound.http),
+            admin_address=_pinned(gateway.admin_address, bound.admin),
+        )
+        named = (
+            gateway.tls_certificate_file,
+            gateway.tls_key_file,
+            gateway.tls_client_ca_file,
+            gateway.bearer_token_file,
+        )
+        return fingerprint(
+            program=str(program.resolve()),
+            config=gateway_json(dataclasses.replace(self._config, gateway=pinned)),
+            files=[hashlib.sha256(path.read_bytes()).hexdigest() for path in named if path is not None],
+            linger_s=self._config.workers.linger_s,
+        )
+
+    @property
+    def _stop_timeout_s(self) -> float:
+        return self._config.gateway.drain_timeout_ms / 1000 + 10
 
     async def wait(self) -> int:
         """Wait until it has ended; its exit code, 128 + signal when a signal ended it."""
@@ -113,13 +191,16 @@ class GatewayProcess:
             return None
         if self._process.returncode is not None:
             return await self._process.wait()
-        return await self._process.stop(timeout_s=self._config.gateway.drain_timeout_ms / 1000 + 10)
+        code = await self._process.stop(timeout_s=self._stop_timeout_s)
+        self._record.remove()
+        return code
 
     async def kill(self) -> None:
         """End it at once, and wait until it has."""
         if self._process is not None:
             self._process.kill()
             await self._process.wait()
+            self._record.remove()
 
     def kill_now(self) -> None:
         """End it at once, without waiting."""
@@ -135,6 +216,29 @@ class GatewayProcess:
         except OSError:
             text = ""
         return f"; {self.log} says:\n{text}" if text else f"; {self.log} is empty"
+
+
+def _pinned(asked: str, bound: str) -> str:
+    host, _, port = asked.rpartition(":")
+    return f"{host}:{bound.rpartition(':')[2]}" if port == "0" else asked
+
+
+async def _is_alive(address: str) -> bool:
+    """Whether the gateway's HTTP port answers /livez."""
+    host, _, port = address.rpartition(":")
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
+    try:
+        async with asyncio.timeout(_ALIVE_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            try:
+                writer.write(b"GET /livez HTTP/1.1\r\nHost: arlo\r\nConnection: close\r\n\r\n")
+                return b" 200 " in await reader.readline()
+            finally:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+    except (OSError, TimeoutError):
+        return False
 
 
 def _read_ready(path: Path) -> Addresses | None:

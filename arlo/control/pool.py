@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from pathlib import Path
 
@@ -17,16 +18,45 @@ def make_pool(config: Config) -> WorkerPool:
         return EndpointsPool(
             workers.endpoints, admin_key=_key(workers.admin_key_file), start_timeout_s=workers.start_timeout_s
         )
+    extra = (f"--log-verbose={workers.log_verbose}",) if workers.log_verbose else ()
+    # Loading, unloading and the like are for us; whoever else reaches the workers' ports can only infer.
+    admin_key = secrets.token_urlsafe(16)
+    if workers.kind == "ray":
+        # Not from arlo.workers: whoever has no use for Ray need not know of it.
+        from arlo.workers.ray_pool import RayPool
+
+        return RayPool(
+            config.model.repository,
+            workers=config.worker_count,
+            run_dir=workers.run_dir,
+            namespace=ray_namespace(config),
+            address=workers.ray_address,
+            resource=workers.ray_resource,
+            amount=workers.ray_amount,
+            threads=workers.threads,
+            admin_key=admin_key,
+            start_timeout_s=workers.start_timeout_s,
+            hang_timeout_s=workers.hang_timeout_s,
+            linger_s=workers.linger_s,
+            extra=extra,
+        )
     return LocalPool(
         config.model.repository,
         workers=config.worker_count,
         run_dir=workers.run_dir,
         threads=workers.threads,
-        # Loading, unloading and the like are for us; whoever else reaches the workers' ports can only infer.
-        admin_key=secrets.token_urlsafe(16),
+        admin_key=admin_key,
         start_timeout_s=workers.start_timeout_s,
-        extra=(f"--log-verbose={workers.log_verbose}",) if workers.log_verbose else (),
+        hang_timeout_s=workers.hang_timeout_s,
+        linger_s=workers.linger_s,
+        extra=extra,
     )
+
+
+def ray_namespace(config: Config) -> str:
+    """Where the workers of this `arlo serve` are found again: the same repository and run folder, the same workers."""
+    places = f"{config.model.repository.resolve()}\n{config.workers.run_dir.resolve()}"
+    return f"arlo-{hashlib.sha256(places.encode()).hexdigest()[:12]}"
 
 
 def _key(path: Path | None) -> str | None:

@@ -18,6 +18,7 @@ from arlo.config import Config
 from arlo.control import state
 from arlo.control.deployments import Deployments
 from arlo.control.events import emit
+from arlo.control.placement import Plan, place, plan_from_config
 from arlo.control.reconciler import Reconciler
 from arlo.control.status import PlanRecord
 from arlo.errors import GatewayError
@@ -58,9 +59,9 @@ class RuntimeScheduler:
         self._reconciler = reconciler
         self._deployments = deployments
         self._counters = counters
-        self._static: list[Runtime] = static_runtimes(manifest)
-        self._curves = curves(self._static)
-        self._lengths = tuple(runtime.max_length for runtime in self._static)
+        self.static: list[Runtime] = static_runtimes(manifest)
+        self._curves = curves(self.static)
+        self._lengths = tuple(runtime.max_length for runtime in self.static)
         self._window = DemandWindow(window_s=config.control.demand_window_s)
         self._solver = make_solver(config.control.solver, objective=config.control.objective)
         self._last: Allocation | None = None
@@ -83,6 +84,11 @@ class RuntimeScheduler:
     def demand(self) -> Demand:
         """Of the window until now."""
         return self._window.estimate(self._lengths, self._config.model.slo_ms, since_s=self._since_s)
+
+    def recent_demand(self, last_s: float) -> Demand:
+        """Of the last seconds."""
+        since_s = None if self._stats_s is None else self._stats_s - last_s
+        return self._window.estimate(self._lengths, self._config.model.slo_ms, since_s=since_s)
 
     def predicted_mean_ms(self, problem: AllocationProblem, instances: Sequence[int]) -> float:
         """Mean latency that the objective in use predicts; infinity where nothing serves the longest requests."""
@@ -113,22 +119,24 @@ class RuntimeScheduler:
         spare = len(usable) - sum(wanted.values())
         if spare > 0 and (saved is not None or self._config.control.reallocate):
             wanted[self._longest()] += spare
-        placement = assign(self._ordered(wanted), views)
+        if any(view.serving for view in views) or sum(wanted.values()) > len(usable):
+            placement = assign(self._ordered(wanted), views)
+        else:
+            plan = Plan(tuple(self._ordered(wanted).items()))
+            placement = place(plan, [view.id for view in usable])
         self._workers = frozenset(placement)
         self._note(reason, placement, views, note="" if saved else "as configured")
         self._save(placement, reason)
         return placement
 
     def _from_config(self) -> dict[str, int]:
-        from arlo.control.placement import plan_from_config
-
         if self._config.deployment.instances:
             return dict(plan_from_config(self._config, self._manifest).instances)
         return self._for_unknown_lengths(self._config.worker_count)
 
     def _for_unknown_lengths(self, workers: int) -> dict[str, int]:
         """Nobody has asked yet: every length up to the longest as likely as any other, at half of what they carry."""
-        if not self._static:
+        if not self.static:
             return {self._longest(): workers}
         widths = [b - a for a, b in zip((0, *self._lengths), self._lengths, strict=False)]
         work = sum(w * c.batch_ms(1) for w, c in zip(widths, self._curves, strict=True))
@@ -137,11 +145,11 @@ class RuntimeScheduler:
         allocation, _ = allocate_or_keep(
             problem, self._solver, None, time_limit_s=self._config.control.solver_time_limit_s
         )
-        return {r.name: n for r, n in zip(self._static, allocation.instances, strict=True) if n}
+        return {r.name: n for r, n in zip(self.static, allocation.instances, strict=True) if n}
 
     def _longest(self) -> str:
-        if self._static and self._config.deployment.dynamic == 0:
-            return self._static[-1].name
+        if self.static and self._config.deployment.dynamic == 0:
+            return self.static[-1].name
         dynamic = [runtime for runtime in self._manifest.runtimes if runtime.dynamic]
         return max(dynamic, key=lambda runtime: runtime.max_length).name
 
@@ -181,7 +189,7 @@ class RuntimeScheduler:
     async def _shifted(self) -> bool:
         """Whether the last seconds are surely other traffic than the last plan was for, and a new plan would pay."""
         control = self._config.control
-        if not (control.early and control.reallocate and self._static) or self._stats_s is None:
+        if not (control.early and control.reallocate and self.static) or self._stats_s is None:
             return False
         recent_s = min(max(control.period_s / 10, RECENT_S[0]), RECENT_S[1])
         if monotonic_s() - self._planned_at_s < recent_s:
@@ -225,7 +233,7 @@ class RuntimeScheduler:
         demand = self.demand()
         now = self._counts(self._reconciler.desired)
         workers = self._static_workers(usable)
-        if not control.reallocate or not self._static or workers < 1:
+        if not control.reallocate or not self.static or workers < 1:
             if forced:
                 self._carry_out(reason, dict(Counter(self._reconciler.desired.values())), views=views, demand=demand)
             return
@@ -256,7 +264,7 @@ class RuntimeScheduler:
                 note = "; ".join([*filter(None, [note]), f"gain {gain:.1%} is below min_gain"])
             self._record(reason, now, best, demand, allocation, moved=False, note=note, gain=gain)
             return
-        wanted = {r.name: n for r, n in zip(self._static, best, strict=True) if n}
+        wanted = {r.name: n for r, n in zip(self.static, best, strict=True) if n}
         if self._config.deployment.dynamic:
             wanted[self._longest()] = self._config.deployment.dynamic
         self._carry_out(reason, wanted, views=views, demand=demand, allocation=allocation, note=note, gain=gain)
@@ -302,7 +310,7 @@ class RuntimeScheduler:
 
     def _counts(self, placement: dict[str, str]) -> tuple[int, ...]:
         count = Counter(placement.values())
-        return tuple(count[runtime.name] for runtime in self._static)
+        return tuple(count[runtime.name] for runtime in self.static)
 
     def _ordered(self, wanted: Mapping[str, int]) -> dict[str, int]:
         """By ascending max_length, a dynamic runtime after a static one, as assign() takes it."""
@@ -355,7 +363,7 @@ class RuntimeScheduler:
         record = PlanRecord(
             at_ms=round(unix_s() * 1000),
             reason=reason,
-            instances={runtime.name: n for runtime, n in zip(self._static, best, strict=True)},
+            instances={runtime.name: n for runtime, n in zip(self.static, best, strict=True)},
             changed=changes,
             moved=moved,
             demand=[round(q, 3) for q in demand.mean],

@@ -27,6 +27,8 @@ allocation = {64 = 1, 512 = 1}
 grpc_address = "127.0.0.1:0"
 http_address = "127.0.0.1:0"
 admin_address = "127.0.0.1:0"
+[control]
+http_address = "127.0.0.1:0"
 """
 
 

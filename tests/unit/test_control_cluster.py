@@ -35,6 +35,8 @@ grpc_address = "127.0.0.1:0"
 http_address = "127.0.0.1:0"
 admin_address = "127.0.0.1:0"
 drain_timeout_ms = 1000
+[control]
+http_address = "127.0.0.1:0"
 """
 
 
@@ -55,7 +57,10 @@ class MemoryPool:
             )
             for i in range(count)
         }
+        self.resizable = True
         self.fail_loads = 0
+        self.fail_load_of: dict[tuple[str, str], str] = {}  # (worker, runtime) -> why
+        self.unloads: list[tuple[str, str]] = []
         self.loads: list[tuple[str, str]] = []
         self.changed = asyncio.Condition()
 
@@ -72,11 +77,29 @@ class MemoryPool:
         if self.fail_loads:
             self.fail_loads -= 1
             raise WorkerError(f"{worker} did not load {runtime}")
+        if why := self.fail_load_of.get((worker, runtime)):
+            raise WorkerError(why)
         info = self.infos[worker]
         self.infos[worker] = dataclasses.replace(info, runtimes=(*info.runtimes, runtime))
 
     async def unload(self, worker: str, runtime: str, *, timeout_s: float = 60.0) -> None:
-        raise AssertionError("nothing is unloaded")
+        self.unloads.append((worker, runtime))
+        info = self.infos[worker]
+        self.infos[worker] = dataclasses.replace(info, runtimes=tuple(r for r in info.runtimes if r != runtime))
+
+    async def add(self) -> WorkerInfo:
+        new = f"w{len(self.infos)}"
+        self.infos[new] = dataclasses.replace(
+            self.infos["w0"], id=new, endpoint=f"127.0.0.1:{9000 + len(self.infos)}", runtimes=()
+        )
+        return self.infos[new]
+
+    async def remove(self, worker: str) -> None:
+        del self.infos[worker]
+
+    async def restart(self, worker: str) -> None:
+        info = self.infos[worker]
+        self.infos[worker] = dataclasses.replace(info, runtimes=(), restarts=info.restarts + 1)
 
     async def stop(self) -> None:
         self.infos = {k: dataclasses.replace(v, state="stopped", runtimes=()) for k, v in self.infos.items()}
@@ -84,6 +107,10 @@ class MemoryPool:
     async def loaded(self, count: int) -> None:
         async with self.changed:
             await self.changed.wait_for(lambda: len(self.loads) >= count)
+
+
+async def no_probe(*_: object, **__: object) -> None:
+    """Instead of the warm-up: there is no worker to ask."""
 
 
 @pytest.fixture
@@ -99,7 +126,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 @pytest.fixture
 async def up(config: Config) -> AsyncIterator[tuple[Cluster, MemoryPool]]:
     pool = MemoryPool(2)
-    cluster = Cluster(config, MANIFEST, pool)
+    cluster = Cluster(config, MANIFEST, pool, probe=no_probe)
     async with running(cluster, asyncio.Event()) as started:
         assert started
         yield cluster, pool
@@ -154,7 +181,7 @@ async def test_gateway_that_ends_at_once_says_why(config: Config, monkeypatch: p
     monkeypatch.setenv("ARLO_FAKE_GATEWAY", "exit")
     pool = MemoryPool(2)
     with pytest.raises(GatewayError, match=r"exit code 3; .*gateway.log says:\n.*cannot bind"):
-        await Cluster(config, MANIFEST, pool).start()
+        await Cluster(config, MANIFEST, pool, probe=no_probe).start()
     assert {info.state for info in pool.infos.values()} == {"stopped"}
 
 
@@ -170,13 +197,13 @@ async def test_gateway_that_is_never_ready_is_ended(config: Config, monkeypatch:
 async def test_gateway_that_is_not_there(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARLO_GATEWAY", "/nowhere/arlo-gateway")
     with pytest.raises(EnvironmentProblem, match="ARLO_GATEWAY=/nowhere/arlo-gateway is not a program"):
-        await Cluster(config, MANIFEST, MemoryPool(2)).start()
+        await Cluster(config, MANIFEST, MemoryPool(2), probe=no_probe).start()
 
 
 async def test_a_load_that_fails_stops_everything(config: Config) -> None:
     pool = MemoryPool(2)
     pool.fail_loads = 1
-    cluster = Cluster(config, MANIFEST, pool)
+    cluster = Cluster(config, MANIFEST, pool, probe=no_probe)
     with pytest.raises(WorkerError, match="did not load"):
         await cluster.start()
     assert {info.state for info in pool.infos.values()} == {"stopped"}
@@ -186,7 +213,7 @@ async def test_a_load_that_fails_stops_everything(config: Config) -> None:
 async def test_stop_before_the_start_is_done(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARLO_FAKE_GATEWAY", "mute")
     stop = asyncio.Event()
-    cluster = Cluster(config, MANIFEST, MemoryPool(2))
+    cluster = Cluster(config, MANIFEST, MemoryPool(2), probe=no_probe)
     asyncio.get_running_loop().call_later(0.2, stop.set)
     async with running(cluster, stop) as started:
         assert not started
@@ -195,13 +222,13 @@ async def test_stop_before_the_start_is_done(config: Config, monkeypatch: pytest
 
 async def test_run_folder_serves_one_at_a_time(up: tuple[Cluster, MemoryPool], config: Config) -> None:
     with pytest.raises(ConfigError, match="another `arlo serve` uses"):
-        await Cluster(config, MANIFEST, MemoryPool(2)).start()
+        await Cluster(config, MANIFEST, MemoryPool(2), probe=no_probe).start()
 
 
 async def test_external_gateway_gets_the_deployment_and_gets_it_again(config: Config) -> None:
     async with AdminServer() as server:
         external = dataclasses.replace(config.gateway, managed=False, admin_address=server.address)
-        cluster = Cluster(dataclasses.replace(config, gateway=external), MANIFEST, MemoryPool(2))
+        cluster = Cluster(dataclasses.replace(config, gateway=external), MANIFEST, MemoryPool(2), probe=no_probe)
         async with running(cluster, asyncio.Event()) as started:
             assert started
             assert server.deployment.version == 1
@@ -209,7 +236,7 @@ async def test_external_gateway_gets_the_deployment_and_gets_it_again(config: Co
             await until(lambda: server.deployment.version == 1, "applied again")
         assert server.applied == 2
         # A second control process finds what it wants in force and changes nothing.
-        again = Cluster(dataclasses.replace(config, gateway=external), MANIFEST, MemoryPool(2))
+        again = Cluster(dataclasses.replace(config, gateway=external), MANIFEST, MemoryPool(2), probe=no_probe)
         async with running(again, asyncio.Event()):
             assert server.applied == 2
 
@@ -217,4 +244,4 @@ async def test_external_gateway_gets_the_deployment_and_gets_it_again(config: Co
 async def test_external_gateway_that_is_not_there(config: Config) -> None:
     external = dataclasses.replace(config.gateway, managed=False, admin_address="127.0.0.1:1")
     with pytest.raises(GatewayError, match=r"no gateway answers at the admin address 127\.0\.0\.1:1"):
-        await Cluster(dataclasses.replace(config, gateway=external), MANIFEST, MemoryPool(2)).start()
+        await Cluster(dataclasses.replace(config, gateway=external), MANIFEST, MemoryPool(2), probe=no_probe).start()

@@ -84,8 +84,8 @@ def test_capacity_is_the_floor_of_slo_over_latency() -> None:
 
 def test_deployment_message() -> None:
     loaded = configured("allocation = {64 = 1, 512 = 1}", "[dispatch]\ninflight_limit = 3")
-    placement = {"w0": "m_64", "w1": "m_512"}
-    message = deployment_message(loaded, MANIFEST, placement, {"w0": "h:1", "w1": "h:2"}, version=7)
+    placed = [("w0", "m_64"), ("w1", "m_512")]
+    message = deployment_message(loaded, MANIFEST, placed, {"w0": "h:1", "w1": "h:2"}, version=7)
     assert message.version == 7
     assert (message.model.name, message.model.slo_ms, message.model.default_timeout_ms) == ("m", 150, 1500)
     assert [(t.name, t.role, t.pad_value, t.optional) for t in message.model.inputs] == [
@@ -97,6 +97,10 @@ def test_deployment_message() -> None:
     # 128 and the dynamic one have no instance, so they are no levels.
     assert [(r.name, r.max_length, r.capacity) for r in message.runtimes] == [("m_64", 64, 130), ("m_512", 512, 28)]
     assert [(p.length, p.latency_us) for p in message.runtimes[0].latency] == [(64, 1150)]
+    # But for those that are asked for: a request that only the longest one fits waits while it is moved.
+    moving = deployment_message(loaded, MANIFEST, placed[:1], {"w0": "h:1"}, always={"m_512"})
+    assert [r.name for r in moving.runtimes] == ["m_64", "m_512"]
+    assert [i.id for i in moving.instances] == ["w0.m_64"]
     assert [(i.id, i.worker, i.endpoint, i.runtime, i.inflight_limit) for i in message.instances] == [
         ("w0.m_64", "w0", "h:1", "m_64", 3),
         ("w1.m_512", "w1", "h:2", "m_512", 3),
@@ -107,14 +111,14 @@ def test_capacity_in_the_message_is_never_zero() -> None:
     loaded = config.parse(
         '[model]\nrepository = "r"\nslo_ms = 1\nname = "other"\n[deployment]\nallocation = {512 = 1}', base=Path("/srv")
     )
-    message = deployment_message(loaded, MANIFEST, {"w0": "m_512"}, {"w0": "h:1"})
+    message = deployment_message(loaded, MANIFEST, [("w0", "m_512")], {"w0": "h:1"})
     assert message.runtimes[0].capacity == 1
     assert message.model.name == "other"
 
 
 def test_same_content_looks_past_the_version_only() -> None:
     loaded = configured("allocation = {64 = 1}")
-    first = deployment_message(loaded, MANIFEST, {"w0": "m_64"}, {"w0": "h:1"}, version=1)
-    assert same_content(first, deployment_message(loaded, MANIFEST, {"w0": "m_64"}, {"w0": "h:1"}, version=2))
-    assert not same_content(first, deployment_message(loaded, MANIFEST, {"w0": "m_64"}, {"w0": "h:2"}, version=1))
+    first = deployment_message(loaded, MANIFEST, [("w0", "m_64")], {"w0": "h:1"}, version=1)
+    assert same_content(first, deployment_message(loaded, MANIFEST, [("w0", "m_64")], {"w0": "h:1"}, version=2))
+    assert not same_content(first, deployment_message(loaded, MANIFEST, [("w0", "m_64")], {"w0": "h:2"}, version=1))
     assert first.version == 1

@@ -1,0 +1,70 @@
+"""What each worker did lately, from the growing counters of the gateway's statistics. One event loop, no I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """One worker over a while."""
+
+    runtime: str  # the last one that it served
+    rows: int  # rows that were started
+    busy_s: float  # with at least one row in flight
+    span_s: float
+
+    @property
+    def busy(self) -> float:
+        """Share of the time with work, 0 to 1."""
+        return min(1.0, self.busy_s / self.span_s) if self.span_s > 0 else 0.0
+
+
+class UsageWindow:
+    """Differences of an arlo.v1.Stats to the one `window_s` before it. A restarted gateway starts it over."""
+
+    def __init__(self, *, window_s: float) -> None:
+        self._window_s = window_s
+        self._samples: deque[tuple[float, dict[str, tuple[str, str, int, int]]]] = deque()
+        self._started_at_ms = 0
+
+    def add(self, stats: Any) -> None:
+        """One arlo.v1.Stats."""
+        if stats.started_at_ms != self._started_at_ms:
+            self._samples.clear()
+            self._started_at_ms = stats.started_at_ms
+        at_s = stats.at_ms / 1000
+        self._samples.append((at_s, {i.id: (i.worker, i.runtime, i.started, i.busy_us) for i in stats.instances}))
+        while len(self._samples) > 2 and self._samples[1][0] <= at_s - self._window_s:
+            self._samples.popleft()
+
+    @property
+    def span_s(self) -> float:
+        """Time between the oldest and the newest statistics that are kept."""
+        return self._samples[-1][0] - self._samples[0][0] if self._samples else 0.0
+
+    def by_worker(self) -> dict[str, Usage]:
+        """Worker -> what it did. An instance that came meanwhile counts from its beginning."""
+        if len(self._samples) < 2:
+            return {}
+        (_, old), (_, new) = self._samples[0], self._samples[-1]
+        found: dict[str, Usage] = {}
+        for key, (worker, runtime, started, busy_us) in new.items():
+            _, _, started_before, busy_before = old.get(key, (worker, runtime, 0, 0))
+            if started < started_before or busy_us < busy_before:
+                started_before, busy_before = 0, 0  # it left and came back: its counters are new
+            had = found.get(worker)
+            found[worker] = Usage(
+                runtime=runtime,
+                rows=started - started_before + (had.rows if had else 0),
+                busy_s=(busy_us - busy_before) / 1e6 + (had.busy_s if had else 0.0),
+                span_s=self.span_s,
+            )
+        return found
+
+    def clear(self) -> None:
+        """Begin anew with the last statistics."""
+        while len(self._samples) > 1:
+            self._samples.popleft()
