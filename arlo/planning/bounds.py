@@ -10,6 +10,10 @@ from arlo.planning.problem import AllocationProblem, SolverError, flow
 GAP = 1e-6  # relative; an allocation within it of the bound counts as proven
 
 
+class SolverMissing(SolverError):  # noqa: N818  # it says what is missing, not what went wrong
+    """The package of a solver is not installed, or its licence does not cover the model."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
     """For runtime i: lower[i] <= N_i <= upper[i], R_i <= left_over[i].

@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 from arlo.clock import monotonic_s
-from arlo.planning.bounds import GAP, Bounds, bounds
+from arlo.planning.bounds import GAP, Bounds, SolverMissing, bounds
 from arlo.planning.pieces import groups
 from arlo.planning.problem import Allocation, AllocationProblem, SolverError, flow
 
@@ -21,7 +21,7 @@ TOO_LARGE = 10010  # GRB.ERROR_SIZE_LIMIT_EXCEEDED
 NO_LICENSE = 10009  # GRB.ERROR_NO_LICENSE
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class GurobiSolver:
     """Eq. 1-7 by Gurobi, single-threaded and with a fixed seed."""
 
@@ -37,7 +37,7 @@ class GurobiSolver:
         try:
             import gurobipy
         except ImportError:
-            raise SolverError(
+            raise SolverMissing(
                 "the solver gurobi needs its package: pip install 'arlo-serve[gurobi]', or use the solver exact"
             ) from None
         started_s = monotonic_s()
@@ -55,9 +55,28 @@ class GurobiSolver:
                 instances = build(gurobipy, model, problem, known)
                 model.setParam("TimeLimit", max(time_limit_s - (monotonic_s() - started_s), 0.0))
                 model.optimize()
-                return _answer(self.name, problem, known, model, instances, started_s)
+                return self._answer(problem, known, model, instances, started_s)
         except gurobipy.GurobiError as error:
-            raise SolverError(_said(error, problem)) from None
+            raise _said(error, problem) from None
+
+    def _answer(
+        self, problem: AllocationProblem, known: Bounds, model: Any, instances: list[Any], started_s: float
+    ) -> Allocation:
+        """What a solved model says. The objective is that of Eq. 1 at its N, not the model's own sum."""
+        if model.SolCount == 0:
+            raise SolverError(
+                f"gurobi found no allocation in {monotonic_s() - started_s:.3g} s (status {model.Status})"
+            )
+        found = tuple(round(variable.X) for variable in instances)
+        objective = flow(problem, found).objective
+        bound = model.ObjBound * known.cost_unit
+        return Allocation(
+            instances=found,
+            objective=objective,
+            solver=self.name,
+            solve_s=monotonic_s() - started_s,
+            optimal=objective - bound <= GAP * abs(objective),
+        )
 
 
 def build(gurobipy: Any, model: Any, problem: AllocationProblem, known: Bounds) -> list[Any]:
@@ -91,26 +110,19 @@ def build(gurobipy: Any, model: Any, problem: AllocationProblem, known: Bounds) 
                 model.addConstr(n[i] <= known.upper[i] - (known.upper[i] - known.spills[i]) * spills)
                 model.addConstr(n[i] >= known.keeps[i] - (known.keeps[i] - known.lower[i]) * spills)
         if m > 0 or i == last:
-            _cost(gurobipy, model, problem, known, i, processed, most_here, n[i], cost)
+            cost += _cost(gurobipy, model, problem, known, i, n=n[i], processed=processed, most=most_here)
     model.setObjective(cost, grb.MINIMIZE)
     return n
 
 
 def _cost(
-    gurobipy: Any,
-    model: Any,
-    problem: AllocationProblem,
-    known: Bounds,
-    i: int,
-    processed: Any,
-    most: float,
-    n: Any,
-    cost: Any,
-) -> None:
-    """Add N * g(C / N) of runtime i, where C is the expression `processed` (at most `most`, both in units)."""
+    gurobipy: Any, model: Any, problem: AllocationProblem, known: Bounds, i: int, *, n: Any, processed: Any, most: float
+) -> Any:
+    """N * g(C / N) of runtime i, where C is the expression `processed` (at most `most`, both in units)."""
     grb = gurobipy.GRB
     limit = problem.capacities[i] if i < len(problem.demand) - 1 else math.inf
     unit, scale = known.unit, known.unit / known.cost_unit
+    cost = gurobipy.LinExpr()
     shares = []
     before: tuple[Any, Any, float] | None = None  # of the group before: its share, how much it can hold, the most of it
     for group in groups(problem.curves[i], limit):
@@ -139,32 +151,15 @@ def _cost(
         before = (share, room * n, room * known.upper[i])
         shares.append(share)
     model.addConstr(gurobipy.quicksum(shares) == processed)
+    return cost
 
 
-def _answer(
-    name: str, problem: AllocationProblem, known: Bounds, model: Any, instances: list[Any], started_s: float
-) -> Allocation:
-    """What a solved model says. The objective is that of Eq. 1 at its N, not the model's own sum."""
-    if model.SolCount == 0:
-        raise SolverError(f"gurobi found no allocation in {monotonic_s() - started_s:.3g} s (status {model.Status})")
-    found = tuple(round(variable.X) for variable in instances)
-    objective = flow(problem, found).objective
-    bound = model.ObjBound * known.cost_unit
-    return Allocation(
-        instances=found,
-        objective=objective,
-        solver=name,
-        solve_s=monotonic_s() - started_s,
-        optimal=objective - bound <= GAP * abs(objective),
-    )
-
-
-def _said(error: Any, problem: AllocationProblem) -> str:
+def _said(error: Any, problem: AllocationProblem) -> SolverError:
     if error.errno == TOO_LARGE:
-        return (
+        return SolverMissing(
             f"{problem.workers} workers and {len(problem.demand)} runtimes are too large for the licence that gurobipy "
             "has here (the one of the pip package covers 2000 variables): use the solver exact"
         )
     if error.errno == NO_LICENSE:
-        return f"gurobipy has no valid licence here ({error}): use the solver exact"
-    return f"gurobi failed: {error}"
+        return SolverMissing(f"gurobipy has no valid licence here ({error}): use the solver exact")
+    return SolverError(f"gurobi failed: {error}")

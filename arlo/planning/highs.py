@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 from arlo.clock import monotonic_s
-from arlo.planning.bounds import GAP, Bounds, bounds
+from arlo.planning.bounds import GAP, Bounds, SolverMissing, bounds
 from arlo.planning.pieces import Group, groups
 from arlo.planning.problem import Allocation, AllocationProblem, SolverError, flow
 from arlo.planning.rows import Program
@@ -46,7 +45,7 @@ class Columns:
     shares: tuple[tuple[int, ...], ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)
 class HighsSolver:
     """Eq. 1-7 by HiGHS, single-threaded and with a fixed seed."""
 
@@ -60,7 +59,7 @@ class HighsSolver:
         try:
             import highspy
         except ImportError:
-            raise SolverError(
+            raise SolverMissing(
                 "the solver highs needs its package: pip install 'arlo-serve[highs]', or use the solver exact"
             ) from None
         started_s = monotonic_s()
@@ -104,7 +103,7 @@ def build(problem: AllocationProblem, known: Bounds, stretches: list[list[Stretc
     last = len(n) - 1
     for i, (m, q) in enumerate(zip(problem.capacities, problem.demand, strict=True)):
         most_here = most + q / known.unit
-        mine = _cost(program, problem, known, i, n[i], most_here, stretches[i])
+        mine = _cost(program, known, stretches[i], n=n[i], top=known.upper[i], most=most_here)
         shares.append(mine)
         processed = [(share, 1.0) for share in mine]
         out: list[tuple[int, float]] = []
@@ -130,15 +129,12 @@ def build(problem: AllocationProblem, known: Bounds, stretches: list[list[Stretc
 
 
 def _cost(
-    program: Program,
-    problem: AllocationProblem,
-    known: Bounds,
-    i: int,
-    n: int,
-    most: float,
-    stretches: list[Stretch],
+    program: Program, known: Bounds, stretches: list[Stretch], *, n: int, top: int, most: float
 ) -> tuple[int, ...]:
-    """Columns of the shares of C_i by stretch, with rows that bound their cost and fill the stretches in order."""
+    """Columns of the shares of C_i by stretch, with rows that bound their cost and fill the stretches in order.
+
+    `n`: the column of N_i, which is at most `top`; C_i is at most `most` units.
+    """
     shares: list[int] = []
     unit, scale = known.unit, 1 / known.cost_unit
     for stretch in stretches:
@@ -156,8 +152,8 @@ def _cost(
             before = stretches[len(shares) - 1].group.width / unit
             entered = program.column(0.0, 1.0, integer=True)
             program.row(0.0, [(entered, most), (share, -1.0)])
-            top = before * known.upper[i]
-            program.row(-top, [(shares[-1], 1.0), (n, -before), (entered, -top)])
+            held = before * top
+            program.row(-held, [(shares[-1], 1.0), (n, -before), (entered, -held)])
         shares.append(share)
     return tuple(shares)
 
