@@ -7,6 +7,7 @@ Outputs can be checked: `last_hidden_state` holds each token's id as a float, re
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,10 +105,13 @@ def write_runtimes(
     path: Path, *, model: str, runtimes: Sequence[EmulatedRuntime], token_dims: int = 4, pooled_dims: int = 4
 ) -> Manifest:
     """Write a Triton repository of exactly these emulated runtimes, and its manifest."""
+    files: dict[str, dict[str, str]] = {}
     for runtime in runtimes:
         folder = path / runtime.name
         (folder / "1").mkdir(parents=True, exist_ok=True)
-        (folder / "config.pbtxt").write_text(config_pbtxt(runtime, token_dims=token_dims, pooled_dims=pooled_dims))
+        text = config_pbtxt(runtime, token_dims=token_dims, pooled_dims=pooled_dims)
+        (folder / "config.pbtxt").write_text(text)
+        files[runtime.name] = {f"{runtime.name}/config.pbtxt": hashlib.sha256(text.encode()).hexdigest()}
     manifest = Manifest(
         model=model,
         task="emulated",
@@ -131,6 +135,7 @@ def write_runtimes(
                 precision="fp32",
                 device="emulated",
                 latency=runtime.latency,
+                files=files[runtime.name],
             )
             for runtime in sorted(runtimes, key=lambda r: r.max_length)
         ),
