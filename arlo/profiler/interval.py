@@ -7,24 +7,24 @@ import math
 import statistics
 from collections.abc import Sequence
 
-_GROUPS = 10
-_LEAST_PER_GROUP = 5
+_LEAST = 50  # samples, for groups
+_GROUPS = (10, 30)  # least and most
+_PER_GROUP = 20
 
 
 def half_width(samples: Sequence[float], confidence: float) -> float:
     """Half the width of the confidence interval of the mean; infinite for fewer than 2 samples.
 
     Requests that follow each other are alike (clock frequency, caches, a neighbour that comes and goes), so the
-    interval is taken over the means of 10 consecutive groups (batch means), and over the samples themselves only while
-    there are fewer than 50.
+    interval is taken over the means of 10 to 30 consecutive groups (batch means), and over the samples themselves only
+    while there are fewer than 50.
     """
     if len(samples) < 2:
         return math.inf
     values: Sequence[float] = samples
-    size = len(samples) // _GROUPS
-    if size >= _LEAST_PER_GROUP:
-        # The remainder goes to the first groups, one each.
-        bounds = [round(index * len(samples) / _GROUPS) for index in range(_GROUPS + 1)]
+    if len(samples) >= _LEAST:
+        groups = min(max(len(samples) // _PER_GROUP, _GROUPS[0]), _GROUPS[1])
+        bounds = [round(index * len(samples) / groups) for index in range(groups + 1)]
         values = [statistics.fmean(samples[low:high]) for low, high in itertools.pairwise(bounds)]
     return student_t(0.5 + confidence / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
 
