@@ -33,6 +33,7 @@ class EmulatedRuntime:
     seed: int = 0
     load_delay_ms: int = 0  # how long loading takes
     fail_load: str | None = None  # loading fails with this message
+    memory_mb: int = 0  # taken while loaded, out of ARLO_EMULATED_MEMORY_MB of the worker's environment
     max_queue_size: int = 64  # of Triton's dynamic batcher, only with max_batch > 1
 
 
@@ -56,6 +57,7 @@ def write_emulated_repository(
     seed: int = 0,
     load_delay_ms: int = 0,
     fail_load: str | None = None,
+    memory_mb: int = 0,
     max_queue_size: int = 64,
 ) -> Manifest:
     """Write a Triton repository of emulated runtimes `{model}_len{L}`, one per maximum length, and its manifest.
@@ -63,7 +65,8 @@ def write_emulated_repository(
     latency_ms[i] is the latency of one row at max_lengths[i]; 0 answers at once. A batch of b rows takes
     latency * (1 + batch_growth * (b - 1)): 1.0 means that batching gains nothing, 0.0 that further rows are free.
     With `dynamic`, each runtime accepts any length up to its own and takes the time of the longest row of the batch,
-    linear between the given points; otherwise its input shape is static.
+    linear between the given points; otherwise its input shape is static. Each runtime takes `memory_mb` while it is
+    loaded; a worker with ARLO_EMULATED_MEMORY_MB in its environment loads no more than that.
 
     Inputs: input_ids, attention_mask (INT64 [rows, tokens]). Outputs: last_hidden_state (FP32
     [rows, tokens, token_dims]), embedding (FP32 [rows, pooled_dims]). ConfigError for values that make no sense.
@@ -95,6 +98,7 @@ def write_emulated_repository(
                 seed=seed,
                 load_delay_ms=load_delay_ms,
                 fail_load=fail_load,
+                memory_mb=memory_mb,
                 max_queue_size=max_queue_size,
             )
         )
@@ -157,6 +161,8 @@ def config_pbtxt(runtime: EmulatedRuntime, *, token_dims: int, pooled_dims: int)
     }
     if runtime.fail_load is not None:
         parameters["fail_load"] = runtime.fail_load
+    if runtime.memory_mb:
+        parameters["memory_mb"] = str(runtime.memory_mb)
     lines = [
         f"name: {json.dumps(runtime.name)}",
         f'backend: "{BACKEND}"',

@@ -7,7 +7,8 @@
 //
 // Ownership: Triton owns models and instances; their state is created in *Initialize and freed in *Finalize.
 // Threads: Triton calls Execute of one instance from one thread at a time, so instance state needs no lock. Model state
-// is constant after ModelInitialize. No exception leaves an entry point.
+// is constant after ModelInitialize; the emulated device is shared and locks for itself. No exception leaves an entry
+// point.
 
 #include <sys/prctl.h>
 
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "triton/emulated_config.h"
+#include "triton/emulated_device.h"
 #include "triton/triton_api.h"
 
 #define ARLO_EXPORT __attribute__((visibility("default")))
@@ -207,7 +209,8 @@ TRITONSERVER_Error* WriteOutputs(const EmulatedConfig& config, Work* work) {
 int64_t BatchLatencyNs(Instance* instance, int64_t width, int64_t rows) {
   const EmulatedConfig& config = instance->config;
   const int64_t charged = config.dynamic ? width : config.latency.max_length();
-  const int64_t latency_ns = config.latency.LatencyNs(charged, rows);
+  const auto latency_ns = static_cast<int64_t>(static_cast<double>(config.latency.LatencyNs(charged, rows)) *
+                                               TheDevice().Slowdown(NowNs()));
   if (config.jitter == 0) return latency_ns;
   std::uniform_real_distribution<double> factor(1 - config.jitter, 1 + config.jitter);
   return static_cast<int64_t>(static_cast<double>(latency_ns) * factor(instance->random));
@@ -306,7 +309,12 @@ ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Mode
     arlo::triton::SleepUntil(arlo::triton::NowNs() + config->load_delay_ms * 1'000'000);
   }
   if (!config->fail_load.empty()) return arlo::triton::NewError(TRITONSERVER_ERROR_INTERNAL, config->fail_load);
-  ARLO_RETURN_IF_ERROR(TRITONBACKEND_ModelSetState(model, config.get()));
+  const std::string refusal = arlo::triton::TheDevice().Take(config->memory_mb);
+  if (!refusal.empty()) return arlo::triton::NewError(TRITONSERVER_ERROR_INTERNAL, refusal);
+  if (TRITONSERVER_Error* error = TRITONBACKEND_ModelSetState(model, config.get()); error != nullptr) {
+    arlo::triton::TheDevice().GiveBack(config->memory_mb);
+    return error;
+  }
   static_cast<void>(config.release());  // freed in ModelFinalize
   return nullptr;
 }
@@ -314,7 +322,9 @@ ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Mode
 ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model* model) {
   void* state = nullptr;
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_ModelState(model, &state));
-  delete static_cast<arlo::triton::EmulatedConfig*>(state);
+  const auto* config = static_cast<arlo::triton::EmulatedConfig*>(state);
+  if (config != nullptr) arlo::triton::TheDevice().GiveBack(config->memory_mb);
+  delete config;
   return nullptr;
 }
 

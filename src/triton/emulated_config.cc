@@ -11,8 +11,8 @@ namespace {
 
 using nlohmann::json;
 
-const std::set<std::string, std::less<>> kParameters = {"latency_us", "dynamic", "jitter",        "seed",
-                                                        "ids",        "mask",    "load_delay_ms", "fail_load"};
+const std::set<std::string, std::less<>> kParameters = {"latency_us", "dynamic",       "jitter",    "seed",     "ids",
+                                                        "mask",       "load_delay_ms", "fail_load", "memory_mb"};
 
 template <typename Number>
 Number ParseNumber(const std::string& name, const std::string& text, Number minimum, Number maximum) {
@@ -69,6 +69,7 @@ EmulatedConfig EmulatedConfig::FromJson(std::string_view text) {
       if (name == "mask") config.mask = string;
       if (name == "load_delay_ms") config.load_delay_ms = ParseNumber<int64_t>(name, string, 0, 3'600'000);
       if (name == "fail_load") config.fail_load = string;
+      if (name == "memory_mb") config.memory_mb = ParseNumber<int64_t>(name, string, 0, 1'000'000'000);
     }
     for (const json& output : root.at("output")) config.outputs.push_back(ParseOutput(output));
   } catch (const json::exception& error) {

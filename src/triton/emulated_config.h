@@ -25,6 +25,7 @@ struct OutputSpec {
 //   ids, mask      names of the input tensors; default "input_ids" and "attention_mask" (mask may be absent)
 //   load_delay_ms  how long loading takes, for tests of slow loads; default 0
 //   fail_load      a message: loading fails with it
+//   memory_mb      device memory that the runtime takes while it is loaded, see EmulatedDevice; default 0
 struct EmulatedConfig {
   LatencyTable latency;
   bool dynamic = false;
@@ -34,6 +35,7 @@ struct EmulatedConfig {
   std::string mask = "attention_mask";
   int64_t load_delay_ms = 0;
   std::string fail_load;
+  int64_t memory_mb = 0;
   std::vector<OutputSpec> outputs;
 
   // From the model configuration as Triton gives it (JSON). Throws std::invalid_argument, saying what is wrong.

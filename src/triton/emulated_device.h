@@ -1,0 +1,46 @@
+#ifndef ARLO_TRITON_EMULATED_DEVICE_H_
+#define ARLO_TRITON_EMULATED_DEVICE_H_
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+namespace arlo::triton {
+
+// What all emulated runtimes of one server share, as they would share a GPU: its memory, and how fast it is now. For
+// tests of loads that do not fit, and of workers that become slow. Set by the environment of the server:
+//   ARLO_EMULATED_MEMORY_MB  memory of the device; a runtime that no longer fits is not loaded. Unset: no limit
+//   ARLO_EMULATED_SLOW_DIR   a folder: while it has a file `slow.PID` with this server's process id, every latency is
+//                            multiplied by the number in it. A restarted server has another id, so it is fast again
+//
+// Thread-safe.
+class EmulatedDevice {
+ public:
+  // memory_mb < 0: no limit. An empty slow_file: always as fast as the latency profile says.
+  EmulatedDevice(int64_t memory_mb, std::string slow_file);
+
+  // As the environment says.
+  static EmulatedDevice FromEnvironment();
+
+  // Takes memory for a runtime. Returns an empty string, or why not.
+  std::string Take(int64_t memory_mb);
+  void GiveBack(int64_t memory_mb);
+
+  // The factor of every latency, at least 0. The file is read at most every 100 ms.
+  double Slowdown(int64_t now_ns);
+
+ private:
+  const int64_t memory_mb_;
+  const std::string slow_file_;
+  std::mutex mutex_;
+  int64_t taken_mb_ = 0;
+  int64_t next_look_ns_ = 0;
+  double slowdown_ = 1;
+};
+
+// The device of this process.
+EmulatedDevice& TheDevice();
+
+}  // namespace arlo::triton
+
+#endif  // ARLO_TRITON_EMULATED_DEVICE_H_
