@@ -1,0 +1,336 @@
+"""How many workers there should be: one decision at a time, by what was seen until now. Pure; `now_s` is an argument.
+
+`target` is the paper's (section 4): a worker more when the p98 latency reaches 95 % of the SLO, one less when it stayed
+below 50 % for 60 s. `headroom` is the horizontal heuristic of INFaaS (Romero et al., USENIX ATC 2021; the constants are
+those of its published autoscaler): one more replica when the load leaves less than 5 % of spare capacity, one less when
+the load has fitted on one fewer for a number of checks in a row. What is new here is what both need on real workers:
+
+- A worker that was asked for takes a while to serve, and the latency seen until then says nothing about the cluster
+  with it. No worker is added by latency until the last one serves and the latency window lies after that moment.
+- Percentiles of a few rows are no reason to add, and a stop of all answers is no sign of little traffic.
+- A worker stays when the load would not fit on one fewer, and when it is the last with the longest runtime.
+- A release that had to be taken back is not tried again at that load for ten periods (`target`).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from arlo.errors import ConfigError
+from arlo.planning.view import WorkerView
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What is seen at one moment."""
+
+    now_s: float  # of any clock that never goes back
+    slo_ms: float
+    p98_ms: float  # of the rows answered in the last window; any number without rows
+    rows: int  # answered in the last window
+    arrived: int | None = None  # rows that arrived in the last window, whatever became of them; None: not known
+    load: float  # work that arrives: instance-seconds per second, each row at its latency on its ideal runtime
+    workers: Sequence[WorkerView]  # all there are, in the order they were added; those that are starting are not usable
+    longest: str  # the longest runtime
+
+    @property
+    def serving(self) -> list[WorkerView]:
+        """Workers with an instance in service."""
+        return [worker for worker in self.workers if worker.usable and worker.serving is not None]
+
+    @property
+    def capacity(self) -> int:
+        """Instance-seconds per second that the cluster can work: its instances in service."""
+        return len(self.serving)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, with the numbers that led to it."""
+
+    action: Literal["none", "add", "remove"]
+    worker: str | None  # to remove
+    runtime: str | None  # that a worker to add gets first
+    reason: str
+
+
+class ScalingPolicy(Protocol):
+    """One way to decide. Asked every second or so; remembers what it saw and decided."""
+
+    name: str
+
+    def decide(self, signals: Signals) -> Decision:
+        """The decision for this moment. The caller carries it out; an add that fails is decided again later."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingSettings:
+    """The values of [scaling] in the configuration, and constants of the policies."""
+
+    min_workers: int
+    max_workers: int
+    scale_out_share: float  # target
+    scale_in_share: float  # target
+    scale_in_period_s: float
+    headroom: float  # share of the load
+    cooldown_s: float
+    window_s: float = 10.0  # that the latency percentiles cover
+    min_rows: int = 50  # below that the p98 is the slowest row of all
+    start_limit_s: float = 120.0  # a worker that serves nothing so long after it was asked for is not waited for
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_workers <= self.max_workers:
+            raise ConfigError(
+                f"scaling needs 1 <= min_workers <= max_workers, not {self.min_workers} and {self.max_workers}"
+            )
+
+
+def make_policy(name: str, **settings: Any) -> ScalingPolicy:
+    """The policy `none`, `target` or `headroom`; `settings` are the fields of ScalingSettings (`none` needs none).
+
+    ConfigError: another name, a setting that there is not, or limits that contradict each other.
+    """
+    kinds: dict[str, type[TargetTracking | Headroom]] = {"target": TargetTracking, "headroom": Headroom}
+    unknown = sorted(set(settings) - {field.name for field in dataclasses.fields(ScalingSettings)})
+    if unknown:
+        raise ConfigError(f"scaling has no setting {', '.join(unknown)}")
+    if name == "none":
+        return NoScaling()
+    if name not in kinds:
+        raise ConfigError(f"there is no scaling policy {name!r}: use none, {' or '.join(kinds)}")
+    return kinds[name](ScalingSettings(**settings))
+
+
+class NoScaling:
+    """The number of workers stays."""
+
+    name = "none"
+
+    def decide(self, signals: Signals) -> Decision:
+        """Nothing, ever."""
+        return _hold(f"scaling is off; there are {len(signals.workers)} workers")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """A worker that was asked for."""
+
+    at_s: float
+    present: frozenset[str]  # workers that were there then
+
+
+class _Paced(abc.ABC):
+    """What the policies share: limits, cool-down, workers on their way, and how long things have been calm."""
+
+    def __init__(self, settings: ScalingSettings) -> None:
+        self.settings = settings
+        self._last_s: float | None = None  # of the last decision to add or remove
+        self._seen_s: float | None = None  # of the last call
+        self._calm_since_s: float | None = None
+        self._fresh_s: float | None = None  # the latency window is all after the last growth from here on
+        self._coming: list[_Asked] = []  # that do not serve yet, oldest first
+        self._served: set[str] = set()  # workers that have served
+
+    def decide(self, signals: Signals) -> Decision:
+        """The decision for this moment."""
+        self._observe(signals)
+        decision = self._paced(signals)
+        if decision.action != "none":
+            self._last_s = signals.now_s
+            self._calm_since_s = None
+        if decision.action == "add":
+            self._coming.append(_Asked(signals.now_s, frozenset(worker.id for worker in signals.workers)))
+        return decision
+
+    def _observe(self, signals: Signals) -> None:
+        now, limits = signals.now_s, self.settings
+        serving = {worker.id for worker in signals.serving}
+        fresh = serving - self._served
+        # A worker that is gone may come back as a new one of the same name.
+        self._served = (self._served & {worker.id for worker in signals.workers}) | serving
+        if fresh and self._seen_s is not None:
+            self._fresh_s = now + limits.window_s
+            self._calm_since_s = None
+            del self._coming[: len(fresh)]
+        self._coming = [asked for asked in self._coming if now - asked.at_s < limits.start_limit_s]
+        # Between two calls further apart than the window there are moments that nobody saw.
+        gap = self._seen_s is not None and now - self._seen_s > limits.window_s
+        self._seen_s = now
+        if not self._calm(signals):
+            self._calm_since_s = None
+        elif self._calm_since_s is None or gap:
+            self._calm_since_s = now
+
+    def _paced(self, signals: Signals) -> Decision:
+        now, limits = signals.now_s, self.settings
+        if self._last_s is not None and now - self._last_s < limits.cooldown_s:
+            return _hold(f"the last step was {now - self._last_s:.1f} s ago, the cool-down is {limits.cooldown_s:g} s")
+        count = self._count(signals)
+        if count < limits.min_workers:
+            few = f"{count} workers are fewer than the {limits.min_workers} wanted"
+            return Decision("add", None, signals.longest, few)
+        if not signals.capacity:
+            return _hold("no instance is in service, which is no matter of load")
+        why = self._wants_more(signals)
+        if why is not None:
+            if count >= limits.max_workers:
+                return _hold(f"{why}, but there may be no more than {limits.max_workers} workers")
+            return Decision("add", None, signals.longest, why)
+        why = self._wants_less(signals)
+        if self._calm_since_s is None or why is None:
+            return _hold(self._steady(signals))
+        calm_s = now - self._calm_since_s
+        if calm_s < limits.scale_in_period_s:
+            return _hold(f"{why} for {calm_s:.0f} s, of {limits.scale_in_period_s:g} s needed to release a worker")
+        return self._release(signals, f"{why} for {calm_s:.0f} s")
+
+    def _count(self, signals: Signals) -> int:
+        """Workers there are and those asked for that are not listed yet."""
+        if not self._coming:
+            return len(signals.workers)
+        listed = {worker.id for worker in signals.workers} - self._coming[0].present - self._served
+        return len(signals.workers) + max(0, len(self._coming) - len(listed))
+
+    def _release(self, signals: Signals, why: str) -> Decision:
+        """Release the least busy instance that may go; one that serves nothing before all others."""
+        usable = [worker for worker in signals.workers if worker.usable]
+        if len(usable) <= self.settings.min_workers:
+            return _hold(f"{why}, but there may be no fewer than {self.settings.min_workers} workers")
+        last = [worker for worker in usable if worker.serving == signals.longest]
+        # Of equally busy ones the youngest.
+        choice = [worker for worker in reversed(usable) if len(last) != 1 or worker is not last[0]]
+        if not choice:
+            return _hold(f"{why}, but {last[0].id} is the last that serves {signals.longest}")
+        worker = min(choice, key=lambda worker: (worker.serving is not None, worker.busy))
+        return Decision("remove", worker.id, None, f"{why}; {worker.id} is the least busy ({worker.busy:.0%})")
+
+    @abc.abstractmethod
+    def _calm(self, signals: Signals) -> bool:
+        """Whether a worker less would be right by what is seen now."""
+
+    @abc.abstractmethod
+    def _wants_more(self, signals: Signals) -> str | None:
+        """Why a worker more is right; None when it is not."""
+
+    @abc.abstractmethod
+    def _wants_less(self, signals: Signals) -> str | None:
+        """What has been so for as long as things have been calm; None when they are not."""
+
+    @abc.abstractmethod
+    def _steady(self, signals: Signals) -> str:
+        """Why nothing is to be done."""
+
+
+class TargetTracking(_Paced):
+    """By the p98 latency of recent requests against the SLO (paper, section 4)."""
+
+    name = "target"
+
+    def __init__(self, settings: ScalingSettings) -> None:
+        super().__init__(settings)
+        self._released: tuple[int, float] | None = None  # capacity after the last release, load at it
+        self._wrong: tuple[int, float] | None = None  # the same of one that had to be taken back
+        self._wrong_until_s = 0.0
+
+    def decide(self, signals: Signals) -> Decision:
+        """The decision for this moment."""
+        decision = super().decide(signals)
+        if decision.action == "remove":
+            self._released = signals.capacity - 1, signals.load
+        elif decision.action == "add" and self._released is not None:
+            capacity, load = self._released
+            if signals.capacity <= capacity and signals.load <= 1.1 * load:
+                self._wrong = self._released
+                self._wrong_until_s = signals.now_s + 10 * self.settings.scale_in_period_s
+            self._released = None
+        return decision
+
+    def _too_tight(self, signals: Signals) -> str | None:
+        """Why the cluster should not be one worker smaller although its latency is low."""
+        if signals.load > signals.capacity - 1:
+            return f"a load of {signals.load:.2f} instances needs {signals.capacity} workers"
+        if self._wrong is not None and signals.now_s < self._wrong_until_s:
+            capacity, load = self._wrong
+            if signals.capacity - 1 <= capacity and signals.load > 0.9 * load:
+                return f"a load of {load:.2f} was too much for {capacity} before"
+        return None
+
+    def _calm(self, signals: Signals) -> bool:
+        if not signals.rows:  # arrivals without answers are no rest
+            return not signals.arrived
+        return signals.p98_ms < self.settings.scale_in_share * signals.slo_ms
+
+    def _wants_more(self, signals: Signals) -> str | None:
+        limits = self.settings
+        if signals.rows < limits.min_rows or signals.p98_ms < limits.scale_out_share * signals.slo_ms:
+            return None
+        if self._coming or (self._fresh_s is not None and signals.now_s < self._fresh_s):
+            return None  # the latency is still that of the smaller cluster
+        return (
+            f"the p98 latency of {signals.rows} rows is {signals.p98_ms:.1f} ms, at least "
+            f"{limits.scale_out_share:.0%} of the SLO of {signals.slo_ms:g} ms"
+        )
+
+    def _wants_less(self, signals: Signals) -> str | None:
+        if self._coming or not self._calm(signals) or self._too_tight(signals):
+            return None
+        return f"{_latency(signals)}, below {self.settings.scale_in_share:.0%} of the SLO of {signals.slo_ms:g} ms"
+
+    def _steady(self, signals: Signals) -> str:
+        limits, latency = self.settings, _latency(signals)
+        if self._coming:
+            return f"{latency}; a worker asked for {signals.now_s - self._coming[0].at_s:.1f} s ago does not serve yet"
+        if self._fresh_s is not None and signals.now_s < self._fresh_s:
+            return f"{latency}, in part from before the last worker joined"
+        if signals.p98_ms >= limits.scale_out_share * signals.slo_ms and 0 < signals.rows < limits.min_rows:
+            return f"{latency}, of {signals.rows} rows only"
+        tight = self._too_tight(signals)
+        if self._calm(signals) and tight is not None:
+            return f"{latency}, but {tight}"
+        if not signals.rows and signals.arrived:
+            return f"no row was answered of {signals.arrived} that arrived"
+        return (
+            f"{latency}, between {limits.scale_in_share:.0%} and {limits.scale_out_share:.0%} of the SLO of "
+            f"{signals.slo_ms:g} ms"
+        )
+
+
+class Headroom(_Paced):
+    """By the load against the capacity, as the horizontal scaling of INFaaS does."""
+
+    name = "headroom"
+
+    def _wanted(self, signals: Signals) -> float:
+        """Instances wanted for the load and its headroom."""
+        return signals.load * (1 + self.settings.headroom)
+
+    def _calm(self, signals: Signals) -> bool:
+        return self._wanted(signals) <= signals.capacity - 1
+
+    def _wants_more(self, signals: Signals) -> str | None:
+        capacity = signals.capacity + len(self._coming)
+        return f"{self._told(signals)} is above {capacity}" if self._wanted(signals) > capacity else None
+
+    def _wants_less(self, signals: Signals) -> str | None:
+        if self._coming or not self._calm(signals):
+            return None
+        return f"{self._told(signals)} fits on {signals.capacity - 1}"
+
+    def _steady(self, signals: Signals) -> str:
+        return f"{self._told(signals)} is right for {signals.capacity + len(self._coming)}"
+
+    def _told(self, signals: Signals) -> str:
+        return f"a load of {signals.load:.2f} instances with {self.settings.headroom:.0%} headroom"
+
+
+def _hold(reason: str) -> Decision:
+    return Decision("none", None, None, reason)
+
+
+def _latency(signals: Signals) -> str:
+    if not signals.rows:
+        return "there was no request"
+    return f"the p98 latency is {signals.p98_ms:.1f} ms"
