@@ -1,4 +1,4 @@
-"""Write docs/metrics.md from what a running gateway says of its metrics.
+"""Write docs/metrics.md from what a running gateway says of its metrics, and from the control plane's table of its own.
 
 usage: tools/metrics_page.py FILE [--check]     --check: exit code 1 when FILE differs
 """
@@ -32,7 +32,9 @@ run_dir = "run"
 
 HEAD = """# Metrics
 
-<!-- Written by `make docs` from the gateway's own /metrics; a test fails when the two differ. -->
+<!-- Written by `make docs` from the program itself; a test fails when the two differ. -->
+
+## Gateway
 
 The gateway serves these at `/metrics` of its HTTP port, in Prometheus' text format; workers serve Triton's `nv_*`.
 Rows are what the gateway schedules: a request of several rows counts each. `max_length` names a level; `instance`,
@@ -40,6 +42,16 @@ Rows are what the gateway schedules: a request of several rows counts each. `max
 
 | metric | type | meaning |
 |---|---|---|
+"""
+
+CONTROL_HEAD = """
+## Control plane
+
+The control plane serves these at `/metrics` of its own HTTP port (`control.http_address`), beside `process_*` of its
+process. They are read from the same document as `/status` shows, when they are asked for.
+
+| metric | type | labels | meaning |
+|---|---|---|---|
 """
 
 
@@ -71,7 +83,18 @@ def page(text: str) -> str:
     lines = [
         f"| `{name}` | {kinds[name]} | {words} |" for name, words in re.findall(r"^# HELP (arlo_\w+) (.*)$", text, re.M)
     ]
-    return HEAD + "\n".join(lines) + "\n"
+    return HEAD + "\n".join(lines) + "\n" + control_section()
+
+
+def control_section() -> str:
+    """What the document says of the control plane's metrics."""
+    from arlo.control.metrics import METRICS
+
+    lines = []
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.full_name}` | {metric.kind} | {labels} | {metric.help} |\n")
+    return CONTROL_HEAD + "".join(lines)
 
 
 def main() -> int:
@@ -82,7 +105,7 @@ def main() -> int:
     text = page(scrape())
     if arguments.check:
         if not arguments.file.is_file() or arguments.file.read_text() != text:
-            print(f"{arguments.file} differs from what the gateway says: run `make docs`", file=sys.stderr)
+            print(f"{arguments.file} differs from what the program says: run `make docs`", file=sys.stderr)
             return 1
         return 0
     arguments.file.write_text(text)

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from arlo.control.status import ControlStatus
 
-PALETTE = ("cyan", "green", "yellow", "magenta", "blue", "red")  # of the levels, shortest first
+# Of the levels, shortest first. Green, yellow and red say how well something is.
+PALETTE = ("cyan", "magenta", "blue", "bright_cyan", "bright_magenta", "bright_blue")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,11 +26,10 @@ class Glyphs:
     empty: str
     none: str  # no instance
     arrow: str
-    dash: str
 
 
-BLOCKS = Glyphs(eighths=" ▁▂▃▄▅▆▇█", full="█", empty="░", none="·", arrow="→", dash="─")
-ASCII = Glyphs(eighths=" .:-=+*%#", full="#", empty=".", none=".", arrow=">", dash="-")
+BLOCKS = Glyphs(eighths=" ▁▂▃▄▅▆▇█", full="█", empty="░", none="·", arrow="→")
+ASCII = Glyphs(eighths=" .:-=+*%#", full="#", empty=".", none=".", arrow=">")
 
 
 def level_style(index: int) -> str:

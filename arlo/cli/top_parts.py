@@ -15,7 +15,8 @@ from arlo.control.status import ControlStatus
 
 STATES = {"serving": "green", "replacing": "yellow", "starting": "yellow", "degraded": "red"}
 GOOD_STEPS = ("steady", "active")
-WIDE_TABLE = 100
+WIDE_TABLE, NARROW_TABLE = 100, 78
+TREND_FROM_S = 5.0  # a shorter trend says nothing
 Field = tuple[str, Any, str]  # name, value, style of the value
 
 
@@ -64,7 +65,7 @@ def header(shown: View, width: int, glyphs: Glyphs) -> list[Text]:
     lines = [fields(_identity(shown), width), fields(_traffic(shown), width)]
     if shown.gateway is not None and shown.gateway["total"]["count"]:
         lines.append(_latency(shown, width, glyphs))
-        if len(shown.p98_ms) > 1:
+        if len(shown.p98_ms) > 1 and shown.p98_ms[0][0] >= TREND_FROM_S:
             lines.append(_trend(shown, width, glyphs))
     control = shown.control
     if control is not None and control.scaling.policy != "none":
@@ -193,6 +194,7 @@ def runtimes(shown: View, width: int, lines: int, glyphs: Glyphs) -> Table:
     columns += [("arrivals", "l" if wide else "r"), ("demoted", "r"), ("ms", "r"), ("capacity" if wide else "M", "r")]
     columns += [("runtime", "*")] if wide else []
     missing = {"want", "demand", "peak", "load"} if shown.control is None else set()
+    missing |= {"peak", "demoted"} if width < NARROW_TABLE else set()
     table = _table(column for column in columns if column[0] not in missing)
     for index, row in enumerate(shown.runtimes[: max(0, lines - 1)]):
         cells = dict(zip((name for name, _ in columns), _runtime(row, index, wide, glyphs), strict=False))
@@ -233,7 +235,9 @@ def workers(shown: View, width: int, lines: int, glyphs: Glyphs) -> Group:
     wide = width >= WIDE_TABLE
     columns = [("worker", "l"), ("serves", "l"), ("step", "l"), ("in flight", "r"), ("queued", "r")]
     columns += [("busy", "l" if wide else "r"), ("rows/s", "r"), ("restarts", "r")]
-    table = _table([*columns, ("error", "*")] if wide else columns)
+    columns += [("error", "*")] if wide else []
+    missing = {"queued", "restarts"} if width < NARROW_TABLE else set()
+    table = _table(column for column in columns if column[0] not in missing)
     rows, hidden = shown.workers, 0
     errors = _errors(shown, width)
     errors = errors[: max(1, lines - 1 - len(rows))]
@@ -244,7 +248,8 @@ def workers(shown: View, width: int, lines: int, glyphs: Glyphs) -> Group:
         rows, hidden = [row for row in rows if row in first], len(rows) - room
     labels = _labels(shown)
     for row in rows:
-        table.add_row(*_worker(row, labels, wide, glyphs), *([Text(row.error, "red")] if wide else []))
+        cells = dict(zip((name for name, _ in columns), _worker(row, labels, wide, glyphs), strict=False))
+        table.add_row(*(cell for name, cell in cells.items() if name not in missing))
     if hidden:
         table.add_row("...", f"{hidden} more", style="bright_black")
     return Group(table, *errors)
@@ -270,10 +275,10 @@ def _labels(shown: View) -> dict[str, tuple[str, str]]:
 
 def _worker(row: WorkerRow, labels: dict[str, tuple[str, str]], wide: bool, glyphs: Glyphs) -> list[Text | str]:
     serves = Text()
-    for index, name in enumerate(name for name in (row.runtime, row.target) if name):
-        label, style = labels.get(name, (name, ""))
-        serves.append(f" {glyphs.arrow} " if index or not row.runtime else "", "yellow")
-        serves.append(label, style)
+    for name, before in ((row.runtime, ""), (row.target, f"{glyphs.arrow} ")):
+        if name:
+            label, style = labels.get(name, (name, ""))
+            serves.append(" " if serves else "").append(before, "yellow").append(label, style)
     step = row.step or "-"
     if row.step_s is not None and row.step not in GOOD_STEPS:
         step += f" {seconds(row.step_s)}"
@@ -288,6 +293,7 @@ def _worker(row: WorkerRow, labels: dict[str, tuple[str, str]], wide: bool, glyp
         busy,
         number(row.rows_per_s),
         Text("-" if row.restarts is None else str(row.restarts), "yellow" if row.restarts else ""),
+        Text(row.error, "red"),
     ]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.rule import Rule
 from rich.table import Table
+from rich.text import Text
 
 from arlo.cli import top_charts as charts
 from arlo.cli import top_parts as parts
@@ -84,7 +85,7 @@ def stack(sections: Sequence[Section], room: int | None) -> Group:
     shown: list[RenderableType] = []
     for section, lines in zip(sections, share_out(sections, room), strict=True):
         if lines:
-            shown += [Rule(f"[bold]{section.title}[/bold]", align="left", style="bright_black"), section.draw(lines)]
+            shown += [Rule(Text(section.title, "bold"), align="left", style="bright_black"), section.draw(lines)]
     return Group(*shown)
 
 

@@ -263,10 +263,10 @@ def _deployed(deployment: dict[str, Any], levels: dict[int, dict[str, Any]]) -> 
     ]
 
 
-def _latency_ms(points: list[dict[str, Any]]) -> float:
+def _latency_ms(points: list[dict[str, Any]]) -> float | None:
     """Of one request of the greatest length measured."""
-    smallest = min(point["batch"] for point in points)
-    return float(max(point["latency_us"] for point in points if point["batch"] == smallest) / 1000)
+    smallest = min((point["batch"] for point in points), default=0)
+    return max((point["latency_us"] / 1000 for point in points if point["batch"] == smallest), default=None)
 
 
 def _workers(

@@ -40,11 +40,11 @@ class ControlMetric:
         """Its type."""
         return "counter" if self.name.endswith("_total") else "gauge"
 
-    def family(self, status: ControlStatus) -> Metric:
-        """Its samples now."""
+    def family(self, status: ControlStatus | None) -> Metric:
+        """Its samples now; none without a status."""
         make = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         family = make(self.full_name, self.help, labels=self.labels)
-        for labels, value in self.samples(status):
+        for labels, value in self.samples(status) if status is not None else ():
             family.add_metric(labels, value)
         return family
 
@@ -230,6 +230,10 @@ class ControlCollector(Collector):
 
     def __init__(self, status: Callable[[], ControlStatus]) -> None:
         self._status = status
+
+    def describe(self) -> list[Metric]:
+        """The names, for a scrape that asks for some of them."""
+        return [metric.family(None) for metric in METRICS]
 
     def collect(self) -> Iterator[Metric]:
         """All of METRICS."""

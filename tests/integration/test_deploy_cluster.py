@@ -94,6 +94,7 @@ def configuration(folder: Path, endpoints: list[str], http_port: int) -> tuple[P
         "0.0.0.0:8001": "127.0.0.1:0",
         "0.0.0.0:8002": f"127.0.0.1:{http_port}",
         "gateway-admin:8003": admin,
+        "0.0.0.0:8004": "127.0.0.1:0",
     }.items():
         assert old in text
         text = text.replace(old, new)

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from arlo.control.metrics import METRICS
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 
@@ -160,7 +162,7 @@ def test_health_checks_tell_good_from_bad(compose: dict[str, Any], name: str, pa
 def test_prometheus_scrapes_every_part(compose: dict[str, Any]) -> None:
     config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     targets = [t for job in config["scrape_configs"] for s in job["static_configs"] for t in s["targets"]]
-    assert sorted(targets) == sorted(f"{name}:8002" for name in ["gateway", *workers(compose)])
+    assert sorted(targets) == sorted(["control:8004", *(f"{name}:8002" for name in ["gateway", *workers(compose)])])
 
 
 def dashboard_metrics() -> set[str]:
@@ -183,9 +185,12 @@ def test_grafana_is_provisioned_with_what_is_there(compose: dict[str, Any]) -> N
 
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
+    control = {metric.full_name for metric in METRICS}
     declared = "".join(path.read_text() for path in (ROOT / "src" / "gateway").glob("*metrics*"))
     for name in dashboard_metrics():
-        if name.startswith("arlo_"):
+        if name.startswith("arlo_control_"):
+            assert name in control, f"the control plane has no metric {name}"
+        elif name.startswith("arlo_"):
             base = re.sub(r"_(bucket|sum|count)$", "", name)
             assert f'"{base}"' in declared, f"the gateway has no metric {base}"
 
