@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -14,7 +15,7 @@ from arlo.cli.text import print_json
 from arlo.errors import ArloError, ConfigError
 
 if TYPE_CHECKING:
-    from arlo.config import Config
+    from arlo.config import Config, WorkersConfig
     from arlo.manifest import Manifest
     from arlo.profiler import LatencyProfile, ProfileOptions
     from arlo.workers import WorkerPool
@@ -91,13 +92,14 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is measured, and where."""
+    """What is measured, where, and what a configuration says of workers (else its defaults)."""
 
     repository: Path
     out: Path
     threads: int | None  # None: somebody else's worker
     endpoint: str | None
     config: Config | None
+    workers: WorkersConfig
 
 
 def run(args: argparse.Namespace) -> int:
@@ -105,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
     from arlo.manifest import Manifest
     from arlo.profiler import LatencyProfile, ProfileOptions, with_profile
 
+    target = _target(args)
     options = ProfileOptions(
         runtimes=_names(args.runtimes),
         lengths=_numbers(args.lengths, "--lengths"),
@@ -113,16 +116,18 @@ def run(args: argparse.Namespace) -> int:
         precision=args.precision,
         max_seconds=args.max_seconds,
         outputs=_names(args.outputs),
+        load_timeout_s=target.workers.load_timeout_s,
     )
-    target = _target(args)
     manifest = Manifest.load(target.repository)
     before = LatencyProfile.load(target.out) if target.out.exists() and not args.fresh else None
     try:
         profile = asyncio.run(_measure(target, manifest, options, before, device=args.device))
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError) as stopped:
         if target.out.exists():
             _note(f"interrupted: what was measured is in {target.out}; the same command goes on from there")
-        raise
+        if isinstance(stopped, KeyboardInterrupt):
+            raise
+        return 128 + signal.SIGTERM
     profile.save(target.out)
     if args.update:
         with_profile(manifest, profile, partial=True).save(target.repository)
@@ -136,11 +141,18 @@ def run(args: argparse.Namespace) -> int:
 def _target(args: argparse.Namespace) -> Target:
     if args.threads is not None and not 1 <= args.threads <= 256:
         raise ConfigError(f"--threads must be from 1 to 256, not {args.threads}")
-    if args.source.is_dir():
-        out = args.out or Path(f"{args.source.resolve().name}-latency.json")
-        return Target(repository=args.source, out=out, threads=args.threads or 1, endpoint=None, config=None)
     from arlo import config as configuration
 
+    if args.source.is_dir():
+        out = args.out or Path(f"{args.source.resolve().name}-latency.json")
+        return Target(
+            repository=args.source,
+            out=out,
+            threads=args.threads or 1,
+            endpoint=None,
+            config=None,
+            workers=configuration.WorkersConfig(),
+        )
     config = configuration.load(args.source)
     workers = config.workers
     out = args.out or config.model.latency_profile or Path(f"{config.model.repository.name}-latency.json")
@@ -155,7 +167,14 @@ def _target(args: argparse.Namespace) -> Target:
     if workers.kind == "ray":
         _note('workers.kind is "ray": measuring on a worker started on this machine')
     threads = None if endpoint is not None else args.threads or workers.threads
-    return Target(repository=config.model.repository, out=out, threads=threads, endpoint=endpoint, config=config)
+    return Target(
+        repository=config.model.repository,
+        out=out,
+        threads=threads,
+        endpoint=endpoint,
+        config=config,
+        workers=workers,
+    )
 
 
 async def _measure(
@@ -178,6 +197,9 @@ async def _measure(
             if target.endpoint is not None
             else describe_device(target.repository, manifest, threads=target.threads or 1)
         )
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # SIGINT does so by itself
     with tempfile.TemporaryDirectory(prefix="arlo-profile-") as run_dir:
         pool = _pool(target, Path(run_dir))
         try:
@@ -212,7 +234,15 @@ def _pool(target: Target, run_dir: Path) -> WorkerPool:
 
         workers = dataclasses.replace(config.workers, endpoints=(target.endpoint,))
         return make_pool(dataclasses.replace(config, workers=workers, deployment=DeploymentConfig(dynamic=1)))
-    return LocalPool(target.repository, workers=1, run_dir=run_dir, threads=target.threads, metrics=False)
+    return LocalPool(
+        target.repository,
+        workers=1,
+        run_dir=run_dir,
+        threads=target.threads,
+        metrics=False,
+        start_timeout_s=target.workers.start_timeout_s,
+        exit_timeout_s=2,  # only a request that was given up can be left
+    )
 
 
 def _print(profile: LatencyProfile, target: Target, *, updated: bool) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime
 import statistics
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from arlo import __version__
 from arlo.clock import monotonic_s, unix_s
-from arlo.errors import ConfigError
+from arlo.errors import ConfigError, WorkerError
 from arlo.manifest import Manifest, Runtime
 from arlo.profiler.format import How, LatencyProfile, Point, RuntimeProfile, runtime_hash
 from arlo.profiler.interval import half_width, percentile
@@ -19,7 +20,7 @@ from arlo.profiler.machine import CpuTimes, engine_versions
 from arlo.profiler.measure import Until, repeat, warm_up
 from arlo.profiler.points import choose_points
 from arlo.profiler.wire import WorkerClient, counted, infer_request, mean_between
-from arlo.workers import WorkerPool
+from arlo.workers import WorkerInfo, WorkerPool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +93,7 @@ async def profile_runtimes(
             if not left[runtime.name]:
                 continue
             report(Progress(done=done, total=total, runtime=runtime.name))
-            here = runtime.name in worker.runtimes  # loading it again would reload it under its users
-            if not here:
-                await pool.load(worker.id, runtime.name, timeout_s=options.load_timeout_s)
-            try:
+            async with _loaded(pool, worker, runtime.name, options.load_timeout_s):
                 session = _Session(manifest, runtime, client, worker.pid, profile.how)
                 for length, batch in left[runtime.name]:
                     entry = profile.runtime(runtime.name)
@@ -108,9 +106,6 @@ async def profile_runtimes(
                     save(profile)
                     done += 1
                     report(Progress(done=done, total=total, runtime=runtime.name, point=point))
-            finally:
-                if not here:
-                    await pool.unload(worker.id, runtime.name)
         return profile
     finally:
         client.close()
@@ -202,6 +197,23 @@ def _lacks(profile: LatencyProfile, runtime: str, length: int, batch: int) -> bo
 
 def _now() -> str:
     return datetime.datetime.fromtimestamp(unix_s(), tz=datetime.UTC).isoformat(timespec="seconds")
+
+
+@contextlib.asynccontextmanager
+async def _loaded(pool: WorkerPool, worker: WorkerInfo, runtime: str, timeout_s: float) -> AsyncIterator[None]:
+    """The runtime loaded inside the block. One that was there before stays, and is not reloaded under its users."""
+    if runtime in worker.runtimes:
+        yield
+        return
+    await pool.load(worker.id, runtime, timeout_s=timeout_s)
+    try:
+        yield
+    except BaseException:
+        # Triton unloads when the request that was given up has ended; nobody waits for that.
+        with contextlib.suppress(WorkerError):
+            await pool.unload(worker.id, runtime, timeout_s=1.0)
+        raise
+    await pool.unload(worker.id, runtime)
 
 
 async def _in_thread(

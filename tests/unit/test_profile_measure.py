@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
 import statistics
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
@@ -16,7 +19,7 @@ from arlo.errors import ConfigError
 from arlo.manifest import InputTensor, Manifest, OutputTensor, Runtime
 from arlo.profiler.interval import half_width, percentile, student_t
 from arlo.profiler.job import ProfileOptions, choose_runtimes
-from arlo.profiler.machine import CpuTimes
+from arlo.profiler.machine import CpuTimes, describe_device, engine_versions, gpu_names
 from arlo.profiler.measure import LEAST_S, LEAST_SAMPLES, Stopped, Until, repeat, warm_up
 from arlo.profiler.points import choose_points, default_batches
 from arlo.profiler.wire import infer_request
@@ -241,3 +244,34 @@ def test_load_of_others() -> None:
     now = CpuTimes.read(None)
     assert now.total_s > now.busy_s > 0
     assert now.ours_s > 0
+
+
+def repository(folder: Path, kind: str) -> Path:
+    (folder / "m").mkdir(exist_ok=True)
+    (folder / "m" / "config.pbtxt").write_text(f"instance_group [ {{ count: 1 kind: {kind} }} ]")
+    return folder
+
+
+def test_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = manifest(dataclasses.replace(runtime(), engine="onnxruntime"))
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho NVIDIA H200\necho NVIDIA H200\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert describe_device(repository(tmp_path, "KIND_GPU"), real, threads=1) == "gpu: NVIDIA H200"
+    assert describe_device(repository(tmp_path, "KIND_CPU"), real, threads=2).startswith("cpu: ")
+    assert describe_device(repository(tmp_path, "KIND_CPU"), real, threads=2).endswith(", 2 threads")
+    program.write_text("#!/bin/sh\nexit 9\n")
+    assert gpu_names() == []
+    assert describe_device(repository(tmp_path, "KIND_GPU"), real, threads=1).endswith(", 1 thread")
+    assert describe_device(tmp_path / "nowhere", manifest(runtime()), threads=1) == "emulated"
+    with pytest.raises(ConfigError, match="runtime m of the manifest has no config"):
+        describe_device(tmp_path / "nowhere", real, threads=1)
+
+
+def test_versions_of_the_engines() -> None:
+    built = dataclasses.replace(runtime(), engine="tensorrt-not-here")
+    assert engine_versions(manifest(runtime(), built)) == {}
+    known = dataclasses.replace(manifest(built), tools={"tensorrt-not-here": "10.1"})
+    assert engine_versions(known) == {"tensorrt-not-here": "10.1"}
+    assert engine_versions(manifest(dataclasses.replace(runtime(), engine="numpy"))) == {"numpy": np.__version__}

@@ -1,0 +1,254 @@
+"""`arlo profile` on real Triton workers with the emulated engine, whose latencies are known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arlo.manifest import LatencyPoint, Manifest
+from arlo.profiler import LatencyProfile, ProfileOptions, profile_runtimes, with_profile
+from arlo.profiler.wire import WorkerClient
+from arlo.workers import LocalPool
+from arlo.workers.emulated import EmulatedRuntime, write_emulated_repository, write_runtimes
+from tests.fakes.processes import MARK, kill_marked, marked, nothing_left, until
+
+pytestmark = pytest.mark.integration
+
+MEASURE = (sys.executable, "-m", "arlo.cli", "profile")
+QUICK = ("--precision", "0.05", "--max-seconds", "2")
+# What the client sees on top of the table: gRPC, Triton's own work, the client. Generous, for a loaded machine.
+OVERHEAD_US = 6000
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    mark = uuid.uuid4().hex
+    yield mark
+    kill_marked(mark)
+
+
+def environment(mark: str) -> dict[str, str]:
+    return {**os.environ, MARK: mark}
+
+
+def arlo_profile(mark: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [*MEASURE, *arguments]
+    return subprocess.run(
+        command, check=False, cwd=folder, env=environment(mark), capture_output=True, text=True, timeout=120
+    )
+
+
+def check_against_table(profile: LatencyProfile, table_us: Mapping[tuple[str, int, int], float]) -> None:
+    """Every measured point of the table lies where it should; the median, as a loaded machine makes outliers."""
+    measured = {
+        (runtime.name, point.length, point.batch): point for runtime in profile.runtimes for point in runtime.points
+    }
+    assert table_us.keys() == measured.keys()
+    for place, expected_us in table_us.items():
+        point = measured[place]
+        assert 0.97 * expected_us <= point.p50_us <= 1.05 * expected_us + OVERHEAD_US, (place, expected_us, point)
+        assert point.p50_us <= point.p98_us
+        assert point.samples >= 3
+        # Triton's own time of the backend has neither the network nor the client in it.
+        assert point.compute_us is not None
+        assert 0.95 * expected_us <= point.compute_us <= point.mean_us
+
+
+async def test_static_runtimes_by_batch(tmp_path: Path, mark: str) -> None:
+    write_emulated_repository(
+        tmp_path / "emu", model="emu", max_lengths=[16, 64], latency_ms=[10, 30], max_batch=4, batch_growth=0.5,
+        jitter=0.1, seed=4,
+    )  # fmt: skip
+    done = arlo_profile(mark, tmp_path, "emu", "--out", "profile.json", "--precision", "0.05", "--max-seconds", "1")
+    assert done.returncode == 0, done.stderr
+    profile = LatencyProfile.load(tmp_path / "profile.json")
+    table = {
+        (f"emu_len{length}", length, batch): 1000 * first_ms * (1 + 0.5 * (batch - 1))
+        for length, first_ms in ((16, 10), (64, 30))
+        for batch in (1, 2, 4)
+    }
+    check_against_table(profile, table)
+    assert profile.device == "emulated"
+    assert profile.versions["triton"].startswith("2.")
+    assert profile.provenance.startswith("measured through Triton 2.")
+    for runtime in profile.runtimes:
+        assert runtime.shorter is not None
+        assert runtime.shorter.length == runtime.max_length // 2
+        full = runtime.point(runtime.max_length, 1)
+        assert full is not None
+        assert runtime.shorter.p50_us == pytest.approx(full.p50_us, rel=0.1, abs=OVERHEAD_US)
+    assert "6/6  emu_len64  length 64  batch 4" in done.stderr
+    assert 'latency_profile = "profile.json"' in done.stdout
+    assert not (tmp_path / ".arlo").exists()
+    await nothing_left(mark)
+
+
+async def test_a_dynamic_runtime_shows_its_steps(tmp_path: Path, mark: str) -> None:
+    """Latency in steps of 64 tokens, measured at two lengths a step."""
+    table = tuple(
+        LatencyPoint(length=length, batch=1, latency_us=20_000 * (1 + (length - 1) // 64))
+        for length in range(32, 257, 32)
+    )
+    dynamic = EmulatedRuntime(name="dyn", max_length=256, max_batch=1, dynamic=True, latency=table)
+    write_runtimes(tmp_path / "emu", model="emu", runtimes=[dynamic])
+    done = arlo_profile(mark, tmp_path, "emu", "--json", "--precision", "0.1", "--max-seconds", "1")
+    assert done.returncode == 0, done.stderr
+    profile = LatencyProfile.load(tmp_path / "emu-latency.json")
+    assert json.loads(done.stdout) == json.loads((tmp_path / "emu-latency.json").read_text())
+    check_against_table(profile, {("dyn", point.length, 1): point.latency_us for point in table})
+    steps = profile.runtimes[0].staircase
+    assert steps is not None
+    assert (steps.shape, steps.step, steps.edges) == ("steps", 64, (64, 128, 192, 256)), profile
+    await nothing_left(mark)
+
+
+async def test_interrupted_and_resumed(tmp_path: Path, mark: str) -> None:
+    write_emulated_repository(tmp_path / "emu", model="emu", max_lengths=[16, 32, 64], latency_ms=[5, 10, 15])
+    out = tmp_path / "profile.json"
+    command = (*MEASURE, "emu", "--out", str(out), *QUICK)
+    with (tmp_path / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *command, cwd=tmp_path, env=environment(mark), stdout=log, stderr=log
+        )
+        # The first runtime is measured, the second is under way.
+        await until(out.exists, "the first point", timeout_s=60)
+        process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            assert await process.wait() == 130
+    await nothing_left(mark)
+    assert "the same command goes on from there" in (tmp_path / "log").read_text()
+    first = LatencyProfile.load(out)
+    kept = [point for runtime in first.runtimes for point in runtime.points]
+    assert 1 <= len(kept) < 3
+
+    again = arlo_profile(mark, tmp_path, "emu", "--out", str(out), *QUICK)
+    assert again.returncode == 0, again.stderr
+    second = LatencyProfile.load(out)
+    assert [len(runtime.points) for runtime in second.runtimes] == [1, 1, 1]
+    assert second.runtimes[0] == first.runtimes[0]
+    assert "emu_len16" not in again.stderr
+
+    # All there: nothing is measured; --fresh measures all again; other options do not mix.
+    third = arlo_profile(mark, tmp_path, "emu", "--out", str(out), *QUICK)
+    assert third.returncode == 0, third.stderr
+    assert LatencyProfile.load(out) == second
+    other = arlo_profile(mark, tmp_path, "emu", "--out", str(out), "--precision", "0.04")
+    assert other.returncode == 2
+    assert "another precision (0.05, now 0.04)" in other.stderr
+    assert "--fresh" in other.stderr
+    assert LatencyProfile.load(out) == second
+    fresh = arlo_profile(mark, tmp_path, "emu", "--out", str(out), *QUICK, "--fresh", "--runtimes", "emu_len16")
+    assert fresh.returncode == 0, fresh.stderr
+    assert [len(runtime.points) for runtime in LatencyProfile.load(out).runtimes] == [1, 0, 0]
+    await nothing_left(mark)
+
+
+async def test_a_runtime_that_does_not_load_is_named(tmp_path: Path, mark: str) -> None:
+    point = (LatencyPoint(length=16, batch=1, latency_us=2000),)
+    good = EmulatedRuntime(name="good", max_length=16, max_batch=1, dynamic=False, latency=point)
+    bad = EmulatedRuntime(
+        name="bad", max_length=32, max_batch=1, dynamic=False, latency=point, fail_load="the disk is on fire"
+    )
+    write_runtimes(tmp_path / "emu", model="emu", runtimes=[good, bad])
+    done = arlo_profile(mark, tmp_path, "emu", *QUICK)
+    assert done.returncode == 5
+    assert "bad" in done.stderr
+    assert "the disk is on fire" in done.stderr
+    assert "Traceback" not in done.stderr
+    profile = LatencyProfile.load(tmp_path / "emu-latency.json")
+    assert [len(runtime.points) for runtime in profile.runtimes] == [1, 0]
+    await nothing_left(mark)
+
+
+async def test_update_writes_the_manifest(tmp_path: Path, mark: str) -> None:
+    write_emulated_repository(tmp_path / "emu", model="emu", max_lengths=[16, 32], latency_ms=[4, 8])
+    done = arlo_profile(mark, tmp_path, "emu", *QUICK, "--runtimes", "emu_len32", "--update")
+    assert done.returncode == 0, done.stderr
+    manifest = Manifest.load(tmp_path / "emu")
+    assert manifest.runtimes[0].latency[0].latency_us == 4000
+    assert manifest.runtimes[1].latency[0].latency_us > 8000
+    rest = arlo_profile(mark, tmp_path, "emu", *QUICK, "--update")
+    assert rest.returncode == 0, rest.stderr
+    profile = LatencyProfile.load(tmp_path / "emu-latency.json")
+    manifest = Manifest.load(tmp_path / "emu")
+    assert with_profile(manifest, profile) == manifest
+    assert manifest.runtimes[0].latency[0].latency_us > 4000
+
+
+async def test_a_worker_that_runs_already(tmp_path: Path, mark: str) -> None:
+    """The first endpoint of a configuration; what it had loaded stays loaded, and nothing else is."""
+    write_emulated_repository(tmp_path / "emu", model="emu", max_lengths=[16, 32], latency_ms=[4, 8])
+    async with LocalPool(tmp_path / "emu", workers=1, run_dir=tmp_path / "run") as pool:
+        await pool.load("w0", "emu_len32")
+        endpoint = (await pool.workers())[0].endpoint
+        (tmp_path / "serve.toml").write_text(
+            '[model]\nrepository = "emu"\nslo_ms = 100\nlatency_profile = "p.json"\n'
+            "[deployment]\nallocation = {32 = 2}\n"
+            f'[workers]\nkind = "endpoints"\nendpoints = ["{endpoint}", "127.0.0.1:9"]\n'
+        )
+        done = await asyncio.to_thread(arlo_profile, mark, tmp_path, "serve.toml", *QUICK)
+        assert done.returncode == 0, done.stderr
+        assert f"measuring on the worker at {endpoint}, which is taken out of no deployment" in done.stderr
+        profile = LatencyProfile.load(tmp_path / "p.json")
+        check_against_table(profile, {("emu_len16", 16, 1): 4000, ("emu_len32", 32, 1): 8000})
+        assert profile.device == f"worker at {endpoint}"
+        assert profile.how.threads is None
+        assert not marked(mark)
+        assert [worker.runtimes for worker in await pool.workers()] == [("emu_len32",)]
+    shutil.rmtree(tmp_path / "run")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_stopped_when_its_worker_has_just_started(tmp_path: Path, mark: str, number: signal.Signals) -> None:
+    """Nothing is left running, whatever it was doing; the only request would take 100 s."""
+    write_emulated_repository(tmp_path / "emu", model="emu", max_lengths=[16], latency_ms=[100_000])
+    with (tmp_path / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *MEASURE, "emu", cwd=tmp_path, env=environment(mark), stdout=log, stderr=log
+        )
+        await until(lambda: any("tritonserver" in command for command in marked(mark).values()), "its worker")
+        process.send_signal(number)
+        async with asyncio.timeout(30):
+            assert await process.wait() == 128 + number
+    await nothing_left(mark)
+    assert (tmp_path / "log").read_text() == ""
+    assert not (tmp_path / "emu-latency.json").exists()
+
+
+async def test_cancelled_during_a_long_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request under way is given up; the pool can be used for another runtime."""
+    write_emulated_repository(tmp_path / "emu", model="emu", max_lengths=[16, 32], latency_ms=[60_000, 2])
+    manifest = Manifest.load(tmp_path / "emu")
+    sending = threading.Event()
+    check = WorkerClient.check
+
+    def check_and_tell(*arguments: Any, **options: Any) -> None:
+        sending.set()
+        check(*arguments, **options)
+
+    monkeypatch.setattr(WorkerClient, "check", check_and_tell)
+    async with LocalPool(tmp_path / "emu", workers=1, run_dir=tmp_path / "run", exit_timeout_s=1) as pool:
+
+        async def profile(options: ProfileOptions) -> LatencyProfile:
+            return await profile_runtimes(pool, manifest, device="test", threads=1, options=options)
+
+        task = asyncio.create_task(profile(ProfileOptions()))
+        await asyncio.to_thread(sending.wait)
+        task.cancel()
+        async with asyncio.timeout(10):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        measured = await profile(ProfileOptions(runtimes=("emu_len32",), max_seconds=1, precision=0.1))
+        assert measured.runtimes[1].points[0].p50_us >= 2000
