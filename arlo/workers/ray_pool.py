@@ -15,7 +15,7 @@ from arlo.workers.ray_actor import ActorSpec, manifest_digest
 from arlo.workers.ray_cluster import Need, RayCluster
 from arlo.workers.ray_worker import HELD, RETRY_S, RayWorker
 
-TAKE_OVER_S = 6.0  # a control plane that is gone is known to be within so long
+TAKE_OVER_S = 4.0  # a control plane that is gone is known to be within so long
 
 
 class RayPool:
@@ -85,6 +85,7 @@ class RayPool:
             extra=extra,
         )
         self._workers: dict[str, RayWorker] = {}
+        self._removals: dict[str, asyncio.Task[None]] = {}
         self._next = 0  # number of the next worker; none is given twice
         self._started = False
 
@@ -98,6 +99,7 @@ class RayPool:
     async def start(self) -> None:
         """Adopt the workers that are there, start the missing ones, and wait until each is live.
 
+        An adopted worker that is away, such as one whose node was lost, is not waited for while another one is ready.
         On failure those that were started here are stopped again; adopted ones go on until their lease ends.
         """
         if self._started:
@@ -112,7 +114,8 @@ class RayPool:
             self._workers = dict(sorted(self._workers.items(), key=lambda item: _number(item[0])))
             self._next = 1 + max(_number(worker) for worker in self._workers)
             await _all(*(self._begin(worker) for worker in missing))
-            await _all(*(self._wait_ready(worker) for worker in self._workers.values()))
+            present = any(worker.ready for worker in self._workers.values() if worker not in created)
+            await _all(*(self._wait_ready(w) for w in self._workers.values() if w in created or not present))
         except BaseException:
             await self._abandon(created)
             raise
@@ -137,10 +140,21 @@ class RayPool:
         return worker.info()
 
     async def remove(self, worker: str) -> None:
-        """Stop a worker for good; its queued and running requests are answered first."""
-        gone = self._worker(worker)
-        await gone.end()
-        self._workers.pop(worker, None)
+        """Stop a worker for good; its queued and running requests are answered first.
+
+        When the call is cancelled the worker ends all the same.
+        """
+        task = self._removals.get(worker)
+        if task is None:
+            task = self._removals[worker] = asyncio.create_task(self._remove(self._worker(worker)))
+        await asyncio.shield(task)
+
+    async def _remove(self, worker: RayWorker) -> None:
+        try:
+            await worker.end()
+            self._workers.pop(worker.id, None)
+        finally:
+            self._removals.pop(worker.id, None)
 
     async def restart(self, worker: str) -> None:
         """End its Triton and start it with no runtime loaded; wait until it is live."""
@@ -156,6 +170,7 @@ class RayPool:
 
     async def stop(self) -> None:
         """Stop all workers, gracefully first, then for sure, and leave the Ray cluster. Idempotent."""
+        await asyncio.gather(*self._removals.values(), return_exceptions=True)
         workers, self._workers = self._workers, {}
         self._started = False
         results = await asyncio.gather(*(worker.end() for worker in workers.values()), return_exceptions=True)
@@ -176,7 +191,6 @@ class RayPool:
                 worker.watch()
                 self._workers[name] = worker
                 found.append(worker)
-        # One whose node was lost may take long to report; it is then waited for like a new one.
         await _all(*(self._take_over(worker) for worker in found))
         others = [worker for worker in found if worker.placed and not worker.alike]
         renewed = []
@@ -187,7 +201,7 @@ class RayPool:
         return renewed
 
     async def _take_over(self, worker: RayWorker) -> None:
-        """Until it has reported to us. WorkerError when a living control plane commands it."""
+        """Until it has reported to us, if it can. WorkerError when a living control plane commands it."""
         await worker.until(lambda: worker.placed, TAKE_OVER_S)
         if worker.held:
             raise WorkerError(

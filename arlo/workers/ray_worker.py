@@ -68,7 +68,10 @@ class RayWorker:
         self._poll = asyncio.create_task(self._watch(), name=f"poll of worker {self.id}")
 
     async def end(self, *, kill: bool = True) -> None:
-        """Stop Triton, which answers what it has accepted, then the actor. With `kill` false only look away."""
+        """Stop Triton, which answers what it has accepted, then the actor. With `kill` false only look away.
+
+        What another control plane commands is left to it.
+        """
         if self._poll is not None:
             self._poll.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -79,7 +82,8 @@ class RayWorker:
             if self._seen is not None:
                 with contextlib.suppress(WorkerError):
                     await self._call("stop", "stop", timeout_s=self._spec.exit_timeout_s + 8.0)
-            await self._cluster.kill(self._handle, restart=False)
+            if not self.held:
+                await self._cluster.kill(self._handle, restart=False)
         self._handle = None
         self._seen = None
         self._set("stopped", None)
@@ -100,6 +104,10 @@ class RayWorker:
             log=f"{address}:{log_path}" if log_path and address else log_path,
             error=self._error,
         )
+
+    @property
+    def ready(self) -> bool:
+        return self._state == "ready"
 
     @property
     def alike(self) -> bool:
@@ -180,6 +188,7 @@ class RayWorker:
         except ray.exceptions.RayError as error:
             raise WorkerError(f"worker {self.id} could not {what}: {_lost(error)}") from None
         self._commands += 1
+        self.held = answer.get("held", False)
         if answer.get("info"):
             self._take(answer)
         if answer["error"]:
