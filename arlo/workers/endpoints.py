@@ -8,7 +8,7 @@ from typing import Literal
 
 from arlo.clock import monotonic_s
 from arlo.errors import ConfigError, WorkerError
-from arlo.workers.admin import TritonAdmin
+from arlo.workers.admin import TritonAdmin, until_tick
 from arlo.workers.pool import WorkerInfo
 
 POLL_S = 0.1  # while waiting for a server at the start
@@ -123,6 +123,9 @@ class EndpointsPool:
         self._seen.clear()
         await asyncio.gather(*(admin.close() for admin in admins.values()))
 
+    def kill_now(self) -> None:
+        """Nothing: the servers are not ours."""
+
     async def _wait_live(self, admin: TritonAdmin) -> bool:
         deadline_s = monotonic_s() + self._start_timeout_s
         while not await admin.is_live():
@@ -133,7 +136,7 @@ class EndpointsPool:
 
     async def _watch(self, worker: str) -> None:
         while True:
-            await asyncio.sleep(CHECK_S)
+            await asyncio.sleep(until_tick(monotonic_s(), CHECK_S))
             await self._observe(worker)
 
     async def _observe(self, worker: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from arlo.clock import monotonic_s
 from arlo.errors import ArloError, WorkerError
-from arlo.workers.admin import TritonAdmin
+from arlo.workers.admin import TritonAdmin, until_tick
 from arlo.workers.pool import WorkerInfo, WorkerState
 from arlo.workers.ports import ReservedPort, free_port
 from arlo.workers.process import GuardedProcess
@@ -382,7 +382,7 @@ class LocalWorker:
         end = asyncio.create_task(process.wait())
         try:
             while True:
-                await asyncio.wait((end,), timeout=period_s)
+                await asyncio.wait((end,), timeout=until_tick(monotonic_s(), period_s))
                 if end.done():
                     return killed or self._ended(end.result())
                 if admin is None or await self._check(admin, period_s):

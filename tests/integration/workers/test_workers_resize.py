@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from arlo.clock import monotonic_s
 from arlo.errors import WorkerError
 from arlo.workers import LocalPool, WorkerInfo
 from arlo.workers.admin import TritonAdmin
@@ -156,6 +158,25 @@ async def test_workers_asks_nobody(pool: LocalPool, monkeypatch: Any) -> None:
         assert (await info(pool, "w0")).runtimes == ("fast_len32",)
     await pool.unload("w0", "fast_len32")
     assert (await info(pool, "w0")).runtimes == ()
+
+
+async def test_one_call_a_second(pool: LocalPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sign of life and loaded runtimes come in one; asking the pool costs no call."""
+    calls: list[float] = []
+    invoke = TritonAdmin._invoke
+
+    async def counted(self: TritonAdmin, *arguments: Any) -> Any:
+        calls.append(monotonic_s())
+        return await invoke(self, *arguments)
+
+    monkeypatch.setattr(TritonAdmin, "_invoke", counted)
+    while len(calls) < 4:
+        await pool.workers()
+        await asyncio.sleep(0.02)
+    assert len(await pool.workers()) == 1
+    gaps = [after - before for before, after in itertools.pairwise(calls)]
+    assert min(gaps) > 0.5
+    assert sum(gaps) > 2.5
 
 
 async def test_what_others_load_is_seen(pool: LocalPool, caller: Any, eventually: Eventually) -> None:
