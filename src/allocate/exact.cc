@@ -26,6 +26,7 @@ Result SolveExact(int workers, const std::vector<Runtime>& runtimes, std::uint64
 
   // A first allocation: the lower bounds, and all other workers for the longest runtime.
   std::vector<int> best;
+  best.reserve(levels.size());
   for (const Level& level : levels) best.push_back(level.last ? level.upper : level.lower);
   double most = value(levels, best);
 

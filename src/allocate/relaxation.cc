@@ -24,9 +24,10 @@ void thin(std::vector<double>& rests, std::size_t amounts, double near) {
 }  // namespace
 
 Relaxation::Relaxation(const std::vector<Level>& levels, int workers, std::size_t amounts)
-    : levels_(levels), workers_(workers), nodes_(levels.size()) {
+    : levels_(levels), workers_(workers), nodes_(levels.size() + 1) {
   for (const Level& level : levels) near_ += 1e-14 * level.demand;
-  nodes_[0].push_back(Node{0});
+  nodes_.front().push_back(Node{0});
+  nodes_.back().push_back(Node{0});  // the end: nothing left over, nothing left to pay
   for (std::size_t i = 0; i < levels.size(); ++i) link(i, amounts);
 }
 
@@ -68,7 +69,7 @@ void Relaxation::link(std::size_t i, std::size_t amounts) {
 
 void Relaxation::evaluate(std::size_t i, Node& node, double price) {
   const Level& level = levels_[i];
-  const std::vector<Node>* next = level.last ? nullptr : &nodes_[i + 1];
+  const std::vector<Node>& next = nodes_[i + 1];
   node.value = kInfinity;
   const auto offer = [&](double value, int n, std::size_t target) {
     if (value < node.value) {
@@ -80,10 +81,10 @@ void Relaxation::evaluate(std::size_t i, Node& node, double price) {
   for (std::size_t k = node.edges_begin; k < node.edges_end; ++k) {
     const Edge& edge = edges_[k];
     const int n = price < 0 ? edge.most : edge.fewest;
-    offer(edge.cost + price * n + (*next)[edge.target].value, n, edge.target);
+    offer(edge.cost + price * n + next[edge.target].value, n, edge.target);
   }
   const double arriving = node.rest + level.demand;
-  const double after = next != nullptr ? next->front().value : 0;
+  const double after = next.front().value;
   for (std::size_t k = node.segments_begin; k < node.segments_end; ++k) {
     const auto [a, b] = segments_[k].best(price);
     offer(level.curve.cost(arriving, a) + price * a + after, a, 0);
@@ -94,7 +95,7 @@ void Relaxation::evaluate(std::size_t i, Node& node, double price) {
 
 void Relaxation::solve(double price) {
   price_ = price;
-  for (std::size_t i = nodes_.size(); i-- > 0;) {
+  for (std::size_t i = levels_.size(); i-- > 0;) {
     for (Node& node : nodes_[i]) evaluate(i, node, price);
   }
 }
@@ -124,9 +125,10 @@ void Relaxation::tune() {
     const double line = few_cost + price_ * few;
     double used = 0;
     std::size_t at = 0;
-    for (const std::vector<Node>& nodes : nodes_) {
-      used += nodes[at].chosen;
-      at = nodes[at].target;
+    for (std::size_t i = 0; i < levels_.size(); ++i) {
+      const Node& node = nodes_[i][at];
+      used += node.chosen;
+      at = node.target;
     }
     const double cost = first.value - price_ * used;
     if (used == workers_ || !(first.value < line - 1e-12 * std::abs(line))) return;

@@ -21,7 +21,6 @@ class Relaxation {
 
   // Bound for levels i.. when `rest` is left over to level i, with `price` added for each of their instances.
   double bound(std::size_t i, double rest) const {
-    if (i == nodes_.size()) return 0;
     const std::vector<Node>& nodes = nodes_[i];
     std::size_t at = 0;
     if (rest > 0) {
@@ -60,7 +59,7 @@ class Relaxation {
   int workers_;
   double near_ = 0;  // requests: what the sums of doubles in a left-over amount can be off
   double price_ = 0;
-  std::vector<std::vector<Node>> nodes_;  // by level, ascending in rest; the first one has rest 0
+  std::vector<std::vector<Node>> nodes_;  // by level and one for the end, ascending in rest; the first has rest 0
   std::vector<Edge> edges_;
   std::vector<Segment> segments_;
   std::uint64_t looked_at_ = 0;

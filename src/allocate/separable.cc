@@ -195,7 +195,7 @@ class Separable {
   const std::vector<std::vector<double>>& cost_;
   std::vector<int> lower_;
   std::vector<int> upper_;
-  int free_ = 0;  // workers that no lower bound needs
+  int free_ = 0;               // workers that no lower bound needs
   std::vector<double> least_;  // of cost + price * n, for each runtime
   double price_ = 0;
   Path few_;
