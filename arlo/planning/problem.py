@@ -84,6 +84,7 @@ class AllocationProblem:
     max_lengths: tuple[int, ...]
     curves: tuple[LatencyCurve, ...]
     demand: tuple[float, ...]  # Q, requests per SLO period
+    burst: float = 1.0  # rate of the busiest seconds over the mean; Eq. 1-7 do not use it
 
     def __post_init__(self) -> None:
         if not self.max_lengths or not len(self.max_lengths) == len(self.curves) == len(self.demand):
@@ -99,6 +100,8 @@ class AllocationProblem:
             raise ConfigError(f"the SLO must be above 0 ms, not {self.slo_ms}")
         if any(not math.isfinite(q) or q < 0 for q in self.demand):
             raise ConfigError(f"demand must be at least 0 requests per SLO period: {list(self.demand)}")
+        if not math.isfinite(self.burst) or self.burst < 1:
+            raise ConfigError(f"burst is a busy rate over the mean one, at least 1, not {self.burst}")
 
     @property
     def capacities(self) -> tuple[int, ...]:
