@@ -150,28 +150,34 @@ def as_dict(problem: AllocationProblem, allocation: Allocation) -> dict[str, Any
     }
 
 
-def warnings_of(problem: AllocationProblem, allocation: Allocation, objective: str) -> list[str]:
-    """What a reader of the numbers should know."""
+def warnings_of(problem: AllocationProblem, allocation: Allocation, objective: str) -> dict[str, str]:
+    """What a reader of the numbers should know: a word or two -> the sentence."""
     from arlo.planning.problem import flow
 
-    said = [] if allocation.reason is None else [allocation.reason]
-    if allocation.reason is None and not allocation.optimal and objective == "paper":
-        said.append(f"{allocation.solver} did not prove this optimal in time")
+    if allocation.reason is not None:
+        return {allocation.reason.partition(":")[0]: allocation.reason}
+    said = {}
+    if not allocation.optimal and objective == "paper":
+        said["unproven"] = f"{allocation.solver} did not prove this optimal in time"
     slow = [
         length
-        for length, m, q in zip(problem.max_lengths[:-1], problem.capacities, problem.demand, strict=False)
+        for length, m, q in zip(problem.max_lengths, problem.capacities, problem.demand, strict=True)
         if m == 0 and q > 0
     ]
     if slow:
-        said.append(f"the runtimes of {slow} take longer than the SLO (M is 0): a longer one takes their requests")
+        said["a runtime above the SLO"] = (
+            f"the runtimes of {slow} take longer than the SLO (M is 0): a longer one takes their requests"
+        )
     load, most = flow(problem, allocation.instances).load[-1], problem.capacities[-1]
-    if allocation.reason is None and load > most:
-        said.append(f"the longest runtime gets {load:.4g} requests per instance (M is {most}): some will be late")
+    if load > most:
+        said["longest above M"] = (
+            f"the longest runtime gets {load:.4g} requests per instance, above its M of {most}: some will be late"
+        )
     return said
 
 
 def _print_one(problem: AllocationProblem, allocation: Allocation, args: argparse.Namespace, notes: list[str]) -> None:
-    notes = [*notes, *warnings_of(problem, allocation, args.objective)]
+    notes = [*notes, *warnings_of(problem, allocation, args.objective).values()]
     if args.json:
         print_json({**as_dict(problem, allocation), "objective_name": args.objective, "warnings": notes})
         return
@@ -205,8 +211,8 @@ def _print_one(problem: AllocationProblem, allocation: Allocation, args: argpars
     )
     console.print(table)
     console.print(
-        f"mean latency {flows.mean_ms:.4g} ms, all requests of an SLO period at once (Eq. 1: {allocation.objective:.6g} "
-        "ms x requests)\n"
+        f"mean latency {flows.mean_ms:.4g} ms when all requests of an SLO period come at once (Eq. 1: "
+        f"{allocation.objective:.6g} ms x requests)\n"
         f"mean latency {predicted_mean_ms(problem, allocation.instances):.4g} ms under random arrivals (queueing)\n"
         f"minimised: {args.objective}; {allocation.solver} in {allocation.solve_s * 1000:.3g} ms"
         f"{', proven optimal' if allocation.optimal else ''}",
@@ -219,7 +225,9 @@ def _print_range(plans: list[tuple[AllocationProblem, Allocation]], args: argpar
     if args.json:
         print_json(
             {
-                "plans": [{**as_dict(p, a), "warnings": warnings_of(p, a, args.objective)} for p, a in plans],
+                "plans": [
+                    {**as_dict(p, a), "warnings": list(warnings_of(p, a, args.objective).values())} for p, a in plans
+                ],
                 "objective_name": args.objective,
                 "warnings": notes,
             }
@@ -231,28 +239,28 @@ def _print_range(plans: list[tuple[AllocationProblem, Allocation]], args: argpar
     from arlo.planning.queueing import predicted_mean_ms
 
     first = plans[0][0]
+    lengths = ", ".join(str(length) for length in first.max_lengths)
     table = Table(box=None, pad_edge=False)
-    for column in ("workers", "Eq. 1 mean ms", "queueing mean ms", "N by max_length", "feasible"):
-        table.add_column(column, justify="left" if column in ("N by max_length", "feasible") else "right")
+    for column in ("workers", "N", "mean ms, Eq. 1", "mean ms, queueing", "feasible"):
+        table.add_column(column, justify="left" if column in ("N", "feasible") else "right", no_wrap=True)
     for problem, allocation in plans:
+        total = sum(problem.demand)
+        said = ", ".join(warnings_of(problem, allocation, args.objective))
         table.add_row(
             str(problem.workers),
-            f"{allocation.objective / total:.4g}" if (total := sum(problem.demand)) else "0",
+            ", ".join(str(n) for n in allocation.instances),
+            f"{allocation.objective / total if total else 0:.4g}",
             f"{predicted_mean_ms(problem, allocation.instances):.4g}",
-            " ".join(f"{n}x{length}" for n, length in zip(allocation.instances, problem.max_lengths, strict=True) if n),
-            _verdict(problem, allocation, args.objective),
+            f"{'yes' if allocation.reason is None else 'no'}{f': {said}' if said else ''}",
         )
     console = Console(highlight=False)
-    console.print(f"[bold]SLO {first.slo_ms:g} ms, {sum(first.demand):.4g} requests per SLO period, {args.objective}")
+    console.print(
+        f"[bold]SLO {first.slo_ms:g} ms, {sum(first.demand):.4g} requests per SLO, max_lengths {lengths}, minimised: "
+        f"{args.objective}",
+        soft_wrap=True,
+    )
     console.print(table)
     _print_notes(console, notes)
-
-
-def _verdict(problem: AllocationProblem, allocation: Allocation, objective: str) -> str:
-    """`yes`, `no: overload`, ...: the warnings of one plan in a word or two."""
-    if allocation.reason is not None:
-        return f"no: {allocation.reason.partition(':')[0]}"
-    return "yes, with warnings: plan it alone" if warnings_of(problem, allocation, objective) else "yes"
 
 
 def _batches(curve: Any) -> str:
