@@ -13,6 +13,7 @@ from pathlib import Path
 from arlo.clock import monotonic_s
 from arlo.errors import ArloError, WorkerError
 from arlo.workers.admin import TritonAdmin, until_tick
+from arlo.workers.log_file import LogFile
 from arlo.workers.pool import WorkerInfo, WorkerState
 from arlo.workers.ports import ReservedPort, free_port
 from arlo.workers.process import GuardedProcess
@@ -22,7 +23,6 @@ from arlo.workers.triton import TritonOptions, TritonServer, command_line
 
 POLL_S = 0.02
 CHECK_S = 1.0  # between looks at a running worker
-EXCERPT_BYTES = 4096
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,7 @@ class LocalWorker:
         self.id = worker_id
         self.gpu = gpu
         self.log = run_dir / f"{worker_id}.log"
+        self._log = LogFile(self.log)
         self.state: WorkerState = "stopped"
         self.restarts = 0
         self.error: str | None = None
@@ -83,7 +84,6 @@ class LocalWorker:
         self._sightings = 0  # of what is loaded; an answer older than the newest one is void
         self._trouble: str | None = None  # of the last health check
         self._stubs: StubWatch | None = None
-        self._log_start = 0  # where the log of the process that runs now begins
 
     @property
     def endpoint(self) -> str:
@@ -116,12 +116,12 @@ class LocalWorker:
             self._metrics_port = record.details["metrics_port"]
             self._admin_key = record.details["admin_key"]
             self.restarts = int(record.details["restarts"])
-            self._log_start = int(record.details["log_start"])
+            self._log.start = int(record.details["log_start"])
             self._admin = TritonAdmin(self.endpoint, admin_key=self._admin_key)
             self._stubs = StubWatch(process.pid)
             await self._wait_live(process, self._admin, min(settings.start_timeout_s, settings.hang_timeout_s))
             runtimes = await self._admin.ready_runtimes()
-        except WorkerError:
+        except (WorkerError, KeyError, TypeError, ValueError):  # it does not answer, or its record is not one of ours
             await self._end_process(at_once=True)
             return False
         except BaseException:
@@ -266,12 +266,10 @@ class LocalWorker:
         self._metrics_port = free_port(settings.address) if settings.metrics else None
         options = self._options()
         command = command_line(settings.server, settings.backends, options)
-        with self.log.open("a") as log:
-            shown = shlex.join(command)
-            if self._admin_key:
-                shown = shown.replace(self._admin_key, "...")
-            log.write(f"== worker {self.id}, restarts {self.restarts}: {shown}\n")
-            self._log_start = log.tell()
+        shown = shlex.join(command)
+        if self._admin_key:
+            shown = shown.replace(self._admin_key, "...")
+        self._log.begin(f"worker {self.id}, restarts {self.restarts}: {shown}")
         try:
             self._process = GuardedProcess.start(
                 command,
@@ -299,7 +297,7 @@ class LocalWorker:
             "admin_key": self._admin_key,
             "gpu": self.gpu,
             "restarts": self.restarts,
-            "log_start": self._log_start,
+            "log_start": self._log.start,
         }
         self._record.write(ProcessRecord(pid=process.pid, fingerprint=self._fingerprint(), details=details))
 
@@ -309,7 +307,7 @@ class LocalWorker:
             if process.returncode is not None:
                 raise WorkerError(f"worker {self.id} did not start: {self._ended(process.returncode)}")
             if monotonic_s() > deadline_s:
-                raise WorkerError(f"worker {self.id} was not live after {timeout_s:g} s\n{self._log_excerpt()}")
+                raise WorkerError(f"worker {self.id} was not live after {timeout_s:g} s\n{self._log.excerpt()}")
             await asyncio.sleep(POLL_S)
 
     async def _metrics_live(self) -> bool:
@@ -387,7 +385,8 @@ class LocalWorker:
                     return killed or self._ended(end.result())
                 if admin is None or await self._check(admin, period_s):
                     answered_s = monotonic_s()
-                elif monotonic_s() - answered_s > self._settings.hang_timeout_s:
+                elif monotonic_s() - answered_s > self._settings.hang_timeout_s and not await admin.is_live():
+                    # (One that is long busy with its repository may answer this, and nothing else.)
                     killed = f"killed because it answered no health check for {self._settings.hang_timeout_s:g} s"
                 stub = self._stubs.check() if self._stubs is not None else None
                 if stub is not None:
@@ -444,18 +443,4 @@ class LocalWorker:
 
     def _ended(self, code: int) -> str:
         how = f"signal {code - 128}" if code > 128 else f"exit code {code}"
-        return f"{how}; from {self.log}:\n{self._log_excerpt()}"
-
-    def _log_excerpt(self) -> str:
-        """The first lines of this process's log (a bad argument shows there) and the last (all else does)."""
-        try:
-            with self.log.open("rb") as file:
-                file.seek(self._log_start)
-                first = file.read(EXCERPT_BYTES)
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(size - EXCERPT_BYTES, self._log_start + len(first)))
-                last = file.read()
-        except OSError as error:
-            return f"(no log: {error})"
-        lines = (first + last).decode(errors="replace").splitlines()
-        return "\n".join(lines if len(lines) <= 20 else [*lines[:4], "...", *lines[-15:]])
+        return f"{how}; from {self.log}:\n{self._log.excerpt()}"
