@@ -8,6 +8,7 @@ from arlo.profiler.format import LatencyProfile, Point, RuntimeProfile
 
 BUSY = 0.10  # share of the machine's CPU time that others may take
 _SPREAD = 2.0  # p98 over p50 from which on a point counts as disturbed
+_QUEUE = 0.2  # share of the mean that one request at a time may spend in Triton's queue
 _STATIC = 0.05  # a shorter row of a static runtime may differ by this much
 
 
@@ -24,8 +25,8 @@ def staircase_lines(profile: LatencyProfile) -> list[str]:
 
 
 def warnings(profile: LatencyProfile) -> list[str]:
-    """Busy machine, points that missed the precision, latency that spreads, static runtimes that are not."""
-    return [*_busy(profile), *_imprecise(profile), *_spread(profile), *_not_static(profile)]
+    """Busy machine, points that missed the precision, latency that spreads or waits, static runtimes that are not."""
+    return [*_busy(profile), *_imprecise(profile), *_spread(profile), *_queued(profile), *_not_static(profile)]
 
 
 def _points(profile: LatencyProfile) -> Iterator[tuple[RuntimeProfile, Point]]:
@@ -71,6 +72,20 @@ def _spread(profile: LatencyProfile) -> Iterator[str]:
         yield (
             f"latency spreads widely (p98 above {_SPREAD:g} times p50): {_some(names)}. Other work on the worker's "
             "machine does this"
+        )
+
+
+def _queued(profile: LatencyProfile) -> Iterator[str]:
+    found = [
+        f"{_name(runtime, point)} ({point.queue_us / 1000:.1f} ms)"
+        for runtime, point in _points(profile)
+        if point.queue_us is not None and point.queue_us > _QUEUE * point.mean_us
+    ]
+    if found:
+        yield (
+            f"requests waited in Triton's queue, though there was never more than one: {_some(found)}. Triton's "
+            "dynamic batcher with a queue policy sometimes misses a request, and looks again after 500 ms only: take "
+            "default_queue_policy out of config.pbtxt"
         )
 
 

@@ -233,13 +233,14 @@ def test_findings_of_a_bad_one() -> None:
     static = entry(
         STATIC[0],
         point(64, 1, 1000.0, other_load=0.4, half_width_us=90.0),
-        point(64, 2, 1000.0, p98_us=2500.0),
+        point(64, 2, 1000.0, p98_us=2500.0, queue_us=300.0),
         shorter=point(32, 1, 500.0),
     )
-    busy, imprecise, spread, not_static = warnings(PROFILE.with_runtime(static))
+    busy, imprecise, spread, queued, not_static = warnings(PROFILE.with_runtime(static))
     assert "took up to 40% of its CPU time at 1 point(s)" in busy
     assert "m_len64 at length 64, batch 1 (+-9.0%)" in imprecise
     assert "m_len64 at length 64, batch 2" in spread
+    assert "m_len64 at length 64, batch 2 (0.3 ms)" in queued
     assert "a row of 32 tokens padded to 64 took 0.50 ms instead of 1.00 ms" in not_static
 
 
