@@ -79,7 +79,7 @@ class RayCluster:
         if ray.is_initialized():
             return
         await self._probe(timeout_s)
-        # Ray makes the process exit on SIGTERM; ours drains first. Off the main thread it leaves the signal alone.
+        # Ray would make the process exit on SIGTERM, where ours drains first; off the main thread it does not.
         handler = signal.getsignal(signal.SIGTERM)
         _tame(ray)
 
@@ -103,8 +103,10 @@ class RayCluster:
                 "--head`), join this machine to it (`ray start --address=HOST:6379`), or set workers.ray_address"
             ) from None
         self._ours = True
-        if signal.getsignal(signal.SIGTERM) is not handler:
-            log.warning("Ray has changed this process's SIGTERM handler")
+        # Its C++ part prints a stack trace at SIGTERM before it calls Python's handler; set again, ours comes alone.
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+            signal.siginterrupt(signal.SIGTERM, False)  # as asyncio has it
 
     async def close(self) -> None:
         """End the connection if it was made here. Idempotent."""

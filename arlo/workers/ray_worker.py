@@ -186,7 +186,7 @@ class RayWorker:
                 raise
             raise WorkerError(f"worker {self.id} could not {what} within {timeout_s:g} s: no answer") from None
         except ray.exceptions.RayError as error:
-            raise WorkerError(f"worker {self.id} could not {what}: {_lost(error)}") from None
+            raise WorkerError(f"worker {self.id} could not {what}: {lost_because(error)}") from None
         self._commands += 1
         self.held = answer.get("held", False)
         if answer.get("info"):
@@ -205,12 +205,12 @@ class RayWorker:
             try:
                 report = await self._ask()
             except ray.exceptions.ActorDiedError as error:
-                self._lose(f"its actor has ended: {_lost(error)}")
+                self._lose(f"its actor has ended: {lost_because(error)}")
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, BACKOFF_S[1])
                 await self._make_again()
             except ray.exceptions.RayError as error:
-                self._lose(_lost(error))
+                self._lose(lost_because(error))
                 await self._explain()
                 await asyncio.sleep(RETRY_S)
             else:
@@ -238,7 +238,7 @@ class RayWorker:
                 self._set("failed", f"its actor has not answered for {silent_s:.0f} s")
                 if silent_s > self._spec.hang_timeout_s:
                     killed = True
-                    self._lose(f"its actor did not answer for {silent_s:.0f} s and was killed")
+                    self._lose(f"its actor has not answered for {silent_s:.0f} s; Ray is asked to end it")
                     with contextlib.suppress(WorkerError):
                         await self._cluster.kill(self._handle, restart=True)
             report: dict[str, Any] = answer.result()
@@ -281,7 +281,7 @@ class RayWorker:
         self.changed = asyncio.Event()
 
 
-def _lost(error: BaseException) -> str:
+def lost_because(error: BaseException) -> str:
     """What Ray says of a lost actor, without its trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("The actor is dead because", "ModuleNotFoundError"))]
