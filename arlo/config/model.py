@@ -370,14 +370,22 @@ class ControlConfig:
     )
     max_unavailable: float = option(
         default=0.125,
-        doc="Largest share of the workers that is moved at a time; at least one worker.",
+        doc="Largest share of the workers that is out of service at a time for being moved; at least one worker.",
+        above=0,
+        maximum=1,
+    )
+    max_moving: float = option(
+        default=0.5,
+        doc="Largest share of the workers that is moved at a time with make_before_break, where each serves on until "
+        "its new runtime is ready; at least one worker.",
         above=0,
         maximum=1,
     )
     make_before_break: bool = option(
         default=True,
-        doc="Load the new runtime beside the old one, then switch. Where the worker's memory does not hold two engines "
-        "that load fails and the worker is moved the other way: drain, unload, load. false: always the other way.",
+        doc="Load the new runtime beside the old one, then switch. Where a worker's memory does not hold two engines "
+        "that load fails, the old one serves on, and from then on workers are moved the other way: drain, unload, "
+        "load. false: always the other way.",
     )
     warmup_requests: int = option(
         default=3,

@@ -69,7 +69,7 @@ class Cluster:
         self._deployments = Deployments(config, manifest, self.counters)
         self.reconciler = Reconciler(config, manifest, pool, self._deployments, self.counters, probe=probe)
         self.scheduler = RuntimeScheduler(config, manifest, self.reconciler, self._deployments, self.counters)
-        self.scaler = Scaler(config, manifest, pool, self.reconciler, self.scheduler, counters=self.counters)
+        self.scaler = Scaler(config, pool, self.reconciler, self.scheduler, counters=self.counters)
         self.recycler = Recycler(config, manifest, self.reconciler)
         self.scheduler.listeners += [self.scaler.see, self.recycler.see]
         self._http = ControlHttp(config.control.http_address, self.status)

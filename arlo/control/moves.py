@@ -3,7 +3,8 @@
     drain in the gateway -> unload -> wait until Triton says unloaded -> load -> warm up -> verify -> join
 
 With make_before_break the new runtime is loaded, warmed up and joined first, and the old one drained after that: no
-capacity is lost. Where the worker's memory does not hold two engines that load fails, and the order above is taken.
+capacity is lost. Where the worker's memory does not hold two engines that load fails, and the caller takes the order
+above from then on.
 
 Each function may be cancelled, or its process killed, between any two steps: what is left is an instance too many or
 too few on this worker, which the reconciler sees and mends. Every function raises ArloError when a step fails.
@@ -32,6 +33,10 @@ Probe = Callable[..., Awaitable[None]]  # as warm_up
 
 UNLOAD_TIMEOUT_S = 60.0
 OUT_OF_MEMORY = re.compile(r"memory|\balloc|\boom\b", re.IGNORECASE)
+
+
+class NoRoomError(WorkerError):
+    """A worker's memory does not hold two engines."""
 
 
 class Mover:
@@ -95,15 +100,20 @@ class Mover:
         """Unload runtimes that serve nothing."""
         await self._unload(worker, names)
 
-    async def replace(self, worker: str, name: str | None) -> None:
-        """Move a worker that serves to another runtime, or to none."""
+    async def replace(self, worker: str, name: str | None, *, overlap: bool) -> None:
+        """Move a worker that serves to another runtime, or to none.
+
+        NoRoomError, with the old runtime still serving, when `overlap` asks for more memory than there is.
+        """
         before = [old for old in self._deployments.instances.get(worker, []) if old != name]
         began_s = monotonic_s()
         emit(log, "replacement_started", worker=worker, before=before, after=name)
         gap_s = 0.0
         if name is None:
             await self.take_down(worker, before)
-        elif not (self._config.control.make_before_break and await self._swap(worker, before, name)):
+        elif overlap:
+            await self._make_before_break(worker, before, name)
+        else:
             gap_s = await self._break_before_make(worker, before, name)
         self._counters["replacements"] += 1
         self._set_step(worker, "steady" if name is not None else "waiting")
@@ -131,18 +141,15 @@ class Mover:
 
     # --- parts ---
 
-    async def _swap(self, worker: str, before: list[str], name: str) -> bool:
-        """Make before break; False when the worker's memory does not hold both."""
+    async def _make_before_break(self, worker: str, before: list[str], name: str) -> None:
         try:
             await self.prepare(worker, name)
         except WorkerError as error:
-            if not OUT_OF_MEMORY.search(str(error)):
-                raise
-            emit(log, "no_room_for_two", worker=worker, runtime=name, error=str(error))
-            return False
+            if OUT_OF_MEMORY.search(str(error)):
+                raise NoRoomError(str(error)) from None
+            raise
         await self._enter(worker, name)
         await self.take_down(worker, before)
-        return True
 
     async def _break_before_make(self, worker: str, before: list[str], name: str) -> float:
         """Returns the seconds from drain to join. When the new runtime does not come up, the old one is put back."""

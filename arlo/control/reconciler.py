@@ -22,7 +22,7 @@ from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
 from arlo.control.deployments import Deployments
 from arlo.control.events import emit
-from arlo.control.moves import Mover, Probe
+from arlo.control.moves import Mover, NoRoomError, Probe
 from arlo.control.placement import capacity
 from arlo.control.probe import warm_up
 from arlo.control.status import WorkerStep
@@ -70,6 +70,7 @@ class Reconciler:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._replacing: set[str] = set()  # workers whose task takes capacity away
         self._troubles: dict[str, Trouble] = {}
+        self._overlap = config.control.make_before_break
         self._leaving: set[str] = set()
         self._recycle: set[str] = set()
         self._wake = asyncio.Event()
@@ -264,11 +265,13 @@ class Reconciler:
         current = {worker: next(iter(instances.get(worker, ())), None) for worker in up}
         desired = {worker: current[worker] if worker in held else self.desired.get(worker) for worker in up}
         recycle = [w for w in sorted(self._recycle) if w not in held and current.get(w) is not None]
-        if recycle and desired.get(recycle[0]) == current[recycle[0]]:
+        if recycle and desired.get(recycle[0]) == current[recycle[0]] and not self._irreplaceable(recycle[0], current):
             worker = recycle[0]
             self._recycle.discard(worker)
             self._replace(worker, self._mover.recycle(worker))
             return
+        control = self._config.control
+        share = control.max_moving if self._overlap else control.max_unavailable
         order = sorted(self._runtimes.values(), key=lambda r: (r.max_length, r.name))
         steps = replacement_plan(
             current,
@@ -278,13 +281,20 @@ class Reconciler:
                 for r in order
             ],
             demand=self.demand or [0.0] * len(order),
-            max_parallel=max(1, int(len(self.infos) * self._config.control.max_unavailable)),
-            overlap=self._config.control.make_before_break,
+            max_parallel=max(1, int(len(self.infos) * share)),
+            overlap=self._overlap,
         )
-        for change in steps[0].changes if steps else ():
+        # A worker that is held back may be the one that is to take over the longest runtime: the others wait for it.
+        wait = steps and steps[0].interrupts and self._longest() & set(self.desired.values()) and held
+        for change in steps[0].changes if steps and not wait else ():
             if change.worker in held or change.before is None:
                 continue  # gaining a first runtime takes nothing away: it was started above
-            self._replace(change.worker, self._mover.replace(change.worker, change.after))
+            self._replace(change.worker, self._mover.replace(change.worker, change.after, overlap=self._overlap))
+
+    def _irreplaceable(self, worker: str, current: Mapping[str, str | None]) -> bool:
+        """Whether it is the only one of several workers that serves the longest requests."""
+        longest = self._longest()
+        return current[worker] in longest and len(current) > 1 and sum(n in longest for n in current.values()) == 1
 
     def _replace(self, worker: str, job: Coroutine[Any, Any, None]) -> None:
         self._replacing.add(worker)
@@ -296,6 +306,10 @@ class Reconciler:
     async def _guarded(self, worker: str, job: Coroutine[Any, Any, None], target: str | None) -> None:
         try:
             await job
+        except NoRoomError as error:
+            emit(log, "no_room_for_two", level=logging.WARNING, worker=worker, runtime=target, error=str(error))
+            self._overlap = False
+            self._set_step(worker, "steady")
         except ArloError as error:
             before = self._troubles.get(worker)
             delay_s = min(2 * before.delay_s, BACKOFF_S[1]) if before and before.target == target else BACKOFF_S[0]

@@ -14,13 +14,11 @@ from typing import Any
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
 from arlo.control.events import emit
-from arlo.control.placement import service_us
 from arlo.control.reconciler import Reconciler
 from arlo.control.scheduler import RuntimeScheduler
 from arlo.control.status import ScalingStatus
 from arlo.control.usage import UsageWindow
 from arlo.errors import WorkerError
-from arlo.manifest import Manifest
 from arlo.planning.scaling import Decision, Signals, make_policy
 from arlo.workers.pool import WorkerPool
 
@@ -35,7 +33,6 @@ class Scaler:
     def __init__(
         self,
         config: Config,
-        manifest: Manifest,
         pool: WorkerPool,
         reconciler: Reconciler,
         scheduler: RuntimeScheduler,
@@ -43,7 +40,6 @@ class Scaler:
         counters: Counter[str],
     ) -> None:
         self._config = config
-        self._manifest = manifest
         self._pool = pool
         self._reconciler = reconciler
         self._scheduler = scheduler
@@ -121,20 +117,13 @@ class Scaler:
             await self._scheduler.plan("scale_in")
 
     def _signals(self, stats: Any) -> Signals:
-        runtimes = {runtime.name: runtime for runtime in self._manifest.runtimes}
-        views = [view for view in self._reconciler.views() if view.usable]
-        serving = {view.id: view.serving for view in views if view.serving is not None}
-        demand = self._scheduler.recent_demand(WINDOW_S)
-        slo_s = self._config.model.slo_ms / 1000
-        ideal_s = [service_us(runtime) / 1e6 for runtime in self._scheduler.static]
         return Signals(
             now_s=monotonic_s(),
             slo_ms=self._config.model.slo_ms,
             p98_ms=stats.total.p98_us / 1000,
             rows=stats.total.count,
-            workers=len(views),
-            serving=serving,
-            max_length={name: runtime.max_length for name, runtime in runtimes.items()},
-            busy=self.busy(),
-            offered=sum(q / slo_s * t for q, t in zip(demand.mean, ideal_s, strict=True)),
+            arrived=self._scheduler.recent_demand(WINDOW_S).rows,
+            load=self._scheduler.offered_load(WINDOW_S),
+            workers=self._reconciler.views(busy=self.busy()),
+            longest=self._scheduler.longest,
         )

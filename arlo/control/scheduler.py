@@ -1,8 +1,9 @@
 """The runtime scheduler (paper, section 3.3): watches the lengths, plans every period, tells the reconciler.
 
-One task reads the gateway's statistics, a second apart. On each it looks at the demand, the scaling policy and the
-workers' latency; a plan is made when the period is over, when workers came or went, or, with control.early, when the
-traffic has clearly shifted. Planning runs in a thread; decisions are those of arlo.planning. One event loop.
+One task reads the gateway's statistics, four a second. A plan is made when the period is over, when workers came or
+went, or, with control.early, when the traffic has clearly shifted: the sooner the better, because what does not fit the
+deployment piles up meanwhile, and the wait grows with the square of the delay. Planning runs in a thread; decisions are
+those of arlo.planning. One event loop.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from arlo.control.reconciler import Reconciler
 from arlo.control.status import PlanRecord
 from arlo.errors import GatewayError
 from arlo.manifest import Manifest, Runtime
-from arlo.planning.curves import curves, static_runtimes
-from arlo.planning.demand import Demand, DemandWindow, shift_score
+from arlo.planning.curves import curve, curves, static_runtimes
+from arlo.planning.demand import Demand, DemandWindow, latest_shift
 from arlo.planning.placement import assign, changed
 from arlo.planning.problem import Allocation, AllocationProblem, SolverError, flow
 from arlo.planning.queueing import predicted_mean_ms
@@ -33,11 +34,16 @@ from arlo.planning.view import WorkerView
 
 log = logging.getLogger("arlo.control")
 
-STATS_MS = 1000
+STATS_MS = 250
+LISTEN_S = 1.0  # between two statistics that others are told of
 MIN_ROWS = 50  # requests that a plan needs to be more than chance
-RECENT_S = (3.0, 10.0)  # of the window in which a shift is looked for: shortest, longest
-SHIFT_SIGMAS = 6.0  # bursty arrivals deviate by several times what Poisson ones do
+SHIFT_ROWS = 30  # requests since a shift that are needed to see it
+RECENT_S = 10.0
+SHIFT_SCORE = 20.0  # a log-likelihood ratio that chance does not reach in years
+UNKNOWN_DISPERSION = 3.0  # of arrivals, until they have been seen for long enough
 SHIFT_GAIN = 0.10
+SHIFT_PAUSE_S = 0.5  # after any plan
+REFINE_S = (1.0, 2.5, 6.0, 15.0)  # after a shift, when more is known of the new traffic, the plan is looked at again
 KEPT_PLANS = 120
 
 Reason = Literal["start", "period", "shift", "scale_out", "scale_in", "worker_lost", "worker_back", "restored"]
@@ -60,13 +66,18 @@ class RuntimeScheduler:
         self._deployments = deployments
         self._counters = counters
         self.static: list[Runtime] = static_runtimes(manifest)
+        self._by_name = {runtime.name: runtime for runtime in manifest.runtimes}
         self._curves = curves(self.static)
         self._lengths = tuple(runtime.max_length for runtime in self.static)
         self._window = DemandWindow(window_s=config.control.demand_window_s)
+        self._recent = DemandWindow(window_s=RECENT_S, resolution_s=STATS_MS / 1000)
+        self._listened_s = 0.0
+        self._dispersion = UNKNOWN_DISPERSION
+        self._look_again_s = 0.0  # for a shift
+        self._refine_at: list[float] = []  # the gateway's clock
         self._solver = make_solver(config.control.solver, objective=config.control.objective)
         self._last: Allocation | None = None
         self._planned_for: Demand | None = None
-        self._since_s: float | None = None  # the traffic before this was another one
         self._planned_at_s = monotonic_s()
         self._workers: frozenset[str] = frozenset()  # that the last plan counted on
         self._stats_s: float | None = None  # of the last statistics, the gateway's clock
@@ -83,12 +94,24 @@ class RuntimeScheduler:
 
     def demand(self) -> Demand:
         """Of the window until now."""
-        return self._window.estimate(self._lengths, self._config.model.slo_ms, since_s=self._since_s)
+        return self._window.estimate(self._lengths, self._config.model.slo_ms)
 
     def recent_demand(self, last_s: float) -> Demand:
-        """Of the last seconds."""
+        """Of the last seconds, at most 10."""
         since_s = None if self._stats_s is None else self._stats_s - last_s
-        return self._window.estimate(self._lengths, self._config.model.slo_ms, since_s=since_s)
+        lengths = self._lengths or (self._by_name[self.longest].max_length,)
+        return self._recent.estimate(lengths, self._config.model.slo_ms, since_s=since_s)
+
+    def offered_load(self, last_s: float) -> float:
+        """Work that arrives, of the last at most 10 s: instance-seconds per second, each row on its ideal runtime."""
+        since_s = None if self._stats_s is None else self._stats_s - last_s
+        lengths, times_ms = list(self._lengths), [curve.batch_ms(1) for curve in self._curves]
+        if not lengths:  # only dynamic runtimes: by the lengths that their latency was measured at
+            runtime = self._by_name[self.longest]
+            lengths = sorted({point.length for point in runtime.latency})
+            times_ms = [curve(runtime, length).batch_ms(1) for length in lengths]
+        demand = self._recent.estimate(lengths, 1000.0, since_s=since_s)
+        return sum(q * ms / 1000 for q, ms in zip(demand.mean, times_ms, strict=True))
 
     def predicted_mean_ms(self, problem: AllocationProblem, instances: Sequence[int]) -> float:
         """Mean latency that the objective in use predicts; infinity where nothing serves the longest requests."""
@@ -118,7 +141,7 @@ class RuntimeScheduler:
         # Workers beyond those of the configuration (they were added by scaling) take the longest runtime.
         spare = len(usable) - sum(wanted.values())
         if spare > 0 and (saved is not None or self._config.control.reallocate):
-            wanted[self._longest()] += spare
+            wanted[self.longest] += spare
         if any(view.serving for view in views) or sum(wanted.values()) > len(usable):
             placement = assign(self._ordered(wanted), views)
         else:
@@ -137,7 +160,7 @@ class RuntimeScheduler:
     def _for_unknown_lengths(self, workers: int) -> dict[str, int]:
         """Nobody has asked yet: every length up to the longest as likely as any other, at half of what they carry."""
         if not self.static:
-            return {self._longest(): workers}
+            return {self.longest: workers}
         widths = [b - a for a, b in zip((0, *self._lengths), self._lengths, strict=False)]
         work = sum(w * c.batch_ms(1) for w, c in zip(widths, self._curves, strict=True))
         scale = 0.5 * workers * self._config.model.slo_ms / work
@@ -147,7 +170,9 @@ class RuntimeScheduler:
         )
         return {r.name: n for r, n in zip(self.static, allocation.instances, strict=True) if n}
 
-    def _longest(self) -> str:
+    @property
+    def longest(self) -> str:
+        """The runtime that a worker gets when nothing better is known: it can serve every request."""
         if self.static and self._config.deployment.dynamic == 0:
             return self.static[-1].name
         dynamic = [runtime for runtime in self._manifest.runtimes if runtime.dynamic]
@@ -168,13 +193,18 @@ class RuntimeScheduler:
                     self.stats = stats
                     self._stats_s = stats.at_ms / 1000
                     self._window.add(self._stats_s, stats.started_at_ms, stats.arrivals_by_length)
-                    for listener in self.listeners:
-                        listener(stats)
+                    self._recent.add(self._stats_s, stats.started_at_ms, stats.arrivals_by_length)
+                    if abs(self._stats_s - self._listened_s) >= LISTEN_S:
+                        self._listened_s = self._stats_s
+                        known = self._window.dispersion(self._lengths)
+                        self._dispersion = known if known is not None else self._dispersion
+                        for listener in self.listeners:
+                            listener(stats)
                     if await self._shifted():
                         await self.plan("shift")
             except GatewayError:
                 pass  # it is restarting; whoever restarts it says so
-            await asyncio.sleep(STATS_MS / 1000)
+            await asyncio.sleep(LISTEN_S)
 
     async def _plan_on_time(self) -> None:
         while True:
@@ -187,36 +217,54 @@ class RuntimeScheduler:
                 await self.plan("period")
 
     async def _shifted(self) -> bool:
-        """Whether the last seconds are surely other traffic than the last plan was for, and a new plan would pay."""
+        """Whether the last moments are surely other traffic than the last plan was for, and a new plan would pay."""
         control = self._config.control
         if not (control.early and control.reallocate and self.static) or self._stats_s is None:
             return False
-        recent_s = min(max(control.period_s / 10, RECENT_S[0]), RECENT_S[1])
-        if monotonic_s() - self._planned_at_s < recent_s:
+        if monotonic_s() < self._look_again_s:
             return False
-        since_s = self._stats_s - recent_s
-        recent = self._window.estimate(self._lengths, self._config.model.slo_ms, since_s=since_s)
-        if recent.rows < MIN_ROWS:
+        slo_ms = self._config.model.slo_ms
+        if self._refine_at and self._stats_s >= self._refine_at[0]:
+            self._refine_at.pop(0)
+            demand = self.demand()
+            return demand.rows >= SHIFT_ROWS and await self._pays(demand)
+        if self._planned_for is None or not self._planned_for.span_s:
+            recent = self._recent.estimate(self._lengths, slo_ms)
+            found = recent.rows >= MIN_ROWS and await self._pays(recent)
+            if found:
+                self._begin(self._stats_s - recent.span_s)
+            return found
+        shift = latest_shift(self._recent, self._planned_for, slo_ms, min_rows=SHIFT_ROWS)
+        if shift is None or shift.score < SHIFT_SCORE * self._dispersion:
             return False
-        if self._planned_for is not None and shift_score(self._planned_for, recent) < SHIFT_SIGMAS:
-            return False
+        if shift.demand.rows >= SHIFT_ROWS and await self._pays(shift.demand):
+            self._begin(shift.since_s)
+            return True
+        self._look_again_s = monotonic_s() + LISTEN_S
+        if shift.demand.span_s >= RECENT_S / 2:
+            self._planned_for = shift.demand  # other traffic, but the deployment still fits it
+        return False
+
+    def _begin(self, since_s: float) -> None:
+        """The traffic has been another one since then: what came before says nothing of what comes."""
+        self._window.restart(self._recent, since_s)
+        self._recent.restart(self._recent, since_s)
+        self._refine_at = [since_s + after_s for after_s in REFINE_S if since_s + after_s > (self._stats_s or 0.0)]
+
+    async def _pays(self, demand: Demand) -> bool:
+        """Whether a plan for this demand is much better than the deployment that is wanted now."""
+        control = self._config.control
         views = self._reconciler.views(grace_s=control.worker_grace_s)
         now = self._counts(self._reconciler.desired)
         workers = self._static_workers([view.id for view in views if view.usable])
         if sum(now) != workers or workers < 1:
             return False
-        problem = self.problem(workers, recent.mean)
+        problem = self.problem(workers, demand.mean)
         try:
             allocation = await asyncio.to_thread(self._solver.solve, problem, time_limit_s=control.solver_time_limit_s)
         except SolverError:
             return False  # the plan at the end of the period says so
-        best = allocation.instances
-        gain = self._gain(problem, now, best)
-        if gain < max(SHIFT_GAIN, control.min_gain):
-            self._planned_for = recent  # other traffic, but the deployment still fits it
-            return False
-        self._since_s = since_s
-        return True
+        return self._gain(problem, now, allocation.instances) >= max(SHIFT_GAIN, control.min_gain)
 
     # --- planning ---
 
@@ -224,6 +272,7 @@ class RuntimeScheduler:
         """Make a plan for the workers that there are, and have it carried out if it pays."""
         control = self._config.control
         self._planned_at_s = monotonic_s()
+        self._look_again_s = self._planned_at_s + SHIFT_PAUSE_S
         views = self._reconciler.views(grace_s=control.worker_grace_s)
         usable = frozenset(view.id for view in views if view.usable)
         forced = usable != self._workers  # then the placement has to change, whatever is gained
@@ -238,8 +287,7 @@ class RuntimeScheduler:
                 self._carry_out(reason, dict(Counter(self._reconciler.desired.values())), views=views, demand=demand)
             return
         if demand.rows < MIN_ROWS and not forced:
-            self._record(reason, now, now, demand, None, moved=False, note=f"only {demand.rows} requests in the window")
-            return
+            return  # too few to plan for
         enough = demand.rows >= MIN_ROWS
         quantities = demand.mean if enough else self._stand_in(workers)
         problem = self.problem(workers, quantities)
@@ -266,7 +314,7 @@ class RuntimeScheduler:
             return
         wanted = {r.name: n for r, n in zip(self.static, best, strict=True) if n}
         if self._config.deployment.dynamic:
-            wanted[self._longest()] = self._config.deployment.dynamic
+            wanted[self.longest] = self._config.deployment.dynamic
         self._carry_out(reason, wanted, views=views, demand=demand, allocation=allocation, note=note, gain=gain)
 
     def _carry_out(
@@ -281,7 +329,7 @@ class RuntimeScheduler:
         gain: float | None = None,
     ) -> None:
         if sum(wanted.values()) < sum(view.usable for view in views) and allocation is None and wanted:
-            wanted[self._longest()] += sum(view.usable for view in views) - sum(wanted.values())
+            wanted[self.longest] += sum(view.usable for view in views) - sum(wanted.values())
         placement = assign(self._ordered(wanted), views)
         before = dict(self._reconciler.desired)
         moved = changed(before, placement)

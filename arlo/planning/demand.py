@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,12 +43,12 @@ class DemandWindow:
 
     `add` takes each sample of the counters as it comes. A gap between samples spreads what came over the gap. A gateway
     that restarted counts from zero: the time between the last sample and its start is left out, because nobody counted
-    then. Memory is bounded: spans are merged to about `window_s / 600`, and not below one second.
+    then. Memory is bounded: spans are merged until they are `resolution_s` long, or `window_s / 600` if that is more.
     """
 
-    def __init__(self, *, window_s: float) -> None:
+    def __init__(self, *, window_s: float, resolution_s: float = 1.0) -> None:
         self._window_s = window_s
-        self._resolution_s = max(1.0, window_s / 600)
+        self._resolution_s = max(resolution_s, window_s / 600)
         self._spans: collections.deque[_Span] = collections.deque()
         self._last: tuple[float, int, npt.NDArray[np.int64]] | None = None
 
@@ -78,7 +77,7 @@ class DemandWindow:
     def estimate(self, max_lengths: Sequence[int], slo_ms: float, *, since_s: float | None = None) -> Demand:
         """Demand of the window that ends at the last sample; with `since_s`, of no more than what came after it."""
         empty = tuple(0.0 for _ in max_lengths)
-        if self._last is None:
+        if self._last is None or not max_lengths:
             return Demand(tuple(max_lengths), empty, empty, 0, 0.0)
         begin_s = self._last[0] - self._window_s
         if since_s is not None:
@@ -107,6 +106,34 @@ class DemandWindow:
             span_s,
         )
 
+    def restart(self, source: DemandWindow, since_s: float) -> None:
+        """Forget all and take what `source` (it may be this window) has of the time since then."""
+        self._spans = collections.deque(span for span in source._spans if span.begin_s >= since_s)
+
+    def boundaries(self) -> list[float]:
+        """The moments of the samples in the window, latest first, without the last one."""
+        return [span.begin_s for span in reversed(self._spans)]
+
+    def dispersion(self, max_lengths: Sequence[int], *, least: int = 20) -> float | None:
+        """Variance over mean of the requests per span, pooled over the bins: 1 for Poisson arrivals, more for bursts.
+
+        None with fewer than `least` spans.
+        """
+        spans = self._spans
+        if len(spans) < least or not max_lengths:
+            return None
+        seconds = np.array([span.end_s - span.begin_s for span in spans])
+        rates = np.array([bins(span.counts, max_lengths) for span in spans]) / seconds[:, None]
+        return max(1.0, _dispersion(rates, seconds))
+
+
+def _dispersion(rates: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64]) -> float:
+    """Variance over mean of counts, pooled over the bins; `rates` is [spans, bins], 1 for Poisson arrivals."""
+    mean = (rates * seconds[:, None]).sum(axis=0) / seconds.sum()
+    expected = mean[None, :] * seconds[:, None]
+    deviation = (rates - mean[None, :]) * seconds[:, None]
+    return float((deviation**2).sum() / expected.sum()) * len(seconds) / (len(seconds) - 1) if expected.any() else 1.0
+
 
 def bins(counts: Sequence[int] | npt.NDArray[np.int64], max_lengths: Sequence[int]) -> npt.NDArray[np.float64]:
     """Requests per bin of requests by length; what is longer than the last maximum length is in the last bin."""
@@ -116,21 +143,44 @@ def bins(counts: Sequence[int] | npt.NDArray[np.int64], max_lengths: Sequence[in
     return np.diff(sums[[0, *edges]]).astype(np.float64)
 
 
-def shift_score(old: Demand, new: Demand) -> float:
-    """How surely `new` is not a sample of `old`: the largest of the bins' and the total's deviations, in sigmas.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shift:
+    """Where the traffic most likely became another one."""
 
-    Arrivals are taken as Poisson; bursty ones deviate more, so the caller's threshold is well above 3.
+    since_s: float  # the gateway's clock
+    score: float  # log-likelihood ratio of "another rate since then" over "still the same", summed over the bins
+    demand: Demand  # since then
+
+
+def latest_shift(window: DemandWindow, old: Demand, slo_ms: float, *, min_rows: int) -> Shift | None:
+    """The most likely moment at which requests stopped coming as in `old`; None when too few came to say.
+
+    For each sample in the window, what came since is compared with `old` bin by bin, both as Poisson counts with rates
+    that nobody knows (the two-sample likelihood ratio, which also sees when `old` itself rests on little). The largest
+    ratio wins, so a part of a second is enough for a plain shift, and a small one takes as long as it needs. Bursty
+    arrivals vary more than Poisson ones: divide the score by `dispersion`.
     """
-    if new.span_s <= 0 or old.span_s <= 0 or not old.rows:
-        return 0.0
-    per_rows = new.rows / new.total if new.total else old.rows * new.span_s / old.span_s / old.total
-    scores = []
-    for was, now in zip((*old.mean, old.total), (*new.mean, new.total), strict=True):
-        expected, seen = was * per_rows, now * per_rows
-        # Both are counts: the old one's own error counts too, which matters while the old window is short.
-        variance = expected * (1 + new.span_s / old.span_s) + 1
-        scores.append(abs(seen - expected) / math.sqrt(variance))
-    return max(scores)
+    found: Shift | None = None
+    before = np.array(old.mean) * old.span_s * 1000 / slo_ms
+    for since_s in window.boundaries():
+        new = window.estimate(old.max_lengths, slo_ms, since_s=since_s)
+        if new.rows < min_rows and old.rows * new.span_s < min_rows * old.span_s:
+            continue
+        after = np.array(new.mean) * new.span_s * 1000 / slo_ms
+        both = (before + after) / (old.span_s + new.span_s)
+        score = float(
+            np.sum(_likelihood(before, before / old.span_s, both) + _likelihood(after, after / new.span_s, both))
+        )
+        if found is None or score > found.score:
+            found = Shift(since_s, score, new)
+    return found
+
+
+def _likelihood(
+    counts: npt.NDArray[np.float64], rates: npt.NDArray[np.float64], others: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """How much likelier the counts are under their own rates than under other ones; the sums of both are the same."""
+    return counts * np.log(np.divide(rates, others, out=np.ones_like(rates), where=counts > 0))
 
 
 def _fit(counts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arlo.planning.demand import Demand, DemandWindow, bins, shift_score
+from arlo.planning.demand import Demand, DemandWindow, bins, latest_shift
 
 LENGTHS = (2, 4)
 SLO_MS = 100.0
@@ -113,19 +113,68 @@ def test_nothing_is_lost_or_counted_twice(arrivals: list[int], window_s: float) 
     assert all(peak >= mean for peak, mean in zip(demand.peak, demand.mean, strict=True))
 
 
-def sample(rate: tuple[float, float], span_s: float, seed: int) -> Demand:
-    drawn = np.random.default_rng(seed).poisson(np.array(rate) * span_s)
-    mean = tuple(float(n) / span_s * SLO_MS / 1000 for n in drawn)
-    return Demand(LENGTHS, mean, mean, int(drawn.sum()), span_s)
+def traffic(*phases: tuple[tuple[float, float], float], seed: int = 1, burst: float = 1.0) -> DemandWindow:
+    """Samples every 0.25 s of Poisson arrivals, (rates of lengths 1 and 3 per second, seconds) each.
+
+    With `burst` above 1 every second is by turns that much busier and calmer.
+    """
+    rng = np.random.default_rng(seed)
+    window = DemandWindow(window_s=60, resolution_s=0.25)
+    at_s, total = 0.0, np.zeros(4, dtype=np.int64)
+    window.add(at_s, 1, total.tolist())
+    for (short, long), seconds in phases:
+        for step in range(round(seconds * 4)):
+            factor = burst if (step // 4) % 2 else 1 / burst
+            total[1] += rng.poisson(short * factor / 4)
+            total[3] += rng.poisson(long * factor / 4)
+            at_s += 0.25
+            window.add(at_s, 1, total.tolist())
+    return window
 
 
-def test_shift_score_is_low_for_the_same_traffic_and_high_for_another() -> None:
-    same = [shift_score(sample((200, 50), 120, seed), sample((200, 50), 5, seed + 1000)) for seed in range(200)]
-    assert max(same) < 5
-    other = [shift_score(sample((200, 50), 120, seed), sample((150, 100), 5, seed + 1000)) for seed in range(200)]
-    assert min(other) > 6
-    more = [shift_score(sample((200, 50), 120, seed), sample((300, 75), 5, seed + 1000)) for seed in range(200)]
-    assert min(more) > 6
-    assert shift_score(sample((200, 50), 120, 1), Demand(LENGTHS, (0.0, 0.0), (0.0, 0.0), 0, 5.0)) > 6
-    nothing = Demand(LENGTHS, (0.0, 0.0), (0.0, 0.0), 0, 0.0)
-    assert shift_score(nothing, sample((200, 50), 5, 1)) == 0
+def known(rate: tuple[float, float], span_s: float) -> Demand:
+    mean = tuple(r * SLO_MS / 1000 for r in rate)
+    return Demand(LENGTHS, mean, mean, round(sum(rate) * span_s), span_s)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_shift_is_found_where_it_was_and_steady_traffic_has_none(seed: int) -> None:
+    old = known((200, 50), 120)
+    steady = latest_shift(traffic(((200, 50), 10), seed=seed), old, SLO_MS, min_rows=30)
+    assert steady is not None
+    assert steady.score < 12
+    shifted = latest_shift(traffic(((200, 50), 8), ((100, 150), 1), seed=seed), old, SLO_MS, min_rows=30)
+    assert shifted is not None
+    assert shifted.score > 20
+    assert shifted.since_s == pytest.approx(8.0, abs=0.26)
+    assert shifted.demand.mean == pytest.approx((10, 15), rel=0.4)
+    more = latest_shift(traffic(((200, 50), 8), ((400, 100), 1), seed=seed), old, SLO_MS, min_rows=30)
+    assert more is not None
+    assert more.score > 20
+
+
+def test_traffic_that_stops_is_a_shift_and_too_little_says_nothing() -> None:
+    stopped = latest_shift(traffic(((200, 50), 5), ((0, 0), 2)), known((200, 50), 120), SLO_MS, min_rows=30)
+    assert stopped is not None
+    assert stopped.demand.rows == 0
+    assert stopped.score > 20
+    assert latest_shift(traffic(((1, 1), 2)), known((1, 1), 60), SLO_MS, min_rows=30) is None
+
+
+def test_an_old_demand_that_rests_on_little_is_no_proof() -> None:
+    window = traffic(((200, 50), 5), seed=3)
+    sure = latest_shift(window, known((150, 50), 120), SLO_MS, min_rows=30)
+    unsure = latest_shift(window, known((150, 50), 0.25), SLO_MS, min_rows=30)
+    assert sure is not None
+    assert unsure is not None
+    assert sure.score > 20 > unsure.score
+
+
+def test_dispersion_is_one_for_poisson_arrivals_and_more_for_bursts() -> None:
+    assert traffic(((200, 50), 4)).dispersion(LENGTHS) is None
+    plain = traffic(((200, 50), 60)).dispersion(LENGTHS)
+    bursts = traffic(((200, 50), 60), burst=2.0).dispersion(LENGTHS)
+    assert plain == pytest.approx(1.0, abs=0.25)
+    assert bursts is not None
+    assert bursts > 5
+    assert traffic(((0, 0), 10)).dispersion(LENGTHS) == 1.0
