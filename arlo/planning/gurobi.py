@@ -108,7 +108,13 @@ class GurobiSolver:
             if left_s <= 0:
                 break
             model.setParam("TimeLimit", left_s)
-            model.optimize()
+            try:
+                model.optimize()
+            except Exception as error:
+                # The tangents of later rounds can outgrow the licence; what was found before them still holds.
+                if best is None or getattr(error, "errno", None) != TOO_LARGE:
+                    raise
+                break
             if model.SolCount == 0:
                 break
             found = tuple(round(variable.X) for variable in instances)

@@ -147,7 +147,9 @@ def _cost(
             program.row(0.0, [(cost, 1.0), (share, -stretch.group.chord() * unit * scale)])
         for load in [] if stretch.group.concave else stretch.loads:
             slope, offset = stretch.group.tangent(load)
-            program.row(0.0, [(cost, 1.0), (share, -slope * unit * scale), (n, -offset * scale)])
+            # Where g is linear the offset is rounding, too small for a matrix.
+            terms = [(n, -offset * scale)] if abs(offset) > 1e-9 * slope else []
+            program.row(0.0, [(cost, 1.0), (share, -slope * unit * scale), *terms])
         if shares:
             before = stretches[len(shares) - 1].group.width / unit
             entered = program.column(0.0, 1.0, integer=True)

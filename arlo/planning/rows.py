@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from arlo.clock import monotonic_s
 from arlo.planning.problem import SolverError
 
 Terms = Sequence[tuple[int, float]]  # (column, factor)
@@ -47,28 +48,33 @@ class Program:
 
         `start`: values of some columns to begin with. SolverError when HiGHS fails or finds no solution at all.
         """
-        solver = highspy.Highs()
-        for option, value in (
-            ("output_flag", False),
-            ("threads", 1),
-            ("random_seed", 1),
-            ("time_limit", max(time_limit_s, 0.0)),
-            ("mip_rel_gap", gap),
-            ("mip_abs_gap", 0.0),
-            ("mip_feasibility_tolerance", 1e-9),
-            ("primal_feasibility_tolerance", 1e-9),
-            ("dual_feasibility_tolerance", 1e-9),
-        ):
-            solver.setOptionValue(option, value)
-        solver.passModel(self._lp(highspy))
-        if start:
-            solver.setSolution(len(start), list(start), list(start.values()))
-        solver.run()
-        status = solver.getModelStatus()
-        info = solver.getInfo()
-        kinds = highspy.HighsModelStatus
-        if status not in (kinds.kOptimal, kinds.kTimeLimit):
+        started_s = monotonic_s()
+        # With tolerances this tight presolve fails now and then ("Solve error"); without it the same program is solved.
+        for presolve in ("choose", "off"):
+            solver = highspy.Highs()
+            for option, value in (
+                ("output_flag", False),
+                ("threads", 1),
+                ("random_seed", 1),
+                ("presolve", presolve),
+                ("time_limit", max(time_limit_s - (monotonic_s() - started_s), 0.0)),
+                ("mip_rel_gap", gap),
+                ("mip_abs_gap", 0.0),
+                ("mip_feasibility_tolerance", 1e-8),
+                ("primal_feasibility_tolerance", 1e-9),
+                ("dual_feasibility_tolerance", 1e-9),
+            ):
+                solver.setOptionValue(option, value)
+            solver.passModel(self._lp(highspy))
+            if start:
+                solver.setSolution(len(start), list(start), list(start.values()))
+            solver.run()
+            status = solver.getModelStatus()
+            if status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kTimeLimit):
+                break
+        else:
             raise SolverError(f"highs ended with {solver.modelStatusToString(status)!r}")
+        info = solver.getInfo()
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return None
         return Solved(tuple(solver.getSolution().col_value), info.mip_dual_bound)
