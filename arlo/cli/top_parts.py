@@ -21,16 +21,15 @@ Field = tuple[str, Any, str]  # name, value, style of the value
 
 
 def seconds(value: float) -> str:
-    """45 s, 2m 05s, 1h 02m, 3d 04h; 0.4 s."""
-    if value < 10:
-        return f"{value:.1f} s"
+    """0.4 s, 45 s, 2m 05s, 1h 02m, 3d 04h."""
+    if value < 60:
+        return f"{value:.1f} s" if value < 9.95 else f"{int(value)} s"
     whole = int(value)
-    if whole < 60:
-        return f"{whole} s"
-    for unit, size, below, part in (("m", 60, "s", 1), ("h", 3600, "m", 60), ("d", 86_400, "h", 3600)):
-        if whole < size * 60 or unit == "d":
-            return f"{whole // size}{unit} {whole % size // part:02}{below}"
-    raise AssertionError(value)
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+    return f"{whole // 86_400}d {whole % 86_400 // 3600:02}h"
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -41,11 +40,13 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def percent(value: float | None, digits: int = 0) -> str:
-    """A dash for None. 99.96 % is not shown as 100 %."""
+    """A dash for None. What is below 100 % is not shown as 100 %."""
     if value is None:
         return "-"
     text = f"{100 * value:.{digits}f}"
-    return f"{'>' if value < 1 and float(text) >= 100 else ''}{'99.9' if value < 1 and float(text) >= 100 else text} %"
+    if value < 1 and float(text) >= 100:
+        text = f">{100 - 10**-digits:.{digits}f}"
+    return f"{text} %"
 
 
 def fields(items: Iterable[Field], width: int, gap: str = "  ") -> Text:
@@ -137,7 +138,7 @@ def _latency(shown: View, width: int, glyphs: Glyphs) -> Text:
     line.append_text(Text.assemble(("", "none"), fields(items, width)))
     if slo_ms:
         share = total["p98_us"] / 1000 / slo_ms
-        text = f"  p98 at {percent(share)} of the SLO "
+        text = f"  p98 {percent(share)} of SLO "
         room = width - line.cell_len - len(text)
         if room >= 0:
             line.append(text, "bright_black")

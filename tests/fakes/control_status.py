@@ -145,3 +145,15 @@ def gateway_stats(*, step: int = 1, started_at_ms: int = NOW_MS - 3_720_000) -> 
             round(scale * us) for us in (4100, 2300, 9800, 41_000, 62_000, 171_000)
         )
     return stats
+
+
+def gateway_deployment() -> Any:
+    """arlo.v1.Deployment that goes with gateway_stats()."""
+    deployment = proto.message("Deployment")(version=12)
+    deployment.model.name, deployment.model.slo_ms = "minilm", 150
+    for length, latency_ms in zip(LENGTHS, LATENCY_MS, strict=True):
+        runtime = deployment.runtimes.add(
+            name=f"minilm_{length}", max_length=length, max_batch=1, capacity=int(150 / latency_ms)
+        )
+        runtime.latency.add(length=length, batch=1, latency_us=round(1000 * latency_ms))
+    return deployment
