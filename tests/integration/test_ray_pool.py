@@ -24,6 +24,7 @@ import arlo
 from arlo.client import AsyncClient
 from arlo.client.errors import ClientError
 from arlo.clock import monotonic_s
+from arlo.control.admin import AdminClient
 from arlo.errors import WorkerError
 from arlo.manifest import Manifest
 from arlo.workers.emulated import write_emulated_repository
@@ -32,6 +33,7 @@ from arlo.workers.ray_pool import RayPool
 from tests.fakes import ray_driver
 from tests.fakes.processes import MARK, kill_marked, marked
 from tests.integration.gateway.harness import ACTIVE, Workers, gateway_of, until
+from tests.integration.test_serve import serving
 
 pytestmark = [
     pytest.mark.integration,
@@ -66,15 +68,23 @@ class Nodes:
     def address(self) -> str:
         return str(self.cluster.address)
 
-    def add(self, count: int = 1) -> None:
+    def add(self, count: int = 1, resource: str = RESOURCE) -> None:
         for _ in range(count):
-            self.cluster.add_node(resources={RESOURCE: 2}, wait=False, **NODE)
+            self.cluster.add_node(resources={resource: 2}, wait=False, **NODE)
         self.cluster.wait_for_nodes()
 
     def kill(self, node_id: str) -> None:
         """SIGKILL to all processes of the node but its workers, which end with it."""
         node = next(node for node in self.cluster.worker_nodes if node.node_id == node_id)
         self.cluster.remove_node(node, allow_graceful=False)
+
+    def node_of(self, pid: int) -> str:
+        """The node that a process runs on: some ancestor of it is the node's raylet."""
+        raylets = {node.all_processes["raylet"][0].process.pid: node for node in self.cluster.worker_nodes}
+        while pid not in raylets:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            assert pid > 1
+        return str(raylets[pid].node_id)
 
     def processes(self, program: str) -> dict[int, str]:
         return {pid: line for pid, line in marked(self.mark).items() if line.split() and program in line.split()[0]}
@@ -478,3 +488,61 @@ async def test_a_killed_control_plane_that_stays_away_leaves_nothing(
         return namespace not in {a["namespace"] for a in ray.util.list_named_actors(all_namespaces=True)}
 
     await until(gone, "its actor has ended")
+
+
+SERVE = """\
+[model]
+repository = "{repository}"
+slo_ms = 500
+[workers]
+kind = "ray"
+ray_address = "{address}"
+ray_resource = "slot"
+run_dir = "run"
+linger_s = 20
+[deployment]
+allocation = {{64 = 2}}
+[gateway]
+grpc_address = "127.0.0.1:0"
+http_address = "127.0.0.1:0"
+admin_address = "127.0.0.1:0"
+[control]
+reallocate = false
+http_address = "127.0.0.1:0"
+"""
+
+
+async def test_arlo_serve_survives_its_own_death_and_that_of_a_node(
+    nodes: Nodes, repository: Path, tmp_path: Path
+) -> None:
+    """Both under load, without a failed request. The lost worker comes back on the other node, and serves."""
+    nodes.add(2, "slot")
+    (tmp_path / "serve.toml").write_text(SERVE.format(repository=repository, address=nodes.address))
+    before = set(nodes.processes("tritonserver"))
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(serving(tmp_path))
+        client = await stack.enter_async_context(AsyncClient(first.ready["grpc"], model="m", retries=0))
+        load = Load(client)
+        stack.push_async_callback(load.stop)
+        await load.more(50)
+        first.process.kill()
+        await first.process.wait()
+        await load.more(50)
+        second = await stack.enter_async_context(serving(tmp_path))
+        assert second.ready["grpc"] == first.ready["grpc"]
+        tritons = {pid: nodes.node_of(pid) for pid in nodes.processes("tritonserver") if pid not in before}
+        assert len(set(tritons.values())) == 2
+        nodes.kill(min(tritons.values()))
+        async with AdminClient(second.ready["admin"]) as admin, asyncio.timeout(40):
+            lost = False
+            async for stats in admin.watch_stats(interval_ms=100):
+                whole = [instance.state for instance in stats.instances] == [ACTIVE, ACTIVE]
+                lost = lost or not whole
+                if lost and whole:
+                    break
+        await load.more(50)
+        await load.stop()
+        assert load.errors == []
+        second.process.send_signal(signal.SIGTERM)
+        assert await second.wait() == 0
+    await until(lambda: set(nodes.processes("tritonserver")) <= before, "its workers have ended")
