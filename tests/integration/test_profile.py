@@ -58,18 +58,18 @@ def check_against_table(profile: LatencyProfile, table_us: Mapping[tuple[str, in
     assert table_us.keys() == measured.keys()
     for place, expected_us in table_us.items():
         point = measured[place]
-        assert 0.97 * expected_us <= point.p50_us <= 1.05 * expected_us + OVERHEAD_US, (place, expected_us, point)
+        assert 0.97 * expected_us <= point.p50_us <= 1.03 * expected_us + OVERHEAD_US, (place, expected_us, point)
         assert point.p50_us <= point.p98_us
         assert point.samples >= 3
         # Triton's own time of the backend has neither the network nor the client in it.
         assert point.compute_us is not None
-        assert 0.95 * expected_us <= point.compute_us <= point.mean_us
+        assert 0.97 * expected_us <= point.compute_us <= point.mean_us
 
 
 async def test_static_runtimes_by_batch(tmp_path: Path, mark: str) -> None:
     write_emulated_repository(
         tmp_path / "emu", model="emu", max_lengths=[16, 64], latency_ms=[10, 30], max_batch=4, batch_growth=0.5,
-        jitter=0.1, seed=4,
+        jitter=0.03, seed=4,
     )  # fmt: skip
     done = arlo_profile(mark, tmp_path, "emu", "--out", "profile.json", "--precision", "0.05", "--max-seconds", "1")
     assert done.returncode == 0, done.stderr
