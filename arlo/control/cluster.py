@@ -39,6 +39,7 @@ from arlo.control.scheduler import RuntimeScheduler
 from arlo.control.status import ControlStatus
 from arlo.errors import ArloError, ConfigError, GatewayError
 from arlo.manifest import Manifest
+from arlo.workers.local import LocalPool
 from arlo.workers.pool import WorkerPool
 
 log = logging.getLogger("arlo.control")
@@ -269,9 +270,11 @@ class Cluster:
         return True
 
     def kill_now(self) -> None:
-        """Kill the managed gateway without waiting. The guards end all other processes when this one ends."""
+        """Kill the managed gateway and local workers without waiting: they would linger when this process just ends."""
         if self._gateway is not None:
             self._gateway.kill_now()
+        if isinstance(self._pool, LocalPool):
+            self._pool.kill_now()
 
 
 def reachable(address: str) -> str:

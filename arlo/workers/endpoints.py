@@ -123,9 +123,6 @@ class EndpointsPool:
         self._seen.clear()
         await asyncio.gather(*(admin.close() for admin in admins.values()))
 
-    def kill_now(self) -> None:
-        """Nothing: the servers are not ours."""
-
     async def _wait_live(self, admin: TritonAdmin) -> bool:
         deadline_s = monotonic_s() + self._start_timeout_s
         while not await admin.is_live():
