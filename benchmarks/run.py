@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BENCHES = (
     ["benchmarks.dispatch"],
+    ["benchmarks.allocation"],
     ["benchmarks.gateway_cpu"],
     ["benchmarks.gateway_latency"],
     ["benchmarks.gateway_memory"],

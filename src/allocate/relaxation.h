@@ -33,6 +33,8 @@ class Relaxation {
   // Bound of Eq. 1, milliseconds x requests.
   double total() const { return nodes_.front().front().value - price_ * workers_; }
   double price() const { return price_; }
+  // Left-over amounts this close, in requests, are one: the sums of doubles in them can be off by as much.
+  double near() const { return near_; }
   std::uint64_t looked_at() const { return looked_at_; }
 
  private:
@@ -57,7 +59,7 @@ class Relaxation {
 
   const std::vector<Level>& levels_;
   int workers_;
-  double near_ = 0;  // requests: what the sums of doubles in a left-over amount can be off
+  double near_ = 0;
   double price_ = 0;
   std::vector<std::vector<Node>> nodes_;  // by level and one for the end, ascending in rest; the first has rest 0
   std::vector<Edge> edges_;

@@ -7,7 +7,7 @@ namespace arlo::allocate {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kNear = 1e-10;  // requests: left-over amounts closer than this are one
+constexpr std::size_t kMostKept = 2'000'000;  // new states of a level; bounds the memory, 40 bytes each
 
 }  // namespace
 
@@ -126,7 +126,7 @@ void Search::prune(std::size_t i, std::size_t width) {
     if (state.used != used && !extra_never_hurts_) steps.clear();
     used = state.used;
     const double key = state.cost + marginal * state.rest;
-    auto above = std::upper_bound(steps.begin(), steps.end(), state.rest + kNear,
+    auto above = std::upper_bound(steps.begin(), steps.end(), state.rest + relaxation_.near(),
                                   [](double rest, const Step& step) { return rest < step.rest; });
     if (above != steps.begin()) {
       const Step& below = *(above - 1);
@@ -151,7 +151,7 @@ std::vector<int> Search::run(double limit, std::size_t width, std::uint64_t max_
   for (std::size_t i = 0; i < last; ++i) {
     layers_[i + 1].clear();
     for (std::uint32_t parent = 0; parent < layers_[i].size(); ++parent) {
-      if (looked_at_ > max_states) {
+      if (looked_at_ > max_states || layers_[i + 1].size() > kMostKept) {
         gave_up_ = true;
         std::fill(has_served_.begin(), has_served_.end(), 0);
         return {};

@@ -14,8 +14,9 @@ class Search {
  public:
   Search(const std::vector<Level>& levels, int workers, const Relaxation& relaxation);
 
-  // The best allocation whose Eq. 1 is at most `limit`; empty when there is none, or when `max_states` have been looked
-  // at since the start. Keeps at most `width` states a level (then the answer need not be the best).
+  // The best allocation whose Eq. 1 is at most `limit`; empty when there is none, or when it gave up: `max_states` have
+  // been looked at since the start, or the memory for them is spent. Keeps at most `width` states a level, and where
+  // that bites, the answer need not be the best.
   std::vector<int> run(double limit, std::size_t width, std::uint64_t max_states);
 
   std::uint64_t looked_at() const { return looked_at_; }

@@ -124,6 +124,44 @@ def test_without_states_it_still_answers_and_says_so(seed: int) -> None:
         assert objective <= proven.objective * (1 + 1e-11)
 
 
+def by_all_states(made: AllocationProblem) -> float:
+    """The optimum by a plain programme over (workers used, R), nothing dropped but the dearer of two equal states."""
+    states = {(0, 0.0): 0.0}
+    *first, (curve_of_last, _, low, q_last) = zip(
+        made.curves, made.capacities, made.lower_bounds, made.demand, strict=True
+    )
+    for latency, m, lower, q in first:
+        after: dict[tuple[int, float], float] = {}
+        for (used, rest), cost in states.items():
+            for n in range(lower, made.workers - used + 1):
+                served = min(rest + q, float(n * m))
+                key = used + n, round(max(rest + q - n * m, 0.0), 9)
+                total = cost + (latency.mean_ms(served / n) * served if served else 0.0)
+                after[key] = min(total, after.get(key, math.inf))
+        states = after
+    ends = []
+    for (used, rest), cost in states.items():
+        if (n := made.workers - used) >= low:
+            ends.append(cost + curve_of_last.mean_ms((rest + q_last) / n) * (rest + q_last))
+    return min(ends)
+
+
+@given(SEEDS)
+@settings(max_examples=40, deadline=None)
+def test_finds_what_a_plain_programme_finds_for_larger_problems(seed: int) -> None:
+    """8 runtimes with few requests in the SLO, and few free workers: left-over amounts are many."""
+    draw = Random(seed)
+    latencies = sorted(draw.uniform(8, 30) for _ in range(8))
+    curves = tuple(curve(draw, ms) for ms in latencies)
+    capacities = [c.capacity(150.0) for c in curves]
+    quantities = tuple((draw.randint(0, 2) + draw.random()) * m for m in capacities)
+    made = AllocationProblem(1, 150.0, tuple(range(1, 9)), curves, quantities)
+    made = dataclasses.replace(made, workers=sum(made.lower_bounds) + draw.randint(1, 8))
+    found = ExactSolver().solve(made, time_limit_s=10.0)
+    assert found.optimal
+    assert math.isclose(found.objective, by_all_states(made), rel_tol=1e-9)
+
+
 def table(draw: Random, workers: int) -> list[float]:
     """Costs by instances: falling and convex, small whole numbers with many ties, or anything; some forbidden."""
     kind = draw.choice(["convex", "whole", "falling", "any"])
