@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from arlo.clock import monotonic_s
 from arlo.errors import ConfigError
 from arlo.planning.bounds import proportional
+from arlo.planning.demand import Demand
 from arlo.planning.problem import Allocation, AllocationProblem, LatencyCurve, flow
 from arlo.planning.queueing_model import ROUNDS, State, WaitModel
 
@@ -33,6 +34,7 @@ Counts = NDArray[np.int64]
 STAYING = {"rs": 0.85, "ilb": 1e9}
 HORIZON_MS = 60_000.0  # for which overload is counted
 BURST_MS = 1_000.0  # how long the busy rate lasts
+LEAST_DEVIATION, MOST_BURST = 0.05, 3.0  # of burst_factor
 NEAR_ROUNDS = 4  # of the fixed point for a neighbour, which starts from where its origin ended
 MOVES = 12  # that are looked at closely
 MIN_GAIN = 1e-6
@@ -51,6 +53,20 @@ def predicted_mean_ms(problem: AllocationProblem, instances: Sequence[int], *, p
     if not sum(problem.demand):
         return 0.0
     return float(QueueingObjective(problem, policy).values(np.array([instances], np.int64))[0][0])
+
+
+def burst_factor(demand: Demand, dispersion: float | None, *, slo_ms: float, span_s: float = 1.0) -> float:
+    """`AllocationProblem.burst` from the dispersion of the requests per span (DemandWindow.dispersion).
+
+    A rate common to all bins that deviates by the share v in the mean makes the pooled dispersion 1 + v^2 sum m^2 /
+    sum m, with m the requests of a bin in a span. The factor is 1 + v, up to MOST_BURST; 1 where v is no more than
+    chance makes it, and where the dispersion is not known.
+    """
+    counts = np.array(demand.mean) * (span_s * 1000 / slo_ms)
+    if dispersion is None or not counts.sum():
+        return 1.0
+    deviation = float(np.sqrt(max(dispersion - 1, 0.0) * counts.sum() / (counts**2).sum()))
+    return 1.0 if deviation < LEAST_DEVIATION else min(1 + deviation, MOST_BURST)
 
 
 class QueueingSolver:
@@ -185,20 +201,22 @@ def square_root(problem: AllocationProblem) -> list[list[int]]:
 
 
 def _descend(objective: QueueingObjective, start: Counts, until_s: float) -> Counts:
-    """Moves `step` workers from one level to another while that lowers the value; then half as many, down to 1."""
+    """Moves `step` workers from one level to another while that lowers the value; then half as many, down to 1; then
+    whole levels (step 0)."""
     best = start
     values, states = objective.values(best[None])
     value, step = float(values[0]), max(1, int(best.sum()) // 64)
     while monotonic_s() < until_s:
-        moves = _moves(objective, best, states, step)
+        moves = _moves(objective, best, states, step) if step else _merges(best)
         if len(moves):
             values, found = objective.values(moves, states, NEAR_ROUNDS)
             chosen = int(np.argmin(values))
             if values[chosen] < value * (1 - MIN_GAIN):
                 best, value = moves[chosen], float(values[chosen])
                 states = [State(state.survival[chosen : chosen + 1]) for state in found]
+                step = max(step, 1)
                 continue
-        if step == 1:
+        if not step:
             break
         step //= 2
     return best
@@ -215,3 +233,13 @@ def _moves(objective: QueueingObjective, best: Counts, states: Sequence[State], 
         more, less = values[:levels], dict(zip(givers, values[levels:], strict=True))
         pairs = sorted(pairs, key=lambda pair: (less[pair[0]] + more[pair[1]], pair))[:MOVES]
     return np.array([best - unit[i] + unit[j] for i, j in pairs], np.int64).reshape(-1, levels)
+
+
+def _merges(best: Counts) -> Counts:
+    """A whole level into the next: from two instances on, no row of single moves need lead there downhill."""
+    found = []
+    for i in range(len(best) - 1):
+        if best[i] > 1:
+            found.append(best.copy())
+            found[-1][i : i + 2] = 0, best[i] + best[i + 1]
+    return np.array(found, np.int64).reshape(-1, len(best))
