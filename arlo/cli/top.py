@@ -24,6 +24,8 @@ EPILOG = """examples:
   arlo top --json --interval 10         one document a line, until Ctrl-C
 
 on the screen:
+  attainment       rows answered within the SLO as a share of all that ended, in the last minute
+  mean, p50, ...   latency from receipt to answer; green up to 80 % of the SLO, red above it
   want, have       instances of the runtime that are wanted, and that serve
   demand, peak     requests per SLO period in the runtime's length bin: mean, busiest part of the window
   load             demand as a share of what the serving instances carry within the SLO

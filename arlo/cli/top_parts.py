@@ -134,7 +134,7 @@ def _latency(shown: View, width: int, glyphs: Glyphs) -> Text:
         value = total[f"{name}_us"] / 1000
         style = share_style(value / slo_ms) if slo_ms else ""
         items.append((name, number(value), f"bold {style}" if name == "p98" else style))
-    line = Text("latency ms  ", style="bright_black", no_wrap=True)
+    line = Text(f"ms, last {total['window_s']} s  ", style="bright_black", no_wrap=True)
     line.append_text(Text.assemble(("", "none"), fields(items, width)))
     if slo_ms:
         share = total["p98_us"] / 1000 / slo_ms
@@ -306,6 +306,8 @@ def plans(control: ControlStatus, width: int, lines: int) -> list[Text]:
         ago = seconds(max(0.0, (control.at_ms - plan.at_ms) / 1000))
         counts = " ".join(str(plan.instances.get(runtime.name, 0)) for runtime in control.runtimes)
         solver = [f"{number(plan.predicted_mean_ms, 2)} ms", f"{plan.solver} {number(plan.solve_ms)} ms"]
+        if not plan.solver:  # nothing was solved: the configuration's, or a restored one
+            solver = ["-", "-"]
         moved = str(plan.changed) if plan.moved else "-"
         rows.append([f"{ago} ago", plan.reason, counts, moved, percent(plan.gain, 1), *solver][: len(head)])
     widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]

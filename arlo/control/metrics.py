@@ -70,9 +70,15 @@ def _per_runtime(count: Callable[[ControlStatus], dict[str, int]]) -> Callable[[
 
 
 def _bins(values: Callable[[ControlStatus], list[float]]) -> Callable[[ControlStatus], Samples]:
-    return lambda status: [
-        ((str(runtime.max_length),), value) for runtime, value in zip(status.runtimes, values(status), strict=False)
-    ]
+    """By max_length; of several runtimes of one length (static and dynamic) the sum."""
+
+    def samples(status: ControlStatus) -> Samples:
+        sums: dict[int, float] = {}
+        for runtime, value in zip(status.runtimes, values(status), strict=False):
+            sums[runtime.max_length] = sums.get(runtime.max_length, 0.0) + value
+        return [((str(length),), value) for length, value in sums.items()]
+
+    return samples
 
 
 def _one_hot(

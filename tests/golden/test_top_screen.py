@@ -83,6 +83,16 @@ def test_screen(name: str, rewrite_golden: bool) -> None:
     assert got == path.read_text()
 
 
+def test_the_page_shows_the_screen(rewrite_golden: bool) -> None:
+    page = Path(__file__).parents[2] / "docs" / "top.md"
+    before, _, rest = page.read_text().partition("```\nminilm")
+    shown = f"```\n{SCREENS['file_80']()}"
+    after = "```" + rest.partition("```")[2]
+    if rewrite_golden:
+        page.write_text(before + shown + after)
+    assert page.read_text() == before + shown + after
+
+
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 16), (140, 40), (200, 60), (40, 10), (131, 12)])
 def test_no_screen_is_larger_than_the_terminal(width: int, height: int) -> None:
     for shown in (both(), both(control=False), both(gateway=False), many_workers()):

@@ -85,6 +85,14 @@ def test_a_runtime_that_may_no_longer_be_allocated_is_still_shown() -> None:
     assert got["arlo_control_observed_instances"][("", "old_96")] == 1
 
 
+def test_a_static_and_a_dynamic_runtime_of_one_length_are_one_bin() -> None:
+    status = control_status()
+    twin = dataclasses.replace(status.runtimes[-1], name="minilm_512_dynamic", dynamic=True)
+    got = samples(dataclasses.replace(status, runtimes=[*status.runtimes, twin], demand=[*status.demand, 0.5]))
+    assert got["arlo_control_demand_requests"][("512",)] == 2.75
+    assert got["arlo_control_runtime_capacity"][("512", "minilm_512_dynamic")] == 30
+
+
 def test_names_follow_prometheus_rules() -> None:
     names = [metric.full_name for metric in METRICS]
     assert len(set(names)) == len(names)

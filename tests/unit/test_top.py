@@ -22,7 +22,7 @@ import pytest
 
 from arlo.cli import main
 from arlo.cli import top_charts as charts
-from arlo.cli.top_parts import number, percent, seconds
+from arlo.cli.top_parts import number, percent, plans, seconds
 from arlo.cli.top_source import ControlUnreachableError, fetch_status, seen_from_here
 from arlo.cli.top_view import History, Sample, view
 from arlo.control.http import ControlHttp
@@ -204,6 +204,12 @@ def test_the_allocation_over_time_leaves_out_plans_that_were_not_carried_out() -
     assert charts.allocation_over_time(nothing, 3, charts.BLOCKS) == (0.0, {
         "minilm_64": [2, 2, 2], "minilm_128": [1, 1, 1], "minilm_256": [1, 1, 1], "minilm_512": [1, 1, 1],
     })  # fmt: skip
+
+
+def test_a_plan_that_nothing_solved_predicts_nothing() -> None:
+    status = control_status()
+    status.plans = [dataclasses.replace(status.plans[0], solver="", predicted_mean_ms=0.0, note="as configured")]
+    assert plans(status, 80, 9)[1].plain == "7m 26s ago  start  1 2 1 1        5     -     -  -  as configured"
 
 
 # --- where it comes from ---
