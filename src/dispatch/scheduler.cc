@@ -16,7 +16,7 @@
 //   leave   its instance: bound -> bound elsewhere, or parked.
 //   drain   its instance: bound -> bound elsewhere when another active instance fits, and stays otherwise.
 //           `late`: level FIFO -> bound to the draining instance when no active one fits any more.
-//   join    parked -> bound, started, or (`late`) simply no longer parked.
+//   join    parked, or bound elsewhere -> bound, started, or (`late`) simply no longer parked.
 // A started request is in the `started` FIFO of its instance; a lost one is in none.
 //
 // Invariants between calls. An active instance with room has nothing bound. Under `late` no request waits while an
@@ -24,9 +24,11 @@
 // Outstanding requests, keys and heaps agree.
 #include "dispatch/scheduler.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dispatch/deadlines.h"
 #include "dispatch/late.h"
@@ -76,11 +78,7 @@ class Scheduler::Impl {
       serve(id, now, out);
       return id;
     }
-    const std::int32_t level = queue_[id].level;  // only parked requests are in the FIFOs, and those up to here fit
-    for (RequestHandle h = lines_.front(requests_, 0, level); h != kNone; h = lines_.front(requests_, 0, level)) {
-      lines_.erase(requests_, queue_.ideal(requests_[h].length), h);
-      bind_again(h, now, out);
-    }
+    for (const RequestHandle h : take_fitting(id)) bind_again(h, now, out);
     return id;
   }
 
@@ -367,6 +365,32 @@ class Scheduler::Impl {
     }
     end_wait(h);
     schedule(h, now, out);
+  }
+
+  // Every request that waits, parked or bound to another instance, and that this one fits: out of its FIFO, still
+  // counted as waiting, in order of rank. What was bound before this instance came would wait behind others for
+  // nothing.
+  std::vector<RequestHandle> take_fitting(InstanceId id) {
+    std::vector<RequestHandle> found;
+    const std::int32_t level = queue_[id].level;  // only parked requests are in the FIFOs, and those up to here fit
+    for (RequestHandle h = lines_.front(requests_, 0, level); h != kNone; h = lines_.front(requests_, 0, level)) {
+      lines_.erase(requests_, queue_.ideal(requests_[h].length), h);
+      found.push_back(h);
+    }
+    const std::int32_t longest = queue_.level(level).max_length;
+    for (InstanceId other = 0; other < queue_.ids_end(); ++other) {
+      if (!queue_.present(other)) continue;
+      RequestHandle next = kNone;
+      for (RequestHandle h = queue_[other].waiting.head; h != kNone; h = next) {
+        next = requests_[h].next;
+        if (requests_[h].length > longest) continue;
+        unbind(h);
+        found.push_back(h);
+      }
+    }
+    std::sort(found.begin(), found.end(),
+              [this](RequestHandle a, RequestHandle b) { return requests_[a].rank < requests_[b].rank; });
+    return found;
   }
 
   // A request of any history that is in no FIFO and not counted as waiting.

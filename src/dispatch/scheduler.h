@@ -138,9 +138,10 @@ class Scheduler {
   // `uniform` takes runtimes of one max_length only. Throws std::invalid_argument.
   RuntimeId add_runtime(const RuntimeSpec& spec);
 
-  // An instance with room for `inflight_limit` requests at a time enters service; parked requests that it fits are
-  // bound again. Its id is the smallest one free. O(K + log(N/K)) plus the requests bound. Throws
-  // std::invalid_argument for an unknown runtime or a limit below 1.
+  // An instance with room for `inflight_limit` requests at a time enters service; waiting requests that it fits, parked
+  // or bound to other instances, are bound again in order of admission. Its id is the smallest one free.
+  // O(K + N + W log W), W the requests that wait. Throws std::invalid_argument for an unknown runtime or a limit
+  // below 1.
   InstanceId join(RuntimeId runtime, std::int32_t inflight_limit, TimeNs now, Actions& out);
   // No further requests; those bound but not started are bound elsewhere where another active instance fits them, and
   // stay otherwise. Under `late` the waiting requests that only this instance fits are bound to it for the same reason.

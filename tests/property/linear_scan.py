@@ -140,8 +140,10 @@ class LinearScan:
         new = min(set(range(len(self.instances) + 1)) - set(self.instances))
         max_length, capacity = self.runtimes[runtime]
         self.instances[new] = Instance(new, max_length, capacity, limit)
-        fitting = sorted((r for r in self.parked if r.length <= max_length), key=lambda r: r.rank)
-        self.parked = [r for r in self.parked if r.length > max_length]
+        queues = [self.parked, *(instance.waiting for instance in self.instances.values())]
+        fitting = sorted((r for queue in queues for r in queue if r.length <= max_length), key=lambda r: r.rank)
+        for queue in queues:
+            queue[:] = [r for r in queue if r.length > max_length]
         return new, self.place_again(fitting, now)
 
     def do_drain(self, now: int, instance_id: int) -> tuple[bool, list[Decision]]:

@@ -124,6 +124,8 @@ def test_eft_keeps_the_order_within_an_instance(start: list[Event], program: lis
             continue
         before = {i: driver.scheduler.view(i).queued for i in driver.present()}
         answer, decisions = driver.do(call)
+        if call[0] == "join":
+            bound = {}  # what waits may be bound to another instance now
         if call[0] == "arrive" and answer == "QUEUED":
             (bound[int(str(call[1]))],) = [i for i in before if driver.scheduler.view(i).queued > before[i]]
         for decision in decisions:
