@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from arlo import config as configuration
-from arlo.clock import monotonic_s
+from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
 from arlo.control import events
 from arlo.control.cluster import Cluster
@@ -135,8 +135,10 @@ async def one(folder: Path, scheme: str, work: Workload, args: argparse.Namespac
         options = ReplayOptions(
             endpoint=cluster.addresses.grpc, model="bench", slo_ms=SLO_MS, timeout_ms=20_000, seed=args.seed
         )
-        begin_s = monotonic_s()
         replay = asyncio.create_task(asyncio.to_thread(run_replay, work.trace, options))
+        while not replay.done() and not sum(cluster.scheduler.stats.arrivals_by_length):
+            await asyncio.sleep(0.02)
+        begin_s, begin_unix_s = monotonic_s(), unix_s()
         phase = 0
         while not replay.done():
             now_s = monotonic_s() - begin_s
@@ -145,9 +147,17 @@ async def one(folder: Path, scheme: str, work: Workload, args: argparse.Namespac
                 cluster.reconciler.want(assign(best(cluster, work.demand[phase]), cluster.reconciler.views()))
             observed = Counter(name for names in cluster.status().workers for name in [names.serving] if name)
             samples.append({"at_s": round(now_s, 2), "instances": [observed[r.name] for r in cluster.scheduler.static]})
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.1)
         result = await replay
-        plans = [dataclasses.asdict(plan) for plan in cluster.scheduler.plans]
+        plans = [
+            {
+                "at_s": round(plan.at_ms / 1000 - begin_unix_s, 2),
+                "reason": plan.reason,
+                "moved": plan.moved,
+                "instances": list(plan.instances.values()),
+            }
+            for plan in cluster.scheduler.plans
+        ]
         counters = dict(cluster.counters)
     summary = result.summary
     records = result.records
@@ -158,7 +168,11 @@ async def one(folder: Path, scheme: str, work: Workload, args: argparse.Namespac
         "outcomes": dict(summary.outcomes),
         "by_phase_ms": by_phase(work, records, args.phase),
         "replacements": counters.get("replacements", 0),
-        "plans": [{"reason": p["reason"], "moved": p["moved"], "instances": p["instances"]} for p in plans],
+        "plans": plans,
+        "planned_s": [
+            next((round(p["at_s"] - begin, 2) for p in plans if p["moved"] and p["at_s"] >= begin), None)
+            for begin in work.begins_s[1:]
+        ],
         "allocation": samples,
         "settled_s": settled(work, samples, args.phase),
     }
@@ -203,7 +217,8 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
                 print(
                     f"round {index + 1} {scheme:7} mean {result['mean_ms']:.1f} ms  p98 {result['p98_ms']:.1f} ms  "
                     f"attainment {result['attainment']:.4f}  phases {[round(x, 1) for x in result['by_phase_ms']]}  "
-                    f"replacements {result['replacements']}  settled after {result['settled_s']} s",
+                    f"replacements {result['replacements']}  planned after "
+                    f"{result['planned_s']} settled after {result['settled_s']} s",
                     flush=True,
                 )
     median = {

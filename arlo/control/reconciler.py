@@ -71,6 +71,7 @@ class Reconciler:
         self._replacing: set[str] = set()  # workers whose task takes capacity away
         self._troubles: dict[str, Trouble] = {}
         self._overlap = config.control.make_before_break
+        self._urgent = False
         self._leaving: set[str] = set()
         self._recycle: set[str] = set()
         self._wake = asyncio.Event()
@@ -83,9 +84,13 @@ class Reconciler:
 
     # --- what others ask and tell ---
 
-    def want(self, placement: Mapping[str, str], demand: Sequence[float] = ()) -> None:
-        """From now on this is desired: worker -> runtime; workers left out are emptied. `demand`: see the field."""
+    def want(self, placement: Mapping[str, str], demand: Sequence[float] = (), *, urgent: bool = False) -> None:
+        """From now on this is desired: worker -> runtime; workers left out are emptied. `demand`: see the field.
+
+        `urgent`: what serves now is so unfit that all workers may be moved at a time, as long as each serves on.
+        """
         self.desired = dict(placement)
+        self._urgent = urgent
         if demand:
             self.demand = tuple(demand)
         self._deployments.always = self._longest()
@@ -272,6 +277,8 @@ class Reconciler:
             return
         control = self._config.control
         share = control.max_moving if self._overlap else control.max_unavailable
+        if self._overlap and self._urgent:
+            share = 1.0
         order = sorted(self._runtimes.values(), key=lambda r: (r.max_length, r.name))
         steps = replacement_plan(
             current,
@@ -342,7 +349,7 @@ class Reconciler:
     # --- notes ---
 
     def _set_step(self, worker: str, step: WorkerStep) -> None:
-        if self._steps.get(worker, ("", 0))[0] != step:
+        if worker not in self._steps or self._steps[worker][0] != step:
             self._steps[worker] = (step, round(unix_s() * 1000))
 
     def _note_changes(self, before: WorkerInfo | None, info: WorkerInfo) -> None:

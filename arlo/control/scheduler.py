@@ -1,6 +1,6 @@
 """The runtime scheduler (paper, section 3.3): watches the lengths, plans every period, tells the reconciler.
 
-One task reads the gateway's statistics, four a second. A plan is made when the period is over, when workers came or
+One task reads the gateway's statistics, ten a second. A plan is made when the period is over, when workers came or
 went, or, with control.early, when the traffic has clearly shifted: the sooner the better, because what does not fit the
 deployment piles up meanwhile, and the wait grows with the square of the delay. Planning runs in a thread; decisions are
 those of arlo.planning. One event loop.
@@ -28,20 +28,21 @@ from arlo.planning.curves import curve, curves, static_runtimes
 from arlo.planning.demand import Demand, DemandWindow, latest_shift
 from arlo.planning.placement import assign, changed
 from arlo.planning.problem import Allocation, AllocationProblem, SolverError, flow
-from arlo.planning.queueing import predicted_mean_ms
+from arlo.planning.queueing import burst_factor, predicted_mean_ms
 from arlo.planning.solve import allocate_or_keep, make_solver
 from arlo.planning.view import WorkerView
 
 log = logging.getLogger("arlo.control")
 
-STATS_MS = 250
+STATS_MS = 100
 LISTEN_S = 1.0  # between two statistics that others are told of
 MIN_ROWS = 50  # requests that a plan needs to be more than chance
-SHIFT_ROWS = 30  # requests since a shift that are needed to see it
+SHIFT_ROWS = 25  # requests since a shift that are needed to see it
 RECENT_S = 10.0
 SHIFT_SCORE = 20.0  # a log-likelihood ratio that chance does not reach in years
 UNKNOWN_DISPERSION = 3.0  # of arrivals, until they have been seen for long enough
 SHIFT_GAIN = 0.10
+URGENT_GAIN = 0.5
 SHIFT_PAUSE_S = 0.5  # after any plan
 REFINE_S = (1.0, 2.5, 6.0, 15.0)  # after a shift, when more is known of the new traffic, the plan is looked at again
 KEPT_PLANS = 120
@@ -75,7 +76,9 @@ class RuntimeScheduler:
         self._dispersion = UNKNOWN_DISPERSION
         self._look_again_s = 0.0  # for a shift
         self._refine_at: list[float] = []  # the gateway's clock
-        self._solver = make_solver(config.control.solver, objective=config.control.objective)
+        self._solver = make_solver(
+            config.control.solver, objective=config.control.objective, policy=config.dispatch.policy
+        )
         self._last: Allocation | None = None
         self._planned_for: Demand | None = None
         self._planned_at_s = monotonic_s()
@@ -118,12 +121,19 @@ class RuntimeScheduler:
         if not instances[-1]:
             return float("inf")
         if self._config.control.objective == "queueing":
-            return predicted_mean_ms(problem, instances)
+            return predicted_mean_ms(problem, instances, policy=self._config.dispatch.policy)
         return flow(problem, instances).mean_ms
 
-    def problem(self, workers: int, demand: Sequence[float]) -> AllocationProblem:
+    def problem(self, workers: int, demand: Sequence[float], *, burst: float = 1.0) -> AllocationProblem:
         """The allocation problem of this repository."""
-        return AllocationProblem(workers, float(self._config.model.slo_ms), self._lengths, self._curves, tuple(demand))
+        slo_ms = float(self._config.model.slo_ms)
+        return AllocationProblem(workers, slo_ms, self._lengths, self._curves, tuple(demand), burst=burst)
+
+    def _burst(self, demand: Demand) -> float:
+        """How much busier bursts are than the mean; only for the policies under which telling it paid in measurements."""
+        if self._config.dispatch.policy not in ("eft", "late"):
+            return 1.0
+        return burst_factor(demand, self._window.dispersion(self._lengths), slo_ms=self._config.model.slo_ms)
 
     # --- the first placement ---
 
@@ -237,10 +247,12 @@ class RuntimeScheduler:
         shift = latest_shift(self._recent, self._planned_for, slo_ms, min_rows=SHIFT_ROWS)
         if shift is None or shift.score < SHIFT_SCORE * self._dispersion:
             return False
+        if shift.demand.rows < SHIFT_ROWS and shift.demand.span_s < RECENT_S / 2:
+            return False  # surely another one, but not yet known which
         if shift.demand.rows >= SHIFT_ROWS and await self._pays(shift.demand):
             self._begin(shift.since_s)
             return True
-        self._look_again_s = monotonic_s() + LISTEN_S
+        self._look_again_s = monotonic_s() + max(STATS_MS / 1000, shift.demand.span_s / 2)
         if shift.demand.span_s >= RECENT_S / 2:
             self._planned_for = shift.demand  # other traffic, but the deployment still fits it
         return False
@@ -259,7 +271,7 @@ class RuntimeScheduler:
         workers = self._static_workers([view.id for view in views if view.usable])
         if sum(now) != workers or workers < 1:
             return False
-        problem = self.problem(workers, demand.mean)
+        problem = self.problem(workers, demand.mean, burst=self._burst(demand))
         try:
             allocation = await asyncio.to_thread(self._solver.solve, problem, time_limit_s=control.solver_time_limit_s)
         except SolverError:
@@ -290,7 +302,7 @@ class RuntimeScheduler:
             return  # too few to plan for
         enough = demand.rows >= MIN_ROWS
         quantities = demand.mean if enough else self._stand_in(workers)
-        problem = self.problem(workers, quantities)
+        problem = self.problem(workers, quantities, burst=self._burst(demand) if enough else 1.0)
         allocation, fell_back = await asyncio.to_thread(
             allocate_or_keep, problem, self._solver, self._last, time_limit_s=control.solver_time_limit_s
         )
@@ -334,7 +346,7 @@ class RuntimeScheduler:
         before = dict(self._reconciler.desired)
         moved = changed(before, placement)
         now, best = self._counts(before), self._counts(placement)
-        self._reconciler.want(placement, self._quantities(demand))
+        self._reconciler.want(placement, self._quantities(demand), urgent=(gain or 0.0) >= URGENT_GAIN)
         self._save(placement, reason)
         self._record(reason, now, best, demand, allocation, moved=bool(moved), note=note, changes=len(moved), gain=gain)
 
@@ -429,7 +441,8 @@ class RuntimeScheduler:
             reason=reason,
             moved=moved,
             changes=changes,
-            **{"from": list(now), "to": list(best)},
+            before=list(now),
+            after=list(best),
             demand=[round(q, 2) for q in demand.mean],
             predicted_mean_ms=record.predicted_mean_ms,
             gain=record.gain,

@@ -29,13 +29,24 @@ class Demand:
         return sum(self.mean)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Span:
-    """What came between two samples. `counts[n]`: requests of n tokens."""
+    """What came between two samples. `counts[n]`: requests of n tokens. Sorted into bins once."""
 
-    begin_s: float
-    end_s: float
-    counts: npt.NDArray[np.int64]
+    __slots__ = ("_binned", "_lengths", "begin_s", "counts", "end_s")
+
+    def __init__(self, begin_s: float, end_s: float, counts: npt.NDArray[np.int64]) -> None:
+        self.begin_s = begin_s
+        self.end_s = end_s
+        self.counts = counts
+        self._lengths: tuple[int, ...] = ()
+        self._binned: npt.NDArray[np.float64] = np.zeros(0)
+
+    def binned(self, max_lengths: Sequence[int]) -> npt.NDArray[np.float64]:
+        """Requests per bin."""
+        wanted = tuple(max_lengths)
+        if wanted != self._lengths:
+            self._lengths, self._binned = wanted, bins(self.counts, wanted)
+        return self._binned
 
 
 class DemandWindow:
@@ -90,7 +101,7 @@ class DemandWindow:
             inside_s = span.end_s - max(span.begin_s, begin_s)
             if inside_s <= 0:
                 continue
-            binned = bins(span.counts, max_lengths)
+            binned = span.binned(max_lengths)
             total += binned * (inside_s / length_s)
             span_s += inside_s
             peak = np.maximum(peak, binned / length_s)
@@ -110,9 +121,19 @@ class DemandWindow:
         """Forget all and take what `source` (it may be this window) has of the time since then."""
         self._spans = collections.deque(span for span in source._spans if span.begin_s >= since_s)
 
-    def boundaries(self) -> list[float]:
-        """The moments of the samples in the window, latest first, without the last one."""
-        return [span.begin_s for span in reversed(self._spans)]
+    def tails(
+        self, max_lengths: Sequence[int]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """For each sample in the window but the last, latest first: its moment, and what came since.
+
+        Moments [n], seconds that were counted [n], requests per bin [n, bins].
+        """
+        spans = list(reversed(self._spans))
+        if not spans:
+            return np.zeros(0), np.zeros(0), np.zeros((0, len(max_lengths)))
+        seconds = np.cumsum([span.end_s - span.begin_s for span in spans])
+        counts = np.cumsum([span.binned(max_lengths) for span in spans], axis=0)
+        return np.array([span.begin_s for span in spans]), seconds, counts
 
     def dispersion(self, max_lengths: Sequence[int], *, least: int = 20) -> float | None:
         """Variance over mean of the requests per span, pooled over the bins: 1 for Poisson arrivals, more for bursts.
@@ -123,7 +144,7 @@ class DemandWindow:
         if len(spans) < least or not max_lengths:
             return None
         seconds = np.array([span.end_s - span.begin_s for span in spans])
-        rates = np.array([bins(span.counts, max_lengths) for span in spans]) / seconds[:, None]
+        rates = np.array([span.binned(max_lengths) for span in spans]) / seconds[:, None]
         return max(1.0, _dispersion(rates, seconds))
 
 
@@ -160,27 +181,27 @@ def latest_shift(window: DemandWindow, old: Demand, slo_ms: float, *, min_rows: 
     ratio wins, so a part of a second is enough for a plain shift, and a small one takes as long as it needs. Bursty
     arrivals vary more than Poisson ones: divide the score by `dispersion`.
     """
-    found: Shift | None = None
+    moments, seconds, after = window.tails(old.max_lengths)
     before = np.array(old.mean) * old.span_s * 1000 / slo_ms
-    for since_s in window.boundaries():
-        new = window.estimate(old.max_lengths, slo_ms, since_s=since_s)
-        if new.rows < min_rows and old.rows * new.span_s < min_rows * old.span_s:
-            continue
-        after = np.array(new.mean) * new.span_s * 1000 / slo_ms
-        both = (before + after) / (old.span_s + new.span_s)
-        score = float(
-            np.sum(_likelihood(before, before / old.span_s, both) + _likelihood(after, after / new.span_s, both))
-        )
-        if found is None or score > found.score:
-            found = Shift(since_s, score, new)
-    return found
+    expected = old.rows / old.span_s * seconds
+    enough = (after.sum(axis=1) >= min_rows) | (expected >= min_rows)
+    if not enough.any():
+        return None
+    moments, seconds, after = moments[enough], seconds[enough, None], after[enough]
+    both = (before + after) / (old.span_s + seconds)
+    scores = (_likelihood(before, before / old.span_s, both) + _likelihood(after, after / seconds, both)).sum(axis=1)
+    best = int(scores.argmax())
+    since_s = float(moments[best])
+    return Shift(since_s, float(scores[best]), window.estimate(old.max_lengths, slo_ms, since_s=since_s))
 
 
 def _likelihood(
     counts: npt.NDArray[np.float64], rates: npt.NDArray[np.float64], others: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """How much likelier the counts are under their own rates than under other ones; the sums of both are the same."""
-    return counts * np.log(np.divide(rates, others, out=np.ones_like(rates), where=counts > 0))
+    some = np.broadcast_to(counts > 0, others.shape)
+    ratio = np.divide(rates, others, out=np.ones_like(others), where=some)
+    return np.asarray(counts * np.log(ratio))
 
 
 def _fit(counts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:

@@ -26,8 +26,9 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 HEURISTIC = "proportional"  # Allocation.solver where every solver failed
 
 
-def make_solver(name: str, objective: str = "paper") -> Solver:
-    """The solver of a name: exact, gurobi or highs. Objective: `paper` (Eq. 1), or `queueing`, which only exact solves.
+def make_solver(name: str, objective: str = "paper", *, policy: str = "eft") -> Solver:
+    """The solver of a name: exact, gurobi or highs. Objective: `paper` (Eq. 1), or `queueing`, which only exact solves
+    and which depends on the gateway's dispatch policy.
 
     ConfigError names the nearest match of an unknown one. Packages of gurobi and highs are not looked for here.
     """
@@ -43,7 +44,7 @@ def make_solver(name: str, objective: str = "paper") -> Solver:
         # Only here, as numpy and arlo._core take a while to load.
         from arlo.planning.queueing import QueueingSolver
 
-        return QueueingSolver()
+        return QueueingSolver(policy=policy)
     from arlo.planning.exact import ExactSolver
 
     return ExactSolver()
