@@ -37,14 +37,15 @@ log = logging.getLogger("arlo.control")
 STATS_MS = 100
 LISTEN_S = 1.0  # between two statistics that others are told of
 MIN_ROWS = 50  # requests that a plan needs to be more than chance
-SHIFT_ROWS = 25  # requests since a shift that are needed to see it
+SHIFT_ROWS = 25  # requests since a shift that are needed to plan for what came since
+SHIFT_SPAN_S = 0.25  # the same, of time
 RECENT_S = 10.0
 SHIFT_SCORE = 20.0  # a log-likelihood ratio that chance does not reach in years
 UNKNOWN_DISPERSION = 3.0  # of arrivals, until they have been seen for long enough
 SHIFT_GAIN = 0.10
 URGENT_GAIN = 0.5
 SHIFT_PAUSE_S = 0.5  # after any plan
-REFINE_S = (1.0, 2.5, 6.0, 15.0)  # after a shift, when more is known of the new traffic, the plan is looked at again
+REFINE_S = (0.8, 2.0, 5.0, 15.0)  # after a shift, when more is known of the new traffic, the plan is looked at again
 KEPT_PLANS = 120
 
 Reason = Literal["start", "period", "shift", "scale_out", "scale_in", "worker_lost", "worker_back", "restored"]
@@ -66,6 +67,8 @@ class RuntimeScheduler:
         self._reconciler = reconciler
         self._deployments = deployments
         self._counters = counters
+        # Here already: what is wrong with it is said before anything is started.
+        self._configured = plan_from_config(config, manifest) if config.deployment.instances else None
         self.static: list[Runtime] = static_runtimes(manifest)
         self._by_name = {runtime.name: runtime for runtime in manifest.runtimes}
         self._curves = curves(self.static)
@@ -80,7 +83,8 @@ class RuntimeScheduler:
             config.control.solver, objective=config.control.objective, policy=config.dispatch.policy
         )
         self._last: Allocation | None = None
-        self._planned_for: Demand | None = None
+        self._planned_for: Demand | None = None  # of now, as far as is known; a shift is looked for against it
+        self._known: Demand | None = None  # of the last plan that was made for requests that came
         self._planned_at_s = monotonic_s()
         self._workers: frozenset[str] = frozenset()  # that the last plan counted on
         self._stats_s: float | None = None  # of the last statistics, the gateway's clock
@@ -130,7 +134,7 @@ class RuntimeScheduler:
         return AllocationProblem(workers, slo_ms, self._lengths, self._curves, tuple(demand), burst=burst)
 
     def _burst(self, demand: Demand) -> float:
-        """How much busier bursts are than the mean; only for the policies under which telling it paid in measurements."""
+        """How much busier bursts are than the mean, for the policies under which telling it paid in measurements."""
         if self._config.dispatch.policy not in ("eft", "late"):
             return 1.0
         return burst_factor(demand, self._window.dispersion(self._lengths), slo_ms=self._config.model.slo_ms)
@@ -163,8 +167,8 @@ class RuntimeScheduler:
         return placement
 
     def _from_config(self) -> dict[str, int]:
-        if self._config.deployment.instances:
-            return dict(plan_from_config(self._config, self._manifest).instances)
+        if self._configured is not None:
+            return dict(self._configured.instances)
         return self._for_unknown_lengths(self._config.worker_count)
 
     def _for_unknown_lengths(self, workers: int) -> dict[str, int]:
@@ -247,9 +251,10 @@ class RuntimeScheduler:
         shift = latest_shift(self._recent, self._planned_for, slo_ms, min_rows=SHIFT_ROWS)
         if shift is None or shift.score < SHIFT_SCORE * self._dispersion:
             return False
-        if shift.demand.rows < SHIFT_ROWS and shift.demand.span_s < RECENT_S / 2:
+        known = shift.demand.rows >= SHIFT_ROWS and shift.demand.span_s >= SHIFT_SPAN_S
+        if not known and shift.demand.span_s < RECENT_S / 2:
             return False  # surely another one, but not yet known which
-        if shift.demand.rows >= SHIFT_ROWS and await self._pays(shift.demand):
+        if known and await self._pays(shift.demand):
             self._begin(shift.since_s)
             return True
         self._look_again_s = monotonic_s() + max(STATS_MS / 1000, shift.demand.span_s / 2)
@@ -298,9 +303,10 @@ class RuntimeScheduler:
             if forced:
                 self._carry_out(reason, dict(Counter(self._reconciler.desired.values())), views=views, demand=demand)
             return
-        if demand.rows < MIN_ROWS and not forced:
+        least = SHIFT_ROWS if reason == "shift" else MIN_ROWS
+        if demand.rows < least and not forced:
             return  # too few to plan for
-        enough = demand.rows >= MIN_ROWS
+        enough = demand.rows >= least
         quantities = demand.mean if enough else self._stand_in(workers)
         problem = self.problem(workers, quantities, burst=self._burst(demand) if enough else 1.0)
         allocation, fell_back = await asyncio.to_thread(
@@ -315,7 +321,7 @@ class RuntimeScheduler:
             emit(log, "plan_infeasible", level=logging.WARNING, reason=allocation.reason)
         note = "; ".join(text for text in (allocation.reason or "", fell_back) if text)
         if enough:
-            self._planned_for = demand
+            self._planned_for = self._known = demand
         self._last = allocation
         gain = None if sum(now) != workers else self._gain(problem, now, allocation.instances)
         best = tuple(allocation.instances)
@@ -351,9 +357,9 @@ class RuntimeScheduler:
         self._record(reason, now, best, demand, allocation, moved=bool(moved), note=note, changes=len(moved), gain=gain)
 
     def _stand_in(self, workers: int) -> list[float]:
-        """Demand to plan for when too little was seen: that of the last plan, or lengths that nobody knows."""
-        if self._planned_for is not None:
-            return list(self._planned_for.mean)
+        """Demand to plan for when too little is seen now: the last one that was known, or lengths that nobody knows."""
+        if self._known is not None:
+            return list(self._known.mean)
         scale = 0.5 * workers * self._config.model.slo_ms
         widths = [b - a for a, b in zip((0, *self._lengths), self._lengths, strict=False)]
         work = sum(w * c.batch_ms(1) for w, c in zip(widths, self._curves, strict=True))

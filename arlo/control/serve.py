@@ -94,12 +94,22 @@ async def _unless(task: asyncio.Task[None], stop: asyncio.Event) -> bool:
                 await task
 
 
+def load_manifest(config: Config) -> Manifest:
+    """The repository's manifest, with the latencies of model.latency_profile where that is given. ConfigError."""
+    manifest = Manifest.load(config.model.repository)
+    if config.model.latency_profile is None:
+        return manifest
+    from arlo.profiler import LatencyProfile, with_profile
+
+    return with_profile(manifest, LatencyProfile.load(config.model.latency_profile))
+
+
 async def serve(config: Config, *, ready: Callable[[Cluster], None]) -> int:
     """Serve until SIGINT or SIGTERM; `ready` is called once, when requests are answered. Returns the exit code, 0.
 
     ArloError when something does not come up; nothing is left running then.
     """
-    manifest = Manifest.load(config.model.repository)
+    manifest = load_manifest(config)
     cluster = Cluster(config, manifest, make_pool(config), report=lambda text: emit(log, "starting", what=text))
     with stop_signals(cluster.kill_now) as stop:
         async with running(cluster, stop) as up:

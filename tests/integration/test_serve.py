@@ -214,11 +214,35 @@ async def test_second_ctrl_c_forces(folder: Path) -> None:
             await request
 
 
-async def test_sigkill_leaves_nothing(folder: Path) -> None:
+async def test_sigkill_leaves_nothing_that_is_not_to_linger(folder: Path) -> None:
+    with (folder / "serve.toml").open("a") as file:
+        file.write("[workers]\nlinger_s = 0\n")
     async with serving(folder) as one:
         assert len(marked(one.mark)) > 4
         one.process.kill()
         await one.wait()
+        await nothing_left(one.mark)
+
+
+async def test_what_lingers_after_sigkill_is_taken_over_and_goes_with_its_new_owner(folder: Path) -> None:
+    (folder / "serve.toml").write_text(CONFIG.format(port=0))
+    async with serving(folder) as one, client_of(one, retries=0) as client:
+        load = Load(client)
+        await load.more(50)
+        one.process.kill()
+        await one.wait()
+        await load.more(50)
+        async with serving(folder) as two:
+            assert {key: two.ready[key] for key in ("grpc", "gateway_pid")} == {
+                key: one.ready[key] for key in ("grpc", "gateway_pid")
+            }
+            assert two.events("serving")[0]["resumed"] is True
+            await load.more(50)
+            await load.stop()
+            assert load.errors == []
+            two.process.send_signal(signal.SIGINT)
+            assert await two.wait() == 0
+            await nothing_left(two.mark)
         await nothing_left(one.mark)
 
 
@@ -288,7 +312,7 @@ async def test_a_gateway_of_its_own_outlives_the_control_process(folder: Path) -
         addresses = json.loads(ready_file.read_text())
         text = (folder / "serve.toml").read_text()
         for key in ("grpc", "http", "admin"):
-            text = text.replace(f'{key}_address = "127.0.0.1:0"', f'{key}_address = "{addresses[key]}"')
+            text = text.replace(f'{key}_address = "127.0.0.1:0"', f'{key}_address = "{addresses[key]}"', 1)
         (folder / "serve.toml").write_text(text.replace("[gateway]\n", "[gateway]\nmanaged = false\n"))
         for run in (1, 2):
             async with serving(folder) as one:
