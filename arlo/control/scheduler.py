@@ -204,21 +204,25 @@ class RuntimeScheduler:
         while True:
             try:
                 async for stats in self._deployments.admin.watch_stats(interval_ms=STATS_MS):
-                    self.stats = stats
-                    self._stats_s = stats.at_ms / 1000
-                    self._window.add(self._stats_s, stats.started_at_ms, stats.arrivals_by_length)
-                    self._recent.add(self._stats_s, stats.started_at_ms, stats.arrivals_by_length)
-                    if abs(self._stats_s - self._listened_s) >= LISTEN_S:
-                        self._listened_s = self._stats_s
-                        known = self._window.dispersion(self._lengths)
-                        self._dispersion = known if known is not None else self._dispersion
-                        for listener in self.listeners:
-                            listener(stats)
-                    if await self._shifted():
-                        await self.plan("shift")
+                    await self.see(stats)
             except GatewayError:
                 pass  # it is restarting; whoever restarts it says so
             await asyncio.sleep(LISTEN_S)
+
+    async def see(self, stats: Any) -> None:
+        """One arlo.v1.Stats; plans at once when it shows another traffic."""
+        self.stats = stats
+        self._stats_s = at_s = stats.at_ms / 1000
+        self._window.add(at_s, stats.started_at_ms, stats.arrivals_by_length)
+        self._recent.add(at_s, stats.started_at_ms, stats.arrivals_by_length)
+        if abs(at_s - self._listened_s) >= LISTEN_S:
+            self._listened_s = at_s
+            known = self._window.dispersion(self._lengths)
+            self._dispersion = known if known is not None else self._dispersion
+            for listener in self.listeners:
+                listener(stats)
+        if await self._shifted():
+            await self.plan("shift")
 
     async def _plan_on_time(self) -> None:
         while True:
@@ -244,10 +248,13 @@ class RuntimeScheduler:
             return demand.rows >= SHIFT_ROWS and await self._pays(demand)
         if self._planned_for is None or not self._planned_for.span_s:
             recent = self._recent.estimate(self._lengths, slo_ms)
-            found = recent.rows >= MIN_ROWS and await self._pays(recent)
-            if found:
+            if recent.rows < MIN_ROWS:
+                return False
+            if await self._pays(recent):
                 self._begin(self._stats_s - recent.span_s)
-            return found
+                return True
+            self._does_not_pay(recent)
+            return False
         shift = latest_shift(self._recent, self._planned_for, slo_ms, min_rows=SHIFT_ROWS)
         if shift is None or shift.score < SHIFT_SCORE * self._dispersion:
             return False
@@ -257,10 +264,14 @@ class RuntimeScheduler:
         if known and await self._pays(shift.demand):
             self._begin(shift.since_s)
             return True
-        self._look_again_s = monotonic_s() + max(STATS_MS / 1000, shift.demand.span_s / 2)
-        if shift.demand.span_s >= RECENT_S / 2:
-            self._planned_for = shift.demand  # other traffic, but the deployment still fits it
+        self._does_not_pay(shift.demand)
         return False
+
+    def _does_not_pay(self, demand: Demand) -> None:
+        """Other traffic, but the deployment still fits it: from now on a shift is looked for against this one."""
+        self._look_again_s = monotonic_s() + max(SHIFT_PAUSE_S, demand.span_s / 2)
+        if demand.span_s >= RECENT_S / 2:
+            self._planned_for = demand
 
     def _begin(self, since_s: float) -> None:
         """The traffic has been another one since then: what came before says nothing of what comes."""
