@@ -50,9 +50,6 @@ class CompileOptions:
     """Threads of one instance, written into the Triton configuration and used for the latency profile. None: one,
     and ARLO_THREADS may say otherwise when the model is loaded (it wins in any case)."""
 
-    max_queue_size: int = 64
-    """Requests that may wait in Triton's dynamic batcher; used when max_batch > 1. The gateway keeps it short."""
-
     tolerance: float = 1e-4
     """Largest absolute difference to the original model that `verify` accepts."""
 
@@ -71,7 +68,7 @@ class CompileOptions:
             raise ConfigError(f"name {self.name!r} cannot name a model: use letters, digits, '.', '_' and '-'")
         if self.task not in get_args(Task):
             raise ConfigError(f"task {self.task!r} is unknown: use one of {', '.join(get_args(Task))}")
-        for field in ("max_batch", "max_queue_size", "threads"):
+        for field in ("max_batch", "threads"):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ConfigError(f"{field} must be 1 or more, not {value}")

@@ -34,7 +34,6 @@ class EmulatedRuntime:
     load_delay_ms: int = 0  # how long loading takes
     fail_load: str | None = None  # loading fails with this message
     memory_mb: int = 0  # taken while loaded, out of ARLO_EMULATED_MEMORY_MB of the worker's environment
-    max_queue_size: int = 64  # of Triton's dynamic batcher, only with max_batch > 1
 
 
 def runtime_name(model: str, max_length: int) -> str:
@@ -58,7 +57,6 @@ def write_emulated_repository(
     load_delay_ms: int = 0,
     fail_load: str | None = None,
     memory_mb: int = 0,
-    max_queue_size: int = 64,
 ) -> Manifest:
     """Write a Triton repository of emulated runtimes `{model}_len{L}`, one per maximum length, and its manifest.
 
@@ -99,7 +97,6 @@ def write_emulated_repository(
                 load_delay_ms=load_delay_ms,
                 fail_load=fail_load,
                 memory_mb=memory_mb,
-                max_queue_size=max_queue_size,
             )
         )
     return write_runtimes(path, model=model, runtimes=runtimes, token_dims=token_dims, pooled_dims=pooled_dims)
@@ -178,14 +175,9 @@ def config_pbtxt(runtime: EmulatedRuntime, *, token_dims: int, pooled_dims: int)
         "instance_group [ { count: 1 kind: KIND_CPU } ]",
     ]
     if runtime.max_batch > 1:
-        # A queue policy of any kind stops Triton from forming batches ahead of time, which could then no longer be
-        # cancelled or regrouped.
-        lines += [
-            "dynamic_batching {",
-            "  max_queue_delay_microseconds: 0",
-            f"  default_queue_policy {{ max_queue_size: {runtime.max_queue_size} }}",
-            "}",
-        ]
+        # Without a queue policy: with one Triton 2.51 now and then misses a request and looks again only after 500 ms,
+        # see compile/triton_config.py.
+        lines.append("dynamic_batching { }")
     lines += [
         f"parameters {{ key: {json.dumps(key)} value {{ string_value: {json.dumps(value)} }} }}"
         for key, value in parameters.items()

@@ -33,13 +33,15 @@ async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wor
         "dyn": write("dyn", max_lengths=LENGTHS, latency_ms=(1, 1, 2, 3), dynamic=True),
         # Triton's own batching, and its own queue, which is full at once.
         "batched": write("batched", max_lengths=(64,), latency_ms=(30,), max_batch=8, batch_growth=0.0),
-        "tight": write("tight", max_lengths=(64,), latency_ms=(200,), max_batch=2, max_queue_size=1),
+        "tight": write("tight", max_lengths=(64,), latency_ms=(200,)),
         # One at a time as `slow`, but with Triton's batcher and a queue policy: what waits in Triton can be dropped.
         "queued": write("queued", max_lengths=(64,), latency_ms=(250,)),
         "wide": write("wide", max_lengths=(512,), latency_ms=(0,), token_dims=384),
     }
-    with (path / "queued_len64" / "config.pbtxt").open("a") as config:
-        config.write("dynamic_batching { default_queue_policy { max_queue_size: 64 } }\n")
+    # Configurations as others may have written them.
+    for model, size in (("tight", 1), ("queued", 64)):
+        with (path / f"{model}_len64" / "config.pbtxt").open("a") as config:
+            config.write(f"dynamic_batching {{ default_queue_policy {{ max_queue_size: {size} }} }}\n")
     run_dir = tmp_path_factory.mktemp("workers")
     async with LocalPool(path, workers=4, run_dir=run_dir, metrics=False, backoff_first_s=0.05) as pool:
         workers = Workers(pool, manifests)

@@ -216,7 +216,8 @@ def test_families_and_heads(  # noqa: PLR0917
     assert [(p.length, p.batch) for p in manifest.runtimes[0].latency] == [(8, 1), (8, 2), (8, 3)]
     config = config_of(tmp_path / "out", manifest.runtimes[0].name)
     assert config.max_batch_size == 3
-    assert config.dynamic_batching.default_queue_policy.max_queue_size == 64
+    assert config.HasField("dynamic_batching")
+    assert not config.dynamic_batching.HasField("default_queue_policy")  # Triton would now and then sleep for 500 ms
 
 
 def test_weights_of_another_task_are_refused(tiny_options: CompileOptions) -> None:
