@@ -73,6 +73,7 @@ class Cluster:
         self.scaler = Scaler(config, pool, self.reconciler, self.scheduler, counters=self.counters)
         self.recycler = Recycler(config, manifest, self.reconciler)
         self.scheduler.listeners += [self.scaler.see, self.recycler.see]
+        self.reconciler.stats = lambda: self.scheduler.stats
         self._http = ControlHttp(config.control.http_address, self.status)
         self._gateway: GatewayProcess | None = None
         self._gateway_up = False
@@ -257,6 +258,7 @@ class Cluster:
         try:
             self.addresses = await self._gateway.start()
         except ArloError as error:
+            self.counters["gateway_restart_failures"] += 1
             emit(log, "gateway_restart_failed", level=logging.ERROR, error=str(error))
             return False
         self.counters["gateway_restarts"] += 1

@@ -61,7 +61,9 @@ class Deployments:
         """
         async with self._lock:
             current = await self.admin.get_deployment()
-            pairs = [(worker, name) for worker in sorted(self.instances) for name in self.instances[worker]]
+            # A worker that is just being placed somewhere has no endpoint.
+            known = [worker for worker in sorted(self.instances) if self.endpoints.get(worker)]
+            pairs = [(worker, name) for worker in known for name in self.instances[worker]]
             if not pairs and not self.always:
                 return  # nothing to say yet
             wanted = deployment_message(

@@ -25,7 +25,7 @@ from arlo.control.probe import warm_up
 from arlo.control.status import WorkerStep
 from arlo.errors import WorkerError
 from arlo.manifest import Manifest
-from arlo.workers.pool import WorkerPool
+from arlo.workers.pool import WorkerInfo, WorkerPool
 
 log = logging.getLogger("arlo.control")
 
@@ -63,9 +63,15 @@ class Mover:
         self._probe = probe
 
     async def prepare(self, worker: str, name: str) -> None:
-        """Load, warm up and verify: after this the gateway may send to it."""
+        """Load, warm up and verify: after this the gateway may send to it.
+
+        On a worker that serves nothing, what else is loaded is unloaded first: there may be no room for both.
+        """
         began_s = monotonic_s()
-        info = next(info for info in await self._pool.workers() if info.id == worker)
+        info = await self._info(worker)
+        others = [other for other in info.runtimes if other in self._runtimes and other != name]
+        if others and not self._deployments.instances.get(worker):
+            await self._unload(worker, others)
         if name not in info.runtimes:
             self._set_step(worker, "loading")
             try:
@@ -74,9 +80,12 @@ class Mover:
                 self._counters["load_failures"] += 1
                 raise
             self._counters["loads"] += 1
+        endpoint = (await self._info(worker)).endpoint
+        if endpoint != self._deployments.endpoints.get(worker):
+            raise WorkerError(f"worker {worker} went to {endpoint} while {name} was being loaded on it")
         self._set_step(worker, "warming")
         await self._probe(
-            self._deployments.endpoints[worker],
+            endpoint,
             self._manifest,
             self._runtimes[name],
             requests=self._config.control.warmup_requests,
@@ -99,6 +108,17 @@ class Mover:
     async def tidy(self, worker: str, names: list[str]) -> None:
         """Unload runtimes that serve nothing."""
         await self._unload(worker, names)
+
+    async def stand_by(self, worker: str, name: str) -> None:
+        """Let a worker serve a runtime beside its own. NoRoomError when its memory does not hold both."""
+        await self._prepare_beside(worker, name)
+        await self._enter(worker, name)
+        self._set_step(worker, "steady")
+
+    async def finish(self, worker: str, name: str, others: list[str]) -> None:
+        """The second half of a make-before-break that was cut short: `name` serves, and nothing else does."""
+        await self._enter(worker, name)
+        await self.take_down(worker, others)
 
     async def replace(self, worker: str, name: str | None, *, overlap: bool) -> None:
         """Move a worker that serves to another runtime, or to none.
@@ -142,14 +162,17 @@ class Mover:
     # --- parts ---
 
     async def _make_before_break(self, worker: str, before: list[str], name: str) -> None:
+        await self._prepare_beside(worker, name)
+        await self._enter(worker, name)
+        await self.take_down(worker, before)
+
+    async def _prepare_beside(self, worker: str, name: str) -> None:
         try:
             await self.prepare(worker, name)
         except WorkerError as error:
             if OUT_OF_MEMORY.search(str(error)):
                 raise NoRoomError(str(error)) from None
             raise
-        await self._enter(worker, name)
-        await self.take_down(worker, before)
 
     async def _break_before_make(self, worker: str, before: list[str], name: str) -> float:
         """Returns the seconds from drain to join. When the new runtime does not come up, the old one is put back."""
@@ -182,11 +205,21 @@ class Mover:
         else:
             self._deployments.instances.pop(worker, None)
         await self._deployments.ensure()
+        await self._emptied(worker, names)
+
+    async def _emptied(self, worker: str, names: list[str]) -> None:
         # No request outlives its deadline by much, so neither does the wait.
         timeout_s = self._config.model.timeout_ms / 1000 + 5
         await self._deployments.until_gone([(worker, name) for name in names], timeout_s=timeout_s)
 
     async def _unload(self, worker: str, names: list[str]) -> None:
+        await self._emptied(worker, names)  # (a control plane before us may have been killed while they drained)
         self._set_step(worker, "unloading")
         for name in names:
             await self._pool.unload(worker, name, timeout_s=UNLOAD_TIMEOUT_S)
+
+    async def _info(self, worker: str) -> WorkerInfo:
+        for info in await self._pool.workers():
+            if info.id == worker:
+                return info
+        raise WorkerError(f"worker {worker} is gone")

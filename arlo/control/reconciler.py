@@ -6,6 +6,9 @@ does not matter at which step an earlier control plane was killed.
 
 A worker is moved by one task (moves.py). Repairs, which take no capacity away, start at once; replacements start in the
 small batches of arlo.planning.replacement, the next batch when the last one is done. One event loop.
+
+The longest runtime is looked after more than the others, as some requests fit no other. While the gateway finds none of
+its instances well, or the last one is to be restarted, another worker serves it beside its own runtime.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ import contextlib
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
+from arlo.control.cover import ActiveInstances
 from arlo.control.deployments import Deployments
 from arlo.control.events import emit
 from arlo.control.moves import Mover, NoRoomError, Probe
@@ -36,6 +40,8 @@ log = logging.getLogger("arlo.control")
 
 PASS_S = 0.5
 BACKOFF_S = (0.2, 10.0)  # of a worker that does not get where it should: first, longest
+REPLACE_BACKOFF_S = (1.0, 120.0)  # the same for one that serves something else meanwhile: trying may cost capacity
+COVER_AFTER = 0.25  # of the time that a request waits for an instance that fits it
 
 
 @dataclasses.dataclass(slots=True)
@@ -46,6 +52,7 @@ class Trouble:
     error: str
     delay_s: float
     again_s: float
+    attempts: int
 
 
 class Reconciler:
@@ -75,6 +82,9 @@ class Reconciler:
         self._leaving: set[str] = set()
         self._recycle: set[str] = set()
         self._wake = asyncio.Event()
+        self._cover: str | None = None  # worker that serves the longest runtime beside its own, or instead of it
+        self._active = ActiveInstances()
+        self.stats: Callable[[], Any] = lambda: None  # the newest arlo.v1.Stats that somebody else has read
         self._steps: dict[str, tuple[WorkerStep, int]] = {}
         self._away_since_s: dict[str, float] = {}
         self.infos: dict[str, WorkerInfo] = {}
@@ -168,11 +178,14 @@ class Reconciler:
             else:
                 self._away_since_s.setdefault(worker, now_s)
             if self._deployments.endpoints.get(worker) != info.endpoint:
-                moved = moved or worker in self._deployments.instances
+                # What served elsewhere is gone; what is loaded here joins like anything that was loaded.
+                moved = self._deployments.instances.pop(worker, None) is not None or moved
                 self._deployments.endpoints[worker] = info.endpoint
         for worker in self.infos.keys() - infos.keys():
-            self._away_since_s.pop(worker, None)
-            self._deployments.endpoints.pop(worker, None)
+            for notes in (self._away_since_s, self._deployments.endpoints, self._steps, self._troubles):
+                notes.pop(worker, None)
+            self._leaving.discard(worker)
+            self._recycle.discard(worker)
             moved = self._deployments.instances.pop(worker, None) is not None or moved
         self.infos = infos
         if moved:  # Ray started a worker on another node, or one is gone for good
@@ -231,6 +244,7 @@ class Reconciler:
     def _start_tasks(self) -> None:
         now_s = monotonic_s()
         instances = self._deployments.instances
+        self._active.see(self.stats(), now_s)
         held: set[str] = set()  # workers that cannot be moved now
         for worker, info in self.infos.items():
             target = self.desired.get(worker)
@@ -238,43 +252,123 @@ class Reconciler:
             if trouble is not None and trouble.target != target:
                 del self._troubles[worker]
                 trouble = None
-            waiting = trouble is not None and now_s < trouble.again_s
-            if worker in self._tasks or info.state != "ready" or waiting:
+            if worker in self._tasks:
                 held.add(worker)
-                if worker not in self._tasks and info.state != "ready" and worker not in self._leaving:
-                    self._set_step(worker, "failed")
+                continue
+            if info.state != "ready" and worker not in self._leaving:
+                self._set_step(worker, "failed")
+            if (trouble is not None and now_s < trouble.again_s) or (
+                info.state != "ready" and worker not in self._leaving
+            ):
+                held.add(worker)
                 continue
             serving = instances.get(worker, [])
             loaded = [name for name in info.runtimes if name in self._runtimes]
-            if not serving and target is not None and worker not in self._leaving:
-                self._start(worker, self._mover.join(worker, target), target)
+            if worker in self._leaving:
+                if not serving or info.state != "ready":
+                    self._start(worker, self._remove(worker), None)
+            elif worker == self._cover:
+                held.add(worker)
+            elif not serving and target is not None:
+                self._fill(worker, target, trouble)
             elif target in serving and target not in loaded:
                 # It came back without what it had, or a load was lost: nothing is taken away by loading it again.
                 self._start(worker, self._mover.join(worker, target), target)
             elif target in serving and len(serving) > 1:
                 others = [name for name in serving if name != target]
-                self._start(worker, self._mover.take_down(worker, others), target)
-            elif not serving and worker in self._leaving:
-                self._start(worker, self._remove(worker), None)
+                self._start(worker, self._mover.finish(worker, target, others), target)
             elif serving in ([], [target]) and set(loaded) - {target} and worker not in self._recycle:
                 self._start(worker, self._mover.tidy(worker, [n for n in loaded if n != target]), target)
             elif serving in ([], [target]) and worker not in self._recycle:
                 self._set_step(worker, "steady" if serving else "waiting")
+        self._look_after_longest(held | self._tasks.keys(), now_s)
         if not self._replacing:
             self._start_replacements(held | self._tasks.keys())
+
+    def _fill(self, worker: str, target: str, trouble: Trouble | None) -> None:
+        """Give a worker that serves nothing its runtime; where that does not come up, the longest one meanwhile."""
+        longest = next(iter(self._longest()), target)
+        if trouble is not None and trouble.attempts > 1 and longest != target:
+            emit(log, "stand_in", level=logging.WARNING, worker=worker, runtime=longest, error=trouble.error)
+            trouble.again_s = monotonic_s() + REPLACE_BACKOFF_S[0]
+            self._start(worker, self._mover.join(worker, longest), target, settles=False)
+        else:
+            self._start(worker, self._mover.join(worker, target), target)
+
+    def _look_after_longest(self, held: set[str], now_s: float) -> None:
+        """Begin or end the cover of the longest runtime, see the module."""
+        longest = next(iter(self._longest()), None)
+        if longest is None:
+            return
+        missing_s = self._active.missing_s(longest, now_s)
+        if self._cover is not None:
+            info = self.infos.get(self._cover)
+            others = any(
+                name == longest
+                and worker != self._cover
+                and worker not in self._tasks
+                and worker not in self._recycle
+                and self._active.has(worker, longest)
+                for worker, name in self.desired.items()
+            )
+            if info is None or info.state != "ready" or others or self.desired.get(self._cover) == longest:
+                emit(log, "cover_ended", worker=self._cover, runtime=longest)
+                self._cover = None
+                self._wake.set()
+            return
+        last = any(worker not in held and self._irreplaceable(worker) for worker in self._recycle)
+        grace_s = self._config.dispatch.unavailable_grace_ms / 1000
+        if last or missing_s > COVER_AFTER * grace_s:
+            self._begin_cover(longest, held, missing_s)
+
+    def _begin_cover(self, longest: str, held: set[str], missing_s: float) -> None:
+        serving = {
+            worker: names[0]
+            for worker, names in self._deployments.instances.items()
+            if worker not in held | self._leaving | self._recycle
+            and longest not in names
+            and self._active.has(worker, names[0])
+        }
+        if not serving:
+            return
+        # One of a runtime with many instances, of the longer ones where there are equally many.
+        count = Counter(serving.values())
+        name = max(count, key=lambda name: (count[name], self._runtimes[name].max_length))
+        worker = next(
+            (w for w in serving if longest in self.infos[w].runtimes), min(w for w in serving if serving[w] == name)
+        )
+        emit(
+            log,
+            "cover_started",
+            level=logging.WARNING,
+            worker=worker,
+            runtime=longest,
+            missing_s=round(missing_s, 2),
+            restarting=sorted(self._recycle),
+        )
+        self._counters["covers"] += 1
+        self._cover = worker
+        if self._overlap:
+            self._start(worker, self._mover.stand_by(worker, longest), longest)
+        else:
+            self._start(worker, self._mover.replace(worker, longest, overlap=False), longest)
 
     def _start_replacements(self, held: set[str]) -> None:
         instances = self._deployments.instances
         # A worker that is down carries nothing; one that cannot be moved now stays as it is.
         up = [worker for worker, info in self.infos.items() if info.state == "ready"]
         current = {worker: next(iter(instances.get(worker, ())), None) for worker in up}
+        if not self._overlap:  # one worker at a time finds out whether a runtime that did not come up does now
+            now_s = monotonic_s()
+            failing = {trouble.target for trouble in self._troubles.values() if now_s < trouble.again_s}
+            held = held | {worker for worker in up if self.desired.get(worker) in failing - {current[worker]}}
         desired = {worker: current[worker] if worker in held else self.desired.get(worker) for worker in up}
-        recycle = [w for w in sorted(self._recycle) if w not in held and current.get(w) is not None]
-        if recycle and desired.get(recycle[0]) == current[recycle[0]] and not self._irreplaceable(recycle[0], current):
-            worker = recycle[0]
-            self._recycle.discard(worker)
-            self._replace(worker, self._mover.recycle(worker))
-            return
+        for worker in sorted(self._recycle - held):
+            settled = current.get(worker) is not None and desired.get(worker) == current[worker]
+            if settled and not self._irreplaceable(worker):
+                self._recycle.discard(worker)
+                self._replace(worker, self._mover.recycle(worker))
+                return
         control = self._config.control
         share = control.max_moving if self._overlap else control.max_unavailable
         if self._overlap and self._urgent:
@@ -298,48 +392,69 @@ class Reconciler:
                 continue  # gaining a first runtime takes nothing away: it was started above
             self._replace(change.worker, self._mover.replace(change.worker, change.after, overlap=self._overlap))
 
-    def _irreplaceable(self, worker: str, current: Mapping[str, str | None]) -> bool:
+    def _irreplaceable(self, worker: str) -> bool:
         """Whether it is the only one of several workers that serves the longest requests."""
         longest = self._longest()
-        return current[worker] in longest and len(current) > 1 and sum(n in longest for n in current.values()) == 1
+        served = self._deployments.instances
+        up = [other for other, info in self.infos.items() if other != worker and info.state == "ready"]
+        others = any(longest & set(served.get(other, ())) and other not in self._tasks for other in up)
+        return bool(longest & set(served.get(worker, ()))) and bool(up) and not others
 
     def _replace(self, worker: str, job: Coroutine[Any, Any, None]) -> None:
         self._replacing.add(worker)
         self._start(worker, job, self.desired.get(worker))
 
-    def _start(self, worker: str, job: Coroutine[Any, Any, None], target: str | None) -> None:
-        self._tasks[worker] = asyncio.create_task(self._guarded(worker, job, target), name=f"move of {worker}")
+    def _start(self, worker: str, job: Coroutine[Any, Any, None], target: str | None, *, settles: bool = True) -> None:
+        guarded = self._guarded(worker, job, target, settles=settles)
+        self._tasks[worker] = asyncio.create_task(guarded, name=f"move of {worker}")
 
-    async def _guarded(self, worker: str, job: Coroutine[Any, Any, None], target: str | None) -> None:
+    async def _guarded(self, worker: str, job: Coroutine[Any, Any, None], target: str | None, *, settles: bool) -> None:
         try:
             await job
         except NoRoomError as error:
             emit(log, "no_room_for_two", level=logging.WARNING, worker=worker, runtime=target, error=str(error))
+            self._counters["no_room_for_two"] += 1
             self._overlap = False
+            self._cover = None if self._cover == worker else self._cover
             self._set_step(worker, "steady")
         except ArloError as error:
-            before = self._troubles.get(worker)
-            delay_s = min(2 * before.delay_s, BACKOFF_S[1]) if before and before.target == target else BACKOFF_S[0]
-            self._troubles[worker] = Trouble(target, str(error), delay_s, monotonic_s() + delay_s)
-            self._counters["replacement_failures"] += worker in self._replacing
-            self._set_step(worker, "failed")
-            emit(
-                log,
-                "worker_not_moved",
-                level=logging.ERROR,
-                worker=worker,
-                target=target,
-                again_in_s=round(delay_s, 2),
-                error=str(error),
-            )
+            self._failed(worker, target, str(error))
+        except Exception as error:  # a fault of ours: the other workers are kept, and this one is tried again
+            log.exception("a move failed in a way that nobody thought of")
+            self._failed(worker, target, repr(error))
         else:
-            self._troubles.pop(worker, None)
+            if settles:
+                self._troubles.pop(worker, None)
         finally:
             self._replacing.discard(worker)
             self._tasks.pop(worker, None)
             self._wake.set()
 
+    def _failed(self, worker: str, target: str | None, error: str) -> None:
+        before = self._troubles.get(worker)
+        serves = bool(self._deployments.instances.get(worker))
+        first_s, longest_s = REPLACE_BACKOFF_S if serves else BACKOFF_S
+        attempts, delay_s = 1, first_s
+        if before is not None and before.target == target:
+            attempts, delay_s = before.attempts + 1, max(first_s, min(2 * before.delay_s, longest_s))
+        self._troubles[worker] = Trouble(target, error, delay_s, monotonic_s() + delay_s, attempts)
+        self._counters["replacement_failures" if worker in self._replacing else "repair_failures"] += 1
+        self._cover = None if self._cover == worker else self._cover
+        self._set_step(worker, "failed")
+        emit(
+            log,
+            "worker_not_moved",
+            level=logging.ERROR,
+            worker=worker,
+            target=target,
+            again_in_s=round(delay_s, 2),
+            error=error,
+        )
+
     async def _remove(self, worker: str) -> None:
+        served = self._deployments.instances.pop(worker, None)
+        if served is not None:  # it died while it was to leave
+            await self._deployments.ensure()
         await self._pool.remove(worker)
         self._leaving.discard(worker)
         self._steps.pop(worker, None)
@@ -362,6 +477,8 @@ class Reconciler:
             level = logging.ERROR if info.state == "failed" else logging.INFO
             error = {"error": info.error} if info.error else {}
             emit(log, "worker_state", level=level, worker=info.id, state=info.state, log=info.log, **error)
+        elif info.error and not before.error:
+            emit(log, "worker_unwell", level=logging.WARNING, worker=info.id, error=info.error)
 
     def _longest(self) -> set[str]:
         placed = [self._runtimes[name] for name in self.desired.values()]

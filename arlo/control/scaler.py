@@ -18,7 +18,7 @@ from arlo.control.reconciler import Reconciler
 from arlo.control.scheduler import RuntimeScheduler
 from arlo.control.status import ScalingStatus
 from arlo.control.usage import UsageWindow
-from arlo.errors import WorkerError
+from arlo.errors import ArloError
 from arlo.planning.scaling import Decision, Signals, make_policy
 from arlo.workers.pool import WorkerPool
 
@@ -81,7 +81,8 @@ class Scaler:
             decision = await self._decided.get()
             try:
                 await self._act(decision)
-            except WorkerError as error:
+            except ArloError as error:
+                self._counters["scaling_failures"] += 1
                 emit(log, "scaling_failed", level=logging.ERROR, action=decision.action, error=str(error))
             finally:
                 self._acting = False

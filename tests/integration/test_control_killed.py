@@ -148,7 +148,7 @@ async def test_killed_at_each_step_of_a_move(folder: Path) -> None:
     async with driver(folder) as one:
         await one.settled(FLIPS[0])
         async with steady_load(one.ready["grpc"]) as load:
-            for turn, (overlap, step) in enumerate(steps):
+            for turn, (_, step) in enumerate(steps):
                 (folder / "kill_at").write_text(step)
                 one.flip()
                 await one.killed()
