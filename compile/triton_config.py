@@ -36,11 +36,11 @@ def triton_config(job: Job, spec: RuntimeSpec) -> str:
     config.instance_group.add(kind=messages.ModelInstanceGroup.KIND_CPU, count=1)
     if spec.max_batch > 1:
         # Without a queue policy (max_queue_size, time-outs): with one, Triton 2.51's batcher is not woken by a request
-        # that arrives before the one before has let go of the instance, and looks again only after 500 ms. Measured with
-        # 5 ms a batch, max_batch 4, 1 to 12 clients that wait for their answers: 769 of 43,200 requests above 400 ms,
-        # without a policy none; requests per second at 1, 4, 8, 12 clients: 128, 299, 316, 267, without 188, 327, 485,
-        # 487. The price: up to two batches an instance are formed ahead of time and run even when they are cancelled;
-        # dispatch.inflight_limit bounds that.
+        # that arrives before the one before has let go of the instance, and looks again only after 500 ms. Measured
+        # with 5 ms a batch, max_batch 4, 1 to 12 clients that wait for their answers: 769 of 43,200 requests above
+        # 400 ms, without a policy none; requests per second at 1, 4, 8, 12 clients: 128, 299, 316, 267, without 188,
+        # 327, 485, 487. The price: up to two batches an instance are formed ahead of time and run even when they are
+        # cancelled; dispatch.inflight_limit bounds that.
         config.dynamic_batching.SetInParent()
     if job.options.threads is not None:
         config.parameters["threads"].string_value = str(job.options.threads)
