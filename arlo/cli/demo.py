@@ -135,7 +135,12 @@ async def serve_and_replay(demo: Demo) -> ReplayResult | None:
             ended = threading.Event()
             watcher = asyncio.create_task(_pass_on(stop, ended))
             try:
-                return await asyncio.to_thread(replay, demo, cluster.addresses.grpc, ended)
+                result = await asyncio.to_thread(replay, demo, cluster.addresses.grpc, ended)
+                for plan in list(cluster.scheduler.plans)[1:]:
+                    placed = ", ".join(f"{count} x {name}" for name, count in plan.instances.items() if count)
+                    done = f"{plan.changed} worker(s) moved" if plan.moved else "nothing to move"
+                    demo.console.print(f"[bold]control[/]  plan ({plan.reason}): {placed}; {done}")
+                return result
             finally:
                 # A thread cannot be cancelled: this ends it, and leaving asyncio.run waits for it.
                 ended.set()
