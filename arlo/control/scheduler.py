@@ -27,7 +27,7 @@ from arlo.manifest import Manifest, Runtime
 from arlo.planning.curves import curve, curves, static_runtimes
 from arlo.planning.demand import Demand, DemandWindow, latest_shift
 from arlo.planning.placement import assign, changed
-from arlo.planning.problem import Allocation, AllocationProblem, SolverError, flow
+from arlo.planning.problem import Allocation, AllocationProblem, flow
 from arlo.planning.queueing import burst_factor, predicted_mean_ms
 from arlo.planning.solve import allocate_or_keep, make_solver
 from arlo.planning.view import WorkerView
@@ -162,7 +162,12 @@ class RuntimeScheduler:
             plan = Plan(tuple(self._ordered(wanted).items()))
             placement = place(plan, [view.id for view in usable])
         self._workers = frozenset(placement)
-        self._note(reason, placement, views, note="" if saved else "as configured")
+        self._note(
+            reason,
+            placement,
+            views,
+            note="" if saved else "as configured" if self._configured else "for lengths that nobody knows yet",
+        )
         self._save(placement, reason)
         return placement
 
@@ -290,7 +295,7 @@ class RuntimeScheduler:
         problem = self.problem(workers, demand.mean, burst=self._burst(demand))
         try:
             allocation = await asyncio.to_thread(self._solver.solve, problem, time_limit_s=control.solver_time_limit_s)
-        except SolverError:
+        except Exception:
             return False  # the plan at the end of the period says so
         return self._gain(problem, now, allocation.instances) >= max(SHIFT_GAIN, control.min_gain)
 
