@@ -94,6 +94,8 @@ def allocate_or_keep(
         return allocate(problem, solver, time_limit_s=time_limit_s), ""
     except SolverError as error:
         why = f"{solver.name}: {error}"
+    except Exception as error:  # a fault in a solver must not end what serves
+        why = f"{solver.name}: {error!r}"
     if last is not None and fits(problem, last.instances):
         return _unproven(problem, last.instances, last.solver, monotonic_s() - started_s), f"{why}; kept the last plan"
     try:
