@@ -466,6 +466,7 @@ class Reconciler:
     def _set_step(self, worker: str, step: WorkerStep) -> None:
         if worker not in self._steps or self._steps[worker][0] != step:
             self._steps[worker] = (step, round(unix_s() * 1000))
+            emit(log, "worker_step", level=logging.DEBUG, worker=worker, step=step)
 
     def _note_changes(self, before: WorkerInfo | None, info: WorkerInfo) -> None:
         if before is None:
