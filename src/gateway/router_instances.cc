@@ -293,7 +293,9 @@ void Router::tick_instances(TimeNs now, Effects& effects) {
       instance->waiters.erase(instance->waiters.begin() + static_cast<std::ptrdiff_t>(i));
     }
     if (instance->checking || instance->next_check_ns > now) continue;
-    if (instance->state == Instance::State::kDrained || instance->retired) continue;
+    if (instance->state == Instance::State::kDrained) continue;
+    // One that is on its way out is asked too while it has rows: they would wait for a worker that hangs.
+    if (instance->retired && (instance->state != Instance::State::kDraining || instance->in_flight == 0)) continue;
     if (instance->state == Instance::State::kActive && instance->answered != instance->answered_at_check) {
       // It has answered requests since: that is as good as a check.
       instance->answered_at_check = instance->answered;

@@ -89,6 +89,29 @@ async def test_workers_killed_and_hanging(tmp_path: Path, caplog: pytest.LogCapt
         assert events(caplog, "worker_unwell")
 
 
+def in_flight(cluster: Cluster, name: str) -> int:
+    """Requests that the gateway waits for from a worker."""
+    return sum(item.in_flight for item in cluster.scheduler.stats.instances if item.worker == name)
+
+
+async def test_a_worker_that_hangs_while_it_is_let_go(tmp_path: Path) -> None:
+    config = configure(tmp_path, runtime(16, 4), runtime(64, 4), allocation="{16 = 1, 64 = 2}", hang_timeout_s=4)
+    async with cluster_of(config) as cluster:
+        async with steady_load(endpoint(cluster)) as load:
+            os.kill(pid(cluster, "w2"), signal.SIGSTOP)
+            before = cluster.scheduler.stats
+            await seen(lambda: cluster.scheduler.stats is not before and in_flight(cluster, "w2"), "requests hang")
+            cluster.reconciler.let_go("w2")
+            await seen(lambda: len(cluster.status().workers) == 2, "gone")
+            await settled(cluster)
+            await load.more(50)
+        load.check()
+        assert cluster.status().counters["workers_removed"] == 1
+        assert cluster.status().observed == {R16: 1, R64: 1}
+        # By the gateway's own checks, not when the pool killed it.
+        assert '"reason":"health check' in (config.workers.run_dir / "gateway.log").read_text()
+
+
 @pytest.mark.parametrize("overlap", [True, False])
 async def test_a_runtime_that_does_not_load(tmp_path: Path, caplog: pytest.LogCaptureFixture, overlap: bool) -> None:
     config = configure(
