@@ -182,8 +182,8 @@ def requests(result: ReplayResult) -> dict[str, Any]:
         "requests": len(result.records),
         "unanswered": len(result.records) - answered,
         "outcomes": outcomes,
-        "p50_ms": result.summary.latency.p50_ms,
-        "p98_ms": result.summary.latency.p98_ms,
+        "p50_ms": result.summary.latency.p50_ms if result.summary.latency else None,
+        "p98_ms": result.summary.latency.p98_ms if result.summary.latency else None,
         "errors": result.errors(),
     }
 
