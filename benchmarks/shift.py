@@ -253,7 +253,7 @@ def plot(figures: dict[str, Any], path: Path) -> None:
         rows=len(schemes) + 1,
         cols=1,
         subplot_titles=[f"{scheme}: instances per runtime" for scheme in schemes] + ["mean latency, ms (median)"],
-        vertical_spacing=0.06,
+        vertical_spacing=0.4 / (len(schemes) + 1),
     )
     colours = ["#1b9e77", "#7570b3", "#e6ab02", "#d95f02", "#e7298a"]
     for row, scheme in enumerate(schemes, start=1):
@@ -280,8 +280,14 @@ def plot(figures: dict[str, Any], path: Path) -> None:
         row=len(schemes) + 1,
         col=1,
     )
-    picture.update_layout(go.Layout(height=240 * (len(schemes) + 1), title="short -> long -> short, 8 workers"))
-    picture.update_xaxes(title_text="seconds", row=len(schemes), col=1)
+    picture.update_layout(
+        go.Layout(
+            template="plotly_white",
+            height=230 * (len(schemes) + 1),
+            title=f"short -> long -> short lengths, {WORKERS} workers: instances of each max_length over time (s)",
+            legend_title_text="max_length",
+        )
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     picture.write_html(path, include_plotlyjs=True)
 
