@@ -25,6 +25,12 @@ def guard_program() -> Path:
     return path
 
 
+def unload_library() -> Path | None:
+    """What is preloaded into Triton servers (src/triton/unload.cc); None: not installed, unloading takes longer."""
+    path = worker_share_dir() / "lib" / "libarlo_unload.so"
+    return path if path.is_file() else None
+
+
 def arlo_backends_dir() -> Path:
     """The folder with our own Triton backends, one folder each."""
     path = worker_share_dir() / "backends"

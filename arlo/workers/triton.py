@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from arlo.errors import EnvironmentProblem
-from arlo.workers.paths import arlo_backends_dir
+from arlo.workers.paths import arlo_backends_dir, unload_library
 
 SERVER_VARIABLE = "TRITON_SERVER"
 
@@ -217,6 +217,9 @@ def environment(server: TritonServer, *, threads: int, base: Mapping[str, str] |
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "ARLO_THREADS"):
         env[name] = str(threads)
     env["TOKENIZERS_PARALLELISM"] = "false"
+    # Unloading a Python model: 0.02 s instead of 1.2 s.
+    if preload := unload_library():
+        env["LD_PRELOAD"] = os.pathsep.join([str(preload), *_parts(env.get("LD_PRELOAD"))])
     return env
 
 

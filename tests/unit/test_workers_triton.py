@@ -164,6 +164,16 @@ def test_environment(tmp_path: Path) -> None:
     assert base["PATH"] == "/bin"
 
 
+def test_what_unloads_quickly_is_preloaded_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARLO_SHARE_DIR", str(tmp_path))
+    assert "LD_PRELOAD" not in environment(SERVER, threads=1, base={})
+    library = program(tmp_path / "lib" / "libarlo_unload.so")
+    assert environment(SERVER, threads=1, base={})["LD_PRELOAD"] == str(library)
+    assert environment(SERVER, threads=1, base={"LD_PRELOAD": "/mine.so"})["LD_PRELOAD"] == f"{library}:/mine.so"
+
+
 def test_environment_of_another_server_leaves_python_alone() -> None:
     env = environment(SERVER, threads=1, base={"PATH": "/bin"})
     assert env["PATH"] == "/bin"

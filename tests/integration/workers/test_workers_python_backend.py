@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,18 +16,20 @@ import pytest
 import pytest_asyncio
 import tritonclient.grpc.aio as triton
 
+from arlo.clock import monotonic_s
 from arlo.workers import LocalPool
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 MODEL = """
-import json, os, sys
+import json, os, sys, time
 import numpy as np
 import tritonclient
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
+        time.sleep(sum(pb_utils.get_input_tensor_by_name(r, "x").as_numpy().item() for r in requests) / 1000)
         facts = {"pid": os.getpid(), "prefix": sys.prefix, "version": sys.version_info[:2], "numpy": np.__file__,
                  "client": tritonclient.__file__, "threads": os.environ["ARLO_THREADS"],
                  "gpu": os.environ["CUDA_VISIBLE_DEVICES"]}
@@ -60,10 +63,10 @@ def shared_memory() -> list[str]:
     return [path.name for path in Path("/dev/shm").glob(f"arlo_{os.getpid()}_*")]
 
 
-async def ask(pool: LocalPool, caller: Any) -> dict[str, Any]:
+async def ask(pool: LocalPool, caller: Any, *, takes_ms: int = 0) -> dict[str, Any]:
     client = caller.client((await pool.workers())[0].endpoint)
     tensor = triton.InferInput("x", [1, 1], "INT32")
-    tensor.set_data_from_numpy(np.zeros((1, 1), np.int32))
+    tensor.set_data_from_numpy(np.full((1, 1), takes_ms, np.int32))
     result = await client.infer("facts", [tensor])
     return dict(json.loads(result.as_numpy("facts")[0, 0]))
 
@@ -77,6 +80,24 @@ async def test_the_model_sees_this_environment(pool: LocalPool, caller: Any) -> 
     assert facts["threads"] == "3"
     assert facts["gpu"] == "5"
     assert shared_memory() != []
+
+
+async def test_unloading_takes_no_second(pool: LocalPool, caller: Any, alive: Callable[[int], bool]) -> None:
+    """Left to itself, Triton's Python backend sleeps for one. What runs and what waits is answered first."""
+    endpoint = (await pool.workers())[0].endpoint
+    files = shared_memory()
+    count = (await caller.statistics(endpoint, "facts")).execution_count
+    asked = [asyncio.create_task(ask(pool, caller, takes_ms=200)) for _ in range(3)]
+    while (await caller.statistics(endpoint, "facts")).execution_count == count:
+        await asyncio.sleep(0.01)
+    began_s = monotonic_s()
+    await pool.unload("w0", "facts")
+    assert monotonic_s() - began_s < 0.9
+    facts = await asyncio.wait_for(asyncio.gather(*asked), 0.15)
+    assert not alive(facts[0]["pid"])
+    await pool.load("w0", "facts")
+    assert (await ask(pool, caller))["pid"] != facts[0]["pid"]
+    assert len(shared_memory()) == len(files)
 
 
 async def test_a_crash_leaves_no_stub_and_no_shared_memory(
