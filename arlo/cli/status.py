@@ -98,7 +98,9 @@ def health(deployment: Any, stats: Any) -> str:
 
     if not deployment.version:
         return "empty"
-    if any(level.instances == 0 for level in stats.levels):
+    # A level whose runtimes have all moved elsewhere stays in the statistics; nobody wants instances of it.
+    wanted = {runtime.max_length for runtime in deployment.runtimes}
+    if any(level.instances == 0 for level in stats.levels if level.max_length in wanted):
         return "failing"
     states = [to_dict(instance)["state"] for instance in stats.instances]
     return "ready" if states and all(state == "active" for state in states) else "degraded"
