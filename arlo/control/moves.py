@@ -99,9 +99,9 @@ class Mover:
         await self._enter(worker, name)
         self._set_step(worker, "steady")
 
-    async def take_down(self, worker: str, names: list[str]) -> None:
+    async def take_down(self, worker: str, names: list[str], *, interrupts: bool = False) -> None:
         """Drain instances, take them out of the deployment, and free their memory."""
-        await self._leave(worker, names)
+        await self._leave(worker, names, interrupts=interrupts)
         await self._unload(worker, names)
         self._set_step(worker, "steady" if self._deployments.instances.get(worker) else "waiting")
 
@@ -120,9 +120,10 @@ class Mover:
         await self._enter(worker, name)
         await self.take_down(worker, others)
 
-    async def replace(self, worker: str, name: str | None, *, overlap: bool) -> None:
+    async def replace(self, worker: str, name: str | None, *, overlap: bool, interrupts: bool = False) -> None:
         """Move a worker that serves to another runtime, or to none.
 
+        `interrupts`: the last instance of the longest runtime may be taken out of service, as there is no other way.
         NoRoomError, with the old runtime still serving, when `overlap` asks for more memory than there is.
         """
         before = [old for old in self._deployments.instances.get(worker, []) if old != name]
@@ -130,11 +131,13 @@ class Mover:
         emit(log, "replacement_started", worker=worker, before=before, after=name)
         gap_s = 0.0
         if name is None:
-            await self.take_down(worker, before)
+            await self.take_down(worker, before, interrupts=interrupts)
         elif overlap:
-            await self._make_before_break(worker, before, name)
+            await self._prepare_beside(worker, name)
+            await self._enter(worker, name)
+            await self.take_down(worker, before, interrupts=interrupts)
         else:
-            gap_s = await self._break_before_make(worker, before, name)
+            gap_s = await self._break_before_make(worker, before, name, interrupts=interrupts)
         self._counters["replacements"] += 1
         self._set_step(worker, "steady" if name is not None else "waiting")
         emit(
@@ -147,11 +150,11 @@ class Mover:
             out_of_service_s=round(gap_s, 3),
         )
 
-    async def recycle(self, worker: str) -> None:
+    async def recycle(self, worker: str, *, interrupts: bool = False) -> None:
         """Restart a worker's process and let it serve again what it served."""
         names = list(self._deployments.instances.get(worker, []))
         began_s = monotonic_s()
-        await self._leave(worker, names)
+        await self._leave(worker, names, interrupts=interrupts)
         self._set_step(worker, "recycling")
         await self._pool.restart(worker)
         self._counters["workers_recycled"] += 1
@@ -161,11 +164,6 @@ class Mover:
 
     # --- parts ---
 
-    async def _make_before_break(self, worker: str, before: list[str], name: str) -> None:
-        await self._prepare_beside(worker, name)
-        await self._enter(worker, name)
-        await self.take_down(worker, before)
-
     async def _prepare_beside(self, worker: str, name: str) -> None:
         try:
             await self.prepare(worker, name)
@@ -174,10 +172,10 @@ class Mover:
                 raise NoRoomError(str(error)) from None
             raise
 
-    async def _break_before_make(self, worker: str, before: list[str], name: str) -> float:
+    async def _break_before_make(self, worker: str, before: list[str], name: str, *, interrupts: bool) -> float:
         """Returns the seconds from drain to join. When the new runtime does not come up, the old one is put back."""
         began_s = monotonic_s()
-        await self._leave(worker, before)
+        await self._leave(worker, before, interrupts=interrupts)
         await self._unload(worker, before)
         try:
             await self.prepare(worker, name)
@@ -197,8 +195,10 @@ class Mover:
         await self._deployments.ensure()
         await self._deployments.until_active([(worker, name)])
 
-    async def _leave(self, worker: str, names: list[str]) -> None:
+    async def _leave(self, worker: str, names: list[str], *, interrupts: bool) -> None:
         self._set_step(worker, "draining")
+        if not interrupts and await self._deployments.is_last(worker, names):
+            raise WorkerError(f"worker {worker} stays: by now no other one serves the longest requests")
         left = [name for name in self._deployments.instances.get(worker, []) if name not in names]
         if left:
             self._deployments.instances[worker] = left

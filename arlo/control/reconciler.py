@@ -203,18 +203,30 @@ class Reconciler:
         return bool(self._deployments.instances)
 
     async def bring_up(self) -> None:
-        """First start: all workers at once. The first error of a worker is raised, as it is."""
-        jobs = [asyncio.create_task(self._mover.prepare(worker, name)) for worker, name in self.desired.items()]
+        """First start: all workers at once. The first error of a worker is raised, as it is.
+
+        Where something that is wanted is loaded already (the gateway went with an earlier control plane, and the workers
+        did not), what comes up serves, and run() goes on trying with the rest; an error is raised when nothing does.
+        """
+        wanted = list(self.desired.items())
+        again = any(name in self.infos[worker].runtimes for worker, name in wanted)
+        jobs = [asyncio.create_task(self._mover.prepare(worker, name)) for worker, name in wanted]
         try:
-            await asyncio.gather(*jobs)
+            results = await asyncio.gather(*jobs, return_exceptions=again)
         finally:
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
-        self._deployments.instances = {worker: [name] for worker, name in self.desired.items()}
+        ready = [pair for pair, result in zip(wanted, results, strict=True) if result is None]
+        for (worker, name), result in zip(wanted, results, strict=True):
+            if isinstance(result, ArloError) and ready:
+                self._failed(worker, name, str(result))
+            elif isinstance(result, BaseException):
+                raise result
+        self._deployments.instances = {worker: [name] for worker, name in ready}
         await self._deployments.ensure()
-        await self._deployments.until_active(list(self.desired.items()))
-        for worker in self.infos:
+        await self._deployments.until_active(ready)
+        for worker in self.infos.keys() - self._troubles.keys():
             self._set_step(worker, "steady" if worker in self.desired else "waiting")
 
     async def run(self) -> None:
@@ -355,9 +367,15 @@ class Reconciler:
 
     def _start_replacements(self, held: set[str]) -> None:
         instances = self._deployments.instances
-        # A worker that is down carries nothing; one that cannot be moved now stays as it is.
-        up = [worker for worker, info in self.infos.items() if info.state == "ready"]
-        current = {worker: next(iter(instances.get(worker, ())), None) for worker in up}
+        # A worker that is down, or that the gateway gets no answer of, carries nothing. (Of the latter, those that are
+        # where they should be are left out; the others are moved, which takes nothing away.)
+        up = [
+            worker
+            for worker, info in self.infos.items()
+            if info.state == "ready"
+            and (worker not in instances or self.desired.get(worker) not in instances[worker] or self._serves(worker))
+        ]
+        current = {worker: instances[worker][0] if self._serves(worker) else None for worker in up}
         if not self._overlap:  # one worker at a time finds out whether a runtime that did not come up does now
             now_s = monotonic_s()
             failing = {trouble.target for trouble in self._troubles.values() if now_s < trouble.again_s}
@@ -367,7 +385,7 @@ class Reconciler:
             settled = current.get(worker) is not None and desired.get(worker) == current[worker]
             if settled and not self._irreplaceable(worker):
                 self._recycle.discard(worker)
-                self._replace(worker, self._mover.recycle(worker))
+                self._replace(worker, self._mover.recycle(worker, interrupts=len(self.infos) == 1))
                 return
         control = self._config.control
         share = control.max_moving if self._overlap else control.max_unavailable
@@ -385,20 +403,36 @@ class Reconciler:
             max_parallel=max(1, int(len(self.infos) * share)),
             overlap=self._overlap,
         )
-        # A worker that is held back may be the one that is to take over the longest runtime: the others wait for it.
-        wait = steps and steps[0].interrupts and self._longest() & set(self.desired.values()) and held
+        # A worker that is held back, or away, may be the one that is to take over the longest runtime: wait for it.
+        heirs = {worker for worker, name in self.desired.items() if name in self._longest()}
+        wait = steps and steps[0].interrupts and (heirs & held or heirs - set(up))
         for change in steps[0].changes if steps and not wait else ():
-            if change.worker in held or change.before is None:
+            if change.worker in held or not instances.get(change.worker):
                 continue  # gaining a first runtime takes nothing away: it was started above
-            self._replace(change.worker, self._mover.replace(change.worker, change.after, overlap=self._overlap))
+            job = self._mover.replace(
+                change.worker, change.after, overlap=self._overlap, interrupts=steps[0].interrupts
+            )
+            self._replace(change.worker, job)
 
     def _irreplaceable(self, worker: str) -> bool:
         """Whether it is the only one of several workers that serves the longest requests."""
         longest = self._longest()
-        served = self._deployments.instances
+        if not longest & set(self._deployments.instances.get(worker, ())):
+            return False
         up = [other for other, info in self.infos.items() if other != worker and info.state == "ready"]
-        others = any(longest & set(served.get(other, ())) and other not in self._tasks for other in up)
-        return bool(longest & set(served.get(worker, ()))) and bool(up) and not others
+        return bool(up) and not any(
+            self._answers(other, name)
+            for other in up
+            if other not in self._tasks
+            for name in longest & set(self._deployments.instances.get(other, ()))
+        )
+
+    def _serves(self, worker: str) -> bool:
+        return any(self._answers(worker, name) for name in self._deployments.instances.get(worker, [])[:1])
+
+    def _answers(self, worker: str, name: str) -> bool:
+        """Whether an instance that is to serve does, as far as the gateway tells."""
+        return not self._active.known(monotonic_s()) or self._active.has(worker, name)
 
     def _replace(self, worker: str, job: Coroutine[Any, Any, None]) -> None:
         self._replacing.add(worker)
