@@ -136,7 +136,10 @@ async def one(folder: Path, scheme: str, work: Workload, args: argparse.Namespac
             endpoint=cluster.addresses.grpc, model="bench", slo_ms=SLO_MS, timeout_ms=20_000, seed=args.seed
         )
         replay = asyncio.create_task(asyncio.to_thread(run_replay, work.trace, options))
-        while not replay.done() and not sum(cluster.scheduler.stats.arrivals_by_length):
+        while not replay.done():
+            stats = cluster.scheduler.stats
+            if stats is not None and sum(stats.arrivals_by_length):
+                break
             await asyncio.sleep(0.02)
         begin_s, begin_unix_s = monotonic_s(), unix_s()
         phase = 0

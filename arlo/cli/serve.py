@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print_json_line(as_dict(cluster))
         else:
-            print(how_to_try(cluster, args.config, config), flush=True)
+            print(how_to_try(cluster, config), flush=True)
 
     return asyncio.run(serve(config, ready=ready))
 
@@ -82,7 +82,7 @@ def as_dict(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def how_to_try(cluster: Cluster, path: Path, config: Config) -> str:
+def how_to_try(cluster: Cluster, config: Config) -> str:
     """Where it listens, and what to copy to try it."""
     from arlo.control.cluster import reachable
 
@@ -100,8 +100,8 @@ model {cluster.model} is served
   status {cluster.http_address}   /status /metrics /livez of the control plane
 
 try it:
-  arlo top {path}
-  arlo status {path}
+  arlo top --control {reachable(cluster.http_address)}
+  arlo status --admin {reachable(cluster.addresses.admin)}
   curl http://{http}/readyz
   python -c 'from arlo.client import Client; print({client}).embed({row}))'
 

@@ -112,6 +112,11 @@ class WorkersConfig:
         maximum=256,
         relation="threads x workers above the number of cores makes workers slow each other down",
     )
+    gpus: tuple[str, ...] = option(
+        default=(),
+        doc='CUDA device ids given to the workers in turn, `["0", "1"]` (kind `local`); one worker per GPU, as '
+        "loading on one disturbs the others of the same GPU. Left out: all workers see all GPUs.",
+    )
     log_verbose: int = option(
         default=0, doc="Triton's --log-verbose: 0 is off, higher says more (kind `local`).", minimum=0, maximum=4
     )
@@ -151,6 +156,7 @@ class WorkersConfig:
             ("endpoints", "endpoints"),
             ("admin_key_file", "endpoints"),
             ("ray_address", "ray"),
+            ("gpus", "local"),
         ):
             if self.kind != kind and getattr(self, key):
                 raise FieldError("workers", key, f'goes with kind = "{kind}"; remove it or change kind')

@@ -45,6 +45,7 @@ def make_pool(config: Config) -> WorkerPool:
         workers=config.worker_count,
         run_dir=workers.run_dir,
         threads=workers.threads,
+        gpus=workers.gpus,
         admin_key=admin_key,
         start_timeout_s=workers.start_timeout_s,
         hang_timeout_s=workers.hang_timeout_s,

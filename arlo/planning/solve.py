@@ -68,7 +68,7 @@ def allocate(problem: AllocationProblem, solver: Solver, *, time_limit_s: float)
         return solver.solve(problem, time_limit_s=time_limit_s)
     fraction = largest_fraction(problem)
     found = solver.solve(scaled(problem, fraction), time_limit_s=time_limit_s)
-    made = "" if fraction == 1 else f" made for {fraction:.4g} of the demand in each bin"
+    made = "" if fraction == 1 else f" made for {min(fraction, 0.9999):.4g} of the demand in each bin"
     if reason.startswith("slo_below_latency"):
         made += " the one of lowest mean latency" if not made else ", the one of lowest mean latency"
         made += "; requests of the longest runtime will be late"
