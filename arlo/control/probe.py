@@ -6,6 +6,7 @@ broken. So a few requests of the longest length go straight to the worker, and w
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import grpc
@@ -44,7 +45,12 @@ def check_answer(manifest: Manifest, runtime: Runtime, rows: int, answer: Any) -
             )
         dtype = triton_to_np_dtype(wanted.datatype)
         if dtype is not None and np.issubdtype(dtype, np.floating):
-            values = np.frombuffer(raw.get(wanted.name, b""), dtype=dtype)
+            data = raw.get(wanted.name, b"")
+            if len(data) != math.prod(output.shape) * np.dtype(dtype).itemsize:
+                raise WorkerError(
+                    f"{runtime.name} answers {wanted.name} with {len(data)} bytes for {list(output.shape)}: {_again()}"
+                )
+            values = np.frombuffer(data, dtype=dtype)
             if not np.isfinite(values).all():
                 raise WorkerError(f"{runtime.name} answers {wanted.name} with values that are not finite: {_again()}")
 
