@@ -205,7 +205,7 @@ class Reconciler:
     async def bring_up(self) -> None:
         """First start: all workers at once. The first error of a worker is raised, as it is.
 
-        Where something that is wanted is loaded already (the gateway went with an earlier control plane, and the workers
+        Where something that is wanted is loaded already (the gateway went with an earlier control plane, the workers
         did not), what comes up serves, and run() goes on trying with the rest; an error is raised when nothing does.
         """
         wanted = list(self.desired.items())
