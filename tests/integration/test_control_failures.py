@@ -209,7 +209,7 @@ async def test_the_gateway_killed(tmp_path: Path, caplog: pytest.LogCaptureFixtu
                 count = len(events(caplog, "gateway_restarted"))
                 await seen(lambda count=count: len(events(caplog, "gateway_restarted")) > count, "back")  # type: ignore[misc]
                 await settled(cluster)
-                await load.more(600)
+                await load.more(450)
         assert cluster.addresses == before
         # Two bursts, each over when the clients have connected again (gRPC's first wait is a second).
         bursts: list[list[float]] = []
