@@ -145,11 +145,31 @@ class Cluster:
         )
 
     async def supervise(self) -> None:
-        """Keep it so until cancelled."""
-        jobs = [self.reconciler.run(), self.scheduler.run(), self.scaler.run(), self._keep_deployment()]
+        """Keep it so until cancelled. A loop that fails is logged, counted and started again; the others go on."""
+        loops = {
+            "reconciler": self.reconciler.run,
+            "scheduler": self.scheduler.run,
+            "scaler": self.scaler.run,
+            "deployment": self._keep_deployment,
+        }
         if self._gateway is not None:
-            jobs.append(self._keep_gateway())
-        await _all(*jobs)
+            loops["gateway"] = self._keep_gateway
+        await _all(*(self._kept(name, loop) for name, loop in loops.items()))
+
+    async def _kept(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        backoff = BACKOFF_S[0]
+        while True:
+            started = monotonic_s()
+            try:
+                await loop()
+            except Exception as error:  # a fault of ours must not end what serves
+                self.counters["loop_failures"] += 1
+                emit(log, "loop_failed", level=logging.ERROR, loop=name, error=repr(error), again_in_s=backoff)
+                log.debug("loop %s", name, exc_info=True)
+            if monotonic_s() - started > STEADY_S:
+                backoff = BACKOFF_S[0]
+            await asyncio.sleep(backoff)
+            backoff = min(2 * backoff, BACKOFF_S[1])
 
     async def stop(self) -> None:
         """Drain and stop the managed gateway, stop the pool. Idempotent; goes on where a step fails."""

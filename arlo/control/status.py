@@ -147,5 +147,6 @@ COUNTERS = {
     "workers_recycled": "Workers restarted because their latency crept up",
     "gateway_restarts": "Restarts of the managed gateway",
     "gateway_restart_failures": "Restarts of the managed gateway that failed and were tried again",
+    "loop_failures": "Loops of the control plane that failed unexpectedly and were started again",
     "deployments_applied": "Deployments that the gateway was given",
 }

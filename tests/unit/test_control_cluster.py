@@ -245,3 +245,27 @@ async def test_external_gateway_that_is_not_there(config: Config) -> None:
     external = dataclasses.replace(config.gateway, managed=False, admin_address="127.0.0.1:1")
     with pytest.raises(GatewayError, match=r"no gateway answers at the admin address 127\.0\.0\.1:1"):
         await Cluster(dataclasses.replace(config, gateway=external), MANIFEST, MemoryPool(2), probe=no_probe).start()
+
+
+async def test_a_loop_that_fails_is_started_again_and_the_others_go_on(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = MemoryPool(2)
+    cluster = Cluster(config, MANIFEST, pool, probe=no_probe)
+    calls = 0
+    kept = cluster.scaler.run
+
+    async def broken() -> None:
+        nonlocal calls
+        calls += 1
+        if calls < 3:
+            raise RuntimeError("nobody thought of this")
+        await kept()
+
+    monkeypatch.setattr(cluster.scaler, "run", broken)
+    async with running(cluster, asyncio.Event()) as started:
+        assert started
+        await until(lambda: calls == 3, "started again")
+        assert cluster.counters["loop_failures"] == 2
+        pool.infos["w1"] = dataclasses.replace(pool.infos["w1"], runtimes=(), restarts=1)
+        await until(lambda: pool.infos["w1"].runtimes == ("m_512",), "the reconciler works")
