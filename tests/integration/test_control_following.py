@@ -68,9 +68,9 @@ async def test_a_worker_that_becomes_slow_is_recycled(
     monkeypatch.setattr(recycler, "INTERVAL_S", 1.5)
     config = configure(
         tmp_path,
-        runtime(16, 4),
+        runtime(48, 4),
         runtime(64, 4),
-        allocation="{16 = 2, 64 = 1}",
+        allocation="{48 = 2, 64 = 1}",
         control="reallocate = false\nrecycle_factor = 3",
     )
     async with cluster_of(config, local_pool(config, {"ARLO_EMULATED_SLOW_DIR": str(tmp_path)})) as cluster:
