@@ -176,7 +176,7 @@ async def one(folder: Path, scheme: str, work: Workload, args: argparse.Namespac
             next((round(p["at_s"] - begin, 2) for p in plans if p["moved"] and p["at_s"] >= begin), None)
             for begin in work.begins_s[1:]
         ],
-        "allocation": samples,
+        "allocation": changes(samples),
         "settled_s": settled(work, samples, args.phase),
     }
 
@@ -186,6 +186,15 @@ def by_phase(work: Workload, records: Any, phase_s: float) -> list[float]:
     ok = records[records["code"] == 0]
     at_s, ms = ok["scheduled_us"] / 1e6, latency_us(ok) / 1000
     return [float(ms[(at_s >= begin) & (at_s < begin + phase_s)].mean()) for begin in work.begins_s]
+
+
+def changes(samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The samples at which the deployment became another one, and the last."""
+    kept = samples[:1]
+    for before, after in itertools.pairwise(samples):
+        if before["instances"] != after["instances"]:
+            kept.append(after)
+    return [*kept, samples[-1]]
 
 
 def settled(work: Workload, samples: list[dict[str, Any]], phase_s: float) -> list[float]:
