@@ -177,13 +177,10 @@ class RuntimeScheduler:
         return self._for_unknown_lengths(self._config.worker_count)
 
     def _for_unknown_lengths(self, workers: int) -> dict[str, int]:
-        """Nobody has asked yet: every length up to the longest as likely as any other, at half of what they carry."""
+        """Nobody has asked yet."""
         if not self.static:
             return {self.longest: workers}
-        widths = [b - a for a, b in zip((0, *self._lengths), self._lengths, strict=False)]
-        work = sum(w * c.batch_ms(1) for w, c in zip(widths, self._curves, strict=True))
-        scale = 0.5 * workers * self._config.model.slo_ms / work
-        problem = self.problem(workers, [w * scale for w in widths])
+        problem = self.problem(workers, self._stand_in(workers))
         allocation, _ = allocate_or_keep(
             problem, self._solver, None, time_limit_s=self._config.control.solver_time_limit_s
         )
@@ -373,7 +370,10 @@ class RuntimeScheduler:
         self._record(reason, now, best, demand, allocation, moved=bool(moved), note=note, changes=len(moved), gain=gain)
 
     def _stand_in(self, workers: int) -> list[float]:
-        """Demand to plan for when too little is seen now: the last one that was known, or lengths that nobody knows."""
+        """Demand to plan for when too little is seen now: the last one that was known.
+
+        When none was: every length up to the longest as likely as any other, at half of what the workers carry.
+        """
         if self._known is not None:
             return list(self._known.mean)
         scale = 0.5 * workers * self._config.model.slo_ms

@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal, TypeVar
 
-# Where a worker is on its way to the runtime it should have. In order, but for `waiting`, `recycling` and `failed`.
+# Where a worker is on its way to the runtime it should have. In order, but for `waiting`, `recycling` and `failed`;
+# `warming`: the runtime answers its first requests, and the answers are checked.
 WorkerStep = Literal[
-    "steady", "waiting", "draining", "unloading", "loading", "warming", "verifying", "joining", "recycling", "failed"
+    "steady", "waiting", "draining", "unloading", "loading", "warming", "joining", "recycling", "failed"
 ]
 State = Literal["starting", "serving", "replacing", "degraded"]
 
