@@ -51,7 +51,7 @@ $(VENV)/.native.stamp: $(VENV)/.packages.stamp $(VENV)/.files.list $(NATIVE_SOUR
 
 # Changes only when a Python or template file appears or goes: the editable install maps files one by one.
 $(VENV)/.files.list: FORCE | $(VENV)/.venv.stamp
-	@find arlo compile traces triton_repo/templates -type f -not -name '*.pyc' | LC_ALL=C sort >$@.new; \
+	@find arlo compile simulator traces triton_repo/templates -type f -not -name '*.pyc' | LC_ALL=C sort >$@.new; \
 	if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
 .PHONY: FORCE

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# mypy --strict over the package as it is installed: the top-level folders compile/, traces/ and triton_repo/templates/ are
-# arlo.compile, arlo.traces and arlo.templates there, so a tree of links is laid out that way and checked.
+# mypy --strict over the package as it is installed: the top-level folders compile/, simulator/, traces/ and
+# triton_repo/templates/ are arlo.compile and so on there, so a tree of links is laid out that way and checked.
 # usage: tools/typecheck.sh VENV
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -13,7 +13,7 @@ mkdir "$tree/arlo"
 for entry in "$root"/arlo/*; do
   [ "$(basename "$entry")" = __pycache__ ] || ln -s "$entry" "$tree/arlo/"
 done
-ln -s "$root/compile" "$root/traces" "$tree/arlo/"
+ln -s "$root/compile" "$root/simulator" "$root/traces" "$tree/arlo/"
 [ -d "$root/triton_repo/templates" ] && ln -s "$root/triton_repo/templates" "$tree/arlo/templates"
 
 cd "$tree"  # the working folder comes first in mypy's search path, before the root

@@ -26,6 +26,7 @@ PYTHON_ARROWS: dict[str, set[str]] = {
     "replay": {"errors", "clock", "manifest", "proto", "config", "client", "traces"},
     "control": {"errors", "clock", "manifest", "proto", "config", "workers", "planning", "profiler"},
     "profiler": {"errors", "clock", "manifest", "config", "workers", "planning"},
+    "simulator": {"errors", "clock", "manifest", "planning", "config", "traces", "_core"},
     "_core": set(),
 }
 FREE = {"cli", "__init__", "__main__"}
@@ -52,7 +53,8 @@ CPP_ARROWS: dict[str, set[str]] = {
     "loadgen": {"common"},
     "triton": {"common"},
     "allocate": {"common"},
-    "bindings": {"dispatch", "allocate", "common"},
+    "simulate": {"dispatch", "common"},
+    "bindings": {"dispatch", "allocate", "simulate", "common"},
 }
 # The core decides and does nothing else: `now` is an argument, threads and sockets belong to its callers.
 IMPURE = re.compile(
@@ -62,10 +64,10 @@ IMPURE = re.compile(
 
 
 def part_folders() -> dict[str, Path]:
-    """Each part of the package and where its code lies: `compile` and `traces` are top-level folders."""
+    """Each part of the package and where its code lies: some are top-level folders."""
     parts = {path.stem: path for path in (ROOT / "arlo").iterdir() if path.suffix in {".py", ".pyi"} or path.is_dir()}
     parts.pop("__pycache__", None)
-    return parts | {"compile": ROOT / "compile", "traces": ROOT / "traces"}
+    return parts | {name: ROOT / name for name in ("compile", "simulator", "traces")}
 
 
 def python_files(part: Path) -> list[Path]:
@@ -185,7 +187,7 @@ def test_cpp_arrows(folder: str) -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize("folder", ["dispatch", "allocate", "common"])
+@pytest.mark.parametrize("folder", ["dispatch", "allocate", "simulate", "common"])
 def test_the_core_is_pure(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number} includes {name}"

@@ -1,0 +1,193 @@
+// The simulator's event loop: arrivals, dispatch by the very scheduler that the gateway runs, batches, workers that come,
+// go, change their runtime, fail or slow down. Pure as src/dispatch is; the caller plans, from outside, between calls of
+// advance().
+//
+// A worker executes one batch at a time. What the scheduler starts on it reaches it `hop_out` later and waits there in
+// order; when the worker is free it takes up to max_batch of the rows that have arrived, all of them at once, for the
+// time of its true latency profile at the longest of them (dynamic runtimes) times the batch's noise times the worker's
+// slowness. The scheduler learns of the end `hop_back` later. A request's latency is the time from its arrival to that
+// moment plus `overhead`, which occupies nothing (section 5.2.1 of the paper: 0.8 ms).
+//
+// Outcomes. Each arrival has exactly one:
+//   on_time   answered within the SLO
+//   late      answered after the SLO
+//   rejected  refused on arrival: too long for every runtime, or the queue is full
+//   expired   its timeout came while it waited, or before its answer: the client has gone
+//   failed    lost with its worker more than `retries` times, or never served by the end
+// (`cancelled`, the sixth outcome, does not occur: simulated clients give up only by their timeout.)
+//
+// Order of events at equal times: the calls of the caller (fail, remove, replace), then execution ends and rows reach
+// workers (by worker id), then the scheduler learns of ends (in order of execution end), joins (in the order asked for),
+// expiry, arrivals (in the order fed). It is the order that dispatch/scheduler.h asks for. advance(t) handles all that
+// is due before t and nothing that is due at t, so that a caller who acts at t acts first.
+//
+// Same calls, same result, to the last bit: all times are integers, noise is a function of (seed, number of the arrival)
+// and no container is walked in hash order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "dispatch/scheduler.h"
+
+namespace arlo::simulate {
+
+using dispatch::RuntimeId;
+using dispatch::TimeNs;
+using dispatch::kNever;
+using WorkerId = std::uint32_t;  // in the order of add_worker(), never reused
+
+struct Options {
+  dispatch::Options dispatch;
+  TimeNs slo = 0;            // > 0
+  TimeNs timeout = kNever;   // from the arrival; > 0
+  TimeNs overhead = 0;       // added to the latency of each answer
+  TimeNs hop_out = 0;        // scheduler to worker
+  TimeNs hop_back = 0;       // worker to scheduler
+  std::int32_t retries = 2;  // of a request whose worker failed
+  std::uint64_t seed = 0;    // of the noise
+  TimeNs warmup = 0;         // requests that arrive before it are served but not counted in Totals
+  bool record = false;       // keep columns()
+  // Quantiles of the factor on each execution time, evenly spaced; empty: no noise. At most 2^20.
+  std::vector<double> noise;
+};
+
+struct RuntimeOptions {
+  dispatch::RuntimeSpec spec;                  // what the scheduler believes
+  std::int32_t inflight_limit = 1;             // of an instance
+  std::vector<dispatch::LatencyPoint> truth;   // what execution takes; empty: as believed
+};
+
+enum class Outcome : std::uint8_t { kOnTime, kLate, kRejected, kExpired, kFailed, kPending };
+inline constexpr int kOutcomes = 5;  // without kPending
+
+enum class WorkerState : std::uint8_t { kStarting, kServing, kDraining, kGone };
+
+// Sums over the requests that arrived at or after `warmup`. What is not answered yet is in `arrived` only.
+struct Totals {
+  std::uint64_t arrived = 0;
+  std::uint64_t outcomes[kOutcomes] = {};
+  std::uint64_t demoted = 0;        // answered, and started on a level above the ideal one
+  std::uint64_t retried = 0;        // times that a lost request was scheduled again
+  std::uint64_t tokens = 0;         // of the answered requests
+  std::uint64_t padded_tokens = 0;  // computed for them: max_length, or the length on a dynamic runtime
+  double latency_sum_ns = 0;        // of the answered requests (on_time and late)
+  double wait_sum_ns = 0;           // part of it: arrival to begin of execution
+  double execute_sum_ns = 0;        // part of it: execution
+  TimeNs latency_max = 0;
+};
+
+// What happened since the last call of take_recent(); warm-up included. Latencies of answers, as a histogram.
+struct Recent {
+  std::uint64_t arrived = 0;
+  std::uint64_t answered = 0;
+  std::uint64_t on_time = 0;
+  std::uint64_t unanswered = 0;  // rejected, expired, failed
+  double latency_sum_ns = 0;
+};
+
+struct WorkerView {
+  RuntimeId runtime;    // in service, or to come (kStarting)
+  WorkerState state;
+  std::int32_t waiting;   // requests bound to it or at it, not executing
+  std::int32_t executing;
+  TimeNs since;         // of the state
+  TimeNs busy;          // executing, in all
+  std::uint64_t served; // requests, in all
+};
+
+struct RuntimeView {
+  std::uint64_t served = 0;   // answers from it that are counted in Totals
+  std::uint64_t demoted = 0;  // of these, from a lower ideal level
+  std::uint64_t batches = 0;  // executed in all
+  TimeNs busy = 0;            // worker time in all
+};
+
+// One row for each arrival in order, with Options::record.
+struct Columns {
+  std::vector<TimeNs> arrived;
+  std::vector<std::int32_t> length;
+  std::vector<TimeNs> latency;       // -1 without an answer
+  std::vector<TimeNs> wait;          // arrival to the begin of the (last) execution; -1 when it never began
+  std::vector<std::int32_t> worker;  // that executed it last; -1 none
+  std::vector<std::int16_t> runtime; // of that worker then; -1 none
+  std::vector<Outcome> outcome;
+};
+
+// Latencies in buckets of equal ratio: 2^kBits to a doubling, so a quantile is exact to 1 part in 2^kBits.
+class Histogram {
+ public:
+  static constexpr int kBits = 10;
+  void add(TimeNs value);
+  [[nodiscard]] std::uint64_t count() const { return count_; }
+  // Value at quantile q in [0, 1]: linear within its bucket, never above the largest value seen. 0 when empty.
+  [[nodiscard]] double quantile(double q) const;
+  [[nodiscard]] const std::vector<std::uint64_t>& counts() const { return counts_; }
+  [[nodiscard]] static TimeNs lower(std::size_t bucket);  // least value of a bucket
+  void clear();
+
+ private:
+  std::vector<std::uint64_t> counts_;
+  std::uint64_t count_ = 0;
+  TimeNs max_ = 0;
+};
+
+class Engine {
+ public:
+  // Throws std::invalid_argument naming the field and its range.
+  explicit Engine(const Options& options);
+  ~Engine();
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+
+  RuntimeId add_runtime(const RuntimeOptions& runtime);
+
+  // --- what the caller does at now(); all throw std::invalid_argument for an unknown id or a state that does not allow it
+
+  // A worker that serves `runtime` from `at` (>= now) on.
+  WorkerId add_worker(RuntimeId runtime, TimeNs at);
+  // Drains the worker, and when it is empty loads `runtime`, which takes `delay`. Also of a worker that drains or starts
+  // (one that starts: from now on).
+  void replace(WorkerId worker, RuntimeId runtime, TimeNs delay);
+  // Drains the worker; it is gone when it is empty.
+  void remove(WorkerId worker);
+  // The worker dies: what it had comes back and is tried again elsewhere. It serves the same runtime again after
+  // `restart`; kNever: it is gone for good.
+  void fail(WorkerId worker, TimeNs restart);
+  // Executions that begin from now on take `factor` (> 0) times as long.
+  void slow(WorkerId worker, double factor);
+
+  // --- time
+
+  // Requests to come; `arrived` ascends, and not before now() or what was fed before. Copies.
+  void feed(std::span<const TimeNs> arrived, std::span<const std::int32_t> length);
+  // Handles everything due before `until`; now() is `until` then. Arrivals must be fed up to there.
+  void advance(TimeNs until);
+  // No more arrivals: handles what is fed, until nothing is due. What cannot be served any more is failed. now() is the
+  // moment of the last event.
+  void finish();
+  [[nodiscard]] TimeNs now() const;
+
+  // --- what is seen
+
+  [[nodiscard]] const Totals& totals() const;
+  [[nodiscard]] const Histogram& latency() const;  // of the answers counted in totals()
+  // Adds the recent latencies to `counts` (resized; buckets of the recent histogram) and forgets them.
+  Recent take_recent(std::vector<std::uint64_t>& counts);
+  [[nodiscard]] static TimeNs recent_bucket(std::size_t bucket);  // least value; 2^7 buckets to a doubling
+  [[nodiscard]] const std::vector<std::int64_t>& arrivals_by_length() const;  // since the start, index = tokens
+  [[nodiscard]] std::size_t workers() const;
+  [[nodiscard]] WorkerView worker(WorkerId worker) const;
+  [[nodiscard]] RuntimeView runtime(RuntimeId runtime) const;
+  [[nodiscard]] std::int32_t queued() const;     // waiting at the scheduler
+  [[nodiscard]] std::int32_t in_flight() const;  // started
+  [[nodiscard]] const Columns& columns() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace arlo::simulate
