@@ -4,6 +4,10 @@ Arlo's core: the request scheduler that the gateway and the simulator share, and
 
 import enum
 from collections.abc import Sequence
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
 
 class Admission(enum.Enum):
     """What became of an arrival or a retry."""
@@ -204,3 +208,134 @@ def allocate_separable(
     `cost[i]` has an entry for 0 to `workers` instances, in any unit; infinity forbids. Always optimal; no
     instances when nothing is allowed. Ties as for allocate_exact.
     """
+
+class Simulation:
+    """
+    The simulator's event loop: the scheduler of this module, workers that execute, and arrivals.
+
+    All times are integers in ns from the start. Between calls of advance() the caller plans: it adds, replaces and
+    removes workers. Outcomes, the order of events at equal times and what a latency consists of stand in
+    src/simulate/engine.h. Not thread-safe. ValueError for values out of range and for unknown ids.
+    """
+
+    def __init__(
+        self,
+        policy: str = "rs",
+        *,
+        slo: int,
+        lambda_: float = 0.85,
+        alpha: float = 0.9,
+        max_peek: int = 6,
+        max_queued: int = 4096,
+        timeout: int | None = None,
+        overhead: int = 0,
+        hop_out: int = 0,
+        hop_back: int = 0,
+        retries: int = 2,
+        seed: int = 0,
+        warmup: int = 0,
+        record: bool = False,
+        noise: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
+    ) -> None:
+        """
+        `noise`: float64 quantiles, evenly spaced, of the factor on each execution time.
+        """
+
+    def add_runtime(
+        self,
+        max_length: int,
+        capacity: int,
+        latency: Sequence[tuple[int, int, int]],
+        *,
+        max_batch: int = 1,
+        dynamic: bool = False,
+        inflight_limit: int = 1,
+        truth: Sequence[tuple[int, int, int]] | None = None,
+    ) -> int:
+        """
+        A runtime, as Scheduler.add_runtime; returns its id. `truth`: what execution takes, where it is not what
+        the scheduler believes.
+        """
+
+    def add_worker(self, runtime: int, at: int) -> int:
+        """A worker that serves from `at` on; its id."""
+
+    def replace(self, worker: int, runtime: int, delay: int) -> None:
+        """
+        Drains the worker; when it is empty it loads `runtime`, which takes `delay`.
+        """
+
+    def remove(self, worker: int) -> None:
+        """Drains the worker; it is gone when it is empty."""
+
+    def fail(self, worker: int, restart: int | None = None) -> None:
+        """
+        The worker dies, and serves again after `restart`. None: it is gone for good.
+        """
+
+    def slow(self, worker: int, factor: float) -> None:
+        """Executions that begin from now on take `factor` times as long."""
+
+    def feed(
+        self,
+        arrived: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        length: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    ) -> None:
+        """Requests to come: int64 ns [n], ascending, and int32 tokens [n]."""
+
+    def advance(self, until: int) -> None:
+        """
+        Handles everything due before `until`; arrivals must be fed up to there.
+        """
+
+    def finish(self) -> None:
+        """
+        No more arrivals: handles everything. What cannot be served any more is failed.
+        """
+
+    @property
+    def now(self) -> int: ...
+    @property
+    def queued(self) -> int:
+        """Requests that wait at the scheduler."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have been started on a worker."""
+
+    def totals(self) -> dict:
+        """Sums over the requests that arrived after the warm-up."""
+
+    def quantiles_ns(
+        self, q: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)]
+    ) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """Latencies at the quantiles float64 [n], exact to 1 part in 1024."""
+
+    def histogram(self) -> tuple:
+        """
+        Latencies counted: least ns of each bucket int64 [n], requests uint64 [n].
+        """
+
+    def take_recent(self) -> tuple:
+        """
+        What happened since the last call: a dict of counts, and latencies uint64 [n] by recent bucket.
+        """
+
+    @staticmethod
+    def recent_bucket_ns(n: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """Least ns of each of the first n recent buckets."""
+
+    def arrivals_by_length(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
+        """Arrivals since the start, int64 [longest + 1]."""
+
+    def workers(self) -> dict:
+        """Columns, one row per worker: int64 arrays."""
+
+    def runtimes(self) -> dict:
+        """Columns, one row per runtime: int64 arrays."""
+
+    def columns(self) -> dict:
+        """
+        One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed.
+        """

@@ -6,3 +6,7 @@
 namespace arlo::allocate {
 void bind(nanobind::module_& m);
 }  // namespace arlo::allocate
+
+namespace arlo::simulate {
+void bind(nanobind::module_& m);
+}  // namespace arlo::simulate

@@ -1,4 +1,5 @@
-// arlo._core: the dispatch core in Python, for the simulator and for tests; allocate.cc adds the allocation solver.
+// arlo._core: the dispatch core in Python, for the simulator and for tests; allocate.cc adds the allocation solver,
+// simulate.cc the simulator's event loop.
 //
 // Thin: every method is one call of arlo::dispatch::Scheduler, the actions it emitted come back as a list. Two things
 // differ from C++. kNone and kNever are None. A call that C++ ignores because a handle or an id is in the wrong state
@@ -232,4 +233,5 @@ NB_MODULE(_core, m) {
   arlo::dispatch::bind_values(m);
   arlo::dispatch::bind_scheduler(m);
   arlo::allocate::bind(m);
+  arlo::simulate::bind(m);
 }

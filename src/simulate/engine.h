@@ -1,6 +1,6 @@
-// The simulator's event loop: arrivals, dispatch by the very scheduler that the gateway runs, batches, workers that come,
-// go, change their runtime, fail or slow down. Pure as src/dispatch is; the caller plans, from outside, between calls of
-// advance().
+// The simulator's event loop: arrivals, dispatch by the very scheduler that the gateway runs, batches, workers that
+// come, go, change their runtime, fail or slow down. Pure as src/dispatch is; the caller plans, from outside, between
+// calls of advance().
 //
 // A worker executes one batch at a time. What the scheduler starts on it reaches it `hop_out` later and waits there in
 // order; when the worker is free it takes up to max_batch of the rows that have arrived, all of them at once, for the
@@ -17,12 +17,12 @@
 // (`cancelled`, the sixth outcome, does not occur: simulated clients give up only by their timeout.)
 //
 // Order of events at equal times: the calls of the caller (fail, remove, replace), then execution ends and rows reach
-// workers (by worker id), then the scheduler learns of ends (in order of execution end), joins (in the order asked for),
-// expiry, arrivals (in the order fed). It is the order that dispatch/scheduler.h asks for. advance(t) handles all that
-// is due before t and nothing that is due at t, so that a caller who acts at t acts first.
+// workers (by worker id), then the scheduler learns of ends (in order of execution end), joins (in the order asked
+// for), expiry, arrivals (in the order fed). It is the order that dispatch/scheduler.h asks for. advance(t) handles all
+// that is due before t and nothing that is due at t, so that a caller who acts at t acts first.
 //
-// Same calls, same result, to the last bit: all times are integers, noise is a function of (seed, number of the arrival)
-// and no container is walked in hash order.
+// Same calls, same result, to the last bit: all times are integers, noise is a function of (seed, number of the
+// arrival) and no container is walked in hash order.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,13 @@
 #include <vector>
 
 #include "dispatch/scheduler.h"
+#include "simulate/histogram.h"
 
 namespace arlo::simulate {
 
+using dispatch::kNever;
 using dispatch::RuntimeId;
 using dispatch::TimeNs;
-using dispatch::kNever;
 using WorkerId = std::uint32_t;  // in the order of add_worker(), never reused
 
 struct Options {
@@ -55,9 +56,9 @@ struct Options {
 };
 
 struct RuntimeOptions {
-  dispatch::RuntimeSpec spec;                  // what the scheduler believes
-  std::int32_t inflight_limit = 1;             // of an instance
-  std::vector<dispatch::LatencyPoint> truth;   // what execution takes; empty: as believed
+  dispatch::RuntimeSpec spec;                 // what the scheduler believes
+  std::int32_t inflight_limit = 1;            // of an instance
+  std::vector<dispatch::LatencyPoint> truth;  // what execution takes; empty: as believed
 };
 
 enum class Outcome : std::uint8_t { kOnTime, kLate, kRejected, kExpired, kFailed, kPending };
@@ -89,13 +90,13 @@ struct Recent {
 };
 
 struct WorkerView {
-  RuntimeId runtime;    // in service, or to come (kStarting)
+  RuntimeId runtime;  // in service, or to come (kStarting)
   WorkerState state;
-  std::int32_t waiting;   // requests bound to it or at it, not executing
+  std::int32_t waiting;  // requests bound to it or at it, not executing
   std::int32_t executing;
-  TimeNs since;         // of the state
-  TimeNs busy;          // executing, in all
-  std::uint64_t served; // requests, in all
+  TimeNs since;          // of the state
+  TimeNs busy;           // executing, in all
+  std::uint64_t served;  // requests, in all
 };
 
 struct RuntimeView {
@@ -109,29 +110,11 @@ struct RuntimeView {
 struct Columns {
   std::vector<TimeNs> arrived;
   std::vector<std::int32_t> length;
-  std::vector<TimeNs> latency;       // -1 without an answer
-  std::vector<TimeNs> wait;          // arrival to the begin of the (last) execution; -1 when it never began
-  std::vector<std::int32_t> worker;  // that executed it last; -1 none
-  std::vector<std::int16_t> runtime; // of that worker then; -1 none
+  std::vector<TimeNs> latency;        // -1 without an answer
+  std::vector<TimeNs> wait;           // arrival to the begin of the (last) execution; -1 when it never began
+  std::vector<std::int32_t> worker;   // that executed it last; -1 none
+  std::vector<std::int16_t> runtime;  // of that worker then; -1 none
   std::vector<Outcome> outcome;
-};
-
-// Latencies in buckets of equal ratio: 2^kBits to a doubling, so a quantile is exact to 1 part in 2^kBits.
-class Histogram {
- public:
-  static constexpr int kBits = 10;
-  void add(TimeNs value);
-  [[nodiscard]] std::uint64_t count() const { return count_; }
-  // Value at quantile q in [0, 1]: linear within its bucket, never above the largest value seen. 0 when empty.
-  [[nodiscard]] double quantile(double q) const;
-  [[nodiscard]] const std::vector<std::uint64_t>& counts() const { return counts_; }
-  [[nodiscard]] static TimeNs lower(std::size_t bucket);  // least value of a bucket
-  void clear();
-
- private:
-  std::vector<std::uint64_t> counts_;
-  std::uint64_t count_ = 0;
-  TimeNs max_ = 0;
 };
 
 class Engine {
@@ -144,12 +127,13 @@ class Engine {
 
   RuntimeId add_runtime(const RuntimeOptions& runtime);
 
-  // --- what the caller does at now(); all throw std::invalid_argument for an unknown id or a state that does not allow it
+  // --- what the caller does at now(); all throw std::invalid_argument for an unknown id or a state that does not allow
+  // it
 
   // A worker that serves `runtime` from `at` (>= now) on.
   WorkerId add_worker(RuntimeId runtime, TimeNs at);
-  // Drains the worker, and when it is empty loads `runtime`, which takes `delay`. Also of a worker that drains or starts
-  // (one that starts: from now on).
+  // Drains the worker, and when it is empty loads `runtime`, which takes `delay`. Also of a worker that drains or
+  // starts (one that starts: from now on).
   void replace(WorkerId worker, RuntimeId runtime, TimeNs delay);
   // Drains the worker; it is gone when it is empty.
   void remove(WorkerId worker);
@@ -176,10 +160,11 @@ class Engine {
   [[nodiscard]] const Histogram& latency() const;  // of the answers counted in totals()
   // Adds the recent latencies to `counts` (resized; buckets of the recent histogram) and forgets them.
   Recent take_recent(std::vector<std::uint64_t>& counts);
-  [[nodiscard]] static TimeNs recent_bucket(std::size_t bucket);  // least value; 2^7 buckets to a doubling
+  [[nodiscard]] static TimeNs recent_bucket(std::size_t bucket);              // least value; 2^7 buckets to a doubling
   [[nodiscard]] const std::vector<std::int64_t>& arrivals_by_length() const;  // since the start, index = tokens
   [[nodiscard]] std::size_t workers() const;
   [[nodiscard]] WorkerView worker(WorkerId worker) const;
+  [[nodiscard]] std::size_t runtimes() const;
   [[nodiscard]] RuntimeView runtime(RuntimeId runtime) const;
   [[nodiscard]] std::int32_t queued() const;     // waiting at the scheduler
   [[nodiscard]] std::int32_t in_flight() const;  // started

@@ -1,0 +1,247 @@
+// The simulator's event loop in Python. Columns cross as NumPy arrays; advance() and finish() release the GIL.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "simulate/engine.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace arlo::simulate {
+namespace {
+
+using Point = std::tuple<std::int32_t, std::int32_t, TimeNs>;
+template <typename T>
+using Input = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <typename T>
+using Output = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+
+template <typename T>
+std::span<const T> view(const Input<T>& array) {
+  return {array.data(), array.size()};
+}
+
+template <typename T>
+Output<T> array(std::vector<T> values) {
+  auto* kept = new std::vector<T>(std::move(values));
+  const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return Output<T>(kept->data(), {kept->size()}, owner);
+}
+
+std::vector<dispatch::LatencyPoint> points(const std::vector<Point>& given) {
+  std::vector<dispatch::LatencyPoint> made;
+  for (const auto& [length, batch, ns] : given) made.push_back({length, batch, ns});
+  return made;
+}
+
+nb::dict totals(const Engine& engine) {
+  const Totals& t = engine.totals();
+  nb::dict d;
+  d["arrived"] = t.arrived;
+  d["on_time"] = t.outcomes[static_cast<int>(Outcome::kOnTime)];
+  d["late"] = t.outcomes[static_cast<int>(Outcome::kLate)];
+  d["rejected"] = t.outcomes[static_cast<int>(Outcome::kRejected)];
+  d["expired"] = t.outcomes[static_cast<int>(Outcome::kExpired)];
+  d["failed"] = t.outcomes[static_cast<int>(Outcome::kFailed)];
+  d["demoted"] = t.demoted;
+  d["retried"] = t.retried;
+  d["tokens"] = t.tokens;
+  d["padded_tokens"] = t.padded_tokens;
+  d["latency_sum_ns"] = t.latency_sum_ns;
+  d["wait_sum_ns"] = t.wait_sum_ns;
+  d["execute_sum_ns"] = t.execute_sum_ns;
+  d["latency_max_ns"] = t.latency_max;
+  return d;
+}
+
+nb::dict workers(const Engine& engine) {
+  std::vector<std::int64_t> runtime, state, waiting, executing, since, busy, served;
+  for (WorkerId id = 0; id < engine.workers(); ++id) {
+    const WorkerView w = engine.worker(id);
+    runtime.push_back(w.runtime);
+    state.push_back(static_cast<std::int64_t>(w.state));
+    waiting.push_back(w.waiting);
+    executing.push_back(w.executing);
+    since.push_back(w.since);
+    busy.push_back(w.busy);
+    served.push_back(static_cast<std::int64_t>(w.served));
+  }
+  nb::dict d;
+  d["runtime"] = array(std::move(runtime));
+  d["state"] = array(std::move(state));
+  d["waiting"] = array(std::move(waiting));
+  d["executing"] = array(std::move(executing));
+  d["since_ns"] = array(std::move(since));
+  d["busy_ns"] = array(std::move(busy));
+  d["served"] = array(std::move(served));
+  return d;
+}
+
+nb::dict runtimes(const Engine& engine) {
+  std::vector<std::int64_t> served, demoted, batches, busy;
+  for (RuntimeId id = 0; id < engine.runtimes(); ++id) {
+    const RuntimeView r = engine.runtime(id);
+    served.push_back(static_cast<std::int64_t>(r.served));
+    demoted.push_back(static_cast<std::int64_t>(r.demoted));
+    batches.push_back(static_cast<std::int64_t>(r.batches));
+    busy.push_back(r.busy);
+  }
+  nb::dict d;
+  d["served"] = array(std::move(served));
+  d["demoted"] = array(std::move(demoted));
+  d["batches"] = array(std::move(batches));
+  d["busy_ns"] = array(std::move(busy));
+  return d;
+}
+
+nb::dict columns(const Engine& engine) {
+  const Columns& c = engine.columns();
+  std::vector<std::uint8_t> outcome;
+  outcome.reserve(c.outcome.size());
+  for (const Outcome o : c.outcome) outcome.push_back(static_cast<std::uint8_t>(o));
+  nb::dict d;
+  d["arrived_ns"] = array(c.arrived);
+  d["length"] = array(c.length);
+  d["latency_ns"] = array(c.latency);
+  d["wait_ns"] = array(c.wait);
+  d["worker"] = array(c.worker);
+  d["runtime"] = array(c.runtime);
+  d["outcome"] = array(std::move(outcome));
+  return d;
+}
+
+nb::tuple take_recent(Engine& engine) {
+  std::vector<std::uint64_t> counts;
+  const Recent recent = engine.take_recent(counts);
+  nb::dict d;
+  d["arrived"] = recent.arrived;
+  d["answered"] = recent.answered;
+  d["on_time"] = recent.on_time;
+  d["unanswered"] = recent.unanswered;
+  d["latency_sum_ns"] = recent.latency_sum_ns;
+  return nb::make_tuple(d, array(std::move(counts)));
+}
+
+nb::tuple histogram(const Engine& engine) {
+  std::vector<TimeNs> lower;
+  const auto& counts = engine.latency().counts();
+  for (std::size_t i = 0; i < counts.size(); ++i) lower.push_back(Histogram::Bucket::lower(i));
+  return nb::make_tuple(array(std::move(lower)), array(counts));
+}
+
+Output<double> quantiles(const Engine& engine, const Input<double>& q) {
+  std::vector<double> values;
+  for (const double at : view(q)) values.push_back(engine.latency().quantile(at));
+  return array(std::move(values));
+}
+
+}  // namespace
+
+void bind(nb::module_& m) {
+  const dispatch::Options defaults;
+  nb::class_<Engine> engine(
+      m, "Simulation",
+      "The simulator's event loop: the scheduler of this module, workers that execute, and arrivals.\n\n"
+      "All times are integers in ns from the start. Between calls of advance() the caller plans: it adds, replaces "
+      "and\n"
+      "removes workers. Outcomes, the order of events at equal times and what a latency consists of stand in\n"
+      "src/simulate/engine.h. Not thread-safe. ValueError for values out of range and for unknown ids.");
+  engine.def(
+      "__init__",
+      [](Engine* self, std::string_view policy, TimeNs slo, double lambda, double alpha, std::int32_t max_peek,
+         std::int32_t max_queued, std::optional<TimeNs> timeout, TimeNs overhead, TimeNs hop_out, TimeNs hop_back,
+         std::int32_t retries, std::uint64_t seed, TimeNs warmup, bool record,
+         const std::optional<Input<double>>& noise) {
+        Options options;
+        options.dispatch = {dispatch::parse_policy(policy), lambda, alpha, max_peek, max_queued};
+        options.slo = slo;
+        options.timeout = timeout.value_or(kNever);
+        options.overhead = overhead;
+        options.hop_out = hop_out;
+        options.hop_back = hop_back;
+        options.retries = retries;
+        options.seed = seed;
+        options.warmup = warmup;
+        options.record = record;
+        if (noise) options.noise.assign(view(*noise).begin(), view(*noise).end());
+        new (self) Engine(options);
+      },
+      "policy"_a = "rs", nb::kw_only(), "slo"_a, "lambda_"_a = defaults.lambda, "alpha"_a = defaults.alpha,
+      "max_peek"_a = defaults.max_peek, "max_queued"_a = defaults.max_queued, "timeout"_a = nb::none(),
+      "overhead"_a = 0, "hop_out"_a = 0, "hop_back"_a = 0, "retries"_a = 2, "seed"_a = 0, "warmup"_a = 0,
+      "record"_a = false, "noise"_a = nb::none(),
+      "`noise`: float64 quantiles, evenly spaced, of the factor on each execution time.");
+  engine
+      .def(
+          "add_runtime",
+          [](Engine& e, std::int32_t max_length, std::int32_t capacity, const std::vector<Point>& latency,
+             std::int32_t max_batch, bool dynamic, std::int32_t inflight_limit,
+             const std::optional<std::vector<Point>>& truth) {
+            RuntimeOptions runtime{{max_length, max_batch, capacity, dynamic, points(latency)}, inflight_limit, {}};
+            if (truth) runtime.truth = points(*truth);
+            return e.add_runtime(runtime);
+          },
+          "max_length"_a, "capacity"_a, "latency"_a, nb::kw_only(), "max_batch"_a = 1, "dynamic"_a = false,
+          "inflight_limit"_a = 1, "truth"_a = nb::none(),
+          "A runtime, as Scheduler.add_runtime; returns its id. `truth`: what execution takes, where it is not what\n"
+          "the scheduler believes.")
+      .def("add_worker", &Engine::add_worker, "runtime"_a, "at"_a, "A worker that serves from `at` on; its id.")
+      .def("replace", &Engine::replace, "worker"_a, "runtime"_a, "delay"_a,
+           "Drains the worker; when it is empty it loads `runtime`, which takes `delay`.")
+      .def("remove", &Engine::remove, "worker"_a, "Drains the worker; it is gone when it is empty.")
+      .def(
+          "fail",
+          [](Engine& e, WorkerId worker, std::optional<TimeNs> restart) { e.fail(worker, restart.value_or(kNever)); },
+          "worker"_a, "restart"_a = nb::none(),
+          "The worker dies, and serves again after `restart`. None: it is gone for good.")
+      .def("slow", &Engine::slow, "worker"_a, "factor"_a,
+           "Executions that begin from now on take `factor` times as long.")
+      .def(
+          "feed",
+          [](Engine& e, const Input<TimeNs>& arrived, const Input<std::int32_t>& length) {
+            e.feed(view(arrived), view(length));
+          },
+          "arrived"_a, "length"_a, "Requests to come: int64 ns [n], ascending, and int32 tokens [n].")
+      .def("advance", &Engine::advance, "until"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Handles everything due before `until`; arrivals must be fed up to there.")
+      .def("finish", &Engine::finish, nb::call_guard<nb::gil_scoped_release>(),
+           "No more arrivals: handles everything. What cannot be served any more is failed.")
+      .def_prop_ro("now", &Engine::now)
+      .def_prop_ro("queued", &Engine::queued, "Requests that wait at the scheduler.")
+      .def_prop_ro("in_flight", &Engine::in_flight, "Requests that have been started on a worker.")
+      .def("totals", &totals, "Sums over the requests that arrived after the warm-up.")
+      .def("quantiles_ns", &quantiles, "q"_a, "Latencies at the quantiles float64 [n], exact to 1 part in 1024.")
+      .def("histogram", &histogram, "Latencies counted: least ns of each bucket int64 [n], requests uint64 [n].")
+      .def("take_recent", &take_recent,
+           "What happened since the last call: a dict of counts, and latencies uint64 [n] by recent bucket.")
+      .def_static(
+          "recent_bucket_ns",
+          [](std::size_t n) {
+            std::vector<TimeNs> lower;
+            for (std::size_t i = 0; i < n; ++i) lower.push_back(Engine::recent_bucket(i));
+            return array(std::move(lower));
+          },
+          "n"_a, "Least ns of each of the first n recent buckets.")
+      .def(
+          "arrivals_by_length", [](const Engine& e) { return array(e.arrivals_by_length()); },
+          "Arrivals since the start, int64 [longest + 1].")
+      .def("workers", &workers, "Columns, one row per worker: int64 arrays.")
+      .def("runtimes", &runtimes, "Columns, one row per runtime: int64 arrays.")
+      .def("columns", &columns,
+           "One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed.");
+}
+
+}  // namespace arlo::simulate
