@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,4 +50,31 @@ class Result:
 
     def summary(self) -> dict[str, Any]:
         """The figures without arrays, for JSON; latencies and shares rounded to what is known of them."""
-        raise NotImplementedError
+        figures: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            if field.name in ("cdf_ms", "cdf_q", "timeline", "columns"):
+                continue
+            value = getattr(self, field.name)
+            if field.name in ("outcomes", "runtimes"):
+                value = dict(value) if field.name == "outcomes" else [_plain(runtime) for runtime in value]
+            elif isinstance(value, (int, float, np.number)):
+                value = _rounded(value, _DIGITS.get(field.name, 6))
+            figures[field.name] = value
+        return figures
+
+
+# Quantiles are known to 1 part in 1,000 (buckets of the engine's histogram), sums to the last bit.
+_DIGITS = {"p50_ms": 4, "p90_ms": 4, "p98_ms": 4, "p99_ms": 4}
+
+
+def _rounded(value: float, digits: int) -> float | int | None:
+    """To significant digits; an integer as it is; None for what is not a number (no answer, no mean)."""
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")
+
+
+def _plain(runtime: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _rounded(v, 6) if isinstance(v, (float, np.number)) else v for key, v in runtime.items()}

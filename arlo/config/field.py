@@ -105,11 +105,17 @@ def describe(annotation: Any) -> str:
     if origin in (types.UnionType, typing.Union):
         return " or ".join(describe(part) for part in get_args(annotation) if part is not type(None))
     if origin is tuple:
-        return "array of strings"
+        return "array of " + _plural(get_args(annotation)[0])
     if origin is dict:
         return "table of length = instances"
-    names = {str: "string", int: "integer", float: "number", bool: "true or false", Path: "path"}
+    names = {type(None): "nothing", str: "string", int: "integer", float: "number", bool: "true or false", Path: "path"}
     return names[annotation]
+
+
+def _plural(annotation: Any) -> str:
+    if get_origin(annotation) is tuple:
+        return "arrays of " + _plural(get_args(annotation)[0])
+    return describe(annotation) + "s"
 
 
 def check_type(value: Any, annotation: Any) -> str | None:
@@ -125,7 +131,8 @@ def check_type(value: Any, annotation: Any) -> str | None:
         if value in get_args(annotation):
             return None
     elif origin is tuple:
-        if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        item = get_args(annotation)[0]
+        if isinstance(value, tuple) and all(check_type(part, item) is None for part in value):
             return None
     elif origin is dict:
         if isinstance(value, dict) and all(_is_int(k) and _is_int(v) for k, v in value.items()):
@@ -148,7 +155,9 @@ def _is_int(value: Any) -> bool:
 
 
 def check_range(value: Any, doc: Doc) -> str | None:
-    """What is wrong with the range or the form of a value, None when it is right."""
+    """What is wrong with the range or the form of a value, None when it is right. Of an array: of its items."""
+    if isinstance(value, tuple) and doc.format is None:
+        return next((problem for item in value if (problem := check_range(item, doc))), None)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         too_low = (doc.minimum is not None and value < doc.minimum) or (doc.above is not None and value <= doc.above)
         if too_low or (doc.maximum is not None and value > doc.maximum) or value != value:  # noqa: PLR0124  # NaN

@@ -37,16 +37,16 @@ def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
     lines = text.splitlines()
     for name in raw:
         if name not in SECTIONS:
-            where = _line(lines, name, None)
-            raise ConfigError(f"{source}:{where}: unknown section [{name}]{_nearest(name, SECTIONS)}")
+            where = line_of(lines, name, None)
+            raise ConfigError(f"{source}:{where}: unknown section [{name}]{nearest(name, SECTIONS)}")
     sections: dict[str, Any] = {}
     try:
         for name, cls in SECTIONS.items():
-            sections[name] = _section(cls, name, raw.get(name, {}), base)
+            sections[name] = read_section(cls, name, raw.get(name, {}), base)
         return Config(**sections)
     except FieldError as error:
         key = toml_key(error.key)
-        raise ConfigError(f"{source}:{_line(lines, error.section, key)}: {_rename(str(error))}") from None
+        raise ConfigError(f"{source}:{line_of(lines, error.section, key)}: {renamed(str(error))}") from None
 
 
 def toml_key(field: str) -> str:
@@ -54,19 +54,21 @@ def toml_key(field: str) -> str:
     return field.rstrip("_")
 
 
-def _rename(message: str) -> str:
+def renamed(message: str) -> str:
+    """A FieldError's message with the key as the file spells it."""
     head, space, rest = message.partition(" ")
     return toml_key(head).rstrip(".") + space + rest
 
 
-def _section(cls: type[Any], name: str, raw: Any, base: Path) -> Any:
+def read_section(cls: type[Any], name: str, raw: Any, base: Path) -> Any:
+    """One table of TOML as its dataclass. FieldError when a key is unknown, missing or wrong."""
     if not isinstance(raw, dict):
         raise FieldError(name, "", f"must be a table, written [{name}], not {raw!r}")
     fields = {toml_key(field.name): field for field in dataclasses.fields(cls)}
     values: dict[str, Any] = {}
     for key, value in raw.items():
         if key not in fields:
-            raise FieldError(name, key, f"is not a key of [{name}]{_nearest(key, fields)}")
+            raise FieldError(name, key, f"is not a key of [{name}]{nearest(key, fields)}")
         field = fields[key]
         values[field.name] = _convert(value, hints(cls)[field.name], base, name, key)
     for key, field in fields.items():
@@ -91,7 +93,7 @@ def _convert(value: Any, annotation: Any, base: Path, section: str, key: str) ->
             raise FieldError(section, key, "must be a path, not an empty string: leave it out instead")
         return Path(os.path.normpath(base / Path(value).expanduser()))
     if get_origin(annotation) is tuple and isinstance(value, list):
-        return tuple(value)
+        return tuple(_convert(item, get_args(annotation)[0], base, section, key) for item in value)
     if get_origin(annotation) is dict and isinstance(value, dict):
         if not all(k.isdecimal() for k in value):
             bad = next(k for k in value if not k.isdecimal())
@@ -100,20 +102,31 @@ def _convert(value: Any, annotation: Any, base: Path, section: str, key: str) ->
     return value
 
 
-def _nearest(name: str, known: typing.Iterable[str]) -> str:
+def nearest(name: str, known: typing.Iterable[str]) -> str:
+    """`: did you mean 'x'?`, or the known names, to be put behind a message."""
     known = list(known)
     match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f": did you mean {match[0]!r}?" if match else f"; known: {', '.join(known)}"
 
 
-def _line(lines: list[str], section: str, key: str | None) -> int:
-    """Line of a key, of its section where the key is not written out, 1 where neither is."""
-    header = re.compile(r"^\s*\[+\s*([^\]]+?)\s*\]")
-    current, section_line = "", 1
+def line_of(lines: list[str], section: str, key: str | None, occurrence: int = 0) -> int:
+    """Line of a key, of its section where the key is not written out, 1 where neither is.
+
+    `occurrence`: which of the tables of that name, where it is an array of tables.
+    """
+    header = re.compile(r"^\s*(\[+)\s*([^\]]+?)\s*\]")
+    current, section_line, seen = "", 1, 0
     for number, line in enumerate(lines, start=1):
         if match := header.match(line):
-            current = match.group(1).strip("\"'")
+            current = match[2].strip("\"'")
+            if current == section and match[1] == "[[":
+                seen += 1
+                if seen <= occurrence:
+                    current = ""
+                    continue
             if current == section or current.startswith(section + "."):
+                if seen > occurrence + 1:
+                    break
                 section_line = number if section_line == 1 else section_line
                 if key is not None and current == f"{section}.{key}":
                     return number

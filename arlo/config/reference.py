@@ -31,13 +31,17 @@ allocation = {64 = 2, 128 = 1, 512 = 1}
 
 def reference() -> str:
     """The whole page, Markdown."""
-    parts = [HEAD]
-    for name, cls in SECTIONS.items():
-        parts.append(f"## [{name}]\n\n{(cls.__doc__ or '').strip()}\n")
-        parts.append("| key | type | default | meaning |\n|---|---|---|---|")
-        parts.extend(_row(cls, field) for field in dataclasses.fields(cls))
-        parts.append("")
-    return "\n".join(parts).rstrip() + "\n"
+    return "\n".join([HEAD, *(tables(f"[{name}]", cls) for name, cls in SECTIONS.items())]).rstrip() + "\n"
+
+
+def tables(heading: str, cls: type[Any]) -> str:
+    """One section: its heading, what it is, a table of its keys."""
+    parts = [
+        f"## {heading}\n\n{(cls.__doc__ or '').strip()}\n",
+        "| key | type | default | meaning |\n|---|---|---|---|",
+    ]
+    parts.extend(_row(cls, field) for field in dataclasses.fields(cls))
+    return "\n".join(parts) + "\n"
 
 
 def _row(cls: type[Any], field: dataclasses.Field[Any]) -> str:
