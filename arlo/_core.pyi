@@ -4,7 +4,7 @@ Arlo's core: the request scheduler that the gateway and the simulator share, and
 
 import enum
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy
 from numpy.typing import NDArray
@@ -304,7 +304,7 @@ class Simulation:
     def in_flight(self) -> int:
         """Requests that have been started on a worker."""
 
-    def totals(self) -> dict:
+    def totals(self) -> dict[str, float]:
         """Sums over the requests that arrived after the warm-up."""
 
     def quantiles_ns(
@@ -312,12 +312,12 @@ class Simulation:
     ) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
         """Latencies at the quantiles float64 [n], exact to 1 part in 1024."""
 
-    def histogram(self) -> tuple:
+    def histogram(self) -> tuple[NDArray[numpy.int64], NDArray[numpy.uint64]]:
         """
         Latencies counted: least ns of each bucket int64 [n], requests uint64 [n].
         """
 
-    def take_recent(self) -> tuple:
+    def take_recent(self) -> tuple[dict[str, float], NDArray[numpy.uint64]]:
         """
         What happened since the last call: a dict of counts, and latencies uint64 [n] by recent bucket.
         """
@@ -329,13 +329,13 @@ class Simulation:
     def arrivals_by_length(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]:
         """Arrivals since the start, int64 [longest + 1]."""
 
-    def workers(self) -> dict:
+    def workers(self) -> dict[str, NDArray[numpy.int64]]:
         """Columns, one row per worker: int64 arrays."""
 
-    def runtimes(self) -> dict:
+    def runtimes(self) -> dict[str, NDArray[numpy.int64]]:
         """Columns, one row per runtime: int64 arrays."""
 
-    def columns(self) -> dict:
+    def columns(self) -> dict[str, NDArray[Any]]:
         """
         One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed.
         """

@@ -222,10 +222,14 @@ void bind(nb::module_& m) {
       .def_prop_ro("now", &Engine::now)
       .def_prop_ro("queued", &Engine::queued, "Requests that wait at the scheduler.")
       .def_prop_ro("in_flight", &Engine::in_flight, "Requests that have been started on a worker.")
-      .def("totals", &totals, "Sums over the requests that arrived after the warm-up.")
+      .def("totals", &totals, nb::sig("def totals(self) -> dict[str, float]"),
+           "Sums over the requests that arrived after the warm-up.")
       .def("quantiles_ns", &quantiles, "q"_a, "Latencies at the quantiles float64 [n], exact to 1 part in 1024.")
-      .def("histogram", &histogram, "Latencies counted: least ns of each bucket int64 [n], requests uint64 [n].")
+      .def("histogram", &histogram,
+           nb::sig("def histogram(self) -> tuple[NDArray[numpy.int64], NDArray[numpy.uint64]]"),
+           "Latencies counted: least ns of each bucket int64 [n], requests uint64 [n].")
       .def("take_recent", &take_recent,
+           nb::sig("def take_recent(self) -> tuple[dict[str, float], NDArray[numpy.uint64]]"),
            "What happened since the last call: a dict of counts, and latencies uint64 [n] by recent bucket.")
       .def_static(
           "recent_bucket_ns",
@@ -238,9 +242,11 @@ void bind(nb::module_& m) {
       .def(
           "arrivals_by_length", [](const Engine& e) { return array(e.arrivals_by_length()); },
           "Arrivals since the start, int64 [longest + 1].")
-      .def("workers", &workers, "Columns, one row per worker: int64 arrays.")
-      .def("runtimes", &runtimes, "Columns, one row per runtime: int64 arrays.")
-      .def("columns", &columns,
+      .def("workers", &workers, nb::sig("def workers(self) -> dict[str, NDArray[numpy.int64]]"),
+           "Columns, one row per worker: int64 arrays.")
+      .def("runtimes", &runtimes, nb::sig("def runtimes(self) -> dict[str, NDArray[numpy.int64]]"),
+           "Columns, one row per runtime: int64 arrays.")
+      .def("columns", &columns, nb::sig("def columns(self) -> dict[str, NDArray[typing.Any]]"),
            "One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed.");
 }
 
