@@ -41,6 +41,7 @@ class RuntimeModel:
     max_batch: int = 1
     dynamic: bool = False
     inflight_limit: int | None = None  # None: 1 for max_batch 1, else 2 * max_batch
+    capacity: int | None = None  # M; None: arlo.simulator.profiles.capacity(), from the believed latency and the SLO
     truth: tuple[tuple[int, int, float], ...] | None = None  # real latency; None: as believed
 
 
@@ -71,6 +72,8 @@ class Allocate:
     objective: str = "queueing"
     replacement_s: float = 1.0  # loading the other runtime (the paper: about 1 s)
     max_parallel: int | None = None  # workers that change at a time; None: a tenth of them, at least 1
+    min_gain: float = 0.0  # least predicted saving of mean latency, as a share, for which workers are moved
+    shift: bool = False  # periodic: plan before the period is over when the traffic has clearly shifted
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,9 @@ class Scale:
     cooldown_s: float = 5.0
     window_s: float = 10.0
     start_s: float = 1.0  # a new worker serves so long after it was asked for
+    # The runtime that a new worker loads. least_headroom: the one whose own requests (those that it is the ideal
+    # runtime of) leave it the least spare capacity, as INFaaS adds a replica to the variant that lacks one.
+    new_runtime: Literal["longest", "least_headroom"] = "longest"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

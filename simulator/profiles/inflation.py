@@ -1,0 +1,70 @@
+"""How much slower a dynamic-shape runtime is than a static one of the very length: models, since the paper gives two
+numbers (section 2.2: "the minimum latency inflation is 1.22x and the maximum can be up to 3.56x", over all lengths of
+BERT-base and BERT-large) and not where they occur. docs/latency-profiles.md weighs them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from arlo.config.load import nearest
+from arlo.errors import ConfigError
+from arlo.simulator.profiles.model import Point, latency_ms
+
+LEAST = 1.22
+MOST = 3.56
+# Latency of the published dynamic-shape engine at 505 tokens over that at 61, batch 1 (Txxx926/torch2tensorrt,
+# DistilBERT, distillbert_onnx_all_seqlen.json): the ends of the last and the first step of 64 tokens.
+PUBLISHED_SPAN = 3.633 / 1.165
+
+DEFAULT = "added"
+DESCRIPTIONS = {
+    "added": "the same time is added at every length: 22 % of the longest's static latency, so 1.22x there",
+    "published": "1.22x at the longest, and so much more at shorter ones that the dynamic curve has the published "
+    "DistilBERT engine's span from 64 to 512 tokens (3.12x), geometric in between",
+    "falling": "from 3.56x in the first step of the staircase to 1.22x in the last, geometric in between",
+    "rising": "from 1.22x in the first step of the staircase to 3.56x in the last, geometric in between",
+    "flat": "2.08x at every length, the geometric mean of the paper's least and most",
+    "least": "1.22x at every length, the paper's least",
+    "most": "3.56x at every length, the paper's most",
+    "none": "as fast as static runtimes: a bound, not a model",
+}
+
+
+def variants() -> tuple[str, ...]:
+    """Names of the models."""
+    return tuple(DESCRIPTIONS)
+
+
+def inflate(static: Sequence[Point], variant: str, max_length: int, first: int = 64) -> tuple[Point, ...]:
+    """Dynamic-shape latencies at the points of a static table, by a model of DESCRIPTIONS.
+
+    The factor of a point is that of the end of its step of `first` tokens, so steps stay steps. For larger batches it
+    is the same; `added` adds its time to a batch once, since it stands for the work of starting kernels.
+    """
+    factor = _factor(static, variant, max_length, first)
+    added = (LEAST - 1) * latency_ms(static, max_length) if variant == "added" else 0.0
+    return tuple((length, batch, ms * factor(length) + added) for length, batch, ms in static)
+
+
+def _factor(static: Sequence[Point], variant: str, longest: int, first: int) -> Callable[[int], float]:
+    constant = {"flat": math.sqrt(LEAST * MOST), "least": LEAST, "most": MOST, "none": 1.0, "added": 1.0}
+    if variant in constant:
+        return lambda _: constant[variant]
+    span = latency_ms(static, longest) / latency_ms(static, min(first, longest))
+    ends = {
+        "falling": (MOST, LEAST),
+        "rising": (LEAST, MOST),
+        "published": (max(LEAST * span / PUBLISHED_SPAN, 1.0), LEAST),
+    }
+    if variant not in ends:
+        raise ConfigError(f"no model of dynamic shapes is called {variant!r}{nearest(variant, DESCRIPTIONS)}")
+    begin, end = ends[variant]
+
+    def at(length: int) -> float:
+        edge = min(math.ceil(length / first) * first, longest)
+        share = (edge - first) / (longest - first) if longest > first else 1.0
+        return float(begin * (end / begin) ** max(0.0, share))
+
+    return at

@@ -1,0 +1,194 @@
+"""What a latency profile is, and the runtimes that are made of it. Pure.
+
+A profile is two tables of points (tokens, rows, milliseconds of the batch), one for runtimes compiled for one length
+and one for a runtime compiled for a range of lengths. They are read as the request scheduler reads them
+(src/dispatch/cost_model.h): linear between lengths, flat outside them, linear between batches, flat below the smallest
+one, above the largest in proportion to the rows. So a staircase has two points for each step: its first length, 64k+1,
+and its last, 64k+64; between 64k and 64k + 1 it jumps.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from arlo.errors import ConfigError
+from arlo.planning.problem import LatencyCurve
+from arlo.simulator.scenario import RuntimeModel
+
+Kind = Literal["estimated", "derived", "measured"]
+Point = tuple[int, int, float]  # tokens, rows, ms
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The latency of one model on one device, for any length and batch. Says where it comes from."""
+
+    name: str
+    kind: Kind  # estimated: from facts and a model; derived: from published tables and a model; measured: here
+    source: str  # one sentence: the facts, and the models that fill what they leave open
+    slo_ms: float  # that the model is usually served with
+    max_length: int  # tokens, the longest
+    step: int  # distance of maximum lengths that are worth compiling
+    static: tuple[Point, ...]  # of runtimes compiled for one length; ascending lengths within a batch
+    dynamic: tuple[Point, ...] = ()  # of a runtime compiled for lengths up to max_length; empty: not known
+    dynamic_source: str = ""  # one sentence on the dynamic latencies
+    max_batch: int = 1  # the largest batch that the facts or tables go to; beyond it is extrapolation
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.slo_ms) or self.slo_ms <= 0:
+            raise ConfigError(f"profile {self.name}: slo_ms must be above 0, not {self.slo_ms:g}")
+        if self.max_length < 1 or self.step < 1 or self.max_batch < 1:
+            raise ConfigError(f"profile {self.name}: max_length, step and max_batch must be at least 1")
+        if not self.static and not self.dynamic:
+            raise ConfigError(f"profile {self.name} has no latencies")
+        check_points(self.static, f"profile {self.name}, static")
+        check_points(self.dynamic, f"profile {self.name}, dynamic")
+
+    def static_ms(self, max_length: int, batch: int = 1) -> float:
+        """Milliseconds of a batch on a runtime compiled for `max_length` tokens, whatever the requests' lengths."""
+        if not self.static:
+            raise ConfigError(f"profile {self.name} knows dynamic-shape runtimes only ({self.source})")
+        self._check(max_length, batch, self.max_length)
+        return latency_ms(self.static, max_length, batch)
+
+    def dynamic_ms(self, length: int, batch: int = 1, max_length: int | None = None) -> float:
+        """Milliseconds of a batch of `length` tokens on a runtime compiled for lengths up to `max_length`.
+
+        The latency is that of the runtime for the longest lengths: a runtime for a smaller range only refuses more.
+        """
+        if not self.dynamic:
+            raise ConfigError(
+                f"profile {self.name} has no dynamic-shape runtime: name a model for one, for example dynamic='added'"
+            )
+        limit = self.max_length if max_length is None else max_length
+        self._check(limit, batch, self.max_length)
+        self._check(length, batch, limit)
+        return latency_ms(self.dynamic, length, batch)
+
+    def static_runtime(
+        self, max_length: int, *, max_batch: int = 1, inflight_limit: int | None = None, capacity: int | None = None
+    ) -> RuntimeModel:
+        """The runtime compiled for `max_length` and batches up to `max_batch`."""
+        batches = _batches(self.static, max_batch)
+        return RuntimeModel(
+            name=f"static-{max_length}",
+            max_length=max_length,
+            points=tuple((max_length, batch, self.static_ms(max_length, batch)) for batch in batches),
+            max_batch=max_batch,
+            inflight_limit=inflight_limit,
+            capacity=capacity,
+        )
+
+    def dynamic_runtime(
+        self,
+        max_length: int | None = None,
+        *,
+        max_batch: int = 1,
+        inflight_limit: int | None = None,
+        capacity: int | None = None,
+    ) -> RuntimeModel:
+        """The runtime compiled for all lengths up to `max_length`; its points carry the whole curve."""
+        longest = self.max_length if max_length is None else max_length
+        corners = sorted({length for length, _, _ in self.dynamic if length < longest} | {longest})
+        batches = _batches(self.dynamic, max_batch)
+        return RuntimeModel(
+            name=f"dynamic-{longest}",
+            max_length=longest,
+            points=tuple((at, rows, self.dynamic_ms(at, rows, longest)) for rows in batches for at in corners),
+            max_batch=max_batch,
+            dynamic=True,
+            inflight_limit=inflight_limit,
+            capacity=capacity,
+        )
+
+    def static_runtimes(self, lengths: Iterable[int], *, max_batch: int = 1) -> tuple[RuntimeModel, ...]:
+        """One runtime for each maximum length, ascending."""
+        return tuple(self.static_runtime(length, max_batch=max_batch) for length in sorted(set(lengths)))
+
+    def describe(self) -> str:
+        """Lines for people: what it is and where it comes from."""
+        text = f"{self.name} ({self.kind}; SLO {self.slo_ms:g} ms, up to {self.max_length} tokens): {self.source}"
+        return f"{text} {self.dynamic_source}".strip()
+
+    def _check(self, length: int, batch: int, limit: int) -> None:
+        if not 1 <= length <= limit:
+            raise ConfigError(f"profile {self.name} is for lengths of 1 to {limit} tokens, not {length}")
+        if batch < 1:
+            raise ConfigError(f"a batch has at least 1 row, not {batch}")
+
+
+def check_points(points: Sequence[Point], what: str) -> None:
+    """ConfigError unless each point is possible and no two are for one length and batch."""
+    seen = set()
+    for length, batch, ms in points:
+        if length < 1 or batch < 1 or not math.isfinite(ms) or ms <= 0:
+            raise ConfigError(f"{what}: {ms} ms for {batch} rows of {length} tokens is not a latency")
+        if (length, batch) in seen:
+            raise ConfigError(f"{what}: two latencies for {batch} rows of {length} tokens")
+        seen.add((length, batch))
+
+
+def latency_ms(points: Sequence[Point], length: int, batch: int = 1) -> float:
+    """A table's latency at a length and batch, by the rules at the top of this file."""
+    table = _table(tuple(points))
+    rows = [row for row, _ in table]
+    index = bisect.bisect_left(rows, batch)
+    if index == 0:
+        return _line(table[0][1], length)
+    if index == len(rows):
+        return _line(table[-1][1], length) * batch / rows[-1]
+    (low, low_line), (high, high_line) = table[index - 1], table[index]
+    below, above = _line(low_line, length), _line(high_line, length)
+    return below + (above - below) * (batch - low) / (high - low)
+
+
+def latency_curve(runtime: RuntimeModel, length: int | None = None, *, truth: bool = False) -> LatencyCurve:
+    """Latency by batch of a runtime, as the planner wants it; of a dynamic one at `length` tokens (default: longest).
+
+    Believed latencies, or with `truth` the real ones.
+    """
+    points = runtime.truth if truth and runtime.truth is not None else runtime.points
+    at = length if runtime.dynamic and length is not None else runtime.max_length
+    rows = sorted({1, *_batches(points, runtime.max_batch)})
+    return LatencyCurve(tuple((row, latency_ms(points, at, row)) for row in rows))
+
+
+def capacity(runtime: RuntimeModel, slo_ms: float, length: int | None = None) -> int:
+    """M of Eq. 3: requests given at once that one instance finishes within the SLO, at least 1.
+
+    What the runtime states itself, else that of its believed latency: of a dynamic one at `length` tokens, and without
+    one at its max_length, so that M requests of any lengths finish in time.
+    """
+    if runtime.capacity is not None:
+        return runtime.capacity
+    return max(1, latency_curve(runtime, length).capacity(slo_ms))
+
+
+@functools.lru_cache(maxsize=256)
+def _table(points: tuple[Point, ...]) -> list[tuple[int, list[tuple[int, float]]]]:
+    """By ascending batch: its (length, ms) by ascending length."""
+    lines: dict[int, list[tuple[int, float]]] = {}
+    for length, batch, ms in points:
+        lines.setdefault(batch, []).append((length, ms))
+    return [(batch, sorted(line)) for batch, line in sorted(lines.items())]
+
+
+def _line(points: Sequence[tuple[int, float]], x: int) -> float:
+    index = bisect.bisect_left(points, (x, -math.inf))
+    if index == 0:
+        return points[0][1]
+    if index == len(points):
+        return points[-1][1]
+    (low, low_y), (high, high_y) = points[index - 1], points[index]
+    return low_y + (high_y - low_y) * (x - low) / (high - low)
+
+
+def _batches(points: Sequence[Point], max_batch: int) -> list[int]:
+    if max_batch < 1:
+        raise ConfigError(f"max_batch is at least 1 row, not {max_batch}")
+    return sorted({1, max_batch} | {batch for _, batch, _ in points if batch < max_batch})
