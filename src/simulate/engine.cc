@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dispatch/indexed_heap.h"
+#include "simulate/accounts.h"
 #include "simulate/worker.h"
 
 namespace arlo::simulate {
@@ -40,7 +41,8 @@ std::uint64_t mixed(std::uint64_t x) {
 
 class Engine::Impl {
  public:
-  explicit Impl(const Options& options) : options_(options), scheduler_(options.dispatch) {
+  explicit Impl(const Options& options)
+      : options_(options), scheduler_(options.dispatch), accounts_(options.warmup, options.record) {
     need(options.slo > 0, "slo must be above 0");
     need(options.timeout > 0, "timeout must be above 0");
     need(options.overhead >= 0 && options.hop_out >= 0 && options.hop_back >= 0,
@@ -187,13 +189,9 @@ class Engine::Impl {
   Options options_;
   dispatch::Scheduler scheduler_;
   TimeNs now_ = 0;
-  Totals totals_;
-  Histogram latency_;
-  Recent recent_;
-  std::vector<std::uint64_t> recent_counts_;
+  Accounts accounts_;
   std::vector<std::int64_t> by_length_;
   std::vector<Worker> workers_;
-  Columns columns_;
 
   struct Runtime {
     ExecutionTimes times;
@@ -216,21 +214,6 @@ class Engine::Impl {
   }
 
  private:
-  struct Request {
-    TimeNs arrived = 0;
-    TimeNs begun = -1;    // of its last execution
-    TimeNs executed = 0;  // duration of it
-    std::uint64_t number = 0;
-    std::int32_t length = 0;
-    std::int32_t computed = 0;  // tokens
-    dispatch::RequestHandle handle = kNone;
-    WorkerId worker = kNone;
-    std::int32_t lost = 0;  // times
-    RuntimeId runtime = 0;
-    bool present = false;
-    bool demoted = false;
-    bool returning = false;  // executed, and the scheduler does not know yet
-  };
   struct Join {
     TimeNs at;
     std::uint64_t number;
@@ -291,9 +274,7 @@ class Engine::Impl {
     const auto index = static_cast<std::size_t>(std::clamp(length, 0, dispatch::kMaxLength));
     if (index >= by_length_.size()) by_length_.resize(index + 1);
     ++by_length_[index];
-    ++recent_.arrived;
-    if (now_ >= options_.warmup) ++totals_.arrived;
-    if (options_.record) record_arrival(now_, length);
+    accounts_.arrived(now_, length);
     const TimeNs deadline = options_.timeout == kNever ? kNever : now_ + options_.timeout;
     const dispatch::Admitted admitted = scheduler_.arrive(slot, length, now_, deadline, actions_);
     if (admitted.handle == kNone) {
@@ -335,7 +316,11 @@ class Engine::Impl {
     const TimeNs latency = now_ - request.arrived + options_.overhead;
     Outcome outcome = latency <= options_.slo ? Outcome::kOnTime : Outcome::kLate;
     if (latency > options_.timeout) outcome = Outcome::kExpired;
-    if (outcome != Outcome::kExpired) count_answer(request, latency, outcome == Outcome::kOnTime);
+    if (outcome != Outcome::kExpired && accounts_.answered(request, latency, outcome == Outcome::kOnTime)) {
+      RuntimeView& view = runtimes_[request.runtime].view;
+      ++view.served;
+      view.demoted += request.demoted ? 1 : 0;
+    }
     end(slot, outcome, latency);
     Worker& worker = workers_[id];
     if (worker.state == WorkerState::kDraining && worker.instance != kNone && !scheduler_.present(worker.instance)) {
@@ -343,33 +328,10 @@ class Engine::Impl {
     }
   }
 
-  void count_answer(const Request& request, TimeNs latency, bool on_time) {
-    ++recent_.answered;
-    recent_.on_time += on_time ? 1 : 0;
-    recent_.latency_sum_ns += static_cast<double>(latency);
-    const std::size_t bucket = Buckets<7>::of(latency);
-    if (bucket >= recent_counts_.size()) recent_counts_.resize(bucket + 1);
-    ++recent_counts_[bucket];
-    if (request.arrived < options_.warmup) return;
-    latency_.add(latency);
-    totals_.latency_sum_ns += static_cast<double>(latency);
-    totals_.wait_sum_ns += static_cast<double>(request.begun - request.arrived);
-    totals_.execute_sum_ns += static_cast<double>(request.executed);
-    totals_.latency_max = std::max(totals_.latency_max, latency);
-    totals_.demoted += request.demoted ? 1 : 0;
-    totals_.tokens += static_cast<std::uint64_t>(request.length);
-    totals_.padded_tokens += static_cast<std::uint64_t>(request.computed);
-    RuntimeView& view = runtimes_[request.runtime].view;
-    ++view.served;
-    view.demoted += request.demoted ? 1 : 0;
-  }
-
   // A request leaves the system.
   void end(Slot slot, Outcome outcome, TimeNs latency = -1) {
     Request& request = requests_[slot];
-    if (outcome != Outcome::kOnTime && outcome != Outcome::kLate) ++recent_.unanswered;
-    if (request.arrived >= options_.warmup) ++totals_.outcomes[static_cast<std::size_t>(outcome)];
-    if (options_.record) record_end(request, outcome, latency);
+    accounts_.ended(request, outcome, latency);
     request.present = false;
     free_.push_back(slot);
   }
@@ -404,7 +366,7 @@ class Engine::Impl {
     Request& request = requests_[slot];
     if (request.returning) return;  // its answer is on the way
     if (request.lost++ < options_.retries) {
-      if (request.arrived >= options_.warmup) ++totals_.retried;
+      accounts_.retried(request);
       request.begun = -1;
       // The instance is gone: nothing to keep off.
       scheduler_.retry(request.handle, kNone, now_, actions_);
@@ -519,26 +481,6 @@ class Engine::Impl {
     workers_[id].scheduled = false;
   }
 
-  void record_arrival(TimeNs arrived, std::int32_t length) {
-    columns_.arrived.push_back(arrived);
-    columns_.length.push_back(length);
-    columns_.latency.push_back(-1);
-    columns_.wait.push_back(-1);
-    columns_.worker.push_back(-1);
-    columns_.runtime.push_back(-1);
-    columns_.outcome.push_back(Outcome::kPending);
-  }
-
-  void record_end(const Request& request, Outcome outcome, TimeNs latency) {
-    const auto row = static_cast<std::size_t>(request.number);
-    columns_.outcome[row] = outcome;
-    if (outcome == Outcome::kOnTime || outcome == Outcome::kLate) columns_.latency[row] = latency;
-    if (request.begun < 0) return;
-    columns_.wait[row] = request.begun - request.arrived;
-    columns_.worker[row] = static_cast<std::int32_t>(request.worker);
-    columns_.runtime[row] = static_cast<std::int16_t>(request.runtime);
-  }
-
   std::vector<Request> requests_;
   std::vector<Slot> free_;
   std::uint64_t arrivals_ = 0;
@@ -574,22 +516,17 @@ void Engine::feed(std::span<const TimeNs> arrived, std::span<const std::int32_t>
 void Engine::advance(TimeNs until) { impl_->advance(until); }
 void Engine::finish() { impl_->finish(); }
 TimeNs Engine::now() const { return impl_->now_; }
-const Totals& Engine::totals() const { return impl_->totals_; }
-const Histogram& Engine::latency() const { return impl_->latency_; }
+const Totals& Engine::totals() const { return impl_->accounts_.totals; }
+const Histogram& Engine::latency() const { return impl_->accounts_.latency; }
 const std::vector<std::int64_t>& Engine::arrivals_by_length() const { return impl_->by_length_; }
 std::size_t Engine::workers() const { return impl_->workers_.size(); }
 std::size_t Engine::runtimes() const { return impl_->runtimes_.size(); }
 std::int32_t Engine::queued() const { return impl_->scheduler_.queued(); }
 std::int32_t Engine::in_flight() const { return impl_->scheduler_.in_flight(); }
-const Columns& Engine::columns() const { return impl_->columns_; }
+const Columns& Engine::columns() const { return impl_->accounts_.columns; }
 TimeNs Engine::recent_bucket(std::size_t bucket) { return Buckets<7>::lower(bucket); }
 
-Recent Engine::take_recent(std::vector<std::uint64_t>& counts) {
-  counts.clear();
-  std::swap(counts, impl_->recent_counts_);
-  impl_->recent_counts_.reserve(counts.size());
-  return std::exchange(impl_->recent_, Recent{});
-}
+Recent Engine::take_recent(std::vector<std::uint64_t>& counts) { return impl_->accounts_.take_recent(counts); }
 
 WorkerView Engine::worker(WorkerId worker) const {
   need(worker < impl_->workers_.size(), "there is no worker " + std::to_string(worker));

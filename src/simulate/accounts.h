@@ -1,0 +1,102 @@
+// The books of a simulation: sums, latencies, what is recent, and columns where they are asked for.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "simulate/engine.h"
+
+namespace arlo::simulate {
+
+// A request in the system.
+struct Request {
+  TimeNs arrived = 0;
+  TimeNs begun = -1;    // of its last execution
+  TimeNs executed = 0;  // duration of it
+  std::uint64_t number = 0;
+  std::int32_t length = 0;
+  std::int32_t computed = 0;  // tokens
+  dispatch::RequestHandle handle = dispatch::kNone;
+  WorkerId worker = dispatch::kNone;
+  std::int32_t lost = 0;  // times
+  RuntimeId runtime = 0;
+  bool present = false;
+  bool demoted = false;
+  bool returning = false;  // executed, and the scheduler does not know yet
+};
+
+class Accounts {
+ public:
+  Accounts(TimeNs warmup, bool record) : warmup_(warmup), record_(record) {}
+
+  void arrived(TimeNs at, std::int32_t length) {
+    ++recent_.arrived;
+    if (at >= warmup_) ++totals.arrived;
+    if (!record_) return;
+    columns.arrived.push_back(at);
+    columns.length.push_back(length);
+    columns.latency.push_back(-1);
+    columns.wait.push_back(-1);
+    columns.worker.push_back(-1);
+    columns.runtime.push_back(-1);
+    columns.outcome.push_back(Outcome::kPending);
+  }
+
+  // An answer in time for its client. True when it counts in the totals.
+  bool answered(const Request& request, TimeNs latency_ns, bool on_time) {
+    ++recent_.answered;
+    recent_.on_time += on_time ? 1 : 0;
+    recent_.latency_sum_ns += static_cast<double>(latency_ns);
+    const std::size_t bucket = Buckets<7>::of(latency_ns);
+    if (bucket >= recent_counts_.size()) recent_counts_.resize(bucket + 1);
+    ++recent_counts_[bucket];
+    if (request.arrived < warmup_) return false;
+    latency.add(latency_ns);
+    totals.latency_sum_ns += static_cast<double>(latency_ns);
+    totals.wait_sum_ns += static_cast<double>(request.begun - request.arrived);
+    totals.execute_sum_ns += static_cast<double>(request.executed);
+    totals.latency_max = std::max(totals.latency_max, latency_ns);
+    totals.demoted += request.demoted ? 1 : 0;
+    totals.tokens += static_cast<std::uint64_t>(request.length);
+    totals.padded_tokens += static_cast<std::uint64_t>(request.computed);
+    return true;
+  }
+
+  // Every request, once. `latency_ns` is that of an answer.
+  void ended(const Request& request, Outcome outcome, TimeNs latency_ns) {
+    const bool answer = outcome == Outcome::kOnTime || outcome == Outcome::kLate;
+    if (!answer) ++recent_.unanswered;
+    if (request.arrived >= warmup_) ++totals.outcomes[static_cast<std::size_t>(outcome)];
+    if (!record_) return;
+    const auto row = static_cast<std::size_t>(request.number);
+    columns.outcome[row] = outcome;
+    if (answer) columns.latency[row] = latency_ns;
+    if (request.begun < 0) return;
+    columns.wait[row] = request.begun - request.arrived;
+    columns.worker[row] = static_cast<std::int32_t>(request.worker);
+    columns.runtime[row] = static_cast<std::int16_t>(request.runtime);
+  }
+
+  void retried(const Request& request) { totals.retried += request.arrived >= warmup_ ? 1 : 0; }
+
+  Recent take_recent(std::vector<std::uint64_t>& counts) {
+    counts.clear();
+    std::swap(counts, recent_counts_);
+    return std::exchange(recent_, Recent{});
+  }
+
+  Totals totals;
+  Histogram latency;
+  Columns columns;
+
+ private:
+  TimeNs warmup_;
+  bool record_;
+  Recent recent_;
+  std::vector<std::uint64_t> recent_counts_;
+};
+
+}  // namespace arlo::simulate
