@@ -13,10 +13,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from arlo.errors import ConfigError
-from arlo.traces.arrivals import DEFAULT_BURST, DEFAULT_SOJOURN_MS, Arrivals, MarkovModulated, Poisson, Renewal
 from arlo.traces.drift import parse_drift
+from arlo.traces.generate import rescale as stretch
 from arlo.traces.histogram import DATA
 from arlo.traces.lengths import parse_length_spec
+from arlo.traces.processes import DEFAULT_BURST, DEFAULT_SOJOURN_MS, Arrivals, MarkovModulated, Poisson, Renewal
 from arlo.traces.rates import Rate, Series, Steps, parse_rate
 from arlo.traces.readers import read_counts, read_trace
 from arlo.traces.trace import Trace
@@ -76,7 +77,12 @@ def make_workload(
             "counts": counts, "segment": segment, "smooth_s": smooth_s,
         }  # fmt: skip
         _refuse(given, "a trace has its own arrivals and lengths")
-        return _from_trace(Path(trace), rate, duration_s, rescale, tokens, name)
+        path = Path(trace)
+        read = read_trace(path, tokens=tokens or "context")
+        changed, how = _changed(path, read, rate, rescale)
+        if duration_s is not None and duration_s > changed.duration_s * 1.001 + 1:
+            raise ConfigError(f"{path} ends after {changed.duration_s:g} s, before the duration of {duration_s:g} s")
+        return replayed(changed, name or path.stem, path.name + how, duration_s=duration_s)
     kind = arrivals if arrivals is not None else "poisson"
     if kind not in ARRIVALS:
         raise ConfigError(f"arrivals {kind!r} are not known{_hint(kind, ARRIVALS)}: {', '.join(ARRIVALS)}")
@@ -105,13 +111,12 @@ def workload_from(settings: dict[str, Any]) -> Synthetic | Replayed:
     for key, value in settings.items():
         wanted = _TYPES[key]
         if isinstance(value, bool) or not isinstance(value, wanted):
-            kinds = " or ".join(
-                {int: "a whole number", float: "a number", str: "text", Path: "a path"}[t] for t in wanted
-            )
+            kinds = " or ".join(_KINDS[each] for each in wanted)
             raise ConfigError(f"a workload's {key} is {kinds}, not {value!r}")
     return make_workload(**settings)
 
 
+_KINDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
 _NUMBER, _TEXT, _WHOLE, _EITHER, _FILE = (int, float), (str,), (int,), (int, float, str), (str, Path)
 _TYPES: dict[str, tuple[type, ...]] = {
     "arrivals": _TEXT, "rate": _EITHER, "duration_s": _NUMBER, "length": _TEXT, "rescale": _WHOLE, "drift": _TEXT,
@@ -125,7 +130,9 @@ def shipped_loads() -> dict[str, Series]:
     """Relative loads, mean 1, by name. Their source: traces/README.md."""
     raw = json.loads((DATA / "twitter_load.json").read_text())
     return {
-        name: Series(np.array(values, np.float64), float(raw["step_s"]), f"window {name} of {raw['short_source']}")
+        name: Series(
+            np.array(values) / np.mean(values), float(raw["step_s"]), f"window {name} of {raw['short_source']}"
+        )
         for name, values in raw["relative"].items()
     }
 
@@ -186,37 +193,20 @@ def _sojourns(value: float | str) -> tuple[float, float]:
     return parts[0], parts[-1]
 
 
-def _from_trace(
-    path: Path,
-    rate: float | str | None,
-    duration_s: float | None,
-    rescale: int | None,
-    tokens: str | None,
-    name: str | None,
-) -> Replayed:
-    trace = read_trace(path, tokens=tokens or "context")
-    source = path.name
+def _changed(path: Path, trace: Trace, rate: float | str | None, rescale: int | None) -> tuple[Trace, str]:
+    """The trace at another speed, with stretched lengths; and what was done to it, in words."""
+    how = ""
     if rate is not None:
         if isinstance(rate, str):
             raise ConfigError(f"with a trace the rate is a number, the mean that it is brought to, not {rate!r}")
         if trace.rate <= 0:
             raise ConfigError(f"{path} has no rate that could be changed: it needs two requests at different times")
-        source += f", at {rate / trace.rate:g} times its speed"
+        how += f", at {rate / trace.rate:g} times its speed"
         trace = trace.faster(rate / trace.rate)
     if rescale is not None:
-        trace = _stretched(trace, rescale)
-        source += f", lengths times {rescale}/125"
-    if duration_s is not None and duration_s > trace.duration_s * 1.001 + 1:
-        raise ConfigError(
-            f"{path} ends after {trace.duration_s:g} s: a duration of {duration_s:g} s is more than it has"
-        )
-    return replayed(trace, name or path.stem, source, duration_s=duration_s)
-
-
-def _stretched(trace: Trace, max_length: int) -> Trace:
-    from arlo.traces.generate import rescale
-
-    return dataclasses.replace(trace, length=rescale(trace.length, max_length))
+        trace = dataclasses.replace(trace, length=stretch(trace.length, rescale))
+        how += f", lengths times {rescale}/125"
+    return trace, how
 
 
 def _refuse(settings: dict[str, object], why: str) -> None:

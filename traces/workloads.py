@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from arlo.errors import ConfigError
 from arlo.traces import streams
-from arlo.traces.arrivals import BLOCK_NS, Arrivals
 from arlo.traces.drift import Drift
 from arlo.traces.lengths import Lengths
+from arlo.traces.processes import BLOCK_NS, Arrivals
 from arlo.traces.rates import SECOND_NS, Rate, expected_requests
 from arlo.traces.trace import Trace
 
@@ -84,8 +84,9 @@ class Synthetic:
                 )
             if (number + 1) * BLOCK_NS > end_ns:
                 kept = int(np.searchsorted(arrived, end_ns))
-                arrived, length = arrived[:kept], length[:kept]
-            yield arrived, length
+                yield arrived[:kept], length[:kept]
+            else:
+                yield arrived, length
 
     def _drift(self, blocks: int) -> NDArray[np.float32]:
         assert self.drift is not None
