@@ -1,0 +1,336 @@
+"""A simulation: the engine (src/simulate) with everything around it that a scenario asks for.
+
+    result = run(scenario)
+    results = run_many(scenarios)          # over processes, in order
+
+Time advances from one moment to the next at which there is something to do: the end of an interval of the timeline, a
+plan, a look at a replacement or at the load, a fault, the end of the requests that are known so far. At one moment the
+interval is closed first, then faults happen, then the allocation, then scaling decides; the engine handles what is due
+at that moment after all of these (its own order: src/simulate/engine.h).
+
+Requests arrive until the workload ends; what waits then is still served, with the workers as they are (those that start
+or change come into service), and what can never be served has failed. GPU-hours and utilisation are of the time in
+which the requests counted arrive: from the warm-up to the workload's end.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo import _core
+from arlo.clock import monotonic_s
+from arlo.errors import ConfigError
+from arlo.simulator.allocation import SECOND_NS, Planner
+from arlo.simulator.control import NEVER_NS, Controller, in_ns
+from arlo.simulator.profiles import lognormal_quantiles
+from arlo.simulator.result import OUTCOMES, Result
+from arlo.simulator.scaling import Scaler
+from arlo.simulator.scenario import RuntimeModel, Scenario
+from arlo.simulator.timeline import GONE, Recent, Timeline
+
+Progress = Callable[[float, float], None]  # simulated seconds, of how many
+
+PROGRESS_S = 0.1  # of wall time, between two calls
+# 512 quantiles: half of them evenly over the lower 90 %, half ever denser towards 1.
+CDF_Q: NDArray[np.float64] = np.concatenate(
+    [np.linspace(0.0, 0.9, 256, endpoint=False), 1 - np.geomspace(0.1, 1e-6, 255), [1.0]]
+)
+
+
+def run(scenario: Scenario, progress: Progress | None = None) -> Result:
+    """Simulate a scenario. The same scenario gives the same Result to the last bit, but for `wall_s`.
+
+    `progress` is called about ten times a second, and at the end. ConfigError for a scenario that makes no sense.
+    """
+    return _Run(scenario, progress).result()
+
+
+def run_many(
+    scenarios: Sequence[Scenario], jobs: int | None = None, progress: Callable[[int, int], None] | None = None
+) -> list[Result]:
+    """Simulate many scenarios, over `jobs` processes (None: as many as there are cores); the results in order.
+
+    `progress` is called with how many are done, of how many. The processes are started anew (spawn), once, so a script
+    that calls this needs the usual `if __name__ == "__main__":`. The first error of a scenario is raised; the scenarios
+    that have not begun by then are not run.
+    """
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"jobs is at least 1, not {jobs}")
+    tell = progress if progress is not None else lambda done, of: None
+    count = min(len(scenarios), jobs if jobs is not None else len(os.sched_getaffinity(0)))
+    results: list[Result] = []
+    for result in _one_by_one(scenarios) if count <= 1 else _in_processes(scenarios, count):
+        results.append(result)
+        tell(len(results), len(scenarios))
+    return results
+
+
+def _one_by_one(scenarios: Sequence[Scenario]) -> Iterator[Result]:
+    return (run(scenario) for scenario in scenarios)
+
+
+def _in_processes(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Result]:
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_leave_signals)
+    try:
+        futures = [pool.submit(run, scenario) for scenario in scenarios]
+        for future in futures:
+            yield future.result()
+    except BaseException:  # a scenario's error, Ctrl-C: nobody wants the rest
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in set(multiprocessing.active_children()) - others:
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_signals() -> None:
+    """Ctrl-C reaches every process of a terminal; the parent ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class _Feeder:
+    """Gives the engine the workload, chunk by chunk."""
+
+    def __init__(self, scenario: Scenario, engine: _core.Simulation) -> None:
+        self._chunks = scenario.workload.chunks()
+        self._engine = engine
+        self.fed_ns = 0  # all that arrives before it is fed; NEVER_NS: all is
+
+    def more(self) -> None:
+        """Another chunk, with something in it if there is any."""
+        for arrived, length in self._chunks:
+            if len(arrived):
+                self._engine.feed(np.ascontiguousarray(arrived, np.int64), np.ascontiguousarray(length, np.int32))
+                self.fed_ns = int(arrived[-1])
+                return
+        self.fed_ns = NEVER_NS
+
+
+class _Run:
+    """One simulation, used once."""
+
+    def __init__(self, scenario: Scenario, progress: Progress | None) -> None:
+        self._began_s = monotonic_s()
+        self._scenario = scenario
+        self._progress = progress
+        self._told_s = self._began_s
+        self._end_ns = in_ns(scenario.workload.duration_s)
+        self._warm_ns = in_ns(scenario.warmup_s)
+        _check(scenario)
+        self._planner = Planner(scenario)
+        self._engine = _engine(scenario, self._planner)
+        self._controller = Controller(scenario, self._planner, self._engine)
+        scales = scenario.scale.kind != "none"
+        self._recent = Recent(self._engine, in_ns(scenario.scale.window_s) if scales else None)
+        self._timeline = Timeline(self._engine, self._recent, self._planner.names)
+        self._scaler: Scaler | None = None
+        if scales:
+            self._scaler = Scaler(scenario, self._planner, self._controller, self._engine, self._recent)
+        self._faults = sorted(scenario.faults, key=lambda fault: fault.at_s)  # stable: at one moment as given
+        self._busy_before = 0.0  # worker-ns that were executed in the warm-up
+
+    def result(self) -> Result:
+        """Run it."""
+        self._controller.start()
+        feeder = _Feeder(self._scenario, self._engine)
+        interval_ns = in_ns(self._scenario.interval_s)
+        next_row_ns = min(interval_ns, self._end_ns)
+        fault = 0
+        now_ns = 0
+        while True:
+            # What is due now.
+            if now_ns == self._warm_ns:
+                self._busy_before = float(self._engine.workers()["busy_ns"].sum())
+            if now_ns == next_row_ns:
+                self._timeline.row(now_ns)
+                next_row_ns = min(now_ns + interval_ns, self._end_ns)
+            if now_ns >= self._end_ns:
+                break
+            while fault < len(self._faults) and in_ns(self._faults[fault].at_s) == now_ns:
+                self._controller.fault(self._faults[fault], now_ns)
+                fault += 1
+            if self._controller.next_ns <= now_ns:
+                self._controller.tick(now_ns)
+            if self._scaler is not None and self._scaler.next_ns <= now_ns:
+                self._scaler.tick(now_ns)
+            # On to what is due next.
+            due_ns = min(next_row_ns, self._controller.next_ns, self._end_ns)
+            if fault < len(self._faults):
+                due_ns = min(due_ns, in_ns(self._faults[fault].at_s))
+            if self._scaler is not None:
+                due_ns = min(due_ns, self._scaler.next_ns)
+            if now_ns < self._warm_ns:
+                due_ns = min(due_ns, self._warm_ns)
+            while now_ns < due_ns:
+                if feeder.fed_ns < due_ns:
+                    feeder.more()
+                now_ns = min(due_ns, feeder.fed_ns)
+                self._engine.advance(now_ns)
+                self._tell(now_ns)
+        workers = self._engine.workers()
+        queued_ns = float(workers["busy_ns"].sum()) - self._busy_before
+        presence = _Presence(self._controller.asked_ns, workers, self._warm_ns, self._end_ns)
+        while feeder.fed_ns != NEVER_NS:
+            feeder.more()
+        self._engine.finish()
+        self._timeline.rest(self._engine.now)
+        if self._progress is not None:
+            self._progress(self._scenario.workload.duration_s, self._scenario.workload.duration_s)
+        return self._gather(presence, queued_ns)
+
+    def _tell(self, now_ns: int) -> None:
+        if self._progress is not None and monotonic_s() - self._told_s >= PROGRESS_S:
+            self._told_s = monotonic_s()
+            self._progress(now_ns / SECOND_NS, self._scenario.workload.duration_s)
+
+    def _gather(self, presence: _Presence, busy_ns: float) -> Result:
+        scenario, totals = self._scenario, self._engine.totals()
+        outcomes = {name: int(totals.get(name, 0)) for name in OUTCOMES}
+        requests = int(totals["arrived"])
+        if sum(outcomes.values()) != requests:
+            raise RuntimeError(f"a defect of the simulator: {requests} requests arrived, but ended as {outcomes}")
+        answered = outcomes["on_time"] + outcomes["late"]
+        nothing = float("nan")
+        duration_s = (self._end_ns - self._warm_ns) / SECOND_NS
+        quantiles = self._engine.quantiles_ns(np.array([0.5, 0.9, 0.98, 0.99])) / 1e6 if answered else [nothing] * 4
+        cdf_ms = np.asarray(self._engine.quantiles_ns(CDF_Q)) / 1e6 if answered else np.full(len(CDF_Q), nothing)
+        return Result(
+            scenario=scenario.name,
+            requests=requests,
+            duration_s=duration_s,
+            outcomes=outcomes,
+            mean_ms=totals["latency_sum_ns"] / answered / 1e6 if answered else nothing,
+            p50_ms=float(quantiles[0]),
+            p90_ms=float(quantiles[1]),
+            p98_ms=float(quantiles[2]),
+            p99_ms=float(quantiles[3]),
+            max_ms=totals["latency_max_ns"] / 1e6 if answered else nothing,
+            mean_wait_ms=totals["wait_sum_ns"] / answered / 1e6 if answered else nothing,
+            mean_execution_ms=totals["execute_sum_ns"] / answered / 1e6 if answered else nothing,
+            slo_ms=scenario.slo_ms,
+            slo_attainment=outcomes["on_time"] / requests if requests else nothing,
+            goodput_rps=outcomes["on_time"] / duration_s,
+            workers_mean=presence.worker_ns / (self._end_ns - self._warm_ns),
+            workers_max=presence.most,
+            gpu_hours=presence.worker_ns / SECOND_NS / 3600,
+            utilization=busy_ns / presence.worker_ns if presence.worker_ns else 0.0,
+            padding=1 - totals["tokens"] / totals["padded_tokens"] if totals["padded_tokens"] else 0.0,
+            demoted=totals["demoted"] / answered if answered else 0.0,
+            retried=int(totals["retried"]),
+            replacements=self._controller.replacements,
+            allocations=self._planner.solved,
+            wall_s=monotonic_s() - self._began_s,
+            cdf_ms=cdf_ms,
+            cdf_q=CDF_Q.copy(),
+            runtimes=tuple(self._runtime_rows()),
+            timeline=self._timeline.columns(),
+            columns=dict(self._engine.columns()) if scenario.record else None,
+        )
+
+    def _runtime_rows(self) -> Iterator[dict[str, str | int | float]]:
+        columns = self._engine.runtimes()
+        for i, model in enumerate(self._scenario.runtimes):
+            yield {
+                "name": model.name,
+                "max_length": model.max_length,
+                "served": int(columns["served"][i]),
+                "demoted": int(columns["demoted"][i]),
+                "batches": int(columns["batches"][i]),
+                "busy_s": float(columns["busy_ns"][i]) / SECOND_NS,
+            }
+
+
+class _Presence:
+    """Workers over a span of time, each from the moment that it was asked for until it is gone."""
+
+    def __init__(
+        self, asked_ns: Sequence[int], workers: dict[str, NDArray[np.int64]], begin_ns: int, end_ns: int
+    ) -> None:
+        gone = np.where(workers["state"] == GONE, workers["since_ns"], end_ns)
+        came = np.clip(np.array(asked_ns, np.int64), begin_ns, end_ns)
+        left = np.clip(gone, begin_ns, end_ns)
+        self.worker_ns = float((left - came).sum())
+        # At one moment those that go are counted before those that come.
+        inside = left > came
+        moments = np.concatenate([left[inside], came[inside]])
+        changes = np.concatenate([np.full(inside.sum(), -1), np.full(inside.sum(), 1)])
+        order = np.argsort(moments, kind="stable")
+        self.most = int(np.cumsum(changes[order]).max(initial=0))
+
+
+def _check(scenario: Scenario) -> None:
+    duration_s = scenario.workload.duration_s
+    if not duration_s > 0:
+        raise ConfigError("a simulation needs a workload of some duration, above 0 s")
+    if not 0 <= scenario.warmup_s < duration_s:
+        raise ConfigError(
+            f"the warm-up must end before the workload does: {scenario.warmup_s:g} s of {duration_s:g} s leaves nothing"
+        )
+    if scenario.workers < 1:
+        raise ConfigError(f"a simulation needs at least one worker, not {scenario.workers}")
+    if not scenario.interval_s > 0 or not scenario.allocate.period_s > 0:
+        raise ConfigError("the interval of the timeline and the period of the allocation must be above 0 s")
+    for fault in scenario.faults:
+        if not 0 <= fault.at_s < duration_s:
+            raise ConfigError(f"a fault at {fault.at_s:g} s is not within the workload's {duration_s:g} s")
+        if fault.worker < 0 or (scenario.scale.kind == "none" and fault.worker >= scenario.workers):
+            raise ConfigError(
+                f"a fault is of worker {fault.worker}, but workers are numbered 0 to {scenario.workers - 1}"
+            )
+
+
+def _engine(scenario: Scenario, planner: Planner) -> _core.Simulation:
+    dispatch = scenario.dispatch
+    try:
+        engine = _core.Simulation(
+            dispatch.policy,
+            slo=_ms_in_ns(scenario.slo_ms),
+            lambda_=dispatch.lambda_,
+            alpha=dispatch.alpha,
+            max_peek=dispatch.max_peek,
+            max_queued=dispatch.max_queued,
+            timeout=None if scenario.timeout_ms is None else _ms_in_ns(scenario.timeout_ms),
+            overhead=_ms_in_ns(scenario.overhead_ms),
+            hop_out=_ms_in_ns(scenario.hop_out_ms),
+            hop_back=_ms_in_ns(scenario.hop_back_ms),
+            retries=scenario.retries,
+            seed=scenario.seed,
+            warmup=in_ns(scenario.warmup_s),
+            record=scenario.record,
+            noise=lognormal_quantiles(scenario.noise_cv) if scenario.noise_cv else None,
+        )
+        for model, capacity in zip(scenario.runtimes, planner.capacities, strict=True):
+            limit = model.inflight_limit
+            engine.add_runtime(
+                model.max_length,
+                capacity,
+                _points_ns(model.points),
+                max_batch=model.max_batch,
+                dynamic=model.dynamic,
+                inflight_limit=limit if limit is not None else _inflight_limit(model),
+                truth=None if model.truth is None else _points_ns(model.truth),
+            )
+    except ValueError as error:  # of the core, names the field and its range
+        raise ConfigError(f"scenario {scenario.name}: {error}") from None
+    return engine
+
+
+def _inflight_limit(model: RuntimeModel) -> int:
+    return 1 if model.max_batch == 1 else 2 * model.max_batch
+
+
+def _points_ns(points: Sequence[tuple[int, int, float]]) -> list[tuple[int, int, int]]:
+    return [(length, batch, _ms_in_ns(ms)) for length, batch, ms in points]
+
+
+def _ms_in_ns(ms: float) -> int:
+    return round(ms * 1_000_000)
