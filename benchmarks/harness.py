@@ -120,6 +120,8 @@ class Backend:
     max_length: int
     latency_us: int = 1000
     capacity: int = 1000
+    dynamic: bool = False
+    points_us: tuple[tuple[int, int], ...] = ()  # (length, latency) of a dynamic runtime, instead of latency_us
 
 
 def gateway_config(work: Path, *, policy: str = "rs", max_queued: int = 4096) -> Path:
@@ -160,8 +162,12 @@ def deployment(backends: Sequence[Backend], *, dims: int, model: str = "bench", 
             "name": b.runtime,
             "max_length": b.max_length,
             "max_batch": 1,
+            "dynamic": b.dynamic,
             "capacity": b.capacity,
-            "latency": [{"length": b.max_length, "batch": 1, "latency_us": b.latency_us}],
+            "latency": [
+                {"length": length, "batch": 1, "latency_us": us}
+                for length, us in b.points_us or ((b.max_length, b.latency_us),)
+            ],
         }
         for b in backends
     }

@@ -1,0 +1,212 @@
+"""Runs the testbed: traces on the emulated cluster, then in the simulator, and the two side by side."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import itertools
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arlo.replay.progress import Progress, ProgressHook
+from arlo.traces import Trace, poisson
+from benchmarks import harness
+from benchmarks.testbed import results
+from benchmarks.testbed.calibrate import PAPER, Calibration, calibrate
+from benchmarks.testbed.cluster import EmulatedCluster, Run, emulated_cluster
+from benchmarks.testbed.compare import QUANTILES, Side, compare, curve, figures
+from benchmarks.testbed.schemes import INFLIGHT_LIMIT, SCHEMES, TITLES, Bed, Scheme, tweets
+from benchmarks.testbed.simulated import simulate
+
+BAR_PERCENT = 5.0
+# Requests per second in the paper's time, for Fig. 6 and 7: what ST carries and a little less.
+RATES_RPS = {"bert-base": (500.0, 1000.0, 1500.0, 1900.0), "bert-large": (200.0, 400.0, 550.0, 680.0)}
+HEADER = (
+    f"{'':24}{'cluster, ms':^28} {'simulator, error in %':^34} {'paper overhead, %':^18}\n"
+    f"{'scheme':12}{'req/s':>6}{'load':>6}{'mean':>7}{'p50':>7}{'p98':>7}{'p99':>7}"
+    f"  {'mean':>12}{'p98':>14}{'p50':>7} {'mean':>8}{'p98':>8}   {'on time':>7} {'sim':>6}"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One run to make."""
+
+    scheme: Scheme
+    rate_rps: float
+    round: int
+    number: str  # of the run, for people
+
+
+def plans(bed: Bed, args: argparse.Namespace) -> list[Plan]:
+    """In the order in which they are run: contenders alternate, so that a disturbance meets all of them."""
+    if args.schemes:
+        rates = [rate / bed.stretch for rate in args.rates or RATES_RPS[bed.model]]
+        names = args.contenders or list(SCHEMES)
+    else:
+        rates = [load * bed.full_rate_rps for load in args.loads]
+        names = args.contenders or ["rs", "eft"]
+    if args.short:
+        rates, names = rates[:1], names[-1:]
+    todo = list(itertools.product(range(args.rounds), rates, names))
+    return [
+        Plan(bed.scheme(name, rate), rate, round_, f"{number} of {len(todo)}")
+        for number, (round_, rate, name) in enumerate(todo, start=1)
+    ]
+
+
+async def one(
+    cluster: EmulatedCluster, bed: Bed, plan: Plan, calibration: Calibration, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Run one plan on both sides."""
+    placed = plan.scheme.placed()
+    await cluster.prepare(placed)
+    trace = poisson(plan.rate_rps, args.warmup + args.duration, tweets, seed=args.seed + plan.round)
+    show = progress(plan) if sys.stderr.isatty() else None
+    run = await asyncio.to_thread(
+        cluster.run, trace, placed, policy=plan.scheme.policy, slo_ms=bed.slo_ms, on_progress=show
+    )
+    if show is not None:
+        print("\r\033[K", end="", file=sys.stderr)
+    real = run.side.after(args.warmup)
+    found: dict[str, Any] = {
+        "scheme": plan.scheme.name,
+        "policy": plan.scheme.policy,
+        "rate_rps": plan.rate_rps,
+        "load": plan.rate_rps / bed.full_rate_rps,
+        "round": plan.round,
+        "instances": {r.name: n for r, n in zip(plan.scheme.runtimes, plan.scheme.instances, strict=True) if n},
+        "valid": not run.problems,
+        "problems": run.problems,
+        "cluster": figures(real.latency_ms, bed.slo_ms),
+        "parts": run.parts,
+        "sends": run.sends,
+        "cpu": run.cpu,
+        "outcomes": run.outcomes,
+        "curve_ms": curve(real.latency_ms),
+    }
+    kept = {"arrived_s": real.arrived_s, "length": real.length, "cluster_ms": real.latency_ms}
+    for side, told in zip(results.SIDES, (calibration, PAPER), strict=True):
+        simulated = simulated_side(trace, plan.scheme, told, run).after(args.warmup)
+        found[side] = compare(real, simulated, bed.slo_ms)
+        kept[f"{side}_ms"] = simulated.latency_ms
+    if args.records is not None:
+        args.records.mkdir(parents=True, exist_ok=True)
+        name = f"{plan.scheme.name}-{plan.rate_rps:.0f}-{plan.round}.npz"
+        np.savez_compressed(args.records / name, **kept)
+    return found
+
+
+def simulated_side(trace: Trace, scheme: Scheme, told: Calibration, run: Run) -> Side:
+    """The same run in the simulator."""
+    return simulate(trace, scheme.placed(), told, policy=scheme.policy, dispatch=run.dispatch, slo_ms=scheme.slo_ms)
+
+
+def progress(plan: Plan) -> ProgressHook:
+    """A line of a terminal that is written over."""
+    title = f"run {plan.number}, {TITLES[plan.scheme.name]} at {plan.rate_rps:.0f} req/s"
+
+    def show(at: Progress) -> None:
+        print(f"\r{title}: {at.sent} of {at.total} requests\033[K", end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+def line(run: dict[str, Any]) -> str:
+    """A row of the table."""
+    real, ours, paper = run["cluster"], run["calibrated"], run["paper"]
+    error, spread, plain = ours["error_percent"], ours["spread_percent"], paper["error_percent"]
+    return (
+        f"{TITLES[run['scheme']]:12}{run['rate_rps']:6.0f}{run['load']:6.2f}"
+        f"{real['mean_ms']:7.1f}{real['p50_ms']:7.1f}{real['p98_ms']:7.1f}{real['p99_ms']:7.1f}"
+        f"  {error['mean_ms']:+6.2f} ±{spread['mean_ms']:4.2f}{error['p98_ms']:+7.2f} ±{spread['p98_ms']:5.2f}"
+        f"{error['p50_ms']:+7.2f} {plain['mean_ms']:+8.2f}{plain['p98_ms']:+8.2f}"
+        f"   {real['attainment']:7.4f} {ours['simulated']['attainment']:6.4f}"
+        + "".join(f"\n   not valid: {problem}" for problem in run["problems"])
+        + disturbed(run["cpu"])
+    )
+
+
+def disturbed(cpu: dict[str, float]) -> str:
+    """A word where other programs took much of the machine."""
+    others = cpu["busy"] - cpu["own"]
+    return f"\n   other programs took {100 * others:.0f} % of the machine" if others > 0.25 else ""
+
+
+async def bench(bed: Bed, args: argparse.Namespace) -> dict[str, Any]:
+    todo = plans(bed, args)
+    each_s = args.warmup + args.duration + 2
+    print(
+        f"{bed.model}, times x{bed.stretch:g}, {bed.workers} workers, SLO {bed.slo_ms:g} ms, load 1 is "
+        f"{bed.full_rate_rps:.0f} req/s; {len(todo)} runs, about {(len(todo) * each_s + 40) / 60:.0f} minutes",
+        flush=True,
+    )
+    runs = []
+    with tempfile.TemporaryDirectory() as folder:
+        async with emulated_cluster(Path(folder), (*bed.static, bed.dynamic), bed.workers) as cluster:
+            made, measured = await calibrate(cluster, bed, rounds=3 if args.short else 8)
+            print("measured: " + ", ".join(f"{k} {v:.3f}" for k, v in dataclasses.asdict(made).items()))
+            print(HEADER, flush=True)
+            for plan in todo:
+                runs.append(await one(cluster, bed, plan, made, args))
+                print(line(runs[-1]), flush=True)
+            again = None if args.short else (await calibrate(cluster, bed, rounds=4))[1]
+    return {
+        "model": bed.model,
+        "profile": bed.profile.describe(),
+        "stretch": bed.stretch,
+        "workers": bed.workers,
+        "slo_ms": bed.slo_ms,
+        "inflight_limit": INFLIGHT_LIMIT,
+        "rate_at_load_1_rps": bed.full_rate_rps,
+        "duration_s": args.duration,
+        "warmup_s": args.warmup,
+        "calibration": measured,
+        "calibration_after": again,
+        "quantiles": QUANTILES.tolist(),
+        "summary": results.summarize(runs),
+        "runs": runs,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.testbed", description=__doc__)
+    parser.add_argument("--schemes", action="store_true", help="ST, DT, INFaaS and Arlo over the rate (Fig. 6 and 7)")
+    parser.add_argument("--short", action="store_true", help="the first load and one contender, 10 s; writes nothing")
+    parser.add_argument("--contenders", nargs="+", choices=SCHEMES, help="default: rs eft; with --schemes all of them")
+    parser.add_argument("--loads", type=float, nargs="+", default=[0.4, 0.65, 0.85], metavar="SHARE")
+    parser.add_argument("--rates", type=float, nargs="+", metavar="RPS", help="--schemes: in the paper's time")
+    parser.add_argument("--model", choices=sorted(RATES_RPS), default="bert-base")
+    parser.add_argument("--stretch", type=float, default=10.0, help="times the latency profile and SLO (default: 10)")
+    parser.add_argument("--workers", type=int, default=10)
+    parser.add_argument("--duration", type=float, default=40.0, help="seconds of each run (default: 40)")
+    parser.add_argument("--warmup", type=float, default=3.0, help="seconds before, not counted (default: 3)")
+    parser.add_argument("--rounds", type=int, default=2, help="with traces of their own (default: 2)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--records", type=Path, metavar="FOLDER", help="keep both sides' latencies by request (.npz)")
+    args = parser.parse_args()
+    if args.short:
+        args.duration, args.rounds, args.warmup = min(args.duration, 10.0), 1, min(args.warmup, 2.0)
+    found = asyncio.run(bench(Bed(args.model, args.stretch, args.workers), args))
+    summary = found["summary"]
+    if summary["valid"]:
+        worst, plain = summary["calibrated"], summary["paper"]
+        print(
+            f"largest error over {summary['valid']} valid runs: mean {worst['mean_ms']:.2f} %, "
+            f"p98 {worst['p98_ms']:.2f} % (bar: {BAR_PERCENT:g} %); with the paper's overhead of "
+            f"{PAPER.overhead_ms} ms: mean {plain['mean_ms']:.2f} %, p98 {plain['p98_ms']:.2f} %"
+        )
+    if not args.short:
+        command = shlex.join(["python", "-m", "benchmarks.testbed", *sys.argv[1:]])
+        print(f"-> {harness.save(results.name_of(args.model, args.schemes), command, found)}")
+    return 0 if summary["valid"] == summary["runs"] else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,100 @@
+"""What the simulator is told of the cluster, measured on idle instances; nothing is fitted to the runs compared.
+
+One instance of each static runtime and the policy `ilb`, so that each request runs on the runtime of its length:
+
+    alone    requests in turn, each to an instance that has been idle for a while. Latency at the client minus the time
+             between hand-over and answer in the gateway is `overhead`: load generator, network, the gateway's own work.
+    bursts   BURST requests at once for one instance, so that one waits at the worker while one executes. The time
+             between two answers is what an execution occupies the worker for; what that is above the latency profile
+             is `turn_around`: the engine's wake-up, and Triton's way from one execution to the next.
+
+Hand-over to answer of a request alone, minus the profile and `turn_around`, is the way to the worker and back. Only
+their sum is seen; half is taken for each way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from arlo.traces import Trace
+from benchmarks.testbed.cluster import EmulatedCluster, Run
+from benchmarks.testbed.schemes import Bed, Runtime
+
+BURST = 8
+REST_MS = 10.0  # after a burst, and at least between two requests alone on one instance
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """Milliseconds."""
+
+    overhead_ms: float = 0.0
+    hop_out_ms: float = 0.0
+    hop_back_ms: float = 0.0
+    turn_around_ms: float = 0.0  # added to each point of the latency profile: the truth of executions
+
+
+# Section 5.2.1: a fixed overhead, and executions as the latency profile says.
+PAPER = Calibration(overhead_ms=0.8)
+
+
+async def calibrate(cluster: EmulatedCluster, bed: Bed, *, rounds: int) -> tuple[Calibration, dict[str, Any]]:
+    """The calibration, and what it was made from, as JSON. `rounds` requests and `rounds` bursts on each runtime."""
+    await cluster.prepare(bed.static)
+    before = [cluster.executed(r.name) for r in bed.static]
+    alone = await _run(cluster, bed, *_in_turn(bed.static, rounds))
+    after = [cluster.executed(r.name) for r in bed.static]
+    bursts = await _run(cluster, bed, *_bursts(bed.static, rounds))
+
+    by_runtime = []
+    for runtime, (count, ns), (count_now, ns_now) in zip(bed.static, before, after, strict=True):
+        profile_ms = runtime.points[-1][1]
+        done = np.sort(bursts.done_s[bursts.side.length == runtime.max_length].reshape(-1, BURST), axis=1)
+        own = alone.side.length == runtime.max_length
+        by_runtime.append(
+            {
+                "runtime": runtime.name,
+                "profile_ms": profile_ms,
+                "engine_ms": (ns_now - ns) / (count_now - count) / 1e6,  # by Triton's statistics
+                "occupied_ms": float(np.median(done[:, -1] - done[:, 0])) * 1000 / (BURST - 1),
+                "hand_over_to_answer_ms": float(np.median(alone.execute_ms[own])),
+                "latency_ms": float(np.median(alone.side.latency_ms[own])),
+            }
+        )
+    turn_around = float(np.median([r["occupied_ms"] - r["profile_ms"] for r in by_runtime]))
+    trip = float(np.median([r["hand_over_to_answer_ms"] - r["profile_ms"] for r in by_runtime])) - turn_around
+    overhead = float(np.median(alone.side.latency_ms - alone.execute_ms))
+    made = Calibration(overhead, max(trip, 0) / 2, max(trip, 0) / 2, turn_around)
+    return made, {**dataclasses.asdict(made), "by_runtime": by_runtime, "cpu_busy": alone.cpu["busy"]}
+
+
+async def _run(cluster: EmulatedCluster, bed: Bed, at_ms: list[float], lengths: list[int]) -> Run:
+    trace = Trace(arrived_at_s=np.array(at_ms) / 1000, length=np.array(lengths, np.int32))
+    run = await asyncio.to_thread(cluster.run, trace, bed.static, policy="ilb", slo_ms=bed.slo_ms)
+    if run.outcomes.keys() != {"on_time"}:
+        raise SystemExit(f"the calibration's requests were not all on time: {run.outcomes}")
+    return run
+
+
+def _in_turn(runtimes: tuple[Runtime, ...], rounds: int) -> tuple[list[float], list[int]]:
+    """The runtimes one after the other, as often as the slowest one has rest between its own requests."""
+    slowest = max(r.points[-1][1] for r in runtimes)
+    step = (slowest + REST_MS) / len(runtimes)
+    lengths = [r.max_length for _ in range(rounds) for r in runtimes]
+    return [100 + step * i for i in range(len(lengths))], lengths
+
+
+def _bursts(runtimes: tuple[Runtime, ...], rounds: int) -> tuple[list[float], list[int]]:
+    """Bursts, each when the one before is surely done."""
+    at: list[float] = []
+    lengths: list[int] = []
+    now = 100.0
+    for runtime in runtimes * rounds:
+        at += [now] * BURST
+        lengths += [runtime.max_length] * BURST
+        now += BURST * (runtime.points[-1][1] + 2) + REST_MS
+    return at, lengths

@@ -1,0 +1,156 @@
+"""The testbed's own arithmetic: pairing, errors and their spread, schemes, and the simulated side of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from arlo.traces import Trace, poisson
+from benchmarks.testbed import compare, results
+from benchmarks.testbed.calibrate import Calibration
+from benchmarks.testbed.schemes import LENGTHS, Bed, Runtime, even, tweets
+from benchmarks.testbed.simulated import simulate
+
+DISPATCH = {"policy": "rs", "lambda": 0.85, "alpha": 0.9, "max_peek": 6, "max_queued": 4096}
+
+
+def side(latency_ms: list[float] | NDArray[np.float64], *, rate_rps: float = 10.0) -> compare.Side:
+    latency = np.array(latency_ms, np.float64)
+    n = len(latency)
+    return compare.Side(
+        arrived_s=np.arange(n) / rate_rps,
+        length=np.full(n, 10, np.int32),
+        latency_ms=latency,
+        started_ms=np.zeros(n),
+        level=np.zeros(n, np.int32),
+    )
+
+
+def test_figures_count_all_arrivals() -> None:
+    found = compare.figures(np.array([10.0, 20.0, 30.0, np.nan]), slo_ms=20)
+    assert (found["requests"], found["answered"], found["mean_ms"], found["p50_ms"]) == (4, 3, 20, 20)
+    assert found["attainment"] == 0.5
+    with pytest.raises(ValueError, match="nothing was answered"):
+        compare.figures(np.array([np.nan]), slo_ms=20)
+
+
+def test_errors_are_of_the_simulator() -> None:
+    real = side(np.linspace(10, 20, 500))
+    simulated = dataclasses.replace(real, latency_ms=real.latency_ms * 1.1)
+    found = compare.compare(real, simulated, slo_ms=15)
+    for name in compare.LATENCIES:
+        assert found["error_percent"][name] == pytest.approx(10)
+    assert found["error_percent"]["attainment"] < 0
+    # The same factor everywhere: resampling cannot move it.
+    assert found["spread_percent"]["mean_ms"] == pytest.approx(0, abs=1e-9)
+    assert found["by_request"]["within_2_ms"] == 1
+    assert found["by_request"]["same_level"] == 1
+
+
+def test_spread_is_that_of_the_mean() -> None:
+    rng = np.random.default_rng(3)
+    base = rng.uniform(50, 150, 4000)
+    real = side(base)
+    simulated = dataclasses.replace(real, latency_ms=base + rng.normal(0, 10, 4000))
+    # Independent differences of 10 ms on a mean of 100: 10 / sqrt(4000) = 0.16 %.
+    assert compare.spread_percent(real, simulated)["mean_ms"] == pytest.approx(0.158, rel=0.2)
+
+
+def test_different_requests_are_refused() -> None:
+    real = side([1, 2, 3])
+    with pytest.raises(ValueError, match="different requests"):
+        compare.compare(real, side([1, 2]), slo_ms=5)
+    with pytest.raises(ValueError, match="different requests"):
+        compare.compare(real, dataclasses.replace(real, length=np.array([10, 11, 10], np.int32)), slo_ms=5)
+
+
+def test_warmup_is_cut_by_arrival() -> None:
+    kept = side([1, 2, 3, 4], rate_rps=1).after(2)
+    assert kept.latency_ms.tolist() == [3, 4]
+
+
+def test_curve_ends_at_the_largest() -> None:
+    latency = np.append(np.arange(1.0, 102.0), np.nan)
+    found = compare.curve(latency)
+    assert len(found) == len(compare.QUANTILES)
+    assert (found[0], found[-1]) == (1, 101)
+    assert found == sorted(found)
+
+
+def test_schemes_use_all_workers() -> None:
+    bed = Bed()
+    for name in ("st", "dt", "infaas", "rs", "eft"):
+        scheme = bed.scheme(name, 0.65 * bed.full_rate_rps)
+        placed = scheme.placed()
+        assert len(placed) == bed.workers
+        assert placed[-1].max_length == LENGTHS[-1]
+    assert even(10, 8) == (1, 1, 1, 1, 1, 1, 2, 2)
+    assert Bed(stretch=20).full_rate_rps == pytest.approx(bed.full_rate_rps / 2)
+
+
+def test_dynamic_runtime_takes_the_time_of_the_length() -> None:
+    runtime = Bed().dynamic
+    took = runtime.ms(np.array([20, 128, 512], np.int32))
+    assert took[0] < took[1] < took[2]
+    static = Bed().static[-1]
+    assert (static.ms(np.array([20, 512], np.int32)) == static.points[-1][1]).all()
+    assert took[2] > static.points[-1][1]
+
+
+def test_simulated_side_by_hand() -> None:
+    # Two at once on one instance that takes 10 ms, and one later.
+    runtime = Runtime("one", 512, ((512, 10.0),))
+    trace = Trace(arrived_at_s=np.array([0.0, 0.0, 0.1]), length=np.array([5, 6, 7], np.int32))
+    told = Calibration(overhead_ms=0.5, hop_out_ms=0.25, hop_back_ms=0.25, turn_around_ms=1.0)
+    found = simulate(trace, [runtime], told, policy="uniform", dispatch=DISPATCH, slo_ms=100)
+    # 0.25 there, 11 executing, 0.25 back, 0.5 overhead; the second waits at the worker for the first one's 11 ms.
+    assert found.latency_ms.tolist() == pytest.approx([12.0, 23.0, 12.0])
+    assert found.level.tolist() == [0, 0, 0]
+    plain = simulate(trace, [runtime], Calibration(), policy="uniform", dispatch=DISPATCH, slo_ms=100)
+    assert plain.latency_ms.tolist() == pytest.approx([10.0, 20.0, 10.0])
+
+
+@pytest.mark.parametrize("name", ["st", "dt", "infaas", "rs", "eft", "late"])
+def test_every_scheme_simulates(name: str) -> None:
+    bed = Bed()
+    rate = 0.2 * bed.full_rate_rps
+    scheme = bed.scheme(name, rate)
+    trace = poisson(rate, 5.0, tweets, seed=2)
+    found = simulate(trace, scheme.placed(), Calibration(), policy=scheme.policy, dispatch=DISPATCH, slo_ms=bed.slo_ms)
+    assert not np.isnan(found.latency_ms).any()
+    alone = np.min([r.ms(trace.length) for r in scheme.placed() if r.max_length == LENGTHS[-1]], axis=0)
+    assert (found.latency_ms > 0).all()
+    if name in ("st", "dt"):
+        assert (found.latency_ms >= alone - 1e-3).all()
+    else:
+        longest = np.array(sorted({r.max_length for r in scheme.placed()}))[found.level]
+        assert (longest >= trace.length).all()
+
+
+def test_rows_and_summary() -> None:
+    real = side(np.linspace(10, 20, 200))
+    pair = compare.compare(real, dataclasses.replace(real, latency_ms=real.latency_ms * 0.97), slo_ms=15)
+    far = compare.compare(real, dataclasses.replace(real, latency_ms=real.latency_ms * 1.5), slo_ms=15)
+    run = {
+        "scheme": "rs", "policy": "rs", "rate_rps": 1.0, "load": 0.4, "round": 0, "valid": True,
+        "cluster": compare.figures(real.latency_ms, 15), "curve_ms": compare.curve(real.latency_ms),
+        "calibrated": pair, "paper": far,
+    }  # fmt: skip
+    rows = results.of_run(run)
+    assert [row["side"] for row in rows] == ["cluster", "calibrated", "paper"]
+    assert rows[1]["error_mean_ms"] == pytest.approx(-3)
+    assert rows[0]["mean_ms"] == pytest.approx(15)
+    bad = {**run, "valid": False, "calibrated": far}
+    summary = results.summarize([run, bad])
+    assert (summary["runs"], summary["valid"]) == (2, 1)
+    assert summary["calibrated"]["mean_ms"] == pytest.approx(3)
+    assert summary["paper"]["p98_ms"] == pytest.approx(50)
+
+
+def test_missing_results_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setattr("benchmarks.harness.RESULTS", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"benchmarks\.testbed --schemes --model bert-large"):
+        results.load("testbed_schemes_bert-large")
