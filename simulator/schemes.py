@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from arlo.config.load import nearest
 from arlo.errors import ConfigError
@@ -168,8 +168,9 @@ def _allocate(
             raise ConfigError(f"there is no allocation {allocation!r}{nearest(allocation, kinds)}")
         if allocation == "fixed":
             raise ConfigError("a fixed allocation is given by its numbers: allocation=(instances per runtime)")
-        start = {"even": "even", "global": "global"}.get(allocation, "first")
-        return Allocate(kind=allocation, start=start, objective=objective or own)
+        kind = cast(AllocationKind, allocation)
+        starts: dict[str, Literal["even", "global"]] = {"even": "even", "global": "global"}
+        return Allocate(kind=kind, start=starts.get(kind, "first"), objective=objective or own)
     instances = tuple(int(n) for n in allocation)
     if len(instances) != len(runtimes) or min(instances) < 0 or sum(instances) != workers:
         raise ConfigError(
