@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from arlo.errors import ConfigError, EnvironmentProblem
-from arlo.traces.trace import COLUMNS, Trace
+from arlo.traces.trace import COLUMNS, MOST_TOKENS, Trace
 
 _MAGIC = b"PAR1"
 
@@ -26,8 +27,8 @@ def pyarrow(module: str = "pyarrow") -> Any:
     """pyarrow or a module of it."""
     try:
         return importlib.import_module(module)
-    except ImportError:
-        raise EnvironmentProblem("Parquet needs pyarrow: pip install 'arlo-serve[parquet]'") from None
+    except ImportError as error:  # it is not there, or does not go with this NumPy
+        raise EnvironmentProblem(f"Parquet needs pyarrow: pip install 'arlo-serve[parquet]' ({error})") from None
 
 
 def parquet_columns(path: Path) -> list[str]:
@@ -56,14 +57,43 @@ def read_parquet(path: Path) -> Trace:
             raise ConfigError(f"{path}: column {name} has {column.null_count} empty values")
         columns[name] = column.to_numpy()
     length = columns["length"]
-    if len(length) and length.max() > np.iinfo(np.int32).max:
-        raise ConfigError(f"{path}: column length has {length.max()}, more than any length")
+    if len(length) and length.max() > MOST_TOKENS:
+        raise ConfigError(f"{path}: column length has {length.max()}: no request is longer than {MOST_TOKENS} tokens")
     try:
         return Trace(
             arrived_at_s=columns["arrived_at_s"], length=length.astype(np.int32), text_id=columns.get("text_id")
         )
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+class ParquetWriter:
+    """Writes a trace in parts; a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        arrow = pyarrow()
+        self._arrow = arrow
+        self._schema = arrow.schema([(COLUMNS[0], arrow.float64()), (COLUMNS[1], arrow.int32())])
+        self._writer = pyarrow("pyarrow.parquet").ParquetWriter(path, self._schema, compression="zstd")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def write(self, arrived_at_s: NDArray[np.float64], length: NDArray[np.int32]) -> None:
+        """One more part, later than those before it."""
+        self._writer.write_table(self._arrow.table([arrived_at_s, length], schema=self._schema))
+
+
+def write_parquet(trace: Trace, path: Path) -> None:
+    """All columns of a trace."""
+    arrow = pyarrow()
+    columns = {COLUMNS[0]: trace.arrived_at_s, COLUMNS[1]: trace.length}
+    if trace.text_id is not None:
+        columns[COLUMNS[2]] = trace.text_id
+    pyarrow("pyarrow.parquet").write_table(arrow.table(columns), path, compression="zstd")
 
 
 def _open(path: Path) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from arlo.errors import ConfigError
 
 COLUMNS = ("arrived_at_s", "length", "text_id")
+MOST_TOKENS = 1_000_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,8 +68,8 @@ class Trace:
 
 
 def write_csv(trace: Trace, path: Path) -> None:
-    """Columns arrived_at_s (microsecond digits), length and, where there are any, text_id."""
-    columns = [[f"{t:.6f}" for t in trace.arrived_at_s.tolist()], trace.length.tolist()]
+    """Columns arrived_at_s (nanosecond digits), length and, where there are any, text_id."""
+    columns = [[f"{t:.9f}" for t in trace.arrived_at_s.tolist()], trace.length.tolist()]
     if trace.text_id is not None:
         columns.append(trace.text_id.tolist())
     with path.open("w", newline="") as file:
@@ -78,27 +81,70 @@ def write_csv(trace: Trace, path: Path) -> None:
 def read_csv(path: Path) -> Trace:
     """Read what write_csv writes; other columns are ignored. ConfigError names the line that is wrong."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = [c for c in COLUMNS[:2] if c not in (reader.fieldnames or [])]
-            if missing:
-                raise ConfigError(f"{path} has no column {missing[0]}: a trace needs the columns arrived_at_s,length")
-            has_text = "text_id" in (reader.fieldnames or [])
-            arrived, length, text = [], [], []
-            for row in reader:
-                try:
-                    arrived.append(float(row["arrived_at_s"]))
-                    length.append(int(row["length"]))
-                    text.append(int(row["text_id"]) if has_text else 0)
-                except (TypeError, ValueError) as error:
-                    raise ConfigError(f"{path}, line {reader.line_num}: {error}") from None
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            header = [name.strip() for name in next(csv.reader(file), [])]
+        missing = [c for c in COLUMNS[:2] if c not in header]
+        if missing:
+            raise ConfigError(f"{path} has no column {missing[0]}: a trace needs the columns arrived_at_s,length")
+        table = _read_fast(path, header)
+        if table is None:
+            table = _read_lines(path, header)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the trace {path}: {error}") from None
     try:
         return Trace(
-            arrived_at_s=np.array(arrived, np.float64),
-            length=np.array(length, np.int64).astype(np.int32),
-            text_id=np.array(text, np.int64) if has_text else None,
+            arrived_at_s=table["arrived_at_s"],
+            length=table["length"].astype(np.int32),
+            text_id=table["text_id"] if "text_id" in header else None,
         )
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+_TYPES = (np.float64, np.int64, np.int64)
+
+
+def _read_fast(path: Path, header: list[str]) -> NDArray[np.void] | None:
+    """The columns of a file without faults; None where there is one, or something unusual."""
+    names = [name for name in COLUMNS if name in header]
+    kind = [(name, each) for name, each in zip(COLUMNS, _TYPES, strict=True) if name in names]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # such as whole numbers with a fraction
+            table: NDArray[np.void] = np.loadtxt(
+                path,
+                dtype=kind,
+                delimiter=",",
+                skiprows=1,
+                usecols=[header.index(name) for name in names],
+                comments=None,
+                quotechar='"',
+                encoding="utf-8",
+                ndmin=1,
+            )
+    except (ValueError, Warning):
+        return None
+    return table if table["length"].max(initial=0) <= MOST_TOKENS else None
+
+
+def _read_lines(path: Path, header: list[str]) -> dict[str, NDArray[Any]]:
+    """The same line by line. ConfigError names the first that is wrong."""
+    has_text = "text_id" in header
+    arrived, length, text = [], [], []
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, fieldnames=header)
+        next(reader, None)
+        for row in reader:
+            try:
+                arrived.append(float(row["arrived_at_s"]))
+                length.append(int(row["length"]))
+                text.append(int(row["text_id"]) if has_text else 0)
+                if length[-1] > MOST_TOKENS:
+                    raise ValueError(f"no request is longer than {MOST_TOKENS} tokens")
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"{path}, line {reader.line_num}: {error}") from None
+    return {
+        "arrived_at_s": np.array(arrived, np.float64),
+        "length": np.array(length, np.int64),
+        "text_id": np.array(text, np.int64),
+    }

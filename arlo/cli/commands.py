@@ -28,6 +28,10 @@ COMMANDS = (
     Command("profile", "arlo.cli.profile", "measure the latency of every runtime on a real worker"),
     Command("serve", "arlo.cli.serve", "start workers and gateway and keep them serving"),
     Command("plan", "arlo.cli.plan", "how many instances of each runtime a demand needs; what-if questions"),
+    Command("trace", "arlo.cli.trace", "make a trace, or see what one is like"),
+    Command(
+        "simulate", "arlo.cli.simulate", "what a cluster would do with a stream of requests: latency, SLO, GPU-hours"
+    ),
     Command("replay", "arlo.replay.cli", "send a trace to an endpoint and report what came of every request"),
     Command("status", "arlo.cli.status", "what a running gateway serves, how loaded it is, how fast it answers"),
     Command("top", "arlo.cli.top", "live screen: workers, runtimes, latency, lengths, plans"),
