@@ -107,6 +107,31 @@ def scheme(
     )
 
 
+def infaas_readings(
+    profile: Profile, *, workers: int, demand: Sequence[float], max_lengths: Sequence[int] | None = None
+) -> dict[str, Scheme]:
+    """INFaaS as it may be read, the default first: the paper says that it packs and does not look at lengths, no more.
+
+    `demand`: requests of each length bin, in any unit. docs/latency-profiles.md says what each stands for.
+    """
+
+    def make(**fields: Any) -> Scheme:
+        return scheme("infaas", profile, workers=workers, max_lengths=max_lengths, **fields)
+
+    first_fit = Dispatch(policy="rs", lambda_=1.0, alpha=1.0, max_peek=1 << 20)
+    return {
+        "even, packed to the SLO": make(),
+        "even, packed to 4": make(packing=4),
+        "even, packed to 2": make(packing=2),
+        "even, packed to 1": make(packing=1),
+        "even, first fit over variants": make(policy=first_fit),
+        "by requests, packed to the SLO": make(allocation="proportional", demand=demand),
+        "by requests, packed to 1": make(allocation="proportional", demand=demand, packing=1),
+        "by work, packed to the SLO": make(allocation="work", demand=demand),
+        "by work, packed to 1": make(allocation="work", demand=demand, packing=1),
+    }
+
+
 def max_lengths(n: int, longest: int = 512) -> tuple[int, ...]:
     """Maximum lengths of n runtimes in steps of longest / n, as in Fig. 11: 2 gives 256 and 512."""
     if not 1 <= n <= longest:
@@ -115,7 +140,7 @@ def max_lengths(n: int, longest: int = 512) -> tuple[int, ...]:
 
 
 def shares(workers: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """`workers` in proportion to weights, by largest remainders, and at least one for the last (the longest)."""
+    """`workers` in proportion to weights, by largest remainders (ties to the longer), at least one for the last."""
     if workers < 1 or not weights or min(weights) < 0 or sum(weights) <= 0:
         raise ConfigError(f"{workers} workers cannot be shared out by the weights {list(weights)}")
     free = workers - 1
