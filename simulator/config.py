@@ -1,4 +1,4 @@
-"""Scenario files: TOML <-> ScenarioConfig -> Scenario."""
+"""Scenario files: TOML <-> ScenarioConfig. build.py makes the Scenario of it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Result:
 _DIGITS = {"p50_ms": 4, "p90_ms": 4, "p98_ms": 4, "p99_ms": 4}
 
 
-def _rounded(value: float, digits: int) -> float | int | None:
+def _rounded(value: Any, digits: int) -> float | int | None:
     """To significant digits; an integer as it is; None for what is not a number (no answer, no mean)."""
     if isinstance(value, (int, np.integer)):
         return int(value)

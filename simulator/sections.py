@@ -9,14 +9,17 @@ from typing import Literal
 
 from arlo.config.field import FieldError, option, section
 from arlo.simulator.scenario import Allocate, Dispatch, Scale, Scenario
+from arlo.traces.make import ArrivalsName
 
 # Defaults live in scenario.py; those that depend on the scheme are left out here and set by it.
 _DISPATCH, _ALLOCATE, _SCALE = Dispatch(), Allocate(), Scale()
 _RUN = {field.name: field.default for field in dataclasses.fields(Scenario)}
 
 Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
-SchemeName = Literal["arlo", "st", "dt", "infaas"]
-Arrivals = Literal["bursty", "stable", "poisson", "mmpp", "constant"]
+SchemeName = Literal["arlo", "paper", "st", "dt", "infaas"]
+DEFAULT_DURATION_S = 120.0
+# What a trace brings along itself.
+TRACE_EXCLUDES = ("arrivals", "length", "drift", "burst", "sojourn_ms", "cv", "counts", "segment", "smooth_s")
 
 
 @section("run")
@@ -45,66 +48,92 @@ class RunSection:
 
 @section("workload")
 class WorkloadSection:
-    """The requests: when they arrive and how long they are. Either `trace`, or what is to be drawn."""
+    """The requests: when they arrive and how long they are. Either `trace`, or what is to be drawn; the settings of
+    arlo.traces.make_workload, which traces/README.md describes at length."""
 
-    arrivals: Arrivals | None = option(
+    arrivals: ArrivalsName | None = option(
         default=None,
-        doc="`stable` and `bursty`: Twitter-Stable and Twitter-Bursty of the paper, arrivals per second from a Twitter "
-        "trace, inside a second Poisson or Markov-modulated Poisson. `poisson`: Poisson at a constant rate. `mmpp`: "
-        "Markov-modulated at a constant mean rate. `constant`: evenly spaced. Left out: `bursty`.",
+        doc="`twitter-stable` and `twitter-bursty` as in the paper: inside a second Poisson, or Markov-modulated "
+        "Poisson. `poisson`, `mmpp` (Markov-modulated throughout), `gamma`, `constant`. Left out: `twitter-bursty`.",
         relation="not with trace",
     )
-    rate: float | None = option(
+    rate: float | str | None = option(
         default=None,
-        doc="Mean requests per second. Left out: 1,000, or that of the trace. With `trace`: its arrivals are stretched "
-        "or pressed together to this mean rate.",
+        doc="Mean requests per second, or one that changes: `steps:0=100,60=200`, `ramp:100:500`, "
+        "`sine:MEAN:DEPTH:PERIOD_S`. With `counts`, `segment` or `trace`: the mean that these are brought to. Left "
+        "out: 1,000, or theirs.",
         unit="1/s",
         above=0,
-        maximum=10_000_000,
+        maximum=100_000_000,
     )
     duration_s: float | None = option(
         default=None,
-        doc="How long requests arrive. Left out: 120, or that of the trace.",
+        doc="How long requests arrive. Left out: 120, or that of `trace`, `counts` or `segment`.",
         unit="s",
         above=0,
         maximum=10_000_000,
     )
     length: str | None = option(
         default=None,
-        doc="Lengths in tokens: `twitter` (tweets rescaled to 512, as in the paper), `tweets` (as they are), "
-        "`fixed:N`, `uniform:MIN:MAX`. Left out: `twitter`.",
+        doc="Lengths in tokens: `paper` (the quantiles of the paper, stretched to 512), `tweets`, `fixed:N`, "
+        "`uniform:MIN:MAX`, `lognormal:MEDIAN:P98:MAX`, `bimodal:A:B:SHARE_OF_B`, `file:PATH`, "
+        "`mixture:SHARE*SPEC+SHARE*SPEC`. Left out: `paper`.",
         relation="not with trace",
     )
-    trace: Path | None = option(
-        default=None, doc="A trace file with the columns arrived_at_s and length; CSV or Parquet. Left out: drawn."
-    )
-
-    drift: bool | None = option(
+    rescale: int | None = option(
         default=None,
-        doc="Whether the lengths drift from minute to minute, as Fig. 1 of the paper shows. Left out: with "
-        '`arrivals` "stable" and "bursty".',
+        doc="Stretch lengths so that 125 tokens become so many, and cut what is longer to it.",
+        unit="tokens",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    drift: str | None = option(
+        default=None,
+        doc="How lengths drift over minutes: `none`, `weak`, `paper` (as Fig. 1), `SPREAD[:TAU_S[:MEDIAN]]`. Left out: "
+        "`paper` for twitter arrivals, else `none`.",
+        relation="not with trace",
     )
     burst: float | None = option(
         default=None,
-        doc='Rate of the busy state over the mean rate, with `arrivals` "bursty" and "mmpp".',
-        above=1,
-        maximum=1000,
+        doc="mmpp, twitter-bursty: rate while busy over that while quiet. Left out: 3.",
+        minimum=1,
+        maximum=1_000_000,
     )
-    sojourn_ms: float | None = option(
+    sojourn_ms: float | str | None = option(
         default=None,
-        doc='Mean time in a state, with `arrivals` "bursty" and "mmpp".',
+        doc="mmpp, twitter-bursty: mean time in a state, or `BUSY:QUIET`. Left out: 100.",
         unit="ms",
         above=0,
     )
+    cv: float | None = option(
+        default=None, doc="gamma: coefficient of variation of the gaps. Left out: 2.", minimum=0, maximum=20
+    )
+    counts: Path | None = option(
+        default=None, doc="A file of arrivals per second or minute, whose course the rate follows. Left out: none."
+    )
+    segment: str | None = option(
+        default=None, doc="The window of `counts`, or without it a load that is shipped. Left out: none."
+    )
+    smooth_s: float | None = option(
+        default=None, doc="counts: seconds that a mean is taken over. Left out: 10.", unit="s", above=0
+    )
+    trace: Path | None = option(
+        default=None, doc="A trace file, CSV or Parquet with arrived_at_s and length. Left out: drawn."
+    )
+    tokens: Literal["context", "generated", "total"] | None = option(
+        default=None, doc="Which count of an Azure LLM trace is the length. Left out: its reader's."
+    )
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the requests have no duration of their own."""
+        return self.trace is None and self.counts is None and self.segment is None
 
     def check_relations(self) -> None:
         if self.trace is not None:
-            for key in ("arrivals", "length", "drift", "burst", "sojourn_ms"):
+            for key in TRACE_EXCLUDES:
                 if getattr(self, key) is not None:
                     raise FieldError("workload", key, "is of drawn requests; leave it out with trace")
-        for key in ("burst", "sojourn_ms"):
-            if getattr(self, key) is not None and self.arrivals not in (None, "bursty", "mmpp"):
-                raise FieldError("workload", key, f'belongs to arrivals "bursty" or "mmpp", not {self.arrivals!r}')
 
 
 @section("cluster")
@@ -113,9 +142,9 @@ class ClusterSection:
 
     scheme: SchemeName = option(
         default="arlo",
-        doc="`arlo`: one runtime for each maximum length. The paper's rivals: `st` pads everything to the longest, "
-        "`dt` has one dynamic-shape runtime, `infaas` packs requests onto variants. Each sets the defaults of "
-        "[dispatch], [allocation] and [scaling].",
+        doc="`arlo`: as it is shipped. `paper`: as it is published (Algorithm 1, Eq. 1). Its rivals: `st` pads "
+        "everything to the longest, `dt` has one dynamic-shape runtime, `infaas` packs requests onto variants. Each "
+        "sets the defaults of [dispatch], [allocation] and [scaling]; docs/latency-profiles.md says how.",
     )
     workers: int = option(default=10, doc="GPUs at the start.", minimum=1, maximum=100_000)
     profile: str | None = option(
@@ -256,15 +285,17 @@ class AllocationSection:
         minimum=0,
         relation="their sum is cluster.workers",
     )
-    start: Literal["even", "global", "first"] = option(
-        default="first",
-        doc="Without instances, at the start: even, for the whole workload's demand, or for the first period's.",
+    start: Literal["even", "global", "first"] | None = option(
+        default=None,
+        doc="Without instances, at the start: even, for the whole workload's demand, or for the first period's. Left "
+        "out: `even` and `global` for these kinds, else `first`.",
     )
     period_s: float = option(default=_ALLOCATE.period_s, doc="Between two allocations.", unit="s", above=0)
     solver: Literal["exact", "gurobi", "highs"] = option(default=_ALLOCATE.solver, doc="What solves it.")
-    objective: Literal["queueing", "paper"] = option(
-        default=_ALLOCATE.objective,
-        doc="`paper` is Eq. 1 as printed; `queueing` counts waiting under random arrivals too.",
+    objective: Literal["queueing", "paper"] | None = option(
+        default=None,
+        doc="`paper` is Eq. 1 as printed; `queueing` counts waiting under random arrivals too. "
+        "Left out: that of the scheme, `queueing` for arlo.",
     )
     replacement_s: float = option(
         default=_ALLOCATE.replacement_s,
@@ -291,7 +322,7 @@ class AllocationSection:
     def check_relations(self) -> None:
         if self.kind == "fixed" and not self.instances:
             raise FieldError("allocation", "instances", 'is needed with kind = "fixed": one number for each runtime')
-        if self.solver != "exact" and self.objective != "paper":
+        if self.solver != "exact" and self.objective == "queueing":
             raise FieldError("allocation", "solver", f'{self.solver} solves objective = "paper" only')
 
 
@@ -299,10 +330,10 @@ class AllocationSection:
 class ScalingSection:
     """How the number of workers follows the load."""
 
-    kind: Literal["none", "target", "headroom"] | None = option(
-        default=None,
+    kind: Literal["none", "target", "headroom", "scheme"] = option(
+        default="none",
         doc="`target`: by the p98 latency against the SLO, as in the paper. `headroom`: keeps spare capacity, as "
-        "INFaaS does. Left out: `none`.",
+        "INFaaS does. `scheme`: that of cluster.scheme, `target` for arlo and paper, `headroom` for the others.",
     )
     min_workers: int = option(default=_SCALE.min_workers, doc="Never fewer.", minimum=1, maximum=100_000)
     max_workers: int = option(
@@ -386,6 +417,8 @@ class ScenarioConfig:
         self._check_numbers()
         cluster, allocation, scaling = self.cluster, self.allocation, self.scaling
         duration_s = self.workload.duration_s
+        if duration_s is None and self.workload.drawn:
+            duration_s = DEFAULT_DURATION_S
         if duration_s is not None and self.run.warmup_s >= duration_s:
             raise FieldError(
                 "run", "warmup_s", f"must be below workload.duration_s ({duration_s:g}): nothing is counted"
@@ -403,14 +436,14 @@ class ScenarioConfig:
                 "instances",
                 f"are {sum(allocation.instances)} in all, but there are {cluster.workers} workers",
             )
-        if scaling.kind not in (None, "none") and not scaling.min_workers <= cluster.workers <= scaling.max_workers:
+        if scaling.kind != "none" and not scaling.min_workers <= cluster.workers <= scaling.max_workers:
             raise FieldError(
                 "cluster",
                 "workers",
                 f"must be from scaling.min_workers ({scaling.min_workers}) to max_workers ({scaling.max_workers}), "
                 f"not {cluster.workers}",
             )
-        most = scaling.max_workers if scaling.kind not in (None, "none") else cluster.workers
+        most = scaling.max_workers if scaling.kind != "none" else cluster.workers
         for fault in self.fault:
             if fault.worker >= most:
                 raise FieldError("fault", "worker", f"must be from 0 to {most - 1}, not {fault.worker}")

@@ -111,7 +111,9 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ('[dispatch]\npolicy = "fcfs"', 's.toml:2: dispatch.policy must be "rs" or '),
         ("[run]\nwarmup_s = 9\n[workload]\nduration_s = 9", "s.toml:2: run.warmup_s must be below"),
         ('[workload]\ntrace = "a.csv"\narrivals = "poisson"', "s.toml:3: workload.arrivals is of drawn requests"),
-        ('[workload]\narrivals = "poisson"\nburst = 3', 's.toml:3: workload.burst belongs to arrivals "bursty"'),
+        ('[workload]\narrivals = "possion"', 's.toml:2: workload.arrivals must be "poisson" or '),
+        ("[workload]\nrate = 0", "s.toml:2: workload.rate must be above 0, at most 100,000,000 1/s, not 0"),
+        ("[run]\nwarmup_s = 120", "s.toml:2: run.warmup_s must be below workload.duration_s (120)"),
         ("[runtime]\nmax_length = 4", "s.toml:1: runtime is written [[runtime]], once for each"),
         ("[[runtime]]\nlatency_ms = 4", "s.toml:1: runtime.max_length is missing"),
         ("[[runtime]]\nmax_length = 4", "s.toml:1: runtime.latency_ms or points is needed"),
@@ -129,7 +131,10 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
         ),
         ("[allocation]\ninstances = [1, 2]", "s.toml:2: allocation.instances are 3 in all, but there are 10 workers"),
         ('[allocation]\nkind = "fixed"', "s.toml:1: allocation.instances is needed with kind"),
-        ('[allocation]\nsolver = "highs"', 's.toml:2: allocation.solver highs solves objective = "paper" only'),
+        (
+            '[allocation]\nobjective = "queueing"\nsolver = "highs"',
+            's.toml:3: allocation.solver highs solves objective = "paper" only',
+        ),
         (
             '[cluster]\nworkers = 9\n[scaling]\nkind = "target"\nmax_workers = 8',
             "s.toml:2: cluster.workers must be from scaling.min_workers (1) to max_workers (8), not 9",

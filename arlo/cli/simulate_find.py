@@ -1,0 +1,168 @@
+"""`arlo simulate --find-workers`: the least number of GPUs for which enough requests are on time."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from arlo.cli.simulate_flags import Plan
+from arlo.cli.simulate_load import least_workers, offered_workers
+from arlo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from arlo.simulator.result import Result
+
+DEFAULT_ATTAINMENT = 0.99
+MOST_WORKERS = 100_000
+MARGIN = 0.25  # of the load's own need: how far the first guess reaches
+
+Runner = Callable[[Sequence[int]], Sequence["Result"]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """What a search came to: the number, None where no number of workers will do, and all that was tried."""
+
+    workers: int | None
+    tried: dict[int, Any]  # workers -> Result, ascending
+    limit: str = ""  # why there is none
+
+
+def search(run: Runner, *, lowest: int, attainment: float, most: int = MOST_WORKERS, width: int = 2) -> Found:
+    """The least number of workers from `lowest` on that keeps `attainment`: doubling steps, then bisection.
+
+    `width` runs are made at a time. The result is checked: the number itself holds and the one below does not, so it is
+    the least wherever more workers never do worse. More workers can do worse by a hair, where the attainment is level.
+    """
+    tried: dict[int, Any] = {}
+
+    def holds(counts: Sequence[int]) -> None:
+        new = [count for count in dict.fromkeys(counts) if count not in tried]
+        tried.update(zip(new, run(new), strict=True))
+
+    def kept(count: int) -> bool:
+        return bool(tried[count].slo_attainment >= attainment)
+
+    def ended(workers: int | None, limit: str = "") -> Found:
+        return Found(workers, dict(sorted(tried.items())), limit)
+
+    low, step = lowest - 1, max(1, round(MARGIN * lowest))  # low: does not hold, or is not possible
+    high: int | None = None
+    best = -1.0
+    while high is None:
+        # As many as are run at a time, ever farther apart.
+        counts, at = [], low
+        for _ in range(width):
+            at = min(at + step, most)
+            counts.append(at)
+            step *= 2
+        holds(counts)
+        good = [count for count in counts if kept(count)]
+        if good:
+            high = good[0]
+            low = max((count for count in tried if count < high), default=low)
+            break
+        low = counts[-1]
+        reached = float(tried[low].slo_attainment)
+        if low >= most:
+            return ended(None, f"not even {most:,} workers")
+        if reached <= best + 1e-9 and low > 4 * lowest:
+            return ended(None, f"{reached:.4%} at {low:,} workers, and no more with twice as many")
+        best = max(best, reached)
+    while high - low > 1:
+        gap = high - low
+        counts = sorted({low + max(1, gap * (i + 1) // (width + 1)) for i in range(width)} - {high})
+        holds(counts)
+        for count in counts:
+            if kept(count):
+                high = count
+                break
+            low = count
+    return ended(high)
+
+
+def find(asked: list[Plan], args: argparse.Namespace) -> int:
+    """For each combination of the lists: search, and print what was tried."""
+    from arlo.cli import simulate_output as output
+    from arlo.cli.simulate import built, simulate
+
+    attainment = args.attainment if args.attainment is not None else DEFAULT_ATTAINMENT
+    made = built(asked)
+    width = args.jobs if args.jobs is not None else min(4, len(os.sched_getaffinity(0)))
+    found = []
+    for plan, each in zip(asked, made, strict=True):
+        scenario = each.scenario
+        if scenario.scale.kind != "none":
+            raise ConfigError("--find-workers is for a fixed number of GPUs: leave --scaling out")
+        if plan.config.allocation.instances:
+            raise ConfigError("--find-workers allocates anew for each number of GPUs: leave the instances out")
+
+        def runner(counts: Sequence[int], scenario: Any = scenario) -> Sequence[Result]:
+            scenarios = [dataclasses.replace(scenario, workers=n, name=f"{scenario.name}, {n}") for n in counts]
+            return simulate(scenarios, width) if scenarios else []
+
+        lowest = max(least_workers(offered_workers(scenario)), 1)
+        lowest = max(lowest, *(fault.worker + 1 for fault in scenario.faults)) if scenario.faults else lowest
+        found.append(search(runner, lowest=lowest, attainment=attainment, width=width))
+    if args.plot is not None:
+        best = [f.tried[f.workers] for f in found if f.workers is not None]
+        if best:
+            output.write_plot(args.plot, made, best, [[] for _ in best])
+    if args.json:
+        _print_json(asked, found, attainment)
+    else:
+        _print(made, found, attainment)
+    return 0
+
+
+def _print_json(asked: list[Plan], found: list[Found], attainment: float) -> None:
+    from arlo.cli.text import print_json
+
+    runs = [
+        {
+            "workers": each.workers,
+            "attainment": attainment,
+            "reason": each.limit or None,
+            "varied": plan.varied,
+            "tried": [{"workers": count, **result.summary()} for count, result in each.tried.items()],
+        }
+        for plan, each in zip(asked, found, strict=True)
+    ]
+    print_json(runs[0] if len(runs) == 1 else {"runs": runs})
+
+
+def _print(made: Sequence[Any], found: list[Found], attainment: float) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from arlo.cli.simulate_output import describe, ms, share
+
+    console = Console(highlight=False)
+    for built, each in zip(made, found, strict=True):
+        # The number of GPUs is what is looked for.
+        console.print(escape(describe(built).partition(" GPUs, ")[2]), soft_wrap=True)
+        table = Table(box=None, pad_edge=False)
+        for column in ("GPUs", "on time", "mean ms", "p98 ms", "p99 ms", "GPU-hours", "executing", ""):
+            table.add_column(column, justify="right" if column else "left")
+        for count, result in each.tried.items():
+            table.add_row(
+                str(count),
+                share(result.slo_attainment),
+                *(ms(value) for value in (result.mean_ms, result.p98_ms, result.p99_ms)),
+                f"{result.gpu_hours:.4g}",
+                f"{result.utilization:.1%}",
+                "<-" if count == each.workers else "",
+            )
+        console.print(table)
+        name = f"{escape(built.scenario.name)}: " if len(made) > 1 else ""
+        if each.workers is None:
+            console.print(
+                f"{name}[bold]no number of GPUs keeps {100 * attainment:.6g}% on time[/]: {each.limit}", soft_wrap=True
+            )
+        else:
+            console.print(f"{name}[bold]{each.workers} GPUs[/] keep {100 * attainment:.6g}% on time", soft_wrap=True)
+        console.print()
