@@ -5,7 +5,7 @@
 
     st      one static runtime of the longest length, every request padded to it; least loaded instance
     dt      one dynamic-shape runtime; least loaded instance
-    infaas  all variants; bin packing over the instances that fit; an allocation that does not look at lengths
+    infaas  all variants, as many instances of each; bin packing over the instances that fit
     arlo    the paper's: Algorithm 1, and every 120 s the allocation that minimises Eq. 1
     ours    what Arlo ships: expected finish, and an allocation that counts waiting
 
@@ -72,7 +72,7 @@ def scheme(
     allocation: AllocationKind | Share | Sequence[int] | Allocate | None = None,
     objective: str | None = None,
     scaling: bool | Scale = False,
-    packing: int | None = None,
+    packing: int | Literal["slo"] | None = None,
     demand: Sequence[float] | None = None,
 ) -> Scheme:
     """The pieces of a scheme of SCHEMES. ConfigError for what does not fit together.
@@ -81,18 +81,19 @@ def scheme(
     a runtime for all). `policy`: of dispatch, by name or whole. `allocation`: a kind of Allocate, instances by runtime,
     a whole Allocate, or `proportional` / `work`: fixed instances in proportion to `demand`, the requests of each length
     bin, or to the time that they take. `objective`: of the periodic, global or oracle allocation. `scaling`: True for
-    the scheme's own, False for a fixed number of workers, or a Scale. `packing` (infaas): M of each runtime, the
-    requests that are put on one instance before the next; default those it finishes within the SLO.
+    the scheme's own, False for a fixed number of workers, or a Scale. `packing` (infaas): the
+    requests that are put on one instance before the next; default those that it executes at a time (max_batch), `slo`
+    those that it finishes within the SLO (M of Eq. 3).
     """
     if name not in SCHEMES:
         raise ConfigError(f"there is no scheme {name!r}{nearest(name, SCHEMES)}")
     if workers < 1:
         raise ConfigError(f"a cluster has at least 1 worker, not {workers}")
     runtimes = _runtimes(name, profile, max_lengths, max_batch)
-    if packing is not None:
-        if name != "infaas" or packing < 1:
-            raise ConfigError("packing is for the scheme infaas, and at least 1 request")
-        runtimes = tuple(dataclasses.replace(runtime, capacity=packing) for runtime in runtimes)
+    if packing is not None and (name != "infaas" or (packing != "slo" and packing < 1)):
+        raise ConfigError("packing is for the scheme infaas: at least 1 request, or 'slo'")
+    if name == "infaas" and packing != "slo":
+        runtimes = tuple(dataclasses.replace(runtime, capacity=packing or max_batch) for runtime in runtimes)
     return Scheme(
         name=name,
         title=SCHEMES[name],
@@ -118,17 +119,20 @@ def infaas_readings(
     def make(**fields: Any) -> Scheme:
         return scheme("infaas", profile, workers=workers, max_lengths=max_lengths, **fields)
 
+    # As INFaaS's published front end chooses: the first variant whose least loaded replica still meets the SLO.
     first_fit = Dispatch(policy="rs", lambda_=1.0, alpha=1.0, max_peek=1 << 20)
     return {
-        "even, packed to the SLO": make(),
-        "even, packed to 4": make(packing=4),
+        "even, packed to a batch": make(),
         "even, packed to 2": make(packing=2),
-        "even, packed to 1": make(packing=1),
-        "even, first fit over variants": make(policy=first_fit),
-        "by requests, packed to the SLO": make(allocation="proportional", demand=demand),
-        "by requests, packed to 1": make(allocation="proportional", demand=demand, packing=1),
-        "by work, packed to the SLO": make(allocation="work", demand=demand),
-        "by work, packed to 1": make(allocation="work", demand=demand, packing=1),
+        "even, packed to 4": make(packing=4),
+        "even, packed to the SLO": make(packing="slo"),
+        "even, first fit over variants": make(policy=first_fit, packing="slo"),
+        "by requests, packed to a batch": make(allocation="proportional", demand=demand),
+        "by requests, first fit over variants": make(
+            allocation="proportional", demand=demand, policy=first_fit, packing="slo"
+        ),
+        "by work, packed to a batch": make(allocation="work", demand=demand),
+        "by work, first fit over variants": make(allocation="work", demand=demand, policy=first_fit, packing="slo"),
     }
 
 

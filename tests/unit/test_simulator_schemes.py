@@ -55,7 +55,11 @@ class TestSchemes:
         infaas = scheme("infaas", base, workers=10)
         assert [runtime.max_length for runtime in infaas.runtimes] == list(range(64, 513, 64))
         assert (infaas.dispatch.policy, infaas.allocate.kind, infaas.allocate.start) == ("infaas", "even", "even")
-        assert [capacity(runtime, 150) for runtime in infaas.runtimes][::7] == [130, 30]
+        assert [capacity(runtime, 150) for runtime in infaas.runtimes] == [1] * 8
+        to_slo = scheme("infaas", base, workers=10, packing="slo")
+        assert [capacity(runtime, 150) for runtime in to_slo.runtimes][::7] == [130, 30]
+        arlo = scheme("arlo", base, workers=10)
+        assert [runtime.capacity for runtime in arlo.runtimes] == [None] * 8  # M is that of Eq. 3
 
     def test_arlo_is_the_paper_s(self, base: Profile) -> None:
         arlo = scheme("arlo", base, workers=10)
