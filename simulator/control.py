@@ -3,6 +3,11 @@
 The decisions are those of arlo.planning, as in arlo.control; this module has the time and the engine for them. Workers
 are numbered from 0: at the start those of the shortest runtime first, then in the order in which they were asked for.
 
+At the start (`start` "first") the allocation is the one for the demand of the first period, which is read ahead: as if
+the period before had been like it, so that a run does not begin with a transient that a cluster in service never sees.
+From then on a periodic plan knows only what has arrived in the last period. A plan takes no time, and is made as soon
+as the period is over; one for a worker that is gone for good is made at once.
+
 A replacement goes in steps (arlo.planning.replacement), each of a few workers that drain, load the other runtime for
 `replacement_s` and serve again; the next step begins when all of the step serve, which is looked at every 0.1 s while a
 replacement is under way. A plan that is made meanwhile supersedes the older one as in the real control plane: workers
@@ -56,7 +61,8 @@ class Controller:
         self._engine = engine
         self._views = planner.views()
         self._period_ns = in_ns(self._allocate.period_s)
-        self._plans = self._allocate.kind in ("periodic", "oracle")
+        # With one static runtime, or none, there is nothing to choose.
+        self._plans = self._allocate.kind in ("periodic", "oracle") and len(planner.static) > 1
         self._seen: Seen | None = None  # that the last plan was for; its demand orders the steps
         self._target: list[int] = []  # worker -> runtime wanted; -1: it is to go, or gone
         self._moving: dict[int, int] = {}  # worker -> runtime that it is getting
@@ -66,14 +72,14 @@ class Controller:
         self.asked_ns: list[int] = []  # worker -> when it was asked for
         self.replacements = 0
         self._window = planner.window(self._allocate.period_s)
-        self._samples = self._allocate.kind == "periodic"
+        self._samples = self._plans and self._allocate.kind == "periodic"
         self._shift = ShiftWatch(scenario, planner) if self._allocate.shift and self._samples else None
         self._sample_ns = LOOK_NS if self._shift is not None else min(SAMPLE_NS, self._period_ns)
         self._next_sample_ns = self._sample_ns if self._samples else NEVER_NS
         self._next_plan_ns = self._period_ns if self._plans else NEVER_NS
         self._next_look_ns = NEVER_NS
         self._foresight: Foresight | None = None
-        if self._allocate.kind == "oracle":
+        if self._plans and self._allocate.kind == "oracle":
             self._foresight = Foresight(planner, scenario.workload)
 
     # --- life ---
@@ -93,7 +99,7 @@ class Controller:
             start = kind
         if not isinstance(start, str):
             return self._planner.given(start, workers)
-        if start == "even":
+        if start == "even" or len(self._planner.static) < 2:
             return self._planner.even(workers)
         if self._foresight is not None and start == "first":
             seen = self._foresight.span(0, self._period_ns)

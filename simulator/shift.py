@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from arlo.planning.demand import Demand, DemandWindow, latest_shift
 from arlo.simulator.allocation import Planner, Seen
 from arlo.simulator.scenario import Scenario
@@ -36,9 +39,9 @@ class ShiftWatch:
         self._refine_at: list[float] = []
         self._dispersion_at_s = 0.0
 
-    def add(self, now_s: float, counts: Sequence[int]) -> None:
+    def add(self, now_s: float, counts: NDArray[np.int64]) -> None:
         """A sample of the arrival counters."""
-        self._recent.add(now_s, 0, counts)
+        self._recent.add(now_s, 0, counts)  # type: ignore[arg-type]  # an array is a sequence of ints to it
 
     def planned(self, now_s: float, demand: Demand | None) -> None:
         """A plan was made, for this demand if for any."""
