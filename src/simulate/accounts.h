@@ -14,7 +14,7 @@ namespace arlo::simulate {
 // A request in the system.
 struct Request {
   TimeNs arrived = 0;
-  TimeNs begun = -1;    // of its last execution
+  TimeNs begun = -1;    // of its execution; -1 until it begins, and again when it is retried
   TimeNs executed = 0;  // duration of it
   std::uint64_t number = 0;
   std::int32_t length = 0;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dispatch/indexed_heap.h"
+#include "dispatch/validate.h"
 #include "simulate/accounts.h"
 #include "simulate/worker.h"
 
@@ -29,6 +30,30 @@ void need(bool holds, const std::string& what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
+void need_duration(TimeNs value, const char* field, TimeNs least = 0) {
+  need(value >= least && value < kFar,
+       std::string(field) + ": " + std::to_string(value) + " is not in " + std::to_string(least) + " to 2^61 ns");
+}
+
+// Large enough for everything that is slow, and no execution time leaves the range of times because of it.
+void need_factor(double value, const char* field) {
+  need(std::isfinite(value) && value > 0 && value <= 1e6,
+       std::string(field) + ": " + std::to_string(value) + " is not above 0 and at most 1e6");
+}
+
+const Options& checked(const Options& options) {
+  need_duration(options.slo, "slo", 1);
+  if (options.timeout != kNever) need_duration(options.timeout, "timeout", 1);
+  need_duration(options.overhead, "overhead");
+  need_duration(options.hop_out, "hop_out");
+  need_duration(options.hop_back, "hop_back");
+  need_duration(options.warmup, "warmup");
+  need(options.retries >= 0, "retries: " + std::to_string(options.retries) + " is not at least 0");
+  need(options.noise.size() <= (1U << 20), "noise: more than 2^20 quantiles");
+  for (const double factor : options.noise) need_factor(factor, "noise");
+  return options;
+}
+
 // splitmix64: a good 64-bit mix of a counter.
 std::uint64_t mixed(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15U;
@@ -42,34 +67,18 @@ std::uint64_t mixed(std::uint64_t x) {
 class Engine::Impl {
  public:
   explicit Impl(const Options& options)
-      : options_(options), scheduler_(options.dispatch), accounts_(options.warmup, options.record) {
-    need(options.slo > 0, "slo must be above 0");
-    need(options.timeout > 0, "timeout must be above 0");
-    need(options.overhead >= 0 && options.hop_out >= 0 && options.hop_back >= 0,
-         "overhead, hop_out and hop_back must be 0 or more");
-    need(options.overhead < kFar && options.hop_out < kFar && options.hop_back < kFar && options.slo < kFar,
-         "durations must lie within 2^61 ns");
-    need(options.timeout == kNever || options.timeout < kFar, "timeout must lie within 2^61 ns");
-    need(options.retries >= 0, "retries must be 0 or more");
-    need(options.warmup >= 0, "warmup must be 0 or more");
-    need(options.noise.size() <= (1U << 20), "noise has at most 2^20 quantiles");
-    for (const double factor : options.noise) {
-      need(std::isfinite(factor) && factor > 0, "noise factors must be above 0");
-    }
-  }
+      : options_(checked(options)), scheduler_(options.dispatch), accounts_(options.warmup, options.record) {}
 
   RuntimeId add_runtime(const RuntimeOptions& runtime) {
-    need(runtime.inflight_limit >= 1, "inflight_limit must be at least 1");
+    need(runtime.inflight_limit >= 1,
+         "inflight_limit: " + std::to_string(runtime.inflight_limit) + " is not at least 1");
+    dispatch::validate(runtime.spec);
     dispatch::RuntimeSpec real = runtime.spec;
     if (!runtime.truth.empty()) real.latency = runtime.truth;
-    const dispatch::CostModel check(real);  // throws before anything is changed
+    const ExecutionTimes times(real);  // throws before anything is changed
     const RuntimeId id = scheduler_.add_runtime(runtime.spec);
-    runtimes_.push_back({ExecutionTimes(real),
-                         runtime.spec.max_length,
-                         runtime.spec.max_batch,
-                         runtime.inflight_limit,
-                         runtime.spec.dynamic,
-                         {}});
+    runtimes_.push_back(
+        {times, runtime.spec.max_length, runtime.spec.max_batch, runtime.inflight_limit, runtime.spec.dynamic, {}});
     return id;
   }
 
@@ -77,7 +86,7 @@ class Engine::Impl {
 
   WorkerId add_worker(RuntimeId runtime, TimeNs at) {
     need_runtime(runtime);
-    need(at >= now_ && at < kFar, "a worker starts now or later, within 2^61 ns");
+    need(at >= now_ && at < kFar, "at: a worker starts now or later, within 2^61 ns");
     const auto id = static_cast<WorkerId>(workers_.size());
     workers_.emplace_back();
     positions_.push_back(0);
@@ -90,7 +99,7 @@ class Engine::Impl {
   void replace(WorkerId id, RuntimeId runtime, TimeNs delay) {
     Worker& worker = present(id);
     need_runtime(runtime);
-    need(delay >= 0 && delay < kFar, "delay must be 0 or more and within 2^61 ns");
+    need_duration(delay, "delay");
     if (worker.state == WorkerState::kStarting) {
       worker.runtime = runtime;
       join_at(id, now_ + delay);
@@ -115,10 +124,10 @@ class Engine::Impl {
 
   void fail(WorkerId id, TimeNs restart) {
     Worker& worker = present(id);
-    need(restart == kNever || (restart >= 0 && restart < kFar), "restart must be 0 or more and within 2^61 ns");
+    if (restart != kNever) need_duration(restart, "restart");
     const bool drained = worker.state == WorkerState::kDraining;
     if (worker.state != WorkerState::kStarting) {
-      if (!worker.batch.empty()) worker.busy += now_ - worker.begun;
+      if (!worker.batch.empty()) count_busy(worker, now_ - worker.begun);
       worker.batch.clear();
       worker.inbox.clear();
       unschedule(id);
@@ -137,20 +146,20 @@ class Engine::Impl {
   }
 
   void slow(WorkerId id, double factor) {
-    need(std::isfinite(factor) && factor > 0, "a slowness factor must be above 0");
+    need_factor(factor, "factor");
     present(id).slow = factor;
   }
 
   // --- time
 
   void feed(std::span<const TimeNs> arrived, std::span<const std::int32_t> length) {
-    need(arrived.size() == length.size(), "arrivals and lengths must be as many");
+    need(arrived.size() == length.size(), "arrived and length: not equally many");
     TimeNs last = fed_until_;
     for (const TimeNs at : arrived) {
-      need(at >= last, "arrivals must ascend, from now on");
+      need(at >= last, "arrived: times must ascend, from now and from what was fed before");
       last = at;
     }
-    need(last < kFar, "times must lie within 2^61 ns");
+    need(last < kFar, "arrived: times must lie within 2^61 ns");
     if (next_ > 0) {  // give back what is consumed
       arrived_.erase(arrived_.begin(), arrived_.begin() + static_cast<std::ptrdiff_t>(next_));
       length_.erase(length_.begin(), length_.begin() + static_cast<std::ptrdiff_t>(next_));
@@ -162,8 +171,7 @@ class Engine::Impl {
   }
 
   void advance(TimeNs until) {
-    need(until >= now_, "time does not go back");
-    need(until < kFar, "times must lie within 2^61 ns");
+    need(until >= now_ && until < kFar, "until: time does not go back, and lies within 2^61 ns");
     run(until);
     now_ = until;
     fed_until_ = std::max(fed_until_, until);
@@ -178,6 +186,7 @@ class Engine::Impl {
       end(slot, Outcome::kFailed);
     }
     settle();
+    fed_until_ = std::max(fed_until_, now_);
   }
 
   [[nodiscard]] std::int32_t waiting_at(const Worker& worker) const {
@@ -204,13 +213,13 @@ class Engine::Impl {
   std::vector<Runtime> runtimes_;
 
   Worker& present(WorkerId id) {
-    need(id < workers_.size(), "there is no worker " + std::to_string(id));
-    need(workers_[id].state != WorkerState::kGone, "worker " + std::to_string(id) + " is gone");
+    need(id < workers_.size(), "worker: there is no " + std::to_string(id));
+    need(workers_[id].state != WorkerState::kGone, "worker: " + std::to_string(id) + " is gone");
     return workers_[id];
   }
 
   void need_runtime(RuntimeId runtime) const {
-    need(runtime < runtimes_.size(), "there is no runtime " + std::to_string(runtime));
+    need(runtime < runtimes_.size(), "runtime: there is no " + std::to_string(runtime));
   }
 
  private:
@@ -232,7 +241,7 @@ class Engine::Impl {
       const TimeNs worker = heap_.empty() ? kNever : static_cast<TimeNs>(heap_.top().key);
       const TimeNs arrival = next_ == arrived_.size() ? kNever : arrived_[next_];
       const TimeNs end_known = ends_.empty() ? kNever : ends_.front().at;
-      const TimeNs join = joins_.empty() ? kNever : joins_.top().at;
+      const TimeNs join = next_join();
       const TimeNs expiry = expires ? std::max(scheduler_.next_deadline(), now_) : kNever;
       const TimeNs at = std::min({worker, arrival, end_known, join, expiry});
       if (at >= until) return;
@@ -244,9 +253,9 @@ class Engine::Impl {
         ends_.pop_front();
         answer(slot);
       } else if (join == at) {
-        const Join due = joins_.top();
+        const WorkerId joining = joins_.top().worker;
         joins_.pop();
-        if (workers_[due.worker].join == due.number) enter(due.worker);
+        enter(joining);
       } else if (expiry == at) {
         scheduler_.expire(now_, actions_);
       } else {
@@ -254,6 +263,12 @@ class Engine::Impl {
       }
       settle();
     }
+  }
+
+  // Joins that were called off are not events.
+  TimeNs next_join() {
+    while (!joins_.empty() && workers_[joins_.top().worker].join != joins_.top().number) joins_.pop();
+    return joins_.empty() ? kNever : joins_.top().at;
   }
 
   void arrive(std::int32_t length) {
@@ -289,11 +304,8 @@ class Engine::Impl {
     Worker& worker = workers_[id];
     touch(id);
     if (worker.batch.empty() || worker.ends != now_) return;
-    Runtime& runtime = runtimes_[worker.runtime];
-    const TimeNs took = worker.ends - worker.begun;
-    worker.busy += took;
-    runtime.view.busy += took;
-    ++runtime.view.batches;
+    count_busy(worker, worker.ends - worker.begun);
+    ++runtimes_[worker.runtime].view.batches;
     worker.served += worker.batch.size();
     ended_.swap(worker.batch);
     worker.batch.clear();
@@ -336,6 +348,11 @@ class Engine::Impl {
     free_.push_back(slot);
   }
 
+  void count_busy(Worker& worker, TimeNs took) {
+    worker.busy += took;
+    runtimes_[worker.runtime].view.busy += took;
+  }
+
   // Carries out the scheduler's decisions, then lets the workers that got something begin. At the end of every event.
   void settle() {
     for (std::size_t i = 0; i < actions_.size(); ++i) {
@@ -366,10 +383,10 @@ class Engine::Impl {
     Request& request = requests_[slot];
     if (request.returning) return;  // its answer is on the way
     if (request.lost++ < options_.retries) {
-      accounts_.retried(request);
       request.begun = -1;
       // The instance is gone: nothing to keep off.
       scheduler_.retry(request.handle, kNone, now_, actions_);
+      if (scheduler_.state(request.handle) != dispatch::RequestState::kGone) accounts_.retried(request);
       return;
     }
     scheduler_.abandon(request.handle);
@@ -405,7 +422,10 @@ class Engine::Impl {
              worker.inbox.front().ready <= now_);
     TimeNs took = runtime.times.of(longest, worker.batch.size());
     const double factor = noise(requests_[worker.batch.front()]) * worker.slow;
-    if (factor != 1) took = static_cast<TimeNs>(std::llround(static_cast<double>(took) * factor));
+    if (factor != 1) {
+      took = std::llround(std::min(static_cast<double>(took) * factor, static_cast<double>(kFar)));
+    }
+    took = std::min(took, std::max<TimeNs>(kFar - now_, 0));  // time ends there
     for (const Slot slot : worker.batch) {
       Request& request = requests_[slot];
       request.begun = now_;
@@ -529,7 +549,7 @@ TimeNs Engine::recent_bucket(std::size_t bucket) { return Buckets<7>::lower(buck
 Recent Engine::take_recent(std::vector<std::uint64_t>& counts) { return impl_->accounts_.take_recent(counts); }
 
 WorkerView Engine::worker(WorkerId worker) const {
-  need(worker < impl_->workers_.size(), "there is no worker " + std::to_string(worker));
+  need(worker < impl_->workers_.size(), "worker: there is no " + std::to_string(worker));
   const Worker& w = impl_->workers_[worker];
   const TimeNs running = w.batch.empty() ? 0 : impl_->now_ - w.begun;
   return {w.runtime,        w.state, impl_->waiting_at(w), static_cast<std::int32_t>(w.batch.size()), w.since,

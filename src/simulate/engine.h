@@ -17,9 +17,14 @@
 // (`cancelled`, the sixth outcome, does not occur: simulated clients give up only by their timeout.)
 //
 // Order of events at equal times: the calls of the caller (fail, remove, replace), then execution ends and rows reach
-// workers (by worker id), then the scheduler learns of ends (in order of execution end), joins (in the order asked
-// for), expiry, arrivals (in the order fed). It is the order that dispatch/scheduler.h asks for. advance(t) handles all
-// that is due before t and nothing that is due at t, so that a caller who acts at t acts first.
+// workers (by worker id), then the scheduler learns of ends (in order of execution end), joins (in the order in which
+// they were set), expiry, arrivals (in the order fed). It is the order that dispatch/scheduler.h asks for. Where
+// hop_back is 0 the scheduler learns of an end within it: what it then starts on that worker is in time for the next
+// batch if hop_out is 0 too, and it learns of the ends of two workers in the order of their ids. A worker whose last
+// request is known to have ended begins to load, or is gone, within that event. advance(t) handles all that is due
+// before t and nothing that is due at t, so that a caller who acts at t acts first.
+//
+// Time ends at 2^61 ns (73 years): an execution that would end later ends then.
 //
 // Same calls, same result, to the last bit: all times are integers, noise is a function of (seed, number of the
 // arrival) and no container is walked in hash order.
@@ -51,7 +56,8 @@ struct Options {
   std::uint64_t seed = 0;    // of the noise
   TimeNs warmup = 0;         // requests that arrive before it are served but not counted in Totals
   bool record = false;       // keep columns()
-  // Quantiles of the factor on each execution time, evenly spaced; empty: no noise. At most 2^20.
+  // Quantiles of the factor on each execution time, evenly spaced; empty: no noise. At most 2^20,
+  // each above 0 and at most 1e6. A batch takes the factor of its first row.
   std::vector<double> noise;
 };
 
@@ -71,7 +77,7 @@ struct Totals {
   std::uint64_t arrived = 0;
   std::uint64_t outcomes[kOutcomes] = {};
   std::uint64_t demoted = 0;        // answered, and started on a level above the ideal one
-  std::uint64_t retried = 0;        // times that a lost request was scheduled again
+  std::uint64_t retried = 0;        // times that a lost request was scheduled again (not: found expired then)
   std::uint64_t tokens = 0;         // of the answered requests
   std::uint64_t padded_tokens = 0;  // computed for them: max_length, or the length on a dynamic runtime
   double latency_sum_ns = 0;        // of the answered requests (on_time and late)
@@ -95,15 +101,15 @@ struct WorkerView {
   std::int32_t waiting;  // requests bound to it or at it, not executing
   std::int32_t executing;
   TimeNs since;          // of the state
-  TimeNs busy;           // executing, in all
-  std::uint64_t served;  // requests, in all
+  TimeNs busy;           // executing, in all; the batch that runs included up to now
+  std::uint64_t served;  // requests executed to their end, in all
 };
 
 struct RuntimeView {
   std::uint64_t served = 0;   // answers from it that are counted in Totals
   std::uint64_t demoted = 0;  // of these, from a lower ideal level
-  std::uint64_t batches = 0;  // executed in all
-  TimeNs busy = 0;            // worker time in all
+  std::uint64_t batches = 0;  // executed to their end, in all
+  TimeNs busy = 0;            // worker time in all, without the batches that still run
 };
 
 // One row for each arrival in order, with Options::record.
@@ -111,8 +117,8 @@ struct Columns {
   std::vector<TimeNs> arrived;
   std::vector<std::int32_t> length;
   std::vector<TimeNs> latency;        // -1 without an answer
-  std::vector<TimeNs> wait;           // arrival to the begin of the (last) execution; -1 when it never began
-  std::vector<std::int32_t> worker;   // that executed it last; -1 none
+  std::vector<TimeNs> wait;           // arrival to the begin of execution; of the last try, -1 when it never began
+  std::vector<std::int32_t> worker;   // that began to execute it then; -1 none
   std::vector<std::int16_t> runtime;  // of that worker then; -1 none
   std::vector<Outcome> outcome;
 };
@@ -137,10 +143,12 @@ class Engine {
   void replace(WorkerId worker, RuntimeId runtime, TimeNs delay);
   // Drains the worker; it is gone when it is empty.
   void remove(WorkerId worker);
-  // The worker dies: what it had comes back and is tried again elsewhere. It serves the same runtime again after
-  // `restart`; kNever: it is gone for good.
+  // The worker dies: what it had comes back and is tried again elsewhere; what it had executed is answered all the same
+  // when hop_back has passed. It serves the same runtime again after `restart`, or the runtime that it was to load when
+  // it drained for replace(); kNever, or when it drained for remove(): it is gone for good.
   void fail(WorkerId worker, TimeNs restart);
-  // Executions that begin from now on take `factor` (> 0) times as long.
+  // Executions that begin from now on take `factor` times as long (above 0, at most 1e6), until the next call; also
+  // after a restart or a replacement.
   void slow(WorkerId worker, double factor);
 
   // --- time
@@ -158,7 +166,8 @@ class Engine {
 
   [[nodiscard]] const Totals& totals() const;
   [[nodiscard]] const Histogram& latency() const;  // of the answers counted in totals()
-  // Adds the recent latencies to `counts` (resized; buckets of the recent histogram) and forgets them.
+  // Puts the recent latencies into `counts` (by bucket of the recent histogram, up to the last one used) and forgets
+  // them.
   Recent take_recent(std::vector<std::uint64_t>& counts);
   [[nodiscard]] static TimeNs recent_bucket(std::size_t bucket);              // least value; 2^7 buckets to a doubling
   [[nodiscard]] const std::vector<std::int64_t>& arrivals_by_length() const;  // since the start, index = tokens

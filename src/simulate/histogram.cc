@@ -11,7 +11,7 @@ double Histogram::quantile(double q) const {
     if (here > 0 && rank < before + here) {
       const auto low = static_cast<double>(Bucket::lower(bucket));
       const auto high = static_cast<double>(Bucket::lower(bucket + 1));
-      const double value = low + (high - low) * (rank - before + 0.5) / here;
+      const double value = low + (high - low) * std::min((rank - before + 0.5) / here, 1.0);
       return std::clamp(value, static_cast<double>(min_), static_cast<double>(max_));
     }
     before += here;

@@ -22,11 +22,12 @@ struct Buckets {
     const int shift = std::max(0, static_cast<int>(std::bit_width(v)) - (kBits + 1));
     return (static_cast<std::size_t>(shift) << kBits) + static_cast<std::size_t>(v >> shift);
   }
-  // Least value of a bucket.
+  // Least value of a bucket; the largest time for those above all times.
   static TimeNs lower(std::size_t bucket) {
     constexpr std::size_t kExact = std::size_t{2} << kBits;
     if (bucket < kExact) return static_cast<TimeNs>(bucket);
     const std::size_t shift = (bucket >> kBits) - 1;
+    if (shift > 62 - kBits) return std::numeric_limits<TimeNs>::max();
     return static_cast<TimeNs>((bucket - (shift << kBits)) << shift);
   }
 };
