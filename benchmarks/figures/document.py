@@ -1,0 +1,128 @@
+"""docs/evaluation.md, made from the results alone; a test keeps it equal to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures.experiment import VERDICTS, verdict
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evaluation.md"
+_HEAD = """# The paper's evaluation, beside ours
+
+Written by `make figures` from `benchmarks/results/figures/*.json`; do not edit. The same with plots:
+`reports/evaluation.html`, which `make figures` writes too. `make figures SHORT=1` runs everything in seconds, on traces
+too short to compare with the paper.
+
+Paper: "Arlo: Serving Transformer-based Language Models with Dynamic Input Lengths", ICPP'24. Ours: the same scheme in
+the simulator, with the scheduler that serves. *Over* says what the span covers: other seeds, or the other assumptions of
+the sensitivity table, each changed alone. *Shipped*: the same with the policy and objective that Arlo ships, instead of
+the paper's. No parameter was tuned to meet a number.
+
+- **reached**: at least as good as the paper's, or as near as the row says
+- **beyond**: on the right side, but less than a third of what the paper leaves of the latency is left: what is compared
+  with has collapsed or packs in a way that the paper's did not; the note says why
+- **short**: not reached; the note says why
+"""
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """A figure as it stands in tables: three digits or so."""
+    if value is None:
+        return "-"
+    size = abs(value)
+    if unit == "% less":
+        text = f"{value:.1f}"
+    elif size >= 1e4:
+        text = f"{value:,.0f}"
+    elif size >= 100:
+        text = f"{value:.1f}"
+    elif size >= 1:
+        text = f"{value:.2f}"
+    else:
+        text = f"{value:.3g}"
+    return f"{text} {unit}".strip() if unit != "% less" else (f"-{text} %" if value >= 0 else f"+{-value:.1f} %")
+
+
+def span(row: dict[str, Any], unit: str) -> str:
+    """Least and most, in the order in which they are read."""
+    if row["low"] is None or row["high"] is None:
+        return ""
+    return f"{number(row['low'], unit)} … {number(row['high'], unit)}"
+
+
+def rows_as_text(result: dict[str, Any]) -> Iterator[str]:
+    """For the terminal: a line for each row, the note below it."""
+    for row in result["rows"]:
+        target = result["targets"][row["target"]]
+        unit = target["unit"]
+        ours = number(row["ours"], unit)
+        around = f" [{span(row, unit)} over {row['over']}]" if span(row, unit) else ""
+        better = f", shipped {number(row['better'], unit)}" if row["better"] is not None else ""
+        yield (
+            f"{target['quantity']}: paper {number(target['paper'], unit)}, ours {ours}{around}{better} "
+            f"({VERDICTS[verdict(target, row)]})"
+        )
+        if row["note"]:
+            yield f"    {row['note']}"
+
+
+def render(results: Sequence[dict[str, Any]]) -> str:
+    """The whole page."""
+    parts = [_HEAD, "## Ours and the paper's\n", *_summary(results)]
+    for result in results:
+        parts += _section(result)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield "| | where | paper | ours | over | shipped | |"
+    yield "|---|---|---|---|---|---|---|"
+    for result in results:
+        for row in result["rows"]:
+            target = result["targets"][row["target"]]
+            unit = target["unit"]
+            around = f"{span(row, unit)} ({row['over']})" if span(row, unit) else ""
+            cells = (
+                target["quantity"],
+                target["where"],
+                number(target["paper"], unit),
+                number(row["ours"], unit),
+                around,
+                number(row["better"], unit) if row["better"] is not None else "",
+                VERDICTS[verdict(target, row)].split(",")[0],
+            )
+            yield _line(cells)
+    yield ""
+
+
+def _section(result: dict[str, Any]) -> Iterator[str]:
+    yield f"## {result['title']}\n"
+    yield f"{result['text']}\n"
+    for paragraph in result["findings"]:
+        yield f"{paragraph}\n"
+    noted = [row for row in result["rows"] if row["note"]]
+    for row in noted:
+        target = result["targets"][row["target"]]
+        yield f"- *{target['quantity']}* ({VERDICTS[verdict(target, row)].split(',')[0]}). {row['note']}"
+    if noted:
+        yield ""
+    for table in (*result["tables"], *result["sensitivity"]):
+        yield f"**{table['title']}**" + (f" — {table['caption']}" if table["caption"] else "") + "\n"
+        yield _line(table["columns"])
+        yield _line(["---"] * len(table["columns"]))
+        for cells in table["rows"]:
+            yield _line(cells)
+        yield ""
+    if result["parameters"]:
+        yield "| parameter | value | from |"
+        yield "|---|---|---|"
+        for one in result["parameters"]:
+            yield _line((one["name"], one["value"], one["source"]))
+        yield ""
+    yield f"`{result['command']}`, {result['date']}, {result['machine']['cpu']}, {result['wall_s']:g} s.\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"

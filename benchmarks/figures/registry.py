@@ -1,0 +1,23 @@
+"""The experiments, in the order of the report."""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from benchmarks.figures.experiment import Experiment
+
+MODULES = (
+    "fig06_testbed",
+    "fig07_load",
+    "fig10_scale",
+)
+
+
+def experiments() -> dict[str, Experiment]:
+    """By name."""
+    found = {}
+    for module in MODULES:
+        loaded = cast(Experiment, importlib.import_module(f"benchmarks.figures.{module}"))
+        found[loaded.NAME] = loaded
+    return found

@@ -1,0 +1,161 @@
+"""The report: one HTML file that loads nothing from anywhere, made from the results alone."""
+
+from __future__ import annotations
+
+import html
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from arlo.errors import EnvironmentProblem
+from benchmarks.figures.document import number, span
+from benchmarks.figures.experiment import VERDICTS, verdict
+from benchmarks.figures.plots import draw
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+)
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 14px/1.45 system-ui, sans-serif; color: #1d2430; background: #f4f6f9; margin: 0; }
+main { max-width: 1340px; margin: 0 auto; padding: 24px 24px 64px; }
+h1 { font-size: 24px; margin: 0 0 4px; }
+h2 { font-size: 19px; margin: 44px 0 6px; padding-top: 10px; border-top: 2px solid #d5dce6; }
+h3 { font-size: 14px; margin: 18px 0 6px; }
+p { margin: 6px 0 10px; max-width: 1100px; }
+p.what { color: #5a6575; }
+a { color: #2f6fde; text-decoration: none; }
+.box { background: #fff; border: 1px solid #e1e6ed; border-radius: 8px; padding: 4px; overflow-x: auto; margin: 8px 0; }
+.plots { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 12px; }
+@media (max-width: 900px) { .plots { grid-template-columns: minmax(0, 1fr); } }
+.plots .box { overflow: hidden; min-width: 0; margin: 0; }
+.plots p { margin: 0 10px 8px; color: #5a6575; font-size: 13px; }
+table { border-collapse: collapse; width: 100%; }
+td, th { padding: 3px 9px; border-bottom: 1px solid #eef1f5; vertical-align: top; text-align: right; }
+th { color: #5a6575; font-weight: 600; }
+td:first-child, th:first-child, td.left, th.left, .words td, .words th { text-align: left; }
+table.summary td:first-child { min-width: 250px; }
+tr:last-child td { border-bottom: 0; }
+td.n { white-space: nowrap; font-variant-numeric: tabular-nums; }
+td.note { text-align: left; color: #414b5a; font-size: 12.5px; min-width: 330px; max-width: 480px; }
+tr.group td { background: #f7f9fc; font-weight: 600; }
+.tag { display: inline-block; border-radius: 10px; padding: 0 8px; font-size: 12px; white-space: nowrap; }
+.reached { background: #d9f2e3; color: #17633c; } .beyond { background: #dfeafd; color: #1b4796; }
+.short { background: #fde3d9; color: #93330d; } .fact { background: #eceff3; color: #4b5563; }
+.missing { background: #f3e3f7; color: #6b2a7d; }
+.warn { background: #fff6e5; border: 1px solid #f0d49a; border-radius: 8px; padding: 8px 14px; margin: 12px 0; }
+details { margin: 8px 0; } summary { cursor: pointer; color: #2f6fde; }
+"""
+
+
+def write(path: Path, results: Sequence[dict[str, Any]]) -> None:
+    """Write the page, of about 5 MB (the plotting library is in it). EnvironmentProblem when plotly is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(results), encoding="utf-8")
+
+
+def render(results: Sequence[dict[str, Any]]) -> str:
+    """The whole page."""
+    try:
+        offline = importlib.import_module("plotly.offline")
+    except ImportError:
+        raise EnvironmentProblem("the report needs plotly: pip install 'arlo-serve[bench]'") from None
+    return "".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>The paper's evaluation, beside ours</title><style>{_STYLE}</style>",
+            f"<script>{offline.get_plotlyjs()}</script></head>\n<body><main>",
+            "<h1>The paper's evaluation, beside ours</h1>",
+            "".join(_summary(results)),
+            *("".join(_section(result)) for result in results),
+            # The first plot measures its box before the second one takes half of the row.
+            '<script>addEventListener("load", () => dispatchEvent(new Event("resize")))</script>',
+            "</main></body></html>\n",
+        ]
+    )
+
+
+def _summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    counts: dict[str, int] = {}
+    for result in results:
+        for row in result["rows"]:
+            found = verdict(result["targets"][row["target"]], row)
+            counts[found] = counts.get(found, 0) + 1
+    tally = " &nbsp; ".join(
+        f'<span class="tag {name}">{count} {VERDICTS[name].split(",")[0]}</span>'  # type: ignore[index]
+        for name, count in counts.items()
+    )
+    wall_s = sum(result["wall_s"] for result in results)
+    millions = sum(result["simulated_requests"] for result in results) / 1e6
+    machine = results[0]["machine"]
+    yield (
+        '<p class="what">Arlo (ICPP\'24), section 5, in the simulator with the scheduler that serves. '
+        f"{millions:,.0f} million requests, {wall_s:,.0f} s on {machine['cores']} cores of {html.escape(machine['cpu'])}. "
+        "Brackets: span over the assumptions that the paper leaves open (each changed alone), or over seeds. Shipped: "
+        "the policy and objective that Arlo ships instead of the paper's. No parameter was tuned to meet a number."
+        f"</p><p>{tally}</p>"
+    )
+    if any(result["short"] for result in results):
+        yield (
+            '<div class="warn">A short run: traces of seconds, only to see that everything works. '
+            "Its figures cannot be compared with the paper's.</div>"
+        )
+    yield '<div class="box"><table class="summary"><tr><th>quantity</th><th>paper</th><th>ours</th><th>span</th><th>shipped</th>'
+    yield '<th></th><th class="left">why</th></tr>'
+    for result in results:
+        title = html.escape(result["title"])
+        yield f'<tr class="group"><td colspan="7"><a href="#{result["name"]}">{title}</a></td></tr>'
+        for row in result["rows"]:
+            yield _row(result["targets"][row["target"]], row)
+    yield "</table></div>"
+
+
+def _row(target: dict[str, Any], row: dict[str, Any]) -> str:
+    unit, found = target["unit"], verdict(target, row)
+    around = f"{span(row, unit)}<br>over {html.escape(row['over'])}" if span(row, unit) else ""
+    better = number(row["better"], unit) if row["better"] is not None else ""
+    return (
+        f"<tr><td>{html.escape(target['quantity'])}<br><small>{html.escape(target['where'])}</small></td>"
+        f'<td class="n">{number(target["paper"], unit)}</td><td class="n"><b>{number(row["ours"], unit)}</b></td>'
+        f'<td class="n"><small>{around}</small></td><td class="n">{better}</td>'
+        f'<td><span class="tag {found}">{VERDICTS[found].split(",")[0]}</span></td>'
+        f'<td class="note">{html.escape(row["note"])}</td></tr>'
+    )
+
+
+def _section(result: dict[str, Any]) -> Iterator[str]:
+    yield f'<h2 id="{result["name"]}">{html.escape(result["title"])}</h2><p>{html.escape(result["text"])}</p>'
+    for paragraph in result["findings"]:
+        yield f"<p>{html.escape(paragraph)}</p>"
+    if result["plots"]:
+        yield '<div class="plots">'
+        for plot in result["plots"]:
+            config = {"displayModeBar": False, "responsive": True}
+            drawn = draw(plot).to_html(full_html=False, include_plotlyjs=False, config=config)
+            caption = f"<p>{html.escape(plot['caption'])}</p>" if plot["caption"] else ""
+            yield f'<div class="box">{drawn}{caption}</div>'
+        yield "</div>"
+    for table in result["tables"]:
+        yield _table(table)
+    for table in result["sensitivity"]:
+        yield _table({**table, "title": f"Sensitivity: {table['title']}"})
+    if result["parameters"]:
+        rows = [[one["name"], one["value"], one["source"]] for one in result["parameters"]]
+        table = {"title": "", "columns": ["parameter", "value", "from"], "rows": rows, "caption": ""}
+        yield f"<details><summary>Parameters</summary>{_table(table, words=True)}</details>"
+    yield (
+        f'<p class="what"><code>{html.escape(result["command"])}</code>, {result["date"]}, {result["wall_s"]:g} s, '
+        f"{result['simulated_requests']:,} requests simulated</p>"
+    )
+
+
+def _table(table: dict[str, Any], *, words: bool = False) -> str:
+    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in table["columns"])
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table["rows"])
+    title = f"<h3>{html.escape(table['title'])}</h3>" if table["title"] else ""
+    caption = f'<p class="what">{html.escape(table["caption"])}</p>' if table["caption"] else ""
+    kind = ' class="words"' if words else ""
+    return f'{title}{caption}<div class="box"><table{kind}><tr>{top}</tr>{body}</table></div>'
