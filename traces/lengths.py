@@ -123,13 +123,17 @@ def lognormal(median: float, p98: float, longest: float) -> Lengths:
     normal = NormalDist()
     reach, cut = math.log(p98 / median), math.log(longest / median)
     # Cutting the top off moves both quantiles down: find centre and width of the whole such that they come out right.
-    sigma, centre = reach / normal.inv_cdf(0.98), 0.0
-    for _ in range(200):
+    sigma, centre, step = reach / normal.inv_cdf(0.98), 0.0, math.inf
+    for _ in range(1000):
         kept = normal.cdf((cut - centre) / sigma)
-        if kept < 0.9:
-            raise ConfigError(f"MAX {longest:g} of a lognormal distribution is too near its P98 {p98:g}")
+        if kept < 0.1:
+            break
         low, high = normal.inv_cdf(0.5 * kept), normal.inv_cdf(0.98 * kept)
-        sigma, centre = reach / (high - low), -low * reach / (high - low)
+        step = abs(sigma - reach / (high - low))
+        sigma = reach / (high - low)
+        centre = -low * sigma
+    if not step < 1e-9 * reach:
+        raise ConfigError(f"no lognormal distribution has P98 {p98:g} so near its MAX {longest:g}: raise MAX")
     kept = normal.cdf((cut - centre) / sigma)
     points = [normal.inv_cdf(kept * (i + 0.5) / POINTS) for i in range(POINTS)]
     return Lengths(np.maximum(median * np.exp(centre + sigma * np.array(points)), 1.0), math.ceil(longest), source)

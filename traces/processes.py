@@ -137,8 +137,8 @@ class Renewal:
     cv: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.cv) and 0 <= self.cv <= 20):
-            raise ConfigError(f"cv, the coefficient of variation of the gaps, is from 0 to 20, not {self.cv:g}")
+        if not (self.cv == 0 or 0.001 <= self.cv <= 20):
+            raise ConfigError(f"cv, the coefficient of variation of the gaps, is 0, or 0.001 to 20, not {self.cv:g}")
 
     def blocks(self, rate: Rate, seed: int) -> Iterator[NDArray[np.int64]]:
         # Arrivals drawn so far and not given out, in operational time from the start of the block.

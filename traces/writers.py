@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -40,11 +40,12 @@ def write_workload(workload: Workload, path: Path, on_requests: Callable[[int], 
     except OSError as error:
         raise ConfigError(f"cannot write the trace {path}: {error}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
     return written
 
 
-@contextmanager
+@contextlib.contextmanager
 def _csv(path: Path) -> Iterator[Write]:
     with path.open("w", encoding="ascii", newline="") as file:
         file.write(",".join(COLUMNS[:2]) + "\n")
@@ -57,7 +58,7 @@ def _csv(path: Path) -> Iterator[Write]:
         yield write
 
 
-@contextmanager
+@contextlib.contextmanager
 def _parquet(path: Path) -> Iterator[Write]:
     with ParquetWriter(path) as writer:
         yield lambda arrived, length: writer.write(arrived / SECOND_NS, length)

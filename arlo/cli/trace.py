@@ -314,8 +314,8 @@ def _charts(shown: Any) -> None:
     most = float(rate.max())
     print(f"  load, 0 to {most:.0f}/s, over {shown.summary.duration_s:.0f} s")
     for row in range(4):
-        line = "".join(charts.column(value, most, 4, glyphs)[row] for value in rate.tolist())
-        console.print(f"  {line}", markup=False)
+        marks = "".join(charts.column(value, most, 4, glyphs)[row] for value in rate.tolist())
+        console.print(f"  {marks}", markup=False)
     if isinstance(shown.data, Trace):
         lengths = np.bincount(np.minimum(shown.data.length, 4096)).tolist()
         print("  lengths" if len(lengths) <= 4096 else "  lengths (4096: and longer)")

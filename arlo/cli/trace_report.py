@@ -17,7 +17,7 @@ from arlo.traces.readers import Counts, Format
 from arlo.traces.trace import Trace
 
 _POINTS = 600
-_COLORS = ("#2f6fde", "#e58a2a", "#2f9e6e", "#d1495b", "#8a5bc7", "#8b95a5")
+_COLORS = ("#2f6fde", "#e58a2a", "#2f9e6e", "#d1495b", "#8a5bc7", "#8b95a5", "#1aa5b8", "#b0588f", "#6b7a1f", "#5b4636")
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
 )
@@ -26,7 +26,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #1d2430; background: #f4f6f9
 main { max-width: 1240px; margin: 0 auto; padding: 28px 24px 48px; }
 h1 { font-size: 24px; margin: 0 0 16px; }
 .box { background: #fff; border: 1px solid #e1e6ed; border-radius: 8px; padding: 6px; min-width: 0; overflow: hidden; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(540px, 100%), 1fr)); gap: 14px; }
+.plots { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 14px; }
+@media (max-width: 900px) { .plots { grid-template-columns: minmax(0, 1fr); } }
 """
 
 
@@ -70,7 +71,7 @@ def write(shown: list[Shown], path: Path) -> None:
         raise EnvironmentProblem("plots need plotly: pip install 'arlo-serve[bench]'") from None
     config = {"displayModeBar": False, "responsive": True}
     plots = [figure.to_html(full_html=False, include_plotlyjs=False, config=config) for figure in _figures(shown)]
-    title = html.escape("Traces: " + ", ".join(each.label for each in shown))
+    title = html.escape("Traces: " + ", ".join(dict.fromkeys(each.path.name for each in shown)))
     page = "".join(
         [
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
@@ -78,9 +79,7 @@ def write(shown: list[Shown], path: Path) -> None:
             f"<title>{title}</title><style>{_STYLE}</style><script>{offline.get_plotlyjs()}</script></head>\n",
             f'<body><main><h1>{title}</h1><div class="plots">',
             *[f'<div class="box">{plot}</div>' for plot in plots],
-            # The first plot measures its box before the second one takes half of the row.
-            '</div><script>addEventListener("load", () => dispatchEvent(new Event("resize")))</script>',
-            "</main></body></html>\n",
+            "</div></main></body></html>\n",
         ]
     )
     try:
@@ -134,7 +133,8 @@ def _dispersion(shown: list[Shown]) -> Any:
         known = [(window, value) for window, value in each.summary.dispersion.items() if value is not None]
         if known:
             _line(figure, [w for w, _ in known], [v for _, v in known], each.label, number, mode="lines+markers")
-    figure.add_hline(y=1, line={"color": "#8b95a5", "dash": "dot"}, annotation_text="Poisson")
+    figure.add_hline(y=1, line={"color": "#8b95a5", "dash": "dot"})
+    figure.add_annotation(x=1, xref="paper", y=0, text="Poisson", showarrow=False, xanchor="right", yshift=10)
     figure.update_xaxes(type="log")
     figure.update_yaxes(type="log")
     return figure
@@ -147,6 +147,7 @@ def _lengths(shown: list[Shown]) -> Any:
         percent = np.linspace(0, 100, _POINTS + 1)
         tokens = np.percentile(each.data.length, percent, method="inverted_cdf")
         _line(figure, tokens, np.round(percent, 3), each.label, number, mode="lines")
+    figure.update_xaxes(type="log")
     return figure
 
 
