@@ -5,6 +5,8 @@ namespace arlo::simulate {
 double Histogram::quantile(double q) const {
   if (count_ == 0) return 0;
   const double rank = std::clamp(q, 0.0, 1.0) * static_cast<double>(count_ - 1);
+  if (rank <= 0) return static_cast<double>(min_);
+  if (rank >= static_cast<double>(count_ - 1)) return static_cast<double>(max_);
   double before = 0;
   for (std::size_t bucket = 0; bucket < counts_.size(); ++bucket) {
     const auto here = static_cast<double>(counts_[bucket]);
