@@ -47,7 +47,8 @@ def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Bu
         lengths = cluster.max_lengths
         if lengths and lengths[-1] > profile.max_length:
             raise ConfigError(
-                f"max_lengths has {lengths[-1]}, but the latency profile {profile.name} ends at {profile.max_length}"
+                f"cluster.max_lengths has {lengths[-1]}, but the latency profile {profile.name} ends at "
+                f"{profile.max_length}"
             )
         runtimes = ()
     pieces = scheme(
@@ -150,7 +151,9 @@ def _dispatch(own: Dispatch, config: ScenarioConfig) -> Dispatch:
 def _allocate(own: Allocate, config: ScenarioConfig, runtimes: int) -> Allocate:
     section, instances = config.allocation, config.allocation.instances
     if instances and len(instances) != runtimes:
-        raise ConfigError(f"instances needs one number for each of the {runtimes} runtimes, not {len(instances)}")
+        raise ConfigError(
+            f"allocation.instances needs one number for each of the {runtimes} runtimes, not {len(instances)}"
+        )
     kind = section.kind or ("fixed" if instances else own.kind)
     objective = section.objective or (own.objective if section.solver == "exact" else "paper")
     by_kind = own.start if section.kind is None and not instances else {"even": "even", "global": "global"}.get(kind)

@@ -18,7 +18,7 @@ OUTCOME_COLORS = dict(zip(OUTCOMES, ("#2f9e6e", "#e58a2a", "#8a5bc7", "#b79ae0",
 # Short to long, light to dark.
 _LEVELS = ("#fde3b0", "#fbc15e", "#f49a3c", "#e0713f", "#c04b5a", "#953a72", "#663182", "#3a2a78", "#1d2150", "#0d0f26")
 _POINTS = 400  # of a timeline; more only make the file larger
-_MOST_STACKS = 4  # of instances over time, one plot for each run
+_MOST_STACKS = 6  # of instances over time, one plot for each run
 
 
 def figures(results: Sequence[Result], labels: Sequence[str]) -> list[Any]:
@@ -30,11 +30,16 @@ def figures(results: Sequence[Result], labels: Sequence[str]) -> list[Any]:
         _over_time(results, labels, "p98 latency over time", "p98 latency (ms)", "p98_ms"),
         _over_time(results, labels, "SLO attainment over time", "on time, of all that ended (%)", "attainment"),
         _over_time(results, labels, "Waiting at the request scheduler", "requests", "queued"),
-        _over_time(results, labels, "GPUs over time", "workers, those that start or drain included", "present"),
+        _over_time(results, labels, "GPUs over time", "GPUs held", "present"),
     ]
-    shown = list(zip(results, labels, strict=True))[:_MOST_STACKS]
-    made += [_instances(result, label if len(results) > 1 else "") for result, label in shown]
+    # Beside others, a run with one runtime has nothing to show that "GPUs over time" does not.
+    stacks = [pair for pair in zip(results, labels, strict=True) if len(results) == 1 or len(_stacked(pair[0])) > 1]
+    made += [_instances(result, label if len(results) > 1 else "") for result, label in stacks[:_MOST_STACKS]]
     return made
+
+
+def _stacked(result: Result) -> list[str]:
+    return [name for name in result.timeline if name.startswith("instances.")]
 
 
 def _figure(title: str, x: str, y: str) -> Any:
@@ -82,16 +87,17 @@ def _cdf(results: Sequence[Result], labels: Sequence[str]) -> Any:
         figure.add_annotation(
             x=math.log10(slo_ms), y=8, text=f"SLO {slo_ms:g} ms", showarrow=False, xanchor="right", xshift=-6
         )
-    figure.update_xaxes(type="log", range=[math.log10(min(lows) * 0.9), math.log10(max(highs) * 1.2)], **_log_ticks())
+    low, high = min(lows) * 0.9, max(highs) * 1.2
+    figure.update_xaxes(type="log", range=[math.log10(low), math.log10(high)], **_log_ticks(high / low))
     figure.update_yaxes(range=[0, 101])
     figure.update_layout(hovermode="closest", showlegend=True)
     return figure
 
 
-def _log_ticks() -> dict[str, Any]:
-    """1, 2, 5, 10, ...: written out, as plotly shortens them to a lone digit otherwise."""
-    ticks = [digit * 10.0**power for power in range(-3, 8) for digit in (1, 2, 5)]
-    return {"tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}
+def _log_ticks(ratio: float) -> dict[str, Any]:
+    """1, 2, 5, 10, ..., or over wide ranges 1, 10, ...: written out, as plotly shortens them to a lone digit."""
+    ticks = [digit * 10.0**power for power in range(-3, 8) for digit in ((1, 2, 5) if ratio < 2000 else (1,))]
+    return {"tickangle": 0, "tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}
 
 
 def _outcomes(results: Sequence[Result], labels: Sequence[str]) -> Any:
@@ -112,7 +118,9 @@ def _outcomes(results: Sequence[Result], labels: Sequence[str]) -> Any:
         figure.add_annotation(
             text="every request was on time", showarrow=False, xref="paper", yref="paper", x=0.5, y=0.5
         )
-    figure.update_layout(barmode="stack", showlegend=True, hovermode="y unified")
+    figure.update_layout(
+        barmode="stack", bargap=0.7 if len(results) < 3 else 0.3, showlegend=True, hovermode="y unified"
+    )
     figure.update_xaxes(rangemode="tozero")
     figure.update_yaxes(type="category", autorange="reversed", automargin=True)
     return figure
@@ -124,12 +132,11 @@ def _over_time(results: Sequence[Result], labels: Sequence[str], title: str, y: 
     drawn: list[NDArray[np.float64]] = []
     for index, (result, label) in enumerate(zip(results, labels, strict=True)):
         time_s, values = _series(result, column)
-        if column == "rate":
+        if column in ("rate", "present") and len(results) > 1:
             # Runs of one workload have one load: a line over the other would only hide it.
             if any(len(values) == len(other) and np.array_equal(values, other) for other in drawn):
                 continue
             drawn.append(values)
-            label = label if len({result.requests for result in results}) > 1 else "arrivals"  # noqa: PLW2901
         figure.add_scatter(
             x=time_s,
             y=_short(values),
@@ -139,11 +146,13 @@ def _over_time(results: Sequence[Result], labels: Sequence[str], title: str, y: 
         )
         if np.isfinite(values).any():
             highest = max(highest, float(np.nanmax(values)))
+    if drawn and len(drawn) < len(results):
+        figure.data[0].name = "all runs" if len(drawn) == 1 else f"{figure.data[0].name} and others alike"
     if column == "p98_ms":
         _slo_lines(figure, results)
         slo_ms = max(result.slo_ms for result in results)
         if highest > 4 * slo_ms:
-            figure.update_yaxes(type="log", **_log_ticks())
+            figure.update_yaxes(type="log", **_log_ticks(1e4))
         else:
             figure.update_yaxes(range=[0, 1.08 * max(highest, slo_ms)])
     elif column == "attainment":
@@ -167,7 +176,7 @@ def _slo_lines(figure: Any, results: Sequence[Result]) -> None:
 def _instances(result: Result, label: str) -> Any:
     title = "Instances of each runtime" + (f": {label}" if label else "")
     figure = _figure(title, "time (s)", "instances in service")
-    names = [name for name in result.timeline if name.startswith("instances.")]
+    names = _stacked(result)
     for index, name in enumerate(names):
         time_s, values = _series(result, name)
         figure.add_scatter(

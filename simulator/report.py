@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +34,7 @@ p.what { margin: 0 0 20px; color: #5a6575; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(540px, 100%), 1fr));
   gap: 14px; margin-top: 14px; }
 table { border-collapse: collapse; width: 100%; }
-td, th { padding: 5px 12px; border-bottom: 1px solid #eef1f5; vertical-align: top; text-align: right; }
+td, th { padding: 5px 9px; border-bottom: 1px solid #eef1f5; vertical-align: top; text-align: right; }
 td:first-child, th:first-child, .facts td { text-align: left; }
 .facts td:first-child { width: 1%; white-space: nowrap; }
 tr:last-child td { border-bottom: 0; }
@@ -105,11 +106,11 @@ def render(
 def _cards(result: Result) -> str:
     cards = [
         (f"{result.requests:,}", "requests"),
-        (f"{result.slo_attainment:.2%}", f"on time, SLO {result.slo_ms:g} ms"),
+        (_share(result.slo_attainment), f"on time, SLO {result.slo_ms:g} ms"),
         (f"{result.goodput_rps:,.1f} /s", "goodput"),
-        (f"{result.mean_ms:.2f} ms", "mean latency"),
-        (f"{result.p50_ms:.2f} ms", "p50 latency"),
-        (f"{result.p98_ms:.2f} ms", "p98 latency"),
+        (f"{_ms(result.mean_ms)} ms", "mean latency"),
+        (f"{_ms(result.p50_ms)} ms", "p50 latency"),
+        (f"{_ms(result.p98_ms)} ms", "p98 latency"),
         (f"{result.workers_mean:.4g}", "GPUs, mean over time"),
         (f"{result.gpu_hours:.4g}", "GPU-hours"),
         (f"{result.utilization:.1%}", "of the GPUs' time executing"),
@@ -123,7 +124,7 @@ def _cards(result: Result) -> str:
 
 
 _COLUMNS = ("run", "requests", "mean ms", "p50 ms", "p98 ms", "p99 ms", "on time", "goodput /s", "GPUs", "GPU-hours",
-            "padding", "demoted", "replacements")  # fmt: skip
+            "padding", "demoted", "moves")  # fmt: skip
 
 
 def _comparison(results: Sequence[Result], names: Sequence[str]) -> str:
@@ -131,8 +132,8 @@ def _comparison(results: Sequence[Result], names: Sequence[str]) -> str:
         (
             name,
             f"{r.requests:,}",
-            *(f"{ms:,.4g}" for ms in (r.mean_ms, r.p50_ms, r.p98_ms, r.p99_ms)),
-            f"{r.slo_attainment:.2%}",
+            *(_ms(ms) for ms in (r.mean_ms, r.p50_ms, r.p98_ms, r.p99_ms)),
+            _share(r.slo_attainment),
             f"{r.goodput_rps:,.1f}",
             f"{r.workers_mean:.4g}",
             f"{r.gpu_hours:.4g}",
@@ -156,6 +157,16 @@ def _runtimes(result: Result, name: str) -> str:
     ]
     head = ("runtime", *(key.replace("_", " ") for key in columns))
     return f"<h2>Runtimes{': ' + html.escape(name) if name else ''}</h2>" + _table(head, rows)
+
+
+def _ms(value: float) -> str:
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _share(value: float) -> str:
+    return f"{value:.2%}" if math.isfinite(value) else "-"
 
 
 def _number(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Documents that the program writes: docs/configuration.md and docs/cli.md.
+"""Documents that the program writes: docs/cli.md, docs/configuration.md and docs/scenario.md.
 
 `python -m arlo.cli.docs DIR` rewrites them in DIR, `python -m arlo.cli.docs DIR --check` exits 1 when they differ.
 """
@@ -32,8 +32,9 @@ def cli_page() -> str:
 def pages() -> dict[str, str]:
     """File name -> content."""
     from arlo.config.reference import reference
+    from arlo.simulator.reference import reference as scenario_reference
 
-    return {"cli.md": cli_page(), "configuration.md": reference()}
+    return {"cli.md": cli_page(), "configuration.md": reference(), "scenario.md": scenario_reference()}
 
 
 def main(argv: list[str] | None = None) -> int:

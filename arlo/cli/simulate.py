@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.simulate_flags import Plan, add_flags, plans
+from arlo.cli.simulate_flags import Plan, add_flags, in_flags, plans
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
     from arlo.simulator.build import Built
     from arlo.simulator.result import Result
+
+WORTH_PROCESSES = 3_000_000  # requests: about a second and a half of one core
 
 DESCRIPTION = """What would my traffic cost on N GPUs with this model, and under which policy? Simulated in seconds,
 by the very request scheduler and planner that serve; no GPU is needed (docs/simulator.md).
@@ -128,11 +131,15 @@ def _save(path: Path, asked: list[Plan]) -> None:
     print(f"wrote {path}", file=sys.stderr)
 
 
-def built(asked: list[Plan], *, record: bool = False) -> list[Built]:
+def built(asked: list[Plan], args: argparse.Namespace) -> list[Built]:
     """The scenarios; each named by what varies, or by what it is."""
     from arlo.simulator.build import build
 
-    return [build(plan.config, name=plan.label or title(plan.config), record=record) for plan in asked]
+    record = args.record is not None
+    try:
+        return [build(plan.config, name=plan.label or title(plan.config), record=record) for plan in asked]
+    except ConfigError as error:
+        raise ConfigError(in_flags(str(error), args.file)) from None
 
 
 def title(config: Any) -> str:
@@ -143,8 +150,15 @@ def title(config: Any) -> str:
     return f"{config.cluster.scheme}{policy}"
 
 
-def simulate(scenarios: list[Any], jobs: int | None) -> list[Result]:
-    """Run them, in processes where there are several, with a bar on stderr where that is a terminal."""
+def jobs_for(scenarios: Sequence[Any], jobs: int | None) -> int | None:
+    """Processes to run them in: as asked; else one where starting more takes longer than what they would save."""
+    if jobs is not None:
+        return jobs
+    return 1 if sum(scenario.workload.expected() for scenario in scenarios) < WORTH_PROCESSES else None
+
+
+def simulate(scenarios: Sequence[Any], jobs: int | None) -> list[Result]:
+    """Run them, in processes where that is worth it, with a bar on stderr where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -166,7 +180,7 @@ def simulate(scenarios: list[Any], jobs: int | None) -> list[Result]:
             bar.update(task, completed=done, total=of, what=f"{done} of {of} runs")
 
         tell_runs(0, len(scenarios))
-        results: list[Result] = run_many(scenarios, jobs, tell_runs)
+        results: list[Result] = run_many(scenarios, jobs_for(scenarios, jobs), tell_runs)
         return results
 
 
@@ -175,7 +189,7 @@ def _run(asked: list[Plan], args: argparse.Namespace) -> int:
 
     if args.record is not None and len(asked) > 1:
         raise ConfigError(f"--record writes one run, but the lists ask for {len(asked)}")
-    made = built(asked, record=args.record is not None)
+    made = built(asked, args)
     results = simulate([each.scenario for each in made], args.jobs)
     notes = [output.notes(each, result) for each, result in zip(made, results, strict=True)]
     if args.record is not None:

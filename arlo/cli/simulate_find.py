@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -87,11 +88,10 @@ def search(run: Runner, *, lowest: int, attainment: float, most: int = MOST_WORK
 def find(asked: list[Plan], args: argparse.Namespace) -> int:
     """For each combination of the lists: search, and print what was tried."""
     from arlo.cli import simulate_output as output
-    from arlo.cli.simulate import built, simulate
+    from arlo.cli.simulate import built, jobs_for, simulate
 
     attainment = args.attainment if args.attainment is not None else DEFAULT_ATTAINMENT
-    made = built(asked)
-    width = args.jobs if args.jobs is not None else min(4, len(os.sched_getaffinity(0)))
+    made = built(asked, args)
     found = []
     for plan, each in zip(asked, made, strict=True):
         scenario = each.scenario
@@ -100,17 +100,26 @@ def find(asked: list[Plan], args: argparse.Namespace) -> int:
         if plan.config.allocation.instances:
             raise ConfigError("--find-workers allocates anew for each number of GPUs: leave the instances out")
 
-        def runner(counts: Sequence[int], scenario: Any = scenario) -> Sequence[Result]:
-            scenarios = [dataclasses.replace(scenario, workers=n, name=f"{scenario.name}, {n}") for n in counts]
+        # Several at a time only where each takes long.
+        alone = jobs_for([scenario] * 2, args.jobs) == 1
+        width = 1 if alone else args.jobs or min(4, len(os.sched_getaffinity(0)))
+
+        def runner(counts: Sequence[int], scenario: Any = scenario, width: int = width) -> Sequence[Result]:
+            scenarios = [dataclasses.replace(scenario, workers=n, name=f"{scenario.name}, {n} GPUs") for n in counts]
             return simulate(scenarios, width) if scenarios else []
 
         lowest = max(least_workers(offered_workers(scenario)), 1)
         lowest = max(lowest, *(fault.worker + 1 for fault in scenario.faults)) if scenario.faults else lowest
         found.append(search(runner, lowest=lowest, attainment=attainment, width=width))
     if args.plot is not None:
-        best = [f.tried[f.workers] for f in found if f.workers is not None]
+        best = [
+            (dataclasses.replace(b, scenario=dataclasses.replace(b.scenario, workers=f.workers)), f.tried[f.workers])
+            for b, f in zip(made, found, strict=True)
+            if f.workers is not None
+        ]
         if best:
-            output.write_plot(args.plot, made, best, [[] for _ in best])
+            output.write_plot(args.plot, [b for b, _ in best], [r for _, r in best], [[] for _ in best])
+            print(f"wrote {args.plot} (--plot)", file=sys.stderr)
     if args.json:
         _print_json(asked, found, attainment)
     else:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from arlo.errors import ConfigError
 
 Kind = Literal["int", "float", "rate", "text", "ints", "path"]
+ALIASES = {"bursty": "twitter-bursty", "stable": "twitter-stable"}  # of --arrivals
 MOST_RUNS = 1000
 MOST_SPAN = 10_000  # of a range of workers
 
@@ -204,7 +205,7 @@ def _values(flag: Flag, text: str) -> Iterator[Any]:
         elif flag.kind == "text":
             if not part.strip():
                 raise ConfigError(f"{flag.option} has an empty value in {text!r}")
-            yield part.strip()
+            yield ALIASES.get(part.strip(), part.strip()) if flag.key == "arrivals" else part.strip()
         else:
             if not flag.sweep and "," in part:
                 raise ConfigError(f"{flag.option} takes one number, not the list {text!r}")
@@ -261,17 +262,15 @@ def _config(base: Any, chosen: dict[Flag, Any], args: argparse.Namespace) -> Any
         parts["fault"] = (*parts["fault"], *_faults(args))
         return ScenarioConfig(**parts)
     except FieldError as error:
-        raise ConfigError(_in_flags(error, renamed(str(error)), args.file)) from None
+        raise ConfigError(in_flags(renamed(str(error)), args.file)) from None
 
 
-def _in_flags(error: Any, text: str, file: Path | None) -> str:
-    for flag in FLAGS:
-        text = text.replace(f"{flag.section}.{flag.key} ", f"{flag.option} ")
-    text = text.replace("fault.worker", "the worker of --fail and --slow").replace(
-        "cluster.max_lengths", "--max-lengths"
-    )
-    for flag in FLAGS:
+def in_flags(text: str, file: Path | None) -> str:
+    """A message about keys of a scenario, in terms of the flags that set them."""
+    for flag in sorted(FLAGS, key=lambda flag: -len(flag.key)):
         text = text.replace(f"{flag.section}.{flag.key}", flag.option)
+    text = text.replace("fault.worker", "the worker of --fail and --slow")
+    text = text.replace("cluster.max_lengths", "--max-lengths")
     return f"{text} (with {file})" if file is not None else text
 
 

@@ -30,25 +30,24 @@ def notes(built: Built, result: Result) -> list[str]:
     scenario = built.scenario
     if result.requests == 0:
         return [*said, "no request arrived: a longer --duration-s, a shorter --warmup-s or a higher --rate gives some"]
+    offered = 0.0
     if result.slo_attainment < DOUBT_ATTAINMENT or result.utilization > DOUBT_UTILIZATION:
         offered = offered_workers(scenario)
-        if offered >= result.workers_mean and offered >= scenario.workers:
-            said.append(
-                f"overload: the load needs at least {least_workers(offered)} workers (it keeps {offered:.1f} busy even "
-                f"without padding), and there are {_workers(result)}: queues grow as long as it lasts"
-            )
-            return said
-        if result.slo_attainment < LOST:
-            said.append(
-                f"only {share(result.slo_attainment)} on time, though {offered:.1f} of {scenario.workers} workers could "
-                "carry the load: the scheme, its allocation or its policy do not use them; compare others"
-            )
-            return said
     slowest = max(ms for runtime in scenario.runtimes for _, batch, ms in runtime.points if batch == 1)
-    if slowest + scenario.overhead_ms > scenario.slo_ms:
+    if offered >= max(result.workers_mean, scenario.workers):
+        said.append(
+            f"overload: the load needs at least {least_workers(offered)} workers (it keeps {offered:.1f} busy even "
+            f"without padding), and there are {_workers(result)}: queues grow as long as it lasts"
+        )
+    elif slowest + scenario.overhead_ms > scenario.slo_ms:
         said.append(
             f"the slowest runtime takes {slowest:g} ms, with the overhead more than the SLO of {scenario.slo_ms:g} ms: "
             "its requests are late whatever the number of workers"
+        )
+    elif result.slo_attainment < LOST:
+        said.append(
+            f"only {share(result.slo_attainment)} on time, though {offered:.1f} of {scenario.workers} workers could "
+            "carry the load: the scheme, its allocation or its policy do not use them; compare others"
         )
     elif result.slo_attainment < GOAL:
         said.append(f"{share(result.slo_attainment)} on time; --find-workers says how many GPUs keep {GOAL:.0%}")
