@@ -65,6 +65,7 @@ class Controller:
         self._plans = self._allocate.kind in ("periodic", "oracle") and len(planner.static) > 1
         self._seen: Seen | None = None  # that the last plan was for; its demand orders the steps
         self._target: list[int] = []  # worker -> runtime wanted; -1: it is to go, or gone
+        self._ids: list[str] = []  # worker -> its name
         self._moving: dict[int, int] = {}  # worker -> runtime that it is getting
         self._steps: list[Step] = []  # still to begin; empty: to be planned, unless all is settled
         self._settled = True
@@ -132,6 +133,7 @@ class Controller:
         """A worker more, that serves `runtime` from then on; its number."""
         worker = int(self._engine.add_worker(runtime, at_ns))
         self._target.append(runtime)
+        self._ids.append(name_of(worker))
         self.asked_ns.append(self._engine.now)
         self._unsettle()
         return worker
@@ -174,7 +176,7 @@ class Controller:
         names = self._planner.names
         return [
             WorkerView(
-                id=name_of(worker),
+                id=self._ids[worker],
                 usable=state[worker] == SERVING or worker in self._moving,
                 serving=names[runtime[worker]] if state[worker] == SERVING else None,
                 busy=shares[worker],
@@ -236,7 +238,7 @@ class Controller:
         """Lays instances over the workers, with the fewest changes. A worker on its way counts as arrived."""
         names = self._planner.names
         views = [
-            WorkerView(id=name_of(worker), serving=names[self._moving.get(worker, runtime)])
+            WorkerView(id=self._ids[worker], serving=names[self._moving.get(worker, runtime)])
             for worker, (runtime, target) in enumerate(
                 zip(self._engine.workers()["runtime"].tolist(), self._target, strict=True)
             )
@@ -283,11 +285,11 @@ class Controller:
         """Steps for the workers in service; one that is not carries nothing, and is looked at when it is."""
         up = np.flatnonzero((wanted >= 0) & (state == SERVING)).tolist()
         names, limit = self._planner.names, self._allocate.max_parallel
-        current: dict[str, str | None] = {name_of(worker): names[runtime[worker]] for worker in up}
+        current: dict[str, str | None] = {self._ids[worker]: names[runtime[worker]] for worker in up}
         return list(
             replacement_plan(
                 current,
-                {name_of(worker): names[wanted[worker]] for worker in up},
+                {self._ids[worker]: names[wanted[worker]] for worker in up},
                 runtimes=self._views,
                 demand=self._planner.quantities(self._seen.demand if self._seen is not None else None),
                 max_parallel=limit if limit is not None else max(1, int((wanted >= 0).sum()) // 10),

@@ -20,13 +20,14 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arlo import _core
 from arlo.clock import monotonic_s
-from arlo.errors import ConfigError
+from arlo.errors import ConfigError, EnvironmentProblem
 from arlo.simulator.allocation import SECOND_NS, Planner
 from arlo.simulator.control import NEVER_NS, Controller, in_ns
 from arlo.simulator.profiles import lognormal_quantiles
@@ -83,6 +84,10 @@ def _in_processes(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Result]:
         futures = [pool.submit(run, scenario) for scenario in scenarios]
         for future in futures:
             yield future.result()
+    except BrokenProcessPool:
+        raise EnvironmentProblem(
+            f"a simulation's process was ended from outside, perhaps for lack of memory: use fewer jobs than {jobs}"
+        ) from None
     except BaseException:  # a scenario's error, Ctrl-C: nobody wants the rest
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - others:
@@ -101,6 +106,7 @@ class _Feeder:
     """Gives the engine the workload, chunk by chunk."""
 
     def __init__(self, scenario: Scenario, engine: _core.Simulation) -> None:
+        self._name = scenario.workload.name
         self._chunks = scenario.workload.chunks()
         self._engine = engine
         self.fed_ns = 0  # all that arrives before it is fed; NEVER_NS: all is
@@ -109,7 +115,10 @@ class _Feeder:
         """Another chunk, with something in it if there is any."""
         for arrived, length in self._chunks:
             if len(arrived):
-                self._engine.feed(np.ascontiguousarray(arrived, np.int64), np.ascontiguousarray(length, np.int32))
+                try:
+                    self._engine.feed(np.ascontiguousarray(arrived, np.int64), np.ascontiguousarray(length, np.int32))
+                except ValueError as error:
+                    raise ConfigError(f"workload {self._name}: {error}") from None
                 self.fed_ns = int(arrived[-1])
                 return
         self.fed_ns = NEVER_NS
@@ -277,7 +286,7 @@ def _check(scenario: Scenario) -> None:
         )
     if scenario.workers < 1:
         raise ConfigError(f"a simulation needs at least one worker, not {scenario.workers}")
-    if not scenario.interval_s > 0 or not scenario.allocate.period_s > 0:
+    if not scenario.interval_s >= 1e-9 or not scenario.allocate.period_s >= 1e-9:
         raise ConfigError("the interval of the timeline and the period of the allocation must be above 0 s")
     for fault in scenario.faults:
         if not 0 <= fault.at_s < duration_s:

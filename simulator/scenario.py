@@ -21,8 +21,13 @@ ScalingKind = Literal["none", "target", "headroom"]
 class Workload(Protocol):
     """A stream of requests that can be read again and again: the same seed gives the same requests."""
 
-    name: str
-    duration_s: float
+    @property
+    def name(self) -> str:
+        """A short name."""
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds in which requests arrive."""
 
     def chunks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
         """Arrivals in order, some seconds at a time: ns from the start [n], tokens [n]. Memory is that of a chunk."""
@@ -62,7 +67,9 @@ class Allocate:
 
     periodic: even at the start unless `start` says otherwise, then every period from the demand seen. even: as equal as
     possible, the longest first. global: solved once for the demand of the whole workload. oracle: every period for the
-    demand that comes in the period that begins. fixed: `start`.
+    demand that comes in the period that begins. fixed: `start`, for good. `start` "first" is solved for the demand of
+    the first period, read ahead. Only static runtimes are planned for; dynamic ones beside them keep what a `start` in
+    numbers gives them.
     """
 
     kind: AllocationKind = "periodic"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from arlo.errors import ConfigError
+from arlo.errors import ConfigError, EnvironmentProblem
 from arlo.simulator.result import OUTCOMES, Result
 from arlo.simulator.run import run, run_many
 from arlo.simulator.scenario import Allocate, Dispatch, Fault, RuntimeModel, Scale, Scenario
@@ -262,6 +264,26 @@ def test_many_raise_the_first_error() -> None:
         run_many([small(0), broken, small(1)], 1)
     with pytest.raises(ConfigError, match="jobs"):
         run_many([small(0)], 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deadly(Listed):
+    """A workload that ends its process, as a system without memory does."""
+
+    def chunks(self) -> Iterator[Any]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def test_a_process_that_is_ended_is_told_of() -> None:
+    deadly = scenario(Deadly((), (), 1.0))
+    with pytest.raises(EnvironmentProblem, match="use fewer jobs than 2"):
+        run_many([deadly, deadly], 2)
+
+
+def test_arrivals_that_go_back_are_refused() -> None:
+    with pytest.raises(ConfigError, match="workload listed: .* must ascend"):
+        run(scenario(Listed((5, 4), (5, 5), 1.0), allocate=fixed(1, 1)))
 
 
 def test_a_capacity_that_is_stated_is_what_dispatch_uses() -> None:
