@@ -12,6 +12,10 @@ and has sampling noise in it: 0.21 is the most natural value, not a measured one
 
 Mixing wide and narrow clips makes the long run's tail heavier. So the deviations are scaled by one factor, chosen such
 that the median and the 98th percentile of the long run are those of the distribution without drift.
+
+The other reading of the figure is that its short clips are small samples: the public stream has about 50 tweets a
+second, whose 98th percentile deviates by a fifth by chance alone. A workload of thousands of requests a second whose
+lengths are those of the tweets of the second, repeated, fluctuates likewise. That is `Resampled`.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from arlo.traces import streams
 from arlo.traces.lengths import POINTS, Lengths
 
 PAPER_SPREAD, PAPER_TAU_S = 0.21, 10.0
-DRIFT_FORMS = "none, weak, paper or SPREAD[:TAU_S[:MEDIAN]]"
+DRIFT_FORMS = "none, weak, paper, SPREAD[:TAU_S[:MEDIAN]] or sample:N"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,13 +87,40 @@ class Drift:
         return f"log-spread drifts with standard deviation {self.spread:g}{median} over {self.tau_s:g} s"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resampled:
+    """The lengths of each second are drawn from `size` lengths, which are drawn anew for each second."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.size <= 1_000_000:
+            raise ConfigError(f"the lengths of a second are drawn from 1 to 1000000, not {self.size}")
+
+    def draw(
+        self, lengths: Lengths, counts: NDArray[np.int64], first_second: int, seed: int, random: np.random.Generator
+    ) -> NDArray[np.int32]:
+        """counts[i] lengths for each second from `first_second` on, int32[sum(counts)]."""
+        parts = []
+        for second, count in enumerate(counts.tolist(), start=first_second):
+            drawn = lengths.draw(self.size, streams.generator(seed, streams.DRIFT, second + 1))
+            parts.append(drawn[random.integers(0, self.size, count, np.uint32)])
+        return np.concatenate(parts)
+
+    def describe(self) -> str:
+        return f"each second's are drawn from {self.size} of them"
+
+
 NAMED: dict[str, Drift | None] = {"none": None, "weak": Drift(spread=PAPER_SPREAD / 4), "paper": Drift()}
 
 
-def parse_drift(spec: str) -> Drift | None:
+def parse_drift(spec: str) -> Drift | Resampled | None:
     """One of DRIFT_FORMS."""
     if spec in NAMED:
         return NAMED[spec]
+    name, _, size = spec.partition(":")
+    if name == "sample" and size.isdecimal():
+        return Resampled(int(size))
     try:
         numbers = [float(number) for number in spec.split(":")]
     except ValueError:

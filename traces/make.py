@@ -59,7 +59,7 @@ def make_workload(
     length: paper (default: stretched to 512), tweets, fixed:N, uniform:MIN:MAX, lognormal:MEDIAN:P98:MAX,
         bimodal:A:B:SHARE_OF_B, mixture:SHARE*SPEC+SHARE*SPEC, file:PATH; with a trace, the trace's own.
     rescale: stretch 125 tokens to so many, and cut what is longer to it.
-    drift: of lengths: none (default; with twitter-*, paper), weak, paper, or SPREAD[:TAU_S[:MEDIAN]].
+    drift: of lengths: none (default; with twitter-*, paper), weak, paper, SPREAD[:TAU_S[:MEDIAN]] or sample:N.
     seed: of all that is random.
     burst, sojourn_ms: of mmpp and twitter-bursty: rate while busy over rate while quiet (3); mean sojourn in each state
         (100), or `BUSY:QUIET`.

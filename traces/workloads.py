@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from arlo.errors import ConfigError
 from arlo.traces import streams
-from arlo.traces.drift import Drift
+from arlo.traces.drift import Drift, Resampled
 from arlo.traces.lengths import Lengths
 from arlo.traces.processes import BLOCK_NS, Arrivals
 from arlo.traces.rates import SECOND_NS, Rate, expected_requests
@@ -57,7 +57,7 @@ class Synthetic:
     rate: Rate
     arrivals: Arrivals
     lengths: Lengths
-    drift: Drift | None = None
+    drift: Drift | Resampled | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -69,27 +69,30 @@ class Synthetic:
     def chunks(self) -> Iterator[Chunk]:
         end_ns = round(self.duration_s * SECOND_NS)
         blocks = -(-end_ns // BLOCK_NS)
-        drifts = self._drift(blocks) if self.drift is not None else None
+        path = self._path(blocks)
+        seconds = BLOCK_NS // SECOND_NS
         for number, arrived in zip(range(blocks), self.arrivals.blocks(self.rate, self.seed), strict=False):
             random = streams.generator(self.seed, streams.LENGTHS, number)
-            if drifts is None:
+            if self.drift is None:
                 length = self.lengths.draw(len(arrived), random)
             else:
-                start, seconds = number * BLOCK_NS, BLOCK_NS // SECOND_NS
-                edges = start + SECOND_NS * np.arange(1, seconds)
+                edges = number * BLOCK_NS + SECOND_NS * np.arange(1, seconds)
                 counts = np.diff(np.concatenate(([0], np.searchsorted(arrived, edges), [len(arrived)])))
-                here = drifts[:, number * seconds : (number + 1) * seconds]
-                length = self.lengths.draw_drifted(
-                    len(arrived), random, np.repeat(here[0], counts), np.repeat(here[1], counts)
-                )
+                if isinstance(self.drift, Resampled):
+                    length = self.drift.draw(self.lengths, counts, number * seconds, self.seed, random)
+                else:
+                    spread, shift = np.repeat(path[:, number * seconds : (number + 1) * seconds], counts, axis=1)
+                    length = self.lengths.draw_drifted(len(arrived), random, spread, shift)
             if (number + 1) * BLOCK_NS > end_ns:
                 kept = int(np.searchsorted(arrived, end_ns))
                 yield arrived[:kept], length[:kept]
             else:
                 yield arrived, length
 
-    def _drift(self, blocks: int) -> NDArray[np.float32]:
-        assert self.drift is not None
+    def _path(self, blocks: int) -> NDArray[np.float32]:
+        """float32[2, seconds]: factor of all deviations and logarithm of that of the median, in each second."""
+        if not isinstance(self.drift, Drift):
+            return np.empty((2, 0), np.float32)
         path = self.drift.path(blocks * (BLOCK_NS // SECOND_NS), self.seed)
         path[0] *= np.float32(self.drift.correction(self.lengths))
         return path

@@ -134,7 +134,7 @@ def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
     lengths.add_argument(
         "--drift",
         metavar="SPEC",
-        help="none, weak, paper or SPREAD[:TAU_S[:MEDIAN]] (default: none; with twitter-*: paper)",
+        help="none, weak, paper, SPREAD[:TAU_S[:MEDIAN]] or sample:N (default: none; with twitter-*: paper)",
     )
 
     given = parser.add_argument_group("a trace instead")

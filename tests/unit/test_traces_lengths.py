@@ -120,3 +120,14 @@ def test_drift_shows_in_clips_and_only_where_it_is_asked_for() -> None:
     assert found["none"] < 0.03
     assert 0.03 < found["weak"] < 0.1
     assert 0.15 < found["paper"] < 0.35
+
+
+def test_seconds_that_are_drawn_from_few_lengths() -> None:
+    settings = {"arrivals": "twitter-stable", "rate": 2000, "duration_s": 300, "seed": 2, "rescale": 125}
+    trace = materialise(make_workload(drift="sample:50", **settings))  # type: ignore[arg-type]
+    second = trace.arrived_at_s.astype(int)
+    assert max(len(np.unique(trace.length[second == s])) for s in range(300)) <= 50
+    # The long run is that of 15,000 lengths: the error of its p98 is sqrt(0.98 * 0.02 / 15000) / density.
+    assert np.percentile(trace.length, [50, 98]) == pytest.approx([21, 72], abs=4)
+    by_chance = np.log([np.percentile(trace.length[second == s], 98) for s in range(300)]).std()
+    assert 0.15 < by_chance < 0.35  # of 50 lognormal lengths

@@ -51,10 +51,11 @@ def test_arrivals_are_in_order_within_the_duration_and_again_the_same(arrivals: 
     assert arrivals == "constant" or not np.array_equal(at, arrived(other)) or len(at) == 0
 
 
-@pytest.mark.parametrize("arrivals", PROCESSES)
-def test_a_longer_workload_begins_as_a_shorter_one(arrivals: str) -> None:
+@pytest.mark.parametrize(("arrivals", "drift"), [*((name, "paper") for name in PROCESSES), ("poisson", "sample:9")])
+def test_a_longer_workload_begins_as_a_shorter_one(arrivals: str, drift: str) -> None:
     short, long = (
-        materialise(make_workload(arrivals=arrivals, rate=300, duration_s=seconds, seed=2)) for seconds in (7.5, 23.0)
+        materialise(make_workload(arrivals=arrivals, rate=300, duration_s=seconds, seed=2, drift=drift))
+        for seconds in (7.5, 23.0)
     )
     assert np.array_equal(long.arrived_at_s[: len(short)], short.arrived_at_s)
     assert np.array_equal(long.length[: len(short)], short.length)
@@ -65,7 +66,12 @@ def test_a_longer_workload_begins_as_a_shorter_one(arrivals: str) -> None:
 def test_arrivals_do_not_change_when_only_lengths_do(arrivals: str) -> None:
     settings: dict[str, Any] = {"arrivals": arrivals, "rate": 200, "duration_s": 12}
     one = arrived(make_workload(**settings))
-    for other in ({"length": "fixed:7"}, {"drift": "0.3:5:0.1"}, {"length": "tweets", "rescale": 512}):
+    for other in (
+        {"length": "fixed:7"},
+        {"drift": "0.3:5:0.1"},
+        {"drift": "sample:50"},
+        {"length": "tweets", "rescale": 512},
+    ):
         assert np.array_equal(one, arrived(make_workload(**settings, **other)))
 
 
@@ -221,6 +227,8 @@ def test_materialise_guards_memory() -> None:
         ({"drift": "strong"}, "drift"),
         ({"drift": "0.1:0"}, "time constant"),
         ({"drift": "2"}, "from 0 to 1"),
+        ({"drift": "sample:0"}, "drawn from 1"),
+        ({"drift": "sample:few"}, "a drift of lengths is"),
         ({"segment": "bursts"}, "did you mean 'bursty'"),
         ({"segment": "bursty", "rate": "ramp:1:2"}, "one number"),
         ({"smooth_s": 5}, "file of counts"),
