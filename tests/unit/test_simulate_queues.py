@@ -196,8 +196,8 @@ def test_mmc(servers: int, rho: float) -> None:
     """Erlang C: P(wait) and the mean wait C / (c - a)."""
 
     def run(seed: int) -> list[float]:
-        sim = simulate(seed, servers * rho, 140_000, servers=servers, noise=EXPONENTIAL, record=True)
-        return [(sim.columns()["wait_ns"][14_000:] > 0).mean(), mean_wait_ms(sim)]
+        sim = simulate(seed, servers * rho, 200_000, servers=servers, noise=EXPONENTIAL, record=True)
+        return [(sim.columns()["wait_ns"][20_000:] > 0).mean(), mean_wait_ms(sim)]
 
     waits = erlang_c(servers, servers * rho)
     agree(run, [waits, waits / (servers * (1 - rho))], seed=5 + servers)
