@@ -15,21 +15,23 @@ from typing import Any
 import numpy as np
 
 from arlo.replay.progress import Progress, ProgressHook
-from arlo.traces import Trace, poisson
+from arlo.simulator.schemes import SCHEMES
+from arlo.traces import poisson
 from benchmarks import harness
 from benchmarks.testbed import results
 from benchmarks.testbed.calibrate import PAPER, Calibration, calibrate
-from benchmarks.testbed.cluster import EmulatedCluster, Run, emulated_cluster
-from benchmarks.testbed.compare import QUANTILES, Side, compare, curve, figures
-from benchmarks.testbed.schemes import INFLIGHT_LIMIT, SCHEMES, TITLES, Bed, Scheme, tweets
+from benchmarks.testbed.cluster import EmulatedCluster, emulated_cluster
+from benchmarks.testbed.compare import QUANTILES, compare, curve, figures
+from benchmarks.testbed.schemes import CONTENDERS, INFLIGHT_LIMIT, TITLES, Bed, Cluster, tweets
 from benchmarks.testbed.simulated import simulate
 
 BAR_PERCENT = 5.0
+ATTEMPTS = 3  # of a run in which the load generator lagged; what the two sides say plays no part in it
 # Requests per second in the paper's time, for Fig. 6 and 7: what ST carries and a little less.
-RATES_RPS = {"bert-base": (500.0, 1000.0, 1500.0, 1900.0), "bert-large": (200.0, 400.0, 550.0, 680.0)}
+RATES_RPS = {"bert-base": (500.0, 1000.0, 1600.0, 1900.0), "bert-large": (200.0, 400.0, 550.0, 680.0)}
 HEADER = (
-    f"{'':24}{'cluster, ms':^28} {'simulator, error in %':^34} {'paper overhead, %':^18}\n"
-    f"{'scheme':12}{'req/s':>6}{'load':>6}{'mean':>7}{'p50':>7}{'p98':>7}{'p99':>7}"
+    f"{'':25}{'cluster, ms':^28} {'simulator, error in %':^34} {'paper overhead, %':^18}\n"
+    f"{'scheme':13}{'req/s':>6}{'load':>6}{'mean':>7}{'p50':>7}{'p98':>7}{'p99':>7}"
     f"  {'mean':>12}{'p98':>14}{'p50':>7} {'mean':>8}{'p98':>8}   {'on time':>7} {'sim':>6}"
 )
 
@@ -38,7 +40,7 @@ HEADER = (
 class Plan:
     """One run to make."""
 
-    scheme: Scheme
+    cluster: Cluster
     rate_rps: float
     round: int
     number: str  # of the run, for people
@@ -56,7 +58,7 @@ def plans(bed: Bed, args: argparse.Namespace) -> list[Plan]:
         rates, names = rates[:1], names[-1:]
     todo = list(itertools.product(range(args.rounds), rates, names))
     return [
-        Plan(bed.scheme(name, rate), rate, round_, f"{number} of {len(todo)}")
+        Plan(bed.cluster(name, rate), rate, round_, f"{number} of {len(todo)}")
         for number, (round_, rate, name) in enumerate(todo, start=1)
     ]
 
@@ -65,23 +67,20 @@ async def one(
     cluster: EmulatedCluster, bed: Bed, plan: Plan, calibration: Calibration, args: argparse.Namespace
 ) -> dict[str, Any]:
     """Run one plan on both sides."""
-    placed = plan.scheme.placed()
-    await cluster.prepare(placed)
+    await cluster.prepare(plan.cluster.placed())
     trace = poisson(plan.rate_rps, args.warmup + args.duration, tweets, seed=args.seed + plan.round)
     show = progress(plan) if sys.stderr.isatty() else None
-    run = await asyncio.to_thread(
-        cluster.run, trace, placed, policy=plan.scheme.policy, slo_ms=bed.slo_ms, on_progress=show
-    )
+    run = await asyncio.to_thread(cluster.run, trace, plan.cluster, on_progress=show)
     if show is not None:
         print("\r\033[K", end="", file=sys.stderr)
     real = run.side.after(args.warmup)
     found: dict[str, Any] = {
-        "scheme": plan.scheme.name,
-        "policy": plan.scheme.policy,
+        "scheme": plan.cluster.name,
+        "policy": plan.cluster.policy,
         "rate_rps": plan.rate_rps,
         "load": plan.rate_rps / bed.full_rate_rps,
         "round": plan.round,
-        "instances": {r.name: n for r, n in zip(plan.scheme.runtimes, plan.scheme.instances, strict=True) if n},
+        "instances": {r.name: n for r, n in zip(plan.cluster.runtimes, plan.cluster.instances, strict=True) if n},
         "valid": not run.problems,
         "problems": run.problems,
         "cluster": figures(real.latency_ms, bed.slo_ms),
@@ -91,26 +90,21 @@ async def one(
         "outcomes": run.outcomes,
         "curve_ms": curve(real.latency_ms),
     }
-    kept = {"arrived_s": real.arrived_s, "length": real.length, "cluster_ms": real.latency_ms}
+    kept: dict[str, Any] = {"arrived_s": real.arrived_s, "length": real.length, "cluster_ms": real.latency_ms}
     for side, told in zip(results.SIDES, (calibration, PAPER), strict=True):
-        simulated = simulated_side(trace, plan.scheme, told, run).after(args.warmup)
+        simulated = simulate(trace, plan.cluster, told, run.dispatch).after(args.warmup)
         found[side] = compare(real, simulated, bed.slo_ms)
         kept[f"{side}_ms"] = simulated.latency_ms
     if args.records is not None:
         args.records.mkdir(parents=True, exist_ok=True)
-        name = f"{plan.scheme.name}-{plan.rate_rps:.0f}-{plan.round}.npz"
+        name = f"{plan.cluster.name}-{plan.rate_rps:.0f}-{plan.round}.npz"
         np.savez_compressed(args.records / name, **kept)
     return found
 
 
-def simulated_side(trace: Trace, scheme: Scheme, told: Calibration, run: Run) -> Side:
-    """The same run in the simulator."""
-    return simulate(trace, scheme.placed(), told, policy=scheme.policy, dispatch=run.dispatch, slo_ms=scheme.slo_ms)
-
-
 def progress(plan: Plan) -> ProgressHook:
     """A line of a terminal that is written over."""
-    title = f"run {plan.number}, {TITLES[plan.scheme.name]} at {plan.rate_rps:.0f} req/s"
+    title = f"run {plan.number}, {TITLES[plan.cluster.name]} at {plan.rate_rps:.0f} req/s"
 
     def show(at: Progress) -> None:
         print(f"\r{title}: {at.sent} of {at.total} requests\033[K", end="", file=sys.stderr, flush=True)
@@ -123,7 +117,7 @@ def line(run: dict[str, Any]) -> str:
     real, ours, paper = run["cluster"], run["calibrated"], run["paper"]
     error, spread, plain = ours["error_percent"], ours["spread_percent"], paper["error_percent"]
     return (
-        f"{TITLES[run['scheme']]:12}{run['rate_rps']:6.0f}{run['load']:6.2f}"
+        f"{TITLES[run['scheme']]:13}{run['rate_rps']:6.0f}{run['load']:6.2f}"
         f"{real['mean_ms']:7.1f}{real['p50_ms']:7.1f}{real['p98_ms']:7.1f}{real['p99_ms']:7.1f}"
         f"  {error['mean_ms']:+6.2f} ±{spread['mean_ms']:4.2f}{error['p98_ms']:+7.2f} ±{spread['p98_ms']:5.2f}"
         f"{error['p50_ms']:+7.2f} {plain['mean_ms']:+8.2f}{plain['p98_ms']:+8.2f}"
@@ -149,13 +143,16 @@ async def bench(bed: Bed, args: argparse.Namespace) -> dict[str, Any]:
     )
     runs = []
     with tempfile.TemporaryDirectory() as folder:
-        async with emulated_cluster(Path(folder), (*bed.static, bed.dynamic), bed.workers) as cluster:
+        async with emulated_cluster(Path(folder), bed.all_runtimes, bed.workers) as cluster:
             made, measured = await calibrate(cluster, bed, rounds=3 if args.short else 8)
             print("measured: " + ", ".join(f"{k} {v:.3f}" for k, v in dataclasses.asdict(made).items()))
             print(HEADER, flush=True)
             for plan in todo:
-                runs.append(await one(cluster, bed, plan, made, args))
-                print(line(runs[-1]), flush=True)
+                for _ in range(ATTEMPTS):
+                    runs.append(await one(cluster, bed, plan, made, args))
+                    print(line(runs[-1]), flush=True)
+                    if runs[-1]["valid"]:
+                        break
             again = None if args.short else (await calibrate(cluster, bed, rounds=4))[1]
     return {
         "model": bed.model,
@@ -179,7 +176,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.testbed", description=__doc__)
     parser.add_argument("--schemes", action="store_true", help="ST, DT, INFaaS and Arlo over the rate (Fig. 6 and 7)")
     parser.add_argument("--short", action="store_true", help="the first load and one contender, 10 s; writes nothing")
-    parser.add_argument("--contenders", nargs="+", choices=SCHEMES, help="default: rs eft; with --schemes all of them")
+    parser.add_argument(
+        "--contenders", nargs="+", choices=CONTENDERS, help="default: rs eft; with --schemes all of them"
+    )
     parser.add_argument("--loads", type=float, nargs="+", default=[0.4, 0.65, 0.85], metavar="SHARE")
     parser.add_argument("--rates", type=float, nargs="+", metavar="RPS", help="--schemes: in the paper's time")
     parser.add_argument("--model", choices=sorted(RATES_RPS), default="bert-base")
@@ -205,7 +204,7 @@ def main() -> int:
     if not args.short:
         command = shlex.join(["python", "-m", "benchmarks.testbed", *sys.argv[1:]])
         print(f"-> {harness.save(results.name_of(args.model, args.schemes), command, found)}")
-    return 0 if summary["valid"] == summary["runs"] else 1
+    return 0 if summary["without_valid"] == 0 else 1
 
 
 if __name__ == "__main__":

@@ -19,10 +19,12 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from arlo.simulator.scenario import RuntimeModel
 from arlo.traces import Trace
 from benchmarks.testbed.cluster import EmulatedCluster, Run
-from benchmarks.testbed.schemes import Bed, Runtime
+from benchmarks.testbed.schemes import Bed, Cluster
 
 BURST = 8
 REST_MS = 10.0  # after a burst, and at least between two requests alone on one instance
@@ -50,22 +52,25 @@ async def calibrate(cluster: EmulatedCluster, bed: Bed, *, rounds: int) -> tuple
     after = [cluster.executed(r.name) for r in bed.static]
     bursts = await _run(cluster, bed, *_bursts(bed.static, rounds))
 
-    by_runtime = []
+    by_runtime: list[dict[str, Any]] = []
+    turns: list[NDArray[np.float64]] = []
     for runtime, (count, ns), (count_now, ns_now) in zip(bed.static, before, after, strict=True):
-        profile_ms = runtime.points[-1][1]
+        profile_ms = runtime.points[-1][2]
         done = np.sort(bursts.done_s[bursts.side.length == runtime.max_length].reshape(-1, BURST), axis=1)
+        between_ms = np.diff(done, axis=1) * 1000
+        turns.append(between_ms.ravel() - profile_ms)
         own = alone.side.length == runtime.max_length
         by_runtime.append(
             {
                 "runtime": runtime.name,
                 "profile_ms": profile_ms,
                 "engine_ms": (ns_now - ns) / (count_now - count) / 1e6,  # by Triton's statistics
-                "occupied_ms": float(np.median(done[:, -1] - done[:, 0])) * 1000 / (BURST - 1),
+                "occupied_ms": float(np.median(between_ms)),
                 "hand_over_to_answer_ms": float(np.median(alone.execute_ms[own])),
                 "latency_ms": float(np.median(alone.side.latency_ms[own])),
             }
         )
-    turn_around = float(np.median([r["occupied_ms"] - r["profile_ms"] for r in by_runtime]))
+    turn_around = float(np.median(np.concatenate(turns)))
     trip = float(np.median([r["hand_over_to_answer_ms"] - r["profile_ms"] for r in by_runtime])) - turn_around
     overhead = float(np.median(alone.side.latency_ms - alone.execute_ms))
     made = Calibration(overhead, max(trip, 0) / 2, max(trip, 0) / 2, turn_around)
@@ -74,21 +79,22 @@ async def calibrate(cluster: EmulatedCluster, bed: Bed, *, rounds: int) -> tuple
 
 async def _run(cluster: EmulatedCluster, bed: Bed, at_ms: list[float], lengths: list[int]) -> Run:
     trace = Trace(arrived_at_s=np.array(at_ms) / 1000, length=np.array(lengths, np.int32))
-    run = await asyncio.to_thread(cluster.run, trace, bed.static, policy="ilb", slo_ms=bed.slo_ms)
+    one_each = Cluster("calibration", "ilb", bed.static, (1,) * len(bed.static), bed.slo_ms)
+    run = await asyncio.to_thread(cluster.run, trace, one_each)
     if run.outcomes.keys() != {"on_time"}:
         raise SystemExit(f"the calibration's requests were not all on time: {run.outcomes}")
     return run
 
 
-def _in_turn(runtimes: tuple[Runtime, ...], rounds: int) -> tuple[list[float], list[int]]:
+def _in_turn(runtimes: tuple[RuntimeModel, ...], rounds: int) -> tuple[list[float], list[int]]:
     """The runtimes one after the other, as often as the slowest one has rest between its own requests."""
-    slowest = max(r.points[-1][1] for r in runtimes)
+    slowest = max(r.points[-1][2] for r in runtimes)
     step = (slowest + REST_MS) / len(runtimes)
     lengths = [r.max_length for _ in range(rounds) for r in runtimes]
     return [100 + step * i for i in range(len(lengths))], lengths
 
 
-def _bursts(runtimes: tuple[Runtime, ...], rounds: int) -> tuple[list[float], list[int]]:
+def _bursts(runtimes: tuple[RuntimeModel, ...], rounds: int) -> tuple[list[float], list[int]]:
     """Bursts, each when the one before is surely done."""
     at: list[float] = []
     lengths: list[int] = []
@@ -96,5 +102,5 @@ def _bursts(runtimes: tuple[Runtime, ...], rounds: int) -> tuple[list[float], li
     for runtime in runtimes * rounds:
         at += [now] * BURST
         lengths += [runtime.max_length] * BURST
-        now += BURST * (runtime.points[-1][1] + 2) + REST_MS
+        now += BURST * (runtime.points[-1][2] + 2) + REST_MS
     return at, lengths

@@ -13,22 +13,25 @@ from typing import Any
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 from tritonclient.grpc import InferenceServerClient
 
 from arlo.clock import monotonic_s
 from arlo.manifest import LatencyPoint
 from arlo.replay import ReplayOptions, run_replay
 from arlo.replay.progress import ProgressHook
-from arlo.replay.records import delay_us, latency_us
+from arlo.replay.records import Records, delay_us, latency_us
+from arlo.simulator.profiles import capacity
+from arlo.simulator.scenario import RuntimeModel
 from arlo.traces import Trace
 from arlo.workers import LocalPool
 from arlo.workers.emulated import EmulatedRuntime, write_runtimes
 from benchmarks import harness
 from benchmarks.testbed.compare import Side
-from benchmarks.testbed.schemes import INFLIGHT_LIMIT, Runtime
+from benchmarks.testbed.schemes import INFLIGHT_LIMIT, Cluster, execution_ms, points_us
 
 # A run in which the load generator does not keep to the trace says nothing about the cluster.
-LATE_MS, LATE_SHARE, LATE_P98_MS = 5.0, 0.005, 1.0
+LATE_MS, LATE_SHARE, LATE_P98_MS = 5.0, 0.001, 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +44,8 @@ class Run:
     cpu: dict[str, float]  # share of all cores: of everything, and of what the bench itself started
     outcomes: dict[str, int]
     dispatch: dict[str, Any]  # of the gateway's configuration
-    execute_ms: np.ndarray[Any, np.dtype[np.float64]]  # by request: hand-over to an instance until its answer
-    done_s: np.ndarray[Any, np.dtype[np.float64]]  # by request: instant of the answer; NaN without one
+    execute_ms: NDArray[np.float64]  # by request: hand-over to an instance until its answer
+    done_s: NDArray[np.float64]  # by request: instant of the answer; NaN without one
 
     @property
     def problems(self) -> list[str]:
@@ -68,36 +71,29 @@ class EmulatedCluster:
         self._pids = tuple(pids)
         self._loaded: set[tuple[int, str]] = set()
 
-    async def prepare(self, placed: Sequence[Runtime]) -> None:
+    async def prepare(self, placed: Sequence[RuntimeModel]) -> None:
         """Load these runtimes, one for each worker. What was loaded before stays: it has no requests, so no cost."""
         missing = [(w, r.name) for w, r in enumerate(placed) if (w, r.name) not in self._loaded]
         await asyncio.gather(*(self._pool.load(f"w{w}", name) for w, name in missing))
         self._loaded.update(missing)
 
-    def backends(self, placed: Sequence[Runtime], slo_ms: float) -> list[harness.Backend]:
+    def backends(self, placed: Sequence[RuntimeModel], slo_ms: float) -> list[harness.Backend]:
         return [
             harness.Backend(
                 endpoint=endpoint,
                 runtime=runtime.name,
                 max_length=runtime.max_length,
-                latency_us=runtime.points_us[-1][1],
-                capacity=runtime.capacity(slo_ms),
+                latency_us=points_us(runtime)[-1][1],
+                capacity=capacity(runtime, slo_ms),
                 dynamic=runtime.dynamic,
-                points_us=runtime.points_us,
+                points_us=points_us(runtime),
             )
             for endpoint, runtime in zip(self._endpoints, placed, strict=False)
         ]
 
-    def run(
-        self,
-        trace: Trace,
-        placed: Sequence[Runtime],
-        *,
-        policy: str,
-        slo_ms: float,
-        on_progress: ProgressHook | None = None,
-    ) -> Run:
+    def run(self, trace: Trace, cluster: Cluster, *, on_progress: ProgressHook | None = None) -> Run:
         """Replay `trace` open-loop against the prepared runtimes, with a gateway of its own."""
+        placed, policy, slo_ms = cluster.placed(), cluster.policy, cluster.slo_ms
         backends = self.backends(placed, slo_ms)
         with harness.gateway(self._work, backends, dims=4, policy=policy, inflight_limit=INFLIGHT_LIMIT) as (
             gateway,
@@ -127,7 +123,6 @@ class EmulatedCluster:
                 arrived_s=trace.arrived_at_s,
                 length=trace.length,
                 latency_ms=latency_ms,
-                started_ms=queue_ms,
                 level=np.where(answered, records["level"], -1).astype(np.int32),
             ),
             parts={
@@ -172,22 +167,24 @@ class EmulatedCluster:
         return sum(t.user + t.system for t in times)
 
 
-def _execution_ms(placed: Sequence[Runtime], records: Any) -> Any:
+def _execution_ms(placed: Sequence[RuntimeModel], records: Records) -> NDArray[np.float64]:
     """By request: what the latency profile says of the tokens that were computed."""
     if placed[0].dynamic:
-        return placed[0].ms(records["length"])
+        return execution_ms(placed[0], records["length"])
     longest = sorted({r.max_length for r in placed})
-    took = {r.max_length: r.points[-1][1] for r in placed}
-    return np.array([took[n] for n in longest])[np.maximum(records["level"], 0)]
+    took = {r.max_length: r.points[-1][2] for r in placed}
+    return np.array([took[n] for n in longest], np.float64)[np.maximum(records["level"], 0)]
 
 
 def _busy_s() -> float:
     times = psutil.cpu_times()
-    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+    return sum(float(t) for t in (times.user, times.nice, times.system, times.irq, times.softirq))
 
 
 @contextlib.asynccontextmanager
-async def emulated_cluster(work: Path, runtimes: Sequence[Runtime], workers: int) -> AsyncIterator[EmulatedCluster]:
+async def emulated_cluster(
+    work: Path, runtimes: Sequence[RuntimeModel], workers: int
+) -> AsyncIterator[EmulatedCluster]:
     """Triton processes over a repository of these runtimes; they end with the block."""
     repository = work / "repository"
     write_runtimes(
@@ -199,7 +196,7 @@ async def emulated_cluster(work: Path, runtimes: Sequence[Runtime], workers: int
                 max_length=r.max_length,
                 max_batch=1,
                 dynamic=r.dynamic,
-                latency=tuple(LatencyPoint(length=n, batch=1, latency_us=us) for n, us in r.points_us),
+                latency=tuple(LatencyPoint(length=n, batch=1, latency_us=us) for n, us in points_us(r)),
             )
             for r in runtimes
         ],

@@ -14,14 +14,13 @@ LATENCIES = ("mean_ms", "p50_ms", "p98_ms", "p99_ms")
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One side of a run, by request: seconds of arrival, tokens, latency in ms (NaN without an answer), and the parts
-    of the latency where the side knows them (NaN where not)."""
+    """One side of a run, by request: seconds of arrival, tokens, latency in ms (NaN without an answer), and the level
+    that it ran on (-1 without an answer)."""
 
     arrived_s: NDArray[np.float64]
     length: NDArray[np.int32]
     latency_ms: NDArray[np.float64]
-    started_ms: NDArray[np.float64]  # arrival at the scheduler to the hand-over to an instance
-    level: NDArray[np.int32]  # -1 where unknown
+    level: NDArray[np.int32]
 
     def after(self, warmup_s: float) -> Side:
         """Without the requests that arrived in the warm-up."""

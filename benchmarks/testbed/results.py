@@ -10,6 +10,7 @@ from benchmarks import harness
 FIDELITY = "testbed"
 SCHEMES = "testbed_schemes"
 SIDES = ("calibrated", "paper")  # simulated, with the overheads measured here, or with the paper's fixed one
+PLANNED = ("scheme", "rate_rps", "round")  # tell one planned run from the others
 OF_RUN = ("scheme", "policy", "rate_rps", "load", "round", "valid")
 
 
@@ -56,9 +57,11 @@ def of_run(run: dict[str, Any]) -> list[dict[str, Any]]:
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """The largest error of either simulated side over the valid runs, percent."""
     valid = [run for run in runs if run["valid"]]
+    planned, done = ({tuple(run[key] for key in PLANNED) for run in group} for group in (runs, valid))
     return {
         "runs": len(runs),
         "valid": len(valid),
+        "without_valid": len(planned - done),  # planned runs that succeeded in no attempt
         **{
             side: {
                 key: max((abs(run[side]["error_percent"][key]) for run in valid), default=None)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from arlo.simulator.scenario import RuntimeModel
 from arlo.traces import Trace, poisson
 from benchmarks.testbed import compare, results
 from benchmarks.testbed.calibrate import Calibration
-from benchmarks.testbed.schemes import LENGTHS, Bed, Runtime, even, tweets
+from benchmarks.testbed.schemes import CONTENDERS, LONGEST, Bed, Cluster, even, execution_ms, tweets
 from benchmarks.testbed.simulated import simulate
 
 DISPATCH = {"policy": "rs", "lambda": 0.85, "alpha": 0.9, "max_peek": 6, "max_queued": 4096}
@@ -24,7 +25,6 @@ def side(latency_ms: list[float] | NDArray[np.float64], *, rate_rps: float = 10.
         arrived_s=np.arange(n) / rate_rps,
         length=np.full(n, 10, np.int32),
         latency_ms=latency,
-        started_ms=np.zeros(n),
         level=np.zeros(n, np.int32),
     )
 
@@ -80,54 +80,63 @@ def test_curve_ends_at_the_largest() -> None:
     assert found == sorted(found)
 
 
-def test_schemes_use_all_workers() -> None:
+def test_clusters_use_all_workers() -> None:
     bed = Bed()
-    for name in ("st", "dt", "infaas", "rs", "eft"):
-        scheme = bed.scheme(name, 0.65 * bed.full_rate_rps)
-        placed = scheme.placed()
+    for name in CONTENDERS:
+        placed = bed.cluster(name, 0.65 * bed.full_rate_rps).placed()
         assert len(placed) == bed.workers
-        assert placed[-1].max_length == LENGTHS[-1]
+        assert placed[-1].max_length == LONGEST
     assert even(10, 8) == (1, 1, 1, 1, 1, 1, 2, 2)
     assert Bed(stretch=20).full_rate_rps == pytest.approx(bed.full_rate_rps / 2)
 
 
+def test_capacities_do_not_depend_on_the_stretch() -> None:
+    for name in ("st", "infaas", "ours"):
+        plain, stretched = Bed(stretch=1).cluster(name, 100), Bed(stretch=10).cluster(name, 10)
+        for one, other in zip(plain.runtimes, stretched.runtimes, strict=True):
+            assert capacity(one, plain.slo_ms) == capacity(other, stretched.slo_ms)
+
+
 def test_dynamic_runtime_takes_the_time_of_the_length() -> None:
-    runtime = Bed().dynamic
-    took = runtime.ms(np.array([20, 128, 512], np.int32))
+    bed = Bed()
+    dynamic, static = bed.all_runtimes[-1], bed.static[-1]
+    took = execution_ms(dynamic, np.array([20, 128, 512], np.int32))
     assert took[0] < took[1] < took[2]
-    static = Bed().static[-1]
-    assert (static.ms(np.array([20, 512], np.int32)) == static.points[-1][1]).all()
-    assert took[2] > static.points[-1][1]
+    assert (execution_ms(static, np.array([20, 512], np.int32)) == static.points[-1][2]).all()
+    assert took[2] > static.points[-1][2]
 
 
 def test_simulated_side_by_hand() -> None:
     # Two at once on one instance that takes 10 ms, and one later.
-    runtime = Runtime("one", 512, ((512, 10.0),))
+    runtime = RuntimeModel(name="one", max_length=512, points=((512, 1, 10.0),), inflight_limit=2)
+    cluster = Cluster("one", "uniform", (runtime,), (1,), 100)
     trace = Trace(arrived_at_s=np.array([0.0, 0.0, 0.1]), length=np.array([5, 6, 7], np.int32))
     told = Calibration(overhead_ms=0.5, hop_out_ms=0.25, hop_back_ms=0.25, turn_around_ms=1.0)
-    found = simulate(trace, [runtime], told, policy="uniform", dispatch=DISPATCH, slo_ms=100)
+    found = simulate(trace, cluster, told, DISPATCH)
     # 0.25 there, 11 executing, 0.25 back, 0.5 overhead; the second waits at the worker for the first one's 11 ms.
     assert found.latency_ms.tolist() == pytest.approx([12.0, 23.0, 12.0])
     assert found.level.tolist() == [0, 0, 0]
-    plain = simulate(trace, [runtime], Calibration(), policy="uniform", dispatch=DISPATCH, slo_ms=100)
+    plain = simulate(trace, cluster, Calibration(), DISPATCH)
     assert plain.latency_ms.tolist() == pytest.approx([10.0, 20.0, 10.0])
 
 
-@pytest.mark.parametrize("name", ["st", "dt", "infaas", "rs", "eft", "late"])
-def test_every_scheme_simulates(name: str) -> None:
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_every_contender_simulates(name: str) -> None:
     bed = Bed()
     rate = 0.2 * bed.full_rate_rps
-    scheme = bed.scheme(name, rate)
+    cluster = bed.cluster(name, rate)
     trace = poisson(rate, 5.0, tweets, seed=2)
-    found = simulate(trace, scheme.placed(), Calibration(), policy=scheme.policy, dispatch=DISPATCH, slo_ms=bed.slo_ms)
-    assert not np.isnan(found.latency_ms).any()
-    alone = np.min([r.ms(trace.length) for r in scheme.placed() if r.max_length == LENGTHS[-1]], axis=0)
-    assert (found.latency_ms > 0).all()
-    if name in ("st", "dt"):
-        assert (found.latency_ms >= alone - 1e-3).all()
-    else:
-        longest = np.array(sorted({r.max_length for r in scheme.placed()}))[found.level]
-        assert (longest >= trace.length).all()
+    found = simulate(trace, cluster, Calibration(), DISPATCH)
+    placed = cluster.placed()
+    levels = sorted({r.max_length for r in placed})
+    assert (np.array(levels)[found.level] >= trace.length).all()
+    # Nothing is faster than its own runtime.
+    least = np.zeros(len(trace))
+    for level, longest in enumerate(levels):
+        runtime = next(r for r in placed if r.max_length == longest)
+        least = np.where(found.level == level, execution_ms(runtime, trace.length), least)
+    assert (found.latency_ms >= least - 1e-3).all()
+    assert (found.latency_ms <= least + 1e-3).any()
 
 
 def test_rows_and_summary() -> None:
@@ -145,7 +154,8 @@ def test_rows_and_summary() -> None:
     assert rows[0]["mean_ms"] == pytest.approx(15)
     bad = {**run, "valid": False, "calibrated": far}
     summary = results.summarize([run, bad])
-    assert (summary["runs"], summary["valid"]) == (2, 1)
+    assert (summary["runs"], summary["valid"], summary["without_valid"]) == (2, 1, 0)
+    assert results.summarize([run, {**bad, "round": 1}])["without_valid"] == 1
     assert summary["calibrated"]["mean_ms"] == pytest.approx(3)
     assert summary["paper"]["p98_ms"] == pytest.approx(50)
 
