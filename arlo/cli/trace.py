@@ -53,6 +53,9 @@ INSPECT_EPILOG = """examples:
 """
 
 
+MOST_SUMMARISED = 20_000_000  # requests; more would take more than about 1.3 GB
+
+
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     """Add `trace`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
@@ -184,7 +187,7 @@ def _make(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from arlo.traces.measure import summarise
-    from arlo.traces.workloads import MOST_IN_MEMORY, materialise
+    from arlo.traces.workloads import materialise
     from arlo.traces.writers import write_workload
 
     workload = workload_of(args)
@@ -192,7 +195,7 @@ def _make(args: argparse.Namespace) -> int:
     with _bar(console, f"writing {args.file.name}", workload.expected()) as advance:
         requests = write_workload(workload, args.file, advance)
     summary = None
-    if 0 < requests <= MOST_IN_MEMORY:
+    if 0 < requests <= MOST_SUMMARISED:
         summary = summarise(materialise(workload), workload.duration_s)
     if args.json:
         print_json(
@@ -203,6 +206,8 @@ def _make(args: argparse.Namespace) -> int:
     print(f"{args.file}: {requests} requests in {workload.duration_s:g} s\n{workload.describe()}")
     if summary is not None:
         _print(_lines(summary))
+    elif requests:
+        print(f"`arlo trace inspect {args.file}` says more; for so many requests it takes about 70 bytes each")
     return 0
 
 

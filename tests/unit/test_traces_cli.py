@@ -81,3 +81,15 @@ def test_errors_say_what_to_do(
     (tmp_path / "empty.csv").write_text("arrived_at_s,length\n")
     assert main(["trace", *(each.format(tmp_path) for each in arguments)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_very_long_trace_is_written_without_its_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arlo.cli.trace.MOST_SUMMARISED", 10)
+    assert make(tmp_path / "t.csv", "--rate", "100", "--duration-s", "2") == 0
+    out = capsys.readouterr().out
+    assert "dispersion" not in out
+    assert "arlo trace inspect" in out
+    assert make(tmp_path / "t.csv", "--rate", "100", "--duration-s", "2", "--json") == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"file", "name", "workload", "requests"}
