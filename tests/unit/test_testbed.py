@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from arlo.simulator.profiles import capacity
 from arlo.simulator.scenario import RuntimeModel
 from arlo.traces import Trace, poisson
 from benchmarks.testbed import compare, results
