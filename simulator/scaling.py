@@ -1,9 +1,13 @@
 """Automatic scaling in a simulation: the policies of arlo.planning.scaling, asked once a second.
 
 What they see is what the control plane shows them: the p98 latency and the answers of the last `window_s`, the work
-that arrived in it (each request at the latency of its ideal runtime; a dynamic one's own at that length), and how busy
-each worker was. A worker that is added serves after `start_s`; one that is removed drains first. The allocation is
-solved for the new number of workers when the period is over, as in the paper.
+that arrived in it, and how busy each worker was. A worker that is added serves after `start_s`; one that is removed
+drains first. The allocation is solved for the new number of workers when the period is over, as in the paper.
+
+The work that arrived is each request at the latency of its ideal runtime (a dynamic one's own at that length). That is
+right for schemes that send requests there; INFaaS packs them onto longer variants as well, and by that measure would
+believe itself idle while its queues grow. So with `new_runtime` "least_headroom" the work is the requests that arrived
+times what a request took in fact on the variants it ran on, as INFaaS monitors it.
 """
 
 from __future__ import annotations
@@ -48,41 +52,44 @@ class Scaler:
             cooldown_s=scale.cooldown_s,
             window_s=scale.window_s,
         )
-        # Moments in the window, the latest last: busy ns of each worker, arrivals by length, until then.
-        self._samples: deque[tuple[int, NDArray[np.int64], NDArray[np.int64]]] = deque()
+        # Moments in the window, the latest last: busy ns of each worker, requests served by all, arrivals by length.
+        nothing = np.zeros(0, np.int64)
+        self._samples: deque[tuple[int, NDArray[np.int64], int, NDArray[np.int64]]] = deque([(0, nothing, 0, nothing)])
         self.next_ns = TICK_NS
 
     def tick(self, now_ns: int) -> None:
         """Look, decide and act."""
         self.next_ns = now_ns + TICK_NS
         self._recent.take(now_ns)
-        busy, loads = self._look(now_ns)
-        decision = self._policy.decide(self._signals(now_ns, busy, loads))
+        busy, loads, load = self._look(now_ns)
+        decision = self._policy.decide(self._signals(now_ns, busy, load))
         if decision.action == "add":
             runtime = self._for_new(loads, decision.runtime)
             self._controller.add(runtime, now_ns + in_ns(self._scenario.scale.start_s))
         elif decision.action == "remove" and decision.worker is not None:
             self._controller.remove(number_of(decision.worker))
 
-    def _look(self, now_ns: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of the window: the busy share of each worker, and instances of work that arrived in each bin."""
-        busy_ns = np.asarray(self._engine.workers()["busy_ns"])
+    def _look(self, now_ns: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """Of the window: the busy share of each worker, and instances of work that arrived, by bin and in all."""
+        workers = self._engine.workers()
+        busy_ns, served = workers["busy_ns"], int(workers["served"].sum())
         arrivals = self._planner.clip(self._engine.arrivals_by_length())
-        if not self._samples:
-            self._samples.append((0, np.zeros(0, np.int64), np.zeros(0, np.int64)))
-        self._samples.append((now_ns, busy_ns, arrivals))
-        while len(self._samples) > 2 and self._samples[1][0] <= now_ns - self._window_ns:
+        self._samples.append((now_ns, busy_ns, served, arrivals))
+        while self._samples[1][0] <= now_ns - self._window_ns:
             self._samples.popleft()
-        since_ns, busy_before, arrivals_before = self._samples[0]
+        since_ns, busy_before, served_before, arrivals_before = self._samples[0]
         span_ns = now_ns - since_ns
         worked = busy_ns.astype(np.float64)
         worked[: len(busy_before)] -= busy_before
         came = arrivals.astype(np.int64)
         came[: len(arrivals_before)] -= arrivals_before
         loads = bins(came, self._planner.load_lengths) * self._planner.load_s / (span_ns / SECOND_NS)
-        return np.clip(worked / span_ns, 0.0, 1.0), loads
+        load = float(loads.sum())
+        if self._scenario.scale.new_runtime == "least_headroom" and served > served_before:
+            load = float(came.sum()) / span_ns * float(worked.sum()) / (served - served_before)
+        return np.clip(worked / span_ns, 0.0, 1.0), loads, load
 
-    def _signals(self, now_ns: int, busy: NDArray[np.float64], loads: NDArray[np.float64]) -> Signals:
+    def _signals(self, now_ns: int, busy: NDArray[np.float64], load: float) -> Signals:
         window = self._recent.window
         p98_ms = window.quantile_ms(0.98)
         return Signals(
@@ -91,7 +98,7 @@ class Scaler:
             p98_ms=p98_ms if window.sums["answered"] else 0.0,
             rows=int(window.sums["answered"]),
             arrived=int(window.sums["arrived"]),
-            load=float(loads.sum()),
+            load=load,
             workers=self._controller.views(busy),
             longest=self._planner.names[self._planner.longest],
         )

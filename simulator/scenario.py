@@ -98,7 +98,8 @@ class Scale:
     window_s: float = 10.0
     start_s: float = 1.0  # a new worker serves so long after it was asked for
     # The runtime that a new worker loads. least_headroom: the one whose own requests (those that it is the ideal
-    # runtime of) leave it the least spare capacity, as INFaaS adds a replica to the variant that lacks one.
+    # runtime of) leave it the least spare capacity, as INFaaS adds a replica to the variant that lacks one; the load is
+    # then what the requests took on the runtimes they ran on, instead of what they take on their ideal ones.
     new_runtime: Literal["longest", "least_headroom"] = "longest"
 
 

@@ -326,18 +326,19 @@ def test_target_adds_the_longest_and_the_next_plan_gives_it_its_place(watched: l
     assert result.workers_max <= 6
 
 
-def test_infaas_grows_the_variant_that_lacks_headroom(watched: list[Watched]) -> None:
-    work = Phases(((30, 3_500.0, (30,)),), seed=2)
+def test_infaas_grows_by_what_requests_take_where_they_run(watched: list[Watched]) -> None:
+    """1,800 short requests per second are 1.8 instances of their own runtime; one of each runtime carries 1,600."""
+    work = Phases(((60, 1_800.0, (30,)),), seed=2)
     scale = Scale(kind="headroom", new_runtime="least_headroom")
-    run(
-        scenario(
-            work, workers=3, runtimes=THREE, allocate=Allocate(kind="even"), scale=scale,
-            dispatch=Dispatch(policy="infaas"),
-        )
-    )  # fmt: skip
+    fields: dict[str, Any] = {"workers": 3, "runtimes": THREE, "allocate": Allocate(kind="even")}
+    result = run(scenario(work, scale=scale, dispatch=Dispatch(policy="infaas"), **fields))
     added = watched[0].did("add_worker")[3:]
-    assert len(added) > 0
-    assert all(runtime == 0 for _, (runtime, _) in added)
+    assert {runtime for _, (runtime, _) in added} == {0}
+    assert 4 <= result.timeline["present"][-1] <= 5
+    by_ideal = dataclasses.replace(scale, new_runtime="longest")
+    other = run(scenario(work, scale=by_ideal, dispatch=Dispatch(policy="infaas"), **fields))
+    assert other.workers_max == 3
+    assert result.timeline["queued"][59] < 1_000 < 5_000 < other.timeline["queued"][59]
 
 
 def test_the_longest_runtime_is_never_let_go(watched: list[Watched]) -> None:
