@@ -1,0 +1,53 @@
+// A simulation with its columns at hand, for tests. Times are small numbers of ns.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "simulate/engine.h"
+
+namespace arlo::simulate {
+
+inline Options options(dispatch::Policy policy = dispatch::Policy::kRs) {
+  Options o;
+  o.dispatch.policy = policy;
+  o.slo = 1000;
+  o.record = true;
+  return o;
+}
+
+class Rig {
+ public:
+  explicit Rig(const Options& o) : engine(o) {}
+
+  // A static runtime: `took` alone and in a full batch.
+  RuntimeId runtime(std::int32_t max_length, TimeNs took, std::int32_t limit = 1, std::int32_t max_batch = 1) {
+    return engine.add_runtime({.spec = {.max_length = max_length,
+                                        .max_batch = max_batch,
+                                        .capacity = 100,
+                                        .dynamic = false,
+                                        .latency = {{max_length, 1, took}, {max_length, max_batch + 1, took}}},
+                               .inflight_limit = limit,
+                               .truth = {}});
+  }
+
+  void arrive(TimeNs at, std::int32_t length = 10) { engine.feed({&at, 1}, {&length, 1}); }
+
+  // Of a request, by number.
+  [[nodiscard]] Outcome outcome(std::size_t number) const { return engine.columns().outcome.at(number); }
+  [[nodiscard]] TimeNs latency(std::size_t number) const { return engine.columns().latency.at(number); }
+  [[nodiscard]] WorkerId worker(std::size_t number) const {
+    return static_cast<WorkerId>(engine.columns().worker.at(number));
+  }
+  // When its execution began; -1: it did not.
+  [[nodiscard]] TimeNs begun(std::size_t number) const {
+    const TimeNs wait = engine.columns().wait.at(number);
+    return wait < 0 ? -1 : engine.columns().arrived.at(number) + wait;
+  }
+
+  Engine engine;
+};
+
+}  // namespace arlo::simulate
