@@ -338,7 +338,8 @@ def test_infaas_grows_by_what_requests_take_where_they_run(watched: list[Watched
     by_ideal = dataclasses.replace(scale, new_runtime="longest")
     other = run(scenario(work, scale=by_ideal, dispatch=Dispatch(policy="infaas"), **fields))
     assert other.workers_max == 3
-    assert result.timeline["queued"][59] < 1_000 < 5_000 < other.timeline["queued"][59]
+    assert result.timeline["queued"][59] < 1_000
+    assert other.timeline["queued"][59] > 5_000
 
 
 def test_the_longest_runtime_is_never_let_go(watched: list[Watched]) -> None:
