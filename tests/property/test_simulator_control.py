@@ -128,7 +128,7 @@ def check(given_: Scenario, result: Result) -> None:
         assert result.replacements == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(given_=scenarios())
 def test_every_arrival_ends_once_and_the_books_agree(given_: Scenario) -> None:
     result = run(given_)

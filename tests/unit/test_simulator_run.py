@@ -282,7 +282,7 @@ def test_a_process_that_is_ended_is_told_of() -> None:
 
 
 def test_arrivals_that_go_back_are_refused() -> None:
-    with pytest.raises(ConfigError, match="workload listed: .* must ascend"):
+    with pytest.raises(ConfigError, match=r"workload listed: .* must ascend"):
         run(scenario(Listed((5, 4), (5, 5), 1.0), allocate=fixed(1, 1)))
 
 
