@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
             return find(asked, args)
         return _run(asked, args)
     except KeyboardInterrupt:
-        print("arlo: interrupted; nothing was written", file=sys.stderr)
+        print("arlo: interrupted before there was a result", file=sys.stderr)
         return 130
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ATTAINMENT = 0.99
 MOST_WORKERS = 100_000
+CHECKED = 2
 MARGIN = 0.25  # of the load's own need: how far the first guess reaches
 
 Runner = Callable[[Sequence[int]], Sequence["Result"]]
@@ -31,12 +32,16 @@ class Found:
     tried: dict[int, Any]  # workers -> Result, ascending
     limit: str = ""  # why there is none
 
+    def worse_above(self, attainment: float) -> list[int]:
+        """Larger numbers that were tried and do not hold."""
+        return [n for n, r in self.tried.items() if n > (self.workers or n) and r.slo_attainment < attainment]
+
 
 def search(run: Runner, *, lowest: int, attainment: float, most: int = MOST_WORKERS, width: int = 2) -> Found:
     """The least number of workers from `lowest` on that keeps `attainment`: doubling steps, then bisection.
 
-    `width` runs are made at a time. The result is checked: the number itself holds and the one below does not, so it is
-    the least wherever more workers never do worse. More workers can do worse by a hair, where the attainment is level.
+    `width` runs are made at a time. More workers can do worse, as another number of them is allocated otherwise. So the
+    numbers below are checked one by one until CHECKED of them in a row do not hold.
     """
     tried: dict[int, Any] = {}
 
@@ -82,6 +87,11 @@ def search(run: Runner, *, lowest: int, attainment: float, most: int = MOST_WORK
                 high = count
                 break
             low = count
+    below, misses = high - 1, 0
+    while below >= lowest and misses < CHECKED:
+        holds([below])
+        high, misses = (below, 0) if kept(below) else (high, misses + 1)
+        below -= 1
     return ended(high)
 
 
@@ -135,6 +145,7 @@ def _print_json(asked: list[Plan], found: list[Found], attainment: float) -> Non
             "workers": each.workers,
             "attainment": attainment,
             "reason": each.limit or None,
+            "worse_above": each.worse_above(attainment),
             "varied": plan.varied,
             "tried": [{"workers": count, **result.summary()} for count, result in each.tried.items()],
         }
@@ -153,7 +164,7 @@ def _print(made: Sequence[Any], found: list[Found], attainment: float) -> None:
     console = Console(highlight=False)
     for built, each in zip(made, found, strict=True):
         # The number of GPUs is what is looked for.
-        console.print(escape(describe(built).partition(" GPUs, ")[2]), soft_wrap=True)
+        console.print(escape(describe(built, short=True).partition(" GPUs, ")[2]), soft_wrap=True)
         table = Table(box=None, pad_edge=False)
         for column in ("GPUs", "on time", "mean ms", "p98 ms", "p99 ms", "GPU-hours", "executing", ""):
             table.add_column(column, justify="right" if column else "left")
@@ -174,4 +185,28 @@ def _print(made: Sequence[Any], found: list[Found], attainment: float) -> None:
             )
         else:
             console.print(f"{name}[bold]{each.workers} GPUs[/] keep {100 * attainment:.6g}% on time", soft_wrap=True)
+            if worse := each.worse_above(attainment):
+                counts = ", ".join(map(str, worse))
+                console.print(
+                    f"[yellow]warning: [/]{counts} GPUs do not: they are allocated otherwise, and this is close; a "
+                    "longer --duration-s or other --seed tell more",
+                    soft_wrap=True,
+                )
         console.print()
+    if len(made) > 1:
+        _print_all(console, made, found)
+
+
+def _print_all(console: Any, made: Sequence[Any], found: list[Found]) -> None:
+    """The numbers of several searches, compared with the first."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "GPUs", "against the first"):
+        table.add_column(column, justify="right" if column else "left")
+    first = found[0].workers
+    for built, each in zip(made, found, strict=True):
+        change = f"{each.workers / first - 1:+.1%}" if each.workers and first and each is not found[0] else ""
+        table.add_row(escape(built.scenario.name), str(each.workers or "none"), change)
+    console.print(table)

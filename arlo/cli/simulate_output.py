@@ -50,7 +50,10 @@ def notes(built: Built, result: Result) -> list[str]:
             "carry the load: the scheme, its allocation or its policy do not use them; compare others"
         )
     elif result.slo_attainment < GOAL:
-        said.append(f"{share(result.slo_attainment)} on time; --find-workers says how many GPUs keep {GOAL:.0%}")
+        advice = f"--find-workers says how many GPUs keep {GOAL:.0%}"
+        if scenario.scale.kind != "none":
+            advice = "scaling reacts to what has happened: more --min-workers, or another kind of --scaling, may do"
+        said.append(f"{share(result.slo_attainment)} on time; {advice}")
     return said
 
 
@@ -83,8 +86,8 @@ def share(value: float) -> str:
     return "99.99+%" if text == "100.00%" and value < 1 else text
 
 
-def describe(built: Built) -> str:
-    """Two lines: cluster and workload."""
+def describe(built: Built, *, short: bool = False) -> str:
+    """Three lines: cluster, where its latencies come from (`short`: their name only), workload."""
     scenario = built.scenario
     lengths = [runtime.max_length for runtime in scenario.runtimes]
     shown = ", ".join(map(str, lengths)) if len(lengths) <= 8 else f"{lengths[0]} ... {lengths[-1]} ({len(lengths)})"
@@ -98,7 +101,7 @@ def describe(built: Built) -> str:
     return (
         f"cluster   {scenario.workers} GPUs, {kind} runtimes of {shown} tokens, dispatch {scenario.dispatch.policy}, "
         f"{how}{scaling}, SLO {scenario.slo_ms:g} ms\n"
-        f"latencies {built.latencies}\n"
+        f"latencies {built.latencies.partition(': ')[0] if short else built.latencies}\n"
         f"requests  {scenario.workload.describe()}"
     )
 
@@ -235,14 +238,16 @@ def row(result: Result, first: Result | None, changed: set[int]) -> list[Text]:
 
 
 def change(index: int, value: float, other: float) -> str:
-    """`-12.3%` against the other value, `x13` where that says more, `+1.20 pt` of a share."""
+    """`-12.3%` against the other value, `x13` or `/250` where that says more, `+1.20 pt` of a share."""
     if not (math.isfinite(value) and math.isfinite(other)):
         return ""
     if index in _POINTS:
         return f"{100 * (value - other):+.{_POINTS[index]}f} pt"
     if not other:
         return ""
-    return f"x{value / other:,.3g}" if value > 10 * other else f"{value / other - 1:+.1%}"
+    if value > 10 * other:
+        return f"x{value / other:,.0f}"
+    return f"/{other / value:,.0f}" if 0 < value < other / 100 else f"{value / other - 1:+.1%}"
 
 
 def print_comparison(made: Sequence[Built], results: Sequence[Result], said: Sequence[list[str]]) -> None:
@@ -252,7 +257,7 @@ def print_comparison(made: Sequence[Built], results: Sequence[Result], said: Seq
 
     console = Console(highlight=False)
     console.print(f"[bold]{len(results)} runs, compared with the first", soft_wrap=True)
-    latencies = {each.latencies for each in made}
+    latencies = {each.latencies.partition(": ")[0] for each in made}
     for text in sorted(latencies) if len(latencies) <= 3 else []:
         console.print(f"latencies {_escape(text)}", soft_wrap=True)
     workloads = {each.scenario.workload.describe() for each in made}

@@ -160,7 +160,18 @@ def test_the_search_finds_the_least(width: int, lowest: int, needed: int) -> Non
     found = search(run, lowest=lowest, attainment=0.9999, width=width)
     assert found.workers == needed
     assert needed == lowest or needed - 1 in found.tried
-    assert runs == len(found.tried) <= 24
+    assert runs == len(found.tried) <= 26
+    assert found.worse_above(0.9999) == []
+
+
+def test_the_search_looks_below_a_number_that_happens_to_fail() -> None:
+    def run(counts: Sequence[int]) -> list[Any]:
+        return [types.SimpleNamespace(slo_attainment=1.0 if count >= 13 and count != 14 else 0.9) for count in counts]
+
+    found = search(run, lowest=7, attainment=0.99, width=1)
+    assert found.workers == 13
+    assert {11, 12} <= set(found.tried)
+    assert found.worse_above(0.99) == [14]
 
 
 def test_the_least_number_of_workers_of_a_load() -> None:
@@ -233,7 +244,7 @@ def test_ctrl_c_ends_it_cleanly(monkeypatch: pytest.MonkeyPatch, capsys: Capture
     monkeypatch.setattr("arlo.simulator.run.run", interrupted)
     assert main(["simulate", "--duration-s", "1"]) == 130
     captured = capsys.readouterr()
-    assert captured.err.strip() == "arlo: interrupted; nothing was written"
+    assert captured.err.strip() == "arlo: interrupted before there was a result"
     assert captured.out == ""
 
 
@@ -319,3 +330,17 @@ def test_a_wrong_flag_over_a_file_names_both(tmp_path: Path, capsys: Capture) ->
     assert main(["simulate", str(path), "--workers", "4"]) == 2
     assert f"--instances are 3 in all, but there are 4 workers (with {path})" in capsys.readouterr().err
     assert simulate(capsys, str(path), "--instances", "2,2", "--duration-s", "1")["workers_max"] == 4
+
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples/simulate").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_the_examples_run(path: Path, capsys: Capture) -> None:
+    found = simulate(capsys, str(path), "--rate", "40")
+    assert found["requests"] > 1000
+    assert found["slo_attainment"] > 0.99
+
+
+def test_there_are_examples() -> None:
+    assert {path.stem for path in EXAMPLES} >= {"bert-base", "autoscaling", "failures"}
