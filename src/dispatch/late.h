@@ -31,6 +31,9 @@ class Late final : public Rule {
   [[nodiscard]] RequestHandle front_for(const MultiLevelQueue& queue, const Backlog& waiting, InstanceId id) const;
   [[nodiscard]] TimeNs finish_at_home(MultiLevelQueue& queue, const Backlog& waiting, std::int32_t length,
                                       TimeNs now) const;
+  // By how much a request of a lower home must gain for an instance to take it before its own home's line.
+  [[nodiscard]] static TimeNs least_gain(const MultiLevelQueue& queue, const Backlog& own, const CostModel& cost,
+                                         std::int32_t length);
 
   const LevelFifos& lines_;
   const RequestSlab& requests_;

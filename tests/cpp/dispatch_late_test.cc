@@ -50,6 +50,33 @@ TEST(Late, ARoomyInstanceServesItsHomeFirst) {
   EXPECT_EQ(rig.starts(), (Starts{{11, rig.high}}));
 }
 
+// A lower line that is much further behind goes first: 40 ms against the one request that waits for `high`.
+TEST(Late, ALineClearlyFurtherBehindGoesFirst) {
+  for (const int waiting : {11, 20}) {
+    TwoLevels rig;
+    rig.arrive(10);
+    const RequestHandle on_high = rig.arrive(400);
+    for (int i = 0; i < waiting; ++i) rig.arrive(10);
+    rig.arrive(300);
+    rig.look();
+    // Done here in 5 ms, by waiting in 2 ms for each of them; to be worth it that must be 1.5 * 5 + 3 * 5 ms more.
+    rig.scheduler.finish(on_high, 0, rig.out);
+    const auto own = static_cast<Tag>(waiting) + 2;
+    EXPECT_EQ(rig.starts(), (Starts{{waiting == 20 ? Tag{2} : own, rig.high}})) << waiting;
+  }
+}
+
+TEST(Late, AShorterLineBelowDoesNot) {
+  TwoLevels rig;
+  rig.arrive(10);
+  const RequestHandle on_high = rig.arrive(400);
+  for (int i = 0; i < 20; ++i) rig.arrive(10);  // 42 ms
+  for (int i = 0; i < 5; ++i) rig.arrive(300);  // 25 ms
+  rig.look();
+  rig.scheduler.finish(on_high, 0, rig.out);
+  EXPECT_EQ(rig.starts(), (Starts{{22, rig.high}}));
+}
+
 TEST(Late, ThenTakesFromBelowWhereItGainsMost) {
   Rig rig(Policy::kLate);
   rig.level(64, 1, 100, 1, kMs);
