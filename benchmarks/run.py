@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BENCHES = (
     ["benchmarks.dispatch"],
     ["benchmarks.allocation"],
+    ["benchmarks.simulation"],
     ["benchmarks.gateway_cpu"],
     ["benchmarks.gateway_latency"],
     ["benchmarks.gateway_memory"],

@@ -43,6 +43,7 @@ Output<T> array(std::vector<T> values) {
 
 std::vector<dispatch::LatencyPoint> points(const std::vector<Point>& given) {
   std::vector<dispatch::LatencyPoint> made;
+  made.reserve(given.size());
   for (const auto& [length, batch, ns] : given) made.push_back({length, batch, ns});
   return made;
 }

@@ -20,7 +20,6 @@ namespace {
 using dispatch::Action;
 using dispatch::ActionKind;
 using dispatch::Actions;
-using dispatch::Admission;
 using dispatch::InstanceId;
 using dispatch::kNone;
 
@@ -355,8 +354,8 @@ class Engine::Impl {
 
   // Carries out the scheduler's decisions, then lets the workers that got something begin. At the end of every event.
   void settle() {
-    for (std::size_t i = 0; i < actions_.size(); ++i) {
-      const Action action = actions_[i];  // a copy: retry() appends
+    for (std::size_t i = 0; i < actions_.size(); ++i) {  // NOLINT(modernize-loop-convert): retry() appends
+      const Action action = actions_[i];                 // a copy, for the same reason
       const auto slot = static_cast<Slot>(action.tag);
       if (action.kind == ActionKind::kStart) {
         const WorkerId id = by_instance_[action.instance];
