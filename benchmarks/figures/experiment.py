@@ -139,7 +139,7 @@ def verdict(target: dict[str, Any], row: dict[str, Any]) -> Verdict:
     good = ours >= paper - slack if aim == "at_least" else ours <= paper + slack
     if not good:
         return "short"
-    if aim == "at_least" and target["unit"] == "% less" and (100 - ours) < (100 - paper) / 3:
+    if aim == "at_least" and target["unit"] == "% less" and paper > 0 and (100 - ours) < (100 - paper) / 3:
         return "beyond"
     return "reached"
 

@@ -86,8 +86,8 @@ def explain(cluster: Cluster, other: str, results: Results, assumed: Mapping[str
         ends = [f"{read[name]:.1f} % ({name.removeprefix('INFaaS: ')})" for name in sorted(read, key=lambda n: read[n])]
         spans = f" Other readings: {ends[0]} to {ends[-1]}." if ends else ""
         return (
-            f"{means} The paper says of INFaaS only that it packs and does not look at lengths. Here: as many instances "
-            f"of each runtime, the shortest idle one that fits, else the one with the fewest requests.{spans}"
+            f"{means} The paper says of INFaaS only that it packs and does not look at lengths. Here: as many "
+            f"instances of each runtime, the shortest idle one that fits, else the one with the fewest requests.{spans}"
         )
     service = profile.static_ms(profile.max_length) if other == "st" else dynamic
     busy = cluster.busy(service)

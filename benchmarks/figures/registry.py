@@ -10,7 +10,11 @@ from benchmarks.figures.experiment import Experiment
 MODULES = (
     "fig06_testbed",
     "fig07_load",
+    "fig08_scaling",
     "fig10_scale",
+    "fig11_runtimes",
+    "tab3_allocation",
+    "tab4_dispatch",
 )
 
 
