@@ -1,10 +1,10 @@
 """Speed of the simulator's event loop: simulated requests per second of wall time, one core.
 
 300 workers with the eight runtimes of the paper's BERT-base estimate (1.15 ms at 64 tokens to 4.86 ms at 512), shared
-out in proportion to the work of the tweets' lengths; Poisson arrivals; load is the rate over the one that would keep all
-workers busy with every request on its ideal level. `uniform` runs on 300 workers of the longest runtime, as the paper's
-ST does, at the same load of those. Timed is a whole simulation from a new one to its totals, the copy of the arrivals
-included; making the arrivals is not. Cases alternate, and the figure is the median.
+out in proportion to the work of the tweets' lengths; Poisson arrivals; load is the rate over the one that would keep
+all workers busy with every request on its ideal level. `uniform` runs on 300 workers of the longest runtime, as the
+paper's ST does, at the same load of those. Timed is a whole simulation from a new one to its totals, the copy of the
+arrivals included; making the arrivals is not. Cases alternate, and the figure is the median.
 """
 
 from __future__ import annotations
