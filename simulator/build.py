@@ -41,10 +41,21 @@ def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Bu
             static=((1, 1, 1.0),), dynamic=((1, 1, 1.0),),
         )  # fmt: skip
         lengths: tuple[int, ...] = ()
+        max_batch = 1
     else:
-        profile = load_profile(cluster.profile or DEFAULT_PROFILE)
+        profile = load_profile(cluster.profile or DEFAULT_PROFILE, dynamic=cluster.dynamic)
+        if cluster.scheme != "dt" and not profile.static:
+            raise ConfigError(f"the latency profile {profile.name} has dynamic runtimes only: the scheme dt takes them")
+        if cluster.scheme == "dt" and not profile.dynamic:
+            raise ConfigError(
+                f"the latency profile {profile.name} has no dynamic runtime, and the scheme dt needs one: name a model "
+                "of its latency with cluster.dynamic, for example added"
+            )
         slo_ms, latencies = profile.slo_ms, f"{profile.name} ({profile.kind}): {profile.source}"
-        lengths = cluster.max_lengths
+        lengths, max_batch = cluster.max_lengths, cluster.max_batch or 1
+        if profile.kind == "measured":  # a repository: what is compiled is what there is
+            lengths = lengths or tuple(sorted({length for length, _, _ in profile.static}))
+            max_batch = cluster.max_batch or profile.max_batch
         if lengths and lengths[-1] > profile.max_length:
             raise ConfigError(
                 f"cluster.max_lengths has {lengths[-1]}, but the latency profile {profile.name} ends at "
@@ -56,6 +67,7 @@ def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Bu
         profile,
         workers=cluster.workers,
         max_lengths=lengths or None,
+        max_batch=max_batch,
         scaling=config.scaling.kind == "scheme",
     )
     runtimes = runtimes or pieces.runtimes
@@ -199,4 +211,4 @@ def _too_long(config: ScenarioConfig, workload: Workload, runtimes: tuple[Runtim
         )
     if share == 0:
         return []
-    return [f"requests of more than {longest} tokens are rejected: no runtime takes them (there are up to {most})"]
+    return [f"requests of more than {longest} tokens are rejected, as no runtime takes them (there are up to {most})"]

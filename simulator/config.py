@@ -12,6 +12,7 @@ from typing import Any
 from arlo.config.field import FieldError
 from arlo.config.load import line_of, nearest, read_section, renamed, toml_key
 from arlo.errors import ConfigError
+from arlo.simulator.profiles import profile_names
 from arlo.simulator.sections import ARRAYS, SECTIONS, ScenarioConfig
 
 
@@ -58,12 +59,17 @@ def parse(text: str, *, base: Path, source: str = "scenario") -> ScenarioConfig:
 
 
 def _with_profile_path(config: ScenarioConfig, base: Path) -> ScenarioConfig:
-    """A latency profile that is named by a relative path, from `base`; names of our own stay."""
-    profile = config.cluster.profile
-    if profile is None or not is_path(profile):
+    if config.cluster.profile is None:
         return config
-    path = os.path.normpath(base / Path(profile).expanduser())
-    return dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, profile=path))
+    profile = profile_path(config.cluster.profile, base)
+    return dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, profile=profile))
+
+
+def profile_path(profile: str, base: Path) -> str:
+    """A latency profile that is named by a path relative to `base`, made absolute; names of our own stay."""
+    if not is_path(profile) and (profile in profile_names() or not (base / profile).exists()):
+        return profile
+    return os.path.normpath(base / Path(profile).expanduser())
 
 
 def is_path(profile: str) -> bool:

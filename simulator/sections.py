@@ -155,9 +155,23 @@ class ClusterSection:
     )
     max_lengths: tuple[int, ...] = option(
         default=(),
-        doc="Which maximum lengths of the latency profile are used. Left out: all.",
+        doc="Maximum lengths of the runtimes. Left out: the repository's, else all steps of the latency profile.",
         unit="tokens",
         minimum=1,
+        relation="with profile",
+    )
+    max_batch: int | None = option(
+        default=None,
+        doc="Rows that a runtime executes at once. Left out: as the repository has them, else 1.",
+        unit="rows",
+        minimum=1,
+        maximum=4096,
+        relation="with profile",
+    )
+    dynamic: str | None = option(
+        default=None,
+        doc="Model of the latency of dynamic shapes; docs/latency-profiles.md has them. Left out: what was measured; "
+        "`added` for profiles that are not measured.",
         relation="with profile",
     )
     slo_ms: float | None = option(
@@ -424,7 +438,7 @@ class ScenarioConfig:
                 "run", "warmup_s", f"must be below workload.duration_s ({duration_s:g}): nothing is counted"
             )
         if self.runtime:
-            for key in ("profile", "max_lengths"):
+            for key in ("profile", "max_lengths", "max_batch", "dynamic"):
                 if getattr(cluster, key):
                     raise FieldError("cluster", key, "is of a latency profile; leave it out with [[runtime]]")
             lengths = [runtime.max_length for runtime in self.runtime]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ first: --workers, --rate, --scheme, --policy, --allocation, --scaling, --arrival
 EPILOG = """examples:
   arlo simulate                                             the default: is it enough? where does time go?
   arlo simulate --rate 4000 --workers 10,12,14              how many GPUs?
-  arlo simulate --rate 4000 --find-workers --attainment 0.999
+  arlo simulate --rate 4000 --find-workers --attainment 0.999 --price 1.2
   arlo simulate --rate 4000 --scheme st,dt,infaas,arlo      what polymorphing brings
   arlo simulate --profile minilm --trace day.csv --slo-ms 50 --plot report.html
   arlo simulate --workers 1 --max-lengths 512 --latency-ms 10 --arrivals poisson --rate 50 \\
@@ -61,6 +62,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     out.add_argument("--json", action="store_true", help="print JSON; of several runs, a list under `runs`")
     out.add_argument("--plot", type=Path, metavar="FILE.html", help="write a report with plots")
     out.add_argument("--record", type=Path, metavar="FILE", help="write a row for each request, .csv or .parquet")
+    out.add_argument("--price", type=float, metavar="P", help="of a GPU-hour: print what a month of this costs")
     out.add_argument("--save", type=Path, metavar="FILE.toml", help="write the scenario to a file, and run it")
     out.add_argument("--jobs", type=int, metavar="N", help="processes for several runs (default: one for each core)")
     out.add_argument("--profiles", action="store_true", help="list the latency profiles, and stop")
@@ -100,6 +102,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(f"--record writes .csv or .parquet, not {args.record.suffix or args.record.name!r}")
     if args.plot is not None and args.plot.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--plot writes an HTML file, such as report.html, not {args.plot.name!r}")
+    if args.price is not None and not (math.isfinite(args.price) and args.price > 0):
+        raise ConfigError(f"--price must be above 0, not {args.price:g}")
     if args.jobs is not None and args.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, not {args.jobs}")
     for path in (args.record, args.plot, args.save):
@@ -199,11 +203,11 @@ def _run(asked: list[Plan], args: argparse.Namespace) -> int:
     if args.plot is not None:
         output.write_plot(args.plot, made, results, notes)
     if args.json:
-        output.print_as_json(asked, results, notes)
+        output.print_as_json(asked, results, notes, args.price)
     elif len(results) == 1:
-        output.print_one(asked[0].config, made[0], results[0], notes[0])
+        output.print_one(made[0], results[0], notes[0], args.price)
     else:
-        output.print_comparison(made, results, notes)
+        output.print_comparison(made, results, notes, args.price)
     for option, path in (("--record", args.record), ("--plot", args.plot)):
         if path is not None:
             print(f"wrote {path} ({option})", file=sys.stderr)

@@ -131,13 +131,14 @@ def find(asked: list[Plan], args: argparse.Namespace) -> int:
             output.write_plot(args.plot, [b for b, _ in best], [r for _, r in best], [[] for _ in best])
             print(f"wrote {args.plot} (--plot)", file=sys.stderr)
     if args.json:
-        _print_json(asked, found, attainment)
+        _print_json(asked, found, attainment, args.price)
     else:
-        _print(made, found, attainment)
+        _print(made, found, attainment, args.price)
     return 0
 
 
-def _print_json(asked: list[Plan], found: list[Found], attainment: float) -> None:
+def _print_json(asked: list[Plan], found: list[Found], attainment: float, price: float | None) -> None:
+    from arlo.cli.simulate_output import cost_json
     from arlo.cli.text import print_json
 
     runs = [
@@ -147,27 +148,33 @@ def _print_json(asked: list[Plan], found: list[Found], attainment: float) -> Non
             "reason": each.limit or None,
             "worse_above": each.worse_above(attainment),
             "varied": plan.varied,
-            "tried": [{"workers": count, **result.summary()} for count, result in each.tried.items()],
+            "tried": [
+                {"workers": count, **result.summary(), **cost_json(result, price)}
+                for count, result in each.tried.items()
+            ],
         }
         for plan, each in zip(asked, found, strict=True)
     ]
     print_json(runs[0] if len(runs) == 1 else {"runs": runs})
 
 
-def _print(made: Sequence[Any], found: list[Found], attainment: float) -> None:
+def _print(made: Sequence[Any], found: list[Found], attainment: float, price: float | None) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from arlo.cli.simulate_output import describe, ms, share
+    from arlo.cli.simulate_output import cost, describe, ms, share
 
     console = Console(highlight=False)
     for built, each in zip(made, found, strict=True):
         # The number of GPUs is what is looked for.
         console.print(escape(describe(built, short=True).partition(" GPUs, ")[2]), soft_wrap=True)
         table = Table(box=None, pad_edge=False)
-        for column in ("GPUs", "on time", "mean ms", "p98 ms", "p99 ms", "GPU-hours", "executing", ""):
-            table.add_column(column, justify="right" if column else "left")
+        for column in ("GPUs", "on time", "mean ms", "p98 ms", "p99 ms", "GPU-hours", "executing"):
+            table.add_column(column, justify="right")
+        if price is not None:
+            table.add_column("a month", justify="right")
+        table.add_column("")
         for count, result in each.tried.items():
             table.add_row(
                 str(count),
@@ -175,6 +182,7 @@ def _print(made: Sequence[Any], found: list[Found], attainment: float) -> None:
                 *(ms(value) for value in (result.mean_ms, result.p98_ms, result.p99_ms)),
                 f"{result.gpu_hours:.4g}",
                 f"{result.utilization:.1%}",
+                *([] if price is None else [f"{cost(result, price)[0]:,.0f}"]),
                 "<-" if count == each.workers else "",
             )
         console.print(table)

@@ -71,7 +71,13 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag(
             "--drift", "workload", "drift", "text", "NAME", "of lengths over minutes: none, weak, paper, SPREAD[:TAU_S]"
         ),
+        Flag(
+            "--counts", "workload", "counts", "path", "FILE", "the rate follows arrivals counted per second or minute"
+        ),
         Flag("--segment", "workload", "segment", "text", "NAME", "the rate follows a load that is shipped"),
+        Flag(
+            "--tokens", "workload", "tokens", "text", "NAME", "lengths in an Azure LLM trace: context, generated, total"
+        ),
         Flag("--rescale", "workload", "rescale", "int", "MAX", "stretch lengths so that 125 tokens become MAX"),
     ),
     "the cluster": (
@@ -86,6 +92,8 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             True,
         ),
         Flag("--profile", "cluster", "profile", "text", "NAME", "latencies: bert-base (default), ..., or a repository"),
+        Flag("--max-batch", "cluster", "max_batch", "int", "ROWS", "rows at once (default: 1, or the repository's)"),
+        Flag("--dynamic", "cluster", "dynamic", "text", "NAME", "model of the latency of dynamic shapes, for dt"),
         Flag("--slo-ms", "cluster", "slo_ms", "float", "MS", "the SLO (default: the latency profile's, else 150)"),
         Flag("--overhead-ms", "cluster", "overhead_ms", "float", "MS", "added to each request (default: 0.8)"),
         Flag("--timeout-ms", "cluster", "timeout_ms", "float", "MS", "clients give up after this (default: never)"),
@@ -191,6 +199,11 @@ def plans(args: argparse.Namespace) -> list[Plan]:
 def _values(flag: Flag, text: str) -> Iterator[Any]:
     if flag.kind == "path":
         yield Path(text).expanduser().absolute()
+        return
+    if flag.key == "profile":
+        from arlo.simulator.config import profile_path
+
+        yield profile_path(text, Path.cwd())
         return
     if flag.kind == "ints":
         yield tuple(_number(flag.option, part, int) for part in text.split(","))

@@ -26,12 +26,16 @@ GOAL, LOST = 0.99, 0.5
 
 def notes(built: Built, result: Result) -> list[str]:
     """Warnings: lengths that nothing takes, a load that the workers cannot carry, too few workers for the SLO."""
-    said = list(built.notes)
-    scenario = built.scenario
+    scenario, said = built.scenario, []
     if result.requests == 0:
-        return [*said, "no request arrived: a longer --duration-s, a shorter --warmup-s or a higher --rate gives some"]
+        return ["no request arrived: a longer --duration-s, a shorter --warmup-s or a higher --rate gives some"]
+    attainment = result.slo_attainment
+    if built.notes:  # lengths that nothing takes: no number of workers changes that
+        rejected = result.outcomes["rejected"]
+        said = [f"{note}: {share(rejected / result.requests)} of the requests" for note in built.notes]
+        attainment = result.outcomes["on_time"] / max(result.requests - rejected, 1)
     offered = 0.0
-    if result.slo_attainment < DOUBT_ATTAINMENT or result.utilization > DOUBT_UTILIZATION:
+    if attainment < DOUBT_ATTAINMENT or result.utilization > DOUBT_UTILIZATION:
         offered = offered_workers(scenario)
     slowest = max(ms for runtime in scenario.runtimes for _, batch, ms in runtime.points if batch == 1)
     if offered >= max(result.workers_mean, scenario.workers):
@@ -44,12 +48,12 @@ def notes(built: Built, result: Result) -> list[str]:
             f"the slowest runtime takes {slowest:g} ms, with the overhead more than the SLO of {scenario.slo_ms:g} ms: "
             "its requests are late whatever the number of workers"
         )
-    elif result.slo_attainment < LOST:
+    elif attainment < LOST:
         said.append(
             f"only {share(result.slo_attainment)} on time, though {offered:.1f} of {scenario.workers} workers could "
             "carry the load: the scheme, its allocation or its policy do not use them; compare others"
         )
-    elif result.slo_attainment < GOAL:
+    elif attainment < GOAL:
         advice = f"--find-workers says how many GPUs keep {GOAL:.0%}"
         if scenario.scale.kind != "none":
             advice = "scaling reacts to what has happened: more --min-workers, or another kind of --scaling, may do"
@@ -62,14 +66,24 @@ def _workers(result: Result) -> str:
     return mean if result.workers_max == round(result.workers_mean, 3) else f"{mean} on average"
 
 
-def as_dict(plan: Plan, result: Result, said: list[str]) -> dict[str, Any]:
+def as_dict(plan: Plan, result: Result, said: list[str], price: float | None) -> dict[str, Any]:
     """One run as JSON: the figures, what was varied, the warnings."""
-    return {**result.summary(), "varied": plan.varied, "warnings": said}
+    return {**result.summary(), **cost_json(result, price), "varied": plan.varied, "warnings": said}
 
 
-def print_as_json(asked: Sequence[Plan], results: Sequence[Result], said: Sequence[list[str]]) -> None:
+def cost_json(result: Result, price: float | None) -> dict[str, Any]:
+    """The cost where a price is given."""
+    if price is None:
+        return {}
+    month, million = (float(f"{value:.6g}") if math.isfinite(value) else None for value in cost(result, price))
+    return {"cost_per_month": month, "cost_per_million_on_time": million}
+
+
+def print_as_json(
+    asked: Sequence[Plan], results: Sequence[Result], said: Sequence[list[str]], price: float | None
+) -> None:
     """One object, or a list of them under `runs`."""
-    runs = [as_dict(plan, result, each) for plan, result, each in zip(asked, results, said, strict=True)]
+    runs = [as_dict(plan, result, each, price) for plan, result, each in zip(asked, results, said, strict=True)]
     print_json(runs[0] if len(runs) == 1 else {"runs": runs})
 
 
@@ -106,7 +120,17 @@ def describe(built: Built, *, short: bool = False) -> str:
     )
 
 
-def print_one(config: Any, built: Built, result: Result, said: list[str]) -> None:
+HOURS_A_MONTH = 730.0
+
+
+def cost(result: Result, price: float) -> tuple[float, float]:
+    """In the unit of `price`, which is of a GPU-hour: a month of such load, and a million requests on time."""
+    on_time = result.outcomes["on_time"]
+    million = result.gpu_hours * price / on_time * 1e6 if on_time else math.nan
+    return result.workers_mean * HOURS_A_MONTH * price, million
+
+
+def print_one(built: Built, result: Result, said: list[str], price: float | None) -> None:
     """The tables of one run."""
     from rich.console import Console
     from rich.table import Table
@@ -141,6 +165,11 @@ def print_one(config: Any, built: Built, result: Result, said: list[str]) -> Non
         + (f"  retried {result.retried:,}" if result.retried else ""),
         soft_wrap=True,
     )
+    if price is not None:
+        month, million = cost(result, price)
+        console.print(
+            f"cost at {price:g} a GPU-hour: {month:,.0f} a month (730 h), {million:,.4g} for a million requests on time"
+        )
     _print_notes(console, said)
     console.print(
         f"[dim]{result.requests:,} requests simulated in {result.wall_s:.2f} s: "
@@ -250,7 +279,9 @@ def change(index: int, value: float, other: float) -> str:
     return f"/{other / value:,.0f}" if 0 < value < other / 100 else f"{value / other - 1:+.1%}"
 
 
-def print_comparison(made: Sequence[Built], results: Sequence[Result], said: Sequence[list[str]]) -> None:
+def print_comparison(
+    made: Sequence[Built], results: Sequence[Result], said: Sequence[list[str]], price: float | None
+) -> None:
     """A table with one line for each run."""
     from rich.console import Console
     from rich.measure import Measurement
@@ -267,9 +298,9 @@ def print_comparison(made: Sequence[Built], results: Sequence[Result], said: Seq
     wide = Console(highlight=False, width=1000)
     # Of columns that hardly differ, a change would only take room; mean and p98 are what runs are compared by.
     differ = {i for i in range(len(COLUMNS) - 1) if len({_FORMS[i](figures(r)[i]) for r in results}) > 1} | {0, 1}
-    table = _comparison(results, differ)
+    table = _comparison(results, differ, price)
     if console.is_terminal and Measurement.get(wide, wide.options, table).maximum > console.width:
-        table = _comparison(results, {0, 1})
+        table = _comparison(results, {0, 1}, price)
     (console if console.is_terminal else wide).print(table)
     _print_notes(console, [f"{r.scenario}: {note}" for r, each in zip(results, said, strict=True) for note in each])
     requests, wall_s = sum(r.requests for r in results), sum(r.wall_s for r in results)
@@ -277,15 +308,18 @@ def print_comparison(made: Sequence[Built], results: Sequence[Result], said: Seq
     console.print(f"[dim]{requests:,} requests simulated in {wall_s:.2f} s of one core: {speed}", soft_wrap=True)
 
 
-def _comparison(results: Sequence[Result], changed: set[int]) -> Any:
+def _comparison(results: Sequence[Result], changed: set[int], price: float | None) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for index, column in enumerate(COLUMNS):
         head = column + " " * 9 if index - 1 in changed else column
         table.add_column(head, justify="right" if index else "left", no_wrap=True)
+    if price is not None:
+        table.add_column("a month", justify="right", no_wrap=True)
     for index, result in enumerate(results):
-        table.add_row(_escape(result.scenario), *row(result, results[0] if index else None, changed))
+        month = [] if price is None else [f"{cost(result, price)[0]:,.0f}"]
+        table.add_row(_escape(result.scenario), *row(result, results[0] if index else None, changed), *month)
     return table
 
 

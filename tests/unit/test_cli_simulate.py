@@ -116,7 +116,21 @@ def test_a_runtime_above_the_slo_and_lengths_that_nothing_takes(capsys: Capture)
     assert "takes 10 ms, with the overhead more than the SLO of 9 ms" in found["warnings"][0]
     found = simulate(capsys, "--duration-s", "3", "--max-lengths", "64,128")
     assert found["outcomes"]["rejected"] > 0
-    assert "requests of more than 128 tokens are rejected" in found["warnings"][0]
+    (warning,) = found["warnings"]
+    share = found["outcomes"]["rejected"] / found["requests"]
+    assert "requests of more than 128 tokens are rejected" in warning
+    assert warning.endswith(f": {share:.2%} of the requests")
+
+
+def test_what_a_month_costs(capsys: Capture) -> None:
+    found = simulate(capsys, *SHORT, "--price", "2")
+    assert found["cost_per_month"] == pytest.approx(2 * 730)
+    assert found["cost_per_million_on_time"] == pytest.approx(2 * 20 / 3600 / found["requests"] * 1e6, rel=1e-4)
+    assert main(["simulate", *SHORT, "--price", "2"]) == 0
+    assert "cost at 2 a GPU-hour: 1,460 a month (730 h)" in capsys.readouterr().out
+    assert main(["simulate", "--duration-s", "1", "--workers", "8,9", "--price", "0.5"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(("8 GPUs", "9 GPUs"))]
+    assert [row[-1] for row in rows] == ["2,920", "3,285"]
 
 
 def test_failures_cost_what_they_cost(capsys: Capture) -> None:
@@ -237,6 +251,43 @@ def test_parquet_rows_or_what_is_missing(tmp_path: Path, capsys: Capture) -> Non
     assert parquet.read_table(rows).num_rows == json.loads(captured.out)["requests"]
 
 
+def emulated(folder: Path, *arguments: str) -> str:
+    """A repository of emulated runtimes."""
+    assert main(["emulate", "--out", str(folder), *arguments]) == 0
+    return str(folder)
+
+
+def test_a_repository_is_taken_as_it_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    emulated(tmp_path / "repo", "--max-lengths", "64,512", "--latency-ms", "1,5", "--max-batch", "4",
+             "--batch-growth", "0.5")  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    saved = tmp_path / "s.toml"
+    found = simulate(capsys, "--profile", "repo", "--duration-s", "4", "--save", str(saved), "--rate", "3000")
+    assert [runtime["max_length"] for runtime in found["runtimes"]] == [64, 512]
+    assert sum(runtime["batches"] for runtime in found["runtimes"]) < found["requests"]
+    monkeypatch.chdir("/")  # the file names the folder beside it
+    again = simulate(capsys, str(saved))
+    assert again["runtimes"] == found["runtimes"]
+    single = simulate(capsys, str(saved), "--max-batch", "1", "--max-lengths", "512")
+    assert [runtime["batches"] for runtime in single["runtimes"]] == [single["requests"]]
+    assert main(["simulate", str(saved), "--scheme", "dt"]) == 2
+    assert "name a model of its latency with --dynamic, for example added" in capsys.readouterr().err
+    modelled = simulate(capsys, str(saved), "--scheme", "dt", "--dynamic", "added", "--duration-s", "1")
+    assert [runtime["name"] for runtime in modelled["runtimes"]] == ["dynamic-512"]
+
+
+def test_a_repository_of_dynamic_runtimes(tmp_path: Path, capsys: Capture) -> None:
+    repository = emulated(tmp_path / "repo", "--max-lengths", "512", "--latency-ms", "5", "--dynamic")
+    capsys.readouterr()
+    assert main(["simulate", "--profile", repository]) == 2
+    assert "has dynamic runtimes only: the scheme dt takes them" in capsys.readouterr().err
+    found = simulate(capsys, "--profile", repository, "--scheme", "dt", "--duration-s", "2")
+    assert found["padding"] == 0.0
+
+
 def test_ctrl_c_ends_it_cleanly(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -311,6 +362,7 @@ def test_flags_and_keys_agree() -> None:
         ("--plot x.png", "--plot writes an HTML file"),
         ("--save x.toml --rate 1,2", "--save writes one scenario, but the lists ask for 2 runs"),
         ("--save no/such/x.toml", "no/such is no folder: make it first"),
+        ("--price 0", "--price must be above 0, not 0"),
         ("--jobs 0", "--jobs must be at least 1"),
         ("no.toml", "no.toml does not exist"),
     ],
