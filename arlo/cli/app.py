@@ -39,6 +39,7 @@ EPILOG = (
   arlo compile MODEL_FOLDER --out minilm      build the runtimes (`arlo compile --help`)
   arlo serve serve.toml                       start workers and gateway
   arlo status                                 see what it does
+  arlo simulate --rate 4000 --find-workers    how many GPUs a load would need
   arlo replay TRACE --target 127.0.0.1:8001   put it under load
   arlo COMMAND --help                         more about a command, with examples
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -300,7 +300,7 @@ def print_comparison(
     differ = {i for i in range(len(COLUMNS) - 1) if len({_FORMS[i](figures(r)[i]) for r in results}) > 1} | {0, 1}
     table = _comparison(results, differ, price)
     if console.is_terminal and Measurement.get(wide, wide.options, table).maximum > console.width:
-        table = _comparison(results, {0, 1}, price)
+        table = _comparison(results, {0, 1}, price, hidden={3})
     (console if console.is_terminal else wide).print(table)
     _print_notes(console, [f"{r.scenario}: {note}" for r, each in zip(results, said, strict=True) for note in each])
     requests, wall_s = sum(r.requests for r in results), sum(r.wall_s for r in results)
@@ -308,18 +308,21 @@ def print_comparison(
     console.print(f"[dim]{requests:,} requests simulated in {wall_s:.2f} s of one core: {speed}", soft_wrap=True)
 
 
-def _comparison(results: Sequence[Result], changed: set[int], price: float | None) -> Any:
+def _comparison(results: Sequence[Result], changed: set[int], price: float | None, hidden: Collection[int] = ()) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for index, column in enumerate(COLUMNS):
-        head = column + " " * 9 if index - 1 in changed else column
-        table.add_column(head, justify="right" if index else "left", no_wrap=True)
+    shown = [index for index in range(len(COLUMNS) - 1) if index not in hidden]
+    table.add_column("", overflow="fold")
+    for index in shown:
+        head = COLUMNS[index + 1] + (" " * 9 if index in changed else "")
+        table.add_column(head, justify="right", no_wrap=True)
     if price is not None:
         table.add_column("a month", justify="right", no_wrap=True)
     for index, result in enumerate(results):
         month = [] if price is None else [f"{cost(result, price)[0]:,.0f}"]
-        table.add_row(_escape(result.scenario), *row(result, results[0] if index else None, changed), *month)
+        cells = row(result, results[0] if index else None, changed)
+        table.add_row(_escape(result.scenario), *(cells[i] for i in shown), *month)
     return table
 
 
