@@ -75,6 +75,13 @@ def test_lists_sweep_in_order(capsys: Capture) -> None:
     assert st["requests"] == arlo["requests"]
     assert arlo["mean_ms"] < st["mean_ms"]
     assert [len(run["runtimes"]) for run in found["runs"]] == [1, 8, 1, 8]
+    found = simulate(capsys, "--duration-s", "1", "--allocation", "even,global", "--scaling", "none,target")
+    assert [run["scenario"] for run in found["runs"]] == [
+        "even allocation, scaling none",
+        "even allocation, scaling target",
+        "global allocation, scaling none",
+        "global allocation, scaling target",
+    ]
 
 
 def test_a_comparison_says_what_changed(capsys: Capture) -> None:
