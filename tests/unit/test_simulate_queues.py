@@ -230,21 +230,22 @@ def test_bound_on_arrival_is_worse_than_one_queue() -> None:
 def priority(seed: int, rates: tuple[float, float], times: tuple[int, int], servers: int) -> list[float]:
     """Mean waits of the first and the second class of a non-preemptive priority queue.
 
-    Under `late` an instance serves its own level first, in order of admission, then the first request of a lower level
-    whose wait at home would be longer. Here the lower level's only worker is busy for an hour from the start, so a
-    short request always gains by the move: the workers of the long level are a queue in which long requests go first.
+    Under `late` an instance that gets room takes the first request of a lower level before its own line when that
+    gains enough, and otherwise its own line, in order of admission. Here the lower level's only worker is busy for an
+    hour from the start: a short request always gains by the move, more than what any line of long ones is worth. So the
+    workers of the long level are a queue in which short requests go first, and each class is in order of arrival.
     """
     end = 100_000 * MS
     streams = [poisson(rate, int(1.1 * rate * end / MS), 2 * seed + i) for i, rate in enumerate(rates)]
     first, second = (stream[stream < end] + 1 for stream in streams)
     arrived = np.concatenate([first, second])
-    length = np.concatenate([np.full(len(first), 512, np.int32), np.full(len(second), 100, np.int32)])
+    length = np.concatenate([np.full(len(first), 100, np.int32), np.full(len(second), 512, np.int32)])
     order = np.argsort(arrived, kind="stable")
 
     sim = _core.Simulation("late", slo=1000 * MS, max_queued=2**31 - 1, record=True)
     hour = 3_600_000 * MS
     sim.add_runtime(128, 1, [(128, 1, hour)])
-    sim.add_runtime(512, 100, [(100, 1, times[1]), (512, 1, times[0])], dynamic=True)
+    sim.add_runtime(512, 100, [(100, 1, times[0]), (512, 1, times[1])], dynamic=True)
     for _ in range(servers):
         sim.add_worker(1, 0)
     sim.add_worker(0, 0)
@@ -258,14 +259,14 @@ def priority(seed: int, rates: tuple[float, float], times: tuple[int, int], serv
     assert (columns["worker"][servers + 1 :] < servers).all(), "all of the two classes on the long level"
     counted = columns["arrived_ns"] > end // 10
     waits = columns["wait_ns"] / MS
-    return [float(waits[counted & (columns["length"] == of)].mean()) for of in (512, 100)]
+    return [float(waits[counted & (columns["length"] == of)].mean()) for of in (100, 512)]
 
 
 def test_two_classes_on_one_server() -> None:
     """Cobham: W1 = R / (1 - rho1), W2 = R / (1 - rho1) (1 - rho), R = (sum of rate * time^2) / 2."""
-    rates, times = (0.2, 0.4), (2 * MS, MS // 2)
-    own, both = rates[0] * 2.0, rates[0] * 2.0 + rates[1] * 0.5
-    left = (rates[0] * 2.0**2 + rates[1] * 0.5**2) / 2
+    rates, times = (0.4, 0.2), (MS // 2, 2 * MS)
+    own, both = rates[0] * 0.5, rates[0] * 0.5 + rates[1] * 2.0
+    left = (rates[0] * 0.5**2 + rates[1] * 2.0**2) / 2
     agree(lambda seed: priority(seed, rates, times, 1), [left / (1 - own), left / (1 - own) / (1 - both)], seed=20)
 
 
