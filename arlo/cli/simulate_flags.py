@@ -247,12 +247,13 @@ def _number(option: str, text: str, kind: type[int] | type[float]) -> Any:
 
 def _word(flag: Flag, value: Any) -> str:
     """A varied value in the name of its run."""
-    words = {
-        "workers": f"{value} GPUs",
-        "rate": f"{value:g} req/s" if flag.key == "rate" else "",
-        "seed": f"seed {value}",
-    }
-    return words.get(flag.key, str(value))
+    if flag.section == "scaling":
+        return f"scaling {value}"
+    if flag.section == "allocation":
+        return f"{value} allocation"
+    if flag.key == "rate":
+        return f"{value:g} req/s"
+    return {"workers": f"{value} GPUs", "seed": f"seed {value}"}.get(flag.key, str(value))
 
 
 def _config(base: Any, chosen: dict[Flag, Any], args: argparse.Namespace) -> Any:
