@@ -12,7 +12,7 @@ from arlo.simulator.profiles import capacity
 from arlo.simulator.scenario import RuntimeModel
 from arlo.traces import Trace, poisson
 from benchmarks.testbed import compare, results
-from benchmarks.testbed.calibrate import Calibration
+from benchmarks.testbed.calibrate import Calibration, _between_ms
 from benchmarks.testbed.schemes import CONTENDERS, LONGEST, Bed, Cluster, even, execution_ms, tweets
 from benchmarks.testbed.simulated import simulate
 
@@ -105,6 +105,12 @@ def test_dynamic_runtime_takes_the_time_of_the_length() -> None:
     assert took[0] < took[1] < took[2]
     assert (execution_ms(static, np.array([20, 512], np.int32)) == static.points[-1][2]).all()
     assert took[2] > static.points[-1][2]
+
+
+def test_time_between_answers_of_a_burst() -> None:
+    # The first of ten answers come late; the order in which they are recorded does not matter.
+    done_s = np.concatenate([[0.5, 0.6], 1 + 0.02 * np.arange(8)])[None, ::-1]
+    assert _between_ms(done_s).tolist() == pytest.approx([20.0])
 
 
 def test_simulated_side_by_hand() -> None:
