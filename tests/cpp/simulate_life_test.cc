@@ -77,6 +77,8 @@ TEST(SimulateLife, WhatWasExecutedIsAnsweredThoughItsWorkerFails) {
   rig.engine.finish();
   EXPECT_EQ(rig.latency(0), 15);
   EXPECT_EQ(rig.outcome(1), Outcome::kFailed);
+  EXPECT_EQ(rig.engine.totals().outcomes[static_cast<int>(Outcome::kOnTime)], 1U);
+  EXPECT_EQ(rig.engine.totals().outcomes[static_cast<int>(Outcome::kFailed)], 1U);
   EXPECT_EQ(rig.begun(1), 10);
   EXPECT_EQ(rig.engine.worker(0).busy, 12);
   EXPECT_EQ(rig.engine.runtime(0).busy, 12);

@@ -253,6 +253,42 @@ TEST(SimulateTies, AJoinComesBeforeTheExpiryAndDeadRequestsDoNotStart) {
   EXPECT_EQ(rig.begun(1), 10);
 }
 
+TEST(SimulateTies, AJoinComesBeforeTheExpiryLooksAtWhatWaits) {
+  // Worker 0 is ten times as slow as believed. r1 expires at 40, when worker 2 joins; r2 waits. expire() alone would
+  // see that worker 0 is 30 late, expect it at 70 and r2's end at 80, and send r2 to worker 1, where it ends at 70.
+  Options o = options(Policy::kLate);
+  o.timeout = 40;
+  Rig rig(o);
+  const RuntimeId shorter = rig.runtime(64, 10);
+  const RuntimeId longer = rig.runtime(128, 30);
+  rig.engine.add_worker(shorter, 0);
+  rig.engine.add_worker(longer, 0);
+  rig.engine.add_worker(shorter, 40);
+  rig.engine.slow(0, 10);
+  rig.arrive(0);
+  rig.arrive(0);
+  rig.arrive(1);
+  rig.engine.finish();
+  EXPECT_EQ(rig.outcome(1), Outcome::kExpired);
+  EXPECT_EQ(rig.worker(2), 2U);
+  EXPECT_EQ(rig.begun(2), 40);
+}
+
+TEST(SimulateTies, ExpiryLooksAtWhatWaits) {
+  Options o = options(Policy::kLate);
+  o.timeout = 40;
+  Rig rig(o);
+  rig.engine.add_worker(rig.runtime(64, 10), 0);
+  rig.engine.add_worker(rig.runtime(128, 30), 0);
+  rig.engine.slow(0, 10);
+  rig.arrive(0);
+  rig.arrive(0);
+  rig.arrive(1);
+  rig.engine.finish();
+  EXPECT_EQ(rig.worker(2), 1U) << "the same without worker 2";
+  EXPECT_EQ(rig.begun(2), 40);
+}
+
 TEST(SimulateTies, AJoinComesBeforeAnArrival) {
   Options o = options();
   o.dispatch.max_queued = 0;

@@ -89,7 +89,7 @@ def runtime(draw: Random, length: int) -> Runtime:
         latency=points,
         max_batch=max_batch,
         dynamic=dynamic,
-        inflight_limit=draw.choice([1, 1, 2, 5]),
+        inflight_limit=draw.choice([1, 1, 2, 5, 300]),
         truth=draw.choice([None, None, [(length, 1, draw.randint(1, 20))]]),
     )
 
