@@ -26,10 +26,11 @@ from arlo import _core
 from arlo.planning.demand import Demand
 from arlo.planning.placement import assign
 from arlo.planning.replacement import Step, replacement_plan
+from arlo.planning.shift import MIN_ROWS, SAMPLE_S, SHIFT_ROWS
 from arlo.planning.view import WorkerView
 from arlo.simulator.allocation import SAMPLE_NS, SECOND_NS, Foresight, Planner, Seen
 from arlo.simulator.scenario import Fault, Scenario
-from arlo.simulator.shift import MIN_ROWS, SHIFT_ROWS, ShiftWatch
+from arlo.simulator.shift import EarlyPlans
 from arlo.simulator.timeline import DRAINING, GONE, SERVING, STARTING
 
 LOOK_NS = SECOND_NS // 10  # between two looks at a replacement under way
@@ -74,8 +75,8 @@ class Controller:
         self.replacements = 0
         self._window = planner.window(self._allocate.period_s)
         self._samples = self._plans and self._allocate.kind == "periodic"
-        self._shift = ShiftWatch(scenario, planner) if self._allocate.shift and self._samples else None
-        self._sample_ns = LOOK_NS if self._shift is not None else min(SAMPLE_NS, self._period_ns)
+        self._shift = EarlyPlans(scenario, planner, self._window) if self._allocate.shift and self._samples else None
+        self._sample_ns = in_ns(SAMPLE_S) if self._shift is not None else min(SAMPLE_NS, self._period_ns)
         self._next_sample_ns = self._sample_ns if self._samples else NEVER_NS
         self._next_plan_ns = self._period_ns if self._plans else NEVER_NS
         self._next_look_ns = NEVER_NS
@@ -107,7 +108,9 @@ class Controller:
         else:
             span_s = self._scenario.workload.duration_s if start == "global" else self._allocate.period_s
             seen = Foresight(self._planner, self._scenario.workload).span(0, in_ns(span_s))
-        self._note(0, seen)
+        if self._shift is not None:
+            self._shift.pause(0.0)
+        self._note(seen)
         return self._planner.solve(workers, seen)
 
     @property
@@ -120,7 +123,7 @@ class Controller:
         if now_ns >= self._next_sample_ns:
             self._sample(now_ns)
             self._next_sample_ns = now_ns + self._sample_ns
-            if self._shift is not None and self._shift.looks(now_ns / SECOND_NS, self._window, self.counts()):
+            if self._shift is not None and self._shift.due(now_ns / SECOND_NS, self.counts()):
                 self._plan(now_ns, least_rows=SHIFT_ROWS)
         if now_ns >= self._next_plan_ns:
             self._plan(now_ns)
@@ -193,16 +196,19 @@ class Controller:
         if self._shift is not None:
             self._shift.add(now_ns / SECOND_NS, counts)
 
-    def _note(self, now_ns: int, seen: Seen) -> None:
+    def _note(self, seen: Seen) -> None:
+        """A plan was made for this demand."""
         self._seen = seen
         if self._shift is not None:
-            self._shift.planned(now_ns / SECOND_NS, seen.demand)
+            self._shift.planned(seen.demand)
 
     def _plan(self, now_ns: int, *, again: bool = False, least_rows: int = MIN_ROWS) -> None:
         """A plan for the workers there are. `again`: an oracle's is for the period that it has planned already.
 
         The period begins anew with every plan; only an oracle's, which knows them in advance, stay where they are.
         """
+        if self._shift is not None:
+            self._shift.pause(now_ns / SECOND_NS)
         if self._foresight is None:
             self._sample(now_ns)
             seen = self._planner.seen(self._window)
@@ -216,13 +222,15 @@ class Controller:
             self._next_plan_ns = now_ns + self._period_ns
         workers = sum(target >= 0 for target in self._target)
         forced = workers != self._planned_workers
-        if seen.demand.rows < least_rows:
+        enough = seen.demand.rows >= least_rows
+        if not enough:
             if not forced or self._seen is None:
                 return
             seen = self._seen
         if not workers:
             return
-        self._note(now_ns, seen)
+        if enough:
+            self._note(seen)
         now, best = self.counts(), self._planner.solve(workers, seen)
         self._planned_workers = workers
         least = self._allocate.min_gain

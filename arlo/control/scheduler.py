@@ -1,9 +1,8 @@
 """The runtime scheduler (paper, section 3.3): watches the lengths, plans every period, tells the reconciler.
 
 One task reads the gateway's statistics, ten a second. A plan is made when the period is over, when workers came or
-went, or, with control.early, when the traffic has clearly shifted: the sooner the better, because what does not fit the
-deployment piles up meanwhile, and the wait grows with the square of the delay. Planning runs in a thread; decisions are
-those of arlo.planning. One event loop.
+went, or, with control.early, when the traffic has clearly shifted (arlo.planning.shift). Planning runs in a thread;
+decisions are those of arlo.planning. One event loop.
 """
 
 from __future__ import annotations
@@ -25,27 +24,19 @@ from arlo.control.status import PlanRecord
 from arlo.errors import GatewayError
 from arlo.manifest import Manifest, Runtime
 from arlo.planning.curves import curve, curves, static_runtimes
-from arlo.planning.demand import Demand, DemandWindow, latest_shift
+from arlo.planning.demand import Demand, DemandWindow
 from arlo.planning.placement import assign, changed
 from arlo.planning.problem import Allocation, AllocationProblem, flow
 from arlo.planning.queueing import burst_factor, predicted_mean_ms
+from arlo.planning.shift import MIN_ROWS, SAMPLE_S, SHIFT_ROWS, ShiftWatch, least_gain
 from arlo.planning.solve import allocate_or_keep, make_solver
 from arlo.planning.view import WorkerView
 
 log = logging.getLogger("arlo.control")
 
-STATS_MS = 100
+STATS_MS = round(SAMPLE_S * 1000)
 LISTEN_S = 1.0  # between two statistics that others are told of
-MIN_ROWS = 50  # requests that a plan needs to be more than chance
-SHIFT_ROWS = 25  # requests since a shift that are needed to plan for what came since
-SHIFT_SPAN_S = 0.25  # the same, of time
-RECENT_S = 10.0
-SHIFT_SCORE = 20.0  # a log-likelihood ratio that chance does not reach in years
-UNKNOWN_DISPERSION = 3.0  # of arrivals, until they have been seen for long enough
-SHIFT_GAIN = 0.10
 URGENT_GAIN = 0.5
-SHIFT_PAUSE_S = 0.5  # after any plan
-REFINE_S = (0.8, 2.0, 5.0, 15.0)  # after a shift, when more is known of the new traffic, the plan is looked at again
 KEPT_PLANS = 120
 
 Reason = Literal["start", "period", "shift", "scale_out", "scale_in", "worker_lost", "worker_back", "restored"]
@@ -74,16 +65,12 @@ class RuntimeScheduler:
         self._curves = curves(self.static)
         self._lengths = tuple(runtime.max_length for runtime in self.static)
         self._window = DemandWindow(window_s=config.control.demand_window_s)
-        self._recent = DemandWindow(window_s=RECENT_S, resolution_s=STATS_MS / 1000)
+        self._shift = ShiftWatch(self._window, self._lengths, config.model.slo_ms)
         self._listened_s = 0.0
-        self._dispersion = UNKNOWN_DISPERSION
-        self._look_again_s = 0.0  # for a shift
-        self._refine_at: list[float] = []  # the gateway's clock
         self._solver = make_solver(
             config.control.solver, objective=config.control.objective, policy=config.dispatch.policy
         )
         self._last: Allocation | None = None
-        self._planned_for: Demand | None = None  # of now, as far as is known; a shift is looked for against it
         self._known: Demand | None = None  # of the last plan that was made for requests that came
         self._planned_at_s = monotonic_s()
         self._workers: frozenset[str] = frozenset()  # that the last plan counted on
@@ -107,7 +94,7 @@ class RuntimeScheduler:
         """Of the last seconds, at most 10."""
         since_s = None if self._stats_s is None else self._stats_s - last_s
         lengths = self._lengths or (self._by_name[self.longest].max_length,)
-        return self._recent.estimate(lengths, self._config.model.slo_ms, since_s=since_s)
+        return self._shift.recent.estimate(lengths, self._config.model.slo_ms, since_s=since_s)
 
     def offered_load(self, last_s: float) -> float:
         """Work that arrives, of the last at most 10 s: instance-seconds per second, each row on its ideal runtime."""
@@ -117,7 +104,7 @@ class RuntimeScheduler:
             runtime = self._by_name[self.longest]
             lengths = sorted({point.length for point in runtime.latency})
             times_ms = [curve(runtime, length).batch_ms(1) for length in lengths]
-        demand = self._recent.estimate(lengths, 1000.0, since_s=since_s)
+        demand = self._shift.recent.estimate(lengths, 1000.0, since_s=since_s)
         return sum(q * ms / 1000 for q, ms in zip(demand.mean, times_ms, strict=True))
 
     def predicted_mean_ms(self, problem: AllocationProblem, instances: Sequence[int]) -> float:
@@ -216,11 +203,9 @@ class RuntimeScheduler:
         self.stats = stats
         self._stats_s = at_s = stats.at_ms / 1000
         self._window.add(at_s, stats.started_at_ms, stats.arrivals_by_length)
-        self._recent.add(at_s, stats.started_at_ms, stats.arrivals_by_length)
+        self._shift.add(at_s, stats.started_at_ms, stats.arrivals_by_length)
         if abs(at_s - self._listened_s) >= LISTEN_S:
             self._listened_s = at_s
-            known = self._window.dispersion(self._lengths)
-            self._dispersion = known if known is not None else self._dispersion
             for listener in self.listeners:
                 listener(stats)
         if await self._shifted():
@@ -239,47 +224,14 @@ class RuntimeScheduler:
     async def _shifted(self) -> bool:
         """Whether the last moments are surely other traffic than the last plan was for, and a new plan would pay."""
         control = self._config.control
-        if not (control.early and control.reallocate and self.static) or self._stats_s is None:
+        if not (control.early and control.reallocate and self.static):
             return False
-        if monotonic_s() < self._look_again_s:
+        candidate = self._shift.candidate(monotonic_s())
+        if candidate is None:
             return False
-        slo_ms = self._config.model.slo_ms
-        if self._refine_at and self._stats_s >= self._refine_at[0]:
-            self._refine_at.pop(0)
-            demand = self.demand()
-            return demand.rows >= SHIFT_ROWS and await self._pays(demand)
-        if self._planned_for is None or not self._planned_for.span_s:
-            recent = self._recent.estimate(self._lengths, slo_ms)
-            if recent.rows < MIN_ROWS:
-                return False
-            if await self._pays(recent):
-                self._begin(self._stats_s - recent.span_s)
-                return True
-            self._does_not_pay(recent)
-            return False
-        shift = latest_shift(self._recent, self._planned_for, slo_ms, min_rows=SHIFT_ROWS)
-        if shift is None or shift.score < SHIFT_SCORE * self._dispersion:
-            return False
-        known = shift.demand.rows >= SHIFT_ROWS and shift.demand.span_s >= SHIFT_SPAN_S
-        if not known and shift.demand.span_s < RECENT_S / 2:
-            return False  # surely another one, but not yet known which
-        if known and await self._pays(shift.demand):
-            self._begin(shift.since_s)
-            return True
-        self._does_not_pay(shift.demand)
-        return False
-
-    def _does_not_pay(self, demand: Demand) -> None:
-        """Other traffic, but the deployment still fits it: from now on a shift is looked for against this one."""
-        self._look_again_s = monotonic_s() + max(SHIFT_PAUSE_S, demand.span_s / 2)
-        if demand.span_s >= RECENT_S / 2:
-            self._planned_for = demand
-
-    def _begin(self, since_s: float) -> None:
-        """The traffic has been another one since then: what came before says nothing of what comes."""
-        self._window.restart(self._recent, since_s)
-        self._recent.restart(self._recent, since_s)
-        self._refine_at = [since_s + after_s for after_s in REFINE_S if since_s + after_s > (self._stats_s or 0.0)]
+        pays = await self._pays(candidate.demand)
+        self._shift.settle(candidate, pays, monotonic_s())
+        return pays
 
     async def _pays(self, demand: Demand) -> bool:
         """Whether a plan for this demand is much better than the deployment that is wanted now."""
@@ -294,7 +246,7 @@ class RuntimeScheduler:
             allocation = await asyncio.to_thread(self._solver.solve, problem, time_limit_s=control.solver_time_limit_s)
         except Exception:
             return False  # the plan at the end of the period says so
-        return self._gain(problem, now, allocation.instances) >= max(SHIFT_GAIN, control.min_gain)
+        return self._gain(problem, now, allocation.instances) >= least_gain(control.min_gain)
 
     # --- planning ---
 
@@ -302,7 +254,7 @@ class RuntimeScheduler:
         """Make a plan for the workers that there are, and have it carried out if it pays."""
         control = self._config.control
         self._planned_at_s = monotonic_s()
-        self._look_again_s = self._planned_at_s + SHIFT_PAUSE_S
+        self._shift.pause(self._planned_at_s)
         views = self._reconciler.views(grace_s=control.worker_grace_s)
         usable = frozenset(view.id for view in views if view.usable)
         forced = usable != self._workers  # then the placement has to change, whatever is gained
@@ -334,7 +286,8 @@ class RuntimeScheduler:
             emit(log, "plan_infeasible", level=logging.WARNING, reason=allocation.reason)
         note = "; ".join(text for text in (allocation.reason or "", fell_back) if text)
         if enough:
-            self._planned_for = self._known = demand
+            self._known = demand
+            self._shift.planned(demand)
         self._last = allocation
         gain = None if sum(now) != workers else self._gain(problem, now, allocation.instances)
         best = tuple(allocation.instances)

@@ -43,6 +43,7 @@ HEAVY = {
     "plotly",
     "transformers",
     "pytriton",
+    "pyarrow",
 }
 
 # Folder under src/ -> other folders that it may include.
