@@ -122,6 +122,11 @@ bench: setup ## the benchmarks; results go to benchmarks/results with their comm
 	cmake --build --preset release
 	$(PY) -m benchmarks.run
 
+# Experiments whose inputs are as they were when they last ran here are not run again; FIGURES_ARGS=--force runs all.
+.PHONY: figures
+figures: setup ## the paper's evaluation beside ours: reports/evaluation.html, docs/evaluation.md; SHORT=1 takes seconds
+	$(PY) -m benchmarks.figures $(if $(SHORT),--short) $(FIGURES_ARGS)
+
 .PHONY: golden docs constraints
 golden: setup ## rewrite what the tests compare with: golden scenarios, the stub of the binding
 	$(PY) -m pytest -q tests/golden --rewrite-golden

@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="seconds instead of minutes of each trace, kept apart")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: all cores)")
     parser.add_argument("--out", type=Path, help="the report (default reports/evaluation.html)")
+    parser.add_argument("--results", type=Path, help="keep results there instead of benchmarks/results/figures")
     parser.add_argument("--force", action="store_true", help="run also what is up to date")
     parser.add_argument("--report-only", action="store_true", help="run nothing, only write report and document")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
@@ -33,13 +34,14 @@ def main() -> int:
         parser.error(f"no experiment {unknown[0]!r}: there are {', '.join(known)}")
     if args.jobs < 1:
         parser.error("--jobs is at least 1")
+    store = runner.Store(short=args.short, folder=args.results)
     wanted = [known[name] for name in args.names or known]
     try:
-        failed = [] if args.report_only else _run(wanted, args)
+        failed = [] if args.report_only else _run(wanted, store, args)
     except KeyboardInterrupt:
         print("\nstopped; what was finished is kept, run it again to go on", file=sys.stderr)
         return 130
-    results = runner.all_kept(short=args.short)
+    results = store.all_kept()
     if not results:
         print("there are no results yet: run without --report-only", file=sys.stderr)
         return 1
@@ -53,7 +55,7 @@ def main() -> int:
 
     report.write(out, list(results.values()))
     print(f"-> {out}", file=sys.stderr)
-    if not args.short and set(results) == set(known):
+    if not args.short and args.results is None and set(results) == set(known):
         document.PAGE.write_text(document.render(list(results.values())))
         print(f"-> {document.PAGE.relative_to(runner.ROOT)}", file=sys.stderr)
     for name, why in failed:
@@ -61,12 +63,12 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _run(wanted: list[Experiment], args: argparse.Namespace) -> list[tuple[str, str]]:
+def _run(wanted: list[Experiment], store: runner.Store, args: argparse.Namespace) -> list[tuple[str, str]]:
     """Run what is to be run; those that failed, and why."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    due = [e for e in wanted if args.force or not runner.is_current(e, short=args.short)]
+    due = [e for e in wanted if args.force or not store.is_current(e)]
     for experiment in wanted:
         if experiment not in due:
             print(f"{experiment.NAME}: up to date", file=sys.stderr)
@@ -80,7 +82,11 @@ def _run(wanted: list[Experiment], args: argparse.Namespace) -> list[tuple[str, 
             task = bar.add_task(experiment.NAME + ": " + experiment.TITLE[:32], total=None)
             try:
                 runner.perform(
-                    experiment, context, command, lambda done, of, task=task: bar.update(task, completed=done, total=of)
+                    experiment,
+                    context,
+                    store,
+                    command,
+                    lambda done, of, task=task: bar.update(task, completed=done, total=of),
                 )
             except (ArloError, RuntimeError, FileNotFoundError) as error:
                 failed.append((experiment.NAME, str(error)))

@@ -118,6 +118,14 @@ def variants(cluster: Cluster) -> list[Variant]:
                 name="bursts of 10 times the rate, 10 ms in 100 ms", cluster={"burst": 10.0, "sojourn_ms": "10:100"}
             ),
             Variant(name="plateaus of Twitter's window 'bursty'", cluster={"segment": "bursty"}, counts=False),
+            *(
+                Variant(
+                    name="plateaus of Twitter's window 'bursty', and BERT-large takes 6 ms at 512",
+                    cluster={"segment": "bursty", "scale": 6.0},
+                    counts=False,
+                )
+                for _ in range(cluster.model == "bert-large")
+            ),
         ]
     return found
 

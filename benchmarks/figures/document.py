@@ -16,9 +16,9 @@ Written by `make figures` from `benchmarks/results/figures/*.json`; do not edit.
 too short to compare with the paper.
 
 Paper: "Arlo: Serving Transformer-based Language Models with Dynamic Input Lengths", ICPP'24. Ours: the same scheme in
-the simulator, with the scheduler that serves. *Over* says what the span covers: other seeds, or the other assumptions of
-the sensitivity table, each changed alone. *Shipped*: the same with the policy and objective that Arlo ships, instead of
-the paper's. No parameter was tuned to meet a number.
+the simulator, with the scheduler that serves. *Over* says what the span covers: other seeds, or the other assumptions
+of the sensitivity table, each changed alone. *Shipped*: the same with the policy and objective that Arlo ships, instead
+of the paper's. No parameter was tuned to meet a number.
 
 - **reached**: at least as good as the paper's, or as near as the row says
 - **beyond**: on the right side, but less than a third of what the paper leaves of the latency is left: what is compared
@@ -45,6 +45,13 @@ def number(value: float | None, unit: str = "") -> str:
     return f"{text} {unit}".strip() if unit != "% less" else (f"-{text} %" if value >= 0 else f"+{-value:.1f} %")
 
 
+def of_paper(target: dict[str, Any]) -> str:
+    """The paper's value; a reduction of 0 stands for a claim without a number."""
+    if target["unit"] == "% less" and target["paper"] == 0:
+        return "wins"
+    return number(target["paper"], target["unit"])
+
+
 def span(row: dict[str, Any], unit: str) -> str:
     """Least and most, in the order in which they are read."""
     if row["low"] is None or row["high"] is None:
@@ -61,7 +68,7 @@ def rows_as_text(result: dict[str, Any]) -> Iterator[str]:
         around = f" [{span(row, unit)} over {row['over']}]" if span(row, unit) else ""
         better = f", shipped {number(row['better'], unit)}" if row["better"] is not None else ""
         yield (
-            f"{target['quantity']}: paper {number(target['paper'], unit)}, ours {ours}{around}{better} "
+            f"{target['quantity']}: paper {of_paper(target)}, ours {ours}{around}{better} "
             f"({VERDICTS[verdict(target, row)]})"
         )
         if row["note"]:
@@ -87,7 +94,7 @@ def _summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
             cells = (
                 target["quantity"],
                 target["where"],
-                number(target["paper"], unit),
+                of_paper(target),
                 number(row["ours"], unit),
                 around,
                 number(row["better"], unit) if row["better"] is not None else "",

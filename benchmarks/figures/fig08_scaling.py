@@ -67,10 +67,10 @@ PAPER = {
 
 
 def scenario(cluster: Cluster, name: str) -> Scenario:
-    """A scheme that scales. What Arlo ships is told of shifts, as its control plane is."""
-    if name in ("ours", AHEAD):
+    """A scheme that scales. The last one also plans when the traffic shifts, as Arlo's control plane does."""
+    if name == AHEAD:
         allocate = Allocate(kind="periodic", objective="queueing", shift=True)
-        scale: bool | Scale = Scale(kind="headroom", new_runtime="least_headroom") if name == AHEAD else True
+        scale = Scale(kind="headroom", new_runtime="least_headroom")
         return cluster.scenario("ours", options={"scaling": scale, "allocation": allocate})
     return cluster.scenario(name, options={"scaling": True})
 
@@ -79,12 +79,12 @@ def run(context: Context) -> Outcome:
     """One trace for the rows; other windows, rates and latencies for the sensitivity."""
     base = BASE.but(duration_s=context.pick(600.0, 60.0))
     others: dict[str, Cluster] = {
-        **{f"{rate} req/s": base.but(rate=float(rate)) for rate in (300, 400, 750, 1000)},
+        **{f"{rate} req/s": base.but(rate=float(rate)) for rate in (400, 750, 1000)},
         "Twitter's window 'bursty'": base.but(segment="bursty"),
         "Twitter's window 'steady_high'": base.but(segment="steady_high"),
         "BERT-large 6 ms at 512, 1,100 req/s": base.but(scale=6.0, rate=1100.0),
         "no drift of lengths": base.but(drift="none"),
-        **{f"seed {seed}": base.but(seed=seed) for seed in (2, 3)},
+        "seed 2": base.but(seed=2),
     }
     if context.short:
         others = {}
@@ -137,7 +137,13 @@ def run(context: Context) -> Outcome:
                 target=f"p98_{name}",
                 ours=first[name].p98_ms,
                 better=first[AHEAD].p98_ms if name == "arlo" else None,
-                note=f"{100 * first[name].slo_attainment:.2f} % on time.",
+                note=f"{100 * first[name].slo_attainment:.2f} % on time. "
+                + (
+                    "The paper's p98 of all schemes is below the SLO of 450 ms, so its load rises more slowly than "
+                    "that of this window does (at constant rate: the window 'steady_high')."
+                    if name == "arlo"
+                    else ""
+                ),
                 **spanned(lambda found, name=name: found[name].p98_ms),
             )
         )

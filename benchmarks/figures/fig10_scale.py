@@ -16,7 +16,8 @@ from benchmarks.figures.compare import (
     sensitivity,
 )
 from benchmarks.figures.experiment import Outcome, Parameter, Row, Target
-from benchmarks.figures.notes import COMMON, bound, explain
+from benchmarks.figures.fig06_testbed import STREAMS as TESTBED
+from benchmarks.figures.notes import COMMON, bound, explain, two_loads
 
 NAME = "fig10"
 TITLE = "Latency at scale: 90 and 300 GPUs"
@@ -101,6 +102,7 @@ def run(context: Context) -> Outcome:
                 better=max(median([against(r, other, "p98_ms", "ours") for r in found[s]]) for s in STREAMS),
             )
         )
+    findings.append(two_loads(TESTBED["large"], STREAMS["large"]))
     return Outcome(
         rows=rows,
         plots=plots,

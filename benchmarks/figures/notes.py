@@ -75,6 +75,21 @@ def bound(label: str, cluster: Cluster) -> str:
     )
 
 
+def two_loads(stable: Cluster, collapsed: Cluster) -> str:
+    """What the paper's two loads of BERT-large say about a latency that it does not state."""
+    at_most, at_least = (1000 * c.workers / c.rate for c in (stable, collapsed))
+    ours = stable.profile().static_ms(512)
+    return (
+        f"The paper does not state BERT-large's latency, and its two loads say different things of it. At "
+        f"{stable.rate:,.0f} requests per second on {stable.workers} GPUs ST is only three times as slow as Arlo, so "
+        f"it is not overloaded: a request takes less than {at_most:.2f} ms. At {collapsed.rate:,.0f} on "
+        f"{collapsed.workers} GPUs ST is fifty times as slow, as if it were overloaded: at a constant mean rate a "
+        f"request then takes about {at_least:.0f} ms or more. Both hold only if the load is far above its mean for "
+        f"many seconds on end. Here it takes {ours:.2f} ms, so ST is overloaded at both. FP32 work grows 3.47 times "
+        f"from BERT-base to BERT-large, to 16.9 ms; below 6.67 ms it would be 1.4 times."
+    )
+
+
 def explain(cluster: Cluster, other: str, results: Results, assumed: Mapping[str, Results]) -> str:
     """Why a reduction of the mean is what it is."""
     profile = cluster.profile()

@@ -15,6 +15,11 @@ MODULES = (
     "fig11_runtimes",
     "tab3_allocation",
     "tab4_dispatch",
+    "tab2_ilp",
+    "fig09_overhead",
+    "fidelity",
+    "facts",
+    "speed",
 )
 
 

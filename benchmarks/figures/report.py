@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from arlo.errors import EnvironmentProblem
-from benchmarks.figures.document import number, span
+from benchmarks.figures.document import number, of_paper, span
 from benchmarks.figures.experiment import VERDICTS, verdict
 from benchmarks.figures.plots import draw
 
@@ -93,7 +93,8 @@ def _summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     machine = results[0]["machine"]
     yield (
         '<p class="what">Arlo (ICPP\'24), section 5, in the simulator with the scheduler that serves. '
-        f"{millions:,.0f} million requests, {wall_s:,.0f} s on {machine['cores']} cores of {html.escape(machine['cpu'])}. "
+        f"{millions:,.0f} million requests, {wall_s:,.0f} s on {machine['cores']} cores of "
+        f"{html.escape(machine['cpu'])}. "
         "Brackets: span over the assumptions that the paper leaves open (each changed alone), or over seeds. Shipped: "
         "the policy and objective that Arlo ships instead of the paper's. No parameter was tuned to meet a number."
         f"</p><p>{tally}</p>"
@@ -103,8 +104,8 @@ def _summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
             '<div class="warn">A short run: traces of seconds, only to see that everything works. '
             "Its figures cannot be compared with the paper's.</div>"
         )
-    yield '<div class="box"><table class="summary"><tr><th>quantity</th><th>paper</th><th>ours</th><th>span</th><th>shipped</th>'
-    yield '<th></th><th class="left">why</th></tr>'
+    yield '<div class="box"><table class="summary"><tr><th>quantity</th><th>paper</th><th>ours</th><th>span</th>'
+    yield '<th>shipped</th><th></th><th class="left">why</th></tr>'
     for result in results:
         title = html.escape(result["title"])
         yield f'<tr class="group"><td colspan="7"><a href="#{result["name"]}">{title}</a></td></tr>'
@@ -119,7 +120,7 @@ def _row(target: dict[str, Any], row: dict[str, Any]) -> str:
     better = number(row["better"], unit) if row["better"] is not None else ""
     return (
         f"<tr><td>{html.escape(target['quantity'])}<br><small>{html.escape(target['where'])}</small></td>"
-        f'<td class="n">{number(target["paper"], unit)}</td><td class="n"><b>{number(row["ours"], unit)}</b></td>'
+        f'<td class="n">{of_paper(target)}</td><td class="n"><b>{number(row["ours"], unit)}</b></td>'
         f'<td class="n"><small>{around}</small></td><td class="n">{better}</td>'
         f'<td><span class="tag {found}">{VERDICTS[found].split(",")[0]}</span></td>'
         f'<td class="note">{html.escape(row["note"])}</td></tr>'

@@ -18,6 +18,8 @@ from benchmarks.figures.registry import experiments
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "figures"
 SHORT_RESULTS = ROOT / "reports" / "short"
+# Which results were made in this checkout, so that a fresh clone makes all of them.
+STAMPS = ROOT / "build" / "figures"
 # What a simulated figure depends on. A change in any of these runs every experiment again.
 SOURCES = (
     ("simulator", "*.py"),
@@ -54,32 +56,50 @@ def _inputs(experiment: Experiment) -> Iterable[Path]:
         yield ROOT / name
 
 
-def folder(*, short: bool) -> Path:
-    """Where results are kept; those of short runs do not mix with the others."""
-    return SHORT_RESULTS if short else RESULTS
+class Store:
+    """Where results are kept. Those of short runs do not mix with the others."""
+
+    def __init__(self, *, short: bool, folder: Path | None = None) -> None:
+        self.short = short
+        self.folder = folder or (SHORT_RESULTS if short else RESULTS)
+        self._stamps = STAMPS if folder is None else folder
+
+    def kept(self, name: str) -> dict[str, Any] | None:
+        """The result that is kept, if any."""
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            return None
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def all_kept(self) -> dict[str, dict[str, Any]]:
+        """All results kept, by name, in the order of the report."""
+        return {name: found for name in experiments() if (found := self.kept(name)) is not None}
+
+    def is_current(self, experiment: Experiment) -> bool:
+        """Whether the kept result was made here, of the inputs as they are."""
+        found, stamp = self.kept(experiment.NAME), self._stamp(experiment.NAME)
+        wanted = fingerprint(experiment, short=self.short)
+        return found is not None and found["fingerprint"] == wanted and stamp.exists() and stamp.read_text() == wanted
+
+    def keep(self, name: str, result: dict[str, Any]) -> Path:
+        """Write a result; a run that is interrupted leaves the one before it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._stamps.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{name}.json"
+        partial = path.with_suffix(".part")
+        partial.write_text(_lines(result))
+        partial.replace(path)
+        self._stamp(name).write_text(result["fingerprint"])
+        return path
+
+    def _stamp(self, name: str) -> Path:
+        return self._stamps / f"{name}{'-short' if self.short else ''}.stamp"
 
 
-def kept(name: str, *, short: bool) -> dict[str, Any] | None:
-    """The result that is kept, if any."""
-    path = folder(short=short) / f"{name}.json"
-    if not path.exists():
-        return None
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
-
-
-def all_kept(*, short: bool) -> dict[str, dict[str, Any]]:
-    """All results kept, by name, in the order of the report."""
-    return {name: found for name in experiments() if (found := kept(name, short=short)) is not None}
-
-
-def is_current(experiment: Experiment, *, short: bool) -> bool:
-    """Whether the kept result is of the inputs as they are."""
-    found = kept(experiment.NAME, short=short)
-    return found is not None and found["fingerprint"] == fingerprint(experiment, short=short)
-
-
-def perform(experiment: Experiment, context: Context, command: str, progress: Callable[[int, int], None]) -> Path:
+def perform(
+    experiment: Experiment, context: Context, store: Store, command: str, progress: Callable[[int, int], None]
+) -> Path:
     """Run an experiment and keep its result."""
     from benchmarks import harness
 
@@ -105,12 +125,7 @@ def perform(experiment: Experiment, context: Context, command: str, progress: Ca
         "targets": plain(experiment.PAPER),
         **plain(outcome),
     }
-    path = folder(short=context.short) / f"{experiment.NAME}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".part")
-    partial.write_text(_lines(result))
-    partial.replace(path)  # a run that is interrupted leaves the result before it
-    return path
+    return store.keep(experiment.NAME, result)
 
 
 def _lines(result: dict[str, Any]) -> str:
