@@ -24,6 +24,7 @@ class CostModel {
   [[nodiscard]] TimeNs share(std::int32_t length) const {
     return dynamic_ ? at(length, max_batch_) / max_batch_ : share_;
   }
+  [[nodiscard]] bool batches() const { return max_batch_ > 1; }
 
  private:
   struct Point {

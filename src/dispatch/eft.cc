@@ -20,7 +20,9 @@ class Eft final : public Rule {
     TimeNs best_finish = kNever;
     for (GroupIndex g = queue.first_fitting(level); g != end; g = queue.next_active(g + 1)) {
       timed::refresh(queue, g, requests_, *this, now);
-      const TimeNs finish = timed::start_of(queue.head(g).key, now) + queue.group_cost(g).alone(length);
+      const IndexedHeap::Entry head = queue.head(g);
+      const TimeNs alone = timed::paced(queue[head.id], queue.group_cost(g).alone(length));
+      const TimeNs finish = timed::start_of(head.key, now) + alone;
       if (finish < best_finish || (finish == best_finish && same_level_lower_id(queue, g, best))) {
         best_finish = finish;
         best = g;

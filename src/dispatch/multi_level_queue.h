@@ -19,6 +19,8 @@ namespace arlo::dispatch {
 using Key = std::uint64_t;
 using GroupIndex = std::uint32_t;
 
+inline constexpr std::uint32_t kUsualPace = 8;  // Instance::pace_step of a pace of 1
+
 inline constexpr Key kNobody = std::numeric_limits<Key>::max();  // key of the head of an empty group
 
 struct Instance {
@@ -34,6 +36,11 @@ struct Instance {
   TimeNs work = 0;   // sum of the shares of all its requests
   TimeNs free = 0;   // when it is expected to be free; 0 when it has no request
   TimeNs first = 0;  // the same before it was put off because the instance was overdue
+  TimeNs since = 0;  // when it last made progress, or got something to do
+  double pace = 1;   // on the times of the latency profile
+  double took = 0;   // faded sums that the pace comes from, ns
+  double expected = 0;
+  std::uint32_t pace_step = kUsualPace;  // the pace in quarters of a doubling
   RuntimeId runtime = 0;
   InstanceState state = InstanceState::kActive;
   bool present = false;

@@ -143,6 +143,7 @@ class Scheduler::Impl {
     if (state == RequestState::kLost) requests_.give_back(h);
     if (state != RequestState::kStarted) return;
     const InstanceId id = requests_[h].instance;
+    observe(requests_[h], queue_[id], now);
     release(h, now);
     requests_.give_back(h);
     serve(id, now, out);
@@ -231,8 +232,14 @@ class Scheduler::Impl {
 
   void charge(Request& r, Instance& x, TimeNs now) {
     if (!timed_) return;
-    r.share = queue_.cost(x.runtime).share(r.length);
+    r.share = timed::paced(x, queue_.cost(x.runtime).share(r.length));
     timed::add(x, r.share, now);
+  }
+
+  void observe(const Request& r, Instance& x, TimeNs now) {
+    if (!timed_) return;
+    const CostModel& cost = queue_.cost(x.runtime);
+    if (!cost.batches()) timed::observe(x, cost.share(r.length), now);
   }
 
   // -- waiting ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,12 @@
 // until its first request finishes; requests sent ahead (in-flight limit above 1) are assumed to run in turn, so a
 // worker with several execution slots looks slower than it is.
 //
+// Pace. Workers differ from their latency profile: a slower GPU, a profile from another machine, the network, several
+// execution slots. So each instance has a factor on what the profile says, learned from the requests it finishes: the
+// time since it last made progress over the share of what it finished, each bounded (a hiccup is no pace) and fading
+// with the next sixteen or so. Among idle instances the quicker ones come first, in steps of 19 %. Batches are left
+// out: their rows end at once, and how full they are says more than the worker's speed.
+//
 // An instance that should be free by now and is not (a slow batch, the network, a hung worker) must not look idle.
 // When such an instance comes up as the best of its group its estimate is put off: it is expected to stay late for as
 // long again as it has been late, then to do the rest of its work. A little late costs little; a hung worker is
@@ -14,24 +20,47 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "dispatch/multi_level_queue.h"
 #include "dispatch/rule.h"
 
 namespace arlo::dispatch::timed {
 
-// Keys hold times in +-2^61 ns of the origin (73 years) and sort idle instances first, all equal: ties among them go
-// to the lower id. `late` sets kFull on instances without room.
-inline constexpr Key kIdle = 0;
+// Keys hold times in +-2^61 ns of the origin (73 years) and sort idle instances first, by the step of their pace: ties
+// among them go to the lower id. `late` sets kFull on instances without room.
+inline constexpr Key kIdle = 2 * kUsualPace;  // the largest key of an idle one
 inline constexpr Key kOrigin = Key{1} << 62;
 inline constexpr Key kFull = Key{1} << 63;
 
-inline Key key_of(const Instance& x) { return x.outstanding() == 0 ? kIdle : kOrigin + static_cast<Key>(x.free); }
+inline Key key_of(const Instance& x) {
+  return x.outstanding() == 0 ? Key{x.pace_step} : kOrigin + static_cast<Key>(x.free);
+}
 
 // When the instance with this key can begin something new.
 inline TimeNs start_of(Key key, TimeNs now) {
   const Key time = key & ~kFull;
-  return time == kIdle ? now : std::max(now, static_cast<TimeNs>(time - kOrigin));
+  return time <= kIdle ? now : std::max(now, static_cast<TimeNs>(time - kOrigin));
+}
+
+// What a time of the latency profile comes to on this instance.
+inline TimeNs paced(const Instance& x, TimeNs time) {
+  return x.pace == 1 ? time : std::llround(x.pace * static_cast<double>(time));
+}
+
+// A request that the profile gives `share` has been executed. Before progress().
+inline void observe(Instance& x, TimeNs share, TimeNs now) {
+  constexpr double kFade = 15.0 / 16.0;
+  constexpr double kFirst = 4;  // the profile counts like so many requests at the start
+  constexpr double kMost = 4;   // times the profile, either way
+  if (share <= 0) return;
+  const auto expected = static_cast<double>(share);
+  const double took = std::clamp(static_cast<double>(now - x.since), expected / kMost, expected * kMost);
+  if (x.expected == 0) x.took = x.expected = kFirst * expected;
+  x.took = kFade * x.took + took;
+  x.expected = kFade * x.expected + expected;
+  x.pace = x.took / x.expected;
+  x.pace_step = static_cast<std::uint32_t>(kUsualPace + std::lround(4 * std::log2(x.pace)));
 }
 
 // Before the request is counted in x.
@@ -39,6 +68,7 @@ inline void add(Instance& x, TimeNs share, TimeNs now) {
   if (x.outstanding() == 0) {
     x.free = now;
     x.first = now;
+    x.since = now;
     x.work = 0;
   }
   x.work += share;
@@ -55,6 +85,7 @@ inline void withdraw(Instance& x, TimeNs share) {
 
 // A request has finished: the estimate starts again from what is known now.
 inline void progress(Instance& x, TimeNs share, TimeNs now) {
+  x.since = now;
   x.work -= share;
   x.free = now + x.work;
   x.first = x.free;
@@ -69,7 +100,7 @@ inline void put_off(Instance& x, const RequestSlab& requests, TimeNs now) {
 inline void refresh(MultiLevelQueue& queue, GroupIndex g, const RequestSlab& requests, const Rule& rule, TimeNs now) {
   for (;;) {
     const Key key = queue.head(g).key & ~kFull;
-    if (key == kIdle || key > kOrigin + static_cast<Key>(now)) return;
+    if (key <= kIdle || key > kOrigin + static_cast<Key>(now)) return;
     const InstanceId id = queue.head(g).id;
     Instance& x = queue[id];
     put_off(x, requests, now);
