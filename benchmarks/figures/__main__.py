@@ -6,10 +6,14 @@ Ctrl-C leaves the results so far; the next run goes on from there.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from arlo.errors import ArloError
 from benchmarks.figures import document, registry, runner
@@ -65,9 +69,7 @@ def main() -> int:
 
 def _run(wanted: list[Experiment], store: runner.Store, args: argparse.Namespace) -> list[tuple[str, str]]:
     """Run what is to be run; those that failed, and why."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
+    stamps = {e.NAME: runner.fingerprint(e, short=args.short) for e in wanted}  # before anything is edited meanwhile
     due = [e for e in wanted if args.force or not store.is_current(e)]
     for experiment in wanted:
         if experiment not in due:
@@ -85,8 +87,9 @@ def _run(wanted: list[Experiment], store: runner.Store, args: argparse.Namespace
                     experiment,
                     context,
                     store,
-                    command,
-                    lambda done, of, task=task: bar.update(task, completed=done, total=of),
+                    command=command,
+                    stamp=stamps[experiment.NAME],
+                    progress=functools.partial(_tell, bar, task),
                 )
             except (ArloError, RuntimeError, FileNotFoundError) as error:
                 failed.append((experiment.NAME, str(error)))
@@ -95,6 +98,10 @@ def _run(wanted: list[Experiment], store: runner.Store, args: argparse.Namespace
             if not console.is_terminal:
                 print(f"{experiment.NAME}: done", file=sys.stderr)
     return failed
+
+
+def _tell(bar: Progress, task: TaskID, done: int, of: int) -> None:
+    bar.update(task, completed=done, total=of)
 
 
 def _rows(result: dict[str, object]) -> list[dict[str, object]]:

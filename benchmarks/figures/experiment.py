@@ -102,8 +102,9 @@ class Outcome:
 
 
 class Experiment(Protocol):
-    """A module of this package."""
+    """A module of this package. Optional: COLLECTED, files that it collects instead of simulating, from the root."""
 
+    __file__: str
     NAME: str
     TITLE: str
     TEXT: str

@@ -104,7 +104,7 @@ def run(context: Context) -> Outcome:
             x="length (tokens)",
             y="share of the requests (%)",
             series=[
-                Series(name=f"clip {i + 1}", x=np.quantile(clip, quantiles), y=100 * quantiles)
+                Series(name=f"clip {i + 1}", x=np.quantile(clip, quantiles).tolist(), y=(100 * quantiles).tolist())
                 for i, clip in enumerate(found)
             ],
             x_range=(0, 125),

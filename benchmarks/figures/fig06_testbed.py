@@ -16,7 +16,7 @@ from benchmarks.figures.compare import (
     sensitivity,
 )
 from benchmarks.figures.experiment import Outcome, Parameter, Row, Target
-from benchmarks.figures.notes import COMMON, bound, explain
+from benchmarks.figures.notes import COMMON, bound, explain, tail
 
 NAME = "fig06"
 TITLE = "Latency on 10 GPUs (testbed of the paper, simulated here)"
@@ -93,7 +93,7 @@ def run(context: Context) -> Outcome:
                 low=min(best.values()),
                 high=max(best.values()),
                 over="streams",
-                note=f"p98 {values}.",
+                note=f"p98 {values}." + "".join(tail(LABELS[s], found[s][0]) for s in STREAMS),
                 better=max(median([against(r, other, "p98_ms", "ours") for r in found[s]]) for s in STREAMS),
             )
         )

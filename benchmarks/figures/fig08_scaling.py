@@ -192,7 +192,13 @@ def _gpus(found: Mapping[str, Result]) -> Plot:
         kept[-1] = True
         inside = kept & (x <= found[name].duration_s)
         series.append(
-            Series(name=TITLES[name], x=x[inside], y=y[inside], scheme=name.split(",")[0], dash=name == AHEAD)
+            Series(
+                name=TITLES[name],
+                x=x[inside].tolist(),
+                y=y[inside].tolist(),
+                scheme=name.split(",")[0],
+                dash=name == AHEAD,
+            )
         )
     return Plot(title="GPUs over time", kind="steps", x="time (s)", y="GPUs, those that start included", series=series)
 
@@ -206,7 +212,9 @@ def _load(found: Mapping[str, Result]) -> Plot:
         kind="lines",
         x="time (s)",
         y="requests per second",
-        series=[Series(name="arrivals, means of 5 s", x=x[4:n:5], y=y[:n].reshape(-1, 5).mean(axis=1))],
+        series=[
+            Series(name="arrivals, means of 5 s", x=x[4:n:5].tolist(), y=y[:n].reshape(-1, 5).mean(axis=1).tolist())
+        ],
     )
 
 

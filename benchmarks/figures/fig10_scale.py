@@ -17,7 +17,7 @@ from benchmarks.figures.compare import (
 )
 from benchmarks.figures.experiment import Outcome, Parameter, Row, Target
 from benchmarks.figures.fig06_testbed import STREAMS as TESTBED
-from benchmarks.figures.notes import COMMON, bound, explain, two_loads
+from benchmarks.figures.notes import COMMON, bound, explain, tail, two_loads
 
 NAME = "fig10"
 TITLE = "Latency at scale: 90 and 300 GPUs"
@@ -98,7 +98,7 @@ def run(context: Context) -> Outcome:
                 low=min(best.values()),
                 high=max(best.values()),
                 over="streams",
-                note=f"p98 {values}.",
+                note=f"p98 {values}." + "".join(tail(LABELS[s], found[s][0]) for s in STREAMS),
                 better=max(median([against(r, other, "p98_ms", "ours") for r in found[s]]) for s in STREAMS),
             )
         )

@@ -90,6 +90,20 @@ def two_loads(stable: Cluster, collapsed: Cluster) -> str:
     )
 
 
+def tail(label: str, results: Results) -> str:
+    """Where Arlo's p98 comes from: runtimes that its allocation left out."""
+    arlo = results["arlo"]
+    unused = [str(runtime["max_length"]) for runtime in arlo.runtimes if not runtime["served"]]
+    if not unused:
+        return ""
+    top = arlo.runtimes[-1]
+    share = 100 * top["served"] / sum(runtime["served"] for runtime in arlo.runtimes)
+    return (
+        f" {label}: Eq. 1 gives no instance to {', '.join(unused)} tokens, so {share:.1f} % of the requests run at "
+        f"{top['max_length']} tokens, which is Arlo's p98."
+    )
+
+
 def explain(cluster: Cluster, other: str, results: Results, assumed: Mapping[str, Results]) -> str:
     """Why a reduction of the mean is what it is."""
     profile = cluster.profile()

@@ -64,7 +64,7 @@ def _layout(figure: Any, plot: dict[str, Any]) -> None:
     ):
         if log:
             low, high = given or _extent(plot, values)
-            axis(type="log", range=[math.log10(low), math.log10(high)], **_log_ticks())
+            axis(type="log", range=[math.log10(low), math.log10(high)], **_log_ticks(low, high))
         elif given:
             axis(range=list(given))
     if plot["kind"] == "cdf" and not plot["y_range"]:
@@ -88,10 +88,11 @@ def _extent(plot: dict[str, Any], axis: str) -> tuple[float, float]:
     return min(values) * 0.9, max(values) * 1.15
 
 
-def _log_ticks() -> dict[str, Any]:
-    """1, 2, 5, 10, ... written out: plotly shortens them to a lone digit otherwise."""
-    ticks = [digit * 10.0**power for power in range(-4, 8) for digit in (1, 2, 5)]
-    return {"tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}
+def _log_ticks(low: float, high: float) -> dict[str, Any]:
+    """1, 2, 5, 10, ... written out (plotly shortens them to a lone digit); over many decades powers of ten only."""
+    digits = (1, 2, 5) if math.log10(high / low) < 2.6 else (1, 3) if math.log10(high / low) < 3.6 else (1,)
+    ticks = [digit * 10.0**power for power in range(-5, 8) for digit in digits]
+    return {"tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks], "tickangle": 0}
 
 
 def _level(index: int, count: int) -> str:

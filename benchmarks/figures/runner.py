@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -45,8 +44,7 @@ def fingerprint(experiment: Experiment, *, short: bool) -> str:
 
 def _inputs(experiment: Experiment) -> Iterable[Path]:
     here = Path(__file__).parent
-    module = importlib.import_module(type(experiment).__module__) if not hasattr(experiment, "__file__") else experiment
-    yield Path(str(module.__file__))  # type: ignore[attr-defined]
+    yield Path(experiment.__file__)
     yield from (here / name for name in SHARED)
     if getattr(experiment, "COLLECTED", None) is None:
         for folder, pattern in SOURCES:
@@ -98,13 +96,18 @@ class Store:
 
 
 def perform(
-    experiment: Experiment, context: Context, store: Store, command: str, progress: Callable[[int, int], None]
+    experiment: Experiment,
+    context: Context,
+    store: Store,
+    *,
+    command: str,
+    stamp: str,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Run an experiment and keep its result."""
+    """Run an experiment and keep its result. `stamp`: fingerprint of its inputs when its module was loaded."""
     from benchmarks import harness
 
     context.told(progress)
-    stamp = fingerprint(experiment, short=context.short)  # of the inputs as they were when it began
     began_s = monotonic_s()
     outcome = experiment.run(context)
     missing = set(experiment.PAPER) - {row.target for row in outcome.rows}

@@ -59,7 +59,7 @@ def run(context: Context) -> Outcome:
     clusters = {"as taken": base, **others}
     done = context.simulate(
         {
-            (label, scheme, kind): scenario(cluster, scheme, kind)
+            (label, scheme, str(kind)): scenario(cluster, scheme, kind)
             for label, cluster in clusters.items()
             for scheme in OBJECTIVES
             for kind in KINDS
@@ -68,7 +68,7 @@ def run(context: Context) -> Outcome:
 
     def less(label: str, scheme: str, other: str, figure: str) -> float:
         mine = getattr(done[label, scheme, "periodic"], figure)
-        return reduction(mine, getattr(done[label, scheme, other], figure))  # type: ignore[index]
+        return reduction(mine, getattr(done[label, scheme, other], figure))
 
     rows = []
     for key in ("even", "global", "even_p98", "global_p98"):
@@ -109,8 +109,9 @@ def run(context: Context) -> Outcome:
     )
     plots = []
     for label, title in (("as taken", "paper's drift (10 s)"), ("lengths drift over minutes", "drift over minutes")):
-        timeline = done[label, "arlo", "periodic"].timeline
-        step = max(1, len(timeline["time_s"]) // 120)
+        result = done[label, "arlo", "periodic"]
+        timeline = result.timeline
+        inside = slice(0, int((timeline["time_s"] <= result.duration_s).sum()), max(1, int(result.duration_s) // 180))
         plots.append(
             Plot(
                 title=f"Instances of each runtime over time, {title}",
@@ -118,7 +119,11 @@ def run(context: Context) -> Outcome:
                 x="time (s)",
                 y="instances in service",
                 series=[
-                    Series(name=name.removeprefix("instances.static-"), x=timeline["time_s"][::step], y=column[::step])
+                    Series(
+                        name=name.removeprefix("instances.static-"),
+                        x=timeline["time_s"][inside].tolist(),
+                        y=column[inside].tolist(),
+                    )
                     for name, column in timeline.items()
                     if name.startswith("instances.")
                 ],

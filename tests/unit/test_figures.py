@@ -115,6 +115,10 @@ class Fake:
         return Outcome(rows=self.rows)
 
 
+def perform(fake: Fake, context: cells.Context, store: runner.Store) -> None:
+    runner.perform(fake, context, store, command="a command", stamp=runner.fingerprint(fake, short=False))
+
+
 def test_a_result_is_current_until_its_inputs_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collected = tmp_path / "collected.json"
     collected.write_text("1")
@@ -122,21 +126,21 @@ def test_a_result_is_current_until_its_inputs_change(tmp_path: Path, monkeypatch
     fake.COLLECTED = (str(collected),)
     assert not store.is_current(fake)
     with cells.Context() as context:
-        runner.perform(fake, context, store, "a command", lambda done, of: None)
+        perform(fake, context, store)
         assert store.is_current(fake)
         kept = store.kept("fake")
         assert kept is not None
         assert kept["rows"][0]["ours"] == 0.5
         collected.write_text("2")
         assert not store.is_current(fake)
-        runner.perform(fake, context, store, "a command", lambda done, of: None)
+        perform(fake, context, store)
         assert store.is_current(fake)
         # A clone has the results but did not make them.
         next(store.folder.glob("*.stamp")).unlink()
         assert not store.is_current(fake)
         fake.rows = ()
         with pytest.raises(RuntimeError, match=r"no row for \['a'\]"):
-            runner.perform(fake, context, store, "a command", lambda done, of: None)
+            perform(fake, context, store)
 
 
 def test_the_results_are_of_the_experiments_as_they_are() -> None:
