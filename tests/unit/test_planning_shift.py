@@ -16,7 +16,7 @@ from arlo.config import Config
 from arlo.control import scheduler as control_plane
 from arlo.control.scheduler import RuntimeScheduler
 from arlo.planning.demand import Demand, DemandWindow
-from arlo.planning.shift import REFINE_S, SAMPLE_S, SHIFT_ROWS, SHIFT_SPAN_S, Candidate, ShiftWatch, least_gain
+from arlo.planning.shift import SAMPLE_S, SHIFT_ROWS, SHIFT_SPAN_S, Candidate, ShiftWatch, least_gain
 from arlo.simulator.control import Controller
 from arlo.simulator.run import run
 from arlo.simulator.scenario import Allocate, Dispatch, RuntimeModel
@@ -29,6 +29,7 @@ LENGTHS = (64, 512)
 SLO_MS = 150.0
 OLD = (200.0, 50.0)  # short and long requests per second
 OTHER = (50.0, 200.0)
+AGAIN_S = (0.8, 2.0, 5.0, 15.0)  # docs/control.md
 
 
 class Case:
@@ -146,8 +147,8 @@ def test_the_plan_is_looked_at_again_when_more_is_known() -> None:
     case = Case().settled()
     asked = case.come(30, OTHER, pays=True)
     since_s = asked[0][1].since_s
-    assert whys(asked) == ["shift"] + ["refined"] * len(REFINE_S)
-    late = [at_s - since_s - refine_s for (at_s, _), refine_s in zip(asked[1:], REFINE_S, strict=True)]
+    assert whys(asked) == ["shift"] + ["refined"] * len(AGAIN_S)
+    late = [at_s - since_s - refine_s for (at_s, _), refine_s in zip(asked[1:], AGAIN_S, strict=True)]
     assert min(late) >= -1e-6
     assert late[0] <= 0.3, "the pause after the plan may last beyond it"
     assert max(late[1:]) <= SAMPLE_S + 1e-6
@@ -155,14 +156,17 @@ def test_the_plan_is_looked_at_again_when_more_is_known() -> None:
     rows = [candidate.demand.rows for _, candidate in asked]
     assert rows == sorted(rows)
     assert per_second(asked[-1][1].demand) == pytest.approx(OTHER, rel=0.1)
+    assert case.window.estimate(LENGTHS, SLO_MS).span_s == pytest.approx(case.at_s - since_s), "all since the shift"
 
 
 def test_a_refinement_that_does_not_pay_changes_nothing() -> None:
     case = Case().settled()
     first = case.come(0.7, OTHER, pays=True)
     assert whys(first) == ["shift"]
-    asked = case.come(30, OTHER, pays=False)
-    assert whys(asked) == ["refined"] * len(REFINE_S)
+    asked = case.come(4.7, OTHER, pays=False)
+    assert whys(asked) == ["refined"] * 3
+    assert case.at_s - asked[-1][0] < 0.5
+    assert whys(case.come(0.7, OLD, pays=True)) == ["shift"], "nor does it make the watch wait"
 
 
 def test_what_came_before_the_shift_is_forgotten() -> None:
@@ -205,7 +209,11 @@ def test_the_first_requests_count_as_a_shift() -> None:
 def test_traffic_that_stops_is_not_planned_for() -> None:
     case = Case().settled()
     assert case.come(80, (0, 0), pays=True) == []
-    assert whys(case.come(1, OLD, pays=True))[:1] == ["shift"], "it is other traffic than none"
+    since_s = case.at_s
+    candidate = case.come(1, OLD, pays=True)[0][1]
+    assert candidate.why == "shift"
+    assert candidate.since_s == pytest.approx(since_s, abs=2 * SAMPLE_S), "it is other traffic than none"
+    assert per_second(candidate.demand) == pytest.approx(OLD, rel=0.6)
 
 
 def test_a_plan_is_left_a_moment_on_the_callers_clock() -> None:
