@@ -84,6 +84,7 @@ def scenarios(cluster: Cluster, variant: Variant, schemes: Sequence[str] = ORDER
     return found
 
 
+QUEUEING = "Arlo's allocation by queueing instead of Eq. 1"
 AS_TAKEN = Variant(name="as taken")
 
 
@@ -103,7 +104,7 @@ def variants(cluster: Cluster) -> list[Variant]:
         Variant(name="overhead 0 ms", cluster={"overhead_ms": 0.0}),
         Variant(name="rate as in Twitter's steady window", cluster={"segment": "steady_high"}),
         Variant(name="even allocation at the start", options={"arlo": START_EVEN, "ours": START_EVEN_OURS}),
-        Variant(name="Arlo's allocation by queueing instead of Eq. 1", options={"arlo": {"objective": "queueing"}}),
+        Variant(name=QUEUEING, options={"arlo": {"objective": "queueing"}}),
     ]
     if cluster.model == "bert-large":
         found += [
