@@ -74,8 +74,14 @@ test: test-cpp test-python ## all tests: C++ units, then pytest with the real Tr
 test-cpp: build-dev ## the C++ unit tests
 	ctest --preset dev
 
+# Tests without servers run side by side; those with servers want the machine for themselves.
 test-python: setup $(if $(filter test,$(MAKECMDGOALS)),test-cpp)
+ifeq ($(strip $(PYTEST_ARGS)),)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile tests/unit tests/property tests/golden
+	$(PY) -m pytest tests/integration
+else
 	$(PY) -m pytest $(PYTEST_ARGS)
+endif
 
 .PHONY: lint lint-python lint-cpp format
 lint: lint-python lint-cpp ## ruff, mypy --strict, clang-format, clang-tidy
