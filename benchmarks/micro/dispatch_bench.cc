@@ -242,8 +242,10 @@ int register_all() {
   for (const Policy policy :
        {Policy::kIlb, Policy::kIg, Policy::kInfaas, Policy::kUniform, Policy::kEft, Policy::kLate}) {
     const std::string name(arlo::dispatch::policy_name(policy));
-    common(benchmark::RegisterBenchmark((name + "/pair").c_str(), pair, policy)->Args({1200, 6, 0}));
-    common(benchmark::RegisterBenchmark((name + "/decision").c_str(), decision, policy)->Args({1200, 6, 0}));
+    common(benchmark::RegisterBenchmark((name + "/pair").c_str(), pair, policy)->Args({300, 6, 0})->Args({1200, 6, 0}));
+    common(benchmark::RegisterBenchmark((name + "/decision").c_str(), decision, policy)
+               ->Args({300, 6, 0})
+               ->Args({1200, 6, 0}));
   }
   // Fig. 9: over the number of instances and L, at capacity so that L counts.
   auto* sweep = benchmark::RegisterBenchmark("rs/sweep", pair, Policy::kRs);
