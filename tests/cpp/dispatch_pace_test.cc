@@ -20,7 +20,7 @@ TEST_P(Pace, OfIdleInstancesTheSlowOneComesLast) {
   Rig rig(GetParam());
   const InstanceId slow = rig.level(128, 2, 100, 1, 2 * kMs);
   run(rig, slow, 1, 12 * kMs / 5);  // a little late is no proof
-  run(rig, slow, 1, 10 * kMs);           // counts as 4 times the profile: a pace of 1.6 now
+  run(rig, slow, 1, 10 * kMs);      // counts as 4 times the profile: a pace of 1.6 now
   run(rig, slow + 1, 30, 2 * kMs);
 }
 
