@@ -60,8 +60,9 @@ def main() -> int:
     report.write(out, list(results.values()))
     print(f"-> {out}", file=sys.stderr)
     if not args.short and args.results is None and set(results) == set(known):
-        document.PAGE.write_text(document.render(list(results.values())))
-        print(f"-> {document.PAGE.relative_to(runner.ROOT)}", file=sys.stderr)
+        for page, text in document.pages(list(results.values())).items():
+            page.write_text(text)
+            print(f"-> {page.relative_to(runner.ROOT)}", file=sys.stderr)
     for name, why in failed:
         print(f"{name} failed: {why}", file=sys.stderr)
     return 1 if failed else 0

@@ -243,6 +243,11 @@ def run_all(
     return by_seed, assumed, [v.name for v in others if v.counts]
 
 
+def typical(seeds: Sequence[Results], other: str) -> Results:
+    """The runs of the seed whose reduction of the mean is the median (of an even number the upper one)."""
+    return sorted(seeds, key=lambda results: against(results, other))[len(seeds) // 2]
+
+
 def median(values: Sequence[float]) -> float:
     """Of the values that are numbers."""
     known = [value for value in values if math.isfinite(value)]

@@ -118,8 +118,8 @@ def starved(other: str, results: Results, assumed: Mapping[str, Results]) -> str
     return (
         f" Half of Arlo's requests are done in {ms(arlo.p50_ms)} ms; its mean is made by the "
         f"{100 * (1 - arlo.slo_attainment):.2f} % that are late, all of the longest: Eq. 1 gives the shortest runtime "
-        f"{first[0]:.0f} instances for work that fills {first[1]:.1f}, and the longest {last[0]:.0f} for {last[1]:.2f}, "
-        f"which is too few whenever lengths drift for some seconds.{without}"
+        f"{first[0]:.0f} instances for work that fills {first[1]:.1f}, and the longest {last[0]:.0f} for "
+        f"{last[1]:.2f}, which is too few whenever lengths drift for some seconds.{without}"
     )
 
 

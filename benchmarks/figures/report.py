@@ -35,13 +35,18 @@ table { border-collapse: collapse; width: 100%; }
 td, th { padding: 3px 9px; border-bottom: 1px solid #eef1f5; vertical-align: top; text-align: right; }
 th { color: #5a6575; font-weight: 600; }
 td:first-child, th:first-child, td.left, th.left, .words td, .words th { text-align: left; }
-table.summary td:first-child { min-width: 250px; }
+table.summary { font-size: 13px; }
+table.summary td:first-child { min-width: 190px; }
+table.summary td, table.summary th { padding: 3px 6px; }
 tr:last-child td { border-bottom: 0; }
 td.n { white-space: nowrap; font-variant-numeric: tabular-nums; }
-td.note { text-align: left; color: #414b5a; font-size: 12.5px; min-width: 330px; max-width: 480px; }
+td.note { text-align: left; color: #414b5a; font-size: 12.5px; min-width: 260px; }
+td.span { min-width: 128px; line-height: 1.2; }
+.wide td:first-child { min-width: 250px; }
 tr.group td { background: #f7f9fc; font-weight: 600; }
 .tag { display: inline-block; border-radius: 10px; padding: 0 8px; font-size: 12px; white-space: nowrap; }
 .reached { background: #d9f2e3; color: #17633c; } .beyond { background: #dfeafd; color: #1b4796; }
+.shipped { background: #d5f0ee; color: #14595a; }
 .short { background: #fde3d9; color: #93330d; } .fact { background: #eceff3; color: #4b5563; }
 .missing { background: #f3e3f7; color: #6b2a7d; }
 .warn { background: #fff6e5; border: 1px solid #f0d49a; border-radius: 8px; padding: 8px 14px; margin: 12px 0; }
@@ -85,7 +90,7 @@ def _summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
             found = verdict(result["targets"][row["target"]], row)
             counts[found] = counts.get(found, 0) + 1
     tally = " &nbsp; ".join(
-        f'<span class="tag {name}">{count} {VERDICTS[name].split(",")[0]}</span>'  # type: ignore[index]
+        f'<span class="tag {name}">{count} {VERDICTS[name]}</span>'  # type: ignore[index]
         for name, count in counts.items()
     )
     wall_s = sum(result["wall_s"] for result in results)
@@ -121,8 +126,8 @@ def _row(target: dict[str, Any], row: dict[str, Any]) -> str:
     return (
         f"<tr><td>{html.escape(target['quantity'])}<br><small>{html.escape(target['where'])}</small></td>"
         f'<td class="n">{of_paper(target)}</td><td class="n"><b>{number(row["ours"], unit)}</b></td>'
-        f'<td class="n"><small>{around}</small></td><td class="n">{better}</td>'
-        f'<td><span class="tag {found}">{VERDICTS[found].split(",")[0]}</span></td>'
+        f'<td class="span"><small>{around}</small></td><td class="n">{better}</td>'
+        f'<td><span class="tag {found}">{VERDICTS[found]}</span></td>'
         f'<td class="note">{html.escape(row["note"])}</td></tr>'
     )
 
@@ -158,5 +163,5 @@ def _table(table: dict[str, Any], *, words: bool = False) -> str:
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table["rows"])
     title = f"<h3>{html.escape(table['title'])}</h3>" if table["title"] else ""
     caption = f'<p class="what">{html.escape(table["caption"])}</p>' if table["caption"] else ""
-    kind = ' class="words"' if words else ""
+    kind = ' class="words"' if words else ' class="wide"'
     return f'{title}{caption}<div class="box"><table{kind}><tr>{top}</tr>{body}</table></div>'
