@@ -76,7 +76,9 @@ def _layout(figure: Any, plot: dict[str, Any]) -> None:
         if plot["kind"] == "cdf":
             figure.add_vline(x=slo_ms, line={"color": "#8b95a5", "dash": "dot"})
             at = math.log10(slo_ms) if plot["log_x"] else slo_ms
-            figure.add_annotation(x=at, y=8, text=f"SLO {slo_ms:g} ms", showarrow=False, xanchor="right", xshift=-6)
+            figure.add_annotation(
+                x=at, y=0.04, yref="paper", text=f"SLO {slo_ms:g} ms", showarrow=False, xanchor="right", xshift=-6
+            )
         else:
             figure.add_hline(y=slo_ms, line={"color": "#8b95a5", "dash": "dot"})
 

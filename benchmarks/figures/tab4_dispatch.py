@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from arlo.simulator.result import Result
+from arlo.simulator.scenario import Dispatch
 from benchmarks.figures.cells import Cluster, Context, cdf
 from benchmarks.figures.compare import ms
 from benchmarks.figures.experiment import Outcome, Parameter, Plot, Row, Series, Table, Target, reduction
@@ -18,6 +19,7 @@ TEXT = (
     "testbed (Fig. 6b). `eft` and `late` are ours."
 )
 POLICIES = ("rs", "ilb", "ig", "eft", "late")
+SHIPPED = Dispatch().policy
 PER_GPU = 150.0
 TRACES = {
     "10 GPUs": Cluster(model="bert-large", arrivals="twitter-bursty", rate=1500, workers=10, duration_s=600),
@@ -78,7 +80,7 @@ def run(context: Context) -> Outcome:
                     low=min(span),
                     high=max(span),
                     over="loads and allocations",
-                    better=max(less(key, other, field, "eft") for key in mains),
+                    better=max(less(key, other, field, SHIPPED) for key in mains),
                     note=f"{ms(getattr(mine, field))} against {ms(getattr(its, field))} ms on {best[2]}; on the three: "
                     + ", ".join(f"{value:.1f} %" for value in values.values())
                     + f". Most over all loads and allocations: {max(span):.1f} % ({widest[2]}, {abs(widest[1]):.0f} "
@@ -99,7 +101,9 @@ def run(context: Context) -> Outcome:
                 y="share of the answers (%)",
                 series=series,
                 log_x=True,
+                y_range=(80.0, 100.5),
                 slo_ms=450.0,
+                caption="From 80 % on: below, the policies are nearly the same.",
             )
         )
     tables = [_table("Three traces, allocation by Eq. 1", [(key, done) for key in mains])]
