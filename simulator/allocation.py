@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from arlo.errors import ConfigError
 from arlo.planning.demand import Demand, DemandWindow
-from arlo.planning.problem import Allocation, AllocationProblem, LatencyCurve, flow
+from arlo.planning.problem import Allocation, AllocationProblem, LatencyCurve, Variation, flow
 from arlo.planning.queueing import burst_factor, predicted_mean_ms
 from arlo.planning.solve import allocate_or_keep, make_solver
 from arlo.planning.view import RuntimeView
@@ -34,6 +34,7 @@ class Seen:
 
     demand: Demand
     dispersion: float | None  # see DemandWindow.dispersion
+    variation: Variation | None = None  # see DemandWindow.variation
 
 
 class Planner:
@@ -97,7 +98,7 @@ class Planner:
     def seen(self, window: DemandWindow, *, since_s: float | None = None) -> Seen:
         """The demand of a window."""
         demand = window.estimate(self.lengths, self._scenario.slo_ms, since_s=since_s)
-        return Seen(demand, window.dispersion(self.lengths))
+        return Seen(demand, window.dispersion(self.lengths), window.variation(self.lengths))
 
     def even(self, workers: int) -> tuple[int, ...]:
         """As equal as possible, the longest first; over the static runtimes where there are any."""
@@ -131,7 +132,13 @@ class Planner:
         if self._scenario.dispatch.policy in BURST_POLICIES:
             burst = burst_factor(seen.demand, seen.dispersion, slo_ms=self._scenario.slo_ms)
         return AllocationProblem(
-            workers, float(self._scenario.slo_ms), self.lengths, self._curves, seen.demand.mean, burst=burst
+            workers,
+            float(self._scenario.slo_ms),
+            self.lengths,
+            self._curves,
+            seen.demand.mean,
+            burst=burst,
+            variation=seen.variation,
         )
 
     def solve(self, workers: int, seen: Seen) -> tuple[int, ...]:

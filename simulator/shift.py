@@ -54,6 +54,7 @@ class EarlyPlans:
     def _pays(self, demand: Demand, counts: Sequence[int]) -> bool:
         if not any(counts[runtime] for runtime in self._planner.static):
             return False  # nobody to plan for
-        seen = Seen(demand, self._window.dispersion(self._planner.lengths))
+        lengths = self._planner.lengths
+        seen = Seen(demand, self._window.dispersion(lengths), self._window.variation(lengths))
         best = self._planner.solve(sum(counts), seen)
         return self._planner.gain(counts, best, seen) >= self._least

@@ -26,7 +26,7 @@ from arlo.manifest import Manifest, Runtime
 from arlo.planning.curves import curve, curves, static_runtimes
 from arlo.planning.demand import Demand, DemandWindow
 from arlo.planning.placement import assign, changed
-from arlo.planning.problem import Allocation, AllocationProblem, flow
+from arlo.planning.problem import Allocation, AllocationProblem, Variation, flow
 from arlo.planning.queueing import burst_factor, predicted_mean_ms
 from arlo.planning.shift import MIN_ROWS, SAMPLE_S, SHIFT_ROWS, ShiftWatch, least_gain
 from arlo.planning.solve import allocate_or_keep, make_solver
@@ -115,16 +115,24 @@ class RuntimeScheduler:
             return predicted_mean_ms(problem, instances, policy=self._config.dispatch.policy)
         return flow(problem, instances).mean_ms
 
-    def problem(self, workers: int, demand: Sequence[float], *, burst: float = 1.0) -> AllocationProblem:
+    def problem(
+        self, workers: int, demand: Sequence[float], *, burst: float = 1.0, variation: Variation | None = None
+    ) -> AllocationProblem:
         """The allocation problem of this repository."""
         slo_ms = float(self._config.model.slo_ms)
-        return AllocationProblem(workers, slo_ms, self._lengths, self._curves, tuple(demand), burst=burst)
+        return AllocationProblem(
+            workers, slo_ms, self._lengths, self._curves, tuple(demand), burst=burst, variation=variation
+        )
 
     def _burst(self, demand: Demand) -> float:
         """How much busier bursts are than the mean, for the policies under which telling it paid in measurements."""
         if self._config.dispatch.policy not in ("eft", "late"):
             return 1.0
         return burst_factor(demand, self._window.dispersion(self._lengths), slo_ms=self._config.model.slo_ms)
+
+    def _variation(self) -> Variation | None:
+        """How the lengths that come varied within the window."""
+        return self._window.variation(self._lengths)
 
     # --- the first placement ---
 
@@ -241,7 +249,7 @@ class RuntimeScheduler:
         workers = self._static_workers([view.id for view in views if view.usable])
         if sum(now) != workers or workers < 1:
             return False
-        problem = self.problem(workers, demand.mean, burst=self._burst(demand))
+        problem = self.problem(workers, demand.mean, burst=self._burst(demand), variation=self._variation())
         try:
             allocation = await asyncio.to_thread(self._solver.solve, problem, time_limit_s=control.solver_time_limit_s)
         except Exception:
@@ -273,7 +281,8 @@ class RuntimeScheduler:
             return  # too few to plan for
         enough = demand.rows >= least
         quantities = demand.mean if enough else self._stand_in(workers)
-        problem = self.problem(workers, quantities, burst=self._burst(demand) if enough else 1.0)
+        burst, variation = (self._burst(demand), self._variation()) if enough else (1.0, None)
+        problem = self.problem(workers, quantities, burst=burst, variation=variation)
         allocation, fell_back = await asyncio.to_thread(
             allocate_or_keep, problem, self._solver, self._last, time_limit_s=control.solver_time_limit_s
         )

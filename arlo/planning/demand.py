@@ -9,6 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from arlo.planning.problem import Variation
+
+LEAST_SPANS = 20  # that say anything of how much the rate varies
+CLIPS = (1, 5)  # spans over which requests are counted to tell a rate that varies from chance
+CHANCE = 3.0  # standard deviations by which chance may raise a dispersion
+LEAST_SWING = 0.01  # of a rate, as a share, that is worth a thought
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Demand:
@@ -135,7 +142,26 @@ class DemandWindow:
         counts = np.cumsum([span.binned(max_lengths) for span in spans], axis=0)
         return np.array([span.begin_s for span in spans]), seconds, counts
 
-    def dispersion(self, max_lengths: Sequence[int], *, least: int = 20) -> float | None:
+    def variation(self, max_lengths: Sequence[int]) -> Variation | None:
+        """How the rates of the bins from each up varied over the window; None when no more than by chance.
+
+        What is seen is chance and variation; the deviations are reduced to what the variance has beyond a Poisson
+        process's. That part is estimated for each group over short and longer clips, and the larger one taken: slow
+        changes of few requests are seen in the longer clips only.
+        """
+        spans = self._spans
+        if len(spans) < LEAST_SPANS or not max_lengths:
+            return None
+        seconds = np.array([span.end_s - span.begin_s for span in spans])
+        counts = np.array([span.binned(max_lengths) for span in spans])[:, ::-1].cumsum(axis=1)[:, ::-1]
+        part = np.max([_not_chance(counts, seconds, size) for size in CLIPS], axis=0)
+        if not part.any():
+            return None
+        mean = np.maximum(counts.sum(axis=0) / seconds.sum(), 1e-300)
+        factors = 1 + part * (counts / seconds[:, None] / mean - 1)
+        return Variation(tuple(seconds.tolist()), tuple(tuple(row) for row in factors.tolist()))
+
+    def dispersion(self, max_lengths: Sequence[int], *, least: int = LEAST_SPANS) -> float | None:
         """Variance over mean of the requests per span, pooled over the bins: 1 for Poisson arrivals, more for bursts.
 
         None with fewer than `least` spans.
@@ -154,6 +180,26 @@ def _dispersion(rates: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64]
     expected = mean[None, :] * seconds[:, None]
     deviation = (rates - mean[None, :]) * seconds[:, None]
     return float((deviation**2).sum() / expected.sum()) * len(seconds) / (len(seconds) - 1) if expected.any() else 1.0
+
+
+def _not_chance(
+    counts: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64], size: int
+) -> npt.NDArray[np.float64]:
+    """Of counts [spans, groups] in clips of `size` spans: the share of a group's standard deviation that is the rate's.
+
+    0 where chance may well have made all of it, and where the rate swings too little to matter.
+    """
+    clips = len(seconds) // size
+    if clips < 2:
+        return np.zeros(counts.shape[1])
+    clipped = counts[-clips * size :].reshape(clips, size, -1).sum(axis=1)
+    lengths = seconds[-clips * size :].reshape(clips, size).sum(axis=1)[:, None]
+    expected = clipped.sum(axis=0) / lengths.sum() * lengths
+    mean = np.maximum(expected.mean(axis=0), 1e-300)
+    dispersion = ((clipped - expected) ** 2).sum(axis=0) / (clips - 1) / mean
+    beyond = np.maximum(dispersion - 1, 0.0)
+    sure = (beyond > CHANCE * np.sqrt(2 / (clips - 1))) & (beyond > LEAST_SWING**2 * mean)
+    return np.where(sure, np.sqrt(beyond / np.maximum(dispersion, 1.0)), 0.0)
 
 
 def bins(counts: Sequence[int] | npt.NDArray[np.int64], max_lengths: Sequence[int]) -> npt.NDArray[np.float64]:

@@ -76,6 +76,29 @@ class LatencyCurve:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Variation:
+    """How the rate of requests varied over the time that a demand is the mean of, but for what chance makes of it.
+
+    Rates are those of groups of bins, since the requests of bin k and longer have only the runtimes from k up.
+    """
+
+    spans_s: tuple[float, ...]  # consecutive spans of time
+    factors: tuple[tuple[float, ...], ...]  # of each span: rate of the requests of bin k and longer over its mean
+
+    def __post_init__(self) -> None:
+        if not self.spans_s or len(self.spans_s) != len(self.factors):
+            raise ConfigError(
+                f"a variation needs factors for each span, not {len(self.factors)} of {len(self.spans_s)}"
+            )
+        if any(not math.isfinite(s) or s <= 0 for s in self.spans_s):
+            raise ConfigError("spans of a variation must be above 0 s")
+        if len({len(row) for row in self.factors}) != 1 or any(
+            not math.isfinite(f) or f < 0 for row in self.factors for f in row
+        ):
+            raise ConfigError("a variation needs as many factors in each span, all at least 0")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class AllocationProblem:
     """What a solver is given. Runtimes ascend in max_length; `demand[i]` (Q_i) belongs to `curves[i]`."""
 
@@ -85,6 +108,7 @@ class AllocationProblem:
     curves: tuple[LatencyCurve, ...]
     demand: tuple[float, ...]  # Q, requests per SLO period
     burst: float = 1.0  # rate of the busiest seconds over the mean; Eq. 1-7 do not use it
+    variation: Variation | None = None  # of the demand; Eq. 1-7 do not use it either
 
     def __post_init__(self) -> None:
         if not self.max_lengths or not len(self.max_lengths) == len(self.curves) == len(self.demand):
@@ -102,6 +126,10 @@ class AllocationProblem:
             raise ConfigError(f"demand must be at least 0 requests per SLO period: {list(self.demand)}")
         if not math.isfinite(self.burst) or self.burst < 1:
             raise ConfigError(f"burst is a busy rate over the mean one, at least 1, not {self.burst}")
+        if self.variation is not None and len(self.variation.factors[0]) != len(self.demand):
+            raise ConfigError(
+                f"a variation is of all {len(self.demand)} bins of the demand, not of {len(self.variation.factors[0])}"
+            )
 
     @property
     def capacities(self) -> tuple[int, ...]:

@@ -12,6 +12,10 @@ requests from k up, in the mean), the one returned is stable too, provided that 
 none is, the answer is the one with the lowest mean latency over a minute of that overload.
 
 Where the traffic is bursty (`AllocationProblem.burst` above 1) half of the value is that of a second of the busy rate.
+
+Where the rates vary over seconds (`AllocationProblem.variation`) the value has the wait that they would have caused,
+had they come as they did. So every group of levels from k up gets room for the busy moments of its own requests, as far
+as it is cheap: the short requests find room everywhere, the longest only on the longest runtimes.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from arlo.errors import ConfigError
 from arlo.planning.bounds import proportional
 from arlo.planning.demand import Demand
 from arlo.planning.problem import Allocation, AllocationProblem, LatencyCurve, flow
-from arlo.planning.queueing_model import ROUNDS, State, WaitModel
+from arlo.planning.queueing_model import ROUNDS, Replay, State, WaitModel
 
 Counts = NDArray[np.int64]
 
@@ -131,6 +135,14 @@ class QueueingObjective:
         self._models = [model(1.0, HORIZON_MS)]
         if problem.burst > 1:
             self._models.append(model(problem.burst, BURST_MS))
+        self._replay: Replay | None = None
+        if problem.variation is not None:
+            self._replay = Replay(
+                rate=self._models[0].rate,
+                share_ms=self._models[0].share,
+                spans_ms=np.array(problem.variation.spans_s) * 1000,
+                factors=np.array(problem.variation.factors),
+            )
 
     def values(
         self, counts: Counts, start: Sequence[State] | None = None, rounds: int = ROUNDS
@@ -141,6 +153,8 @@ class QueueingObjective:
             value, state = model.mean_ms(counts, None if start is None else start[i], rounds)
             total += value / len(self._models)
             states.append(state)
+        if self._replay is not None:
+            total += self._replay.mean_ms(counts.astype(np.float64))
         return total, states
 
     def stable(self, counts: Counts) -> bool:

@@ -19,6 +19,8 @@ first instance is free. Two parts are added:
 
 Under a policy that demotes only when a level is congested (`rs`), level j keeps its own requests until W reaches
 `spill_ms[j]`.
+
+A WaitModel knows rates that stay as they are. `Replay` adds what it costs when they do not.
 """
 
 from __future__ import annotations
@@ -39,6 +41,11 @@ ROUNDS = 12
 STEP = 0.9  # of a round towards the fixed point
 LAST = 8.0  # longest wait of the grid, in times of the longest level
 LARGE = 1e6  # of one term of the Erlang formula
+SWING = 1.5  # exponent of the factors of a Variation
+MARGIN = 0.03  # by which the rates may be higher than they were, or workers lost to replacement
+LEAST_FACTOR = 0.02  # so that the exponent has something to take
+CAPACITIES = 64  # of a group of levels, at which a Replay is computed
+LOWEST = 0.5  # of them, over the mean rate
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -180,6 +187,53 @@ class WaitModel:
         factor = 4 * np.minimum(x, 1) ** 4 * x / (mu * self._horizon)
         wait = self._horizon / 4 * ((x - 1) + np.sqrt((x - 1) ** 2 + factor))
         return np.asarray((np.maximum.accumulate(wait, 1) * self.rate).sum(1) / self.rate.sum())
+
+
+class Replay:
+    """The wait that comes of rates that vary over seconds: for each k, the requests of the classes from k up as they
+    came, as a fluid, through the levels from k up.
+
+    While more comes than the group can carry, a backlog grows by the difference; afterwards it drains at the spare
+    capacity. A request waits for the backlog that it finds. Of the groups that a class belongs to, the one with the
+    longest mean wait counts. What has been seen is one path of many, and the next one may be worse: the factors are
+    raised to the power SWING.
+
+    A group's backlog depends on its capacity alone, so that the mean waits are tabulated once.
+    """
+
+    def __init__(self, *, rate: Array, share_ms: Array, spans_ms: Array, factors: Array) -> None:
+        """`rate`, `share_ms` as WaitModel has them. `spans_ms` [spans] and `factors` [spans, levels] of a Variation."""
+        levels = len(rate)
+        self._share = share_ms
+        group = np.cumsum(rate[::-1])[::-1]
+        some = group > 0
+        factors = np.maximum(factors, LEAST_FACTOR) ** SWING
+        offered = factors * ((1 + MARGIN) * group / (spans_ms @ factors / spans_ms.sum()))
+        requests = np.maximum(-np.diff(offered, axis=1, append=0.0), 0.0) * spans_ms[:, None]  # by class
+        requests /= max(float(requests.sum()), 1e-300)
+        self._low = np.where(some, LOWEST * group, 1.0)
+        # At the rate of its busiest span a group has no backlog.
+        high = np.where(some, offered.max(axis=0), 2.0)
+        self._step = np.log(high / self._low) / (CAPACITIES - 1)
+        self._wait = np.zeros((levels, CAPACITIES, levels))  # [group, capacity, class]
+        for k in np.flatnonzero(some).tolist():
+            capacity = self._low[k] * np.exp(self._step[k] * np.arange(CAPACITIES))[:, None]
+            level = np.cumsum((offered[:, k] - capacity) * spans_ms, axis=1)
+            backlog = level - np.minimum(np.minimum.accumulate(level, axis=1), 0)
+            backlog[:, 1:] = (backlog[:, 1:] + backlog[:, :-1]) / 2
+            backlog[:, 0] /= 2
+            self._wait[k, :, k:] = backlog / capacity @ requests[:, k:]
+
+    def mean_ms(self, n: Array) -> Array:
+        """Mean wait over all requests, for each row of `n` [allocations, levels]."""
+        capacity = np.cumsum((n / self._share)[:, ::-1], 1)[:, ::-1]
+        at = np.log(np.maximum(capacity, 1e-9) / self._low) / self._step
+        at = np.clip(at, 0, CAPACITIES - 1)
+        low = np.minimum(at.astype(np.int64), CAPACITIES - 2)
+        part = (at - low)[:, :, None]
+        group = np.arange(len(self._share))
+        wait = self._wait[group, low] * (1 - part) + self._wait[group, low + 1] * part
+        return np.asarray(wait.max(axis=1).sum(axis=1))
 
 
 def _grid(alone: Array, level: int, last: float) -> Array:
