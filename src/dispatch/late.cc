@@ -16,11 +16,11 @@
 // goes first does not change how many are done, but each line's wait does. Serving only the own line lets the lines
 // drift apart, and the longest line is the tail of the latencies (p98 was 2 to 13 % higher at loads of 90 to 95 %).
 // Always serving the line that is furthest behind, which is what `eft` comes to, wastes the longer runtimes on small
-// differences, and the mean pays. What a line is behind beyond the SLO (capacity M times a request's share, by
-// Eq. 3) counts an eighth: what waits there is late in any case, and the longer requests need not be. With all of it,
-// where one line is overloaded for good, all end up late (p98 up to 1.28 times that of rs); with none of it, nobody
-// would help that line at last (1.66 times). The two
-// constants above lie in a wide range that does well (1.25 to 2 and 2 to 5: means within 0.2 %, p98 within 1 %).
+// differences, and the mean pays. What a line is behind beyond the SLO (capacity M times a request's share, by Eq. 3)
+// counts an eighth: what waits there is late in any case, and the longer requests need not be. With all of it, where
+// one line is overloaded for good, all end up late (p98 up to 1.28 times that of rs); with none of it, nobody would
+// help that line at last (1.66 times). kWorth and kSlack lie in a wide range that does well (1.25 to 2 and 2 to 5:
+// means within 0.2 %, p98 within 1 %).
 //
 // The wait at home is: the first instance to be free, then the work of those ahead shared by the home's instances.
 // Taking from the front keeps each FIFO in order; a longer request never waits behind a demoted one that has not
