@@ -33,7 +33,7 @@ class Seen:
     """The demand of a span of time, and how much its arrivals vary from second to second."""
 
     demand: Demand
-    dispersion: float | None  # see DemandWindow.dispersion
+    dispersion: float | None  # of all requests, see DemandWindow.dispersion
     variation: Variation | None = None  # see DemandWindow.variation
 
 
@@ -98,7 +98,11 @@ class Planner:
     def seen(self, window: DemandWindow, *, since_s: float | None = None) -> Seen:
         """The demand of a window."""
         demand = window.estimate(self.lengths, self._scenario.slo_ms, since_s=since_s)
-        return Seen(demand, window.dispersion(self.lengths), window.variation(self.lengths))
+        return self.seen_of(demand, window)
+
+    def seen_of(self, demand: Demand, window: DemandWindow) -> Seen:
+        """A demand, with how the arrivals vary in a window."""
+        return Seen(demand, window.dispersion(self.lengths[-1:]), window.variation(self.lengths))
 
     def even(self, workers: int) -> tuple[int, ...]:
         """As equal as possible, the longest first; over the static runtimes where there are any."""
@@ -130,7 +134,7 @@ class Planner:
         """The allocation problem of `workers` static instances."""
         burst = 1.0
         if self._scenario.dispatch.policy in BURST_POLICIES:
-            burst = burst_factor(seen.demand, seen.dispersion, slo_ms=self._scenario.slo_ms)
+            burst = burst_factor(seen.demand.pooled(), seen.dispersion, slo_ms=self._scenario.slo_ms)
         return AllocationProblem(
             workers,
             float(self._scenario.slo_ms),

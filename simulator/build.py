@@ -15,8 +15,6 @@ from arlo.traces import make_workload
 DEFAULT_PROFILE = "bert-base"
 DEFAULT_SLO_MS = 150.0
 DEFAULT_ARRIVALS = "twitter-bursty"
-# A scheme of a scenario file -> of schemes.py.
-SCHEMES = {"arlo": "ours", "paper": "arlo", "st": "st", "dt": "dt", "infaas": "infaas"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,7 @@ def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Bu
             )
         runtimes = ()
     pieces = scheme(
-        SCHEMES[cluster.scheme],
+        cluster.scheme,
         profile,
         workers=cluster.workers,
         max_lengths=lengths or None,

@@ -6,8 +6,8 @@
     st      one static runtime of the longest length, every request padded to it; least loaded instance
     dt      one dynamic-shape runtime; least loaded instance
     infaas  all variants, as many instances of each; bin packing over the instances that fit
-    arlo    the paper's: Algorithm 1, and every 120 s the allocation that minimises Eq. 1
-    ours    what Arlo ships: expected finish, and an allocation that counts waiting
+    paper   Arlo as the paper has it: Algorithm 1, and every 120 s the allocation that minimises Eq. 1
+    arlo    what Arlo ships: expected finish, and an allocation that counts waiting
 
 Every field can be set; docs/latency-profiles.md says what is the paper's and what had to be chosen.
 """
@@ -24,8 +24,8 @@ from arlo.simulator.profiles import Profile
 from arlo.simulator.scenario import Allocate, AllocationKind, Dispatch, RuntimeModel, Scale, Scenario, Workload
 
 Share = Literal["proportional", "work"]
-SCHEMES = {"st": "ST", "dt": "DT", "infaas": "INFaaS", "arlo": "Arlo (paper)", "ours": "Arlo (ours)"}
-_POLICY = {"st": "uniform", "dt": "uniform", "infaas": "infaas", "arlo": "rs", "ours": "eft"}
+SCHEMES = {"st": "ST", "dt": "DT", "infaas": "INFaaS", "paper": "Arlo (paper)", "arlo": "Arlo (shipped)"}
+_POLICY = {"st": "uniform", "dt": "uniform", "infaas": "infaas", "paper": "rs", "arlo": "eft"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,13 +179,13 @@ def _allocate(
     objective: str | None,
     demand: Sequence[float] | None,
 ) -> Allocate:
-    own = {"arlo": "paper", "ours": "queueing"}.get(name, "queueing")
+    own = {"paper": "paper", "arlo": "queueing"}.get(name, "queueing")
     if isinstance(allocation, Allocate):
         if objective is not None:
             raise ConfigError("give the objective inside the Allocate")
         return allocation
     if allocation is None:
-        allocation = "periodic" if name in ("arlo", "ours") else "even"
+        allocation = "periodic" if name in ("paper", "arlo") else "even"
     if allocation in get_args(Share):
         if demand is None or len(demand) != len(runtimes):
             raise ConfigError(f"allocation {allocation!r} needs the demand of each of the {len(runtimes)} length bins")
@@ -213,7 +213,7 @@ def _scale(name: str, scaling: bool | Scale) -> Scale:
         return scaling
     if not scaling:
         return Scale()
-    if name in ("arlo", "ours"):
+    if name in ("paper", "arlo"):
         return Scale(kind="target")  # section 4: a new worker gets the longest runtime
     # INFaaS's heuristics (section 5): it adds a replica to the variant that lacks one; ST and DT have one variant.
     return Scale(kind="headroom", new_runtime="least_headroom" if name == "infaas" else "longest")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from arlo.planning.demand import Demand, DemandWindow
 from arlo.planning.shift import ShiftWatch, least_gain
-from arlo.simulator.allocation import Planner, Seen
+from arlo.simulator.allocation import Planner
 from arlo.simulator.scenario import Scenario
 
 
@@ -54,7 +54,6 @@ class EarlyPlans:
     def _pays(self, demand: Demand, counts: Sequence[int]) -> bool:
         if not any(counts[runtime] for runtime in self._planner.static):
             return False  # nobody to plan for
-        lengths = self._planner.lengths
-        seen = Seen(demand, self._window.dispersion(lengths), self._window.variation(lengths))
+        seen = self._planner.seen_of(demand, self._window)
         best = self._planner.solve(sum(counts), seen)
         return self._planner.gain(counts, best, seen) >= self._least

@@ -20,8 +20,8 @@ from arlo.traces import make_workload
 from arlo.traces.workloads import Workload
 
 Key = TypeVar("Key", bound=Hashable)
-ORDER = tuple(SCHEMES)  # st, dt, infaas, arlo, ours
-PAPERS = ("st", "dt", "infaas", "arlo")
+ORDER = tuple(SCHEMES)  # st, dt, infaas, paper, arlo
+PAPERS = ("st", "dt", "infaas", "paper")
 CDF_POINTS = 160
 
 

@@ -125,7 +125,7 @@ def run(context: Context) -> Outcome:
                 series=[
                     Series(name="static, padded to 512", x=at, y=[profile.static_ms(512)] * len(at), scheme="st"),
                     Series(name="dynamic", x=at, y=[profile.dynamic_ms(n) for n in at], scheme="dt"),
-                    Series(name="static", x=at, y=[profile.static_ms(n) for n in at], scheme="arlo"),
+                    Series(name="static", x=at, y=[profile.static_ms(n) for n in at], scheme="paper"),
                 ],
                 caption=profile.describe(),
             )

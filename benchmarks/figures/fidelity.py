@@ -130,14 +130,14 @@ def _schemes(found: dict[str, dict[str, Any] | None], tables: list[Table], plots
         tables.append(_means(model, stretch, rates, schemes, means))
         for other in ("st", "dt", "infaas"):
             values = {
-                rate: reduction(means["cluster"]["arlo", rate], means["cluster"][other, rate])
+                rate: reduction(means["cluster"]["paper", rate], means["cluster"][other, rate])
                 for rate in rates
-                if ("arlo", rate) in means["cluster"] and (other, rate) in means["cluster"]
+                if ("paper", rate) in means["cluster"] and (other, rate) in means["cluster"]
             }
             shipped = [
-                reduction(means["cluster"]["ours", rate], means["cluster"][other, rate])
+                reduction(means["cluster"]["arlo", rate], means["cluster"][other, rate])
                 for rate in values
-                if ("ours", rate) in means["cluster"]
+                if ("arlo", rate) in means["cluster"]
             ]
             yield Row(
                 target=f"{model}_{other}",

@@ -89,15 +89,15 @@ def run(context: Context) -> Outcome:
         ),
         Row(
             target="gain",
-            ours=quick["arlo"] / others if others else math.nan,
-            better=quick["ours"] / others if others else None,
+            ours=quick["paper"] / others if others else math.nan,
+            better=quick["arlo"] / others if others else None,
             note=", ".join(f"{SCHEMES[name]} {quick[name]:,.0f}" for name in ORDER)
             + f" req/s; {step}. {_why(done, rates)}",
         ),
         Row(
             target="against_st",
-            ours=reduction(done["arlo", last].mean_ms, done["st", last].mean_ms),
-            better=reduction(done["ours", last].mean_ms, done["st", last].mean_ms),
+            ours=reduction(done["paper", last].mean_ms, done["st", last].mean_ms),
+            better=reduction(done["arlo", last].mean_ms, done["st", last].mean_ms),
             note=f"At {last:,} req/s, the last rate at which ST keeps 99 % on time: "
             + ", ".join(f"{SCHEMES[name]} {ms(done[name, last].mean_ms)}" for name in ORDER)
             + " ms.",
@@ -109,8 +109,8 @@ def run(context: Context) -> Outcome:
         ),
         Row(
             target="capacity_arlo",
-            ours=on_time["arlo"],
-            better=on_time["ours"],
+            ours=on_time["paper"],
+            better=on_time["arlo"],
             note=", ".join(f"{SCHEMES[name]} {on_time[name]:,.0f}" for name in ORDER) + f" req/s; {step}.",
         ),
     ]
@@ -161,7 +161,7 @@ def run(context: Context) -> Outcome:
 def _why(done: Mapping[tuple[str, int], Result], rates: Sequence[int]) -> str:
     """Where the paper's Arlo begins to lose, and to whom."""
     for rate in rates:
-        arlo, dt = done["arlo", rate], done["dt", rate]
+        arlo, dt = done["paper", rate], done["dt", rate]
         if arlo.mean_ms > dt.mean_ms and math.isfinite(dt.mean_ms):
             return (
                 f"From {rate:,} req/s on the mean of the paper's Arlo is above DT's although its median is not "

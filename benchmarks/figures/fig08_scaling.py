@@ -26,12 +26,12 @@ BASE = Cluster(
     model="bert-large", arrivals="twitter-bursty", rate=500, workers=5, duration_s=600, segment="fluctuating_a"
 )
 AHEAD = "ours, headroom"
-TITLES = {**SCHEMES, AHEAD: "Arlo (ours), headroom"}
+TITLES = {**SCHEMES, AHEAD: "Arlo (shipped), headroom"}
 SHOWN = (*ORDER, AHEAD)
-_GPUS = {"arlo": 5.49, "dt": 6.38, "infaas": 6.80, "st": 8.13}
-_P98 = {"arlo": 330.41, "dt": 397.10, "infaas": 404.12, "st": 430.54}
+_GPUS = {"paper": 5.49, "dt": 6.38, "infaas": 6.80, "st": 8.13}
+_P98 = {"paper": 330.41, "dt": 397.10, "infaas": 404.12, "st": 430.54}
 _WHERE = "5.1.3, Fig. 8"
-_NAMES = {"arlo": "Arlo", "dt": "DT", "infaas": "INFaaS", "st": "ST"}
+_NAMES = {"paper": "Arlo", "dt": "DT", "infaas": "INFaaS", "st": "ST"}
 PAPER = {
     **{
         f"fewer_{name}": Target(
@@ -41,7 +41,7 @@ PAPER = {
             where=f"{_WHERE}: 5.49 and {gpus}",
         )
         for name, gpus in _GPUS.items()
-        if name != "arlo"
+        if name != "paper"
     },
     **{
         f"gpus_{name}": Target(
@@ -49,7 +49,7 @@ PAPER = {
             paper=gpus,
             unit="GPUs",
             where=_WHERE,
-            aim="at_most" if name == "arlo" else "fact",
+            aim="at_most" if name == "paper" else "fact",
         )
         for name, gpus in _GPUS.items()
     },
@@ -59,7 +59,7 @@ PAPER = {
             paper=p98,
             unit="ms",
             where=_WHERE,
-            aim="at_most" if name == "arlo" else "fact",
+            aim="at_most" if name == "paper" else "fact",
         )
         for name, p98 in _P98.items()
     },
@@ -71,7 +71,7 @@ def scenario(cluster: Cluster, name: str) -> Scenario:
     if name == AHEAD:
         allocate = Allocate(kind="periodic", objective="queueing", shift=True)
         scale = Scale(kind="headroom", new_runtime="least_headroom")
-        return cluster.scenario("ours", options={"scaling": scale, "allocation": allocate})
+        return cluster.scenario("arlo", options={"scaling": scale, "allocation": allocate})
     return cluster.scenario(name, options={"scaling": True})
 
 
@@ -102,7 +102,7 @@ def run(context: Context) -> Outcome:
     rows = []
     for name in ("dt", "infaas", "st"):
 
-        def fewer(found: Mapping[str, Result], name: str = name, mine: str = "arlo") -> float:
+        def fewer(found: Mapping[str, Result], name: str = name, mine: str = "paper") -> float:
             return reduction(found[mine].workers_mean, found[name].workers_mean)
 
         rows.append(
@@ -110,8 +110,8 @@ def run(context: Context) -> Outcome:
                 target=f"fewer_{name}",
                 ours=fewer(first),
                 better=fewer(first, mine=AHEAD),
-                note=f"{first['arlo'].workers_mean:.2f} against {first[name].workers_mean:.2f} GPUs, p98 "
-                f"{ms(first['arlo'].p98_ms)} against {ms(first[name].p98_ms)} ms. {_why(first, name)}",
+                note=f"{first['paper'].workers_mean:.2f} against {first[name].workers_mean:.2f} GPUs, p98 "
+                f"{ms(first['paper'].p98_ms)} against {ms(first[name].p98_ms)} ms. {_why(first, name)}",
                 **spanned(fewer),
             )
         )
@@ -126,7 +126,7 @@ def run(context: Context) -> Outcome:
             Row(
                 target=f"gpus_{name}",
                 ours=first[name].workers_mean,
-                better=first[AHEAD].workers_mean if name == "arlo" else None,
+                better=first[AHEAD].workers_mean if name == "paper" else None,
                 note=f"At most {first[name].workers_max} at a time; it follows the rate, which is not stated.{bound}",
                 **spanned(lambda found, name=name: found[name].workers_mean),
             )
@@ -136,12 +136,12 @@ def run(context: Context) -> Outcome:
             Row(
                 target=f"p98_{name}",
                 ours=first[name].p98_ms,
-                better=first[AHEAD].p98_ms if name == "arlo" else None,
+                better=first[AHEAD].p98_ms if name == "paper" else None,
                 note=f"{100 * first[name].slo_attainment:.2f} % on time. "
                 + (
                     "The paper's p98 of all schemes is below the SLO of 450 ms, so its load rises more slowly than "
                     "that of this window does (at constant rate: the window 'steady_high')."
-                    if name == "arlo"
+                    if name == "paper"
                     else ""
                 ),
                 **spanned(lambda found, name=name: found[name].p98_ms),
@@ -175,7 +175,7 @@ def run(context: Context) -> Outcome:
 
 
 def _why(found: Mapping[str, Result], name: str) -> str:
-    if found["arlo"].workers_mean < found[name].workers_mean:
+    if found["paper"].workers_mean < found[name].workers_mean:
         return "The trace's rate and speed are not stated; see the sensitivity."
     return (
         "Latency is seen too late under this trace: the queue that builds up before a GPU is added keeps p98 high, and "
@@ -204,7 +204,7 @@ def _gpus(found: Mapping[str, Result]) -> Plot:
 
 
 def _load(found: Mapping[str, Result]) -> Plot:
-    timeline = found["arlo"].timeline
+    timeline = found["paper"].timeline
     x, y = np.asarray(timeline["time_s"]), np.asarray(timeline["arrived"])
     n = len(x) // 5 * 5
     return Plot(

@@ -119,7 +119,7 @@ def run(context: Context) -> Outcome:
                     Series(name=f"L = {peek}", x=list(instances), y=[found[n, peek] for n in instances])
                     for peek in PEEKS
                 ),
-                Series(name="paper, L not stated", x=[1200], y=[0.737], scheme="paper"),
+                Series(name="paper, L not stated", x=[1200], y=[0.737], scheme="published"),
             ],
         )
         for what, found in (("room everywhere", roomy), ("filled to capacity", full))

@@ -94,7 +94,7 @@ def two_loads(stable: Cluster, collapsed: Cluster) -> str:
 
 def tail(label: str, results: Results) -> str:
     """Where Arlo's p98 comes from: runtimes that its allocation left out."""
-    arlo = results["arlo"]
+    arlo = results["paper"]
     unused = [str(runtime["max_length"]) for runtime in arlo.runtimes if not runtime["served"]]
     if not unused:
         return ""
@@ -108,7 +108,7 @@ def tail(label: str, results: Results) -> str:
 
 def starved(other: str, results: Results, assumed: Mapping[str, Results]) -> str:
     """That Arlo's own waiting is what Eq. 1 makes of the longest requests, and what the reduction is without it."""
-    arlo = results["arlo"]
+    arlo = results["paper"]
     if arlo.mean_wait_ms < 0.5 * arlo.mean_execution_ms:
         return ""
     names = {"no drift of lengths": "without drift of lengths", QUEUEING: "with the queueing objective"}
@@ -136,7 +136,7 @@ def explain(cluster: Cluster, other: str, results: Results, assumed: Mapping[str
     profile = cluster.profile()
     static, dynamic = cluster.ideal_ms()
     over = cluster.overhead_ms
-    arlo, its = results["arlo"], results[other]
+    arlo, its = results["paper"], results[other]
     means = (
         f"{ms(arlo.mean_ms)} against {ms(its.mean_ms)} ms (executing {ms(arlo.mean_execution_ms)} and "
         f"{ms(its.mean_execution_ms)}, waiting {ms(arlo.mean_wait_ms)} and {ms(its.mean_wait_ms)})."

@@ -7,10 +7,10 @@ from typing import Any
 
 # One colour for a scheme, policy or allocation wherever it appears.
 COLORS = {
-    "st": "#d1495b", "dt": "#e58a2a", "infaas": "#8a5bc7", "arlo": "#2f6fde", "ours": "#2f9e6e",
+    "st": "#d1495b", "dt": "#e58a2a", "infaas": "#8a5bc7", "paper": "#2f6fde", "arlo": "#2f9e6e",
     "rs": "#2f6fde", "eft": "#2f9e6e", "late": "#17a2b8", "ilb": "#b8860b", "ig": "#e377c2",
     "periodic": "#2f6fde", "even": "#b8860b", "global": "#e377c2", "oracle": "#17a2b8", "queueing": "#2f9e6e",
-    "cluster": "#1d2430", "simulated": "#2f6fde", "paper": "#8b95a5",
+    "cluster": "#1d2430", "simulated": "#2f6fde", "published": "#8b95a5",
 }  # fmt: skip
 _FREE = ("#2f6fde", "#e58a2a", "#2f9e6e", "#d1495b", "#8a5bc7", "#17a2b8", "#b8860b", "#e377c2", "#5a6575", "#7f9c2f")
 # Short to long runtimes, light to dark.

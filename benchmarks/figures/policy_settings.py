@@ -168,7 +168,7 @@ def _pieces(setting: Setting, workers: int, instances: tuple[int, ...]) -> Any:
     profile = profile_of(setting.model)
     if len(instances) == 8 and sum(instances) != workers:
         workers = sum(instances)
-    return scheme("arlo", profile, workers=workers, max_batch=setting.max_batch, allocation=instances)
+    return scheme("paper", profile, workers=workers, max_batch=setting.max_batch, allocation=instances)
 
 
 def scenario(setting: Setting, workers: int, load: float, policy: str, seed: int) -> Scenario:

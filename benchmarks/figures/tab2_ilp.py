@@ -91,10 +91,10 @@ def run(context: Context) -> Outcome:
         y="seconds",
         log_y=True,
         series=[
-            Series(name="paper (GUROBI)", x=list(PAPER), y=[t.paper for t in PAPER.values()], scheme="paper"),
+            Series(name="paper (GUROBI)", x=list(PAPER), y=[t.paper for t in PAPER.values()], scheme="published"),
             *(
                 Series(name=name, x=list(PAPER), y=[means[key][name] for key in PAPER], scheme=colour)
-                for name, colour in zip(solvers, ("ours", "arlo", "dt"), strict=False)
+                for name, colour in zip(solvers, ("arlo", "paper", "dt"), strict=False)
             ),
         ],
     )

@@ -46,7 +46,7 @@ def run(context: Context) -> Outcome:
     base = {name: trace.but(duration_s=context.pick(600.0, 4.0)) for name, trace in TRACES.items()}
     loads = context.pick((50.0, 100.0, 150.0, 180.0, 200.0), ())
     cells = {
-        ("Eq. 1", PER_GPU, name, policy): cluster.scenario("arlo", options={"policy": policy})
+        ("Eq. 1", PER_GPU, name, policy): cluster.scenario("paper", options={"policy": policy})
         for name, cluster in base.items()
         for policy in POLICIES
     }
@@ -56,7 +56,7 @@ def run(context: Context) -> Outcome:
                 changed = cluster.but(rate=load * cluster.workers, duration_s=180.0)
                 for policy in POLICIES:
                     cells[title, -load, name, policy] = changed.scenario(
-                        "arlo", options={"policy": policy, "objective": objective}
+                        "paper", options={"policy": policy, "objective": objective}
                     )
     done = context.simulate(cells)
 

@@ -16,7 +16,7 @@ from arlo.simulator.schemes import SCHEMES, scheme
 from arlo.traces import rescale, tweet_lengths
 
 LONGEST = 512
-POLICIES = ("rs", "eft", "late")  # each with the runtimes and the allocation of the scheme `ours`
+POLICIES = ("rs", "eft", "late")  # each with the runtimes and the allocation of the scheme `arlo`
 CONTENDERS = (*SCHEMES, *POLICIES)
 TITLES = {**SCHEMES, **{policy: f"Arlo ({policy})" for policy in POLICIES}}
 INFLIGHT_LIMIT = 2  # dispatch.inflight_limit of the serving configuration, its default
@@ -66,7 +66,7 @@ class Bed:
 
     @functools.cached_property
     def static(self) -> tuple[RuntimeModel, ...]:
-        return self.stretched(scheme("ours", self.profile, workers=self.workers).runtimes)
+        return self.stretched(scheme("arlo", self.profile, workers=self.workers).runtimes)
 
     @functools.cached_property
     def all_runtimes(self) -> tuple[RuntimeModel, ...]:
@@ -101,7 +101,7 @@ class Bed:
     def cluster(self, name: str, rate_rps: float) -> Cluster:
         """A contender, allocated as its scheme would be at this rate."""
         if name in POLICIES:
-            pieces = scheme("ours", self.profile, workers=self.workers, policy=name)
+            pieces = scheme("arlo", self.profile, workers=self.workers, policy=name)
         else:
             pieces = scheme(name, self.profile, workers=self.workers)
         policy = pieces.dispatch.policy

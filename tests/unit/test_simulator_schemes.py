@@ -58,11 +58,11 @@ class TestSchemes:
         assert [capacity(runtime, 150) for runtime in infaas.runtimes] == [1] * 8
         to_slo = scheme("infaas", base, workers=10, packing="slo")
         assert [capacity(runtime, 150) for runtime in to_slo.runtimes][::7] == [130, 30]
-        arlo = scheme("arlo", base, workers=10)
+        arlo = scheme("paper", base, workers=10)
         assert [runtime.capacity for runtime in arlo.runtimes] == [None] * 8  # M is that of Eq. 3
 
     def test_arlo_is_the_paper_s(self, base: Profile) -> None:
-        arlo = scheme("arlo", base, workers=10)
+        arlo = scheme("paper", base, workers=10)
         assert [runtime.max_length for runtime in arlo.runtimes] == list(range(64, 513, 64))
         assert (arlo.dispatch.policy, arlo.dispatch.lambda_, arlo.dispatch.alpha, arlo.dispatch.max_peek) == (
             "rs", 0.85, 0.9, 6,
@@ -70,7 +70,7 @@ class TestSchemes:
         assert (arlo.allocate.kind, arlo.allocate.period_s, arlo.allocate.objective) == ("periodic", 120, "paper")
 
     def test_ours(self, base: Profile) -> None:
-        ours = scheme("ours", base, workers=10)
+        ours = scheme("arlo", base, workers=10)
         assert (ours.dispatch.policy, ours.allocate.kind, ours.allocate.objective) == ("eft", "periodic", "queueing")
 
     @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ class TestSchemes:
             ("st", "headroom", "longest"),
             ("dt", "headroom", "longest"),
             ("infaas", "headroom", "least_headroom"),
+            ("paper", "target", "longest"),
             ("arlo", "target", "longest"),
-            ("ours", "target", "longest"),
         ],
     )
     def test_scaling_of_its_own(self, base: Profile, name: str, kind: str, new_runtime: str) -> None:
@@ -102,12 +102,12 @@ class TestSchemes:
 
     @pytest.mark.parametrize("kind", ["periodic", "even", "global", "oracle"])
     def test_kinds_of_allocation(self, base: Profile, kind: str) -> None:
-        made = scheme("arlo", base, workers=8, allocation=kind, objective="queueing")  # type: ignore[arg-type]
+        made = scheme("paper", base, workers=8, allocation=kind, objective="queueing")  # type: ignore[arg-type]
         assert (made.allocate.kind, made.allocate.objective) == (kind, "queueing")
         assert made.allocate.start == {"even": "even", "global": "global"}.get(kind, "first")
 
     def test_given_and_shared_instances(self, base: Profile) -> None:
-        fixed = scheme("arlo", base, workers=4, max_lengths=(64, 512), allocation=(3, 1)).allocate
+        fixed = scheme("paper", base, workers=4, max_lengths=(64, 512), allocation=(3, 1)).allocate
         assert (fixed.kind, fixed.start) == ("fixed", (3, 1))
         by_requests = scheme("infaas", base, workers=10, allocation="proportional", demand=DEMAND).allocate
         by_work = scheme("infaas", base, workers=10, allocation="work", demand=DEMAND).allocate
@@ -216,7 +216,7 @@ class TestBadInputs:
         ],
     )
     def test_say_what_is_wrong(self, base: Profile, fields: dict[str, object], says: str) -> None:
-        arguments = {"name": "arlo", "profile": base, "workers": 4, **fields}
+        arguments = {"name": "paper", "profile": base, "workers": 4, **fields}
         with pytest.raises(ConfigError, match=says):
             scheme(**arguments)  # type: ignore[arg-type]
 

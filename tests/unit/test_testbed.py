@@ -92,7 +92,7 @@ def test_clusters_use_all_workers() -> None:
 
 
 def test_capacities_do_not_depend_on_the_stretch() -> None:
-    for name in ("st", "infaas", "ours"):
+    for name in ("st", "infaas", "arlo"):
         plain, stretched = Bed(stretch=1).cluster(name, 100), Bed(stretch=10).cluster(name, 10)
         for one, other in zip(plain.runtimes, stretched.runtimes, strict=True):
             assert capacity(one, plain.slo_ms) == capacity(other, stretched.slo_ms)
