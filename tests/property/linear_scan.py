@@ -35,6 +35,7 @@ class Instance:
     max_length: int
     capacity: int
     limit: int
+    runtime: int = 0
     draining: bool = False
     started: list[Request] = field(default_factory=list)
     waiting: list[Request] = field(default_factory=list)
@@ -63,10 +64,13 @@ class LinearScan:
 
     # -- choosing ------------------------------------------------------------------------------------------------
 
-    def pick(self, request: Request) -> Instance | None:
+    def candidates(self, request: Request) -> list[Instance]:
         fitting = [i for i in self.instances.values() if not i.draining and i.max_length >= request.length]
         others = [i for i in fitting if i.id != request.avoid]
-        candidates = others or fitting
+        return others or fitting
+
+    def pick(self, request: Request, now: int) -> Instance | None:
+        candidates = self.candidates(request)
         if not candidates:
             return None
         if self.policy in {"ig", "uniform"}:
@@ -90,10 +94,11 @@ class LinearScan:
         return heads[0]
 
     def place(self, request: Request, now: int) -> tuple[str, list[Decision]]:
-        instance = self.pick(request)
+        instance = self.pick(request, now)
         if instance is None:
             self.parked.append(request)
             return "PARKED", []
+        self.charge(instance, request, now)
         if len(instance.started) < instance.limit:
             return "STARTED", [self.start(instance, request)]
         instance.waiting.append(request)
@@ -119,10 +124,23 @@ class LinearScan:
         while instance.waiting and len(instance.started) < instance.limit:
             request = min(instance.waiting, key=lambda r: r.rank)
             instance.waiting.remove(request)
+            if request.dead(now):
+                self.withdraw(instance, request)
             decisions.append(("expired", request.tag) if request.dead(now) else self.start(instance, request))
         if instance.draining and instance.outstanding == 0:
             del self.instances[instance.id]
         return decisions
+
+    # -- what policies that weigh times keep books of (linear_timed.py) --------------------------------------------
+
+    def charge(self, instance: Instance, request: Request, now: int) -> None:
+        """The request is bound to the instance, or started on it; before it is counted."""
+
+    def withdraw(self, instance: Instance, request: Request) -> None:
+        """A request that waits for the instance is taken away."""
+
+    def executed(self, instance: Instance, request: Request, now: int, *, well: bool) -> None:
+        """A started request has left its instance; not `well`: it is tried again."""
 
     # -- events: what they answer, and the decisions ---------------------------------------------------------------
 
@@ -139,9 +157,13 @@ class LinearScan:
     def do_join(self, now: int, runtime: int, limit: int) -> tuple[int, list[Decision]]:
         new = min(set(range(len(self.instances) + 1)) - set(self.instances))
         max_length, capacity = self.runtimes[runtime]
-        self.instances[new] = Instance(new, max_length, capacity, limit)
+        self.instances[new] = Instance(new, max_length, capacity, limit, runtime)
         queues = [self.parked, *(instance.waiting for instance in self.instances.values())]
         fitting = sorted((r for queue in queues for r in queue if r.length <= max_length), key=lambda r: r.rank)
+        for instance in self.instances.values():
+            for request in instance.waiting:
+                if request.length <= max_length:
+                    self.withdraw(instance, request)
         for queue in queues:
             queue[:] = [r for r in queue if r.length > max_length]
         return new, self.place_again(fitting, now)
@@ -156,6 +178,8 @@ class LinearScan:
             for r in sorted(instance.waiting, key=lambda r: r.rank)
             if any(not i.draining and i.max_length >= r.length for i in self.instances.values())
         ]
+        for request in moving:
+            self.withdraw(instance, request)
         instance.waiting = [r for r in instance.waiting if r not in moving]
         decisions = self.place_again(moving, now) + self.serve(instance, now)
         return instance_id not in self.instances, decisions
@@ -170,7 +194,7 @@ class LinearScan:
         if not 1 <= length <= max((length for length, _ in self.runtimes), default=0):
             return "TOO_LONG", []
         request = Request(tag, length, deadline, self.arrivals)
-        instance = self.pick(request)
+        instance = self.pick(request, now)
         waits = instance is None or len(instance.started) >= instance.limit
         if waits and self.queued() >= self.max_queued:
             return "FULL", []
@@ -182,13 +206,17 @@ class LinearScan:
             return self.do_abandon(now, tag)
         instance, request = self.running(tag)
         instance.started.remove(request)
+        self.executed(instance, request, now, well=True)
         return None, self.serve(instance, now)
 
     def do_cancel(self, _: int, tag: int) -> tuple[bool, list[Decision]]:
-        for waiting in [self.parked, *(i.waiting for i in self.instances.values())]:
+        for instance in [None, *self.instances.values()]:
+            waiting = self.parked if instance is None else instance.waiting
             for request in waiting:
                 if request.tag == tag:
                     waiting.remove(request)
+                    if instance is not None:
+                        self.withdraw(instance, request)
                     return True, []
         return False, []
 
@@ -198,6 +226,7 @@ class LinearScan:
         if request is None:
             instance, request = self.running(tag)
             instance.started.remove(request)
+            self.executed(instance, request, now, well=False)
         else:
             self.lost.remove(request)
         request.retried = True

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from arlo import _core
 from tests.property.linear_scan import LinearScan
+from tests.property.linear_timed import LinearEft
 from tests.property.programs import ALL_KINDS, Driver, Event, events, fleet
 
 
-@pytest.mark.parametrize("policy", ["rs", "ilb", "ig", "uniform", "infaas"])
+@pytest.mark.parametrize("policy", ["rs", "ilb", "ig", "uniform", "infaas", "eft"])
 @given(
     start=fleet(),
     program=events(ALL_KINDS),
@@ -32,8 +33,9 @@ def test_same_decisions_as_a_linear_scan(
     alpha: float,
 ) -> None:
     scheduler = _core.Scheduler(policy, lambda_=lambda_, alpha=alpha, max_peek=max_peek, max_queued=max_queued)
-    driver = Driver(scheduler, one_length=policy == "uniform")
-    dumb = LinearScan(policy, lambda_, alpha, max_peek, max_queued)
+    driver = Driver(scheduler, one_length=policy == "uniform", timed=policy == "eft")
+    plain = LinearEft if policy == "eft" else LinearScan
+    dumb = plain(policy, lambda_, alpha, max_peek, max_queued)
     for event in start + program:
         driver.now += event[3]
         call = driver.resolve(event)
