@@ -11,6 +11,7 @@ BENCHES = (
     ["benchmarks.dispatch"],
     ["benchmarks.allocation"],
     ["benchmarks.simulation"],
+    ["benchmarks.drift"],
     ["benchmarks.gateway_cpu"],
     ["benchmarks.gateway_latency"],
     ["benchmarks.gateway_memory"],

@@ -128,7 +128,9 @@ class RuntimeScheduler:
         """How much busier bursts are than the mean, for the policies under which telling it paid in measurements."""
         if self._config.dispatch.policy not in ("eft", "late"):
             return 1.0
-        return burst_factor(demand, self._window.dispersion(self._lengths), slo_ms=self._config.model.slo_ms)
+        # Of all requests: where only the lengths vary, that is the variation's.
+        dispersion = self._window.dispersion(self._lengths[-1:])
+        return burst_factor(demand.pooled(), dispersion, slo_ms=self._config.model.slo_ms)
 
     def _variation(self) -> Variation | None:
         """How the lengths that come varied within the window."""

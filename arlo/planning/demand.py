@@ -35,6 +35,10 @@ class Demand:
         """Requests per SLO period in all bins."""
         return sum(self.mean)
 
+    def pooled(self) -> Demand:
+        """All bins as one."""
+        return Demand(self.max_lengths[-1:], (sum(self.mean),), (sum(self.peak),), self.rows, self.span_s)
+
 
 class _Span:
     """What came between two samples. `counts[n]`: requests of n tokens. Sorted into bins once."""

@@ -140,7 +140,7 @@ class QueueingObjective:
             self._replay = Replay(
                 rate=self._models[0].rate,
                 share_ms=self._models[0].share,
-                spans_ms=np.array(problem.variation.spans_s) * 1000,
+                spans_ms=np.array(problem.variation.spans_s) * 1000.0,
                 factors=np.array(problem.variation.factors),
             )
 

@@ -13,7 +13,7 @@ import pytest
 
 from arlo.errors import ConfigError
 from arlo.planning.demand import Demand, DemandWindow
-from arlo.planning.problem import AllocationProblem, LatencyCurve, flow
+from arlo.planning.problem import AllocationProblem, LatencyCurve, Variation, flow
 from arlo.planning.queueing import (
     QueueingObjective,
     QueueingSolver,
@@ -22,7 +22,7 @@ from arlo.planning.queueing import (
     predicted_mean_ms,
     square_root,
 )
-from arlo.planning.queueing_model import WaitModel
+from arlo.planning.queueing_model import MARGIN, SWING, Replay, WaitModel
 
 SLO_MS = 150.0
 
@@ -214,6 +214,75 @@ def test_burst_factor_is_the_swing_of_the_rate(swing: float) -> None:
     assert found == pytest.approx(1 + swing, rel=0.03)
     assert burst_factor(demand, None, slo_ms=SLO_MS) == 1.0
     assert burst_factor(Demand((64,), (0.0,), (0.0,), 0, 0.0), 3.0, slo_ms=SLO_MS) == 1.0
+
+
+def swinging(levels: int, *, times: float) -> Variation:
+    """Ten calm spans of 3 s and two busy ones by turns; longer requests swing more, the sum of all does not."""
+    busy = np.array([times ** (k / (levels - 1)) for k in range(levels)])
+    calm = (12 - 2 * busy) / 10
+    rows = [busy if span % 12 >= 10 else calm for span in range(36)]
+    return Variation((3.0,) * len(rows), tuple(tuple(row.tolist()) for row in rows))
+
+
+def test_a_replay_is_a_backlog_followed_span_by_span() -> None:
+    rng = np.random.default_rng(3)
+    share, rate = np.array([1.0, 2.0, 4.0]), np.array([3.0, 1.0, 0.5])
+    spans_ms, factors = rng.uniform(500, 2000, 60), rng.uniform(0.3, 2.0, (60, 3))
+    replay = Replay(rate=rate, share_ms=share, spans_ms=spans_ms, factors=factors)
+    group = np.cumsum(rate[::-1])[::-1]
+    raised = factors**SWING
+    offered = raised / np.average(raised, axis=0, weights=spans_ms) * group * (1 + MARGIN)
+    own = np.maximum(offered - np.column_stack([offered[:, 1:], np.zeros(60)]), 0) * spans_ms[:, None]
+    for counts in ([4, 3, 3], [2, 4, 3], [3, 2, 4], [9, 9, 9]):
+        capacity = np.cumsum((np.array(counts) / share)[::-1])[::-1]
+        waits = np.zeros((3, 3))  # of a class, by a group
+        for k in range(3):
+            backlog = 0.0
+            for span_ms, came, requests in zip(spans_ms, offered[:, k], own, strict=True):
+                after = backlog + (came - capacity[k]) * span_ms
+                waits[k:, k] += (backlog + max(after, 0.0)) / 2 / capacity[k] * requests[k:]
+                backlog = max(after, 0.0)
+        expected = waits.max(axis=1).sum() / own.sum()
+        # Between two capacities of the table a convex function is taken for a line.
+        assert replay.mean_ms(np.array([counts], float))[0] == pytest.approx(expected, rel=0.03, abs=1.0)
+
+
+@pytest.mark.parametrize("policy", ["eft", "rs"])
+def test_what_varies_gets_room_for_its_busy_moments(policy: str) -> None:
+    steady = problem_of(20, [1.0, 2.0, 4.0], [1100.0, 230.0, 75.0])
+    varied = dataclasses.replace(steady, variation=swinging(3, times=3.0))
+    solver = QueueingSolver(policy)
+    calm, busy = (solver.solve(problem, time_limit_s=60).instances for problem in (steady, varied))
+    # Capacity for requests that only the longest runtime serves, over what comes in the mean.
+    assert calm[-1] / 4.0 < 3 * 75.0 / SLO_MS <= busy[-1] / 4.0
+    assert predicted_mean_ms(varied, busy, policy=policy) < predicted_mean_ms(varied, calm, policy=policy) / 3
+    assert predicted_mean_ms(steady, busy, policy=policy) < predicted_mean_ms(steady, calm, policy=policy) * 2.5
+
+
+def test_a_longer_swing_costs_more_and_is_finite_under_overload() -> None:
+    problem = problem_of(12, [1.0, 2.0, 4.0], [400.0, 100.0, 40.0])
+    values = [
+        predicted_mean_ms(dataclasses.replace(problem, variation=swinging(3, times=times)), [4, 5, 3])
+        for times in (1.5, 2.5, 4.0)
+    ]
+    assert values == sorted(values)
+    assert math.isfinite(predicted_mean_ms(dataclasses.replace(problem, variation=swinging(3, times=5.0)), [0, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("spans", "factors"),
+    [
+        ((), ()),
+        ((1.0,), ((1.0, 1.0), (1.0, 1.0))),
+        ((1.0, 0.0), ((1.0, 1.0), (1.0, 1.0))),
+        ((1.0, 1.0), ((1.0, 1.0), (1.0,))),
+        ((1.0,), ((1.0, -0.1),)),
+        ((1.0,), ((1.0, 1.0),)),  # of two bins, but the problem has three
+    ],
+)
+def test_a_variation_that_fits_nothing_is_refused(spans: Any, factors: Any) -> None:
+    with pytest.raises(ConfigError):
+        problem_of(5, [1.0, 2.0, 3.0], [1.0, 1.0, 1.0], variation=Variation(spans, factors))
 
 
 def test_batches_carry_more_and_a_request_alone_takes_as_long() -> None:

@@ -178,3 +178,24 @@ def test_dispersion_is_one_for_poisson_arrivals_and_more_for_bursts() -> None:
     assert bursts is not None
     assert bursts > 5
     assert traffic(((0, 0), 10)).dispersion(LENGTHS) == 1.0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_rate_that_varies_is_told_from_chance(seed: int) -> None:
+    assert traffic(((200, 50), 60), seed=seed).variation(LENGTHS) is None
+    assert traffic(((200, 5), 60), seed=seed).variation(LENGTHS) is None
+    assert traffic(((200, 50), 4), seed=seed).variation(LENGTHS) is None  # too short to say
+    # 20 s in which the long ones are three times as many, as many fewer short ones
+    found = traffic(((200, 50), 20), ((100, 150), 20), ((200, 50), 20), seed=seed).variation(LENGTHS)
+    assert found is not None
+    seconds, factors = np.array(found.spans_s), np.array(found.factors)
+    assert seconds.sum() == pytest.approx(60)
+    assert np.average(factors, axis=0, weights=seconds) == pytest.approx([1, 1])
+    middle = factors[len(factors) // 3 : 2 * len(factors) // 3].mean(axis=0)
+    assert middle == pytest.approx([1, 1.8], rel=0.1)  # 150 over the mean of 83
+    # What is left of chance is less than what was seen.
+    assert factors[:, 0].std() < 0.06
+
+
+def test_bins_as_one() -> None:
+    assert Demand(LENGTHS, (2.0, 1.0), (3.0, 4.0), 30, 1.0).pooled() == Demand((4,), (3.0,), (7.0,), 30, 1.0)
