@@ -2,7 +2,7 @@
 
 Eq. 1 gives each instance its requests of one SLO period at once; at a load that the cluster can carry it says little
 about who waits. `queueing` predicts the mean latency of requests that come at random and are dispatched as the gateway
-does it (queueing_model.py), and looks for the instances that make it least: from the best of four starts, by moving
+does it (queueing_model.py), and looks for the instances that make it least: from the best of a few starts, by moving
 workers between levels, in steps that halve, until no move that was tried helps. It is a local search of a model:
 nothing is proven. What it was compared with is in benchmarks/README.md, "Allocation objective".
 
@@ -20,6 +20,7 @@ as it is cheap: the short requests find room everywhere, the longest only on the
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,6 +41,7 @@ HORIZON_MS = 60_000.0  # for which overload is counted
 BURST_MS = 1_000.0  # how long the busy rate lasts
 LEAST_DEVIATION, MOST_BURST = 0.05, 3.0  # of burst_factor
 NEAR_ROUNDS = 4  # of the fixed point for a neighbour, which starts from where its origin ended
+BUSY = 0.97  # quantile of a group's rate in which its moments are busy
 MOVES = 12  # that are looked at closely
 MIN_GAIN = 1e-6
 
@@ -107,12 +109,16 @@ class QueueingSolver:
             return (0,) * (levels - 1) + (problem.workers,)
         objective = QueueingObjective(problem, self._policy)
         widest = np.array(largest_capacity(problem), np.int64)
-        starts = np.array([proportional(problem), widest, *square_root(problem)], np.int64)
+        found = [proportional(problem), widest, *square_root(problem)]
+        if problem.variation is not None:
+            busy = _busy(problem)
+            found += [largest_capacity(busy), *square_root(busy)]
+        starts = np.array(found, np.int64)
         start = starts[int(np.argmin(objective.values(starts)[0]))]
-        found = _descend(objective, start, until_s)
-        if objective.stable(widest) and not objective.stable(found):
-            found = widest
-        return tuple(int(n) for n in found)
+        best = _descend(objective, start, until_s)
+        if objective.stable(widest) and not objective.stable(best):
+            best = widest
+        return tuple(int(n) for n in best)
 
 
 class QueueingObjective:
@@ -160,6 +166,19 @@ class QueueingObjective:
     def stable(self, counts: Counts) -> bool:
         """Whether the mean demand can be carried for ever."""
         return bool((self._models[0].utilisation(counts[None].astype(np.float64))[0] < 1).all())
+
+
+def _busy(problem: AllocationProblem) -> AllocationProblem:
+    """The demand of busy moments, of each group its own: where to begin the search."""
+    assert problem.variation is not None
+    weights = np.array(problem.variation.spans_s)
+    factors = np.array(problem.variation.factors)
+    group = np.cumsum(problem.demand[::-1])[::-1]
+    for k in range(len(group)):
+        order = np.argsort(factors[:, k])
+        group[k] *= factors[order, k][np.searchsorted(np.cumsum(weights[order]), BUSY * weights.sum())]
+    group = np.maximum.accumulate(group[::-1])[::-1]
+    return dataclasses.replace(problem, demand=tuple(np.maximum(-np.diff(group, append=0.0), 0.0).tolist()))
 
 
 def _share_ms(curve: LatencyCurve) -> float:
