@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from arlo.errors import ConfigError
 
 LONGEST_GRACE_S = 3600.0
+MOST_INTERVALS = 20  # of one observation; what is older says little of now
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,8 +47,9 @@ class CreepDetector:
     """Fed with a sample of each worker per interval.
 
     A worker is suspect when its rows take `factor` times as long as the profile says, and as the median of its peers
-    where it has any, in `intervals` observations in a row with at least `min_rows` rows each. Where it has peers but
-    none had so many rows, nothing is concluded.
+    where it has any, in `intervals` observations in a row. An observation has at least `min_rows` rows: a worker that
+    was sent fewer in an interval, because the gateway has found it slow too, is observed over several. Where it has
+    peers but none has an observation that ends now, nothing is concluded.
 
     There is one suspect at a time, the worst: no other follows before that one is seen again, at the earliest, or its
     grace period is over. In its grace period a worker is neither judged nor a measure for its peers. It is `grace_s`,
@@ -67,6 +69,7 @@ class CreepDetector:
         self._first_grace_s = grace_s
         self._slow: dict[str, tuple[str, int]] = {}  # worker -> runtime, observations in a row
         self._grace: dict[str, tuple[float, float]] = {}  # worker -> end, length
+        self._begun: dict[str, tuple[Sample, int]] = {}  # observations with too few rows yet, over so many intervals
         self._away: str | None = None  # the last suspect, until it is seen again
 
     def observe(self, now_s: float, samples: Mapping[str, Sample]) -> list[Suspect]:
@@ -74,16 +77,13 @@ class CreepDetector:
         if self._away in samples or (self._away is not None and not self._in_grace(self._away, now_s)):
             self._away = None
         self._forget(now_s)
-        measured = {
-            worker: sample
-            for worker, sample in samples.items()
-            if sample.rows >= self._min_rows and sample.expected_ms > 0
-        }
+        measured = self._measured(samples)
         found = self._slow_ones(now_s, samples, measured)
         for worker in set(measured) - set(found):
             if not self._in_grace(worker, now_s):
                 self._grace.pop(worker, None)  # it is well: the next grace period is a short one again
-        self._slow = {
+        waiting = {worker: count for worker, count in self._slow.items() if worker in self._begun}
+        self._slow = waiting | {
             worker: (sample.runtime, self._row_of(worker, sample.runtime) + 1)
             for worker, sample in measured.items()
             if worker in found
@@ -99,6 +99,21 @@ class CreepDetector:
         self._away = worst.worker
         del self._slow[worst.worker]
         return [worst]
+
+    def _measured(self, samples: Mapping[str, Sample]) -> dict[str, Sample]:
+        """The observations that end now; those that go on are kept, for at most MOST_INTERVALS."""
+        measured, begun = {}, {}
+        for worker, sample in samples.items():
+            before, intervals = self._begun.get(worker, (None, 0))
+            if before is not None and before.runtime == sample.runtime:
+                rows, busy_s = before.rows + sample.rows, before.busy_s + sample.busy_s
+                sample = dataclasses.replace(sample, rows=rows, busy_s=busy_s)  # noqa: PLW2901
+            if sample.expected_ms > 0 and sample.rows >= self._min_rows:
+                measured[worker] = sample
+            elif sample.expected_ms > 0 and intervals + 1 < MOST_INTERVALS:
+                begun[worker] = (sample, intervals + 1)
+        self._begun = begun
+        return measured
 
     def _slow_ones(
         self, now_s: float, samples: Mapping[str, Sample], measured: Mapping[str, Sample]

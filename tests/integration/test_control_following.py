@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 
 from arlo.control import recycler, scheduler
 from arlo.control.pool import make_pool
+from arlo.planning.creep import CreepDetector
 from arlo.planning.problem import Allocation, AllocationProblem, SolverError
 from tests.fakes.emulated_cluster import cluster_of, configure, endpoint, local_pool, pid, runtime, seen, settled
 from tests.fakes.steady_load import steady_load
@@ -66,6 +68,8 @@ async def test_a_worker_that_becomes_slow_is_recycled(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recycler, "INTERVAL_S", 1.5)
+    # The gateway sends little to a worker that it has found slow.
+    monkeypatch.setattr(recycler, "CreepDetector", functools.partial(CreepDetector, min_rows=4))
     config = configure(
         tmp_path,
         runtime(48, 4),

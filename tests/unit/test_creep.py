@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import defaultdict
 from collections.abc import Mapping
 
 import pytest
@@ -58,13 +60,35 @@ def test_a_good_observation_in_between_begins_anew() -> None:
     assert watch.see(times=3, w0=sample(4.0), **HEALTHY) == ["50 w0"]
 
 
-def test_too_few_rows_or_none_begin_anew() -> None:
+def test_few_rows_make_one_observation_over_several_intervals() -> None:
+    """The gateway sends little to a worker that it has found slow; it is found here all the same."""
+    watch = Watch()
+    assert watch.see(times=5, w0=sample(4.0, rows=10), **HEALTHY) == []
+    assert watch.see(w0=sample(4.0, rows=10), **HEALTHY) == ["50 w0"]
     watch = Watch()
     assert watch.see(times=2, w0=sample(4.0), **HEALTHY) == []
     assert watch.see(w0=sample(4.0, rows=19), **HEALTHY) == []
+    assert watch.see(w0=sample(4.0, rows=1), **HEALTHY) == ["30 w0"]
+    watch = Watch()
+    assert watch.see(times=5, w0=sample(4.0, rows=10), **HEALTHY) == []
+    assert watch.see(w0=sample(1.0, rows=10), **HEALTHY) == []  # 2.5 ms over both
+    assert watch.see(times=60, w0=sample(4.0, rows=0), **HEALTHY) == []
+
+
+def test_rows_of_long_ago_do_not_count() -> None:
+    watch = Watch()
+    assert watch.see(times=2, w0=sample(4.0), **HEALTHY) == []
+    assert watch.see(w0=sample(4.0, rows=19), **HEALTHY) == []
+    assert watch.see(times=19, w0=sample(4.0, rows=0), **HEALTHY) == []
+    assert watch.see(times=2, w0=sample(4.0), **HEALTHY) == []
+    assert watch.see(w0=sample(4.0), **HEALTHY) == ["240 w0"]
+
+
+def test_an_absence_begins_anew() -> None:
+    watch = Watch()
     assert watch.see(times=2, w0=sample(4.0), **HEALTHY) == []
     assert watch.see(**HEALTHY) == []
-    assert watch.see(times=3, w0=sample(4.0, rows=20), **HEALTHY) == ["80 w0"]
+    assert watch.see(times=3, w0=sample(4.0, rows=20), **HEALTHY) == ["50 w0"]
     assert watch.see(times=9, w1=Sample(runtime="s64", rows=0, busy_s=0.0, expected_ms=1.0)) == []
 
 
@@ -142,14 +166,30 @@ def test_nonsense_is_refused() -> None:
 def test_never_without_cause(rounds: list[dict[str, Sample]]) -> None:
     """One suspect at a time, slow by its profile in three observations, and never twice within its grace period."""
     watch, last = Watch(factor=2.0, grace_s=60), dict.fromkeys(["w0", "w1", "w2", "w3", "w4"], -1000.0)
+    ended: dict[str, list[Sample]] = defaultdict(list)  # observations, without a gap, of one runtime
+    begun: dict[str, list[Sample]] = defaultdict(list)
     for number, workers in enumerate(rounds):
+        for worker in last:
+            now = workers.get(worker)
+            before = (begun[worker] or ended[worker])[-1:]
+            if now is None or (before and before[0].runtime != now.runtime):
+                ended[worker], begun[worker] = [], []
+            if now is not None:
+                begun[worker].append(now)
+                if sum(s.rows for s in begun[worker]) >= 20:
+                    rows, busy_s = sum(s.rows for s in begun[worker]), sum(s.busy_s for s in begun[worker])
+                    ended[worker].append(dataclasses.replace(now, rows=rows, busy_s=busy_s))
+                    begun[worker] = []
+                elif len(begun[worker]) == 20:
+                    ended[worker], begun[worker] = [], []
         suspects = watch.detector.observe(number * 10.0, workers)
         assert len(suspects) <= 1
         for suspect in suspects:
             assert suspect.ratio >= 2
-            recent = [rounds[i].get(suspect.worker) for i in range(number - 2, number + 1)]
-            assert all(s is not None and s.rows >= 20 and s.row_ms >= 2 * s.expected_ms for s in recent)
-            assert len({s.runtime for s in recent if s is not None}) == 1
+            assert not begun[suspect.worker]
+            recent = ended[suspect.worker][-3:]
+            assert len(recent) == 3
+            assert all(s.row_ms >= 1.999999 * s.expected_ms for s in recent)
             assert number * 10.0 - last[suspect.worker] >= 60
             last[suspect.worker] = number * 10.0
 
