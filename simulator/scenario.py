@@ -54,7 +54,7 @@ class RuntimeModel:
 class Dispatch:
     """The request scheduler."""
 
-    policy: str = "eft"
+    policy: str = "late"
     lambda_: float = 0.85
     alpha: float = 0.9
     max_peek: int = 6

@@ -7,7 +7,7 @@
     dt      one dynamic-shape runtime; least loaded instance
     infaas  all variants, as many instances of each; bin packing over the instances that fit
     paper   Arlo as the paper has it: Algorithm 1, and every 120 s the allocation that minimises Eq. 1
-    arlo    what Arlo ships: expected finish, and an allocation that counts waiting
+    arlo    what Arlo ships: late binding, and an allocation that counts waiting
 
 Every field can be set; docs/latency-profiles.md says what is the paper's and what had to be chosen.
 """
@@ -25,7 +25,7 @@ from arlo.simulator.scenario import Allocate, AllocationKind, Dispatch, RuntimeM
 
 Share = Literal["proportional", "work"]
 SCHEMES = {"st": "ST", "dt": "DT", "infaas": "INFaaS", "paper": "Arlo (paper)", "arlo": "Arlo (shipped)"}
-_POLICY = {"st": "uniform", "dt": "uniform", "infaas": "infaas", "paper": "rs", "arlo": "eft"}
+_POLICY = {"st": "uniform", "dt": "uniform", "infaas": "infaas", "paper": "rs", "arlo": "late"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -265,7 +265,7 @@ class DispatchSection:
     policy: Policy | None = option(
         default=None,
         doc="How an instance is chosen for a request; docs/architecture.md describes each. Left out: that of the "
-        "scheme, `eft` for arlo.",
+        "scheme, `late` for arlo.",
     )
     lambda_: float = option(
         default=_DISPATCH.lambda_,

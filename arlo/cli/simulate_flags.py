@@ -106,7 +106,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "policy",
             "text",
             "NAME",
-            "rs, ilb, ig, infaas, uniform, eft, late (default: the scheme's; eft for arlo)",
+            "rs, ilb, ig, infaas, uniform, eft, late (default: the scheme's; late for arlo)",
             True,
         ),
         Flag(

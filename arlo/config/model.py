@@ -269,9 +269,9 @@ class DispatchConfig:
     """The request scheduler (paper, section 3.4)."""
 
     policy: Policy = option(
-        default="eft",
-        doc="How an instance is chosen for a request: eft by the earliest expected finish, rs is the paper's "
-        "Algorithm 1. docs/architecture.md describes each.",
+        default="late",
+        doc="How an instance is chosen for a request: late when one has room for it, eft by the earliest expected "
+        "finish, rs is the paper's Algorithm 1. docs/architecture.md describes each.",
     )
     lambda_: float = option(
         default=0.85,

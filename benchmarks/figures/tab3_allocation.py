@@ -162,7 +162,7 @@ def run(context: Context) -> Outcome:
                     for label in clusters
                 ],
             )
-            for scheme, title in (("paper", "rs and Eq. 1 (paper)"), ("arlo", "eft and queueing (shipped)"))
+            for scheme, title in (("paper", "rs and Eq. 1 (paper)"), ("arlo", "late and queueing (shipped)"))
         ],
         parameters=[
             *COMMON,

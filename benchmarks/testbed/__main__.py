@@ -53,7 +53,7 @@ def plans(bed: Bed, args: argparse.Namespace) -> list[Plan]:
         names = args.contenders or list(SCHEMES)
     else:
         rates = [load * bed.full_rate_rps for load in args.loads]
-        names = args.contenders or ["rs", "eft"]
+        names = args.contenders or ["rs", "late"]
     if args.short:
         rates, names = rates[:1], names[-1:]
     todo = list(itertools.product(range(args.rounds), rates, names))
@@ -177,7 +177,7 @@ def main() -> int:
     parser.add_argument("--schemes", action="store_true", help="ST, DT, INFaaS and Arlo over the rate (Fig. 6 and 7)")
     parser.add_argument("--short", action="store_true", help="the first load and one contender, 10 s; writes nothing")
     parser.add_argument(
-        "--contenders", nargs="+", choices=CONTENDERS, help="default: rs eft; with --schemes all of them"
+        "--contenders", nargs="+", choices=CONTENDERS, help="default: rs late; with --schemes all of them"
     )
     parser.add_argument("--loads", type=float, nargs="+", default=[0.4, 0.65, 0.85], metavar="SHARE")
     parser.add_argument("--rates", type=float, nargs="+", metavar="RPS", help="--schemes: in the paper's time")

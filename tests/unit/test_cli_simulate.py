@@ -100,7 +100,7 @@ def test_one_run_prints_its_tables(capsys: Capture) -> None:
     assert main(["simulate", "--duration-s", "3", "--workers", "5", "--instances", "1,1,1,2", "--max-lengths",
                  "64,128,256,512"]) == 0  # fmt: skip
     out = capsys.readouterr().out
-    assert "5 GPUs, static runtimes of 64, 128, 256, 512 tokens, dispatch eft, fixed allocation" in out
+    assert "5 GPUs, static runtimes of 64, 128, 256, 512 tokens, dispatch late, fixed allocation" in out
     assert "bert-base (estimated)" in out
     assert "arrival to answer" in out
     rows = {line.split()[0]: line.split()[1] for line in out.splitlines() if line.startswith("static-")}

@@ -40,7 +40,7 @@ def test_smallest_file_gets_defaults_and_paths_relative_to_it() -> None:
     assert loaded.model.timeout_ms == 1500
     assert loaded.deployment.allocation == {64: 2, 512: 1}
     assert loaded.worker_count == 3
-    assert loaded.dispatch.policy == "eft"
+    assert loaded.dispatch.policy == "late"
     assert (loaded.dispatch.lambda_, loaded.dispatch.alpha, loaded.dispatch.max_peek) == (0.85, 0.9, 6)
 
 

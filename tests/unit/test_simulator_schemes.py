@@ -71,7 +71,7 @@ class TestSchemes:
 
     def test_ours(self, base: Profile) -> None:
         ours = scheme("arlo", base, workers=10)
-        assert (ours.dispatch.policy, ours.allocate.kind, ours.allocate.objective) == ("eft", "periodic", "queueing")
+        assert (ours.dispatch.policy, ours.allocate.kind, ours.allocate.objective) == ("late", "periodic", "queueing")
 
     @pytest.mark.parametrize(
         ("name", "kind", "new_runtime"),
