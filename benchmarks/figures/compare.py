@@ -85,6 +85,7 @@ def scenarios(cluster: Cluster, variant: Variant, schemes: Sequence[str] = ORDER
 
 
 QUEUEING = "Arlo's allocation by queueing instead of Eq. 1"
+WEAK = "drift of lengths as in the tweets of 2018-04-25"
 AS_TAKEN = Variant(name="as taken")
 
 
@@ -100,6 +101,8 @@ def variants(cluster: Cluster) -> list[Variant]:
         Variant(name="ST and DT deal requests in turns", balance="turns"),
         Variant(name="ST and DT deal requests at random", balance="random"),
         Variant(name="no drift of lengths", cluster={"drift": "none"}),
+        Variant(name=WEAK, cluster={"drift": "weak"}),
+        Variant(name="each second draws its lengths from 50", cluster={"drift": "sample:50"}),
         Variant(name="lengths of the tweets of 2018-04-25, stretched", cluster={"length": "tweets", "rescale": 512}),
         Variant(name="overhead 0 ms", cluster={"overhead_ms": 0.0}),
         Variant(name="rate as in Twitter's steady window", cluster={"segment": "steady_high"}),

@@ -7,7 +7,7 @@ from typing import Any
 
 from arlo.simulator.result import Result
 from benchmarks.figures.cells import Cluster
-from benchmarks.figures.compare import QUEUEING, Results, against, ms
+from benchmarks.figures.compare import QUEUEING, WEAK, Results, against, ms
 from benchmarks.figures.experiment import Parameter
 
 COMMON = (
@@ -39,7 +39,7 @@ COMMON = (
     Parameter(
         name="drift of lengths",
         value="log-spread, standard deviation 0.21 over 10 s",
-        source="from p98 58 in a 10-s clip against 71 (paper, 3.2); one clip, so a guess",
+        source="from p98 58 in a 10-s clip against 71 (paper, 3.2); one clip, part of it chance: see the sensitivity",
     ),
     Parameter(
         name="bursts",
@@ -111,9 +111,13 @@ def starved(other: str, results: Results, assumed: Mapping[str, Results]) -> str
     arlo = results["paper"]
     if arlo.mean_wait_ms < 0.5 * arlo.mean_execution_ms:
         return ""
-    names = {"no drift of lengths": "without drift of lengths", QUEUEING: "with the queueing objective"}
+    names = {
+        "no drift of lengths": "without drift of lengths",
+        WEAK: "with the drift that was measured on tweets",
+        QUEUEING: "with the queueing objective",
+    }
     instead = [f"{against(assumed[name], other):.1f} % {what}" for name, what in names.items() if name in assumed]
-    without = f" Shorter runs: {' and '.join(instead)}." if instead else ""
+    without = f" Shorter runs: {', '.join(instead)}." if instead else ""
     first, last = (_instances(arlo, runtime) for runtime in (arlo.runtimes[0], arlo.runtimes[-1]))
     return (
         f" Half of Arlo's requests are done in {ms(arlo.p50_ms)} ms; its mean is made by the "
