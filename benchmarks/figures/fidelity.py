@@ -13,14 +13,21 @@ from benchmarks.figures.compare import ms
 from benchmarks.figures.experiment import Outcome, Plot, Row, Series, Table, Target, reduction
 
 NAME = "cluster"
-TITLE = "The emulated cluster: the simulator's errors, the schemes again, replacement"
+TITLE = "The emulated cluster: the simulator's errors, the schemes again, scaling, replacement"
 TEXT = (
     "Real gateway, real Triton workers whose backend takes as long as the latency profile says, ten of them on this "
     "machine, times stretched (python -m benchmarks.testbed). Section 5.2.1 sets the paper's simulator against its "
     "testbed; section 4 says what a replacement takes. Collected from benchmarks/results; run those benches to renew."
 )
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-FILES = ("testbed", "testbed_bert-large", "testbed_schemes", "testbed_schemes_bert-large", "replacement")
+FILES = (
+    "testbed",
+    "testbed_bert-large",
+    "testbed_schemes",
+    "testbed_schemes_bert-large",
+    "testbed_scaling",
+    "replacement",
+)
 COLLECTED = tuple(f"benchmarks/results/{name}.json" for name in FILES)
 _FIDELITY = "5.2.1"
 PAPER = {
@@ -45,6 +52,15 @@ PAPER = {
         )
         for other, paper in zip(("st", "dt", "infaas"), values, strict=True)
     },
+    **{
+        f"scaling_{other}": Target(
+            quantity=f"emulated cluster, scaling: workers over time, Arlo against {SCHEMES[other]}",
+            paper=round(reduction(5.49, gpus), 1),
+            unit="% less",
+            where=f"5.1.3, Fig. 8: 5.49 and {gpus}",
+        )
+        for other, gpus in (("dt", 6.38), ("st", 8.13))
+    },
     "replacement": Target(
         quantity="replacement of an instance, MiniLM on a CPU, longest", paper=1.0, unit="s", where="4", aim="at_most"
     ),
@@ -58,7 +74,12 @@ def run(context: Context) -> Outcome:
     found = {name: _read(name) for name in FILES}
     tables: list[Table] = []
     plots: list[Plot] = []
-    rows = [*_fidelity(found, tables), *_schemes(found, tables, plots), *_replacement(found["replacement"])]
+    rows = [
+        *_fidelity(found, tables),
+        *_schemes(found, tables, plots),
+        *_scaling(found["testbed_scaling"], tables, plots),
+        *_replacement(found["replacement"]),
+    ]
     return Outcome(rows=rows, tables=tables, plots=plots)
 
 
@@ -195,6 +216,80 @@ def _means(
         columns=["req/s", *(SCHEMES.get(scheme, scheme) for scheme in schemes)],
         rows=[[f"{stretch * rate:,.0f}", *(cell(scheme, rate) for scheme in schemes)] for rate in rates],
     )
+
+
+def _scaling(found: dict[str, Any] | None, tables: list[Table], plots: list[Plot]) -> Iterator[Row]:
+    of = {run["scheme"]: run for run in found["runs"] if run["valid"]} if found is not None else {}
+    for other in ("dt", "st"):
+        if found is None or not {"paper", other} <= of.keys():
+            yield Row(target=f"scaling_{other}", ours=None, note=_ABSENT.format(flags=" --scaling"))
+            continue
+        less = {
+            (name, side): reduction(of[name][side]["workers_mean"], of[other][side]["workers_mean"])
+            for name in ("paper", "arlo", "arlo-headroom")
+            if name in of
+            for side in ("cluster", "simulated")
+        }
+        shipped = [value for (name, side), value in less.items() if name != "paper" and side == "cluster"]
+        mine, others = of["paper"]["cluster"], of[other]["cluster"]
+        yield Row(
+            target=f"scaling_{other}",
+            ours=less["paper", "cluster"],
+            low=min(less.values()),
+            high=max(less.values()),
+            over="ways to scale, cluster and simulator",
+            better=max(shipped, default=None),
+            note=f"{mine['workers_mean']:.2f} against {others['workers_mean']:.2f} workers, p98 {ms(mine['p98_ms'])} "
+            f"against {ms(others['p98_ms'])} ms; simulated {less['paper', 'simulated']:.1f} % less. Ten minutes of "
+            f"Twitter's most varying window and the control plane's periods squeezed into {found['duration_s']:g} s.",
+        )
+    if found is None:
+        return
+    tables.append(
+        Table(
+            title="Scaling on the emulated cluster, and simulated: the real control plane, Triton processes that start",
+            columns=[
+                *("scheme, scaling", "workers", "most", "p98 ms", "on time", "failed"),
+                *("simulated: workers", "most", "p98 ms", "on time"),
+            ],
+            rows=[
+                [
+                    f"{run['title']}, {run['scaling']}",
+                    *_scaled(run["cluster"]),
+                    str(run["cluster"]["outcomes"].get("failed", 0)),
+                    *_scaled(run["simulated"]),
+                ]
+                for run in found["runs"]
+            ],
+            caption=f"{found['requests']:,} requests in {found['duration_s']:g} s, SLO {found['slo_ms']:g} ms, from "
+            f"{found['workers']} workers, at most {found['max_workers']}. Where the two differ: "
+            f"{'; '.join(found['differences'])}. Not here: {found['not_here']}.",
+        )
+    )
+    plots.append(
+        Plot(
+            title="Workers over time, scaling on the emulated cluster and simulated",
+            kind="steps",
+            x="time (s)",
+            y="workers, those that start included",
+            series=[
+                Series(
+                    name=f"{run['title']} ({run['scaling']}), {_SIDES[key]}",
+                    x=[*(at for at, _ in run[side]["workers"]), found["duration_s"]],
+                    y=[*(n for _, n in run[side]["workers"]), run[side]["workers"][-1][1]],
+                    scheme=run["scheme"].removesuffix("-headroom"),
+                    dash=side == "simulated",
+                )
+                for run in found["runs"]
+                for side, key in (("cluster", "cluster"), ("simulated", "calibrated"))
+            ],
+        )
+    )
+
+
+def _scaled(side: dict[str, Any]) -> list[str]:
+    on_time = f"{100 * side['attainment']:.2f} %"
+    return [f"{side['workers_mean']:.2f}", str(side["workers_max"]), ms(side["p98_ms"]), on_time]
 
 
 def _replacement(found: dict[str, Any] | None) -> Iterator[Row]:

@@ -6,8 +6,9 @@ profile (latencies, SLO; rates are a tenth), so that a small machine carries the
 
     python -m benchmarks.testbed              three loads, two policies: cluster beside simulator
     python -m benchmarks.testbed --schemes    ST, DT, INFaaS and Arlo over the request rate (Fig. 6 and 7)
+    python -m benchmarks.testbed --scaling    workers come and go by the real control plane (Fig. 8); times as they are
 
-Written: benchmarks/results/testbed.json and testbed_schemes.json; `load()` and `rows()` read them.
+Written: benchmarks/results/testbed.json, testbed_schemes.json, testbed_scaling.json; `load()` and `rows()` read them.
 """
 
 from __future__ import annotations

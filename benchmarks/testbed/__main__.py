@@ -18,7 +18,7 @@ from arlo.replay.progress import Progress, ProgressHook
 from arlo.simulator.schemes import SCHEMES
 from arlo.traces import poisson
 from benchmarks import harness
-from benchmarks.testbed import results
+from benchmarks.testbed import results, scaling
 from benchmarks.testbed.calibrate import PAPER, Calibration, calibrate
 from benchmarks.testbed.cluster import EmulatedCluster, emulated_cluster
 from benchmarks.testbed.compare import QUANTILES, compare, curve, figures
@@ -173,8 +173,11 @@ async def bench(bed: Bed, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
+    if "--scaling" in sys.argv[1:]:
+        return scaling.main()
     parser = argparse.ArgumentParser(prog="python -m benchmarks.testbed", description=__doc__)
     parser.add_argument("--schemes", action="store_true", help="ST, DT, INFaaS and Arlo over the rate (Fig. 6 and 7)")
+    parser.add_argument("--scaling", action="store_true", help="workers that come and go (Fig. 8); has its own --help")
     parser.add_argument("--short", action="store_true", help="the first load and one contender, 10 s; writes nothing")
     parser.add_argument(
         "--contenders", nargs="+", choices=CONTENDERS, help="default: rs late; with --schemes all of them"

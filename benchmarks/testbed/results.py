@@ -9,6 +9,7 @@ from benchmarks import harness
 
 FIDELITY = "testbed"
 SCHEMES = "testbed_schemes"
+SCALING = "testbed_scaling"
 SIDES = ("calibrated", "paper")  # simulated, with the overheads measured here, or with the paper's fixed one
 PLANNED = ("scheme", "rate_rps", "round")  # tell one planned run from the others
 OF_RUN = ("scheme", "policy", "rate_rps", "load", "round", "valid")
@@ -21,10 +22,11 @@ def name_of(model: str, schemes: bool) -> str:
 
 def load(name: str = FIDELITY) -> dict[str, Any]:
     """benchmarks/results/NAME.json: `testbed` (simulator against cluster), `testbed_schemes` (Fig. 6 and 7; with
-    `_bert-large` appended for that model). Times and rates are stretched by its "stretch"."""
+    `_bert-large` appended for that model), `testbed_scaling` (Fig. 8; its runs are not those of rows()). Times and
+    rates are stretched by its "stretch"."""
     path = harness.RESULTS / f"{name}.json"
     if not path.exists():
-        flags = " --schemes" if name.startswith(SCHEMES) else ""
+        flags = " --schemes" if name.startswith(SCHEMES) else " --scaling" if name == SCALING else ""
         flags += " --model bert-large" if name.endswith("bert-large") else ""
         raise FileNotFoundError(f"{path} is not there: run `python -m benchmarks.testbed{flags}`")
     figures: dict[str, Any] = json.loads(path.read_text())

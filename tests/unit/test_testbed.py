@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +15,8 @@ from numpy.typing import NDArray
 from arlo.simulator.profiles import capacity
 from arlo.simulator.scenario import RuntimeModel
 from arlo.traces import Trace, poisson
-from benchmarks.testbed import compare, results
+from benchmarks.figures import fidelity
+from benchmarks.testbed import compare, results, scaled, scaling
 from benchmarks.testbed.calibrate import Calibration, _between_ms
 from benchmarks.testbed.schemes import CONTENDERS, LONGEST, Bed, Cluster, even, execution_ms, tweets
 from benchmarks.testbed.simulated import simulate
@@ -171,3 +176,120 @@ def test_missing_results_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr("benchmarks.harness.RESULTS", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"benchmarks\.testbed --schemes --model bert-large"):
         results.load("testbed_schemes_bert-large")
+
+
+# --- a cluster that scales ---
+
+
+def event(at_s: float, name: str, **fields: Any) -> scaled.Event:
+    return at_s, name, fields
+
+
+EVENTS = [
+    event(90.0, "worker_step", worker="w0", step="steady"),
+    event(99.0, "scaling", action="remove", worker="w1", reason="calm"),
+    event(99.5, "worker_removed", worker="w1"),  # before the first request
+    event(110.0, "scaling", action="add", worker=None, reason="late"),
+    event(111.0, "worker_step", worker="w2", step="loading"),
+    event(111.5, "worker_moved", worker="w0", before=["a"], after="b", seconds=1.5, out_of_service_s=0.5),
+    event(112.0, "worker_step", worker="w2", step="steady"),
+    event(113.0, "worker_step", worker="w2", step="steady"),
+    event(120.0, "scaling", action="add", worker=None, reason="late"),
+    event(121.0, "scaling_failed", action="add", error="no"),
+    event(130.0, "scaling", action="remove", worker="w2", reason="calm"),
+    event(131.0, "worker_moved", worker="w2", before=["a"], after=None, seconds=1.5, out_of_service_s=0.0),
+    event(135.0, "worker_removed", worker="w2"),
+    event(160.0, "scaling", action="add", worker=None, reason="late"),  # when the trace is over
+]
+
+
+def test_workers_over_time_by_hand() -> None:
+    steps = scaled.presence(EVENTS, 2, 100.0, 50.0)
+    assert steps == [(0.0, 2), (0.0, 1), (10.0, 2), (20.0, 3), (21.0, 2), (35.0, 1)]
+    # 10 s of one, 25 s of two and one second of a third, 15 s of one.
+    assert scaled.weighted(steps, 50.0) == pytest.approx((10 + 50 + 1 + 15) / 50)
+    assert scaled.starts(EVENTS, ["w0", "w1"]) == [2.0]
+    assert scaled.moves(EVENTS) == [{"seconds": 1.5, "out_of_service_s": 0.5}]
+
+
+def test_events_of_the_control_plane_are_kept(caplog: pytest.LogCaptureFixture) -> None:
+    from arlo.control import events
+    from arlo.control.reconciler import log
+
+    level = log.level
+    with scaled.events_kept() as kept:
+        events.emit(log, "worker_step", level=10, worker="w0", step="steady")
+        log.info("no event")
+    events.emit(log, "later", worker="w0")
+    assert [(name, fields) for _, name, fields in kept] == [("worker_step", {"worker": "w0", "step": "steady"})]
+    assert log.level == level
+
+
+def test_the_whole_course_is_squeezed() -> None:
+    short, long = scaled.course(200.0, 30.0, 1), scaled.course(200.0, 60.0, 1)
+    assert (short.squeeze, long.squeeze) == (0.05, 0.1)
+    assert (long.period_s, long.scale_in_period_s, long.cooldown_s) == (12.0, 6.0, 1.0)
+    for what in (short, long):
+        assert len(what.trace) == pytest.approx(200 * what.duration_s, rel=0.1)
+        assert what.trace.duration_s < what.duration_s
+        rates = [rate for _, rate in what.load()]
+        assert len(rates) * scaled.LOAD_S == what.duration_s
+        assert max(rates) > 3 * rates[0]  # the window goes from a quarter of its mean to one and a half times it
+
+
+@pytest.mark.parametrize("name", scaled.CONTENDERS)
+def test_both_sides_scale_alike(name: str, tmp_path: Path) -> None:
+    """The configuration of the control plane and the scenario say the same; the simulated side runs."""
+    contender, what = scaled.CONTENDERS[name], scaled.course(250.0, 30.0, 1)
+    bed = Bed(scaled.MODEL, 1.0, scaled.WORKERS)
+    runtimes = scaled.runtimes_of(contender, bed)
+    policy = {"st": "uniform", "dt": "uniform", "paper": "rs"}.get(name, "late")
+    cluster = Cluster(name, policy, runtimes, scaled.first(contender, runtimes, what, bed.slo_ms, policy), bed.slo_ms)
+    config = scaled.configure(tmp_path, contender, cluster, what)
+    assert config.worker_count == scaled.WORKERS == sum(cluster.instances)
+    assert config.worker_limits == (1, scaled.MOST)
+    assert config.dispatch.policy == policy
+    told = Calibration(overhead_ms=0.5, turn_around_ms=0.3)
+    made = scaling.simulated(contender, cluster, what, told, start_s=1.5, replacement_s=0.2)
+    assert made.scale.kind == config.scaling.policy
+    for key in ("scale_out_share", "scale_in_share", "scale_in_period_s", "headroom", "cooldown_s"):
+        assert getattr(made.scale, key) == getattr(config.scaling, key)
+    assert (made.allocate.kind == "periodic") == config.control.reallocate == (contender.planned is not None)
+    assert made.allocate.period_s == config.control.period_s
+    if contender.planned is not None:
+        assert made.allocate.objective == config.control.objective
+        assert made.allocate.shift == config.control.early == config.control.make_before_break
+        assert made.allocate.min_gain == config.control.min_gain
+    found = scaling.of_simulation(scaling.simulate(made), bed.slo_ms)
+    assert sum(found["outcomes"].values()) == len(what.trace)
+    assert 1 <= found["workers_mean"] <= found["workers_max"] <= scaled.MOST
+    # Sampled once a second there, exact here.
+    assert scaled.weighted(found["workers"], 30.0) == pytest.approx(found["workers_mean"], abs=0.6)
+
+
+def test_scaling_has_rows_tables_and_a_plot(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(scheme: str, workers: float, problems: list[str]) -> dict[str, Any]:
+        side = {
+            "workers_mean": workers, "workers_max": 9, "mean_ms": 10.0, "p98_ms": 300.0, "attainment": 0.99,
+            "outcomes": {"on_time": 10}, "workers": [[0.0, 5], [10.0, 9]],
+        }  # fmt: skip
+        return {
+            "scheme": scheme, "title": scheme, "scaling": "target", "valid": not problems, "problems": problems,
+            "cluster": side, "simulated": {**side, "workers_mean": workers / 2},
+        }  # fmt: skip
+
+    runs = [run("st", 8.0, []), run("paper", 6.0, []), run("arlo", 4.0, []), run("dt", 7.0, ["requests failed"])]
+    names = ("requests", "duration_s", "slo_ms", "workers", "max_workers")
+    document = {**dict.fromkeys(names, 10), "differences": ["a"], "not_here": "b", "runs": runs}
+    monkeypatch.setattr(fidelity, "RESULTS", tmp_path)
+    (tmp_path / "testbed_scaling.json").write_text(json.dumps(document))
+    outcome = fidelity.run(SimpleNamespace())  # type: ignore[arg-type]
+    rows = {row.target: row for row in outcome.rows}
+    assert (rows["scaling_st"].ours, rows["scaling_st"].better) == (25.0, 50.0)
+    assert rows["scaling_dt"].ours is None  # its run was not valid
+    assert {row.target for row in outcome.rows} == set(fidelity.PAPER)
+    table = next(table for table in outcome.tables if table.title.startswith("Scaling"))
+    assert [row[1] for row in table.rows] == ["8.00", "6.00", "4.00", "7.00"]
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert outcome.plots[0].series[0].x == [0.0, 10.0, 10]
+    assert scaling.line(runs[3]).endswith("not valid: requests failed")
