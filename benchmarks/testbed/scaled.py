@@ -275,9 +275,12 @@ async def serve(folder: Path, contender: Contender, cluster: Cluster, what: Cour
     """Replay the trace against the control plane's own cluster."""
     config = configure(folder, contender, cluster, what)
     control = ControlPlane(config, Manifest.load(config.model.repository), make_pool(config))
+    # Nothing is decided while the load generator prepares: the calm would count.
+    decides, control.scaler.policy = control.scaler.policy, "none"
     begin = [float("inf")]
 
     def show(at: Progress) -> None:
+        control.scaler.policy = decides
         begin[0] = min(begin[0], unix_s() - at.t_s)
         if sys.stderr.isatty():
             line = f"{contender.title}: {at.sent} of {at.total} requests, {len(control.reconciler.infos)} workers"
@@ -287,7 +290,7 @@ async def serve(folder: Path, contender: Contender, cluster: Cluster, what: Cour
         async with running(control, asyncio.Event()) as up:
             assert up
             assert control.addresses is not None
-            known = list(control.reconciler.infos)
+            known, up_s = list(control.reconciler.infos), unix_s()
             options = ReplayOptions(
                 endpoint=control.addresses.grpc,
                 model="bench",
@@ -302,8 +305,12 @@ async def serve(folder: Path, contender: Contender, cluster: Cluster, what: Cour
         counters = dict(control.counters)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
-    return {**measured(result, what, cluster.slo_ms), **told(events, known, begin[0], what), "cpu_busy": busy} | {
-        "counters": counters
+    return {
+        **measured(result, what, cluster.slo_ms),
+        **told(events, known, begin[0], what),
+        "prepared_s": begin[0] - up_s,  # the first period began so long before the first request
+        "cpu_busy": busy,
+        "counters": counters,
     }
 
 
