@@ -25,7 +25,7 @@ TEXT = (
 BASE = Cluster(
     model="bert-large", arrivals="twitter-bursty", rate=500, workers=5, duration_s=600, segment="fluctuating_a"
 )
-AHEAD = "ours, headroom"
+AHEAD = "arlo, headroom"
 TITLES = {**SCHEMES, AHEAD: "Arlo (shipped), headroom"}
 SHOWN = (*ORDER, AHEAD)
 _GPUS = {"paper": 5.49, "dt": 6.38, "infaas": 6.80, "st": 8.13}
