@@ -56,6 +56,7 @@ NOT_HERE = (
 )
 DIFFERENCES = (
     "the control plane also plans at each step of scaling, the simulated one when a period is over or traffic shifts",
+    "after a shift the control plane's load is that of the requests since then, the simulated one's that of 10 s",
     "a Triton process that starts takes CPU time from the others on this machine",
     "a worker that is let go counts until its process has ended; simulated, until its last request is answered",
 )

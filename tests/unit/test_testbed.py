@@ -279,6 +279,8 @@ def test_scaling_has_rows_tables_and_a_plot(monkeypatch: pytest.MonkeyPatch, tmp
         }  # fmt: skip
 
     runs = [run("st", 8.0, []), run("paper", 6.0, []), run("arlo", 4.0, []), run("dt", 7.0, ["requests failed"])]
+    runs.append(run("arlo-headroom", 2.0, []))  # fewer workers, but too few
+    runs[-1]["cluster"]["attainment"] = 0.3
     names = ("requests", "duration_s", "slo_ms", "workers", "max_workers")
     document = {**dict.fromkeys(names, 10), "differences": ["a"], "not_here": "b", "runs": runs}
     monkeypatch.setattr(fidelity, "RESULTS", tmp_path)
@@ -289,7 +291,7 @@ def test_scaling_has_rows_tables_and_a_plot(monkeypatch: pytest.MonkeyPatch, tmp
     assert rows["scaling_dt"].ours is None  # its run was not valid
     assert {row.target for row in outcome.rows} == set(fidelity.PAPER)
     table = next(table for table in outcome.tables if table.title.startswith("Scaling"))
-    assert [row[1] for row in table.rows] == ["8.00", "6.00", "4.00", "7.00"]
+    assert [row[1] for row in table.rows] == ["8.00", "6.00", "4.00", "7.00", "2.00"]
     assert all(len(row) == len(table.columns) for row in table.rows)
     assert outcome.plots[0].series[0].x == [0.0, 10.0, 10]
     assert scaling.line(runs[3]).endswith("not valid: requests failed")
