@@ -186,6 +186,7 @@ def _scale(own: Scale, config: ScenarioConfig) -> Scale:
     values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
     values["kind"] = own.kind if section.kind == "scheme" else section.kind
     values["new_runtime"] = section.new_runtime or own.new_runtime
+    values["replan"] = config.cluster.scheme == "arlo" if section.replan is None else section.replan
     return dataclasses.replace(own, **values)
 
 

@@ -160,9 +160,13 @@ class Controller:
         self._moving.pop(fault.worker, None)
         if fault.restart_s is None:
             self._target[fault.worker] = -1
-            if self._plans:  # the control plane plans anew for the workers that are left
-                self._plan(now_ns, again=True)
+            self.replan(now_ns)  # for the workers that are left, as the control plane does
         self._unsettle()
+
+    def replan(self, now_ns: int) -> None:
+        """A plan for the workers there are now, if there are plans at all."""
+        if self._plans:
+            self._plan(now_ns, again=True)
 
     # --- what others see ---
 

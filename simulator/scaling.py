@@ -2,7 +2,8 @@
 
 What they see is what the control plane shows them: the p98 latency and the answers of the last `window_s`, the work
 that arrived in it, and how busy each worker was. A worker that is added serves after `start_s`; one that is removed
-drains first. The allocation is solved for the new number of workers when the period is over, as in the paper.
+drains first. The allocation is solved for the new number of workers when the period is over, as in the paper, or with
+`replan` at once, as the control plane does it.
 
 The work that arrived is each request at the latency of its ideal runtime (a dynamic one's own at that length). That is
 right for schemes that send requests there; INFaaS packs them onto longer variants as well, and by that measure would
@@ -66,8 +67,14 @@ class Scaler:
         if decision.action == "add":
             runtime = self._for_new(loads, decision.runtime)
             self._controller.add(runtime, now_ns + in_ns(self._scenario.scale.start_s))
+            self._replan(now_ns)
         elif decision.action == "remove" and decision.worker is not None:
             self._controller.remove(number_of(decision.worker))
+            self._replan(now_ns)
+
+    def _replan(self, now_ns: int) -> None:
+        if self._scenario.scale.replan:
+            self._controller.replan(now_ns)
 
     def _look(self, now_ns: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
         """Of the window: the busy share of each worker, and instances of work that arrived, by bin and in all."""

@@ -101,6 +101,9 @@ class Scale:
     # runtime of) leave it the least spare capacity, as INFaaS adds a replica to the variant that lacks one; the load is
     # then what the requests took on the runtimes they ran on, instead of what they take on their ideal ones.
     new_runtime: Literal["longest", "least_headroom"] = "longest"
+    replan: bool = (
+        False  # plan anew when the number of workers changes, as `arlo serve` does; the paper's next plan does
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

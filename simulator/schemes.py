@@ -214,6 +214,7 @@ def _scale(name: str, scaling: bool | Scale) -> Scale:
     if not scaling:
         return Scale()
     if name in ("paper", "arlo"):
-        return Scale(kind="target")  # section 4: a new worker gets the longest runtime
+        # Section 4: a new worker gets the longest runtime. What ships plans at once for it.
+        return Scale(kind="target", replan=name == "arlo")
     # INFaaS's heuristics (section 5): it adds a replica to the variant that lacks one; ST and DT have one variant.
     return Scale(kind="headroom", new_runtime="least_headroom" if name == "infaas" else "longest")

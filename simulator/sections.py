@@ -382,6 +382,11 @@ class ScalingSection:
         doc="The runtime that a new worker loads: the longest, or the one whose own requests leave it the least spare "
         "capacity, as INFaaS does. Left out: that of the scheme.",
     )
+    replan: bool | None = option(
+        default=None,
+        doc="Plan anew when the number of workers changes, as `arlo serve` does. Left out: true for the scheme arlo; "
+        "the paper waits for the end of the period.",
+    )
 
     def check_relations(self) -> None:
         if self.max_workers < self.min_workers:

@@ -55,7 +55,6 @@ NOT_HERE = (
     "in the simulator only (python -m benchmarks.figures, fig08)"
 )
 DIFFERENCES = (
-    "the control plane also plans at each step of scaling, the simulated one when a period is over or traffic shifts",
     "after a shift the control plane's load is that of the requests since then, the simulated one's that of 10 s",
     "a Triton process that starts takes CPU time from the others on this machine",
     "a worker that is let go counts until its process has ended; simulated, until its last request is answered",
@@ -104,6 +103,7 @@ def simulated(
             headroom=scaling.headroom,
             cooldown_s=what.cooldown_s,
             start_s=start_s,
+            replan=planned,
         ),
     )
 

@@ -45,7 +45,8 @@ inline TimeNs start_of(Key key, TimeNs now) {
 
 // What a time of the latency profile comes to on this instance.
 inline TimeNs paced(const Instance& x, TimeNs time) {
-  return static_cast<TimeNs>(x.pace * static_cast<double>(time) + 0.5);  // llround() is a call
+  // Times are above 0, and llround() is a call. NOLINTNEXTLINE(bugprone-incorrect-roundings)
+  return static_cast<TimeNs>(x.pace * static_cast<double>(time) + 0.5);
 }
 
 // A request that the profile gives `share` has been executed. Before progress().

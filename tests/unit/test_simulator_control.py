@@ -326,6 +326,21 @@ def test_target_adds_the_longest_and_the_next_plan_gives_it_its_place(watched: l
     assert result.workers_max <= 6
 
 
+def test_with_replan_a_new_worker_has_its_place_at_once(watched: list[Watched]) -> None:
+    work = Phases(((39, 3_500.0, (30,)),), seed=2)
+    scale = Scale(kind="target", cooldown_s=2.0, max_workers=6, replan=True)
+    allocate_ = Allocate(objective="queueing", period_s=40.0, start=(2, 1))
+    fields: dict[str, Any] = {"workers": 3, "allocate": allocate_, "dispatch": Dispatch(policy="rs")}
+    result = run(scenario(work, scale=scale, **fields))
+    added = watched[0].did("add_worker")[3:]
+    assert len(added) > 0
+    assert result.allocations >= len(added)
+    assert instances(result, 39.0)[1] == 1
+    late = run(scenario(work, scale=dataclasses.replace(scale, replan=False), **fields))
+    assert instances(late, 39.0)[1] > 1
+    assert result.mean_ms < late.mean_ms
+
+
 def test_infaas_grows_by_what_requests_take_where_they_run(watched: list[Watched]) -> None:
     """1,800 short requests per second are 1.8 instances of their own runtime; one of each runtime carries 1,600."""
     work = Phases(((60, 1_800.0, (30,)),), seed=2)
