@@ -304,15 +304,8 @@ class Headroom(_Paced):
     name = "headroom"
 
     def _wanted(self, signals: Signals) -> float:
-        """Instances wanted for the work and its headroom."""
-        return self._work(signals) * (1 + self.settings.headroom)
-
-    def _work(self, signals: Signals) -> float:
-        """Instances of work: what arrives at its ideal runtimes, or what the workers do if that is more.
-
-        A few workers cannot have every runtime, so requests run on longer ones than their ideal ones.
-        """
-        return max(signals.load, sum(worker.busy for worker in signals.serving))
+        """Instances wanted for the load and its headroom."""
+        return signals.load * (1 + self.settings.headroom)
 
     def _calm(self, signals: Signals) -> bool:
         return self._wanted(signals) <= signals.capacity - 1
@@ -330,7 +323,7 @@ class Headroom(_Paced):
         return f"{self._told(signals)} is right for {signals.capacity + len(self._coming)}"
 
     def _told(self, signals: Signals) -> str:
-        return f"a load of {self._work(signals):.2f} instances with {self.settings.headroom:.0%} headroom"
+        return f"a load of {signals.load:.2f} instances with {self.settings.headroom:.0%} headroom"
 
 
 def _hold(reason: str) -> Decision:
