@@ -29,6 +29,7 @@ http_address = "127.0.0.1:0"
 admin_address = "127.0.0.1:0"
 [control]
 http_address = "127.0.0.1:0"
+reallocate = false
 """
 
 
