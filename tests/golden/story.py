@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from arlo import _core
 
@@ -199,9 +200,16 @@ class Story:
         return [f"r{request} waits at level {self.scheduler.level_max_length(self.scheduler.ideal_level(length))}"]
 
 
-def retell(text: str) -> str:
-    """The story with the decisions that the program takes now. ValueError for a line that is no command."""
-    story = Story()
+class Teller(Protocol):
+    """Has a method do_COMMAND for each command."""
+
+    def run(self, line: str) -> list[str]:
+        """What comes of a line."""
+
+
+def retell(text: str, story: Teller | None = None) -> str:
+    """The story with what comes of it now. ValueError for a line that is no command of `story` (the scheduler's)."""
+    story = Story() if story is None else story
     out: list[str] = []
     told: list[str] = []
     expected = False

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from arlo import _core
-from tests.golden.story import stories
+from tests.golden.story import retell, stories
 
 FOLDER = Path(__file__).parent / "simulate"
 OUTCOMES = ("on time", "late", "rejected", "expired", "failed")
@@ -149,34 +149,10 @@ class Story:
         return next(length for length, id_ in self.runtimes.items() if id_ == runtime)
 
 
-def retell(text: str) -> str:
-    """The story with what is seen now. ValueError for a line that is no command."""
-    story = Story()
-    out: list[str] = []
-    told: list[str] = []
-    expected = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if line == "----":
-            out += [line, *told]
-            told, expected = [], True
-        elif not line.strip():
-            out.append("")
-            expected = False
-        elif not expected:
-            out.append(line)
-            if not line.startswith("#"):
-                if not hasattr(Story, f"do_{line.split()[0]}"):
-                    raise ValueError(f"line {number}: unknown command {line!r}")
-                told += story.run(line)
-    if told:
-        raise ValueError(f"the last commands lead to {told}, and no ---- follows them")
-    return "\n".join(out) + "\n"
-
-
 @pytest.mark.parametrize("path", stories(FOLDER), ids=lambda path: path.stem)
 def test_story(path: Path, rewrite_golden: bool) -> None:
     told = path.read_text()
-    now = retell(told)
+    now = retell(told, Story())
     if rewrite_golden:
         path.write_text(now)
     else:
@@ -189,4 +165,4 @@ def test_there_are_stories() -> None:
 
 def test_an_unknown_command_is_an_error() -> None:
     with pytest.raises(ValueError, match="line 2: unknown command"):
-        retell("policy rs\narive 0ms len=5\n----\n")
+        retell("policy rs\narive 0ms len=5\n----\n", Story())
