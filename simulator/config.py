@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from arlo.config.field import FieldError
-from arlo.config.load import line_of, nearest, read_section, renamed, toml_key
+from arlo.config.load import line_of, nearest, read_section, read_text, read_toml, renamed, toml_key
 from arlo.errors import ConfigError
 from arlo.simulator.profiles import profile_names
 from arlo.simulator.sections import ARRAYS, SECTIONS, ScenarioConfig
@@ -18,21 +17,12 @@ from arlo.simulator.sections import ARRAYS, SECTIONS, ScenarioConfig
 
 def load(path: Path) -> ScenarioConfig:
     """Read and check a scenario file. ConfigError says what to change and where."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist: give the path of a TOML scenario file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error})") from None
-    return parse(text, base=path.absolute().parent, source=str(path))
+    return parse(read_text(path, "scenario"), base=path.absolute().parent, source=str(path))
 
 
 def parse(text: str, *, base: Path, source: str = "scenario") -> ScenarioConfig:
     """Check TOML text; relative paths are taken from `base`, errors name `source` and the line."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source} is not TOML: {error}") from None
+    raw = read_toml(text, source)
     lines = text.splitlines()
     known = [*SECTIONS, *ARRAYS]
     for name in raw:

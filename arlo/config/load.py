@@ -19,21 +19,12 @@ from arlo.errors import ConfigError
 
 def load(path: Path) -> Config:
     """Read, check and return the configuration in `path`. ConfigError says what to change and where."""
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist: give the path of a TOML configuration file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error})") from None
-    return parse(text, base=path.absolute().parent, source=str(path))
+    return parse(read_text(path, "configuration"), base=path.absolute().parent, source=str(path))
 
 
 def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
     """Check TOML text; relative paths are taken from `base`, errors name `source` and the line."""
-    try:
-        raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source} is not TOML: {error}") from None
+    raw = read_toml(text, source)
     lines = text.splitlines()
     for name in raw:
         if name not in SECTIONS:
@@ -47,6 +38,24 @@ def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
     except FieldError as error:
         key = toml_key(error.key)
         raise ConfigError(f"{source}:{line_of(lines, error.section, key)}: {renamed(str(error))}") from None
+
+
+def read_text(path: Path, kind: str) -> str:
+    """The text of a TOML file of some kind. ConfigError when it cannot be read."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist: give the path of a TOML {kind} file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error})") from None
+
+
+def read_toml(text: str, source: str) -> dict[str, Any]:
+    """The tables in a text; ConfigError names `source`."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not TOML: {error}") from None
 
 
 def toml_key(field: str) -> str:
