@@ -13,7 +13,7 @@ from typing import Any, Literal
 from arlo.errors import ConfigError
 
 FILE_NAME = "arlo.json"
-FORMAT = 1
+FORMAT = 2
 
 Role = Literal["ids", "mask", "other"]
 
@@ -49,19 +49,57 @@ class LatencyPoint:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """How a runtime's answers compare with those of the original model, in float32, on the same texts."""
+
+    rows: int  # texts that were compared
+    max_abs_diff: float  # over all outputs and real tokens
+    padding_diff: float  # largest change of an answer when the same row is padded further, or among other rows
+    cosine: float | None = None  # lowest one; of embeddings
+    agreement: float | None = None  # share of labels that are the same; of classifiers
+    ran_on: str = ""  # the device, for people
+    engine_ran: bool = True  # False: no device here runs the engine; its graph was run by ONNX Runtime on the CPU
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """The model compiled for one maximum length: one Triton model, `name`, in the repository."""
 
     name: str
     max_length: int
     max_batch: int
-    dynamic: bool
-    engine: str  # onnxruntime, emulated, ...
-    precision: str  # fp32, ...
-    device: str  # what the latency was measured on
-    latency: tuple[LatencyPoint, ...]
-    max_abs_diff: float | None = None  # against the original model; None: not verified
+    dynamic: bool  # takes any length up to max_length
+    engine: str  # onnxruntime, tensorrt, tensorrt-rtx, emulated
+    precision: str  # fp32, fp16, bf16
+    device: str  # what the latency was measured on; empty: not measured yet
+    latency: tuple[LatencyPoint, ...]  # empty: not measured yet, as no device at hand ran it
+    verification: Verification | None = None  # None: not verified (emulated)
+    backend: str = "python"  # the Triton backend that serves it: python, tensorrt, onnxruntime, ...
+    profiles: tuple[int, ...] = ()  # maximum lengths of the optimisation profiles of one TensorRT engine that has several
+    compute_capabilities: tuple[str, ...] = ()  # GPUs that the engine was built for, as SM86; empty: not bound to any
     files: dict[str, str] = dataclasses.field(default_factory=dict)  # path relative to the repository -> sha256
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Time of one row of `length` tokens on each kind of runtime, in microseconds; None where there is none."""
+
+    length: int
+    static_us: float | None  # on the shortest static runtime that takes it
+    dynamic_us: float | None
+    padded_us: float | None  # on the longest static runtime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Which runtimes to serve on the device that they were measured on, and why. See `arlo.planning.advice`."""
+
+    serve: Literal["static", "dynamic"]
+    why: str  # a sentence or two, with the figures that decide
+    device: str
+    lengths: str  # the traffic that the means are over, for people
+    mean_us: dict[str, float]  # static, dynamic, padded -> expected time of a row over that traffic
+    compared: tuple[Compared, ...]  # ascending length
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +115,7 @@ class Manifest:
     runtimes: tuple[Runtime, ...]  # ascending max_length
     tools: dict[str, str] = dataclasses.field(default_factory=dict)  # package -> version
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # what the build was asked for
+    recommendation: Recommendation | None = None  # None: too little was measured to compare
     format: int = FORMAT
 
     def save(self, repository: Path) -> None:
@@ -104,14 +143,31 @@ class Manifest:
                     **raw,
                     "inputs": tuple(InputTensor(**t) for t in raw["inputs"]),
                     "outputs": tuple(OutputTensor(**{**t, "dims": tuple(t["dims"])}) for t in raw["outputs"]),
-                    "runtimes": tuple(
-                        Runtime(**{**r, "latency": tuple(LatencyPoint(**p) for p in r["latency"])})
-                        for r in raw["runtimes"]
-                    ),
+                    "runtimes": tuple(_runtime(r) for r in raw["runtimes"]),
+                    "recommendation": _recommendation(raw.get("recommendation")),
                 }
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path} lacks or misnames a field ({error}): build the repository again") from None
         if not manifest.runtimes:
             raise ConfigError(f"{path} lists no runtimes: build the repository again")
         return manifest
+
+
+def _runtime(raw: dict[str, Any]) -> Runtime:
+    verification = raw.get("verification")
+    return Runtime(
+        **{
+            **raw,
+            "latency": tuple(LatencyPoint(**point) for point in raw["latency"]),
+            "verification": Verification(**verification) if verification else None,
+            "profiles": tuple(raw.get("profiles", ())),
+            "compute_capabilities": tuple(raw.get("compute_capabilities", ())),
+        }
+    )
+
+
+def _recommendation(raw: dict[str, Any] | None) -> Recommendation | None:
+    if raw is None:
+        return None
+    return Recommendation(**{**raw, "compared": tuple(Compared(**row) for row in raw["compared"])})

@@ -7,21 +7,23 @@ Cache key: both contents, the engine, its versions, the runtime's shape, this co
 from __future__ import annotations
 
 from arlo.compile.cache import Entry, code_version
-from arlo.compile.export import GRAPH, WEIGHTS
 from arlo.compile.job import Job
-from arlo.compile.spec import RuntimeSpec
+from arlo.compile.spec import GRAPH, RuntimeSpec, WEIGHTS
 
 
 def build_step(job: Job, specialised: Entry, spec: RuntimeSpec) -> Entry:
     """Entry with the engine's files."""
-    exported, engine = job.exported, job.engine
+    graph, engine = job.graph, job.engine
     parts = {
         "graph": specialised.files[GRAPH],
-        "weights": exported.files[WEIGHTS],
-        "fixed": spec.fixed,
+        "weights": graph.files[WEIGHTS],
+        "spec": [spec.shape, spec.max_length, spec.max_batch, list(spec.profiles)],
         "engine": engine.name,
+        "settings": engine.key(),
         "tools": engine.versions(),
-        "code": code_version("build", f"engine_{engine.name}"),
+        "code": code_version("build", f"engines/{engine.name.partition('-')[0]}"),
     }
-    graph, weights = specialised.folder / GRAPH, exported.folder / WEIGHTS
-    return job.cache.step("build", parts, lambda folder: engine.build(graph, weights, spec, folder))
+    source, weights = specialised.folder / GRAPH, graph.folder / WEIGHTS
+    scratch = job.cache.folder / "scratch" / engine.name
+    scratch.mkdir(parents=True, exist_ok=True)
+    return job.cache.step("build", parts, lambda folder: engine.build(source, weights, spec, folder, scratch=scratch))

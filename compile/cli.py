@@ -55,7 +55,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         default="64:512:64",
         help="maximum lengths in tokens, as 64,128,512 or first:last:step (default: 64:512:64)",
     )
-    parser.add_argument("--dynamic", action="store_true", help="also build a runtime of dynamic shape")
+    parser.add_argument(
+        "--dynamic",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also build a runtime of dynamic shape (default: yes)",
+    )
     parser.add_argument("--engine", choices=engine_names(), default="onnxruntime", help="default: onnxruntime")
     parser.add_argument("--max-batch", metavar="ROWS", type=int, default=1, help="rows in one batch (default: 1)")
     parser.add_argument(
@@ -68,7 +73,6 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--tolerance",
         metavar="X",
         type=float,
-        default=1e-4,
         help="largest absolute difference to the original model (default: 1e-4)",
     )
     parser.add_argument("--no-cache", action="store_true", help="build everything anew and keep nothing in the cache")
@@ -137,7 +141,7 @@ def summarise(manifest: Manifest, out: Path, *, seconds: float, cached_steps: in
                 "precision": runtime.precision,
                 "device": runtime.device,
                 "latency_ms": next(p.latency_us for p in reversed(runtime.latency) if p.batch == 1) / 1e3,
-                "max_abs_diff": runtime.max_abs_diff,
+                "max_abs_diff": runtime.verification.max_abs_diff if runtime.verification else None,
             }
             for runtime in manifest.runtimes
         ],

@@ -1,20 +1,28 @@
 """The interface of engine back-ends, and the list of them.
 
 A back-end turns a specialised ONNX graph into the files of a Triton model version, and can open these files in this
-process, to verify and to measure them. How Triton serves the files is told by `backend` and `template`.
+process, to verify and to measure them. How Triton serves the files is told by `serving`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.spec import RuntimeSpec
 from arlo.errors import ConfigError
+
+Precision = Literal["fp32", "fp16", "bf16"]
+Device = Literal["cpu", "cuda"]
+Backend = Literal["python", "native"]
+"""python: our model code in Triton's Python backend. native: Triton's own back-end of that engine."""
+
+DEFAULT_COMPUTE_CAPABILITIES = ("SM86", "SM89", "SM120")
 
 
 class Runner(Protocol):
@@ -24,36 +32,80 @@ class Runner(Protocol):
         """Compute the named outputs for inputs [rows, tokens]."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What an engine is built with, beside the graph."""
+
+    precision: Precision = "fp32"
+    device: Device = "cpu"
+    backend: Backend = "python"
+    compute_capabilities: tuple[str, ...] = DEFAULT_COMPUTE_CAPABILITIES  # of tensorrt-rtx
+    workspace_mb: int | None = None  # memory that TensorRT may use while it runs; None: its own default
+    optimisation: int | None = None  # TensorRT's builder optimisation level, 0 to 5; None: its own default
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """How Triton serves the files of an engine."""
+
+    backend: str  # the `backend` of config.pbtxt: python, tensorrt, onnxruntime
+    platform: str = ""  # its `platform`: tensorrt_plan, onnxruntime_onnx; empty for the Python backend
+    gpu: bool = False
+    template: str = ""  # folder below triton_repo/templates whose files lie in the version folder; empty: none
+    model_file: str = ""  # `default_model_filename`, where the back-end needs to be told
+    parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of config.pbtxt
+    profiles: tuple[str, ...] = ()  # of the instance group: TensorRT's profiles by number
+
+
 class Engine(Protocol):
-    """A back-end. It holds no state."""
+    """A back-end with its settings. It holds no other state and can be pickled."""
 
     name: str
-    precision: str
-    backend: str  # the Triton backend that serves it
-    template: str  # folder below triton_repo/templates
+    settings: EngineSettings
 
     def versions(self) -> dict[str, str]:
-        """Packages that its result depends on."""
+        """Packages that its result depends on. EnvironmentProblem, saying how to get it, when one is missing."""
 
     def device(self) -> str:
-        """What runs it on this machine, for people and for the key of measurements."""
+        """What runs it on this machine, for people and for the key of measurements, as `cpu: ...` or `gpu: ...`."""
 
-    def build(self, graph: Path, weights: Path, spec: RuntimeSpec, folder: Path) -> dict[str, Any]:
-        """Write the engine's files into `folder`; the dict says what was found. CompileError when it cannot."""
+    def cannot_run(self) -> str:
+        """Why this machine cannot run what is built, as `there is no NVIDIA GPU driver here`; empty when it can."""
 
-    def open(self, folder: Path, *, threads: int) -> Runner:
-        """Open the files of `folder` in this process."""
+    def key(self) -> dict[str, Any]:
+        """The settings that the files depend on, for the cache."""
+
+    def build_memory(self, weight_bytes: int) -> int:
+        """Bytes of memory that the build of one runtime takes at most, for float32 weights of that size."""
+
+    def build(self, graph: Path, weights: Path, spec: RuntimeSpec, folder: Path, *, scratch: Path) -> dict[str, Any]:
+        """Write the engine's files into `folder`; the dict says what was found. CompileError when it cannot.
+
+        `graph` names its weights `weights.bin`; the two lie in different folders of the cache and must not be changed.
+        `scratch` is kept between builds (timing caches); whatever lies there may be gone or of another version.
+        """
+
+    def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> Runner:
+        """Open the files of `folder` in this process. CompileError when this machine cannot."""
+
+    def serving(self, spec: RuntimeSpec) -> Serving:
+        """How Triton serves it."""
 
 
 def engine_names() -> tuple[str, ...]:
     """The back-ends that this version has."""
-    return ("onnxruntime",)
+    return ("onnxruntime", "tensorrt", "tensorrt-rtx")
 
 
-def get_engine(name: str) -> Engine:
-    """The back-end `name`; ConfigError when there is none."""
+def get_engine(name: str, settings: EngineSettings | None = None) -> Engine:
+    """The back-end `name`; ConfigError when there is none, or when the settings do not suit it."""
+    settings = settings or EngineSettings()
     if name == "onnxruntime":
-        from arlo.compile.engine_onnxruntime import OnnxRuntimeEngine
+        from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 
-        return OnnxRuntimeEngine()
+        return OnnxRuntimeEngine(settings)
+    if name in ("tensorrt", "tensorrt-rtx"):
+        from arlo.compile.engines.tensorrt import TensorRtEngine
+
+        return TensorRtEngine(name, settings)
     raise ConfigError(f"engine {name!r} is unknown: use one of {', '.join(engine_names())}")

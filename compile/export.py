@@ -15,16 +15,14 @@ from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_torch
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.resolve import SourceModel
+from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS
 from arlo.errors import CompileError
 from arlo.manifest import OutputTensor
 
 if TYPE_CHECKING:
     import torch
 
-GRAPH = "model.onnx"
-WEIGHTS = "weights.bin"
 OPSET = 18
-ROWS, TOKENS = "rows", "tokens"
 TOOLS = ("torch", "transformers", "onnx", "onnxscript")
 
 

@@ -15,14 +15,14 @@ from arlo.manifest import OutputTensor
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One build, after the export."""
+    """One build, after the export and the clean-up. It can be pickled: runtimes are built in other processes."""
 
     options: CompileOptions
     cache: Cache
     engine: Engine
     model: SourceModel
     tokenizer: Entry
-    exported: Entry
+    graph: Entry  # cleaned: `model.onnx` with free axes, and `weights.bin`, in the precision of the engine
     outputs: tuple[OutputTensor, ...]
     texts: Texts
     reference: Reference

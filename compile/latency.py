@@ -46,7 +46,7 @@ def latency_step(job: Job, built: Entry, spec: RuntimeSpec) -> Entry:
     }
 
     def make(_: object) -> dict[str, Any]:
-        runner = engine.open(built.folder, threads=threads)
+        runner = engine.open(built.folder, spec, threads=threads)
         points, share = [], 1.0
         for length in measured:
             for batch in _batches(spec.max_batch):

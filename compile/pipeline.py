@@ -27,7 +27,7 @@ from arlo.compile.tokenizer import tokenizer_step
 from arlo.compile.triton_config import model_code, triton_config
 from arlo.compile.verify import verify_step
 from arlo.errors import CompileError
-from arlo.manifest import Manifest, Runtime
+from arlo.manifest import Manifest, Runtime, Verification
 
 _STEPS_PER_RUNTIME = 4
 _SMALL_FILES_BYTES = 64 << 20
@@ -91,7 +91,7 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
     cannot be served, CompileError naming the step (and length) that failed, EnvironmentProblem for missing packages.
     Whatever happens, `options.out` holds either a whole build or what was there before.
     """
-    engine = get_engine(options.engine)
+    engine = get_engine(options.engine, options.engine_settings)
     hasher = Hasher()
     with staging(options.out) as folder, _cache(options, hasher) as cache:
         report = _Reporter(progress, total=4 + _STEPS_PER_RUNTIME * (len(options.lengths) + options.dynamic))
@@ -107,7 +107,7 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
             engine=engine,
             model=model,
             tokenizer=tokenizer,
-            exported=exported,
+            graph=exported,
             outputs=outputs_of(exported),
             texts=Texts(tokenizer.folder / TOKENIZER if tokenizer.meta["found"] else None),
             reference=Reference(model),
@@ -131,9 +131,9 @@ class _Finished:
 def _build_all(job: Job, report: _Reporter) -> list[_Finished]:
     """Static runtimes, shortest first, then the dynamic one; one after the other, so that a wrong one shows early."""
     name, lengths, max_batch = job.model.name, job.options.lengths, job.options.max_batch
-    specs = [RuntimeSpec(name=f"{name}_len{n}", max_length=n, max_batch=max_batch, dynamic=False) for n in lengths]
+    specs = [RuntimeSpec(name=f"{name}_len{n}", max_length=n, max_batch=max_batch, shape="static") for n in lengths]
     if job.options.dynamic:
-        specs.append(RuntimeSpec(name=f"{name}_dynamic", max_length=lengths[-1], max_batch=max_batch, dynamic=True))
+        specs.append(RuntimeSpec(name=f"{name}_dynamic", max_length=lengths[-1], max_batch=max_batch, shape="dynamic"))
     below = dict(zip(lengths, (0, *lengths), strict=False))
     return [_build(job, report, spec, 0 if spec.dynamic else below[spec.max_length]) for spec in specs]
 
@@ -170,11 +170,17 @@ def _write(job: Job, runtimes: list[_Finished], writer: RepositoryWriter) -> Man
                 max_batch=spec.max_batch,
                 dynamic=spec.dynamic,
                 engine=engine.name,
-                precision=engine.precision,
+                precision=engine.settings.precision,
                 device=runtime.measured.meta["device"],
                 latency=points_of(runtime.measured),
-                max_abs_diff=runtime.verified.meta["max_abs_diff"],
-                files=writer.model(spec.name, triton_config(job, spec), model_code(engine), runtime.built),
+                verification=Verification(
+                    rows=len(runtime.verified.meta["rows"]),
+                    max_abs_diff=runtime.verified.meta["max_abs_diff"],
+                    padding_diff=0.0,
+                ),
+                files=writer.model(
+                    spec.name, triton_config(job, spec), model_code(engine.serving(spec).template), runtime.built
+                ),
             )
         )
     tokenizer = TOKENIZER if job.tokenizer.meta["found"] else None

@@ -1,10 +1,15 @@
-"""What one runtime shall be."""
+"""What one runtime shall be, and the names that graphs go by between the steps."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
-from arlo.compile.export import ROWS, TOKENS
+GRAPH = "model.onnx"
+WEIGHTS = "weights.bin"
+ROWS, TOKENS = "rows", "tokens"  # the free axes of an exported graph
+
+Shape = Literal["static", "dynamic", "profiles"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,12 +19,18 @@ class RuntimeSpec:
     name: str  # the Triton model
     max_length: int
     max_batch: int
-    dynamic: bool
+    shape: Shape  # profiles: one TensorRT engine with an optimisation profile for each of `profiles`
+    profiles: tuple[int, ...] = ()  # maximum lengths, ascending, the last one max_length; of shape "profiles" only
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether it takes any length up to the longest."""
+        return self.shape != "static"
 
     @property
     def title(self) -> str:
-        """For people: `length 128` or `dynamic up to 512`."""
-        return f"dynamic up to {self.max_length}" if self.dynamic else f"length {self.max_length}"
+        """For people: `length 128`, `dynamic up to 512` or `profiles up to 512`."""
+        return f"length {self.max_length}" if self.shape == "static" else f"{self.shape} up to {self.max_length}"
 
     @property
     def fixed(self) -> dict[str, int]:

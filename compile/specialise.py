@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from arlo.compile.cache import Entry, code_version, tool_versions
-from arlo.compile.export import GRAPH
 from arlo.compile.job import Job
-from arlo.compile.spec import RuntimeSpec
+from arlo.compile.spec import GRAPH, RuntimeSpec
 
 
 def specialise_step(job: Job, spec: RuntimeSpec) -> Entry:
     """Entry with the graph whose axes are fixed as `spec` says."""
     parts = {
-        "graph": job.exported.files[GRAPH],
+        "graph": job.graph.files[GRAPH],
         "fixed": spec.fixed,
         "tools": tool_versions("onnx"),
         "code": code_version("specialise"),
     }
-    return job.cache.step("specialise", parts, lambda folder: _specialise(job.exported.folder / GRAPH, spec, folder))
+    return job.cache.step("specialise", parts, lambda folder: _specialise(job.graph.folder / GRAPH, spec, folder))
 
 
 def _specialise(graph: Path, spec: RuntimeSpec, folder: Path) -> dict[str, Any]:

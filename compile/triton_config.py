@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from arlo.compile.engine import Engine
 from arlo.compile.job import Job
 from arlo.compile.spec import RuntimeSpec
 from arlo.errors import EnvironmentProblem
@@ -19,7 +18,9 @@ def triton_config(job: Job, spec: RuntimeSpec) -> str:
     from tritonclient.grpc import model_config_pb2 as messages
 
     tokens = -1 if spec.dynamic else spec.max_length
-    config: Any = messages.ModelConfig(name=spec.name, backend=job.engine.backend, max_batch_size=spec.max_batch)
+    config: Any = messages.ModelConfig(
+        name=spec.name, backend=job.engine.serving(spec).backend, max_batch_size=spec.max_batch
+    )
     for tensor in job.model.inputs:
         config.input.add(
             name=tensor.name,
@@ -47,11 +48,11 @@ def triton_config(job: Job, spec: RuntimeSpec) -> str:
     return _HEADER + str(text_format.MessageToString(config))
 
 
-def model_code(engine: Engine) -> Path:
+def model_code(template: str) -> Path:
     """The model.py that serves the engine; it lies beside this package, installed or in a checkout."""
     here = Path(__file__).resolve().parent
     for folder in (here.parent / "triton_repo" / "templates", here.parent / "templates"):
-        path = folder / engine.template / "model.py"
+        path = folder / template / "model.py"
         if path.is_file():
             return path
-    raise EnvironmentProblem(f"the model code for {engine.name} is missing beside {here}: install Arlo again")
+    raise EnvironmentProblem(f"the model code {template} is missing beside {here}: install Arlo again")

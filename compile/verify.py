@@ -29,7 +29,7 @@ def verify_step(job: Job, built: Entry, spec: RuntimeSpec, *, below: int) -> Ent
 
     below: the next shorter runtime's length (0: none): the shortest text that is sent here is among those tried.
     """
-    engine, tolerance = job.engine, job.options.tolerance
+    engine, tolerance = job.engine, job.options.tolerance or 1e-4
     lengths = text_lengths(spec.max_length, below)
     parts = {
         "engine": built.files,
@@ -48,7 +48,7 @@ def verify_step(job: Job, built: Entry, spec: RuntimeSpec, *, below: int) -> Ent
     }
 
     def make(_: object) -> dict[str, Any]:
-        runner = engine.open(built.folder, threads=len(os.sched_getaffinity(0)))
+        runner = engine.open(built.folder, spec, threads=len(os.sched_getaffinity(0)))
         worst = _worst(job, runner, spec, lengths)
         if not worst <= tolerance:  # also refuses NaN
             raise CompileError(

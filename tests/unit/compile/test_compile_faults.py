@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import arlo.compile.engine_onnxruntime
+import arlo.compile.engines.onnxruntime
 import arlo.compile.repository
 import arlo.compile.specialise
 import arlo.compile.verify
@@ -100,7 +100,7 @@ def test_answers_that_are_no_numbers_are_refused(tiny_options: CompileOptions, m
         rows, tokens = inputs["input_ids"].shape
         return {"sentence_embedding": np.full((rows, DIM), np.nan), "last_hidden_state": np.zeros((rows, tokens, DIM))}
 
-    monkeypatch.setattr(arlo.compile.engine_onnxruntime._Session, "run", not_numbers)
+    monkeypatch.setattr(arlo.compile.engines.onnxruntime._Session, "run", not_numbers)
     with pytest.raises(CompileError, match="length 24 differs from the original model by nan"):
         compile_model(dataclasses.replace(tiny_options, lengths=(24,)))
 
@@ -197,7 +197,7 @@ def test_where_hard_links_do_not_work_weights_are_copied(
 
         monkeypatch.setattr(os, "link", no_link)
     else:
-        engine = arlo.compile.engine_onnxruntime.OnnxRuntimeEngine
+        engine = arlo.compile.engines.onnxruntime.OnnxRuntimeEngine
         opened = engine._session
 
         def picky(folder: Path, *, threads: int) -> Any:

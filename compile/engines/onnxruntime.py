@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.cache import link_or_copy, tool_versions
-from arlo.compile.export import GRAPH, ROWS, TOKENS, WEIGHTS
-from arlo.compile.spec import RuntimeSpec
+from arlo.compile.engine import EngineSettings, Serving
+from arlo.compile.spec import GRAPH, ROWS, RuntimeSpec, TOKENS, WEIGHTS
 from arlo.errors import CompileError
 
 
@@ -34,9 +34,9 @@ class OnnxRuntimeEngine:
     """See `engine.Engine`."""
 
     name = "onnxruntime"
-    precision = "fp32"
-    backend = "python"
-    template = "onnxruntime"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
 
     def versions(self) -> dict[str, str]:
         return tool_versions("onnxruntime")
@@ -44,7 +44,19 @@ class OnnxRuntimeEngine:
     def device(self) -> str:
         return f"cpu: {_cpu_name()}"
 
-    def build(self, graph: Path, weights: Path, spec: RuntimeSpec, folder: Path) -> dict[str, Any]:
+    def cannot_run(self) -> str:
+        return ""
+
+    def key(self) -> dict[str, Any]:
+        return {}
+
+    def build_memory(self, weight_bytes: int) -> int:
+        return (256 << 20) + 2 * weight_bytes
+
+    def serving(self, spec: RuntimeSpec) -> Serving:
+        return Serving(backend="python", template="onnxruntime")
+
+    def build(self, graph: Path, weights: Path, spec: RuntimeSpec, folder: Path, *, scratch: Path) -> dict[str, Any]:
         """Link graph and weights together and check that ONNX Runtime opens them with the promised shapes.
 
         ONNX Runtime checks where external weights lie (links that leave the folder are refused), so whether it takes a
@@ -70,7 +82,7 @@ class OnnxRuntimeEngine:
                 raise CompileError(f"build: {spec.title}: {tensor.name} has shape {tensor.shape}, not {expected}")
         return {"share": linked}
 
-    def open(self, folder: Path, *, threads: int) -> _Session:
+    def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> _Session:
         return _Session(self._session(folder, threads=threads))
 
     @staticmethod

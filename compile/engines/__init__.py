@@ -1,0 +1,1 @@
+"""The engine back-ends, one module each; see `arlo.compile.engine`."""
