@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from arlo.compile.cache import Entry, code_version
 from arlo.compile.job import Job
-from arlo.compile.spec import GRAPH, RuntimeSpec, WEIGHTS
+from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
 
 
 def build_step(job: Job, specialised: Entry, spec: RuntimeSpec) -> Entry:

@@ -1,16 +1,18 @@
 """The cache of finished steps: a folder per step and key, whole or absent.
 
-    <root>/compile/<step>/<key>/entry.json    what the step said, and the sha256 of each file it wrote
+    <root>/compile/<step>/<key>/entry.json    what the step said; sha256, size and time of change of each file it wrote
     <root>/compile/<step>/<key>/...           the files
 
 An entry is written to a temporary sibling and renamed, so a killed step leaves nothing that can be taken for whole;
-such leftovers of dead processes are removed on the next run. Files are hashed again before an entry is used: they may
-be hard-linked into repositories, where somebody may have changed them.
+such leftovers of dead processes are removed on the next run. A file whose size or time of change is another than when
+it was written is hashed again before the entry is used: it may be hard-linked into repositories, where somebody may
+have written to it. (Hashing all of them took longer than the rest of a build that finds everything here.)
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import errno
 import fcntl
@@ -41,11 +43,20 @@ class Entry:
     cached: bool
 
 
+class NotCached(Exception):  # noqa: N818  # no error: an answer
+    """A step of a read-only cache has no entry."""
+
+
 class Hasher:
     """sha256 of files; a file that is hard-linked many times is read once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int, int], str] = {}
+
+    def known(self, path: Path, digest: str) -> None:
+        """Note the content of a file that did not change since it was hashed."""
+        stat = path.stat()
+        self._known[stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns] = digest
 
     def file(self, path: Path) -> str:
         """sha256 of the content, in hexadecimal."""
@@ -89,6 +100,7 @@ class Cache:
     def __init__(self, root: Path, hasher: Hasher) -> None:
         self._root = root / "compile"
         self._hasher = hasher
+        self._read_only = False
         try:
             self._root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -103,6 +115,12 @@ class Cache:
         """The folder that holds the entries."""
         return self._root
 
+    def read_only(self) -> Cache:
+        """The same cache, whose steps raise NotCached instead of making what is missing."""
+        other = copy.copy(self)
+        other._read_only = True
+        return other
+
     def step(
         self, step: str, parts: Mapping[str, Any], make: Callable[[Path], dict[str, Any]], *, fresh: bool = False
     ) -> Entry:
@@ -112,16 +130,18 @@ class Cache:
         """
         key = key_of(parts)
         folder = self._root / step / key
-        if fresh:
+        if fresh and not self._read_only:
             shutil.rmtree(folder, ignore_errors=True)
         found = self._read(folder, key)
         if found is not None:
             return found
+        if self._read_only:
+            raise NotCached
         try:
             folder.parent.mkdir(exist_ok=True)
             with temporary_folder(folder.parent, f"{key}{_TEMPORARY}") as temporary:
                 meta = make(temporary)
-                files = {path.name: self._hasher.file(path) for path in sorted(temporary.iterdir())}
+                files = {path.name: self._described(path) for path in sorted(temporary.iterdir())}
                 text = json.dumps({"meta": meta, "files": files, "made_from": parts}, indent=1, default=str)
                 (temporary / _ENTRY).write_text(text + "\n")
                 try:
@@ -139,17 +159,28 @@ class Cache:
     def _read(self, folder: Path, key: str) -> Entry | None:
         try:
             raw = json.loads((folder / _ENTRY).read_text())
-            files: dict[str, str] = raw["files"]
-            whole = all(self._hasher.file(folder / name) == digest for name, digest in files.items())
             meta = raw["meta"]
-        except FileNotFoundError:
-            whole, meta, files = False, {}, {}
-        except (json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
-            whole, meta, files = False, {}, {}
-        if not whole:
+            files: dict[str, Any] | None = {
+                name: self._content(folder / name, described) for name, described in raw["files"].items()
+            }
+        except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError, UnicodeDecodeError):
+            files = None
+        if files is None or None in files.values():
             shutil.rmtree(folder, ignore_errors=True)
             return None
         return Entry(key=key, folder=folder, meta=meta, files=files, cached=True)
+
+    def _described(self, path: Path) -> dict[str, Any]:
+        digest, stat = self._hasher.file(path), path.stat()
+        return {"sha256": digest, "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+
+    def _content(self, path: Path, described: Mapping[str, Any]) -> str | None:
+        """The file's sha256; None when it is not what was written."""
+        digest, stat = str(described["sha256"]), path.stat()
+        if (stat.st_size, stat.st_mtime_ns) == (described["bytes"], described["mtime_ns"]):
+            self._hasher.known(path, digest)
+            return digest
+        return digest if self._hasher.file(path) == digest else None
 
 
 def _disk_error(step: str, error: OSError) -> CompileError:

@@ -13,7 +13,8 @@ from typing import Any, TextIO, get_args
 from arlo.clock import monotonic_s
 from arlo.compile.engine import engine_names
 from arlo.compile.options import CompileOptions, Task, parse_lengths
-from arlo.compile.pipeline import Progress, compile_model
+from arlo.compile.pipeline import compile_model
+from arlo.compile.progress import Progress
 from arlo.compile.resolve import DEMO_MODEL
 from arlo.manifest import Manifest
 

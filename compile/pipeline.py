@@ -3,104 +3,52 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from arlo.clock import monotonic_s
-from arlo.compile.build import build_step
-from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder, tool_versions
-from arlo.compile.engine import get_engine
-from arlo.compile.export import OPSET, TOOLS, export_step, outputs_of
+from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder
+from arlo.compile.engine import Engine, get_engine
+from arlo.compile.export import export_step, outputs_of
 from arlo.compile.job import Job
 from arlo.compile.latency import busy_warning, latency_step, points_of
 from arlo.compile.options import CompileOptions
 from arlo.compile.original import Reference
+from arlo.compile.progress import Progress, Reporter
 from arlo.compile.repository import RepositoryWriter, building_prefix, publish, staging
 from arlo.compile.resolve import SourceModel, resolve
+from arlo.compile.runtime import STEPS, Built, Task, Told, build_runtimes
 from arlo.compile.spec import RuntimeSpec
-from arlo.compile.specialise import specialise_step
 from arlo.compile.texts import Texts
 from arlo.compile.tokenizer import FILE_NAME as TOKENIZER
 from arlo.compile.tokenizer import tokenizer_step
-from arlo.compile.triton_config import model_code, triton_config
-from arlo.compile.verify import verify_step
+from arlo.compile.write import Finished, write_repository
 from arlo.errors import CompileError
-from arlo.manifest import Manifest, Runtime, Verification
+from arlo.manifest import Manifest
 
-_STEPS_PER_RUNTIME = 4
 _SMALL_FILES_BYTES = 64 << 20
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """A step began, or ended when `done`."""
-
-    step: str
-    title: str  # what it works on: the model's name, or `length 128`
-    number: int  # steps finished before this one
-    total: int
-    done: bool = False
-    cached: bool = False
-    seconds: float = 0.0
-    note: str = ""  # the result, for people
-    warning: str = ""  # what people should know or do
-
-
-class _Reporter:
-    def __init__(self, report: Callable[[Progress], None], total: int) -> None:
-        self._report = report
-        self._total = total
-        self._number = 0
-
-    def run(
-        self,
-        step: str,
-        title: str,
-        work: Callable[[], Entry],
-        note: Callable[[Entry], str] = lambda _: "",
-        warn: Callable[[Entry], str] = lambda _: "",
-    ) -> Entry:
-        """Run a step between its two reports."""
-        with self.timed(step, title) as ended:
-            entry = work()
-            ended(entry.cached, note(entry), warn(entry))
-        return entry
-
-    @contextlib.contextmanager
-    def timed(self, step: str, title: str) -> Iterator[Callable[[bool, str, str], None]]:
-        """Report begin and end around a block, which may say how it ended."""
-        event = Progress(step=step, title=title, number=self._number, total=self._total)
-        self._report(event)
-        start = monotonic_s()
-
-        def ended(cached: bool, note: str, warning: str) -> None:
-            nonlocal event
-            event = dataclasses.replace(event, cached=cached, note=note, warning=warning)
-
-        yield ended
-        self._number += 1
-        self._report(dataclasses.replace(event, number=self._number, done=True, seconds=monotonic_s() - start))
 
 
 def compile_model(options: CompileOptions, progress: Callable[[Progress], None] = lambda _: None) -> Manifest:
     """Build the repository that `options` ask for and return its manifest.
 
-    progress: called in this thread when a step begins and ends. Raises ConfigError for wrong options or a source that
-    cannot be served, CompileError naming the step (and length) that failed, EnvironmentProblem for missing packages.
-    Whatever happens, `options.out` holds either a whole build or what was there before.
+    progress: called in this thread when a step begins and ends; runtimes may be built side by side. Raises ConfigError
+    for wrong options or a source that cannot be served, CompileError naming the step (and length) that failed,
+    EnvironmentProblem for missing packages. Whatever happens, `options.out` holds either a whole build or what was
+    there before.
     """
     engine = get_engine(options.engine, options.engine_settings)
+    engine.versions()
     hasher = Hasher()
     with staging(options.out) as folder, _cache(options, hasher) as cache:
-        report = _Reporter(progress, total=4 + _STEPS_PER_RUNTIME * (len(options.lengths) + options.dynamic))
+        report = Reporter(progress)
+        report.total = _steps(options, engine)
         with report.timed("resolve", str(options.source)) as ended:
             model = resolve(options, hasher)
-            _check_disk(model, cache, folder)
+            _check_disk(options, model, cache, folder)
             ended(False, f"{model.model_type}, {model.task}", "; ".join(model.notes))
         tokenizer = report.run("tokenizer", model.name, lambda: tokenizer_step(cache, hasher, model))
-        exported = report.run("export", model.name, lambda: export_step(cache, model), warn=_notes)
+        exported = report.run("export", model.name, lambda: export_step(cache, model, options.precision), warn=_notes)
         job = Job(
             options=options,
             cache=cache,
@@ -112,106 +60,71 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
             texts=Texts(tokenizer.folder / TOKENIZER if tokenizer.meta["found"] else None),
             reference=Reference(model),
         )
-        runtimes = _build_all(job, report)
+        lengths = options.lengths if options.lengths != "auto" else (64,)
+        runtimes = _build_all(job, report, lengths)
         with report.timed("repository", str(options.out)):
-            manifest = _write(job, runtimes, RepositoryWriter(folder, hasher))
+            manifest = write_repository(job, runtimes, RepositoryWriter(folder, hasher))
             manifest.save(folder)
             publish(folder, options.out)
     return manifest
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Finished:
-    spec: RuntimeSpec
-    built: Entry
-    verified: Entry
-    measured: Entry
+def _steps(options: CompileOptions, engine: Engine) -> int:
+    """How many steps a build has; with lengths = auto, how many at most."""
+    return 4 + len(specs_of(options, "", _at_most(options))) * (len(STEPS) + (not engine.cannot_run()))
 
 
-def _build_all(job: Job, report: _Reporter) -> list[_Finished]:
-    """Static runtimes, shortest first, then the dynamic one; one after the other, so that a wrong one shows early."""
-    name, lengths, max_batch = job.model.name, job.options.lengths, job.options.max_batch
+def specs_of(options: CompileOptions, name: str, lengths: Sequence[int]) -> list[RuntimeSpec]:
+    """The runtimes of a build: static ones, shortest first, then the dynamic one and the one of several profiles."""
+    max_batch, longest = options.max_batch, lengths[-1]
     specs = [RuntimeSpec(name=f"{name}_len{n}", max_length=n, max_batch=max_batch, shape="static") for n in lengths]
-    if job.options.dynamic:
-        specs.append(RuntimeSpec(name=f"{name}_dynamic", max_length=lengths[-1], max_batch=max_batch, shape="dynamic"))
-    below = dict(zip(lengths, (0, *lengths), strict=False))
-    return [_build(job, report, spec, 0 if spec.dynamic else below[spec.max_length]) for spec in specs]
-
-
-def _build(job: Job, report: _Reporter, spec: RuntimeSpec, below: int) -> _Finished:
-    title = spec.title
-    graph = report.run("specialise", title, lambda: specialise_step(job, spec))
-    built = report.run("build", title, lambda: build_step(job, graph, spec))
-    verified = report.run(
-        "verify",
-        title,
-        lambda: verify_step(job, built, spec, below=below),
-        lambda entry: f"largest difference {entry.meta['max_abs_diff']:.1e}",
-    )
-    measured = report.run(
-        "latency",
-        title,
-        lambda: latency_step(job, built, spec),
-        lambda entry: f"{points_of(entry)[-1].latency_us / 1e3:.1f} ms",
-        busy_warning,
-    )
-    return _Finished(spec, built, verified, measured)
-
-
-def _write(job: Job, runtimes: list[_Finished], writer: RepositoryWriter) -> Manifest:
-    options, model, engine = job.options, job.model, job.engine
-    described = []
-    for runtime in runtimes:
-        spec = runtime.spec
-        described.append(
-            Runtime(
-                name=spec.name,
-                max_length=spec.max_length,
-                max_batch=spec.max_batch,
-                dynamic=spec.dynamic,
-                engine=engine.name,
-                precision=engine.settings.precision,
-                device=runtime.measured.meta["device"],
-                latency=points_of(runtime.measured),
-                verification=Verification(
-                    rows=len(runtime.verified.meta["rows"]),
-                    max_abs_diff=runtime.verified.meta["max_abs_diff"],
-                    padding_diff=0.0,
-                ),
-                files=writer.model(
-                    spec.name, triton_config(job, spec), model_code(engine.serving(spec).template), runtime.built
-                ),
+    if options.dynamic:
+        specs.append(RuntimeSpec(name=f"{name}_dynamic", max_length=longest, max_batch=max_batch, shape="dynamic"))
+    if options.profiles:
+        specs.append(
+            RuntimeSpec(
+                name=f"{name}_profiles",
+                max_length=longest,
+                max_batch=max_batch,
+                shape="profiles",
+                profiles=tuple(lengths),
             )
         )
-    tokenizer = TOKENIZER if job.tokenizer.meta["found"] else None
-    if tokenizer:
-        writer.file(job.tokenizer.folder / tokenizer, tokenizer)
-    return Manifest(
-        model=model.name,
-        task=model.task,
-        source=model.source,
-        tokenizer=tokenizer,
-        inputs=model.inputs,
-        outputs=job.outputs,
-        runtimes=tuple(described),
-        tools=tool_versions(*TOOLS) | engine.versions(),
-        options={
-            "lengths": list(options.lengths),
-            "dynamic": options.dynamic,
-            "engine": engine.name,
-            "max_batch": options.max_batch,
-            "threads": options.threads,
-            "tolerance": options.tolerance,
-            "opset": OPSET,
-            "pooling": list(model.pooling),
-            "normalize": model.normalize,
-            "source_sha256": model.hashes,
-        },
+    return specs
+
+
+def _build_all(job: Job, report: Reporter, lengths: Sequence[int]) -> list[Finished]:
+    """Build and verify, side by side where that pays; then measure one after the other."""
+    below = dict(zip(lengths, (0, *lengths), strict=False))
+    specs = specs_of(job.options, job.model.name, lengths)
+    tasks = [Task(job=job, spec=spec, below=0 if spec.dynamic else below[spec.max_length]) for spec in specs]
+
+    def tell(task: Task, told: Told) -> None:
+        if told.entry is None:
+            report.began(told.step, task.spec.title)
+            return
+        note = f"largest difference {told.entry.meta['max_abs_diff']:.1e}" if told.step == "verify" else ""
+        entry, warning = told.entry, _notes(told.entry)
+        report.ended(told.step, task.spec.title, seconds=told.seconds, cached=entry.cached, note=note, warning=warning)
+
+    built = build_runtimes(tasks, tell=tell)
+    return [Finished(each.spec, each.engine, each.verified, _measure(job, report, each)) for each in built]
+
+
+def _measure(job: Job, report: Reporter, built: Built) -> Entry | None:
+    if job.engine.cannot_run():
+        return None
+    return report.run(
+        "latency",
+        built.spec.title,
+        lambda: latency_step(job, built.engine, built.spec),
+        lambda entry: f"{points_of(entry)[-1].latency_us / 1e3:.1f} ms",
+        busy_warning,
     )
 
 
 def _notes(entry: Entry) -> str:
-    return "; ".join(entry.meta["notes"])
+    return "; ".join(entry.meta.get("notes", ()))
 
 
 @contextlib.contextmanager
@@ -225,15 +138,25 @@ def _cache(options: CompileOptions, hasher: Hasher) -> Iterator[Cache]:
         yield Cache(folder, hasher)
 
 
-def _check_disk(model: SourceModel, cache: Cache, folder: Path) -> None:
-    """Refuse before the work starts when the weights will not fit: once in the cache, once more on another disk."""
-    wanted = {cache.folder: model.weight_bytes * 2 + _SMALL_FILES_BYTES}
+def _check_disk(options: CompileOptions, model: SourceModel, cache: Cache, folder: Path) -> None:
+    """Refuse before the work starts when the files will not fit: once in the cache, once more on another disk."""
+    weights = model.weight_bytes
+    if options.engine.startswith("tensorrt"):  # each engine holds the weights
+        share = 0.55 if options.precision != "fp32" else 1.1
+        engines = int(weights * share) * len(specs_of(options, "", _at_most(options)))
+    else:
+        engines = weights
+    wanted = {cache.folder: weights + engines + _SMALL_FILES_BYTES}
     if cache.folder.stat().st_dev != folder.stat().st_dev:
-        wanted[folder] = model.weight_bytes + _SMALL_FILES_BYTES
+        wanted[folder] = engines + _SMALL_FILES_BYTES
     for place, needed in wanted.items():
         free = shutil.disk_usage(place).free
         if free < needed:
             raise CompileError(
                 f"resolve: {place} has {free >> 20} MB free and the build needs {needed >> 20} MB: "
-                "free some space, or choose another disk with --out or ARLO_CACHE"
+                "free some space, name fewer lengths, or choose another disk with --out or ARLO_CACHE"
             )
+
+
+def _at_most(options: CompileOptions) -> Sequence[int]:
+    return range(1, options.max_runtimes + 1) if options.lengths == "auto" else options.lengths
