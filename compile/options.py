@@ -55,6 +55,9 @@ class CompileOptions:
     """With lengths = auto: a latency profile of this model on the device that will serve it (`arlo profile`), where
     this machine cannot run the engine. None: measured here where it can be, else assumed."""
 
+    lengths_plot: Path | None = None
+    """With lengths = auto: write a page there of what each further runtime would save."""
+
     dynamic: bool = True
     """Also build a runtime of dynamic shape, for any length up to the longest."""
 
@@ -79,6 +82,9 @@ class CompileOptions:
 
     max_batch: int = 1
     """Rows that Triton may put into one batch."""
+
+    max_queue_size: int = 0
+    """Requests that may wait in Triton where it batches; 0: no limit. See `arlo.compile.triton_config`."""
 
     jobs: int | None = None
     """Runtimes that are built at a time. None: as many as there are cores and memory for."""
@@ -119,8 +125,20 @@ class CompileOptions:
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ConfigError(f"{field} must be 1 or more, not {value}")
+        self._check_relations()
         if self.tolerance is not None and not self.tolerance > 0:
             raise ConfigError(f"tolerance must be above 0, not {self.tolerance}")
+
+    def _check_relations(self) -> None:
+        for field in ("max_length", "latency_profile", "lengths_plot"):
+            if getattr(self, field) is not None and self.lengths != "auto":
+                raise ConfigError(f"{field} goes with lengths = auto; leave it out, or let the lengths be chosen")
+        if self.profiles and not self.engine.startswith("tensorrt"):
+            raise ConfigError(f"several profiles in one engine are TensorRT's; the engine is {self.engine}")
+        if self.max_queue_size < 0 or (self.max_queue_size and self.max_batch == 1):
+            raise ConfigError("max_queue_size is 0 or more, and goes with max_batch above 1: Triton queues to batch")
+        if self.device != "cpu" and self.engine != "onnxruntime":
+            raise ConfigError(f"device is for onnxruntime; {self.engine} always runs on a GPU")
 
     @property
     def engine_settings(self) -> EngineSettings:
