@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.compile.cache import Cache, Entry, code_version, tool_versions
+from arlo.compile.engine import Precision
+from arlo.compile.export_precision import cast_model
 from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_torch
 from arlo.compile.quiet import known_noise_silenced
@@ -26,19 +28,23 @@ OPSET = 18
 TOOLS = ("torch", "transformers", "onnx", "onnxscript")
 
 
-def export_step(cache: Cache, model: SourceModel) -> Entry:
-    """Entry with the graph and its weights; meta: `outputs` (as OutputTensor fields) and `notes`."""
+def export_step(cache: Cache, model: SourceModel, precision: Precision) -> Entry:
+    """Entry with the graph and its weights in `precision`; meta: `outputs` (as OutputTensor fields) and `notes`.
+
+    Whatever the precision, the inputs are INT64 and the outputs FP32.
+    """
     parts = {
         "hashes": model.hashes,
         "task": model.task,
         "inputs": [tensor.name for tensor in model.inputs],
         "pooling": model.pooling,
         "normalize": model.normalize,
+        "precision": precision,
         "opset": OPSET,
         "tools": tool_versions(*TOOLS),
-        "code": code_version("export", "pooling", "original"),
+        "code": code_version("export", "export_precision", "pooling", "original"),
     }
-    return cache.step("export", parts, lambda folder: _export(model, folder))
+    return cache.step("export", parts, lambda folder: _export(model, precision, folder))
 
 
 def outputs_of(entry: Entry) -> tuple[OutputTensor, ...]:
@@ -46,12 +52,14 @@ def outputs_of(entry: Entry) -> tuple[OutputTensor, ...]:
     return tuple(OutputTensor(**{**fields, "dims": tuple(fields["dims"])}) for fields in entry.meta["outputs"])
 
 
-def _export(model: SourceModel, folder: Path) -> dict[str, Any]:
+def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str, Any]:
     with known_noise_silenced() as notes:
         import torch
 
         # Plain ("eager") attention exports to a smaller graph that ONNX Runtime runs faster than that of the fused one.
-        wrapper = _wrap(model, load_original(model, attention="eager"))
+        original = load_original(model, attention="eager")
+        cast_model(original, precision)
+        wrapper = _wrap(model, original)
         inputs = tuple(_example(model, wrapper.input_names))
         axes: dict[int, Any] = {0: torch.export.Dim(ROWS), 1: torch.export.Dim(TOKENS, max=model.max_tokens)}
         with torch.inference_mode():
@@ -73,7 +81,7 @@ def _export(model: SourceModel, folder: Path) -> dict[str, Any]:
             ) from error
         assert program is not None
         program.save(str(folder / GRAPH), external_data=True)
-        del program, wrapper
+        del program, wrapper, original
         _tidy(folder)
     outputs = [_describe(name, shape) for name, shape in zip(_output_names(model), shapes, strict=True)]
     _check_graph(folder / GRAPH, [tensor.name for tensor in model.inputs], [output["name"] for output in outputs])
@@ -99,8 +107,8 @@ def _wrap(model: SourceModel, original: Any) -> Any:
             named = dict(zip(self.input_names, tensors, strict=True))
             answer = self.original(**named)
             if model.task != "embedding":
-                return (answer.logits,)
-            hidden = answer.last_hidden_state
+                return (answer.logits.float(),)
+            hidden = answer.last_hidden_state.float()
             pooled = pool_torch(hidden, named["attention_mask"], model.pooling, normalize=model.normalize)
             return pooled, hidden
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder
+from arlo.compile.cleanup import cleanup_step
 from arlo.compile.engine import Engine, get_engine
 from arlo.compile.export import export_step, outputs_of
 from arlo.compile.job import Job
@@ -49,13 +50,14 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
             ended(False, f"{model.model_type}, {model.task}", "; ".join(model.notes))
         tokenizer = report.run("tokenizer", model.name, lambda: tokenizer_step(cache, hasher, model))
         exported = report.run("export", model.name, lambda: export_step(cache, model, options.precision), warn=_notes)
+        cleaned = report.run("cleanup", model.name, lambda: cleanup_step(cache, exported), _cleaned)
         job = Job(
             options=options,
             cache=cache,
             engine=engine,
             model=model,
             tokenizer=tokenizer,
-            graph=exported,
+            graph=cleaned,
             outputs=outputs_of(exported),
             texts=Texts(tokenizer.folder / TOKENIZER if tokenizer.meta["found"] else None),
             reference=Reference(model),
@@ -71,7 +73,7 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
 
 def _steps(options: CompileOptions, engine: Engine) -> int:
     """How many steps a build has; with lengths = auto, how many at most."""
-    return 4 + len(specs_of(options, "", _at_most(options))) * (len(STEPS) + (not engine.cannot_run()))
+    return 5 + len(specs_of(options, "", _at_most(options))) * (len(STEPS) + (not engine.cannot_run()))
 
 
 def specs_of(options: CompileOptions, name: str, lengths: Sequence[int]) -> list[RuntimeSpec]:
@@ -121,6 +123,10 @@ def _measure(job: Job, report: Reporter, built: Built) -> Entry | None:
         lambda entry: f"{points_of(entry)[-1].latency_us / 1e3:.1f} ms",
         busy_warning,
     )
+
+
+def _cleaned(entry: Entry) -> str:
+    return f"{entry.meta['nodes_before']} nodes, {entry.meta['nodes_after']} left"
 
 
 def _notes(entry: Entry) -> str:

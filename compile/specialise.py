@@ -1,37 +1,46 @@
-"""Step 4, specialise: fix the axes of the exported graph to one maximum length.
+"""Step 6, specialise: fix the axes of the cleaned graph to one maximum length, and fold what follows from it.
 
-Input: the export. Output: `model.onnx` alone; it still points at the `weights.bin` of the export.
-Cache key: the graph, the fixed axes, version of onnx, this code. Check: `build` opens it and compares the shapes.
+Input: the cleaned graph. Output: `model.onnx` alone; it still points at the `weights.bin` of the clean-up.
+Cache key: the graph, the fixed axes, versions of the tools, this code.
+Check: inputs and outputs are those of the source but for the fixed axes; `build` opens it and compares the shapes.
+
+Most of what the exporter writes beside the model's own arithmetic computes shapes. With the axes known it is constant:
+an engine then has no shape to compute, neither on the CPU beside a GPU nor in a CUDA graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arlo.compile.cache import Entry, code_version, tool_versions
+from arlo.compile.cache import Entry, code_version, link_or_copy, tool_versions
+from arlo.compile.cleanup import TOOLS, Graph, check_signature, fix_axes, signature_of, simplify
 from arlo.compile.job import Job
-from arlo.compile.spec import GRAPH, RuntimeSpec
+from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
 
 
 def specialise_step(job: Job, spec: RuntimeSpec) -> Entry:
-    """Entry with the graph whose axes are fixed as `spec` says."""
+    """Entry with the graph whose axes are fixed as `spec` says; meta: `fixed` and `nodes`."""
     parts = {
         "graph": job.graph.files[GRAPH],
+        "weights": job.graph.files[WEIGHTS],  # small constants that are folded may lie there
         "fixed": spec.fixed,
-        "tools": tool_versions("onnx"),
-        "code": code_version("specialise"),
+        "tools": tool_versions(*TOOLS),
+        "code": code_version("specialise", "cleanup"),
     }
-    return job.cache.step("specialise", parts, lambda folder: _specialise(job.graph.folder / GRAPH, spec, folder))
+    return job.cache.step("specialise", parts, lambda folder: specialise(job.graph.folder, spec.fixed, folder))
 
 
-def _specialise(graph: Path, spec: RuntimeSpec, folder: Path) -> dict[str, Any]:
-    import onnx
-
-    proto = onnx.load(str(graph), load_external_data=False)
-    for value in (*proto.graph.input, *proto.graph.output):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in spec.fixed:
-                dim.dim_value = spec.fixed[dim.dim_param]
-    (folder / GRAPH).write_bytes(proto.SerializeToString())
-    return {"fixed": spec.fixed}
+def specialise(source: Path, fixed: Mapping[str, int], folder: Path) -> dict[str, Any]:
+    """Write the graph in folder `source` into `folder` with the named axes fixed."""
+    if not fixed:
+        link_or_copy(source / GRAPH, folder / GRAPH)
+        return {"fixed": {}}
+    graph = Graph(source / GRAPH)
+    fix_axes(graph.model, fixed)
+    signature = signature_of(graph.model)
+    simplify(graph.model, weights=False)
+    check_signature(graph.model, signature, "specialise")
+    graph.write(folder / GRAPH)
+    return {"fixed": dict(fixed), "nodes": len(graph.model.graph)}

@@ -15,6 +15,50 @@ LABELS = 3
 VOCABULARY = 400
 
 _SIZES = {"hidden_size": DIM, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+_FACTORISED = _SIZES | {"embedding_size": 16}
+_DEBERTA = _SIZES | {"relative_attention": True, "position_biased_input": False, "type_vocab_size": 0}
+# As the published checkpoints have it: which kinds of relative attention there are, and in what order.
+_DEBERTA_V2 = _DEBERTA | {
+    "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+}  # fmt: skip
+_MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 3}
+_DISTILBERT = {"dim": DIM, "n_layers": 2, "n_heads": 2, "hidden_dim": 64}
+_SQUEEZEBERT = {f"{part}_groups": 2 for part in ("q", "k", "v", "post_attention", "intermediate", "output")}
+
+# family -> name of its classes in transformers, configuration
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("Bert", _SIZES),
+    "roberta": ("Roberta", _SIZES | {"type_vocab_size": 1}),
+    "xlm-roberta": ("XLMRoberta", _SIZES | {"type_vocab_size": 1}),
+    "camembert": ("Camembert", _SIZES | {"type_vocab_size": 1}),
+    "distilbert": ("DistilBert", _DISTILBERT),
+    "deberta": ("Deberta", _DEBERTA | {"pos_att_type": ["c2p", "p2c"], "max_relative_positions": -1}),
+    "deberta-v2": ("DebertaV2", _DEBERTA_V2),
+    "electra": ("Electra", _FACTORISED),
+    "albert": ("Albert", _FACTORISED),
+    "mpnet": ("MPNet", _SIZES),
+    "modernbert": (
+        "ModernBert",
+        _SIZES
+        | {"global_attn_every_n_layers": 2, "local_attention": 8}
+        | {f"{k}_token_id": v for k, v in _MARKS.items()},
+    ),
+    "nomic_bert": ("NomicBert", _SIZES),
+    "eurobert": ("EuroBert", _SIZES | _MARKS),
+    "squeezebert": ("SqueezeBert", _SIZES | {"embedding_size": DIM} | _SQUEEZEBERT),
+    "mobilebert": (
+        "MobileBert",
+        _SIZES | {"embedding_size": DIM, "intra_bottleneck_size": 16, "num_feedforward_networks": 2},
+    ),
+    "roformer": ("RoFormer", _FACTORISED),
+    "ernie": ("Ernie", _SIZES),
+    "esm": ("Esm", _SIZES | {"pad_token_id": 1, "mask_token_id": 4, "position_embedding_type": "rotary"}),
+    "convbert": ("ConvBert", _SIZES | {"embedding_size": DIM, "head_ratio": 1, "num_groups": 1, "conv_kernel_size": 3}),
+    "fnet": ("FNet", {k: v for k, v in _SIZES.items() if k != "num_attention_heads"}),
+    "longformer": ("Longformer", _SIZES | {"attention_window": [8, 8], "type_vocab_size": 1, "pad_token_id": 1}),
+}
+# In these, positions count from the padding index, which is 1: two of them are never used.
+OFFSET_FAMILIES = frozenset({"roberta", "xlm-roberta", "camembert", "mpnet", "esm", "longformer"})
 
 
 def write_tokenizer(folder: Path, special: tuple[str, ...] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")) -> None:
@@ -34,36 +78,25 @@ def write_tokenizer(folder: Path, special: tuple[str, ...] = ("[PAD]", "[UNK]", 
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def write_tiny(folder: Path, *, family: str = "bert", head: str = "", pooling: dict[str, Any] | None = None) -> Path:
-    """A model folder. head: "", ForSequenceClassification or ForTokenClassification; pooling: makes it a
-    sentence-transformers folder with this pooling configuration, normalised."""
+def write_tiny(
+    folder: Path, *, family: str = "bert", head: str = "", pooling: dict[str, Any] | None = None, labels: int = LABELS
+) -> Path:
+    """A model folder of one of FAMILIES. head: "", ForSequenceClassification or ForTokenClassification, of `labels`
+    classes; pooling: makes it a sentence-transformers folder with this pooling configuration, normalised."""
     folder.mkdir(parents=True, exist_ok=True)
+    name, described = FAMILIES[family]
+    positions = MAX_TOKENS + 2 if family in OFFSET_FAMILIES else MAX_TOKENS
     with known_noise_silenced():
         import torch
         import transformers
 
         torch.manual_seed(7)
-        if family == "bert":
-            config = transformers.BertConfig(
-                **_SIZES, vocab_size=VOCABULARY, max_position_embeddings=MAX_TOKENS, num_labels=LABELS
-            )
-        elif family == "roberta":  # positions count from the padding index, which is 1
-            config = transformers.RobertaConfig(
-                **_SIZES,
-                vocab_size=VOCABULARY,
-                max_position_embeddings=MAX_TOKENS + 2,
-                num_labels=LABELS,
-                type_vocab_size=1,
-            )
-        else:
-            config = transformers.DistilBertConfig(
-                dim=DIM, n_layers=2, n_heads=2, hidden_dim=64, vocab_size=VOCABULARY,
-                max_position_embeddings=MAX_TOKENS, num_labels=LABELS,
-            )  # fmt: skip
-        names = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert"}
-        model = getattr(transformers, f"{names[family]}{head or 'Model'}")(config)
+        config = getattr(transformers, f"{name}Config")(
+            **described, vocab_size=VOCABULARY, max_position_embeddings=positions, num_labels=labels
+        )
+        model = getattr(transformers, f"{name}{head or 'Model'}")(config)
         model.save_pretrained(str(folder))
-    first = ("[CLS]", "[PAD]") if family == "roberta" else ("[PAD]", "[CLS]")
+    first = ("[CLS]", "[PAD]") if family in OFFSET_FAMILIES else ("[PAD]", "[CLS]")
     write_tokenizer(folder, (*first, "[UNK]", "[SEP]", "[MASK]"))
     if pooling is not None:
         kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}

@@ -139,7 +139,7 @@ def test_a_second_build_takes_all_from_the_cache(first_build: FirstBuild, tiny_o
     assert compile_model(tiny_options, again.append) == first_build.manifest
     assert cached_steps(first_build.events) == set()
     assert {step for step, _ in cached_steps(again)} == {
-        *("tokenizer", "export", "specialise", "build", "verify", "latency")
+        *("tokenizer", "export", "cleanup", "specialise", "build", "verify", "latency")
     }
     done = [event for event in again if event.done]
     assert len(cached_steps(again)) == len(done) - 2  # resolve and repository only read and link
@@ -153,6 +153,7 @@ def test_an_option_rebuilds_only_what_depends_on_it(tiny_options: CompileOptions
     assert cached_steps(events) == {
         ("tokenizer", "tiny"),
         ("export", "tiny"),
+        ("cleanup", "tiny"),
         ("specialise", "length 16"),
         ("build", "length 16"),
         ("verify", "length 16"),
