@@ -21,7 +21,7 @@ def is_built(config: Config) -> bool:
 
 
 def build(config: Config, stream: TextIO) -> Manifest:
-    """Compile model.source into model.repository: the default lengths and those of the allocation.
+    """Compile model.source into model.repository: default lengths, those of the allocation, and the dynamic runtime.
 
     Progress goes to `stream`, one line a step. Steps that were done before are taken from the cache.
     """
@@ -45,7 +45,7 @@ def build(config: Config, stream: TextIO) -> Manifest:
             out=config.model.repository,
             name=config.model.name,
             lengths=tuple(sorted({*DEFAULT_LENGTHS, *config.deployment.allocation})),
-            dynamic=config.deployment.dynamic > 0,
+            dynamic=True,  # what pays here is found out by comparing with it
         ),
         show,
     )

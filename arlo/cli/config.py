@@ -55,19 +55,23 @@ def run(args: argparse.Namespace) -> int:
         return 0
     found: dict[str, Any] = {"file": str(args.file), "ok": True}
     if not args.keys_only:
+        from arlo.cli.recommend import load_manifest
         from arlo.config.gateway import gateway_message
+        from arlo.control.choice import choose, servable
         from arlo.control.placement import plan_from_config
-        from arlo.manifest import Manifest
 
         gateway_message(loaded)
-        manifest = Manifest.load(loaded.model.repository)
+        manifest = servable(loaded, load_manifest(loaded))
         found["model"] = loaded.model.name or manifest.model
+        found["serves"] = choose(loaded, manifest).text
         found["instances"] = dict(plan_from_config(loaded, manifest).instances)
     found["workers"] = loaded.worker_count
     if args.json:
         print_json(found)
     else:
         print(f"{args.file}: ok, {loaded.worker_count} worker(s)")
+        if "serves" in found:
+            print(f"  {found['serves']}")
         for name, count in found.get("instances", {}).items():
             print(f"  {count} x {name}")
     return 0

@@ -71,9 +71,11 @@ class Demo:
 def run(args: argparse.Namespace) -> int:
     """Run the demo."""
     from rich.console import Console
+    from rich.markup import escape
 
     from arlo import config as configuration
     from arlo.cli.build import build
+    from arlo.cli.recommend import advice_line
     from arlo.control import events
 
     console = Console(stderr=args.json, highlight=False, soft_wrap=True)
@@ -81,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     events.configure(level=events.WARNING)
     console.print(f"[bold]compile[/]  {config.model.source and config.model.source.name} -> {config.model.repository}")
     manifest = build(config, sys.stderr if args.json else sys.stdout)
+    console.print(f"[bold]advice[/]   {escape(advice_line(manifest))}")
     demo = Demo(config=config, manifest=manifest, args=args, console=console)
     result = asyncio.run(serve_and_replay(demo))
     if result is None or result.exit_code == 130:

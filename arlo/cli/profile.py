@@ -26,7 +26,8 @@ One worker is started on this machine (or the first of workers.endpoints is used
 "endpoints"). One runtime at a time is loaded; requests go to it one after the other, over gRPC,
 until the confidence interval of the mean latency is narrow enough. `arlo serve` plans and
 dispatches by these latencies: name the file in model.latency_profile, or write them into the
-repository with --update.
+repository with --update, which also compares static runtimes with the dynamic one anew and
+recommends which to serve on this device.
 
 Points are kept as they are measured: after Ctrl-C the same command goes on from there."""
 
@@ -104,6 +105,7 @@ class Target:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write, and print what was seen."""
+    from arlo.cli.recommend import recommended
     from arlo.manifest import Manifest
     from arlo.profiler import LatencyProfile, ProfileOptions, with_profile
 
@@ -129,12 +131,14 @@ def run(args: argparse.Namespace) -> int:
             raise
         return 128 + signal.SIGTERM
     profile.save(target.out)
+    updated = None
     if args.update:
-        with_profile(manifest, profile, partial=True).save(target.repository)
+        updated = recommended(with_profile(manifest, profile, partial=True))
+        updated.save(target.repository)
     if args.json:
         print_json(profile.as_dict())
     else:
-        _print(profile, target, updated=args.update)
+        _print(profile, target, updated)
     return 0
 
 
@@ -245,10 +249,11 @@ def _pool(target: Target, run_dir: Path) -> WorkerPool:
     )
 
 
-def _print(profile: LatencyProfile, target: Target, *, updated: bool) -> None:
+def _print(profile: LatencyProfile, target: Target, updated: Manifest | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from arlo.cli.recommend import advice_line
     from arlo.profiler.findings import staircase_lines, warnings
 
     table = Table(box=None, pad_edge=False, title=f"{profile.model} on {profile.device}", title_justify="left")
@@ -275,8 +280,11 @@ def _print(profile: LatencyProfile, target: Target, *, updated: bool) -> None:
         console.print(line, markup=False)
     for line in warnings(profile):
         console.print(f"warning: {line}", markup=False)
-    console.print(f"written to {target.out}" + (f" and {target.repository}/arlo.json" if updated else ""), markup=False)
-    if not updated and (target.config is None or target.config.model.latency_profile is None):
+    if updated is not None:
+        console.print(advice_line(updated), markup=False)
+    also = "" if updated is None else f" and {target.repository}/arlo.json"
+    console.print(f"written to {target.out}{also}", markup=False)
+    if updated is None and (target.config is None or target.config.model.latency_profile is None):
         console.print(f'to use it: latency_profile = "{target.out}" in [model], or --update', markup=False)
 
 

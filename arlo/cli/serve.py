@@ -49,6 +49,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
     from arlo import config as configuration
+    from arlo.cli.recommend import load_manifest
     from arlo.control import events
     from arlo.control.serve import serve
 
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
             f"arlo: {config.model.repository} is not there yet: compiling {config.model.source.name}", file=sys.stderr
         )
         build(config, sys.stderr)
+    manifest = load_manifest(config)
 
     def ready(cluster: Cluster) -> None:
         if args.json:
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(how_to_try(cluster, config), flush=True)
 
-    return asyncio.run(serve(config, ready=ready))
+    return asyncio.run(serve(config, ready=ready, manifest=manifest))
 
 
 def as_dict(cluster: Cluster) -> dict[str, Any]:
@@ -75,6 +77,7 @@ def as_dict(cluster: Cluster) -> dict[str, Any]:
     return {
         "ready": True,
         "model": cluster.model,
+        "runtimes": {"serve": cluster.scheduler.choice.serve, "why": cluster.scheduler.choice.why},
         **dataclasses.asdict(cluster.addresses),
         "control": cluster.http_address,
         "pid": os.getpid(),
@@ -94,6 +97,7 @@ def how_to_try(cluster: Cluster, config: Config) -> str:
         client, row = f'{client}, tokenizer="{os.path.relpath(tokenizer)}"', '"Hello, world."'
     return f"""
 model {cluster.model} is served
+  {cluster.scheduler.choice.text}
   gRPC   {cluster.addresses.grpc}   KServe v2 / Triton protocol; any Triton client works
   HTTP   {cluster.addresses.http}   /metrics /livez /readyz
   admin  {cluster.addresses.admin}

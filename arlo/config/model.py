@@ -178,8 +178,29 @@ class DeploymentConfig:
         minimum=0,
         maximum=1000,
     )
+    runtimes: Literal["recommended", "static", "dynamic"] = option(
+        default="recommended",
+        doc="What the workers serve where neither `allocation` nor `dynamic` says it. `recommended`: what `arlo "
+        "compile` or `arlo profile` measured to be quicker on this device (`arlo inspect` shows it), static runtimes "
+        "where nothing was compared. `static`: a runtime per length, allocated by [control]. `dynamic`: every worker "
+        "serves the dynamic-shape runtime, and nothing is allocated.",
+        relation="`dynamic` goes without `allocation`, `static` without `dynamic` instances",
+    )
 
     def check_relations(self) -> None:
+        if self.runtimes == "dynamic" and any(self.allocation.values()):
+            raise FieldError(
+                "deployment",
+                "runtimes",
+                "is dynamic, but `allocation` asks for static runtimes: remove one of the two",
+            )
+        if self.runtimes == "static" and self.dynamic:
+            raise FieldError(
+                "deployment",
+                "runtimes",
+                f"is static, but `dynamic` asks for {self.dynamic} instance(s) of the dynamic runtime: remove one of "
+                "the two",
+            )
         for length, instances in self.allocation.items():
             if length < 1 or not 0 <= instances <= 1000:
                 raise FieldError(
@@ -495,7 +516,8 @@ class Config:
 
     def __post_init__(self) -> None:
         instances, workers = self.deployment.instances, self.worker_count
-        if not instances and (not workers or not self.control.reallocate):
+        placed = self.control.reallocate or self.deployment.runtimes == "dynamic"
+        if not instances and (not workers or not placed):
             raise FieldError(
                 "deployment",
                 "allocation",

@@ -24,6 +24,7 @@ from typing import IO, Any
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
 from arlo.control.admin import AdminClient, GatewayUnreachableError
+from arlo.control.choice import servable
 from arlo.control.deployments import Deployments
 from arlo.control.events import emit
 from arlo.control.gateway_process import Addresses, GatewayProcess
@@ -62,7 +63,7 @@ class Cluster:
         probe: Probe = warm_up,
     ) -> None:
         self._config = config
-        self.manifest = manifest
+        self.manifest = manifest = servable(config, manifest)
         self._pool = pool
         self._report = report
         self._started_at_ms = round(unix_s() * 1000)
@@ -119,6 +120,7 @@ class Cluster:
         """
         self._warn()
         self._lock_run_dir()
+        self._report(self.scheduler.choice.text)
         try:
             self.http_address = await self._http.start()
             self._report(f"starting {self._config.worker_count} worker(s) and the gateway")

@@ -14,6 +14,7 @@ from arlo import proto
 from arlo.config import Config
 from arlo.errors import ConfigError
 from arlo.manifest import Manifest, Runtime
+from arlo.planning.advice import dynamic_runtime
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Plan:
 def plan_from_config(config: Config, manifest: Manifest) -> Plan:
     """The allocation of the configuration in terms of the manifest's runtimes; ConfigError for a length it lacks."""
     static = {runtime.max_length: runtime for runtime in manifest.runtimes if not runtime.dynamic}
-    dynamic = [runtime for runtime in manifest.runtimes if runtime.dynamic]
+    dynamic = dynamic_runtime(manifest)
     wanted: list[tuple[Runtime, int]] = []
     for length, count in sorted(config.deployment.allocation.items()):
         if length not in static:
@@ -42,12 +43,12 @@ def plan_from_config(config: Config, manifest: Manifest) -> Plan:
             )
         wanted.append((static[length], count))
     if config.deployment.dynamic:
-        if not dynamic:
+        if dynamic is None:
             raise ConfigError(
                 f"deployment.dynamic is {config.deployment.dynamic}, but {config.model.repository} has no dynamic "
                 "runtime: compile one, or use deployment.allocation"
             )
-        wanted.append((max(dynamic, key=lambda runtime: runtime.max_length), config.deployment.dynamic))
+        wanted.append((dynamic, config.deployment.dynamic))
     return Plan(tuple((runtime.name, count) for runtime, count in wanted if count))
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
 from arlo.control import state
+from arlo.control.choice import choose
 from arlo.control.deployments import Deployments
 from arlo.control.events import emit
 from arlo.control.placement import Plan, place, plan_from_config
@@ -23,6 +24,7 @@ from arlo.control.reconciler import Reconciler
 from arlo.control.status import PlanRecord
 from arlo.errors import GatewayError
 from arlo.manifest import Manifest, Runtime
+from arlo.planning.advice import dynamic_runtime
 from arlo.planning.curves import curve, curves, static_runtimes
 from arlo.planning.demand import Demand, DemandWindow
 from arlo.planning.placement import assign, changed
@@ -60,7 +62,8 @@ class RuntimeScheduler:
         self._counters = counters
         # Here already: what is wrong with it is said before anything is started.
         self._configured = plan_from_config(config, manifest) if config.deployment.instances else None
-        self.static: list[Runtime] = static_runtimes(manifest)
+        self.choice = choose(config, manifest)
+        self.static: list[Runtime] = [] if self.choice.serve == "dynamic" else static_runtimes(manifest)
         self._by_name = {runtime.name: runtime for runtime in manifest.runtimes}
         self._curves = curves(self.static)
         self._lengths = tuple(runtime.max_length for runtime in self.static)
@@ -163,10 +166,13 @@ class RuntimeScheduler:
             reason,
             placement,
             views,
-            note="" if saved else "as configured" if self._configured else "for lengths that nobody knows yet",
+            note="" if saved else "as configured" if self._configured else self._first_note(),
         )
         self._save(placement, reason)
         return placement
+
+    def _first_note(self) -> str:
+        return "for lengths that nobody knows yet" if self.static else "the dynamic runtime takes every length"
 
     def _from_config(self) -> dict[str, int]:
         if self._configured is not None:
@@ -188,8 +194,9 @@ class RuntimeScheduler:
         """The runtime that a worker gets when nothing better is known: it can serve every request."""
         if self.static and self._config.deployment.dynamic == 0:
             return self.static[-1].name
-        dynamic = [runtime for runtime in self._manifest.runtimes if runtime.dynamic]
-        return max(dynamic, key=lambda runtime: runtime.max_length).name
+        dynamic = dynamic_runtime(self._manifest)
+        assert dynamic is not None, "choose() has seen one"
+        return dynamic.name
 
     # --- the loop ---
 

@@ -104,13 +104,18 @@ def load_manifest(config: Config) -> Manifest:
     return with_profile(manifest, LatencyProfile.load(config.model.latency_profile))
 
 
-async def serve(config: Config, *, ready: Callable[[Cluster], None]) -> int:
+async def serve(config: Config, *, ready: Callable[[Cluster], None], manifest: Manifest | None = None) -> int:
     """Serve until SIGINT or SIGTERM; `ready` is called once, when requests are answered. Returns the exit code, 0.
 
+    manifest: what load_manifest() gave, where the caller has it (and a recommendation for its latencies).
     ArloError when something does not come up; nothing is left running then.
     """
-    manifest = load_manifest(config)
-    cluster = Cluster(config, manifest, make_pool(config), report=lambda text: emit(log, "starting", what=text))
+    cluster = Cluster(
+        config,
+        manifest or load_manifest(config),
+        make_pool(config),
+        report=lambda text: emit(log, "starting", what=text),
+    )
     with stop_signals(cluster.kill_now) as stop:
         async with running(cluster, stop) as up:
             if up:

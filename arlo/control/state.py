@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from arlo.config import Config
+from arlo.control.choice import choose
 from arlo.manifest import Manifest
 
 FILE_NAME = "desired.json"
@@ -37,6 +38,7 @@ def fingerprint(config: Config, manifest: Manifest) -> str:
         ],
         "allocation": sorted(config.deployment.allocation.items()),
         "dynamic": config.deployment.dynamic,
+        "serve": choose(config, manifest).serve,
         "workers": [config.workers.kind, config.worker_count, list(config.workers.endpoints)],
         "reallocate": config.control.reallocate,
     }

@@ -12,7 +12,6 @@ import bisect
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from arlo.errors import ConfigError
 from arlo.manifest import Compared, Manifest, Recommendation, Runtime
 from arlo.planning.curves import curve, static_runtimes
 
@@ -25,10 +24,10 @@ padded further) where any worker of a dynamic deployment would have taken it. do
 
 
 def advise(manifest: Manifest, counts: Mapping[int, int], *, lengths: str) -> Recommendation | None:
-    """Compare the runtimes over the traffic and recommend which to serve; None where `missing` has something to say.
+    """Compare the runtimes over the traffic and recommend which to serve.
 
     counts: requests by length in tokens; longer ones than the longest runtime takes are left out, as nothing serves
-    them. lengths: what that traffic is, for people. ConfigError when no request is left.
+    them. lengths: what that traffic is, for people. None where `missing` has something to say, or no request is left.
 
     Expected times: `static`, every row on the shortest static runtime that takes it, padded to its max_length;
     `dynamic`, at its own length, between measured lengths linear and outside them flat, as the gateway reads a
@@ -43,7 +42,7 @@ def advise(manifest: Manifest, counts: Mapping[int, int], *, lengths: str) -> Re
         times[kind] = _dynamic_us(runtime)
     served = {length: count for length, count in counts.items() if 1 <= length <= static[-1].max_length and count > 0}
     if not served:
-        raise ConfigError(f"{lengths}: no request of 1 to {static[-1].max_length} tokens, so nothing can be compared")
+        return None
     rows = sum(served.values())
     mean_us = {
         kind: round(sum(count * time(length) for length, count in served.items()) / rows, 1)
@@ -98,6 +97,8 @@ def dynamic_runtime(manifest: Manifest) -> Runtime | None:
     They can be two where one has several optimisation profiles: that one only if the recommendation found it quicker.
     """
     found = _dynamic(manifest)
+    longest = max((runtime.max_length for runtime in found.values()), default=0)
+    found = {kind: runtime for kind, runtime in found.items() if runtime.max_length == longest}
     means = manifest.recommendation.mean_us if manifest.recommendation else {}
     if len(found) == 2 and means.get("profiles", float("inf")) < means.get("dynamic", float("inf")):
         return found["profiles"]

@@ -14,6 +14,8 @@ def with_profile(manifest: Manifest, profile: LatencyProfile, *, partial: bool =
 
     ConfigError when the profile is of another model or build, or lacks a runtime; with `partial`, runtimes that it
     lacks keep the latencies that they have. Runtimes of the profile that the manifest lacks are left out.
+
+    The recommendation is left out, as it was for other latencies: arlo.planning.advice makes the new one.
     """
     if profile.model != manifest.model:
         raise ConfigError(
@@ -32,7 +34,7 @@ def with_profile(manifest: Manifest, profile: LatencyProfile, *, partial: bool =
             runtimes.append(runtime)
             continue
         runtimes.append(_apply(runtime, measured, profile.device))
-    return dataclasses.replace(manifest, runtimes=tuple(runtimes))
+    return dataclasses.replace(manifest, runtimes=tuple(runtimes), recommendation=None)
 
 
 def _apply(runtime: Runtime, measured: RuntimeProfile, device: str) -> Runtime:

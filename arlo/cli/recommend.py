@@ -1,0 +1,52 @@
+"""The recommendation of a manifest, made anew when its latencies changed: for `arlo profile`, `serve` and `config`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from arlo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from arlo.config import Config
+    from arlo.manifest import Manifest
+
+DEFAULT_HISTOGRAM = "tweets"
+
+
+def recommended(manifest: Manifest) -> Manifest:
+    """The manifest with the recommendation that its latencies give, over the lengths that it was built for.
+
+    These are options.histogram of the build; where that file is gone, or nothing was asked for, lengths of tweets.
+    """
+    from arlo.cli.plan_inputs import histogram
+    from arlo.planning.advice import advise
+
+    asked = manifest.options.get("histogram")
+    name = asked if isinstance(asked, str) else DEFAULT_HISTOGRAM
+    try:
+        lengths = histogram(name)
+    except ConfigError:  # a file that was there when the model was built
+        name = DEFAULT_HISTOGRAM
+        lengths = histogram(name)
+    counts = dict(zip(lengths.length.tolist(), lengths.count.tolist(), strict=True))
+    return dataclasses.replace(manifest, recommendation=advise(manifest, counts, lengths=name))
+
+
+def load_manifest(config: Config) -> Manifest:
+    """The repository's manifest; with model.latency_profile, its latencies and the recommendation that they give."""
+    from arlo.control.serve import load_manifest as load
+
+    manifest = load(config)
+    return manifest if config.model.latency_profile is None else recommended(manifest)
+
+
+def advice_line(manifest: Manifest) -> str:
+    """The recommendation in one line for people, or why there is none."""
+    from arlo.planning.advice import missing
+
+    advice = manifest.recommendation
+    if advice is None:
+        return f"no recommendation: {missing(manifest) or 'no request of the traffic fits a runtime'}"
+    kind = "a static runtime per length" if advice.serve == "static" else "the dynamic runtime"
+    return f"recommended here: {kind}; {advice.why}"
