@@ -54,6 +54,7 @@ class Serving:
     template: str = ""  # folder below triton_repo/templates whose files lie in the version folder; empty: none
     model_file: str = ""  # `default_model_filename`, where the back-end needs to be told
     parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of config.pbtxt
+    accelerator: Mapping[str, str] = dataclasses.field(default_factory=dict)  # options of ONNX Runtime's CUDA provider
     profiles: tuple[str, ...] = ()  # of the instance group: TensorRT's profiles by number
 
 
