@@ -1,8 +1,8 @@
 """Step 8, repository: the Triton model repository, written beside its place and moved there in one step.
 
-Input: the built engines. Output: a folder per runtime (config.pbtxt, 1/model.py, the engine's files), tokenizer.json
-and the manifest arlo.json, last. Cache key: none, it is links and small files. Check: the place is free or an earlier
-build; weights are hard-linked, so eight lengths take the disk space of one.
+Input: the built engines. Output: a folder per runtime (config.pbtxt, the model code if any and the engine's files in
+1/), tokenizer.json and the manifest arlo.json, last. Cache key: none, it is links and small files. Check: the place is
+free or an earlier build; weights are hard-linked, so eight lengths take the disk space of one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ctypes
 import glob
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from arlo.compile.cache import Entry, Hasher, link_or_copy, remove_if_orphaned, temporary_folder
@@ -54,17 +54,19 @@ class RepositoryWriter:
         self._hasher = hasher
         self._placed: dict[tuple[int, int], Path] = {}  # identity of a cached file -> where it lies here already
 
-    def model(self, name: str, config: str, code: Path, built: Entry) -> dict[str, str]:
-        """Write one runtime; returns path (relative to the repository) -> sha256."""
+    def model(self, name: str, config: str, code: Sequence[Path], built: Entry) -> dict[str, str]:
+        """Write one runtime; returns path (relative to the repository) -> sha256. `code` may be empty."""
         version = self._folder / name / "1"
         version.mkdir(parents=True)
         (version.parent / "config.pbtxt").write_text(config)
-        shutil.copyfile(code, version / "model.py")
+        for path in code:
+            shutil.copyfile(path, version / path.name)
         # An engine may refuse files with several links: then its build step copied, and so does this one.
         place = self._link if built.meta.get("share", True) else shutil.copyfile
         for file in built.files:
             place(built.folder / file, version / file)
-        paths = [version.parent / "config.pbtxt", version / "model.py", *(version / file for file in built.files)]
+        names = [*(path.name for path in code), *built.files]
+        paths = [version.parent / "config.pbtxt", *(version / name for name in names)]
         return {str(path.relative_to(self._folder)): self._hasher.file(path) for path in paths}
 
     def file(self, source: Path, name: str) -> None:

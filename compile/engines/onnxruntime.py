@@ -1,4 +1,8 @@
-"""ONNX Runtime on the CPU: the graph is the engine, the weights are one file shared by all lengths.
+"""ONNX Runtime: the graph is the engine, the weights are one file shared by all lengths.
+
+On the CPU, or on a GPU (`onnxruntime-gpu`), where sessions of fixed shape replay CUDA graphs. Triton serves the files
+by our model code in its Python backend, or by its own onnxruntime backend (native), which makes a session of its own
+and has no CUDA graphs: it binds other memory for every request, and a CUDA graph of ONNX Runtime records addresses.
 
 Tried and left out: saving graphs that ONNX Runtime has optimised offline. They load 10 ms sooner (of 40) and run
 equally fast, because the same optimisations run when a session opens.
@@ -6,28 +10,42 @@ equally fast, because the same optimisations run when a session opens.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.cache import link_or_copy, tool_versions
 from arlo.compile.engine import EngineSettings, Serving
-from arlo.compile.spec import GRAPH, ROWS, RuntimeSpec, TOKENS, WEIGHTS
-from arlo.errors import CompileError
+from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS, RuntimeSpec
+from arlo.errors import CompileError, ConfigError
+
+if TYPE_CHECKING:
+    from arlo.templates.onnxruntime.session import Session
+
+_CUDA = "CUDAExecutionProvider"
+_FP16_ON_CPU = (
+    "the CPU has no fp16 arithmetic in ONNX Runtime, which converts to fp32 and back: expect it to be slower than fp32"
+)
+_BF16_UNCHECKED = "not opened here: ONNX Runtime runs bf16 on a GPU only"
 
 
-class _Session:
-    def __init__(self, session: Any) -> None:
+class OrtRunner:
+    """See `engine.Runner`. note: why a session on a GPU has no CUDA graph, else empty."""
+
+    def __init__(self, session: Session) -> None:
         self._session = session
+        self.note = session.note
+        self.graphs = session.graphs
 
     def run(self, inputs: Mapping[str, NDArray[np.int64]], outputs: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        answers = self._session.run(list(outputs), dict(inputs))
-        return dict(zip(outputs, answers, strict=True))
+        return dict(zip(outputs, self._session.run(outputs, inputs), strict=True))
 
 
 class OnnxRuntimeEngine:
@@ -36,36 +54,76 @@ class OnnxRuntimeEngine:
     name = "onnxruntime"
 
     def __init__(self, settings: EngineSettings) -> None:
+        if settings.device == "cpu" and settings.precision == "bf16":
+            raise ConfigError(
+                "onnxruntime cannot run bf16 on the CPU, it has no kernels for it: "
+                "use --precision fp32, or --device cuda for a GPU"
+            )
         self.settings = settings
 
     def versions(self) -> dict[str, str]:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return {"onnxruntime-gpu": metadata.version("onnxruntime-gpu")}
         return tool_versions("onnxruntime")
 
     def device(self) -> str:
-        return f"cpu: {_cpu_name()}"
+        return f"gpu: {_gpu_name()}" if self.settings.device == "cuda" else f"cpu: {_cpu_name()}"
 
     def cannot_run(self) -> str:
+        if self.settings.device == "cpu":
+            return ""
+        from arlo.workers.triton import has_gpu
+
+        if not has_gpu():
+            return "there is no NVIDIA GPU driver here"
+        import onnxruntime
+
+        if _CUDA not in onnxruntime.get_available_providers():
+            return (
+                "the package onnxruntime has no CUDA support: "
+                "pip uninstall onnxruntime, then pip install 'onnxruntime-gpu[cuda,cudnn]'"
+            )
         return ""
 
     def key(self) -> dict[str, Any]:
-        return {}
+        # The files are the same for all; what was found when they were opened is not.
+        return {
+            "device": self.settings.device,
+            "checked_on": self._check_device(),
+            "precision": self.settings.precision,
+        }
 
     def build_memory(self, weight_bytes: int) -> int:
         return (256 << 20) + 2 * weight_bytes
 
     def serving(self, spec: RuntimeSpec) -> Serving:
-        return Serving(backend="python", template="onnxruntime")
+        gpu = self.settings.device == "cuda"
+        if self.settings.backend == "python":
+            return Serving(backend="python", gpu=gpu, template="onnxruntime")
+        # As in session.py: no TF32 in float32, and no more memory than is needed, as several runtimes share a GPU.
+        return Serving(
+            backend="onnxruntime",
+            platform="onnxruntime_onnx",
+            gpu=gpu,
+            parameters={"arena_extend_strategy": "1"} if gpu else {},
+            accelerator={"use_tf32": "0"} if gpu else {},
+        )
 
     def build(self, graph: Path, weights: Path, spec: RuntimeSpec, folder: Path, *, scratch: Path) -> dict[str, Any]:
         """Link graph and weights together and check that ONNX Runtime opens them with the promised shapes.
 
         ONNX Runtime checks where external weights lie (links that leave the folder are refused), so whether it takes a
-        hard link is tried, not assumed; where it does not, the weights are copied.
+        hard link is tried, not assumed; where it does not, the weights are copied. Without a GPU the check for one is
+        made on the CPU. Meta: `share`; `checked_on` (cpu, cuda, or nothing); `notes`, a list for people.
         """
         shutil.copyfile(graph, folder / GRAPH)
         linked = link_or_copy(weights, folder / WEIGHTS)
+        device = self._check_device()
+        if not device:
+            _check_shapes(_declared_shapes(folder / GRAPH), spec)
+            return {"share": linked, "checked_on": "", "notes": [_BF16_UNCHECKED]}
         try:
-            session = self._session(folder, threads=1)
+            session = _session(folder, spec, device=device)
         except Exception as error:
             if not linked:
                 raise CompileError(f"build: ONNX Runtime does not open {spec.title} ({error})") from error
@@ -73,35 +131,65 @@ class OnnxRuntimeEngine:
             shutil.copyfile(weights, folder / WEIGHTS)
             linked = False
             try:
-                session = self._session(folder, threads=1)
+                session = _session(folder, spec, device=device)
             except Exception as again:
                 raise CompileError(f"build: ONNX Runtime does not open {spec.title} ({again})") from again
-        expected = [spec.fixed.get(ROWS, ROWS), spec.fixed.get(TOKENS, TOKENS)]
-        for tensor in session.get_inputs():
-            if tensor.shape != expected:
-                raise CompileError(f"build: {spec.title}: {tensor.name} has shape {tensor.shape}, not {expected}")
-        return {"share": linked}
+        _check_shapes(session.input_shapes(), spec)
+        notes = [session.note] if session.note else []
+        if self.settings.device == "cpu" and self.settings.precision == "fp16":
+            notes.append(_FP16_ON_CPU)
+        return {"share": linked, "checked_on": device, "notes": notes}
 
-    def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> _Session:
-        return _Session(self._session(folder, threads=threads))
+    def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> OrtRunner:
+        if reason := self.cannot_run():
+            raise CompileError(f"{spec.title} cannot run here: {reason}")
+        return OrtRunner(_session(folder, spec, device=self.settings.device, threads=threads))
 
-    @staticmethod
-    def _session(folder: Path, *, threads: int) -> Any:
-        import onnxruntime
+    def _check_device(self) -> str:
+        """Where the built files are opened: the CPU stands in for a GPU that is not here, but runs no bf16."""
+        if self.settings.device == "cpu" or not self.cannot_run():
+            return self.settings.device
+        return "" if self.settings.precision == "bf16" else "cpu"
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as in the model code for Triton
-        return onnxruntime.InferenceSession(str(folder / GRAPH), options, providers=["CPUExecutionProvider"])
+
+def _session(folder: Path, spec: RuntimeSpec, *, device: str, threads: int = 1) -> Session:
+    from arlo.templates.onnxruntime.session import Session
+
+    path, record = folder / GRAPH, not spec.dynamic
+    return Session(path, threads=threads, device=device, max_rows=spec.max_batch, record=record)
+
+
+def _declared_shapes(graph: Path) -> dict[str, list[Any]]:
+    import onnx
+
+    proto = onnx.load(str(graph), load_external_data=False)
+    return {
+        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in proto.graph.input
+    }
+
+
+def _check_shapes(shapes: Mapping[str, list[Any]], spec: RuntimeSpec) -> None:
+    expected = [spec.fixed.get(ROWS, ROWS), spec.fixed.get(TOKENS, TOKENS)]
+    for name, shape in shapes.items():
+        if shape != expected:
+            raise CompileError(f"build: {spec.title}: {name} has shape {shape}, not {expected}")
 
 
 def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
+    return _line_of(Path("/proc/cpuinfo"), "model name") or platform.processor() or platform.machine()
+
+
+def _gpu_name() -> str:
+    """Of the first GPU; the driver tells it, no CUDA library is needed."""
+    folder = Path("/proc/driver/nvidia/gpus")
+    names = (_line_of(path, "Model:") for path in sorted(folder.glob("*/information")))
+    return next(filter(None, names), "NVIDIA")
+
+
+def _line_of(path: Path, begin: str) -> str:
+    with contextlib.suppress(OSError):
+        for line in path.read_text().splitlines():
+            if line.startswith(begin):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
+    return ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,27 @@ from tests.fakes.pb_utils import InferenceRequest
 from tests.unit.compile.conftest import FirstBuild
 
 
-def load(repository: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The model as Triton would have initialised it."""
+def load(repository: Path, name: str, monkeypatch: pytest.MonkeyPatch, **change: Any) -> Any:
+    """The model as Triton would have initialised it: model.py as a module of the package that its folder is."""
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", pb_utils)
-    spec = importlib.util.spec_from_file_location("model_under_test", repository / name / "1" / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    folder = repository / name / "1"
+    package = types.ModuleType("version_under_test")
+    package.__path__ = [str(folder)]
+    monkeypatch.setitem(sys.modules, "version_under_test", package)
+    monkeypatch.delitem(sys.modules, "version_under_test.model", raising=False)
+    monkeypatch.delitem(sys.modules, "version_under_test.session", raising=False)
+    module = importlib.import_module("version_under_test.model")
     config = text_format.Parse((repository / name / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
     described = json_format.MessageToDict(config, preserving_proto_field_name=True)
     model = module.TritonPythonModel()
-    model.initialize(
-        {"model_config": json.dumps(described), "model_repository": str(repository / name), "model_version": "1"}
-    )
+    arguments = {
+        "model_config": json.dumps(described),
+        "model_repository": str(repository / name),
+        "model_version": "1",
+        "model_instance_kind": "CPU",
+        "model_instance_device_id": "0",
+    }
+    model.initialize(arguments | change)
     return model
 
 

@@ -1,8 +1,9 @@
-"""Triton model code: an encoder in ONNX Runtime on the CPU.
+"""Triton model code: an encoder in ONNX Runtime, on the CPU or (instance groups of KIND_GPU) on a GPU.
 
-`model.onnx` and `weights.bin` lie beside this file. Threads: the environment variable ARLO_THREADS, else the model
-parameter `threads`, else 1. Inputs are INT64 [rows, tokens]; inputs that config.pbtxt calls optional are zeros when a
-request leaves them out. Requests of one length are joined into one run; only outputs that are asked for are computed.
+`session.py`, `model.onnx` and `weights.bin` lie beside this file. Threads: the environment variable ARLO_THREADS, else
+the model parameter `threads`, else 1. Inputs are INT64 [rows, tokens]; inputs that config.pbtxt calls optional are
+zeros when a request leaves them out. Requests of one length are joined into one run; only outputs that are asked for
+are sent back.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+
+from .session import Session
 
 Tensors = dict[str, NDArray[np.int64]]  # input name -> [rows, tokens]
 Member = tuple[int, Any, Tensors]  # place in the call, request, its inputs
@@ -26,22 +28,35 @@ class TritonPythonModel:
     """One instance. Triton calls `execute` from one thread at a time."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the session and run it once, so that the first request does not pay for allocations."""
+        """Open the session and run it, so that the first requests do not pay for allocations."""
         config = json.loads(args["model_config"])
         self._inputs = [(entry["name"], bool(entry.get("optional"))) for entry in config["input"]]
         self._required = [name for name, optional in self._inputs if not optional]
         self._outputs = [entry["name"] for entry in config["output"]]
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
-        self._session = _open_session(str(path), _threads(config))
-        known = {entry.name for entry in self._session.get_inputs()}
+        max_rows = max(1, int(config.get("max_batch_size") or 1))
+        threads = _threads(config)
+        gpu = args.get("model_instance_kind") == "GPU"
+        try:
+            self._session = Session(
+                path,
+                threads=threads,
+                device="cuda" if gpu else "cpu",
+                device_id=int(args.get("model_instance_device_id") or 0) if gpu else 0,
+                max_rows=max_rows,
+                record=int(config["input"][0]["dims"][-1]) > 0,
+            )
+        except Exception as error:
+            raise pb_utils.TritonModelException(f"{path} does not open in ONNX Runtime: {error}") from error
+        if self._session.note:
+            pb_utils.Logger.log_info(f"{config.get('name')}: {self._session.note}")
+        known = set(self._session.inputs)
         if known != {name for name, _ in self._inputs}:
             raise pb_utils.TritonModelException(
                 f"config.pbtxt names the inputs {[name for name, _ in self._inputs]}, the engine has {sorted(known)}: "
                 "build the repository again"
             )
-        tokens = int(config["input"][0]["dims"][0])
-        rows = np.ones((1, tokens if tokens > 0 else 16), np.int64)
-        self._session.run(self._outputs, {name: rows for name, _ in self._inputs})
+        self._session.warm_up(max_rows, free_tokens=16)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer every request, in order; a request that fails gets an error of its own."""
@@ -132,16 +147,3 @@ def _threads(config: dict[str, Any]) -> int:
     if not text.isdigit() or int(text) < 1:
         raise pb_utils.TritonModelException(f"threads {text!r} must be a whole number of 1 or more: see ARLO_THREADS")
     return int(text)
-
-
-def _open_session(path: str, threads: int) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    # Instances share the cores of a machine: waiting threads must sleep, not spin.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise pb_utils.TritonModelException(f"{path} does not open in ONNX Runtime: {error}") from error

@@ -1,0 +1,191 @@
+"""Sessions as Triton's model code opens them. CUDA itself is not here: what surrounds it runs for real on the CPU, with
+ONNX Runtime's own bound memory and run options, and its refusals are played."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from arlo.compile.spec import RuntimeSpec
+from arlo.templates.onnxruntime import session as under_test
+from arlo.templates.onnxruntime.session import Bound, Session, rows_to_record, unfit_for_replay
+from tests.fakes import tiny_graph
+
+NAMES = [output.name for output in tiny_graph.OUTPUTS]
+
+
+def graph(folder: Path, *, max_batch: int = 4, dynamic: bool = False) -> Path:
+    shape: Any = "dynamic" if dynamic else "static"
+    spec = RuntimeSpec(name="tiny", max_length=16, max_batch=max_batch, shape=shape)
+    return tiny_graph.write_graph(folder, spec)[0]
+
+
+def rows_of(rows: int, tokens: int = 16) -> dict[str, Any]:
+    given = tiny_graph.rows_of(rows, tokens, real=tokens - 2)
+    return given | {"token_type_ids": np.zeros((rows, tokens), np.int64)}
+
+
+def plain(path: Path) -> Any:
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def test_bound_runs_use_one_memory_and_give_answers_that_stay(tmp_path: Path) -> None:
+    bound = Bound(plain(graph(tmp_path)), 2, "cpu", graph_id="2")
+    first, second = rows_of(2), {name: np.flip(array, 1).copy() for name, array in rows_of(2).items()}
+    before = {name: value.data_ptr() for name, value in (bound._inputs | bound._outputs).items()}
+    answers = [dict(zip(NAMES, bound.run(NAMES, rows), strict=True)) for rows in (first, second)]
+    for rows, got in zip((first, second), answers, strict=True):
+        for name, wanted in tiny_graph.expected(rows).items():
+            np.testing.assert_allclose(got[name], wanted, atol=1e-5)
+    assert {name: value.data_ptr() for name, value in (bound._inputs | bound._outputs).items()} == before
+    assert [list(array.shape) for array in bound.run(NAMES[1:], first)] == [[2, 16, tiny_graph.DIM]]
+
+
+def test_bound_runs_take_only_their_own_shape(tmp_path: Path) -> None:
+    bound = Bound(plain(graph(tmp_path)), 2, "cpu")
+    assert bound.takes(rows_of(2))
+    assert not bound.takes(rows_of(3))
+    assert not bound.takes(rows_of(2, 12))
+    assert not bound.takes(tiny_graph.rows_of(2, 16))  # an input is missing
+
+
+def test_bound_inputs_need_not_be_contiguous_or_of_the_very_type(tmp_path: Path) -> None:
+    bound = Bound(plain(graph(tmp_path)), 2, "cpu")
+    wide = {name: np.repeat(array, 2, axis=1)[:, ::2].astype(np.int32) for name, array in rows_of(2).items()}
+    assert not wide["input_ids"].flags.c_contiguous or wide["input_ids"].dtype == np.int32
+    np.testing.assert_allclose(bound.run(NAMES, wide)[0], tiny_graph.expected(rows_of(2))[NAMES[0]], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("max_batch", "max_rows", "recorded"),
+    [(1, 1, [1]), (4, 4, [1, 2, 3, 4]), (4, 12, [*range(1, 9), 12]), (4, 40, [*range(1, 9), 16, 32, 40])],
+)
+def test_small_batches_are_recorded_and_few_large_ones(
+    tmp_path: Path, max_batch: int, max_rows: int, recorded: list[int]
+) -> None:
+    session = plain(graph(tmp_path, max_batch=max_batch))
+    assert rows_to_record(session, max_rows) == recorded
+    assert unfit_for_replay(session) == ""
+
+
+def test_free_lengths_are_never_recorded(tmp_path: Path) -> None:
+    assert "input_ids has the shape ['rows', 'tokens']" in unfit_for_replay(plain(graph(tmp_path, dynamic=True)))
+
+
+class PlayedGpu:
+    """InferenceSession as onnxruntime-gpu would open it: the work is done by the CPU. `refuse` is what it says when it
+    is asked for CUDA graphs; `stale`: replays give the answers of the run that was recorded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, refuse: str = "", stale: bool = False) -> None:
+        self.asked: list[dict[str, str]] = []
+        self.runs: list[str] = []  # graph ids of the runs
+        real = onnxruntime.InferenceSession
+        played = self
+
+        class Opened:
+            def __init__(self, path: str, options: Any, providers: list[Any]) -> None:
+                (name, asked), fallback = providers
+                assert (name, fallback) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+                played.asked.append(asked)
+                if refuse and "enable_cuda_graph" in asked:
+                    raise RuntimeError(refuse)
+                self._real = real(path, options, providers=["CPUExecutionProvider"])
+                self._seen: set[str] = set()
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self._real, name)
+
+            def get_providers(self) -> list[str]:
+                return ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+            def run(self, names: list[str], tensors: dict[str, Any], options: Any = None) -> Any:
+                played.runs.append(options.get_run_config_entry("gpu_graph_id") if options else "")
+                return self._real.run(names, tensors, options)
+
+            def run_with_iobinding(self, binding: Any, options: Any) -> None:
+                graph_id = options.get_run_config_entry("gpu_graph_id")
+                played.runs.append(graph_id)
+                if not stale or graph_id not in self._seen:
+                    self._real.run_with_iobinding(binding, options)
+                self._seen.add(graph_id)
+
+        allocate = onnxruntime.OrtValue.ortvalue_from_shape_and_type
+        on_cpu = staticmethod(lambda shape, kind, device, number: allocate(shape, kind))
+        monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_shape_and_type", on_cpu)
+        monkeypatch.setattr(onnxruntime, "InferenceSession", Opened)
+        monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+        monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+
+
+def test_on_a_gpu_fixed_shapes_are_replayed_by_a_graph_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = PlayedGpu(monkeypatch)
+    session = Session(graph(tmp_path), device="cuda", device_id=1, max_rows=3)
+    assert session.graphs == (1, 2, 3)
+    assert session.note == ""
+    (asked,) = gpu.asked
+    assert asked["device_id"] == "1"
+    assert (asked["enable_cuda_graph"], asked["use_tf32"]) == ("1", "0")
+    session.warm_up(3, 16)
+    gpu.runs.clear()
+    for rows in (1, 3, 5):
+        got = session.run(NAMES, rows_of(rows))
+        np.testing.assert_allclose(got[0], tiny_graph.expected(rows_of(rows))[NAMES[0]], atol=1e-5)
+    assert gpu.runs == ["1", "3", "-1"]  # five rows were not recorded, and must not be
+
+
+@pytest.mark.parametrize(
+    ("played", "reason"),
+    [
+        ({"refuse": "nodes have not been partitioned to the CUDAExecutionProvider"}, "have not been partitioned"),
+        ({"stale": True}, "replayed, it gives other values of last_hidden_state for 1 rows"),
+    ],
+    ids=["refused", "stale"],
+)
+def test_without_a_good_graph_it_runs_plainly_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, played: dict[str, Any], reason: str
+) -> None:
+    gpu = PlayedGpu(monkeypatch, **played)
+    session = Session(graph(tmp_path), device="cuda", max_rows=2)
+    assert session.graphs == ()
+    assert session.note.startswith("no CUDA graph: ")
+    assert reason in session.note
+    assert "enable_cuda_graph" not in gpu.asked[-1]
+    got = session.run(NAMES, rows_of(2))
+    np.testing.assert_allclose(got[0], tiny_graph.expected(rows_of(2))[NAMES[0]], atol=1e-5)
+    assert gpu.runs[-1] == ""
+
+
+def test_a_session_of_any_length_asks_for_no_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = PlayedGpu(monkeypatch)
+    session = Session(graph(tmp_path, dynamic=True), device="cuda", max_rows=4, record=False)
+    assert (session.graphs, session.note, len(gpu.asked)) == ((), "", 1)
+    assert "enable_cuda_graph" not in gpu.asked[0]
+    got = session.run(NAMES, rows_of(2, 11))
+    np.testing.assert_allclose(got[0], tiny_graph.expected(rows_of(2, 11))[NAMES[0]], atol=1e-5)
+
+
+def test_a_gpu_that_cannot_be_used_is_an_error_not_a_slow_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = graph(tmp_path)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(RuntimeError, match="install onnxruntime-gpu"):
+        Session(path, device="cuda")
+    PlayedGpu(monkeypatch)
+    monkeypatch.setattr(onnxruntime.InferenceSession, "get_providers", lambda _: ["CPUExecutionProvider"])
+    with pytest.raises(RuntimeError, match="CUDA or cuDNN library is missing"):
+        Session(path, device="cuda")
+
+
+def test_the_code_needs_nothing_of_arlo() -> None:
+    source = Path(under_test.__file__).read_text()
+    imported = {
+        line.split()[1].partition(".")[0] for line in source.splitlines() if line.startswith(("import ", "from "))
+    }
+    assert imported <= {"__future__", "collections", "pathlib", "typing", "numpy", "onnxruntime"}

@@ -1,0 +1,213 @@
+"""An ONNX graph opened in ONNX Runtime: on the CPU, or on a GPU with CUDA graphs where its shape is fixed.
+
+It lies beside model.py in a Triton model version, and is `arlo.templates.onnxruntime.session` in the package: what is
+verified and measured is what serves. It needs numpy and onnxruntime only.
+
+On the CPU a plain run is used: with inputs and outputs bound to memory kept between runs it took the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+
+CUDA = "CUDAExecutionProvider"
+GRAPH_ID = "gpu_graph_id"  # of a run: the CUDA graph to record or to replay
+NO_GRAPH = "-1"
+
+Array = NDArray[Any]
+
+_TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32}
+
+
+class Session:
+    """An opened graph whose inputs are all [rows, tokens].
+
+    Use it from one thread at a time: with CUDA graphs the memory of inputs and outputs belongs to the session.
+
+    graphs: the numbers of rows for which a CUDA graph is replayed. note: why there is none on a GPU, else empty.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        threads: int = 1,
+        device: str = "cpu",
+        device_id: int = 0,
+        max_rows: int = 1,
+        record: bool = True,
+    ) -> None:
+        """Open `path`; on a GPU, if `record`, record a CUDA graph for each usual number of rows up to `max_rows`.
+
+        device: cpu or cuda. record: False for a graph that takes any length. Raises RuntimeError when a GPU is asked
+        for and ONNX Runtime cannot use it, and whatever ONNX Runtime raises for a graph that it does not take.
+        """
+        self.note = ""
+        self._replays: dict[int, Bound] = {}
+        self._plain: Any = None  # run options of runs without a graph; None: the session's own
+        if device != "cuda":
+            self._session = _open(path, threads, ["CPUExecutionProvider"])
+        else:
+            self._open_on_gpu(path, threads, device_id, max_rows if record else 0)
+        self.inputs = tuple(entry.name for entry in self._session.get_inputs())
+        self.outputs = tuple(entry.name for entry in self._session.get_outputs())
+
+    @property
+    def graphs(self) -> tuple[int, ...]:
+        """Numbers of rows that have a CUDA graph."""
+        return tuple(self._replays)
+
+    def input_shapes(self) -> dict[str, list[Any]]:
+        """Of each input: a number, or the name of the axis where it is free."""
+        return {entry.name: list(entry.shape) for entry in self._session.get_inputs()}
+
+    def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
+        """The outputs `wanted`, in that order, for inputs [rows, tokens] each."""
+        shape = next(iter(tensors.values())).shape
+        replay = self._replays.get(shape[0])
+        if replay is not None and replay.takes(tensors):
+            return replay.run(wanted, tensors)
+        answers: list[Array] = self._session.run(list(wanted), dict(tensors), self._plain)
+        return answers
+
+    def warm_up(self, max_rows: int, free_tokens: int) -> None:
+        """Run one row and `max_rows`, so that no request pays for the memory; `free_tokens` where any length goes."""
+        tokens = self._session.get_inputs()[0].shape[1]
+        tokens = tokens if isinstance(tokens, int) else free_tokens
+        for rows in sorted({1, max_rows}):
+            self.run(self.outputs, _ones(self._session, (rows, tokens)))
+
+    def _open_on_gpu(self, path: Path, threads: int, device_id: int, max_rows: int) -> None:
+        if CUDA not in onnxruntime.get_available_providers():
+            raise RuntimeError("this onnxruntime has no CUDA support: install onnxruntime-gpu in its place")
+        if preload := getattr(onnxruntime, "preload_dlls", None):
+            preload()  # CUDA and cuDNN from Python packages, where they are not in the system
+        options = {
+            "device_id": str(device_id),
+            "use_tf32": "0",  # else float32 has the precision of 10 bits on newer GPUs
+            "arena_extend_strategy": "kSameAsRequested",  # by default up to twice the weights is taken
+        }
+        if max_rows:
+            try:
+                session = _open(path, threads, [(CUDA, {**options, "enable_cuda_graph": "1"}), "CPUExecutionProvider"])
+                self._record(session, device_id, max_rows)
+            except Exception as error:
+                # ONNX Runtime refuses graphs of which it would run a part on the CPU.
+                self.note = f"no CUDA graph: {error}"
+            else:
+                self._session, self._plain = session, _run_options(NO_GRAPH)
+                return
+        # A session made for recording holds memory for it: another one is opened.
+        self._replays = {}
+        self._session = _open(path, threads, [(CUDA, options), "CPUExecutionProvider"])
+        if CUDA not in self._session.get_providers():
+            raise RuntimeError("ONNX Runtime cannot use the GPU: its log says which CUDA or cuDNN library is missing")
+
+    def _record(self, session: Any, device_id: int, max_rows: int) -> None:
+        """Record and check the CUDA graphs; RuntimeError says why there cannot be any."""
+        if CUDA not in session.get_providers():
+            raise RuntimeError("ONNX Runtime cannot use the GPU")
+        if reason := unfit_for_replay(session):
+            raise RuntimeError(reason)
+        for rows in rows_to_record(session, max_rows):
+            self._replays[rows] = replay = Bound(session, rows, "cuda", device_id, graph_id=str(rows))
+            self._check(session, replay)
+
+    @staticmethod
+    def _check(session: Any, replay: Bound) -> None:
+        """A graph that reads or writes other memory than is bound would go on giving old answers."""
+        names = [entry.name for entry in session.get_outputs()]
+        ones = _ones(session, next(iter(replay.shapes.values())))
+        replay.run(names, ones)  # records
+        other = {name: array.copy() for name, array in ones.items()}
+        for array in other.values():
+            array[:, -1] = 0
+        expected = session.run(names, other, _run_options(NO_GRAPH))
+        for name, plain, again in zip(names, expected, replay.run(names, other), strict=True):
+            if not np.allclose(plain, again, rtol=1e-3, atol=1e-3, equal_nan=True):
+                raise RuntimeError(f"replayed, it gives other values of {name} for {replay.rows} rows")
+
+
+class Bound:
+    """Runs of one shape on memory that is allocated once: what a CUDA graph needs, which records addresses."""
+
+    def __init__(self, session: Any, rows: int, device: str, device_id: int = 0, *, graph_id: str = "") -> None:
+        self.rows = rows
+        self._session = session
+        self._options = _run_options(graph_id) if graph_id else None
+        self._binding = session.io_binding()
+        self._inputs, self._outputs = {}, {}
+        for entry in session.get_inputs():
+            value = _allocate(entry, rows, device, device_id)
+            self._binding.bind_ortvalue_input(entry.name, value)
+            self._inputs[entry.name] = value
+        for entry in session.get_outputs():
+            value = _allocate(entry, rows, device, device_id)
+            self._binding.bind_ortvalue_output(entry.name, value)
+            self._outputs[entry.name] = value
+        self.shapes = {name: tuple(value.shape()) for name, value in self._inputs.items()}
+        self._types = {entry.name: _TYPES[entry.type] for entry in session.get_inputs()}
+
+    def takes(self, tensors: Mapping[str, Array]) -> bool:
+        """Whether these are all inputs, in the shape that is bound."""
+        return {name: tensor.shape for name, tensor in tensors.items()} == self.shapes
+
+    def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
+        """Copy the inputs in, run, copy the outputs `wanted` out. All outputs are computed: the graph is one."""
+        for name, value in self._inputs.items():
+            value.update_inplace(np.ascontiguousarray(tensors[name], self._types[name]))
+        self._session.run_with_iobinding(self._binding, self._options)
+        # A copy even where the memory is the CPU's: the next run writes there.
+        return [np.array(self._outputs[name].numpy()) for name in wanted]
+
+
+def unfit_for_replay(session: Any) -> str:
+    """Why runs of this session have no memory of known size; empty when they do."""
+    for entry in (*session.get_inputs(), *session.get_outputs()):
+        if any(not isinstance(size, int) for size in entry.shape[1:]):
+            return f"{entry.name} has the shape {entry.shape}, which is not fixed"
+        if entry.type not in _TYPES:
+            return f"{entry.name} is of the type {entry.type}"
+    return ""
+
+
+def rows_to_record(session: Any, max_rows: int) -> list[int]:
+    """Numbers of rows worth a CUDA graph: all small ones, where launching the kernels takes longer than they run, the
+    powers of two above, and the most."""
+    first = session.get_inputs()[0].shape[0]
+    if isinstance(first, int):
+        return [first]
+    usual = {*range(1, 9), *(1 << power for power in range(4, 11)), max_rows}
+    return sorted(rows for rows in usual if rows <= max_rows)
+
+
+def _open(path: Path, threads: int, providers: list[Any]) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Instances share the cores of a machine: waiting threads must sleep, not spin.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(str(path), options, providers=providers)
+
+
+def _ones(session: Any, shape: tuple[int, ...]) -> dict[str, Array]:
+    """Inputs that every encoder takes: the second word of its vocabulary, nowhere padding."""
+    return {entry.name: np.ones(shape, _TYPES[entry.type]) for entry in session.get_inputs()}
+
+
+def _run_options(graph_id: str) -> Any:
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry(GRAPH_ID, graph_id)
+    return options
+
+
+def _allocate(entry: Any, rows: int, device: str, device_id: int) -> Any:
+    shape = [rows, *entry.shape[1:]]
+    return onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, _TYPES[entry.type], device, device_id)
