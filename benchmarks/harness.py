@@ -50,6 +50,16 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
+def descendants(pid: int) -> list[int]:
+    """The process and its descendants, as far as they still live."""
+    found = [pid]
+    for each in found:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{each}/task").iterdir():
+                found += [int(c) for c in (task / "children").read_text().split()]
+    return found
+
+
 class Program:
     """A process that is measured and surely ended."""
 
@@ -73,12 +83,7 @@ class Program:
 
     def pids(self) -> list[int]:
         """The process and its descendants (nginx has a worker process)."""
-        found = [self.process.pid]
-        for pid in found:
-            with contextlib.suppress(OSError):
-                for task in Path(f"/proc/{pid}/task").iterdir():
-                    found += [int(c) for c in (task / "children").read_text().split()]
-        return found
+        return descendants(self.process.pid)
 
     def cpu_s(self) -> float:
         """User and system time so far, seconds."""
