@@ -105,9 +105,10 @@ class Graph:
     def write_with_weights(self, folder: Path) -> None:
         """Write the graph and a new file of weights."""
         import onnx
+        import onnx_ir
 
         path = folder / GRAPH
-        onnx_ir_save(self.model, path)
+        onnx_ir.save(self.model, path, external_data=WEIGHTS, size_threshold_bytes=_INLINE_BYTES)
         if not (folder / WEIGHTS).exists():  # a model with no large weight at all
             (folder / WEIGHTS).touch()
         self._write(onnx.load(str(path), load_external_data=False), path)
@@ -117,13 +118,6 @@ class Graph:
         # Inferred shapes name the free axes; fixing an axis would contradict them, and the engines infer them anyhow.
         proto.graph.ClearField("value_info")
         path.write_bytes(proto.SerializeToString())
-
-
-def onnx_ir_save(model: onnx_ir.Model, path: Path) -> None:
-    """Write a model with its large constants in `weights.bin` beside it."""
-    import onnx_ir
-
-    onnx_ir.save(model, path, external_data=WEIGHTS, size_threshold_bytes=_INLINE_BYTES)
 
 
 def simplify(model: onnx_ir.Model, *, weights: bool) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 OPSET = 18
+_CODE = ("export", "export_precision", "export_onnx", "cleanup", "pooling", "original", "resolve_onnx")
 TOOLS = ("torch", "transformers", "onnx", "onnxscript")
 
 
@@ -42,7 +43,7 @@ def export_step(cache: Cache, model: SourceModel, precision: Precision) -> Entry
         "precision": precision,
         "opset": OPSET,
         "tools": tool_versions(*TOOLS),
-        "code": code_version("export", "export_precision", "pooling", "original"),
+        "code": code_version(*_CODE),
     }
     return cache.step("export", parts, lambda folder: _export(model, precision, folder))
 
@@ -53,6 +54,10 @@ def outputs_of(entry: Entry) -> tuple[OutputTensor, ...]:
 
 
 def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str, Any]:
+    if model.onnx is not None:
+        from arlo.compile.export_onnx import normalise_onnx
+
+        return {"outputs": normalise_onnx(model, precision, folder), "notes": []}
     with known_noise_silenced() as notes:
         import torch
 

@@ -1,6 +1,7 @@
 """Step 1, resolve: read a local model folder without loading it, and refuse early what cannot be compiled.
 
-Input: a Hugging Face folder (config.json, weights, tokenizer) or a sentence-transformers folder (modules.json beside).
+Input: a Hugging Face folder (config.json, weights, tokenizer), a sentence-transformers folder (modules.json beside), or
+an ONNX file, see `resolve_onnx`.
 Output: a `SourceModel`. Cache key: none; the content hashes that it takes are the keys of the other steps.
 Check: the folder is whole, its model is an encoder, and the asked lengths fit it.
 """
@@ -59,7 +60,7 @@ class SourceModel:
     """What the folder says about the model."""
 
     name: str  # of the logical model
-    folder: Path  # holds config.json and the weights
+    folder: Path  # holds config.json and the weights, or the ONNX file
     tokenizer_folder: Path
     source: str  # for people
     task: str
@@ -72,6 +73,7 @@ class SourceModel:
     weight_bytes: int
     hashes: dict[str, str]  # config and weight files -> sha256
     notes: tuple[str, ...]
+    onnx: Path | None = None  # the source is this file
 
 
 def demo_model_path() -> Path:
@@ -89,9 +91,11 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
     root, name = options.source, options.name
     if str(root) == DEMO_MODEL and not root.exists():
         root, name = demo_model_path(), name or DEMO_MODEL
+    if root.is_file():
+        return _resolve_file(options, hasher)
     if not root.is_dir():
         raise ConfigError(
-            f"{root} is not a folder: give a local Hugging Face model folder (nothing is downloaded), "
+            f"{root} is not a folder: give a local Hugging Face model folder (nothing is downloaded), an ONNX file, "
             f"or {DEMO_MODEL} for the demo model"
         )
     modules = _modules(root)
@@ -100,11 +104,6 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
     _refuse_decoders(folder, config)
     weights = _weight_files(folder)
     task = _task(options, config, modules)
-    notes = []
-    if task == "embedding" and not modules.found:
-        notes.append(
-            "the folder has no modules.json: mean pooling without normalisation, as sentence-transformers does"
-        )
     return SourceModel(
         name=name or _clean_name(root),
         folder=folder,
@@ -119,9 +118,76 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
         max_tokens=_check_lengths(options, config),
         weight_bytes=sum(path.stat().st_size for path in weights),
         hashes={path.name: hasher.file(path) for path in (folder / "config.json", *weights)},
-        notes=tuple(notes),
+        notes=_pooling_notes(task, modules),
     )
 
+
+def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
+    from arlo.compile import resolve_onnx as files
+
+    path = options.source
+    found = files.describe(path)
+    files.check_shape(path, options, found)
+    files.check_precision(path, options, found)
+    folders = files.metadata_folders(path, options)
+    described = next((folder for folder in folders if (folder / "config.json").is_file()), None)
+    config = _read_json(described / "config.json", "") if described else {}
+    if described and config.get("model_type"):
+        _refuse_decoders(described, config)
+    modules = next((_modules(folder) for folder in folders if (folder / "modules.json").is_file()), _Modules())
+    task = files.task_of(path, options, found)
+    # What the graph pools by itself is not pooled again.
+    pools = task == "embedding" and not any(len(axes) == 2 for name, axes in found.outputs.items() if name != POOLER)
+    hashes = files.hashes_of(path, found, hasher)
+    if described:
+        hashes |= {"config.json": hasher.file(described / "config.json")}
+    pad = config.get("pad_token_id")
+    max_tokens = _check_lengths(options, config)
+    inputs = {tensor.name: tensor for tensor in _inputs({"model_type": ""} | config)}
+    return SourceModel(
+        name=options.name or _clean_name(path.with_suffix("")),
+        folder=path.parent,
+        tokenizer_folder=next(
+            (folder for folder in folders if any((folder / file).is_file() for file in _TOKENIZER_FILES)), path.parent
+        ),
+        source=path.name,
+        task=task,
+        model_type=str(config.get("model_type", "")) or "ONNX file",
+        inputs=tuple(
+            inputs["input_ids"]
+            if name == "input_ids"
+            else InputTensor(
+                name=name, datatype="INT64", role="mask" if role == "mask" else "other", optional=role == "other"
+            )
+            for name, role in files.ROLES.items()
+            if name in found.inputs
+        ),
+        pooling=modules.pooling or ("mean",) if pools else (),
+        normalize=modules.normalize and pools,
+        lower_case=modules.lower_case,
+        max_tokens=found.fixed_tokens or max_tokens,
+        weight_bytes=found.weight_bytes,
+        hashes=hashes,
+        notes=(
+            *(_pooling_notes(task, modules) if pools else ()),
+            *(
+                ("no config.json beside it: texts are padded with id 0, and any length is taken",)
+                if pad is None
+                else ()
+            ),
+        ),
+        onnx=path,
+    )
+
+
+def _pooling_notes(task: str, modules: _Modules) -> tuple[str, ...]:
+    if task != "embedding" or modules.found:
+        return ()
+    return ("the folder has no modules.json: mean pooling without normalisation, as sentence-transformers does",)
+
+
+POOLER = "pooler_output"
+"""An output of BERT's that no sentence embedding is made from: a layer trained for another task."""
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
 
@@ -207,31 +273,66 @@ def _weight_files(folder: Path) -> list[Path]:
         if not path.is_file():
             continue
         if not name.endswith(".index.json"):
+            _check_whole(path)
             return [path]
         shards = sorted(set(_read_json(path, "it cannot be read").get("weight_map", {}).values()))
         missing = [shard for shard in shards if not (folder / shard).is_file()]
         if missing or not shards:
             raise ConfigError(f"{folder} lacks weights ({', '.join(missing) or 'none listed'}): copy the folder again")
+        for shard in shards:
+            _check_whole(folder / shard)
         return [path, *(folder / shard for shard in shards)]
-    raise ConfigError(f"{folder} has no weights (model.safetensors or pytorch_model.bin): copy the whole model folder")
+    graphs = sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
+    advice = f"give the ONNX file itself, as {graphs[0]}" if graphs else "copy the whole model folder"
+    raise ConfigError(f"{folder} has no weights (model.safetensors or pytorch_model.bin): {advice}")
+
+
+def _check_whole(path: Path) -> None:
+    """ConfigError when a safetensors file is cut off, or is the pointer that Git LFS leaves in place of a file."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        start = stream.read(8)
+        if start == b"version ":
+            raise ConfigError(f"{path} is a pointer of Git LFS, not the weights: run `git lfs pull` in the folder")
+        if path.suffix != ".safetensors":
+            return
+        header_bytes = int.from_bytes(start, "little")
+        try:
+            if len(start) < 8 or header_bytes > size - 8:
+                raise ValueError("the file is too short")
+            header = json.loads(stream.read(header_bytes))
+            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+            if size < 8 + header_bytes + end:
+                raise ValueError(f"{8 + header_bytes + end} bytes are promised and {size} are there")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path} is not a whole safetensors file ({error}): copy it again") from None
 
 
 def _task(options: CompileOptions, config: dict[str, Any], modules: _Modules) -> str:
+    if options.task == "reranker" and _labels(config) != 1:
+        raise ConfigError(
+            f"{options.source} has {_labels(config)} labels and a reranker has one: say --task sequence-classification"
+        )
     if options.task != "auto":
         return options.task
     if modules.pooling and modules.found:
         return "embedding"
     architecture = next(iter(config.get("architectures") or ()), "")
     if architecture.endswith("ForSequenceClassification"):
-        return "sequence-classification"
+        return "reranker" if _labels(config) == 1 else "sequence-classification"
     if architecture.endswith("ForTokenClassification"):
         return "token-classification"
     if not architecture or architecture.endswith(("Model", "ForMaskedLM", "ForPreTraining")):
         return "embedding"
     raise ConfigError(
         f"{options.source}: the task of a {architecture} is not known: "
-        "say --task embedding, sequence-classification or token-classification"
+        "say --task embedding, sequence-classification, reranker or token-classification"
     )
+
+
+def _labels(config: dict[str, Any]) -> int:
+    """How many labels a classifier has; transformers takes two for granted."""
+    return len(config["id2label"]) if config.get("id2label") else int(config.get("num_labels", 2))
 
 
 def _inputs(config: dict[str, Any]) -> tuple[InputTensor, ...]:
@@ -249,17 +350,22 @@ def _inputs(config: dict[str, Any]) -> tuple[InputTensor, ...]:
 
 
 def _check_lengths(options: CompileOptions, config: dict[str, Any]) -> int | None:
+    """The longest input that the model has positions for. ConfigError when a longer one is asked for."""
     positions = config.get("max_position_embeddings")
-    if positions is None:
+    if not isinstance(positions, int) or positions < 1:  # relative positions only
         return None
-    limit = int(positions)
+    limit = positions
     if config["model_type"] in _OFFSET_POSITIONS:
         limit -= _inputs(config)[0].pad_value + 1
-    if options.lengths[-1] > limit:
-        raise ConfigError(
-            f"length {options.lengths[-1]} is longer than the model can read: it has positions for {limit} tokens; "
-            f"name lengths up to {limit}"
-        )
+    for asked, option in (
+        (options.lengths[-1] if options.lengths != "auto" else 0, "lengths"),
+        (options.max_length or 0, "max_length"),
+    ):
+        if asked > limit:
+            raise ConfigError(
+                f"{'length' if option == 'lengths' else option} {asked} is longer than the model can read: it has "
+                f"positions for {limit} tokens; name lengths up to {limit}"
+            )
     return limit
 
 
