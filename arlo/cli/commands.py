@@ -24,6 +24,7 @@ class Command:
 
 COMMANDS = (
     Command("compile", "arlo.compile.cli", "build a Triton repository: one runtime per maximum length"),
+    Command("inspect", "arlo.compile.cli_inspect", "what a repository holds: runtimes, exactness, speed, advice"),
     Command("emulate", "arlo.cli.emulate", "write a repository whose runtimes answer after the time of a table"),
     Command("profile", "arlo.cli.profile", "measure the latency of every runtime on a real worker"),
     Command("serve", "arlo.cli.serve", "start workers and gateway and keep them serving"),

@@ -19,18 +19,16 @@ def recommended(manifest: Manifest) -> Manifest:
 
     These are options.histogram of the build; where that file is gone, or nothing was asked for, lengths of tweets.
     """
-    from arlo.cli.plan_inputs import histogram
+    from arlo.compile.lengths_traffic import traffic
     from arlo.planning.advice import advise
 
     asked = manifest.options.get("histogram")
-    name = asked if isinstance(asked, str) else DEFAULT_HISTOGRAM
+    longest = max(runtime.max_length for runtime in manifest.runtimes)
     try:
-        lengths = histogram(name)
+        lengths = traffic(asked if isinstance(asked, str) else DEFAULT_HISTOGRAM, longest)
     except ConfigError:  # a file that was there when the model was built
-        name = DEFAULT_HISTOGRAM
-        lengths = histogram(name)
-    counts = dict(zip(lengths.length.tolist(), lengths.count.tolist(), strict=True))
-    return dataclasses.replace(manifest, recommendation=advise(manifest, counts, lengths=name))
+        lengths = traffic(DEFAULT_HISTOGRAM, longest)
+    return dataclasses.replace(manifest, recommendation=advise(manifest, lengths.by_length, lengths=lengths.text))
 
 
 def load_manifest(config: Config) -> Manifest:
