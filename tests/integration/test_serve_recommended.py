@@ -1,0 +1,119 @@
+"""`arlo serve` and the recommendation: real Triton workers (emulated engine), the real gateway, several lengths."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arlo.cli.recommend import recommended
+from arlo.client import Client
+from arlo.manifest import LatencyPoint, Manifest
+from arlo.workers.emulated import EmulatedRuntime, write_runtimes
+from tests.fakes.processes import MARK, kill_marked
+
+pytestmark = pytest.mark.integration
+
+CONFIG = """\
+[model]
+repository = "repository"
+slo_ms = 500
+[workers]
+count = 2
+[deployment]
+runtimes = "{runtimes}"
+[gateway]
+grpc_address = "127.0.0.1:0"
+http_address = "127.0.0.1:0"
+admin_address = "127.0.0.1:0"
+drain_timeout_ms = 5000
+[control]
+http_address = "127.0.0.1:0"
+"""
+LENGTHS = (16, 64)
+
+
+def write(folder: Path) -> Manifest:
+    """Static runtimes of 16 and 64 tokens, as quick as the dynamic one: nothing is gained by padding to them."""
+
+    def runtime(name: str, max_length: int, *, dynamic: bool) -> EmulatedRuntime:
+        points = tuple(LatencyPoint(length=at, batch=1, latency_us=at * 200) for at in LENGTHS if at <= max_length)
+        return EmulatedRuntime(
+            name=name, max_length=max_length, max_batch=1, dynamic=dynamic, latency=points if dynamic else points[-1:]
+        )
+
+    runtimes = [runtime("emu_len16", 16, dynamic=False), runtime("emu_len64", 64, dynamic=False)]
+    manifest = write_runtimes(folder, model="emu", runtimes=[*runtimes, runtime("emu_dynamic", 64, dynamic=True)])
+    manifest = recommended(manifest)
+    manifest.save(folder)
+    return manifest
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[dict[str, Any]]:
+    """`arlo serve` on folder/serve.toml and what it says when it is ready; stopped in order after the block."""
+    mark = uuid.uuid4().hex
+    with (folder / f"{mark}.log").open("wb") as log:
+        process = subprocess.Popen(
+            (sys.executable, "-m", "arlo.cli", "serve", str(folder / "serve.toml"), "--json"),
+            env={**os.environ, MARK: mark},
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, f"it ended before it was ready: {Path(log.name).read_text()}"
+            yield json.loads(line)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        finally:
+            kill_marked(mark)
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def status(ready: dict[str, Any]) -> dict[str, Any]:
+    """What the gateway serves."""
+    command = (sys.executable, "-m", "arlo.cli", "status", "--admin", ready["admin"], "--json")
+    raw: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("runtimes", "kind", "placed"),
+    [
+        ("recommended", "dynamic", {"emu_dynamic"}),
+        ("static", "static", {"emu_len16", "emu_len64"}),
+    ],
+)
+def test_what_is_recommended_is_served_unless_told_otherwise(
+    tmp_path: Path, runtimes: str, kind: str, placed: set[str]
+) -> None:
+    manifest = write(tmp_path / "repository")
+    assert manifest.recommendation is not None
+    assert manifest.recommendation.serve == "dynamic"
+    (tmp_path / "serve.toml").write_text(CONFIG.format(runtimes=runtimes))
+    with serving(tmp_path) as ready:
+        assert ready["runtimes"]["serve"] == kind
+        with Client(ready["grpc"], model="emu") as client:
+            for length in (1, 7, 16, 17, 40, 64):
+                ids = np.arange(1, length + 1)
+                assert client.infer(ids)["embedding"].tolist() == [float(ids.sum())] * 4  # the emulated engine sums
+        instances = status(ready)["deployment"]["instances"]
+        assert len(instances) == 2
+        assert {instance["runtime"] for instance in instances} <= placed
+        if kind == "dynamic":
+            times = status(ready)["deployment"]["runtimes"][0]["latency"]
+            assert [(point["length"], point["latency_us"]) for point in times] == [(16, 3200), (64, 12800)]
