@@ -56,7 +56,8 @@ class Verification:
     max_abs_diff: float  # over all outputs and real tokens
     padding_diff: float  # largest change of an answer when the same row is padded further, or among other rows
     cosine: float | None = None  # lowest one; of embeddings
-    agreement: float | None = None  # share of labels that are the same; of classifiers
+    agreement: float | None = None  # share of labels that are the same; of rerankers: of pairs of texts in that order
+    ties: float | None = None  # share that differs only where the original itself is all but undecided
     ran_on: str = ""  # the device, for people
     engine_ran: bool = True  # False: no device here runs the engine; its graph was run by ONNX Runtime on the CPU
 

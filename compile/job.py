@@ -7,7 +7,6 @@ import dataclasses
 from arlo.compile.cache import Cache, Entry
 from arlo.compile.engine import Engine
 from arlo.compile.options import CompileOptions
-from arlo.compile.original import Reference
 from arlo.compile.resolve import SourceModel
 from arlo.compile.texts import Texts
 from arlo.manifest import OutputTensor
@@ -25,4 +24,4 @@ class Job:
     graph: Entry  # cleaned: `model.onnx` with free axes, and `weights.bin`, in the precision of the engine
     outputs: tuple[OutputTensor, ...]
     texts: Texts
-    reference: Reference
+    reference: Entry | None = None  # texts and the original's answers; None: before the lengths are known

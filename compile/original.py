@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from arlo.compile.pooling import pool_numpy
-from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.resolve import SourceModel
 from arlo.errors import CompileError
 
@@ -50,37 +44,3 @@ def load_original(model: SourceModel, *, attention: str | None = None) -> Any:
             f"{model.task}; choose another task or another folder"
         )
     return loaded.eval()
-
-
-class Reference:
-    """Answers of the original model, one row at a time and without padding. Loads the model when first asked.
-
-    It runs the attention that transformers chooses, not the one that is exported: one more independent part.
-    """
-
-    def __init__(self, model: SourceModel) -> None:
-        self._model = model
-        self._loaded: Any = None
-        self._answers: dict[tuple[int, ...], dict[str, NDArray[np.float64]]] = {}
-
-    def answer(self, ids: Sequence[int]) -> dict[str, NDArray[np.float64]]:
-        """Outputs by name for one row of token ids: [dim], or [tokens, dim] for token-level outputs."""
-        key = tuple(ids)
-        if key not in self._answers:
-            self._answers[key] = self._compute(key)
-        return self._answers[key]
-
-    def _compute(self, ids: tuple[int, ...]) -> dict[str, NDArray[np.float64]]:
-        with known_noise_silenced():
-            import torch
-
-            if self._loaded is None:
-                self._loaded = load_original(self._model)
-            with torch.inference_mode():
-                row = torch.tensor([ids], dtype=torch.int64)
-                answer = self._loaded(input_ids=row, attention_mask=torch.ones_like(row))
-        if self._model.task != "embedding":
-            return {"logits": answer.logits[0].double().numpy()}
-        hidden = answer.last_hidden_state[0].numpy()
-        pooled = pool_numpy(hidden, self._model.pooling, normalize=self._model.normalize)
-        return {"sentence_embedding": pooled, "last_hidden_state": hidden.astype(np.float64)}

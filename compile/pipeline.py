@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,8 +15,8 @@ from arlo.compile.export import export_step, outputs_of
 from arlo.compile.job import Job
 from arlo.compile.latency import busy_warning, latency_step, points_of
 from arlo.compile.options import CompileOptions
-from arlo.compile.original import Reference
 from arlo.compile.progress import Progress, Reporter
+from arlo.compile.reference import reference_step
 from arlo.compile.repository import RepositoryWriter, building_prefix, publish, staging
 from arlo.compile.resolve import SourceModel, resolve
 from arlo.compile.runtime import STEPS, Built, Task, Told, build_runtimes
@@ -51,6 +52,8 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
         tokenizer = report.run("tokenizer", model.name, lambda: tokenizer_step(cache, hasher, model))
         exported = report.run("export", model.name, lambda: export_step(cache, model, options.precision), warn=_notes)
         cleaned = report.run("cleanup", model.name, lambda: cleanup_step(cache, exported), _cleaned)
+        outputs = outputs_of(exported)
+        texts = Texts(tokenizer.folder / TOKENIZER if tokenizer.meta["found"] else None)
         job = Job(
             options=options,
             cache=cache,
@@ -58,11 +61,17 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
             model=model,
             tokenizer=tokenizer,
             graph=cleaned,
-            outputs=outputs_of(exported),
-            texts=Texts(tokenizer.folder / TOKENIZER if tokenizer.meta["found"] else None),
-            reference=Reference(model),
+            outputs=outputs,
+            texts=texts,
         )
         lengths = options.lengths if options.lengths != "auto" else (64,)
+        reference = report.run(
+            "reference",
+            model.name,
+            lambda: reference_step(cache, model, outputs, texts, lengths),
+            lambda entry: f"{entry.meta['rows']} texts, {entry.meta['tokens']} tokens",
+        )
+        job = dataclasses.replace(job, reference=reference)
         runtimes = _build_all(job, report, lengths)
         with report.timed("repository", str(options.out)):
             manifest = write_repository(job, runtimes, RepositoryWriter(folder, hasher))
@@ -73,7 +82,7 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
 
 def _steps(options: CompileOptions, engine: Engine) -> int:
     """How many steps a build has; with lengths = auto, how many at most."""
-    return 5 + len(specs_of(options, "", _at_most(options))) * (len(STEPS) + (not engine.cannot_run()))
+    return 6 + len(specs_of(options, "", _at_most(options))) * (len(STEPS) + (not engine.cannot_run()))
 
 
 def specs_of(options: CompileOptions, name: str, lengths: Sequence[int]) -> list[RuntimeSpec]:
@@ -97,9 +106,7 @@ def specs_of(options: CompileOptions, name: str, lengths: Sequence[int]) -> list
 
 def _build_all(job: Job, report: Reporter, lengths: Sequence[int]) -> list[Finished]:
     """Build and verify, side by side where that pays; then measure one after the other."""
-    below = dict(zip(lengths, (0, *lengths), strict=False))
-    specs = specs_of(job.options, job.model.name, lengths)
-    tasks = [Task(job=job, spec=spec, below=0 if spec.dynamic else below[spec.max_length]) for spec in specs]
+    tasks = [Task(job=job, spec=spec) for spec in specs_of(job.options, job.model.name, lengths)]
 
     def tell(task: Task, told: Told) -> None:
         if told.entry is None:

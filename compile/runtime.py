@@ -26,7 +26,6 @@ class Task:
 
     job: Job
     spec: RuntimeSpec
-    below: int  # the next shorter runtime's maximum length; 0: none
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ def build_runtime(task: Task, tell: Callable[[Told], None]) -> Built:
 
     graph = run("specialise", lambda: specialise_step(job, spec))
     engine = run("build", lambda: build_step(job, graph, spec))
-    verified = run("verify", lambda: verify_step(job, engine, spec, below=task.below))
+    verified = run("verify", lambda: verify_step(job, engine, graph, spec))
     return Built(spec=spec, engine=engine, verified=verified)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from arlo.compile.answers import FILE_NAME as REFERENCE
 from arlo.compile.cache import Entry, tool_versions
 from arlo.compile.export import OPSET, TOOLS
 from arlo.compile.job import Job
@@ -12,7 +13,8 @@ from arlo.compile.repository import RepositoryWriter
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.tokenizer import FILE_NAME as TOKENIZER
 from arlo.compile.triton_config import model_code, triton_config
-from arlo.manifest import Manifest, Runtime, Verification
+from arlo.compile.verify import verification_of
+from arlo.manifest import Manifest, Runtime
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ def write_repository(job: Job, runtimes: list[Finished], writer: RepositoryWrite
     tokenizer = TOKENIZER if job.tokenizer.meta["found"] else None
     if tokenizer:
         writer.file(job.tokenizer.folder / tokenizer, tokenizer)
+    assert job.reference is not None
+    writer.file(job.reference.folder / REFERENCE, REFERENCE)
     return Manifest(
         model=model.name,
         task=model.task,
@@ -52,6 +56,7 @@ def write_repository(job: Job, runtimes: list[Finished], writer: RepositoryWrite
             "pooling": list(model.pooling),
             "normalize": model.normalize,
             "source_sha256": model.hashes,
+            "reference_sha256": job.reference.files[REFERENCE],
         },
     )
 
@@ -68,11 +73,7 @@ def _described(job: Job, runtime: Finished, writer: RepositoryWriter) -> Runtime
         precision=engine.settings.precision,
         device=measured.meta["device"] if measured else "",
         latency=points_of(measured) if measured else (),
-        verification=Verification(
-            rows=len(runtime.verified.meta["rows"]),
-            max_abs_diff=runtime.verified.meta["max_abs_diff"],
-            padding_diff=0.0,
-        ),
+        verification=verification_of(runtime.verified),
         backend=serving.backend or serving.platform,
         profiles=spec.profiles,
         compute_capabilities=engine.settings.compute_capabilities,
