@@ -16,7 +16,7 @@ from arlo.planning.lengths import PAPER_STEP
 
 BLUE, ORANGE, GREEN, RED, GREY = "#2f6fde", "#e58a2a", "#2f9e6e", "#d1495b", "#8b95a5"
 _LEVELS = ("#cfe0fb", "#8fb4f2")  # by turns
-_BARS = 128  # of the histogram, at most
+_BARS = 64  # of the histogram, at most
 
 # The browser itself holds the page to what it promises: no request leaves it.
 _POLICY = (
@@ -94,7 +94,6 @@ def by_number(found: LengthChoice) -> Any:
         x=numbers[1:],
         y=[_digits(100 * choice.marginal(index)) for index in range(1, len(choice.rows))],
         name="saved by this runtime (%)",
-        yaxis="y2",
         width=0.5,
         marker={"color": _LEVELS[0]},
         hovertemplate="%{y} %",
@@ -103,6 +102,7 @@ def by_number(found: LengthChoice) -> Any:
         x=numbers,
         y=[_cost(found, row.expected_us) for row in choice.rows],
         name="best lengths",
+        yaxis="y2",
         mode="lines+markers",
         line={"color": BLUE},
         marker={"size": 7},
@@ -121,6 +121,7 @@ def by_number(found: LengthChoice) -> Any:
                 x=[len(row.lengths)],
                 y=[_cost(found, row.expected_us)],
                 name=name,
+                yaxis="y2",
                 mode="markers",
                 marker={"color": color, "size": 10, "symbol": symbol},
                 hovertemplate="%{y}",
@@ -129,12 +130,14 @@ def by_number(found: LengthChoice) -> Any:
         x=[choice.runtimes],
         y=[_cost(found, choice.chosen.expected_us)],
         name="chosen",
+        yaxis="y2",
         mode="markers",
         marker={"color": "rgba(0,0,0,0)", "size": 17, "line": {"color": GREEN, "width": 3}},
         hoverinfo="skip",
     )
     figure.add_hline(
         y=_cost(found, choice.bound_us),
+        yref="y2",
         line={"color": GREY, "dash": "dot"},
         annotation={"text": "a runtime for every length", "font": {"color": "#5a6575", "size": 12}},
         annotation_position="bottom right",
@@ -142,9 +145,7 @@ def by_number(found: LengthChoice) -> Any:
     least = 100 * choice.least_saving
     highest = max((100 * choice.marginal(index) for index in range(len(choice.rows))), default=0.0)
     figure.update_layout(
-        yaxis={"rangemode": "tozero"},
-        yaxis2={
-            "overlaying": "y",
+        yaxis={
             "side": "right",
             "title": {"text": "saved by this runtime (%)"},
             "range": [0, max(2.2 * highest, 2 * least, 1)],  # bars in the lower half, below the line
@@ -170,7 +171,6 @@ def over_length(found: LengthChoice) -> Any:
         y=[_digits(value) for value in share],
         width=width,
         name="requests (%)",
-        yaxis="y2",
         marker={"color": [_LEVELS[at % 2] for at in level], "line": {"width": 0}},
         hovertemplate="%{y} %",
     )
@@ -184,6 +184,7 @@ def over_length(found: LengthChoice) -> Any:
         x=[1, *[length for length, _ in measured]],
         y=[_cost(found, cost) for cost in (measured[0][1], *[cost for _, cost in measured])],
         name=label,
+        yaxis="y2",
         mode="lines" if found.curve.relative else "lines+markers",
         line={"color": ORANGE, "shape": shape, "width": 1.5},
         marker={"size": 5},
@@ -194,6 +195,7 @@ def over_length(found: LengthChoice) -> Any:
         x=[0, *lengths.tolist()],
         y=[_cost(found, cost) for cost in (own[0], *own)],
         name="runtimes as named" if choice.given is not None else "chosen runtimes",
+        yaxis="y2",
         mode="lines",
         line={"color": BLUE, "shape": "vh"},
         hovertemplate="%{y}",
@@ -202,10 +204,8 @@ def over_length(found: LengthChoice) -> Any:
         figure.add_vline(x=int(length), line={"color": GREY, "dash": "dot", "width": 1})
     figure.update_layout(
         bargap=0,
-        xaxis={"range": [0, requests.longest * 1.01], "tickvals": _ticks(lengths.tolist()), "tickangle": 0},
-        yaxis={"rangemode": "tozero"},
-        yaxis2={
-            "overlaying": "y",
+        xaxis={"range": [0, requests.longest * 1.03], "tickvals": _ticks(lengths.tolist()), "tickangle": 0},
+        yaxis={
             "side": "right",
             "title": {"text": f"requests (% in {width} tokens)" if width > 1 else "requests (%)"},
             "rangemode": "tozero",
@@ -264,7 +264,7 @@ def _figure(title: str, x: str, y: str) -> Any:
         height=430,
         legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "traceorder": "normal"},
         xaxis={"title": {"text": x}},
-        yaxis={"title": {"text": y}},
+        yaxis2={"title": {"text": y}, "overlaying": "y", "side": "left", "rangemode": "tozero", "tickmode": "auto"},
         hovermode="x unified",
     )
     return figure

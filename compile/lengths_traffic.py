@@ -48,7 +48,7 @@ def traffic(spec: str, longest: int) -> Traffic:
     than `longest` counts as that, as a client that truncates would send it. ConfigError for a specification that
     cannot be read.
     """
-    from arlo.traces.lengths import PAPER_LONGEST, from_file, parse_length_spec
+    from arlo.traces.lengths import LENGTH_FORMS, PAPER_LONGEST, from_file, parse_length_spec
 
     if longest < 1:
         raise ConfigError(f"the longest length must be 1 token or more, not {longest}")
@@ -57,6 +57,8 @@ def traffic(spec: str, longest: int) -> Traffic:
         lengths, text = parse_length_spec(name, longest), f"{name}, {PAPER_LONGEST} tokens stretched to {longest}"
         cut = 0.0  # the few above are part of what is stretched
     else:
+        if ":" not in name and not Path(name).is_file() and (Path(name).suffix or "/" in name):
+            raise ConfigError(f"histogram {name} does not exist: name a file, or {LENGTH_FORMS}")
         lengths = from_file(Path(name)) if Path(name).is_file() else parse_length_spec(name)
         cut = float((lengths.tokens > longest).mean())
         text = Path(name.removeprefix("file:")).name if name.startswith("file:") or Path(name).is_file() else name
