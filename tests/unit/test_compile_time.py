@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from arlo.compile.display import display
 from arlo.compile.progress import Progress
-from benchmarks.compile_time import Case, Step, compile_once, parse_step, summarise, time_line
+from benchmarks.compile_time import Case, Step, compile_once, environment, parse_step, summarise, time_line
 
 
 def printed(**fields: object) -> str:
@@ -49,8 +50,8 @@ json.dump({"seconds": 1}, sys.stdout)
 """
 
 
-def test_a_run_is_measured_with_its_children(tmp_path: Path) -> None:
-    run = compile_once([sys.executable, "-c", PROGRAM], tmp_path)
+def test_a_run_is_measured_with_its_children() -> None:
+    run = compile_once([sys.executable, "-c", PROGRAM], os.environ)
     assert run.summary == {"seconds": 1}
     assert [step.step for step in run.steps] == ["resolve", "build"]
     assert run.processes == 2
@@ -61,14 +62,20 @@ def test_a_run_is_measured_with_its_children(tmp_path: Path) -> None:
     assert run.cpu_s > 0
 
 
+def test_builds_run_with_compiled_python_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    env = environment(tmp_path / "cache", tmp_path / "bytecode")
+    program = [sys.executable, "-c", "import sys, colorsys, json; json.dump([sys.dont_write_bytecode], sys.stdout)"]
+    assert compile_once(program, env).summary == [False]
+    assert list((tmp_path / "bytecode").rglob("colorsys.*.pyc"))
+
+
 FAILS = "import sys; print('no such model', file=sys.stderr); sys.exit(3)"
 
 
-def test_a_build_that_fails_ends_the_bench_with_what_it_said(tmp_path: Path) -> None:
+def test_a_build_that_fails_ends_the_bench_with_what_it_said() -> None:
     with pytest.raises(SystemExit, match=r"(?s)failed \(3\).*no such model"):
-        compile_once(
-            [sys.executable, "-c", "import sys; print('no such model', file=sys.stderr); sys.exit(3)"], tmp_path
-        )
+        compile_once([sys.executable, "-c", FAILS], os.environ)
 
 
 def test_bars() -> None:
