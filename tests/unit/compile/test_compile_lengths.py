@@ -10,39 +10,59 @@ from typing import Any
 import pytest
 
 from arlo.compile.cache import Cache, Hasher
-from arlo.compile.cleanup import cleanup_step
 from arlo.compile.engine import get_engine
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
-from arlo.compile.export import export_step, outputs_of
 from arlo.compile.job import Job
 from arlo.compile.lengths import choice_of, choose_step, evaluate, longest_served
 from arlo.compile.options import CompileOptions
-from arlo.compile.resolve import resolve
+from arlo.compile.resolve import SourceModel
+from arlo.compile.spec import RuntimeSpec
 from arlo.compile.texts import Texts
-from arlo.compile.tokenizer import FILE_NAME as TOKENIZER
-from arlo.compile.tokenizer import tokenizer_step
 from arlo.errors import ConfigError
 from arlo.profiler import How, LatencyProfile, Point, RuntimeProfile
-from tests.fakes.tiny_model import MAX_TOKENS
+from tests.fakes.tiny_graph import INPUTS, OUTPUTS, WORDS, write_graph
+
+MAX_TOKENS = 48
 
 
 @pytest.fixture(scope="module")
-def job(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The tiny model, exported, as the step gets it."""
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A small graph, as the step gets it after the clean-up."""
     folder = tmp_path_factory.mktemp("lengths")
-    options = CompileOptions(source=tiny, out=folder / "out", lengths=(MAX_TOKENS,), cache=folder / "cache")
-    hasher = Hasher()
-    cache, model = Cache(options.cache_root, hasher), resolve(options, hasher)
-    tokenizer, exported = tokenizer_step(cache, hasher, model), export_step(cache, model, options.precision)
+    options = CompileOptions(
+        source=folder, out=folder / "out", lengths="auto", histogram="uniform:2:48", cache=folder / "cache"
+    )
+    cache = Cache(options.cache_root, Hasher())
+    spec = RuntimeSpec(name="tiny", max_length=MAX_TOKENS, max_batch=1, shape="dynamic")
+
+    def make(into: Path) -> dict[str, Any]:
+        write_graph(into, spec)
+        return {"found": False}
+
     return Job(
-        options=dataclasses.replace(options, lengths="auto", histogram="uniform:2:48"),
+        options=options,
         cache=cache,
         engine=get_engine(options.engine, options.engine_settings),
-        model=model,
-        tokenizer=tokenizer,
-        graph=cleanup_step(cache, exported),
-        outputs=outputs_of(exported),
-        texts=Texts(tokenizer.folder / TOKENIZER),
+        model=SourceModel(
+            name="tiny",
+            folder=folder,
+            tokenizer_folder=folder,
+            source="tiny",
+            task="embedding",
+            model_type="bert",
+            inputs=INPUTS,
+            pooling=(),
+            normalize=False,
+            lower_case=False,
+            max_tokens=MAX_TOKENS,
+            weight_bytes=0,
+            hashes={},
+            notes=(),
+        ),
+        tokenizer=cache.step("tokenizer", {}, lambda _: {"found": False}),
+        graph=cache.step("cleanup", {}, make),
+        outputs=OUTPUTS,
+        texts=Texts(None, first_id=1, last_id=WORDS - 1),
     )
 
 
