@@ -7,12 +7,14 @@ Check: the graph has the promised inputs and outputs, with both axes free.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.compile.cache import Cache, Entry, code_version, tool_versions
 from arlo.compile.engine import Precision
-from arlo.compile.export_precision import cast_model
+from arlo.compile.export_precision import prepare_model
 from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_torch
 from arlo.compile.quiet import known_noise_silenced
@@ -63,26 +65,28 @@ def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str,
 
         # Plain ("eager") attention exports to a smaller graph that ONNX Runtime runs faster than that of the fused one.
         original = load_original(model, attention="eager")
-        cast_model(original, precision)
+        prepare_model(original, precision)
         wrapper = _wrap(model, original)
         inputs = tuple(_example(model, wrapper.input_names))
         axes: dict[int, Any] = {0: torch.export.Dim(ROWS), 1: torch.export.Dim(TOKENS, max=model.max_tokens)}
         with torch.inference_mode():
             shapes = [tuple(answer.shape) for answer in wrapper(*inputs)]
         try:
-            program = torch.onnx.export(
-                wrapper,
-                inputs,
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=wrapper.input_names,
-                output_names=wrapper.output_names,
-                dynamic_shapes=(tuple(axes for _ in inputs),),
-                verbose=False,
-            )
-        except Exception as error:  # the exporter raises many kinds; its message names the operator
+            with contextlib.redirect_stderr(io.StringIO()):  # where it fails, torch prints the whole graph
+                program = torch.onnx.export(
+                    wrapper,
+                    inputs,
+                    dynamo=True,
+                    opset_version=OPSET,
+                    input_names=wrapper.input_names,
+                    output_names=wrapper.output_names,
+                    dynamic_shapes=(tuple(axes for _ in inputs),),
+                    verbose=False,
+                )
+        except Exception as error:  # the exporter raises many kinds
             raise CompileError(
-                f"export: torch.onnx cannot export {model.folder} (model type {model.model_type}): {error}"
+                f"export: torch.onnx cannot export models of the type {model.model_type} ({_cause(error)}): choose a "
+                "model of another family (docs/models.md lists those that work), or give an ONNX file of it"
             ) from error
         assert program is not None
         program.save(str(folder / GRAPH), external_data=True)
@@ -91,6 +95,13 @@ def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str,
     outputs = [_describe(name, shape) for name, shape in zip(_output_names(model), shapes, strict=True)]
     _check_graph(folder / GRAPH, [tensor.name for tensor in model.inputs], [output["name"] for output in outputs])
     return {"outputs": outputs, "notes": notes}
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of what went wrong underneath; the exporter's own errors are pages long."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
 
 
 def _output_names(model: SourceModel) -> list[str]:

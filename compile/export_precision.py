@@ -15,8 +15,29 @@ if TYPE_CHECKING:
     import torch
 
 
-def cast_model(model: Any, precision: Precision) -> None:
-    """Cast a loaded transformers model in place: what it answers is then in `precision` too, to be cast by the caller.
+def prepare_model(model: Any, precision: Precision) -> None:
+    """Make a loaded transformers model ready for the export, in place; it answers in `precision` afterwards."""
+    _whole_norms(model)
+    _cast(model, precision)
+
+
+def _whole_norms(model: Any) -> None:
+    """Layer norms that a family writes out step by step become the one of torch, which is one node of the graph.
+
+    That of DeBERTa is the same function; its steps are fused by ONNX Runtime in a way that half precision breaks.
+    """
+    import torch
+
+    for parent in list(model.modules()):
+        for name, module in list(parent.named_children()):
+            if type(module).__name__ == "DebertaLayerNorm":
+                norm = torch.nn.LayerNorm(module.weight.shape, eps=module.variance_epsilon)
+                norm.weight, norm.bias = module.weight, module.bias
+                setattr(parent, name, norm.train(module.training))
+
+
+def _cast(model: Any, precision: Precision) -> None:
+    """Cast weights and activations in place.
 
     Normalisation layers keep float32 weights; what goes in is cast up and what comes out is cast down.
     """

@@ -20,8 +20,11 @@ _KNOWN_WARNINGS = re.compile(
 )
 _KNOWN_LOGS = re.compile(
     r"torchvision is not installed"  # the exporter offers operators for it
+    r"|Skipping constant folding for op"  # with several outputs: it stays in the graph
     r"|Some weights of|You are using .* layernorm|pooler"  # loading is checked by name in export and verify
 )
+
+_LOGGERS = ("torch", "torch.onnx", "torch.fx.experimental.symbolic_shapes", "transformers", "onnxscript", "onnx_ir")
 
 
 class _Collect(logging.Handler):
@@ -46,7 +49,7 @@ def known_noise_silenced() -> Iterator[list[str]]:
         import torch  # noqa: F401
         from transformers.utils import logging as transformers_logging
 
-        loggers = [logging.getLogger(name) for name in ("torch", "torch.onnx", "transformers", "onnxscript", "onnx_ir")]
+        loggers = [logging.getLogger(name) for name in _LOGGERS]
         before = [(logger, logger.handlers, logger.propagate) for logger in loggers]
         bar_was_on = transformers_logging.is_progress_bar_enabled()
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

@@ -42,6 +42,13 @@ _DECODERS = frozenset(_DECODER_TYPES.split())
 _ENCODER_DECODERS = frozenset(
     ("bart", "mbart", "t5", "mt5", "umt5", "pegasus", "marian", "m2m_100", "led", "longt5", "blenderbot", "whisper")
 )
+_MIX_PADDING = {
+    "fnet": "its Fourier transform mixes the padding with the text",
+    "convbert": "its convolutions read the padding beside the text",
+    "funnel": "it pools neighbouring tokens, padding among them",
+    "canine": "it reads characters and shortens the sequence",
+    "reformer": "it sorts tokens, padding among them, into buckets",
+}
 # In this family positions start behind the padding index, which takes that many positions away.
 _OFFSET_POSITIONS = frozenset(
     (
@@ -264,6 +271,11 @@ def _refuse_decoders(folder: Path, config: dict[str, Any]) -> None:
         raise ConfigError(
             f"{folder} is a decoder-only model ({kind}), which generates text: "
             "Arlo serves encoders such as BERT, RoBERTa, DistilBERT or MiniLM"
+        )
+    if kind in _MIX_PADDING:
+        raise ConfigError(
+            f"{folder}: models of the type {kind} cannot be served with padding, as {_MIX_PADDING[kind]}: "
+            "choose a model with attention throughout"
         )
 
 

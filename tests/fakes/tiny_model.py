@@ -39,9 +39,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mpnet": ("MPNet", _SIZES),
     "modernbert": (
         "ModernBert",
-        _SIZES
-        | {"global_attn_every_n_layers": 2, "local_attention": 8}
-        | {f"{k}_token_id": v for k, v in _MARKS.items()},
+        _SIZES | _MARKS | {"cls_token_id": 1, "sep_token_id": 3, "global_attn_every_n_layers": 2, "local_attention": 8},
     ),
     "nomic_bert": ("NomicBert", _SIZES),
     "eurobert": ("EuroBert", _SIZES | _MARKS),
