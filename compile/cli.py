@@ -11,6 +11,7 @@ from typing import Any, get_args
 from arlo.clock import monotonic_s
 from arlo.compile.display import display
 from arlo.compile.engine import DEFAULT_COMPUTE_CAPABILITIES, Backend, Device, Precision, engine_names
+from arlo.compile.lengths import LengthChoice
 from arlo.compile.options import CompileOptions, Task, parse_lengths
 from arlo.compile.pipeline import compile_model
 from arlo.compile.progress import Progress
@@ -195,6 +196,7 @@ def run(args: argparse.Namespace) -> int:
     start_s = monotonic_s()
     cached = 0
     warnings: dict[str, list[str]] = {}  # text -> what it is about
+    choices: list[LengthChoice] = []
 
     with display(sys.stderr) as show:
 
@@ -205,13 +207,15 @@ def run(args: argparse.Namespace) -> int:
                 warnings.setdefault(event.warning, []).append(event.title)
             show(event)
 
-        manifest = compile_model(options, progress)
-    summary = summarise(manifest, options.out, seconds=monotonic_s() - start_s, cached_steps=cached)
+        manifest = compile_model(options, progress, chosen=choices.append)
+    summary = summarise(
+        manifest, options.out, choices[0] if choices else None, seconds=monotonic_s() - start_s, cached_steps=cached
+    )
     if args.json:
         json.dump(summary, sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        print_report(manifest, summary)
+        print_report(manifest, summary, choices[0] if choices else None)
     for text, titles in warnings.items():
         print(f"arlo: warning: {text} ({', '.join(titles)})", file=sys.stderr)
     return 0

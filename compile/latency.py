@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import resource
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from arlo.clock import monotonic_s
@@ -23,17 +24,19 @@ from arlo.manifest import LatencyPoint
 
 _REPETITIONS = 9
 _BUDGET_S = 1.0  # for one point; at least three repetitions are made whatever they take
+_SHORT = (8, 16, 32, 64, 128)  # lengths that a dynamic runtime is measured at in any case
 _BUSY = 0.9  # share of one core, CPU time over wall time; 0.98 or more on an idle machine
 
 
-def latency_step(job: Job, built: Entry, spec: RuntimeSpec) -> Entry:
+def latency_step(job: Job, built: Entry, spec: RuntimeSpec, lengths: Sequence[int]) -> Entry:
     """Entry with meta `points` ([length, batch, microseconds] each) and `device`.
 
     A static runtime takes as long for any text, so only its own length counts; a dynamic one is measured at each length
-    of the build. Only the first output is computed, as Triton computes only what a client asks for.
+    of the build (`lengths`) and at some short ones, between which its time is read off. Only the first output is
+    computed, as Triton computes only what a client asks for.
     """
     engine, output, threads = job.engine, job.outputs[0].name, job.options.threads or 1
-    measured = list(job.options.lengths) if spec.dynamic else [spec.max_length]
+    measured = sorted({*lengths, *_SHORT} & {*range(spec.max_length + 1)}) if spec.dynamic else [spec.max_length]
     device = f"{engine.device()}, {threads} thread{'s' if threads > 1 else ''}"
     parts = {
         "engine": built.files,

@@ -14,6 +14,9 @@ from arlo.compile.engine import Engine, get_engine
 from arlo.compile.export import export_step, outputs_of
 from arlo.compile.job import Job
 from arlo.compile.latency import busy_warning, latency_step, points_of
+from arlo.compile.lengths import LengthChoice, choice_of, choose_step, longest_served
+from arlo.compile.lengths_plot import write_page
+from arlo.compile.lengths_traffic import traffic
 from arlo.compile.options import CompileOptions
 from arlo.compile.progress import Progress, Reporter
 from arlo.compile.reference import reference_step
@@ -27,17 +30,23 @@ from arlo.compile.tokenizer import tokenizer_step
 from arlo.compile.write import Finished, write_repository
 from arlo.errors import CompileError
 from arlo.manifest import Manifest
+from arlo.planning.advice import advise
 
 _SMALL_FILES_BYTES = 64 << 20
 
 
-def compile_model(options: CompileOptions, progress: Callable[[Progress], None] = lambda _: None) -> Manifest:
+def compile_model(
+    options: CompileOptions,
+    progress: Callable[[Progress], None] = lambda _: None,
+    *,
+    chosen: Callable[[LengthChoice], None] = lambda _: None,
+) -> Manifest:
     """Build the repository that `options` ask for and return its manifest.
 
-    progress: called in this thread when a step begins and ends; runtimes may be built side by side. Raises ConfigError
-    for wrong options or a source that cannot be served, CompileError naming the step (and length) that failed,
-    EnvironmentProblem for missing packages. Whatever happens, `options.out` holds either a whole build or what was
-    there before.
+    progress: called in this thread when a step begins and ends; runtimes may be built side by side. chosen: called
+    with lengths = auto when they are chosen. Raises ConfigError for wrong options or a source that cannot be served,
+    CompileError naming the step (and length) that failed, EnvironmentProblem for missing packages. Whatever happens,
+    `options.out` holds either a whole build or what was there before.
     """
     engine = get_engine(options.engine, options.engine_settings)
     engine.versions()
@@ -48,6 +57,7 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
         with report.timed("resolve", str(options.source)) as ended:
             model = resolve(options, hasher)
             _check_disk(options, model, cache, folder)
+            requests = traffic(options.histogram, longest_served(options, model.max_tokens))
             ended(False, f"{model.model_type}, {model.task}", "; ".join(model.notes))
         tokenizer = report.run("tokenizer", model.name, lambda: tokenizer_step(cache, hasher, model))
         exported = report.run("export", model.name, lambda: export_step(cache, model, options.precision), warn=_notes)
@@ -64,7 +74,7 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
             outputs=outputs,
             texts=texts,
         )
-        lengths = options.lengths if options.lengths != "auto" else (64,)
+        lengths = _lengths(job, report, chosen) if options.lengths == "auto" else options.lengths
         reference = report.run(
             "reference",
             model.name,
@@ -75,6 +85,8 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
         runtimes = _build_all(job, report, lengths)
         with report.timed("repository", str(options.out)):
             manifest = write_repository(job, runtimes, RepositoryWriter(folder, hasher))
+            advice = advise(manifest, requests.by_length, lengths=requests.text)
+            manifest = dataclasses.replace(manifest, recommendation=advice)
             manifest.save(folder)
             publish(folder, options.out)
     return manifest
@@ -82,7 +94,28 @@ def compile_model(options: CompileOptions, progress: Callable[[Progress], None] 
 
 def _steps(options: CompileOptions, engine: Engine) -> int:
     """How many steps a build has; with lengths = auto, how many at most."""
-    return 6 + len(specs_of(options, "", _at_most(options))) * (len(STEPS) + (not engine.cannot_run()))
+    runtimes = len(specs_of(options, "", _at_most(options)))
+    return 6 + (options.lengths == "auto") + runtimes * _steps_of_one(engine)
+
+
+def _steps_of_one(engine: Engine) -> int:
+    return len(STEPS) + (not engine.cannot_run())
+
+
+def _lengths(job: Job, report: Reporter, chosen: Callable[[LengthChoice], None]) -> Sequence[int]:
+    entry = report.run(
+        "lengths",
+        job.model.name,
+        lambda: choose_step(job),
+        lambda entry: ", ".join(map(str, entry.meta["lengths"])),
+        _notes,
+    )
+    choice = choice_of(entry)
+    report.total -= (job.options.max_runtimes - len(choice.lengths)) * _steps_of_one(job.engine)
+    if job.options.lengths_plot is not None:
+        write_page(choice, job.options.lengths_plot, title=f"Maximum lengths for {job.model.name}")
+    chosen(choice)
+    return choice.lengths
 
 
 def specs_of(options: CompileOptions, name: str, lengths: Sequence[int]) -> list[RuntimeSpec]:
@@ -117,16 +150,16 @@ def _build_all(job: Job, report: Reporter, lengths: Sequence[int]) -> list[Finis
         report.ended(told.step, task.spec.title, seconds=told.seconds, cached=entry.cached, note=note, warning=warning)
 
     built = build_runtimes(tasks, tell=tell)
-    return [Finished(each.spec, each.engine, each.verified, _measure(job, report, each)) for each in built]
+    return [Finished(each.spec, each.engine, each.verified, _measure(job, report, each, lengths)) for each in built]
 
 
-def _measure(job: Job, report: Reporter, built: Built) -> Entry | None:
+def _measure(job: Job, report: Reporter, built: Built, lengths: Sequence[int]) -> Entry | None:
     if job.engine.cannot_run():
         return None
     return report.run(
         "latency",
         built.spec.title,
-        lambda: latency_step(job, built.engine, built.spec),
+        lambda: latency_step(job, built.engine, built.spec, lengths),
         lambda entry: f"{points_of(entry)[-1].latency_us / 1e3:.1f} ms",
         busy_warning,
     )

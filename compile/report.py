@@ -6,10 +6,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from arlo.compile.lengths import LengthChoice
+from arlo.compile.lengths_show import as_dict, sentences
+from arlo.compile.lengths_show import table as lengths_table
 from arlo.manifest import Manifest, Runtime, Verification
 
 
-def summarise(manifest: Manifest, out: Path, *, seconds: float, cached_steps: int) -> dict[str, Any]:
+def summarise(
+    manifest: Manifest, out: Path, choice: LengthChoice | None = None, *, seconds: float, cached_steps: int
+) -> dict[str, Any]:
     """The manifest in short. latency_ms is that of one row of full length; null where nothing here runs the engine."""
     return {
         "repository": str(out),
@@ -19,7 +24,7 @@ def summarise(manifest: Manifest, out: Path, *, seconds: float, cached_steps: in
         "inputs": [tensor.name for tensor in manifest.inputs],
         "outputs": {tensor.name: list(tensor.dims) for tensor in manifest.outputs},
         "runtimes": [_runtime(runtime, out) for runtime in manifest.runtimes],
-        "lengths": manifest.options.get("lengths_choice"),
+        "lengths": None if choice is None else as_dict(choice),
         "recommendation": None
         if manifest.recommendation is None
         else {
@@ -84,7 +89,7 @@ def _below_one(value: float) -> str:
     return f"{int(value * 1e5) / 1e5:g}"
 
 
-def print_report(manifest: Manifest, summary: dict[str, Any]) -> None:
+def print_report(manifest: Manifest, summary: dict[str, Any], choice: LengthChoice | None = None) -> None:
     """The table of runtimes, and what there is to say about them."""
     from rich import box
     from rich.console import Console
@@ -104,6 +109,10 @@ def print_report(manifest: Manifest, summary: dict[str, Any]) -> None:
             "not run" if row["latency_ms"] is None else f"{row['latency_ms']:.1f} ms",
         )
     console.width = max(console.width, 90)
+    if choice is not None:
+        console.print(lengths_table(choice))
+        for line in sentences(choice):
+            console.print(line, markup=False)
     console.print(table)
     for line in report_lines(manifest, summary):
         console.print(line, markup=False)
