@@ -25,7 +25,7 @@ from arlo.compile.lengths_measure import Measure, measured_here, refined
 from arlo.compile.lengths_traffic import Traffic, traffic
 from arlo.compile.options import CompileOptions
 from arlo.errors import ConfigError
-from arlo.planning.lengths import Choice, Evaluation
+from arlo.planning.lengths import LEAST_SAVING, Choice, Evaluation
 
 DEFAULT_LONGEST = 512
 
@@ -94,10 +94,17 @@ def choice_of(entry: Entry) -> LengthChoice:
 
 
 def choose_lengths(
-    curve: SourcedCurve, requests: Traffic, *, max_runtimes: int = 8, given: tuple[int, ...] | None = None
+    curve: SourcedCurve,
+    requests: Traffic,
+    *,
+    max_runtimes: int = 8,
+    least_saving: float = LEAST_SAVING,
+    given: tuple[int, ...] | None = None,
 ) -> LengthChoice:
-    """The choice for a curve and a traffic, without a build."""
-    choice = planning.choose(curve.curve, requests.counts, max_runtimes=max_runtimes, given=given)
+    """The choice for a curve and a traffic, without a build; arguments as in `arlo.planning.lengths.choose`."""
+    choice = planning.choose(
+        curve.curve, requests.counts, max_runtimes=max_runtimes, least_saving=least_saving, given=given
+    )
     return LengthChoice(choice=choice, curve=curve, traffic=requests)
 
 

@@ -30,7 +30,7 @@ class Row:
 
 def cost_title(found: LengthChoice) -> str:
     """What `Row.expected` is."""
-    return "of padded" if found.curve.relative else "expected ms"
+    return "of padded" if found.curve.relative else "expected, ms"
 
 
 def rows(found: LengthChoice) -> list[Row]:
@@ -44,12 +44,12 @@ def rows(found: LengthChoice) -> list[Row]:
         shown.append(_row(found, f"{len(choice.given.lengths)}, as named", choice.given, beside=True))
     shown.append(_row(found, f"{len(choice.paper.lengths)}, every {PAPER_STEP}", choice.paper, beside=True))
     if choice.uniform.lengths not in (choice.paper.lengths, choice.chosen.lengths):
-        shown.append(_row(found, f"{len(choice.uniform.lengths)}, equal steps", choice.uniform, beside=True))
+        shown.append(_row(found, f"{len(choice.uniform.lengths)}, equal", choice.uniform, beside=True))
     bound = Row(
         runtimes="any number",
         lengths="a runtime for every length",
         expected=cost(found, choice.bound_us),
-        saving=f"{100 * (1 - choice.bound_us / choice.rows[0].expected_us):.1f} %",
+        saving=f"{100 * (1 - choice.bound_us / choice.rows[0].expected_us):.1f}%",
         further="",
         padding="",
         beside=True,
@@ -65,7 +65,7 @@ def table(found: LengthChoice) -> Table:
     drawn.add_column("runtimes", no_wrap=True)
     drawn.add_column("maximum lengths")
     for title in (cost_title(found), "saves", "last one saves", "padding"):
-        drawn.add_column(title, justify="right", no_wrap=True)
+        drawn.add_column(title.replace(", ", ",\n").replace("one ", "one\n"), justify="right", no_wrap=True)
     for row in rows(found):
         style = "bold" if row.chosen else "dim" if row.beside else ""
         mark = " <" if row.chosen else ""
@@ -120,15 +120,15 @@ def as_dict(found: LengthChoice) -> dict[str, Any]:
 def cost(found: LengthChoice, expected_us: float) -> str:
     """Milliseconds; where only ratios are known, percent of the time on the longest runtime."""
     if found.curve.relative:
-        return f"{100 * expected_us / found.choice.rows[0].expected_us:.1f} %"
+        return f"{100 * expected_us / found.choice.rows[0].expected_us:.1f}%"
     return f"{expected_us / 1000:#.4g}"
 
 
 def short(lengths: tuple[int, ...]) -> str:
-    """`64, 128, 512`; of many the ends."""
+    """`64,128,512`, as --lengths takes them; of many the ends."""
     if len(lengths) > _MOST_SHOWN:
-        return f"{lengths[0]}, {lengths[1]}, ..., {lengths[-1]}"
-    return ", ".join(map(str, lengths))
+        return f"{lengths[0]},{lengths[1]}, ... ,{lengths[-1]}"
+    return ",".join(map(str, lengths))
 
 
 def _row(
@@ -144,9 +144,9 @@ def _row(
         runtimes=runtimes,
         lengths=short(row.lengths),
         expected=cost(found, row.expected_us),
-        saving=f"{100 * found.choice.saving(row):.1f} %",
-        further="" if further is None else f"{100 * further:.1f} %",
-        padding=f"{100 * row.padded_share:.1f} %",
+        saving=f"{100 * found.choice.saving(row):.1f}%",
+        further="" if further is None else f"{100 * further:.1f}%",
+        padding=f"{100 * row.padded_share:.1f}%",
         chosen=chosen,
         beside=beside,
     )

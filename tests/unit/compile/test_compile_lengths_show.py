@@ -33,21 +33,24 @@ def test_rows_best_sets_first_then_what_to_compare(found: LengthChoice) -> None:
     best = [row for row in shown if not row.beside]
     assert [row.runtimes for row in best] == [str(n + 1) for n in range(len(found.choice.rows))]
     assert [row.chosen for row in best].index(True) + 1 == found.choice.runtimes
-    assert (best[0].lengths, best[0].expected, best[0].saving, best[0].further) == ("128", "13.80", "0.0 %", "")
+    assert (best[0].lengths, best[0].expected, best[0].saving, best[0].further) == ("128", "13.80", "0.0%", "")
     assert [row.runtimes for row in shown if row.beside] == [
-        "2, as named", "2, every 64", f"{found.choice.runtimes}, equal steps", "any number",
+        "2, as named", "2, every 64", f"{found.choice.runtimes}, equal", "any number",
     ]  # fmt: skip
 
 
 def test_a_terminal_shows_all_of_it(found: LengthChoice, guessed: LengthChoice) -> None:
-    console = Console(width=100)
+    console = Console(width=80)
     with console.capture() as captured:
         console.print(table(found))
     text = captured.get()
-    assert "expected ms" in text
+    assert "expected," in text
     assert f"{found.choice.runtimes} <" in text
-    assert len(text.splitlines()) == len(rows(found)) + 1
-    assert rows(guessed)[0].expected == "100.0 %"
+    assert len(text.splitlines()) == len(rows(found)) + 2  # two lines of titles
+    with console.capture() as captured:
+        console.print(table(guessed))
+    assert len(captured.get().splitlines()) == len(rows(guessed)) + 2  # no cell is folded
+    assert rows(guessed)[0].expected == "100.0%"
     assert sentences(found) == [
         "requests: tweets, 125 tokens stretched to 128; median 37, p98 95, served up to 128 tokens",
         "latency: measured on cpu: test: a dynamic runtime at 8 lengths",
@@ -102,5 +105,5 @@ def test_the_page_is_whole_and_loads_nothing(found: LengthChoice, tmp_path: Path
 
 
 def test_many_lengths_are_shortened() -> None:
-    assert short((64, 128)) == "64, 128"
-    assert short(tuple(range(64, 8193, 64))) == "64, 128, ..., 8192"
+    assert short((64, 128)) == "64,128"
+    assert short(tuple(range(64, 8193, 64))) == "64,128, ... ,8192"

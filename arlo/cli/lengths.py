@@ -1,0 +1,135 @@
+"""`arlo lengths`: which maximum lengths to compile for, without compiling anything."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arlo.cli.text import print_json
+from arlo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from arlo.compile.lengths_curve import SourcedCurve
+
+DESCRIPTION = """Which maximum lengths to compile for, and what each further runtime saves. Nothing is built or started.
+
+Every request runs on the shortest runtime that takes it, so a set of maximum lengths has an expected time for
+requests of given lengths on a given device. The best set is found for each number of runtimes. `arlo compile
+--lengths auto` makes the same choice while it builds; here it is a question of seconds.
+"""
+
+EPILOG = """examples:
+  arlo lengths --repository minilm --histogram tweets
+  arlo lengths --latency-profile profile.json --histogram trace.csv --max-runtimes 12 --plot lengths.html
+  arlo lengths --latency-profile profile.json --histogram uniform:8:512 --lengths 128,512
+  arlo lengths --max-length 512 --json | jq .chosen
+
+columns: expected, the time of one request where nothing waits (`of padded` where the latency is assumed and only
+ratios mean something); saves, against one runtime for the longest length; last one saves, against the best set
+with one runtime less; padding, of the computed tokens. Below the best sets: the lengths of --lengths, every 64
+tokens as in the Arlo paper, equal steps, and what no number of runtimes can beat.
+
+Latencies are of one row. With neither --repository nor --latency-profile they are assumed, and the output says so.
+"""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add `lengths`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "lengths",
+        help="which maximum lengths to compile for; what-if questions",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+    )
+    what = parser.add_argument_group("latency over the length")
+    what.add_argument("--repository", type=Path, metavar="DIR", help="the latencies of a Triton repository")
+    what.add_argument("--latency-profile", type=Path, metavar="FILE", help="latencies measured by `arlo profile`")
+
+    load = parser.add_argument_group("requests")
+    load.add_argument(
+        "--histogram",
+        default="tweets",
+        metavar="SPEC",
+        help="lengths that arrive: tweets or paper, stretched to the longest length; or in tokens: uniform:8:512, "
+        "lognormal:MEDIAN:P98:MAX, a histogram or trace file, ... (default: tweets)",
+    )
+    load.add_argument(
+        "--max-length", type=int, metavar="TOKENS", help="the longest text served (default: 512, or as far as measured)"
+    )
+
+    how = parser.add_argument_group("choice")
+    how.add_argument("--max-runtimes", type=int, default=8, metavar="N", help="most static runtimes (default: 8)")
+    how.add_argument(
+        "--least-saving",
+        type=float,
+        default=3.0,
+        metavar="PERCENT",
+        help="of the expected time, that a further runtime must save (default: 3)",
+    )
+    how.add_argument("--lengths", metavar="LIST", help="lengths to compare with, as 64,128,512 or first:last:step")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a page (HTML) of what each runtime saves")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Choose and print."""
+    from arlo.compile.lengths import choose_lengths
+    from arlo.compile.lengths_show import as_dict, sentences, table
+    from arlo.compile.lengths_traffic import traffic
+    from arlo.compile.options import parse_lengths
+
+    if not 0 <= args.least_saving < 100:
+        raise ConfigError(f"--least-saving is a percentage from 0 to below 100, not {args.least_saving:g}")
+    if args.max_length is not None and args.max_length < 1:
+        raise ConfigError(f"--max-length must be 1 token or more, not {args.max_length}")
+    curve, longest, name = _latency(args.repository, args.latency_profile, args.max_length)
+    given = parse_lengths(args.lengths) if args.lengths else None
+    found = choose_lengths(
+        curve,
+        traffic(args.histogram, longest),
+        max_runtimes=args.max_runtimes,
+        least_saving=args.least_saving / 100,
+        given=given,
+    )
+    if args.plot is not None:
+        from arlo.compile.lengths_plot import write_page
+
+        write_page(found, args.plot, title=f"Maximum lengths{f' for {name}' if name else ''}")
+    if args.json:
+        print_json(as_dict(found))
+        return 0
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.print(table(found))
+    for line in sentences(found):
+        console.print(line, soft_wrap=True)
+    for note in found.notes:
+        console.print(Text.assemble(("warning: ", "yellow"), note), soft_wrap=True)
+    return 0
+
+
+def _latency(
+    repository: Path | None, profile_path: Path | None, max_length: int | None
+) -> tuple[SourcedCurve, int, str]:
+    """The curve, the longest length, and the name of the model."""
+    from arlo.compile.lengths import DEFAULT_LONGEST
+    from arlo.compile.lengths_curve import assumed, from_manifest, from_profile
+    from arlo.manifest import Manifest
+    from arlo.profiler import LatencyProfile
+
+    if repository is not None and profile_path is not None:
+        raise ConfigError("give --repository or --latency-profile, not both: each has latencies of its own")
+    if repository is not None:
+        manifest = Manifest.load(repository)
+        longest = max_length or max(runtime.max_length for runtime in manifest.runtimes)
+        return from_manifest(manifest, longest), longest, manifest.model
+    if profile_path is not None:
+        profile = LatencyProfile.load(profile_path)
+        longest = max_length or max((runtime.max_length for runtime in profile.runtimes), default=DEFAULT_LONGEST)
+        return from_profile(profile, longest), longest, profile.model
+    longest = max_length or DEFAULT_LONGEST
+    return assumed(longest, "no --repository and no --latency-profile were given"), longest, ""
