@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _CUDA = "CUDAExecutionProvider"
 _FP16_ON_CPU = (
-    "the CPU has no fp16 arithmetic in ONNX Runtime, which converts to fp32 and back: expect it to be slower than fp32"
+    "ONNX Runtime computes fp16 in fp32 on the CPU: it is less exact there, no faster, and saves only disk space"
 )
 _BF16_UNCHECKED = "not opened here: ONNX Runtime runs bf16 on a GPU only"
 
