@@ -13,7 +13,7 @@ from arlo.manifest import Manifest
 from arlo.planning.lengths import PAPER_STEP, CostCurve
 from arlo.profiler import LatencyProfile, staircase
 
-Source = Literal["profile", "measured", "assumed"]
+Source = Literal["latency profile", "measured", "assumed"]
 Points = list[tuple[int, float]]
 ASSUMED_OVERHEAD_TOKENS = 110
 """What does not depend on the length, in tokens' worth of time: the median over the 24 BERT-base and BERT-large tables
@@ -60,23 +60,23 @@ class SourcedCurve:
 
 def from_profile_file(path: Path, model: str, longest: int) -> SourcedCurve:
     """The curve of `arlo profile`'s file; ConfigError when it does not reach `longest` tokens or has too few points."""
-    profile = LatencyProfile.load(path)
-    found = from_profile(profile, longest)
-    if profile.model != model:
-        note = f"{path.name} was measured with the model {profile.model!r}, and this is {model!r}"
+    measured = LatencyProfile.load(path)
+    found = from_profile(measured, longest)
+    if measured.model != model:
+        note = f"{path.name} was measured with the model {measured.model!r}, and this is {model!r}"
         found = dataclasses.replace(found, notes=(*found.notes, note))
     return found
 
 
-def from_profile(profile: LatencyProfile, longest: int) -> SourcedCurve:
+def from_profile(measured: LatencyProfile, longest: int) -> SourcedCurve:
     """Means at batch 1, through Triton."""
     static, dynamic = [], []
-    for runtime in profile.runtimes:
+    for runtime in measured.runtimes:
         if runtime.dynamic:
             dynamic.append([(point.length, point.mean_us) for point in runtime.points if point.batch == 1])
         elif point := runtime.point(runtime.max_length, 1):
             static.append((runtime.max_length, point.mean_us))
-    return _of_runtimes(static, dynamic, longest, "profile", f"{profile.device}, by `arlo profile`")
+    return _of_runtimes(static, dynamic, longest, "latency profile", f"{measured.device}, by `arlo profile`")
 
 
 def from_manifest(manifest: Manifest, longest: int) -> SourcedCurve:
@@ -89,7 +89,7 @@ def from_manifest(manifest: Manifest, longest: int) -> SourcedCurve:
         else:
             static += [point for point in line if point[0] == runtime.max_length]
     device = next((runtime.device for runtime in manifest.runtimes if runtime.device), "device not stated")
-    return _of_runtimes(static, dynamic, longest, "profile", f"{device}, the latencies of {manifest.model}")
+    return _of_runtimes(static, dynamic, longest, "latency profile", f"{device}, the latencies of {manifest.model}")
 
 
 def _of_runtimes(static: Points, dynamic: Sequence[Points], longest: int, source: Source, about: str) -> SourcedCurve:

@@ -66,7 +66,7 @@ def test_from_a_repository(repository: Path, capsys: pytest.CaptureFixture[str])
     found = answer(capsys, "--repository", repository, "--histogram", "uniform:1:128", "--least-saving", 0)
     assert found["lengths"] == [32, 64, 96, 128]
     assert found["best"][-1]["expected_us"] == 2500.0
-    assert found["latency"]["source"] == "profile"
+    assert found["latency"]["source"] == "latency profile"
     assert found["traffic"]["longest"] == 128
     half = answer(capsys, "--repository", repository, "--max-length", "64", "--max-runtimes", "1")
     assert half["lengths"] == [64]

@@ -161,7 +161,7 @@ def test_lengths_that_were_named_are_built_and_compared(job: Job) -> None:
 def test_static_runtimes_of_a_profile_are_what_can_be_chosen(job: Job, tmp_path: Path) -> None:
     path = saved(profile_of({12: 100, 20: 200, 32: 300, 48: 400}, {12: 1, 48: 2}), tmp_path)
     found = choice_of(choose_step(changed(job, latency_profile=path, max_runtimes=3)))
-    assert (found.curve.source, found.curve.curve.reading) == ("profile", "steps")
+    assert (found.curve.source, found.curve.curve.reading) == ("latency profile", "steps")
     assert found.curve.notes == ()
     assert set(found.lengths) <= {12, 20, 32, 48}
     assert len(found.lengths) == 3
