@@ -11,6 +11,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
+from arlo.compile.answers import FILE_NAME as REFERENCE
 from arlo.compile.cache import Hasher
 from arlo.errors import ConfigError
 from arlo.manifest import FILE_NAME, Manifest, OutputTensor, Runtime
@@ -121,7 +122,7 @@ def inspect_repository(path: Path) -> Inspection:
 def check_files(repository: Path, manifest: Manifest) -> list[FileProblem]:
     """Hash every file that the manifest lists; missing and damaged ones first, then those that it does not list.
 
-    The manifest itself and the tokenizer have no hash in it: they are only looked for.
+    The manifest itself, the tokenizer and the reference answers have no hash in it: they are only looked for.
     """
     hasher = Hasher()
     listed = {path: sha256 for runtime in manifest.runtimes for path, sha256 in runtime.files.items()}
@@ -132,9 +133,10 @@ def check_files(repository: Path, manifest: Manifest) -> list[FileProblem]:
         elif hasher.file(repository / path) != sha256:
             problems.append(FileProblem(path=path, problem="damaged"))
     known = {*listed, FILE_NAME, *([manifest.tokenizer] if manifest.tokenizer else [])}
+    references = {REFERENCE}  # there where the build verified
     there = {str(file.relative_to(repository)) for file in repository.rglob("*") if file.is_file()}
     problems += [FileProblem(path=path, problem="missing") for path in sorted(known - set(listed) - there)]
-    return problems + [FileProblem(path=path, problem="extra") for path in sorted(there - known)]
+    return problems + [FileProblem(path=path, problem="extra") for path in sorted(there - known - references)]
 
 
 def _config(path: Path) -> tuple[Any, str]:

@@ -52,7 +52,7 @@ def test_static_is_recommended_where_kernels_of_a_fixed_shape_are_quicker() -> N
     assert found.mean_us == {"static": 1900.0, "padded": 8000.0, "dynamic": 3625.0}
     assert (found.serve, found.device, found.lengths) == ("static", "gpu", "a made-up traffic")
     assert found.why == (
-        "over a made-up traffic a row takes 1.9 ms on static runtimes, 3.62 ms on the dynamic runtime and 8 ms padded "
+        "over a made-up traffic, a row takes 1.9 ms on static runtimes, 3.62 ms on the dynamic runtime and 8 ms padded "
         "to the longest: a runtime per length saves 48%"
     )
     assert [(row.length, row.static_us, row.dynamic_us, row.padded_us) for row in found.compared] == [
@@ -77,7 +77,7 @@ def test_a_small_saving_does_not_pay() -> None:
     enough = advise(manifest(*STATIC, dynamic(just_above)), at_the_ends, lengths="t")
     assert small is not None
     assert small.serve == "dynamic"
-    assert "less than the 10% that make it pay" in small.why
+    assert "less than the 15% that make it pay" in small.why
     assert enough is not None
     assert enough.serve == "static"
 
@@ -127,3 +127,14 @@ def test_requests_that_nothing_takes_are_left_out() -> None:
 def test_what_is_missing_is_said(runtimes: tuple[Runtime, ...], text: str) -> None:
     assert advise(manifest(*runtimes), TRAFFIC, lengths="t") is None
     assert re.search(text, missing(manifest(*runtimes)))
+
+
+def test_a_busy_machine_is_noticed() -> None:
+    """A fixed shape cannot make kernels slower, so a static runtime that takes far longer was measured badly."""
+    found = advise(manifest(*STATIC, dynamic(0.7)), TRAFFIC, lengths="t")
+    assert found is not None
+    assert found.why.endswith("a sign of other work on the machine: measure again when it is quiet")
+    assert "for 64 tokens was measured far slower" in found.why
+    quiet = advise(manifest(*STATIC, dynamic(0.95)), TRAFFIC, lengths="t")
+    assert quiet is not None
+    assert "other work" not in quiet.why

@@ -61,10 +61,10 @@ def test_the_recommendation_is_followed(dynamic_pays: Manifest, static_pays: Man
     assert dynamic_pays.recommendation is not None
     choice = choose(configured(tmp_path), dynamic_pays)
     assert choice.serve == "dynamic"
-    assert choice.text.startswith("serving the dynamic runtime m_dynamic on every worker: over tweets a row takes ")
+    assert choice.text.startswith("serving the dynamic runtime m_dynamic on every worker: over tweets, ")
     choice = choose(configured(tmp_path), static_pays)
     assert choice.serve == "static"
-    assert choice.text.startswith("serving static runtimes for 16 and 64 tokens: over tweets a row takes ")
+    assert choice.text.startswith("serving static runtimes for 16 and 64 tokens: over tweets, ")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_the_traffic_is_that_of_the_build(dynamic_pays: Manifest) -> None:
 def test_a_latency_profile_renews_the_recommendation(tmp_path: Path) -> None:
     whole = recommended(write(tmp_path / "r", static_us=1000, dynamic_us=1000))
     whole.save(tmp_path / "r")
-    assert advice_line(whole).startswith("recommended here: the dynamic runtime; over tweets a row takes ")
+    assert advice_line(whole).startswith("recommended here: the dynamic runtime; over tweets, ")
 
     def measured(runtime: Runtime) -> RuntimeProfile:
         points = []
