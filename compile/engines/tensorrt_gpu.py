@@ -91,8 +91,14 @@ def parse_capabilities(texts: Sequence[str], known: Sequence[str], *, version: s
     if CURRENT in found:
         if len(found) > 1:
             raise ConfigError("the compute capability `current` goes alone: name either it or the others")
-        if problem := find_gpu().problem:
-            raise ConfigError(f"the compute capability `current` needs the GPU, and {problem}: name it, as SM86")
+        gpu = find_gpu()
+        if gpu.problem:
+            raise ConfigError(f"the compute capability `current` needs the GPU, and {gpu.problem}: name it, as SM86")
+        if known and gpu.capability not in known:
+            raise ConfigError(
+                f"the GPU here is of {gpu.capability} ({gpu.name}), which tensorrt-rtx {version} does not build for: "
+                "use --engine tensorrt"
+            )
     return tuple(found)
 
 
