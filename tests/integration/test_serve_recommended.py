@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -117,3 +118,36 @@ def test_what_is_recommended_is_served_unless_told_otherwise(
         if kind == "dynamic":
             times = status(ready)["deployment"]["runtimes"][0]["latency"]
             assert [(point["length"], point["latency_us"]) for point in times] == [(16, 3200), (64, 12800)]
+
+
+def arlo(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the program to its end."""
+    command = (sys.executable, "-m", "arlo.cli", *map(str, arguments))
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_what_nobody_measured_is_measured_first(tmp_path: Path) -> None:
+    """As after a build on a machine that cannot run the engines."""
+    repository = tmp_path / "repository"
+    manifest = write(repository)
+    runtimes = tuple(dataclasses.replace(runtime, latency=(), device="") for runtime in manifest.runtimes)
+    dataclasses.replace(manifest, runtimes=runtimes, recommendation=None).save(repository)
+    (tmp_path / "serve.toml").write_text(CONFIG.format(runtimes="recommended"))
+    for arguments in (
+        ("serve", tmp_path / "serve.toml"),
+        ("config", "check", tmp_path / "serve.toml"),
+        ("plan", "--repository", repository, "--workers", "2", "--slo-ms", "100", "--demand", "1,1"),
+        ("simulate", "--profile", repository, "--duration-s", "1"),
+    ):
+        done = arlo(*arguments)
+        assert done.returncode == 2, done.stderr
+        assert "`arlo profile" in done.stderr
+    out = tmp_path / "latency.json"
+    done = arlo("profile", repository, "--out", out, "--update", "--precision", "0.2", "--max-seconds", "1")
+    assert done.returncode == 0, done.stderr
+    assert "recommended here: " in done.stdout
+    measured = Manifest.load(repository)
+    assert all(runtime.latency for runtime in measured.runtimes)
+    assert measured.recommendation is not None
+    assert measured.recommendation.device == "emulated"
+    assert arlo("config", "check", tmp_path / "serve.toml").stdout.splitlines()[1].startswith("  serving ")
