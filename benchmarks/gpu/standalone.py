@@ -15,12 +15,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def attach() -> bool:
-    """Make `arlo.compile`, `arlo.traces`, ... importable from the checkout. True when Arlo is not installed."""
+    """Make `arlo.compile`, `arlo.traces`, ... importable from the checkout. True when that was needed."""
     if str(ROOT) not in sys.path:
         sys.path.insert(0, str(ROOT))
     arlo = importlib.import_module("arlo")
     if importlib.util.find_spec("arlo.compile") is not None:
-        return ROOT.as_posix() in (Path(place).as_posix() for place in arlo.__path__)
+        return False
     # `compile`, `simulator` and `traces` lie in the root, `templates` in triton_repo; arlo's own folder stays first.
     arlo.__path__.extend([str(ROOT), str(ROOT / "triton_repo")])
     importlib.invalidate_caches()

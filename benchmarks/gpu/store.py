@@ -35,7 +35,6 @@ class Store:
         else:
             for record in [*_result(folder / RESULT), *_journal(journal)]:
                 self._take(record)
-        self._stream = journal.open("a")
 
     def _take(self, record: Record) -> None:
         if record.get("environment") != self._environment:
@@ -47,8 +46,8 @@ class Store:
         """Keep a cell; it is on the disk when this returns."""
         record = {**dataclasses.asdict(cell), "environment": self._environment, **values}
         self.records[cell] = record
-        self._stream.write(json.dumps(record) + "\n")
-        self._stream.flush()
+        with (self._folder / JOURNAL).open("a") as journal:
+            journal.write(json.dumps(record) + "\n")
 
     @property
     def done(self) -> set[Cell]:
@@ -59,7 +58,6 @@ class Store:
         """Write latency.json, whole or not at all, and drop the lines that it now holds."""
         cells = [self.records[cell] for cell in sorted(self.records)]
         path = write_result(self._folder, {"schema": SCHEMA, **header, "cells": cells})
-        self._stream.close()
         (self._folder / JOURNAL).unlink(missing_ok=True)
         return path
 

@@ -77,7 +77,7 @@ class Subject:
         return " ".join(text + [filler] * (length - self._tokens(text)))
 
     def _tokens(self, words: list[str]) -> int:
-        return len(self.tokenizer(" ".join(words))["input_ids"])
+        return len(self.tokenizer(" ".join(words), verbose=False)["input_ids"])
 
     def module(self) -> Any:
         """The torch module on the device: (input_ids, attention_mask) -> mean-pooled embeddings in float32."""
