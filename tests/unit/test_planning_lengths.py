@@ -9,6 +9,8 @@ import pytest
 
 from arlo.errors import ConfigError
 from arlo.planning.lengths import CostCurve, candidates, choose, evaluate, uniform_count, worthwhile
+from arlo.simulator.profiles import load_profile
+from arlo.traces.lengths import parse_length_spec
 
 STEPS_64 = CostCurve(points=tuple((n, 110.0 + n) for n in range(64, 513, 64)), reading="steps")
 
@@ -154,3 +156,16 @@ def test_wrong_limits_are_refused() -> None:
         choose(STEPS_64, counts, max_runtimes=0)
     with pytest.raises(ConfigError, match="least_saving"):
         choose(STEPS_64, counts, least_saving=1.0)
+
+
+def test_the_papers_figure_11_by_cost() -> None:
+    """Equal steps on the estimate of its BERT-base: 8 runtimes save a lot over 4, and 16 next to nothing over 8."""
+    base = load_profile("bert-base")
+    curve = CostCurve(points=tuple((n, 1000 * base.static_ms(n)) for n in range(8, 513, 8)), reading="line")
+    counts = np.bincount(parse_length_spec("paper", 512).tokens, minlength=513)
+    cost = {n: evaluate(uniform_count(512, n), curve, counts).expected_us for n in (2, 4, 8, 16)}
+    assert cost[8] < 0.9 * cost[4] < 0.7 * cost[2]
+    assert 0.99 * cost[8] < cost[16] < cost[8]
+    choice = choose(curve, counts)
+    assert set(choice.chosen.lengths) < set(choice.paper.lengths)
+    assert choice.chosen.expected_us < 1.03 * choice.paper.expected_us
