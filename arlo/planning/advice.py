@@ -144,8 +144,8 @@ def _why(serve: str, rival: str, mean_us: dict[str, float], lengths: str) -> str
     static, other, padded = (mean_us[kind] / 1000 for kind in ("static", rival, "padded"))
     name = "the dynamic runtime" if rival == "dynamic" else "one engine with several profiles"
     figures = (
-        f"over {lengths}, a row takes {static:.3g} ms on static runtimes, {other:.3g} ms on {name} and {padded:.3g} ms "
-        "padded to the longest"
+        f"over {lengths}, a row takes {_digits(static)} ms on static runtimes, {_digits(other)} ms on {name} and "
+        f"{_digits(padded)} ms padded to the longest"
     )
     saved = 1 - static / other
     if serve == "static":
@@ -153,6 +153,11 @@ def _why(serve: str, rival: str, mean_us: dict[str, float], lengths: str) -> str
     if saved < 0:
         return f"{figures}: a runtime per length would take {-saved:.0%} longer"
     return f"{figures}: a runtime per length would save {saved:.0%}, less than the {LEAST_SAVED:.0%} that make it pay"
+
+
+def _digits(value: float) -> str:
+    """Three digits, never as a power of ten."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _doubt(compared: tuple[Compared, ...]) -> str:
