@@ -223,11 +223,14 @@ def _changes(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     for load in dict.fromkeys(run["load"] for run in runs):
         mean = {run["scheme"]: run["mean_ms"] for run in runs if run["load"] == load}
         if "Arlo" in mean:
-            parts = [
-                f"{100 * (1 - mean['Arlo'] / ms):.1f} % below {name}" for name, ms in mean.items() if name != "Arlo"
-            ]
+            parts = [_beside(mean["Arlo"], ms, name) for name, ms in mean.items() if name != "Arlo"]
             lines.append(f"- {load}: the mean of Arlo is {', '.join(parts)}")
     return lines
+
+
+def _beside(ours: float, theirs: float, name: str) -> str:
+    change = 100 * (1 - ours / theirs)
+    return f"{abs(change):.1f} % {'below' if change >= 0 else 'above'} {name}"
 
 
 def _open(results: Results, problems: Sequence[str]) -> str:
