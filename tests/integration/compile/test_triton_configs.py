@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tritonclient.grpc import model_config_pb2 as messages
 from tritonclient.utils import InferenceServerException
 
 from arlo.compile.cache import Cache, Hasher
-from arlo.compile.engine import EngineSettings, Serving
+from arlo.compile.engine import EngineSettings, Serving, get_engine
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 from arlo.compile.repository import RepositoryWriter
 from arlo.compile.spec import RuntimeSpec
@@ -29,7 +30,7 @@ from tests.fakes import tiny_graph
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
-TENSORRT = Serving(backend="tensorrt", platform="tensorrt_plan", gpu=True, model_file="model.plan")
+TENSORRT = get_engine("tensorrt", EngineSettings(device="cuda", backend="native"))
 TOLERANCE = {"fp32": 1e-5, "fp16": 5e-3}
 SERVED = {
     f"{precision}_{shape}_{batch}": (precision, RuntimeSpec(name="", max_length=16, max_batch=batch, shape=shape))
@@ -68,7 +69,7 @@ class Writer:
         template: str = "",
         **options: Any,
     ) -> None:
-        spec = RuntimeSpec(name=name, max_length=spec.max_length, max_batch=spec.max_batch, shape=spec.shape)
+        spec = dataclasses.replace(spec, name=name)
         graph, weights = tiny_graph.write_graph(self._folder / name, spec, precision=settings.precision)
         engine = OnnxRuntimeEngine(settings)
         built = self._cache.step(
@@ -95,8 +96,10 @@ def native_cases() -> dict[str, tuple[RuntimeSpec, EngineSettings, Serving | Non
         for device in ("cpu", "cuda"):
             settings: Any = EngineSettings(device=device, backend="native")  # type: ignore[arg-type]
             cases[f"onnxruntime_{device}_{shape}_{batch}"] = (spec, settings, None)
-        cases[f"tensorrt_{shape}_{batch}"] = (spec, EngineSettings(device="cuda"), TENSORRT)
+        cases[f"tensorrt_{shape}_{batch}"] = (spec, EngineSettings(device="cuda"), TENSORRT.serving(spec))
         cases[f"python_cuda_{shape}_{batch}"] = (spec, EngineSettings(device="cuda"), None)
+    spec = RuntimeSpec(name="", max_length=16, max_batch=4, shape="profiles", profiles=(8, 16))
+    cases["tensorrt_profiles_4"] = (spec, EngineSettings(device="cuda"), TENSORRT.serving(spec))
     return cases
 
 
