@@ -134,10 +134,24 @@ def simplify(model: onnx_ir.Model, *, weights: bool) -> None:
         common.RemoveInitializersFromInputsPass()(model)
         optimize_ir(model, num_iterations=_ITERATIONS, should_fold=should_fold)
         common.IdentityEliminationPass()(model)
-        common.RemoveUnusedNodesPass()(model)
         if weights:
+            _make_contiguous(model)
             common.DeduplicateHashedInitializersPass()(model)
+            common.CommonSubexpressionEliminationPass()(model)
+        common.RemoveUnusedNodesPass()(model)
         common.ClearMetadataAndDocStringPass()(model)
+
+
+def _make_contiguous(model: onnx_ir.Model) -> None:
+    """Lay out folded constants as files have them: a transposed one is a view, which cannot be hashed."""
+    import numpy as np
+    import onnx_ir
+
+    for value in model.graph.initializers.values():
+        array = value.const_value.numpy() if value.const_value is not None else None
+        if array is not None and not array.flags.c_contiguous:
+            assert value.const_value is not None
+            value.const_value = onnx_ir.Tensor(np.ascontiguousarray(array), value.const_value.dtype, name=value.name)
 
 
 @contextlib.contextmanager

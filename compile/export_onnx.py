@@ -114,9 +114,8 @@ def _name_inputs(model: onnx_ir.Model, source: SourceModel) -> None:
             continue
         wanted = value.dtype
         assert wanted is not None
-        node = onnx_ir.Node(
-            "", "Cast", [], [onnx_ir.AttrInt64("to", int(wanted))], num_inputs=1, name=f"cast_{value.name}"
-        )
+        attribute = onnx_ir.AttrInt64("to", int(wanted))
+        node = onnx_ir.Node("", "Cast", [None], [attribute], name=f"cast_{value.name}")
         cast = node.outputs[0]
         cast.name, cast.dtype = f"{value.name}_{wanted.name.lower()}", wanted
         value.replace_all_uses_with(cast)
@@ -184,6 +183,9 @@ def _append_pooling(model: onnx_ir.Model, source: SourceModel, hidden_name: str)
             new.name, new.type = f"pooling_{old.name}", old.type
             moved[id(old)] = new
         graph.append(copy)
+    for value in (value for node in graph for value in node.outputs):
+        if value.name == SENTENCE:
+            value.name = f"{SENTENCE}_inside"
     pooled = moved[id(pooling.graph.outputs[0])]
     pooled.name = SENTENCE
     graph.outputs.insert(0, pooled)

@@ -10,6 +10,7 @@ from arlo.errors import CompileError
 _CLASSES = {
     "embedding": "AutoModel",
     "sequence-classification": "AutoModelForSequenceClassification",
+    "reranker": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
 }
 

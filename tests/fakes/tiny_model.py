@@ -116,3 +116,77 @@ def write_shell(folder: Path, *, weights: bool = True, **config: Any) -> Path:
     if weights:
         (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")  # no tensor at all
     return folder
+
+
+def write_onnx(
+    path: Path,
+    *,
+    outputs: tuple[str, ...] = ("last_hidden_state",),
+    inputs: tuple[str, ...] = ("input_ids", "attention_mask"),
+    axes: tuple[str | int, str | int] = ("batch", "sequence"),
+    opset: int = 18,
+    labels: int = LABELS,
+    int32: bool = False,
+    half: bool = False,
+    external: bool = False,
+) -> Path:
+    """An ONNX file as exporters write it: a table of embeddings under the mask, and small heads on the first token.
+
+    outputs: some of last_hidden_state, sentence_embedding, pooler_output, logits, token_logits. external: the weights
+    lie in `<name>.data`. Inputs beside the mask and the ids are there and not used.
+    """
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    random = np.random.default_rng(3)
+    kind, dtype = (TensorProto.FLOAT16, np.float16) if half else (TensorProto.FLOAT, np.float32)
+    constants = {
+        "table": random.normal(size=(VOCABULARY, DIM)).astype(dtype),
+        "head": random.normal(size=(DIM, labels)).astype(dtype),
+        "first": np.array(0, np.int64),
+        "last_axis": np.array([2], np.int64),
+    }
+    old = opset < 13  # Unsqueeze took its axes as an attribute
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=kind),
+        helper.make_node("Unsqueeze", ["mask"], ["mask3"], axes=[2])
+        if old
+        else helper.make_node("Unsqueeze", ["mask", "last_axis"], ["mask3"]),
+        helper.make_node("Mul", ["embedded", "mask3"], ["last_hidden_state"]),
+        helper.make_node("Gather", ["last_hidden_state", "first"], ["sentence_embedding"], axis=1),
+        helper.make_node("Tanh", ["sentence_embedding"], ["pooler_output"]),
+        helper.make_node("MatMul", ["sentence_embedding", "head"], ["logits"]),
+        helper.make_node("MatMul", ["last_hidden_state", "head"], ["token_logits"]),
+    ]
+    rows, tokens = axes
+    shapes = {
+        **{name: [rows, DIM] for name in ("sentence_embedding", "pooler_output")},
+        "last_hidden_state": [rows, tokens, DIM],
+        "logits": [rows, labels],
+        "token_logits": [rows, tokens, labels],
+    }
+    integer = TensorProto.INT32 if int32 else TensorProto.INT64
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info(name, integer, list(axes)) for name in inputs],
+        [helper.make_tensor_value_info(name, kind, shapes[name]) for name in outputs],
+        [
+            numpy_helper.from_array(array, name)
+            for name, array in constants.items()
+            if not (old and name == "last_axis")
+        ],
+    )
+    for node in graph.node:  # the head of tokens goes by the name of the other one
+        if node.output[0] == "token_logits" and "token_logits" in outputs:
+            node.output[0] = "logits"
+        elif node.output[0] == "logits" and "token_logits" in outputs:
+            node.output[0] = "row_logits"
+    for value in graph.output:
+        if value.name == "token_logits":
+            value.name = "logits"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.save(model, str(path), save_as_external_data=external, location=f"{path.name}.data", size_threshold=1024)
+    return path

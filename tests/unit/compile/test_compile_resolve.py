@@ -145,6 +145,45 @@ def test_shards_must_all_be_there(tmp_path: Path) -> None:
     assert read(folder).weight_bytes > 3
 
 
+def test_weights_that_are_not_whole(tmp_path: Path) -> None:
+    folder = write_shell(tmp_path)
+    weights = folder / "model.safetensors"
+    header = b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
+    weights.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    assert read(folder).weight_bytes == len(header) + 16
+    for content in (weights.read_bytes()[:-1], weights.read_bytes()[:20], b"short", b"\x02" + bytes(7) + b"[]"):
+        weights.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"not a whole safetensors file .*copy it again"):
+            read(folder)
+    weights.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 8\n")
+    with pytest.raises(ConfigError, match=r"pointer of Git LFS.*git lfs pull"):
+        read(folder)
+
+
+def test_one_label_makes_a_reranker(tmp_path: Path) -> None:
+    folder = write_shell(tmp_path, architectures=["BertForSequenceClassification"], id2label={"0": "LABEL_0"})
+    assert read(folder).task == "reranker"
+    assert read(folder, task="sequence-classification").task == "sequence-classification"
+    write_shell(tmp_path, architectures=["BertForSequenceClassification"])  # two labels, as transformers has it
+    with pytest.raises(ConfigError, match="has 2 labels and a reranker has one"):
+        read(folder, task="reranker")
+
+
+def test_lengths_chosen_later_are_bounded_now(tmp_path: Path) -> None:
+    folder = write_shell(tmp_path)
+    assert read(folder, lengths="auto").max_tokens == MAX_TOKENS
+    assert read(folder, lengths="auto", max_length=MAX_TOKENS).max_tokens == MAX_TOKENS
+    with pytest.raises(ConfigError, match=f"max_length {MAX_TOKENS + 1} is longer than the model can read"):
+        read(folder, lengths="auto", max_length=MAX_TOKENS + 1)
+    relative = write_shell(tmp_path, max_position_embeddings=-1)  # as some DeBERTa configurations have it
+    assert read(relative, lengths=(4096,)).max_tokens is None
+
+
+def test_families_that_read_their_padding_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="type fnet cannot be served with padding, as its Fourier transform"):
+        read(write_shell(tmp_path, model_type="fnet"))
+
+
 def test_modules_that_cannot_be_compiled_are_refused(tmp_path: Path) -> None:
     folder = write_shell(tmp_path)
     modules(folder, "Transformer", "Pooling", "Dense")
