@@ -61,20 +61,11 @@ class _Opened:
         self._how = how
         self._length = length
         self._sessions: dict[int, Any] = {}  # by rows that are fixed; 0: any
+        self._bindings: dict[tuple[int, int], tuple[Any, Any, dict[str, Any], Any]] = {}
 
     def prepare(self, batch: Batch) -> Call:
         rows = self._graphs.inputs(batch.padded(columns(self._how.shape, batch, self._length)))
-        session = self._session(len(batch.ids) if self._how.graphs else 0)
-        import onnxruntime
-
-        ort = onnxruntime.OrtValue
-        held = {name: ort.ortvalue_from_numpy(values, "cuda", 0) for name, values in rows.items()}
-        dims = next(value.shape[-1] for value in session.get_outputs() if value.name == OUTPUT)
-        answer = ort.ortvalue_from_shape_and_type([len(batch.ids), dims], np.float32, "cuda", 0)
-        binding = session.io_binding()
-        for name, value in held.items():
-            binding.bind_ortvalue_input(name, value)
-        binding.bind_ortvalue_output(OUTPUT, answer)
+        session, binding, held, answer = self._bound(rows)
 
         def run() -> None:
             session.run_with_iobinding(binding)
@@ -93,7 +84,35 @@ class _Opened:
 
         return Call(whole, compute_s)
 
+    def _bound(self, rows: dict[str, Any]) -> tuple[Any, Any, dict[str, Any], Any]:
+        """Session, binding and device buffers for rows of this shape, the rows written into them.
+
+        A recorded graph reads and writes where it was recorded, so with CUDA graphs a shape keeps its buffers.
+        """
+        import onnxruntime
+
+        count, width = rows["input_ids"].shape
+        if (count, width) in self._bindings:
+            found = self._bindings[count, width]
+            for name, values in rows.items():
+                found[2][name].update_inplace(values)
+            return found
+        session = self._session(count if self._how.graphs else 0)
+        ort = onnxruntime.OrtValue
+        held = {name: ort.ortvalue_from_numpy(values, "cuda", 0) for name, values in rows.items()}
+        dims = next(value.shape[-1] for value in session.get_outputs() if value.name == OUTPUT)
+        answer = ort.ortvalue_from_shape_and_type([count, dims], np.float32, "cuda", 0)
+        binding = session.io_binding()
+        for name, value in held.items():
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_ortvalue_output(OUTPUT, answer)
+        found = (session, binding, held, answer)
+        if self._how.graphs:
+            self._bindings[count, width] = found
+        return found
+
     def close(self) -> None:
+        self._bindings.clear()
         self._sessions.clear()
         forget()
 
@@ -101,6 +120,8 @@ class _Opened:
         if rows not in self._sessions:
             import onnxruntime
 
+            if hasattr(onnxruntime, "preload_dlls"):
+                onnxruntime.preload_dlls()  # CUDA and cuDNN from the packages that torch brings
             fixed = {} if self._how.shape == "dynamic" else {TOKENS: self._length}
             folder = self._graphs.plain(fixed | ({ROWS: rows} if rows else {}))
             options = onnxruntime.SessionOptions()
