@@ -78,7 +78,7 @@ def save(path: Path, rows: Sequence[Answered], outputs: Sequence[OutputTensor]) 
 def load(path: Path, outputs: Sequence[OutputTensor]) -> list[Answered]:
     """Read `reference.npz`. ConfigError when it is missing or not whole."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in (*_FIELDS, *(f"answer:{output.name}" for output in outputs))}
     except FileNotFoundError:
         raise ConfigError(
