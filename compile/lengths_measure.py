@@ -76,7 +76,8 @@ def measured_here(job: Job, longest: int) -> SourcedCurve:
     notes = []
     if entry.meta["own_time"] and entry.meta["share"] < _BUSY:
         notes.append("the machine was busy while the latency over the length was measured: --remeasure measures again")
-    return from_points(entry.meta["points"], f"measured on {device}", notes)
+    clock = ", CPU time" if entry.meta["own_time"] else ""
+    return from_points(entry.meta["points"], f"measured on {device}{clock}", notes)
 
 
 def refined(

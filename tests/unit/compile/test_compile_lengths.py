@@ -110,7 +110,7 @@ def test_measured_here_by_the_engine_and_once_only(job: Job) -> None:
     assert not first.cached
     assert found.curve.source == "measured"
     assert [length for length, _ in found.curve.curve.points] == [16, 32, 48]
-    assert found.curve.about == f"measured on {job.engine.device()}, 1 thread: a dynamic runtime at 3 lengths"
+    assert found.curve.about == f"measured on {job.engine.device()}, 1 thread, CPU time: a dynamic runtime at 3 lengths"
     assert all(cost_us > 0 for _, cost_us in found.curve.curve.points)
     assert first.meta["lengths"] == list(found.lengths)
     assert found.lengths[-1] == MAX_TOKENS
