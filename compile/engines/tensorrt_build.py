@@ -91,7 +91,7 @@ def build_plan(
 
 
 def profile_shapes(spec: RuntimeSpec) -> list[tuple[Shape, Shape, Shape]]:
-    """Least, usual and largest shape of each optimisation profile. Usual is largest: that is where time is lost."""
+    """Least, usual and largest shape of all optimisation profiles. Usual is largest: that is where time is lost."""
     most_rows = spec.max_batch
     if spec.shape == "static":
         bounds = [(spec.max_length, spec.max_length)]
@@ -122,10 +122,10 @@ def _configure(trt: Any, builder: Any, network: Any, spec: RuntimeSpec, settings
             if not config.set_compute_capability(getattr(trt.ComputeCapability, name), index):
                 raise CompileError(f"build: {trt.__name__} {trt.__version__} does not build for {name}: leave it out")
     for least, usual, most in profile_shapes(spec):
-        profile = builder.create_optimization_profile()
+        ranges = builder.create_optimization_profile()
         for index in range(network.num_inputs):
-            profile.set_shape(network.get_input(index).name, least, usual, most)
-        if config.add_optimization_profile(profile) < 0:
+            ranges.set_shape(network.get_input(index).name, least, usual, most)
+        if config.add_optimization_profile(ranges) < 0:
             raise CompileError(f"build: {spec.title}: the shapes {least} to {most} do not suit the graph")
     return config
 
