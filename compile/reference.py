@@ -231,11 +231,16 @@ class _Original:
                 )
             except Exception as error:  # ONNX Runtime raises its own kinds
                 raise CompileError(f"reference: ONNX Runtime does not open the original file ({error})") from error
-        known = {tensor.name for tensor in self._loaded.get_inputs()}
+        known = {
+            tensor.name: np.int32 if tensor.type == "tensor(int32)" else np.int64
+            for tensor in self._loaded.get_inputs()
+        }
         names = [tensor.name for tensor in self._loaded.get_outputs()]
 
         def run(inputs: Inputs) -> dict[str, NDArray[np.float32]]:
-            answers = self._loaded.run(None, {name: array for name, array in inputs.items() if name in known})
+            answers = self._loaded.run(
+                None, {name: array.astype(known[name]) for name, array in inputs.items() if name in known}
+            )
             found = {name: np.asarray(array, np.float32) for name, array in zip(names, answers, strict=True)}
             hidden = next((found[output.name] for output in self._outputs if output.name in found), None)
             if self._model.pooling and "sentence_embedding" not in found and hidden is not None:
