@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections import namedtuple
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ import arlo.compile.repository
 import arlo.compile.specialise
 import arlo.compile.verify
 from arlo.compile import CompileOptions, Progress, compile_model
-from arlo.compile.resolve import SourceModel
-from arlo.compile.verify import pad_rows
+from arlo.compile.answers import pad
 from arlo.errors import CompileError, ConfigError
 from arlo.manifest import Manifest
 from tests.fakes.tiny_model import DIM, write_shell
@@ -79,19 +77,19 @@ def test_killed_at_any_point_and_resumed(tiny: Path, tmp_path: Path) -> None:
     assert [line.split()[0] for line in fresh] == ["resolve", "repository"]
     assert leftovers(out.parent) == ["out"]
     assert not list(cache.glob("compile/*/*.tmp-*"))
-    assert [runtime.max_length for runtime in Manifest.load(out).runtimes] == [16, 32]
+    assert [runtime.max_length for runtime in Manifest.load(out).runtimes] == [16, 32, 32]
 
 
 def test_a_build_that_differs_names_the_length(tiny_options: CompileOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     """A runtime that counts padding is exact for full rows only: verification must find the padded ones."""
 
-    def padding_counts(model: SourceModel, rows: Sequence[Sequence[int]], width: int) -> dict[str, NDArray[np.int64]]:
-        tensors = pad_rows(model, rows, width)
+    def padding_counts(inputs: Any, rows: Any, width: int, **filling: Any) -> dict[str, NDArray[np.int64]]:
+        tensors = pad(inputs, rows, width, **filling)
         return tensors | {"attention_mask": np.ones_like(tensors["attention_mask"])}
 
-    monkeypatch.setattr(arlo.compile.verify, "pad_rows", padding_counts)
-    with pytest.raises(CompileError, match=r"verify: length 24 differs from the original model by .*more than 0\.0001"):
-        compile_model(dataclasses.replace(tiny_options, lengths=(16, 24, 32)))
+    monkeypatch.setattr(arlo.compile.verify, "pad", padding_counts)
+    with pytest.raises(CompileError, match=r"verify: length 24 differs from the original model: .*more than 0\.0001"):
+        compile_model(dataclasses.replace(tiny_options, lengths=(16, 24, 32), jobs=1))
     assert leftovers(tiny_options.out.parent) == ["cache"]
 
 
@@ -100,9 +98,9 @@ def test_answers_that_are_no_numbers_are_refused(tiny_options: CompileOptions, m
         rows, tokens = inputs["input_ids"].shape
         return {"sentence_embedding": np.full((rows, DIM), np.nan), "last_hidden_state": np.zeros((rows, tokens, DIM))}
 
-    monkeypatch.setattr(arlo.compile.engines.onnxruntime._Session, "run", not_numbers)
-    with pytest.raises(CompileError, match="length 24 differs from the original model by nan"):
-        compile_model(dataclasses.replace(tiny_options, lengths=(24,)))
+    monkeypatch.setattr(arlo.compile.engines.onnxruntime.OrtRunner, "run", not_numbers)
+    with pytest.raises(CompileError, match="length 24 differs from the original model: it differs by nan"):
+        compile_model(dataclasses.replace(tiny_options, lengths=(24,), jobs=1))
 
 
 def test_a_failed_or_interrupted_build_leaves_the_earlier_one(tiny_options: CompileOptions) -> None:
