@@ -2,7 +2,7 @@
 
 Small models of real configurations with random weights go through export, clean-up and specialise. ONNX Runtime then
 answers padded rows and is compared with torch on the bare ones, and tensorrt_rtx builds an engine from the same graph.
-With ARLO_ALL_FAMILIES=1 every family runs in every precision, which is where the table in docs/models.md comes from.
+With ARLO_ALL_FAMILIES=1 every family runs in every precision; docs/models.md says what was seen.
 """
 
 from __future__ import annotations
