@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2 as triton
 
 import arlo.compile.latency
 from arlo.compile import CompileOptions, Progress, compile_model
-from arlo.compile.cli import disk_bytes
+from arlo.compile.report import disk_bytes
 from arlo.compile.texts import Texts
 from arlo.compile.verify import pad_rows
 from arlo.errors import CompileError
@@ -54,8 +54,8 @@ def test_the_manifest_describes_the_repository(first_build: FirstBuild) -> None:
         ("tiny_dynamic", 32, True),
     ]
     for runtime in tiny_build.runtimes:
-        assert runtime.max_abs_diff is not None
-        assert 0 < runtime.max_abs_diff <= 1e-4
+        assert runtime.verification is not None
+        assert 0 < runtime.verification.max_abs_diff <= 1e-4
         assert runtime.device.startswith("cpu: ")
         assert runtime.device.endswith(", 1 thread")
         for path, digest in runtime.files.items():
@@ -67,6 +67,7 @@ def test_the_manifest_describes_the_repository(first_build: FirstBuild) -> None:
     ]
     assert {"torch", "transformers", "onnx", "onnxruntime"} <= tiny_build.tools.keys()
     listed = {path for runtime in tiny_build.runtimes for path in runtime.files} | {"arlo.json", "tokenizer.json"}
+    listed.add("reference.npz")
     assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == listed
 
 
@@ -213,7 +214,7 @@ def test_families_and_heads(  # noqa: PLR0917
     assert first.name == ("sentence_embedding" if task == "embedding" else "logits")
     assert [t.name for t in manifest.inputs][2:] == (["token_type_ids"] if family == "bert" else [])
     assert manifest.inputs[0].pad_value == (1 if family == "roberta" else 0)
-    assert all(r.max_abs_diff is not None and r.max_abs_diff <= 1e-4 for r in manifest.runtimes)
+    assert all(r.verification is not None and r.verification.max_abs_diff <= 1e-4 for r in manifest.runtimes)
     assert [(p.length, p.batch) for p in manifest.runtimes[0].latency] == [(8, 1), (8, 2), (8, 3)]
     config = config_of(tmp_path / "out", manifest.runtimes[0].name)
     assert config.max_batch_size == 3
