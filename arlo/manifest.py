@@ -76,7 +76,7 @@ class Runtime:
     latency: tuple[LatencyPoint, ...]  # empty: not measured yet, as no device at hand ran it
     verification: Verification | None = None  # None: not verified (emulated)
     backend: str = "python"  # the Triton backend that serves it: python, tensorrt, onnxruntime, ...
-    profiles: tuple[int, ...] = ()  # maximum lengths of the optimisation profiles of one TensorRT engine that has several
+    profiles: tuple[int, ...] = ()  # maximum lengths of a TensorRT engine's optimisation profiles, where it has several
     compute_capabilities: tuple[str, ...] = ()  # GPUs that the engine was built for, as SM86; empty: not bound to any
     files: dict[str, str] = dataclasses.field(default_factory=dict)  # path relative to the repository -> sha256
 
@@ -108,7 +108,7 @@ class Manifest:
     """All that serving needs to know of a compiled model."""
 
     model: str  # the logical model's name
-    task: str  # embedding, sequence-classification, token-classification, emulated
+    task: str  # embedding, sequence-classification, reranker, token-classification, emulated
     source: str  # where the original model came from, for people
     tokenizer: str | None  # tokenizer.json, relative to the repository; None: token ids only
     inputs: tuple[InputTensor, ...]

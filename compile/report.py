@@ -86,7 +86,7 @@ def exactness(exact: Verification | None) -> str:
 
 def _below_one(value: float) -> str:
     """Rounded down, so that only what is exact reads as such."""
-    return f"{int(value * 1e5) / 1e5:g}"
+    return f"{int(value * 1e6) / 1e6:.7g}"
 
 
 def print_report(manifest: Manifest, summary: dict[str, Any], choice: LengthChoice | None = None) -> None:
@@ -130,7 +130,7 @@ def report_lines(manifest: Manifest, summary: dict[str, Any]) -> list[str]:
     if first.latency:
         lines.append(f"latency: one row of full length on {first.device}, without Triton around it")
     if manifest.recommendation is not None:
-        lines.append(f"recommended here: {manifest.recommendation.serve}. {manifest.recommendation.why}")
+        lines.append(f"recommended here: {manifest.recommendation.serve}; {manifest.recommendation.why}")
     if _not_run(runtimes):
         out = summary["repository"]
         lines.append(

@@ -48,6 +48,7 @@ def write_repository(job: Job, runtimes: list[Finished], writer: RepositoryWrite
             "lengths": [runtime.spec.max_length for runtime in runtimes if runtime.spec.shape == "static"],
             "dynamic": options.dynamic,
             "engine": engine.name,
+            "device": options.device,
             "max_batch": options.max_batch,
             "threads": options.threads,
             "tolerance": options.tolerance,
@@ -76,6 +77,6 @@ def _described(job: Job, runtime: Finished, writer: RepositoryWriter) -> Runtime
         verification=verification_of(runtime.verified),
         backend=serving.backend or serving.platform,
         profiles=spec.profiles,
-        compute_capabilities=engine.settings.compute_capabilities,
+        compute_capabilities=tuple(runtime.built.meta.get("compute_capabilities", ())),
         files=writer.model(spec.name, triton_config(job, spec), model_code(serving.template), runtime.built),
     )

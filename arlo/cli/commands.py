@@ -24,7 +24,11 @@ class Command:
 
 COMMANDS = (
     Command("compile", "arlo.compile.cli", "build a Triton repository: one runtime per maximum length"),
-    Command("inspect", "arlo.compile.cli_inspect", "what a repository holds: runtimes, exactness, speed, advice"),
+    Command("inspect", "arlo.compile.cli_inspect", "explain a repository: how exact, how fast, what to do next"),
+    Command(
+        "verify", "arlo.compile.cli_verify", "run a repository's engines here against the original model's answers"
+    ),
+    Command("lengths", "arlo.cli.lengths", "which maximum lengths to compile for; what-if questions"),
     Command("emulate", "arlo.cli.emulate", "write a repository whose runtimes answer after the time of a table"),
     Command("profile", "arlo.cli.profile", "measure the latency of every runtime on a real worker"),
     Command("serve", "arlo.cli.serve", "start workers and gateway and keep them serving"),

@@ -27,6 +27,7 @@ PYTHON_ARROWS: dict[str, set[str]] = {
     "control": {"errors", "clock", "manifest", "proto", "config", "workers", "planning", "profiler"},
     "profiler": {"errors", "clock", "manifest", "config", "workers", "planning"},
     "simulator": {"errors", "clock", "manifest", "planning", "config", "traces", "_core"},
+    "templates": set(),
     "_core": set(),
 }
 FREE = {"cli", "__init__", "__main__"}
