@@ -115,6 +115,10 @@ class Cache:
         """The folder that holds the entries."""
         return self._root
 
+    def hash(self, path: Path) -> str:
+        """sha256 of a file that a step depends on."""
+        return self._hasher.file(path)
+
     def read_only(self) -> Cache:
         """The same cache, whose steps raise NotCached instead of making what is missing."""
         other = copy.copy(self)

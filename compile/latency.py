@@ -19,6 +19,7 @@ from arlo.compile.cache import Entry, code_version
 from arlo.compile.engine import Runner
 from arlo.compile.job import Job
 from arlo.compile.spec import RuntimeSpec
+from arlo.compile.triton_config import model_code
 from arlo.compile.verify import pad_rows
 from arlo.manifest import LatencyPoint
 
@@ -45,7 +46,7 @@ def latency_step(job: Job, built: Entry, spec: RuntimeSpec, lengths: Sequence[in
         "output": output,
         "device": device,
         "tools": engine.versions(),
-        "code": code_version("latency"),
+        "code": [code_version("latency"), *map(job.cache.hash, model_code(engine.serving(spec).template))],
     }
 
     def make(_: object) -> dict[str, Any]:

@@ -38,9 +38,7 @@ def measured_here(job: Job, longest: int) -> SourcedCurve:
 
     Each point is the quickest of 3 to 15 runs with one row, as other work only ever adds time and the shape of the
     curve is what is wanted. With one thread on a CPU the time is that which the core worked on it, so that work beside
-    it disturbs little. On an idle machine points repeat within 2 or 3 %, which moves a maximum length by a multiple or
-    two and changes the expected cost by less than that. The points are cached by the engine's files, the device,
-    threads and versions.
+    it disturbs little. The points are cached by the engine's files, the device, threads and versions.
     """
     spec = RuntimeSpec(
         name=f"{job.model.name}_dynamic", max_length=longest, max_batch=job.options.max_batch, shape="dynamic"

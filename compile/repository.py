@@ -65,6 +65,7 @@ class RepositoryWriter:
         place = self._link if built.meta.get("share", True) else shutil.copyfile
         for file in built.files:
             place(built.folder / file, version / file)
+            self._hasher.known(version / file, built.files[file])  # large, and hashed when it was built
         names = [*(path.name for path in code), *built.files]
         paths = [version.parent / "config.pbtxt", *(version / name for name in names)]
         return {str(path.relative_to(self._folder)): self._hasher.file(path) for path in paths}

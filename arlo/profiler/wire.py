@@ -25,13 +25,12 @@ def infer_request(
 ) -> bytes:
     """A serialised ModelInferRequest of `batch` rows of `length` tokens, of which the first `real` are not padding.
 
-    The ids are small numbers that differ from the pad value; optional inputs are left out.
+    The ids are small numbers that differ from the pad value; other inputs hold their pad value, optional ones too:
+    the gateway sends them always, and Triton's own back-ends need them.
     """
     real = length if real is None else real
     request: Any = service_pb2.ModelInferRequest(model_name=runtime.name)
     for tensor in manifest.inputs:
-        if tensor.optional and tensor.role == "other":
-            continue
         row = np.full(length, tensor.pad_value if tensor.role != "mask" else 0, dtype=_TYPES[tensor.datatype])
         if tensor.role == "ids":
             row[:real] = tensor.pad_value + 1 + np.arange(real) % 7

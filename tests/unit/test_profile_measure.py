@@ -205,7 +205,7 @@ def manifest(*runtimes: Runtime) -> Manifest:
             InputTensor(name="ids", datatype="INT32", role="ids", pad_value=9),
             InputTensor(name="mask", datatype="INT64", role="mask", pad_value=1),
             InputTensor(name="kind", datatype="INT64", role="other", pad_value=3),
-            InputTensor(name="left_out", datatype="INT64", role="other", optional=True),
+            InputTensor(name="optional", datatype="INT64", role="other", optional=True),
         ),
         outputs=(OutputTensor(name="y", datatype="FP32", token_level=False, dims=(2,)),),
         runtimes=runtimes,
@@ -228,11 +228,13 @@ def test_a_request_is_padded_as_the_gateway_pads() -> None:
         ("ids", "INT32", [2, 6]),
         ("mask", "INT64", [2, 6]),
         ("kind", "INT64", [2, 6]),
+        ("optional", "INT64", [2, 6]),
     ]
-    ids, mask, kind = request.raw_input_contents
+    ids, mask, kind, optional = request.raw_input_contents
     assert list(memoryview(ids).cast("i")) == [10, 11, 12, 13, 9, 9] * 2
     assert list(memoryview(mask).cast("q")) == [1, 1, 1, 1, 0, 0] * 2
     assert list(memoryview(kind).cast("q")) == [3] * 12
+    assert list(memoryview(optional).cast("q")) == [0] * 12
     assert [output.name for output in request.outputs] == ["y"]
 
 
