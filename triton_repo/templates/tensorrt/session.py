@@ -419,12 +419,6 @@ class Session:
         return f"{what}: {'; '.join(errors)}" if errors else what
 
 
-def _destroy_graphs(cuda: Cuda, shapes: Mapping[tuple[int, int], _Known]) -> None:
-    for known in shapes.values():
-        if known.graph is not None:
-            cuda.call("cudaGraphExecDestroy", known.graph)
-
-
 class _Kernels:
     """The kernels that TensorRT-RTX compiled for this GPU, in a file of their own for each engine and version.
 
@@ -432,8 +426,8 @@ class _Kernels:
     """
 
     def __init__(self, folder: Path, plan: Path, trt: Any) -> None:
-        with plan.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()[:24]
+        with plan.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            digest = hashlib.sha256(content).hexdigest()[:24]  # Triton's image has Python 3.10: no file_digest
         self._path = folder / f"{trt.__name__}-{trt.__version__}-{digest}.kernels"
         self._cache: Any = None
 
