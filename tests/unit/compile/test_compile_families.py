@@ -43,7 +43,6 @@ CHOSEN: list[tuple[str, str, Precision]] = [
     ("bert", "embedding", "fp32"),
     ("roberta", "reranker", "fp32"),
     ("distilbert", "sequence-classification", "fp32"),
-    ("deberta", "token-classification", "fp32"),
     ("deberta-v2", "sequence-classification", "fp32"),
     ("modernbert", "token-classification", "fp32"),
     ("bert", "sequence-classification", "fp16"),

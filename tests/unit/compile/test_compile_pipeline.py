@@ -194,15 +194,15 @@ def test_without_the_cache_nothing_is_kept(tiny: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "head", "task", "dims", "token_level"),
     [
-        ("roberta", "", "embedding", (DIM,), False),
-        ("distilbert", "ForSequenceClassification", "sequence-classification", (LABELS,), False),
+        ("roberta", "ForSequenceClassification", "reranker", (1,), False),
         ("bert", "ForTokenClassification", "token-classification", (LABELS,), True),
     ],
 )
 def test_families_and_heads(  # noqa: PLR0917
     tmp_path: Path, family: str, head: str, task: str, dims: tuple[int, ...], token_level: bool
 ) -> None:
-    source = write_tiny(tmp_path / "model", family=family, head=head)
+    labels = 1 if task == "reranker" else LABELS
+    source = write_tiny(tmp_path / "model", family=family, head=head, labels=labels)
     manifest = compile_model(
         CompileOptions(
             source=source, out=tmp_path / "out", lengths=(8, MAX_TOKENS), max_batch=3, cache=tmp_path / "cache"
@@ -211,7 +211,7 @@ def test_families_and_heads(  # noqa: PLR0917
     assert manifest.task == task
     first = manifest.outputs[0]
     assert (first.dims, first.token_level) == (dims, token_level)
-    assert first.name == ("sentence_embedding" if task == "embedding" else "logits")
+    assert first.name == "logits"
     assert [t.name for t in manifest.inputs][2:] == (["token_type_ids"] if family == "bert" else [])
     assert manifest.inputs[0].pad_value == (1 if family == "roberta" else 0)
     assert all(r.verification is not None and r.verification.max_abs_diff <= 1e-4 for r in manifest.runtimes)
