@@ -74,7 +74,7 @@ class Runtime:
     precision: str  # fp32, fp16, bf16
     device: str  # what the latency was measured on; empty: not measured yet
     latency: tuple[LatencyPoint, ...]  # empty: not measured yet, as no device at hand ran it
-    verification: Verification | None = None  # None: not verified (emulated)
+    verification: Verification | None = None  # None: emulated, or `arlo verify` found it wrong
     backend: str = "python"  # the Triton backend that serves it: python, tensorrt, onnxruntime, ...
     profiles: tuple[int, ...] = ()  # maximum lengths of a TensorRT engine's optimisation profiles, where it has several
     compute_capabilities: tuple[str, ...] = ()  # GPUs that the engine was built for, as SM86; empty: not bound to any

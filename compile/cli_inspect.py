@@ -158,8 +158,12 @@ def _runtimes(found: Inspection, console: Console) -> None:
 def _exactness(found: Inspection, console: Console) -> None:
     verified = [each.runtime.verification for each in found.runtimes if each.runtime.verification is not None]
     _section(console, "exactness")
+    wrong = [e.runtime.name for e in found.runtimes if not e.runtime.verification and e.runtime.engine != "emulated"]
+    if wrong:
+        _line(console, f"[red]not verified, {_some(wrong)}: `arlo verify` found them wrong[/]", markup=True)
     if not verified:
-        _line(console, "not verified: these runtimes were not built from a model")
+        if not wrong:
+            _line(console, "not verified: these runtimes were not built from a model")
         return
     rows = sorted({each.rows for each in verified})
     ran_on = sorted({each.ran_on for each in verified if each.ran_on})

@@ -31,8 +31,8 @@ _EPILOG = """examples:
   arlo verify minilm --dry-run --json     only look
 
 Files are compared with the hashes in the manifest first. Exit code 4 when a runtime is damaged or not exact;
-the others are verified and written all the same, and what the manifest said of the failed one stays. 3 when
-nothing here runs the engines."""
+the others are verified and written all the same, and the manifest says of the failed one that it is not verified.
+3 when nothing here runs the engines."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,8 @@ def verify_repository(
     """Verify the runtimes `names` (None: all) of a repository on this machine, in the order of the manifest.
 
     ConfigError when the repository, the names or its reference answers are wrong; EnvironmentProblem when nothing here
-    runs the engines. A runtime that fails does not stop the others. write: put what passed into `arlo.json`.
+    runs the engines. A runtime that fails does not stop the others. write: put what was found into `arlo.json`, where a
+    runtime that failed is one that is not verified.
     """
     manifest = Manifest.load(repository)
     if tolerance is not None and not tolerance > 0:
@@ -130,7 +131,7 @@ def verify_repository(
         note = f"largest difference {outcome.verification.max_abs_diff:.1e}" if outcome.verification else "FAILED"
         report.ended("verify", runtime.name, seconds=monotonic_s() - start_s, cached=False, note=note)
     if write:
-        found = {outcome.runtime.name: outcome.verification for outcome in outcomes if outcome.verification}
+        found = {outcome.runtime.name: outcome.verification for outcome in outcomes}
         runtimes = tuple(
             dataclasses.replace(runtime, verification=found.get(runtime.name, runtime.verification))
             for runtime in manifest.runtimes
