@@ -82,7 +82,11 @@ class CreepDetector:
         for worker in set(measured) - set(found):
             if not self._in_grace(worker, now_s):
                 self._grace.pop(worker, None)  # it is well: the next grace period is a short one again
-        waiting = {worker: count for worker, count in self._slow.items() if worker in self._begun}
+        waiting = {
+            worker: (runtime, count)
+            for worker, (runtime, count) in self._slow.items()
+            if worker in self._begun and self._begun[worker][0].runtime == runtime
+        }
         self._slow = waiting | {
             worker: (sample.runtime, self._row_of(worker, sample.runtime) + 1)
             for worker, sample in measured.items()

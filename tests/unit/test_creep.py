@@ -147,6 +147,12 @@ def test_the_grace_period_doubles_where_restarting_does_not_help() -> None:
     assert len(watch.see(times=12, w0=sample(4.0))) == 2
 
 
+def test_another_runtime_in_between_ends_the_row_of_slow_observations() -> None:
+    watch = Watch(factor=2.0)
+    for runtime, rows in (("s64", 20), ("s64", 20), ("s512", 0), ("s64", 20)):
+        assert watch.see(times=1, w0=sample(2.0, runtime, rows)) == []
+
+
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ConfigError, match="above 1"):
         CreepDetector(1.0)
