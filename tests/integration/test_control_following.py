@@ -45,7 +45,7 @@ async def scales_out_and_in(folder: Path, policy: str) -> None:
     )
     counts = []
     async with cluster_of(config) as cluster:
-        async with steady_load(endpoint(cluster)) as heavy:  # 1.6 workers' worth
+        async with steady_load(endpoint(cluster), rate=150) as heavy:  # 1.2 workers' worth, and what Triton takes
             await seen(lambda: len(cluster.status().workers) == 2, "a worker added")
             await settled(cluster)
             await heavy.more(400)
@@ -133,13 +133,13 @@ async def test_servers_that_somebody_else_restarts(tmp_path: Path) -> None:
                 for victim in ("w0", "w2"):
                     number = next(info.pid for info in await theirs.workers() if info.id == victim)
                     assert number is not None
+                    loads = cluster.status().counters["loads"]
                     os.kill(number, signal.SIGKILL)
                     async with asyncio.timeout(60):
                         while not all(
                             info.state == "ready" and info.pid not in (None, number) for info in await theirs.workers()
                         ):
                             await asyncio.sleep(0.05)
-                    loads = cluster.status().counters["loads"]
                     await seen(lambda loads=loads: cluster.status().counters["loads"] > loads, "loaded again")  # type: ignore[misc]
                     await settled(cluster)
                     await load.more(50)
