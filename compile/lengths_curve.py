@@ -6,12 +6,14 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from arlo.errors import ConfigError
 from arlo.manifest import Manifest
 from arlo.planning.lengths import PAPER_STEP, CostCurve
-from arlo.profiler import LatencyProfile, staircase
+
+if TYPE_CHECKING:
+    from arlo.profiler import LatencyProfile
 
 Source = Literal["latency profile", "measured", "assumed"]
 Points = list[tuple[int, float]]
@@ -60,6 +62,8 @@ class SourcedCurve:
 
 def from_profile_file(path: Path, model: str, longest: int) -> SourcedCurve:
     """The curve of `arlo profile`'s file; ConfigError when it does not reach `longest` tokens or has too few points."""
+    from arlo.profiler import LatencyProfile  # brings gRPC, which a build has no other use for
+
     measured = LatencyProfile.load(path)
     found = from_profile(measured, longest)
     if measured.model != model:
@@ -142,6 +146,8 @@ def _cheapest(points: Iterable[tuple[int, float]]) -> Points:
 
 def reading_of(points: Points) -> Literal["line", "steps"]:
     """How to read between points of one runtime: on a line where the staircase finder sees no steps."""
+    from arlo.profiler.staircase import staircase
+
     return "line" if staircase(points).shape == "linear" else "steps"
 
 
