@@ -86,6 +86,14 @@ else
 	$(PY) -m pytest $(PYTEST_ARGS)
 endif
 
+# Property tests draw the same examples in every run; this draws others. SEED=N draws those of an earlier run again.
+SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+.PHONY: test-new
+test-new: setup ## property tests with new random examples (SEED is printed; SEED=N repeats)
+	@seed=$(SEED); echo "make test-new SEED=$$seed"; \
+	$(PY) -m pytest -n $(JOBS) --dist loadfile --hypothesis-profile=new --hypothesis-seed=$$seed \
+	  $$(grep -rlE '^(from|import) hypothesis' tests --include='test_*.py')
+
 .PHONY: lint lint-python lint-cpp format
 lint: lint-python lint-cpp ## ruff, mypy --strict, clang-format, clang-tidy
 

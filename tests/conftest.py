@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
+
+# The same examples in every run, here and in CI. `make test-new` draws new ones, with a seed that it prints.
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("new", derandomize=False, deadline=None, print_blob=True)
+hypothesis.settings.load_profile("ci")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

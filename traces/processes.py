@@ -172,7 +172,9 @@ def _poisson(pieces: Pieces, seed: int, number: int) -> NDArray[np.int64]:
     edges, rates = pieces
     length = float((np.diff(edges) * rates).sum()) / SECOND_NS
     random = streams.generator(seed, streams.ARRIVALS, number)
-    count = int(random.poisson(length))
+    # NumPy draws means below 10 and means from 10 on by different methods. The same mean, summed over other pieces,
+    # may differ in its last bits; it must not be drawn by the other method then.
+    count = int(random.poisson(round(length, 9)))
     # Given their number, the arrivals of a Poisson process are as n uniform numbers in order, and these are as the
     # partial sums of n + 1 exponentials over their total. That is faster than sorting.
     at = random.standard_exponential(count + 1)

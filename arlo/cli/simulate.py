@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.cli.simulate_flags import Plan, add_flags, in_flags, plans
-from arlo.errors import ConfigError
+from arlo.errors import ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
     from arlo.simulator.build import Built
@@ -120,8 +120,8 @@ def _list_profiles() -> int:
     for name in profile_names():
         try:
             text = load_profile(name).describe()
-        except ConfigError as error:
-            text = f"{name}: {error}"
+        except EnvironmentProblem as error:
+            text = f"{name} (not available here): {error}"
         console.print(text, markup=False, soft_wrap=True)
     return 0
 

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def profile_names() -> tuple[str, ...]:
-    """Names that load_profile() knows; the last one needs a file that is not part of the package."""
+    """Names that load_profile() knows; the last one needs a file that is not part of the package (ARLO_TRACES)."""
     return ("bert-base", "bert-large", *tables.names(), tables.DENSE)
 
 

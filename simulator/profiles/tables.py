@@ -7,8 +7,8 @@ labelled wrongly are left out. What is between the two lengths is a model: steps
 through both, flat inside a step, the first step the shortest. Attention grows faster than that line, so 512 tokens are
 rather underestimated.
 
-The dense DistilBERT curve (every fourth length) has no licence, so it is read where development data lie beside the
-checkout, and is not part of the package.
+The dense DistilBERT curve (every fourth length) has no licence and is not part of the package. It is read from the
+folder of development data that the environment variable ARLO_TRACES names.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from arlo.simulator.profiles.model import Point, Profile
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "bert_tensorrt_published.json"
 DENSE = "distilbert-dense"
-DENSE_FILE = Path("shared/traces/latency/distilbert_tensorrt_dense_seqlen.csv")  # beside the checkout
+DENSE_FILE = Path("latency/distilbert_tensorrt_dense_seqlen.csv")  # in the folder that TRACES_VARIABLE names
+TRACES_VARIABLE = "ARLO_TRACES"
 STEP = 64
 LONGEST = 512
 PUBLISHED = (128, 384)  # tokens
@@ -86,8 +88,8 @@ def dense(path: Path | None = None) -> Profile:
     file = path or dense_file()
     if file is None or not file.is_file():
         raise EnvironmentProblem(
-            f"profile {DENSE} needs {DENSE_FILE}, which is not part of Arlo (no licence): it is looked for beside the "
-            "checkout; bert-base and those of the published tables need no file"
+            f"profile {DENSE} needs data that are not part of Arlo (no licence): set {TRACES_VARIABLE} to the folder "
+            f"that holds {DENSE_FILE}; the other profiles need no file"
         )
     by_batch: dict[int, list[tuple[int, float]]] = {}
     with file.open(newline="") as lines:
@@ -111,12 +113,9 @@ def dense(path: Path | None = None) -> Profile:
 
 
 def dense_file() -> Path | None:
-    """Where the dense curve lies, if it does: beside the checkout that this code or the working folder is in."""
-    for start in (Path(__file__).resolve(), Path.cwd()):
-        for folder in start.parents if start.is_file() else (start, *start.parents):
-            if (folder / DENSE_FILE).is_file():
-                return folder / DENSE_FILE
-    return None
+    """Where the dense curve lies: in the folder that ARLO_TRACES names. None when it names none."""
+    folder = os.environ.get(TRACES_VARIABLE)
+    return Path(folder) / DENSE_FILE if folder else None
 
 
 def _with_jumps(line: list[tuple[int, float]]) -> list[tuple[int, float]]:

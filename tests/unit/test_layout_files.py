@@ -24,6 +24,7 @@ BANNED = {
     r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b": "finish it, or say in plain words what is missing",
     r"\bdrop" + r"ped (request|row)s?\b": "an outcome is on_time, late, rejected, expired, cancelled or failed",
     r"(?<![\w./}-])/(home|Users|work|root)/": "a path of one machine",
+    r"""(\.\./|["'])shared["'/]""": "nothing lies beside a checkout: ARLO_TRACES names development data",
 }
 # Words that only some folders must avoid.
 BANNED_IN = {
@@ -87,6 +88,7 @@ SAMPLES = [
     ("// TO" + "DO: later", "mastodon"),
     ("3 drop" + "ped requests", "never a lost request"),
     ("see /ho" + "me/me/x", "docs/work/x"),
+    ('Path("sha' + 'red/traces")', "src/shared/x"),
 ]
 
 

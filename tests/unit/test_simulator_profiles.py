@@ -32,8 +32,8 @@ from arlo.simulator.profiles.derive import derive, to_json
 from arlo.simulator.profiles.estimated import SCALES, bert_large, large_512_ms
 from arlo.simulator.scenario import RuntimeModel
 from benchmarks.figures import fig02_latency
+from tests.fakes.development_data import development_file
 
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces" / "latency"
 SHIPPED = [name for name in profile_names() if name != tables.DENSE]
 MS = 1_000_000
 
@@ -188,10 +188,7 @@ class TestTables:
                 assert line == sorted(line)
 
     def test_the_data_file_is_what_is_derived(self) -> None:
-        source = SHARED / "bert_tensorrt_demo.csv"
-        if not source.is_file():
-            pytest.skip("the published tables are not beside the checkout")
-        assert to_json(derive(source)) == tables.DATA.read_text()
+        assert to_json(derive(development_file("latency/bert_tensorrt_demo.csv"))) == tables.DATA.read_text()
 
     def test_suspect_and_older_rows_are_left_out(self, tmp_path: Path) -> None:
         head = "gpu,model,precision,engine,batch,seq_len,latency_ms,p95_ms,p99_ms,source,note\n"
@@ -215,8 +212,7 @@ class TestTables:
 
 class TestDense:
     def test_the_published_steps(self) -> None:
-        if not (SHARED / "distilbert_tensorrt_dense_seqlen.csv").is_file():
-            pytest.skip("the dense curve is not beside the checkout")
+        development_file(str(tables.DENSE_FILE))
         profile = load_profile(tables.DENSE)
         assert profile.dynamic_ms(61) == 1.165
         assert profile.dynamic_ms(505) == 3.633
@@ -231,9 +227,13 @@ class TestDense:
         with pytest.raises(ConfigError, match="dynamic-shape engine already"):
             load_profile(tables.DENSE, dynamic="flat")
 
-    def test_without_the_file(self, tmp_path: Path) -> None:
+    def test_without_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(EnvironmentProblem, match="not part of Arlo"):
             tables.dense(tmp_path / "none.csv")
+        for folder in ("", str(tmp_path)):
+            monkeypatch.setenv(tables.TRACES_VARIABLE, folder)
+            with pytest.raises(EnvironmentProblem, match="set ARLO_TRACES to the folder"):
+                load_profile(tables.DENSE)
 
 
 def manifest(runtimes: list[Runtime]) -> Manifest:

@@ -23,9 +23,7 @@ from arlo.traces import (
     tweet_lengths,
     write_csv,
 )
-
-# Development data beside the checkout; what is derived from it is in the project, so its absence is no error.
-TWEETS = Path(__file__).resolve().parents[3] / "shared/traces/twitter-lengths/tweets_2018-04-25.csv"
+from tests.fakes.development_data import development_file
 
 
 def trace(at: list[float], length: list[int], text_id: list[int] | None = None) -> Trace:
@@ -177,9 +175,7 @@ def test_bad_histograms_are_refused(counts: dict[int, int]) -> None:
 
 
 def test_the_shipped_histogram_is_derived_from_its_source() -> None:
-    if not TWEETS.exists():
-        pytest.skip("the development data beside the checkout is not here; the derived counts are in the project")
-    with TWEETS.open(newline="") as file:
+    with development_file("twitter-lengths/tweets_2018-04-25.csv").open(newline="") as file:
         counts = Counter(int(row["bert_tokens_full"]) for row in csv.DictReader(file) if row["lang"] == "en")
     histogram = tweet_lengths()
     assert dict(zip(histogram.length.tolist(), histogram.count.tolist(), strict=True)) == dict(sorted(counts.items()))

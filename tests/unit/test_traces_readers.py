@@ -26,9 +26,7 @@ from arlo.traces.measure import summarise, summarise_counts
 from arlo.traces.parquet import read_parquet, write_parquet
 from arlo.traces.readers import read_own, segments
 from arlo.traces.writers import write_workload
-
-# Development data beside the checkout.
-SHARED = Path(__file__).resolve().parents[3] / "shared/traces"
+from tests.fakes.development_data import development_file
 
 OWN = "arrived_at_s,length\n0.5,10\n2,20\n"
 TWEETS = (
@@ -50,12 +48,6 @@ def write(tmp_path: Path) -> Any:
         return path
 
     return write
-
-
-def shared(name: str) -> Path:
-    if not (SHARED / name).exists():
-        pytest.skip(f"the development data beside the checkout is not here: {name}")
-    return SHARED / name
 
 
 def test_formats_are_told_by_their_header(write: Any) -> None:
@@ -240,7 +232,7 @@ def test_counts_as_a_load(write: Any) -> None:
 
 
 def test_the_shipped_loads_are_derived_from_their_source() -> None:
-    path = shared("twitter-infadapter/segments.csv")
+    path = development_file("twitter-infadapter/segments.csv")
     assert sorted(segments(path)) == sorted(shipped_loads())
     for name, load in shipped_loads().items():
         assert load.rate == pytest.approx(read_counts(path, name).relative(10.0).rate, abs=1e-4)
@@ -249,7 +241,7 @@ def test_the_shipped_loads_are_derived_from_their_source() -> None:
 
 def test_real_tweets_hardly_drift() -> None:
     """What is left over sampling noise is small: traces/README.md says so beside the paper's figure."""
-    clips = summarise(read_trace(shared("twitter-lengths/tweets_2018-04-25.csv"))).clips
+    clips = summarise(read_trace(development_file("twitter-lengths/tweets_2018-04-25.csv"))).clips
     assert clips is not None
     assert clips.clips == 13
     assert clips.drift_log_p98 < 0.1
@@ -257,10 +249,10 @@ def test_real_tweets_hardly_drift() -> None:
 
 
 def test_real_azure_traces() -> None:
-    context = read_trace(shared("azure-llm-2023/AzureLLMInferenceTrace_conv.csv"))
+    context = read_trace(development_file("azure-llm-2023/AzureLLMInferenceTrace_conv.csv"))
     assert len(context) == 19_366
     assert summarise(context).above_512 == pytest.approx(0.605, abs=0.001)
-    generated = read_trace(shared("azure-llm-2023/AzureLLMInferenceTrace_conv.csv"), tokens="generated")
+    generated = read_trace(development_file("azure-llm-2023/AzureLLMInferenceTrace_conv.csv"), tokens="generated")
     assert summarise(generated).above_512 == pytest.approx(0.029, abs=0.001)
-    minutes = read_counts(shared("maf2019/inv_1350func_1440min_total_per_minute.csv"))
+    minutes = read_counts(development_file("maf2019/inv_1350func_1440min_total_per_minute.csv"))
     assert summarise_counts(minutes).peak_rate / summarise_counts(minutes).mean_rate == pytest.approx(6.3, abs=0.1)
