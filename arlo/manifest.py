@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +18,11 @@ FILE_NAME = "arlo.json"
 FORMAT = 2
 
 Role = Literal["ids", "mask", "other"]
+
+MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length
+MAX_BATCH = 1 << 16  # rows
+MAX_LATENCY_US = (1 << 32) - 1  # what the contract with the gateway holds: 71 minutes
+_NAME = re.compile(r"[^./\x00-\x1f][^/\x00-\x1f]*")  # of a runtime, which is a folder of the repository
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +138,12 @@ class Manifest:
         """Read and check `arlo.json`; ConfigError when it is missing or not of this format."""
         path = repository / FILE_NAME
         try:
-            raw = json.loads(path.read_text())
-        except FileNotFoundError:
+            raw = json.loads(path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
             raise ConfigError(f"{repository} has no {FILE_NAME}: build the repository with `arlo compile`") from None
-        except json.JSONDecodeError as error:
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+        except (ValueError, RecursionError) as error:  # not JSON, or not even text
             raise ConfigError(f"{path} is not JSON ({error}): build the repository again") from None
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             raise ConfigError(f"{path} is not of manifest format {FORMAT}: build the repository again")
@@ -148,10 +157,10 @@ class Manifest:
                     "recommendation": _recommendation(raw.get("recommendation")),
                 }
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{path} lacks or misnames a field ({error}): build the repository again") from None
-        if not manifest.runtimes:
-            raise ConfigError(f"{path} lists no runtimes: build the repository again")
+        if problem := next(_problems(manifest), None):
+            raise ConfigError(f"{path}: {problem}. Build the repository again")
         return manifest
 
 
@@ -172,3 +181,62 @@ def _recommendation(raw: dict[str, Any] | None) -> Recommendation | None:
     if raw is None:
         return None
     return Recommendation(**{**raw, "compared": tuple(Compared(**row) for row in raw["compared"])})
+
+
+def _problems(manifest: Manifest) -> Iterator[str]:
+    """What cannot be served, in words. The file may have been written by hand, or damaged."""
+    if not isinstance(manifest.model, str) or not manifest.model:
+        yield "the model has no name"
+    yield from _tensor_problems(manifest)
+    if not manifest.runtimes:
+        yield "it lists no runtimes"
+    yield from (f"{what} is given twice" for what in _twice(f"runtime {r.name}" for r in manifest.runtimes))
+    kinds = (
+        f"a {'dynamic' if r.dynamic else 'static'} runtime of max_length {r.max_length}" for r in manifest.runtimes
+    )
+    yield from (f"{what} is given twice" for what in _twice(kinds))
+    for runtime in manifest.runtimes:
+        yield from _runtime_problems(runtime)
+
+
+def _tensor_problems(manifest: Manifest) -> Iterator[str]:
+    for tensor in manifest.inputs:
+        if tensor.role not in ("ids", "mask", "other"):
+            yield f"input {tensor.name!r} has the role {tensor.role!r}; known are ids, mask and other"
+        if tensor.datatype not in ("INT64", "INT32"):
+            yield f"input {tensor.name!r} is {tensor.datatype!r}; inputs are INT64 or INT32"
+    roles = [tensor.role for tensor in manifest.inputs]
+    if roles.count("ids") != 1 or roles.count("mask") > 1:
+        yield "one input must have the role ids, and at most one the role mask"
+    for output in manifest.outputs:
+        if not all(_is_whole(size, -1, MAX_LENGTH) for size in output.dims):
+            yield f"output {output.name!r} has the dims {list(output.dims)}"
+    for kind, names in (("input", manifest.inputs), ("output", manifest.outputs)):
+        yield from (f"{kind} {name!r} is given twice" for name in _twice(str(tensor.name) for tensor in names))
+
+
+def _runtime_problems(runtime: Runtime) -> Iterator[str]:
+    name = runtime.name
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield f"{name!r} cannot be the name of a runtime, which is a folder of the repository"
+    if not _is_whole(runtime.max_length, 1, MAX_LENGTH):
+        yield f"runtime {name} has max_length {runtime.max_length}; it is 1 to {MAX_LENGTH}"
+    if not _is_whole(runtime.max_batch, 1, MAX_BATCH):
+        yield f"runtime {name} has max_batch {runtime.max_batch}; it is 1 to {MAX_BATCH}"
+    for point in runtime.latency:
+        if not (_is_whole(point.length, 1, MAX_LENGTH) and _is_whole(point.batch, 1, MAX_BATCH)):
+            yield f"runtime {name} has a latency for {point.batch} row(s) of {point.length} tokens"
+        if not _is_whole(point.latency_us, 0, MAX_LATENCY_US):
+            yield f"runtime {name} has a latency of {point.latency_us} us; it is 0 to {MAX_LATENCY_US}"
+    for file in runtime.files:
+        if Path(file).is_absolute() or ".." in Path(file).parts:
+            yield f"runtime {name} names a file outside the repository: {file}"
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _twice(values: Iterable[str]) -> list[str]:
+    seen: set[str] = set()
+    return [value for value in values if value in seen or seen.add(value)]  # type: ignore[func-returns-value]

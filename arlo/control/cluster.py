@@ -27,7 +27,7 @@ from arlo.control.admin import AdminClient, GatewayUnreachableError
 from arlo.control.choice import servable
 from arlo.control.deployments import Deployments
 from arlo.control.events import emit
-from arlo.control.gateway_process import Addresses, GatewayProcess
+from arlo.control.gateway_process import Addresses, GatewayProcess, made_run_dir
 from arlo.control.http import ControlHttp
 from arlo.control.moves import Probe
 from arlo.control.placement import capacity
@@ -206,9 +206,11 @@ class Cluster:
                 emit(log, "slo_below_latency", level=logging.WARNING, runtime=runtime.name, slo_ms=slo_ms)
 
     def _lock_run_dir(self) -> None:
-        run_dir = self._config.workers.run_dir
-        run_dir.mkdir(parents=True, exist_ok=True)
-        self._run_lock = (run_dir / "lock").open("ab")
+        run_dir = made_run_dir(self._config)
+        try:
+            self._run_lock = (run_dir / "lock").open("ab")
+        except OSError as error:
+            raise ConfigError(f"workers.run_dir: nothing can be written in {run_dir} ({error.strerror})") from None
         try:
             fcntl.flock(self._run_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

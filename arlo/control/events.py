@@ -5,14 +5,20 @@ An event is a standard log record with a name and fields: `emit(log, "worker_res
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
+import os
+import queue
 import sys
+import threading
 import traceback
 from typing import Any, TextIO
 
 ROOT = "arlo"
 WARNING = logging.WARNING
+KEPT_LINES = 10_000  # while nobody reads them
+FLUSH_S = 1.0  # at the end of the process
 
 
 def emit(log: logging.Logger, event: str, /, *, level: int = logging.INFO, **fields: Any) -> None:
@@ -64,12 +70,82 @@ def _trace(record: logging.LogRecord) -> str:
     return "\n" + "".join(traceback.format_exception(*record.exc_info)).rstrip() if record.exc_info else ""
 
 
+class BackgroundHandler(logging.Handler):
+    """Writes lines to a descriptor in a thread of its own, so that a reader that stops reading stops nobody else.
+
+    Lines that find KEPT_LINES waiting are dropped; how many, is said as soon as there is a reader again.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._lines: queue.Queue[str | threading.Event] = queue.Queue(KEPT_LINES)
+        self._dropped = 0
+        threading.Thread(target=self._write, name="log", daemon=True).start()
+        atexit.register(self.flush)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Never waits."""
+        try:
+            if self._dropped:
+                self._report_dropped(record)
+            self._lines.put_nowait(self.format(record) + "\n")
+        except queue.Full:
+            self._dropped += 1
+        except Exception:
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Wait until what was logged so far is written, for at most FLUSH_S."""
+        written = threading.Event()
+        try:
+            self._lines.put_nowait(written)
+        except queue.Full:
+            return
+        written.wait(FLUSH_S)
+
+    def _report_dropped(self, record: logging.LogRecord) -> None:
+        values = record.__dict__ | {
+            "levelno": logging.WARNING,
+            "levelname": "WARNING",
+            "msg": "log_lines_dropped",
+            "args": (),
+            "exc_info": None,
+            "event": "log_lines_dropped",
+            "fields": {"lines": self._dropped, "why": "the reader of this log did not read"},
+        }
+        self._lines.put_nowait(self.format(logging.makeLogRecord(values)) + "\n")
+        self._dropped = 0
+
+    def _write(self) -> None:
+        while True:
+            line = self._lines.get()
+            if isinstance(line, threading.Event):
+                line.set()
+                continue
+            left = line.encode(errors="replace")
+            try:
+                while left:
+                    left = left[os.write(self._descriptor, left) :]
+            except BlockingIOError:  # a pipe that was made non-blocking by somebody else
+                self._dropped += 1
+            except OSError:
+                pass  # nobody can be told
+
+
 def configure(*, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None) -> None:
-    """Send what the `arlo` loggers say to `stream` (standard error by default). Called by the CLI only."""
+    """Send what the `arlo` loggers say to `stream` (standard error by default). Called by the CLI only.
+
+    Standard error is written in the background: `arlo serve` goes on when its log is not read.
+    """
     root = logging.getLogger(ROOT)
     for old in list(root.handlers):
         root.removeHandler(old)
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler: logging.Handler
+    try:
+        handler = BackgroundHandler(sys.stderr.fileno()) if stream is None else logging.StreamHandler(stream)
+    except (OSError, ValueError, AttributeError):  # not a file
+        handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else HumanFormatter())
     root.addHandler(handler)
     root.setLevel(level)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from arlo.config import Config
 from arlo.config.gateway import gateway_json
-from arlo.errors import EnvironmentProblem, GatewayError
+from arlo.errors import ConfigError, EnvironmentProblem, GatewayError
 from arlo.workers.process import GuardedProcess
 from arlo.workers.record import ProcessRecord, RecordFile, fingerprint
 
@@ -57,10 +57,19 @@ def gateway_program() -> Path:
     )
 
 
+def made_run_dir(config: Config) -> Path:
+    """The run folder, made where it is missing. ConfigError when it cannot be a folder."""
+    run_dir = config.workers.run_dir
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"workers.run_dir: the folder {run_dir} cannot be made ({error.strerror})") from None
+    return run_dir
+
+
 def write_gateway_config(config: Config, *, ready_file: Path | None = None) -> Path:
     """Write the gateway's JSON into the run folder and return its path. Readable by the user only."""
-    config.workers.run_dir.mkdir(parents=True, exist_ok=True)
-    path = config.workers.run_dir / "gateway.json"
+    path = made_run_dir(config) / "gateway.json"
     temporary = path.with_suffix(".tmp")
     temporary.write_text(gateway_json(config, ready_file=ready_file) + "\n")
     temporary.chmod(0o600)

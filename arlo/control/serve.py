@@ -1,7 +1,8 @@
 """The foreground job of `arlo serve`: bring a cluster up, keep it up, take it down when asked to.
 
-Signals: the first SIGINT or SIGTERM stops in order (the gateway drains, then the workers end); a second one stops at
-once. SIGKILL leaves nothing behind either: the guards of all processes see that we are gone.
+Signals: the first SIGINT, SIGTERM or SIGHUP (the terminal was closed) stops in order: the gateway drains, then the
+workers end. A second one stops at once. Under nohup SIGHUP stays ignored. SIGKILL leaves nothing behind either: the
+guards of all processes see that we are gone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ log = logging.getLogger("arlo.control")
 
 @contextlib.contextmanager
 def stop_signals(force: Callable[[], None]) -> Iterator[asyncio.Event]:
-    """An event that the first SIGINT or SIGTERM sets; at the second one `force` is called and the process ends."""
+    """An event that the first signal to stop sets; at the second one `force` is called and the process ends."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -36,7 +37,9 @@ def stop_signals(force: Callable[[], None]) -> Iterator[asyncio.Event]:
         emit(log, "stopping", signal=number.name)
         stop.set()
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # without nohup
+        numbers.append(signal.SIGHUP)
     for number in numbers:
         loop.add_signal_handler(number, asked, number)
     try:
@@ -105,7 +108,7 @@ def load_manifest(config: Config) -> Manifest:
 
 
 async def serve(config: Config, *, ready: Callable[[Cluster], None], manifest: Manifest | None = None) -> int:
-    """Serve until SIGINT or SIGTERM; `ready` is called once, when requests are answered. Returns the exit code, 0.
+    """Serve until a signal to stop; `ready` is called once, when requests are answered. Returns the exit code, 0.
 
     manifest: what load_manifest() gave, where the caller has it (and a recommendation for its latencies).
     ArloError when something does not come up; nothing is left running then.

@@ -158,7 +158,7 @@ async def at_a_worker(one: Serving, request: asyncio.Task[None]) -> None:
             assert not request.done(), "it was over before it was seen"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_serves_and_stops_in_order(folder: Path, number: signal.Signals) -> None:
     async with serving(folder) as one:
         assert one.ready["model"] == "emu"
@@ -363,6 +363,21 @@ async def test_length_that_was_not_compiled(folder: Path) -> None:
 async def test_no_repository(folder: Path) -> None:
     (folder / "serve.toml").write_text(CONFIG.format(port=0).replace('"repository"', '"elsewhere"'))
     assert "build the repository with `arlo compile`" in await failed_start(folder, 2)
+
+
+async def test_damaged_manifest(folder: Path) -> None:
+    (folder / "repository" / "arlo.json").write_bytes(b'\xff\xfe{"format": 2}')
+    said = await failed_start(folder, 2)
+    assert "arlo.json is not JSON" in said
+    assert "Traceback" not in said
+
+
+async def test_run_dir_that_is_a_file(folder: Path) -> None:
+    (folder / ".arlo").write_text("")
+    said = await failed_start(folder, 2)
+    assert "workers.run_dir" in said
+    assert "cannot be made (File exists)" in said
+    assert "Traceback" not in said
 
 
 async def test_runtime_that_does_not_load(folder: Path) -> None:
