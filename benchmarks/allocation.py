@@ -21,8 +21,8 @@ import sys
 from typing import Any
 
 from arlo import _core
-from arlo.planning.exact import MAX_STATES, ExactSolver
-from arlo.planning.problem import AllocationProblem, LatencyCurve
+from arlo.planning.allocation.exact import MAX_STATES, ExactSolver
+from arlo.planning.allocation.problem import AllocationProblem, LatencyCurve
 from benchmarks import harness
 
 SIZES = ((50, 8, 156.0, 1.0), (200, 12, 623.0, 10.0), (1000, 16, 2612.0, 50.0))  # workers, runtimes, the paper, bar; ms

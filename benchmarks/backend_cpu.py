@@ -30,13 +30,13 @@ import psutil
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
-from arlo.compile.engine import get_engine
-from arlo.compile.resolve import DEMO_MODEL
+from arlo.catalog.manifest import LatencyPoint, Manifest
+from arlo.compile.engines.interface import get_engine
 from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
-from arlo.manifest import LatencyPoint, Manifest
+from arlo.compile.steps.resolve import DEMO_MODEL
 from arlo.traces.lengths import parse_length_spec
 from arlo.workers import LocalPool
-from arlo.workers.emulated import POOLED_OUTPUT, EmulatedRuntime, config_pbtxt
+from arlo.workers.emulated.repository import POOLED_OUTPUT, EmulatedRuntime, config_pbtxt
 from benchmarks import harness
 
 LENGTHS = (16, 32, 64, 128, 256, 384, 512)

@@ -36,7 +36,7 @@ import numpy as np
 from arlo.clock import monotonic_s
 from arlo.replay import ReplayOptions, run_replay
 from arlo.traces import Trace
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
 
 LENGTHS = (64, 128, 256, 512)

@@ -31,8 +31,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arlo.compile.resolve import DEMO_MODEL
-from arlo.manifest import Manifest
+from arlo.catalog.manifest import Manifest
+from arlo.compile.steps.resolve import DEMO_MODEL
 from benchmarks import harness
 
 EIGHT_LENGTHS, FEW_LENGTHS = "64:512:64", "128,512"

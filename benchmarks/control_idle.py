@@ -29,7 +29,7 @@ from typing import Any
 from arlo.clock import monotonic_s
 from arlo.replay import ReplayOptions, run_replay
 from arlo.traces import parse_lengths, poisson, rescale
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
 
 BAR = 0.02

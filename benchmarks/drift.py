@@ -19,12 +19,12 @@ from unittest import mock
 
 import numpy as np
 
-from arlo.planning.demand import DemandWindow
-from arlo.planning.problem import AllocationProblem, LatencyCurve
-from arlo.planning.queueing import QueueingSolver
+from arlo.planning.allocation.problem import AllocationProblem, LatencyCurve
+from arlo.planning.allocation.queueing import QueueingSolver
+from arlo.planning.traffic.demand import DemandWindow
 from arlo.simulator.profiles import load_profile
 from arlo.simulator.run import run
-from arlo.simulator.schemes import scheme
+from arlo.simulator.scenario.schemes import scheme
 from arlo.traces import make_workload
 from benchmarks import harness
 

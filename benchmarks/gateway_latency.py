@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from arlo.workers import LocalPool
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
 
 LENGTH = 64

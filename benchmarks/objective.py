@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo import _core
-from arlo.planning.bounds import proportional
-from arlo.planning.problem import AllocationProblem, LatencyCurve
-from arlo.planning.queueing import QueueingSolver, predicted_mean_ms, square_root
-from arlo.planning.solve import allocate, make_solver
+from arlo.planning.allocation.bounds import proportional
+from arlo.planning.allocation.problem import AllocationProblem, LatencyCurve
+from arlo.planning.allocation.queueing import QueueingSolver, predicted_mean_ms, square_root
+from arlo.planning.allocation.solve import allocate, make_solver
 from arlo.traces import rescale, tweet_lengths
 from benchmarks import harness
 

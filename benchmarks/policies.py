@@ -21,7 +21,7 @@ import numpy as np
 from arlo.replay import ReplayOptions, run_replay
 from arlo.traces import poisson, rescale, tweet_lengths
 from arlo.workers import LocalPool
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
 
 LEVELS = {128: 2, 256: 3, 384: 2, 512: 1}  # max_length -> instances

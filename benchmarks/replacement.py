@@ -29,17 +29,17 @@ from pathlib import Path
 from typing import Any
 
 from arlo import config as configuration
+from arlo.catalog.manifest import Manifest, Runtime
 from arlo.cli.build import build, is_built
 from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.control import events
-from arlo.control.cluster import Cluster
+from arlo.control.plane import Cluster
 from arlo.control.pool import make_pool
 from arlo.control.serve import running
-from arlo.manifest import Manifest, Runtime
 from arlo.replay import ReplayOptions, ReplayResult, run_replay
 from arlo.traces import parse_lengths, poisson, rescale
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
 
 BAR_S = 1.2

@@ -28,19 +28,19 @@ from typing import Any
 import numpy as np
 
 from arlo import config as configuration
+from arlo.catalog.manifest import Manifest
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
 from arlo.control import events
-from arlo.control.cluster import Cluster
+from arlo.control.plane import Cluster
 from arlo.control.pool import make_pool
 from arlo.control.serve import running
-from arlo.manifest import Manifest
-from arlo.planning.placement import assign
-from arlo.planning.solve import allocate_or_keep, make_solver
+from arlo.planning.allocation.solve import allocate_or_keep, make_solver
+from arlo.planning.placement.assignment import assign
 from arlo.replay import ReplayOptions, run_replay
 from arlo.replay.records import latency_us
 from arlo.traces import Trace
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
 
 LENGTHS = (64, 128, 256, 384, 512)

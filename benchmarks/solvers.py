@@ -16,8 +16,8 @@ import statistics
 import sys
 from typing import Any
 
-from arlo.planning.problem import Allocation, AllocationProblem, LatencyCurve, SolverError
-from arlo.planning.solve import SOLVERS, make_solver
+from arlo.planning.allocation.problem import Allocation, AllocationProblem, LatencyCurve, SolverError
+from arlo.planning.allocation.solve import SOLVERS, make_solver
 from benchmarks import harness
 
 AGREE = 1e-6

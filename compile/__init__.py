@@ -13,7 +13,7 @@ done. Importing this package is cheap: torch, transformers, onnx and onnxruntime
 from arlo.compile.options import DEFAULT_LENGTHS, CompileOptions, parse_lengths
 from arlo.compile.pipeline import compile_model
 from arlo.compile.progress import Progress
-from arlo.compile.resolve import DEMO_MODEL, demo_model_path
+from arlo.compile.steps.resolve import DEMO_MODEL, demo_model_path
 
 __all__ = [
     "DEFAULT_LENGTHS",

@@ -74,7 +74,8 @@ def key_of(parts: Mapping[str, Any]) -> str:
 
 
 def code_version(*modules: str) -> str:
-    """Hash of the source of this package's modules, so that changed code never takes up what older code built."""
+    """Hash of the source of modules, named by their path in this package, so that changed code never takes up what
+    older code built."""
     digest = hashlib.sha256()
     for module in modules:
         digest.update((Path(__file__).parent / f"{module}.py").read_bytes())

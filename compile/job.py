@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from arlo.catalog.manifest import OutputTensor
 from arlo.compile.cache import Cache, Entry
-from arlo.compile.engine import Engine
+from arlo.compile.engines.interface import Engine
 from arlo.compile.options import CompileOptions
-from arlo.compile.resolve import SourceModel
+from arlo.compile.steps.resolve import SourceModel
 from arlo.compile.texts import Texts
-from arlo.manifest import OutputTensor
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

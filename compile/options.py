@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
-from arlo.compile.engine import DEFAULT_COMPUTE_CAPABILITIES, Backend, Device, EngineSettings, Precision
+from arlo.compile.engines.interface import DEFAULT_COMPUTE_CAPABILITIES, Backend, Device, EngineSettings, Precision
 from arlo.errors import ConfigError
 
 Task = Literal["auto", "embedding", "sequence-classification", "reranker", "token-classification"]
@@ -38,7 +38,7 @@ class CompileOptions:
 
     lengths: tuple[int, ...] | Literal["auto"] = DEFAULT_LENGTHS
     """Maximum lengths in tokens, strictly ascending: one static runtime each. `auto`: chosen by the latency over the
-    length and by `histogram`, see `arlo.compile.lengths`."""
+    length and by `histogram`, see `arlo.compile.steps.lengths`."""
 
     max_length: int | None = None
     """With lengths = auto: the longest text that is served, in tokens. None: 512, or what the model can read if that
@@ -84,7 +84,7 @@ class CompileOptions:
     """Rows that Triton may put into one batch."""
 
     max_queue_size: int = 0
-    """Requests that may wait in Triton where it batches; 0: no limit. See `arlo.compile.triton_config`."""
+    """Requests that may wait in Triton where it batches; 0: no limit. See `arlo.compile.repository.triton_config`."""
 
     jobs: int | None = None
     """Runtimes that are built at a time. None: as many as there are cores and memory for."""
@@ -95,7 +95,7 @@ class CompileOptions:
 
     tolerance: float | None = None
     """Largest absolute difference to the original model that `verify` accepts, beside its thresholds for cosine and
-    labels. None: by precision, see `arlo.compile.verify`."""
+    labels. None: by precision, see `arlo.compile.steps.verify`."""
 
     tokenizer: Path | None = None
     """Folder of the tokenizer, for an ONNX file. None: the folder of the file."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from arlo.compile.resolve import SourceModel
+from arlo.compile.steps.resolve import SourceModel
 from arlo.errors import CompileError
 
 _CLASSES = {

@@ -8,29 +8,29 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from arlo.catalog.manifest import Manifest
 from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder
-from arlo.compile.cleanup import cleanup_step
-from arlo.compile.engine import Engine, get_engine
-from arlo.compile.export import export_step, outputs_of
+from arlo.compile.engines.interface import Engine, get_engine
 from arlo.compile.job import Job
-from arlo.compile.latency import busy_warning, latency_step, points_of
-from arlo.compile.lengths import LengthChoice, choice_of, choose_step, longest_served
-from arlo.compile.lengths_plot import write_page
-from arlo.compile.lengths_traffic import traffic
+from arlo.compile.lengths.plot import write_page
+from arlo.compile.lengths.traffic import traffic
 from arlo.compile.options import CompileOptions
 from arlo.compile.progress import Progress, Reporter
-from arlo.compile.reference import reference_step
-from arlo.compile.repository import RepositoryWriter, building_prefix, publish, staging
-from arlo.compile.resolve import SourceModel, resolve
+from arlo.compile.repository.write import Finished, write_repository
 from arlo.compile.runtime import STEPS, Built, Task, Told, build_runtimes
 from arlo.compile.spec import RuntimeSpec
+from arlo.compile.steps.cleanup import cleanup_step
+from arlo.compile.steps.export import export_step, outputs_of
+from arlo.compile.steps.latency import busy_warning, latency_step, points_of
+from arlo.compile.steps.lengths import LengthChoice, choice_of, choose_step, longest_served
+from arlo.compile.steps.reference import reference_step
+from arlo.compile.steps.repository import RepositoryWriter, building_prefix, publish, staging
+from arlo.compile.steps.resolve import SourceModel, resolve
+from arlo.compile.steps.tokenizer import FILE_NAME as TOKENIZER
+from arlo.compile.steps.tokenizer import tokenizer_step
 from arlo.compile.texts import Texts
-from arlo.compile.tokenizer import FILE_NAME as TOKENIZER
-from arlo.compile.tokenizer import tokenizer_step
-from arlo.compile.write import Finished, write_repository
 from arlo.errors import CompileError
-from arlo.manifest import Manifest
-from arlo.planning.advice import advise
+from arlo.planning.lengths.advice import advise
 
 _SMALL_FILES_BYTES = 64 << 20
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from arlo.compile.lengths import LengthChoice
-from arlo.compile.lengths_show import as_dict, sentences
-from arlo.compile.lengths_show import table as lengths_table
-from arlo.manifest import Manifest, Runtime, Verification
+from arlo.catalog.manifest import Manifest, Runtime, Verification
+from arlo.compile.lengths.show import as_dict, sentences
+from arlo.compile.lengths.show import table as lengths_table
+from arlo.compile.steps.lengths import LengthChoice
 
 
 def summarise(

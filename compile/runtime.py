@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import psutil
 
 from arlo.clock import monotonic_s
-from arlo.compile.build import build_step
 from arlo.compile.cache import Entry, NotCached
 from arlo.compile.job import Job
 from arlo.compile.parallel import Tell, run_all
 from arlo.compile.spec import RuntimeSpec
-from arlo.compile.specialise import specialise_step
-from arlo.compile.verify import verify_step
+from arlo.compile.steps.build import build_step
+from arlo.compile.steps.specialise import specialise_step
+from arlo.compile.steps.verify import verify_step
 
 STEPS = ("specialise", "build", "verify")
 _SHARE = 0.8  # of the free memory that builds may take together

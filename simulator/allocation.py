@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.errors import ConfigError
-from arlo.planning.demand import Demand, DemandWindow
-from arlo.planning.problem import Allocation, AllocationProblem, LatencyCurve, Variation, flow
-from arlo.planning.queueing import burst_factor, predicted_mean_ms
-from arlo.planning.solve import allocate_or_keep, make_solver
+from arlo.planning.allocation.problem import Allocation, AllocationProblem, LatencyCurve, Variation, flow
+from arlo.planning.allocation.queueing import burst_factor, predicted_mean_ms
+from arlo.planning.allocation.solve import allocate_or_keep, make_solver
+from arlo.planning.traffic.demand import Demand, DemandWindow
 from arlo.planning.view import RuntimeView
 from arlo.simulator.profiles import capacity, latency_curve
-from arlo.simulator.scenario import RuntimeModel, Scenario, Workload
+from arlo.simulator.scenario.scenario import RuntimeModel, Scenario, Workload
 
 SECOND_NS = 1_000_000_000
 SAMPLE_NS = SECOND_NS  # between two looks at the arrival counters

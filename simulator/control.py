@@ -8,11 +8,12 @@ the period before had been like it, so that a run does not begin with a transien
 From then on a periodic plan knows only what has arrived in the last period. A plan takes no time, and is made as soon
 as the period is over; one for a worker that is gone for good is made at once.
 
-A replacement goes in steps (arlo.planning.replacement), each of a few workers that drain, load the other runtime for
-`replacement_s` and serve again; the next step begins when all of the step serve, which is looked at every 0.1 s while a
-replacement is under way. A plan that is made meanwhile supersedes the older one as in the real control plane: workers
-that are on their way get where they were going, then the steps are those to the new placement. Unlike the real control
-plane (with make_before_break) a worker has one runtime in memory, and there is no stand-in for a runtime that is lost.
+A replacement goes in steps (arlo.planning.placement.replacement), each of a few workers that drain, load the other
+runtime for `replacement_s` and serve again; the next step begins when all of the step serve, which is looked at
+every 0.1 s while a replacement is under way. A plan that is made meanwhile supersedes the older one as in the real
+control plane: workers that are on their way get where they were going, then the steps are those to the new
+placement. Unlike the real control plane (with make_before_break) a worker has one runtime in memory, and there is
+no stand-in for a runtime that is lost.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo import _core
-from arlo.planning.demand import Demand
-from arlo.planning.placement import assign
-from arlo.planning.replacement import Step, replacement_plan
-from arlo.planning.shift import MIN_ROWS, SAMPLE_S, SHIFT_ROWS
+from arlo.planning.placement.assignment import assign
+from arlo.planning.placement.replacement import Step, replacement_plan
+from arlo.planning.traffic.demand import Demand
+from arlo.planning.traffic.shift import MIN_ROWS, SAMPLE_S, SHIFT_ROWS
 from arlo.planning.view import WorkerView
 from arlo.simulator.allocation import SAMPLE_NS, SECOND_NS, Foresight, Planner, Seen
-from arlo.simulator.scenario import Fault, Scenario
+from arlo.simulator.report.timeline import DRAINING, GONE, SERVING, STARTING
+from arlo.simulator.scenario.scenario import Fault, Scenario
 from arlo.simulator.shift import EarlyPlans
-from arlo.simulator.timeline import DRAINING, GONE, SERVING, STARTING
 
 LOOK_NS = SECOND_NS // 10  # between two looks at a replacement under way
 NEVER_NS = 1 << 62

@@ -31,10 +31,10 @@ from arlo.errors import ConfigError, EnvironmentProblem
 from arlo.simulator.allocation import SECOND_NS, Planner
 from arlo.simulator.control import NEVER_NS, Controller, in_ns
 from arlo.simulator.profiles import lognormal_quantiles
-from arlo.simulator.result import OUTCOMES, Result
+from arlo.simulator.report.result import OUTCOMES, Result
+from arlo.simulator.report.timeline import GONE, Recent, Timeline
 from arlo.simulator.scaling import Scaler
-from arlo.simulator.scenario import RuntimeModel, Scenario
-from arlo.simulator.timeline import GONE, Recent, Timeline
+from arlo.simulator.scenario.scenario import RuntimeModel, Scenario
 
 Progress = Callable[[float, float], None]  # simulated seconds, of how many
 

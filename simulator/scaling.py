@@ -1,4 +1,4 @@
-"""Automatic scaling in a simulation: the policies of arlo.planning.scaling, asked once a second.
+"""Automatic scaling in a simulation: the policies of arlo.planning.scaling.policies, asked once a second.
 
 What they see is what the control plane shows them: the p98 latency and the answers of the last `window_s`, the work
 that arrived in it, and how busy each worker was. A worker that is added serves after `start_s`; one that is removed
@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo import _core
-from arlo.planning.demand import bins
-from arlo.planning.scaling import Signals, make_policy
+from arlo.planning.scaling.policies import Signals, make_policy
+from arlo.planning.traffic.demand import bins
 from arlo.simulator.allocation import SECOND_NS, Planner
 from arlo.simulator.control import Controller, in_ns, number_of
-from arlo.simulator.scenario import Scenario
-from arlo.simulator.timeline import Recent
+from arlo.simulator.report.timeline import Recent
+from arlo.simulator.scenario.scenario import Scenario
 
 TICK_NS = SECOND_NS
 

@@ -1,6 +1,7 @@
 """A plan before the period is over, when the traffic has clearly shifted: whether it would pay.
 
-When to ask is the rule of arlo.planning.shift, which the control plane follows too. Its solver takes no simulated time.
+When to ask is the rule of arlo.planning.traffic.shift, which the control plane follows too. Its solver takes no
+simulated time.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.planning.demand import Demand, DemandWindow
-from arlo.planning.shift import ShiftWatch, least_gain
+from arlo.planning.traffic.demand import Demand, DemandWindow
+from arlo.planning.traffic.shift import ShiftWatch, least_gain
 from arlo.simulator.allocation import Planner
-from arlo.simulator.scenario import Scenario
+from arlo.simulator.scenario.scenario import Scenario
 
 
 class EarlyPlans:

@@ -88,7 +88,7 @@ def page(text: str) -> str:
 
 def control_section() -> str:
     """What the document says of the control plane's metrics."""
-    from arlo.control.metrics import METRICS
+    from arlo.control.http.metrics import METRICS
 
     lines = []
     for metric in METRICS:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, TextIO
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
+    from arlo.catalog.manifest import Manifest
     from arlo.compile import Progress
     from arlo.config import Config
-    from arlo.manifest import Manifest
 
 
 def is_built(config: Config) -> bool:
     """Whether the repository is there."""
-    from arlo.manifest import FILE_NAME
+    from arlo.catalog.manifest import FILE_NAME
 
     return (config.model.repository / FILE_NAME).is_file()
 

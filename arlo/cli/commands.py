@@ -23,26 +23,28 @@ class Command:
 
 
 COMMANDS = (
-    Command("compile", "arlo.compile.cli", "build a Triton repository: one runtime per maximum length"),
-    Command("inspect", "arlo.compile.cli_inspect", "explain a repository: how exact, how fast, what to do next"),
+    Command("compile", "arlo.compile.tools.compile", "build a Triton repository: one runtime per maximum length"),
+    Command("inspect", "arlo.compile.tools.inspect", "explain a repository: how exact, how fast, what to do next"),
     Command(
-        "verify", "arlo.compile.cli_verify", "run a repository's engines here against the original model's answers"
+        "verify", "arlo.compile.tools.verify", "run a repository's engines here against the original model's answers"
     ),
     Command("lengths", "arlo.cli.lengths", "which maximum lengths to compile for; what-if questions"),
     Command("emulate", "arlo.cli.emulate", "write a repository whose runtimes answer after the time of a table"),
-    Command("profile", "arlo.cli.profile", "measure the latency of every runtime on a real worker"),
+    Command("profile", "arlo.cli.profile.command", "measure the latency of every runtime on a real worker"),
     Command("serve", "arlo.cli.serve", "start workers and gateway and keep them serving"),
-    Command("plan", "arlo.cli.plan", "how many instances of each runtime a demand needs; what-if questions"),
-    Command("trace", "arlo.cli.trace", "make a trace, or see what one is like"),
+    Command("plan", "arlo.cli.plan.command", "how many instances of each runtime a demand needs; what-if questions"),
+    Command("trace", "arlo.cli.trace.command", "make a trace, or see what one is like"),
     Command(
-        "simulate", "arlo.cli.simulate", "what a cluster would do with a stream of requests: latency, SLO, GPU-hours"
+        "simulate",
+        "arlo.cli.simulate.command",
+        "what a cluster would do with a stream of requests: latency, SLO, GPU-hours",
     ),
     Command("replay", "arlo.replay.cli", "send a trace to an endpoint and report what came of every request"),
     Command("status", "arlo.cli.status", "what a running gateway serves, how loaded it is, how fast it answers"),
-    Command("top", "arlo.cli.top", "live screen: workers, runtimes, latency, lengths, plans"),
+    Command("top", "arlo.cli.top.command", "live screen: workers, runtimes, latency, lengths, plans"),
     Command("config", "arlo.cli.config", "check or show a configuration file"),
     Command("gateway", "arlo.cli.gateway", "run the gateway alone, in the foreground"),
-    Command("demo", "arlo.cli.demo", "the whole path on a real model and real text, in minutes"),
+    Command("demo", "arlo.cli.demo.command", "the whole path on a real model and real text, in minutes"),
     Command("version", "arlo.cli.version", "versions of Arlo and of what it stands on"),
 )
 

@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.keys_only:
         from arlo.cli.recommend import load_manifest
         from arlo.config.gateway import gateway_message
-        from arlo.control.choice import choose, servable
-        from arlo.control.placement import plan_from_config
+        from arlo.control.reconcile.choice import choose, servable
+        from arlo.control.reconcile.placement import plan_from_config
 
         gateway_message(loaded)
         manifest = servable(loaded, load_manifest(loaded))

@@ -32,7 +32,7 @@ def cli_page() -> str:
 def pages() -> dict[str, str]:
     """File name -> content."""
     from arlo.config.reference import reference
-    from arlo.simulator.reference import reference as scenario_reference
+    from arlo.simulator.scenario.reference import reference as scenario_reference
 
     return {"cli.md": cli_page(), "configuration.md": reference(), "scenario.md": scenario_reference()}
 

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the repository."""
     import dataclasses
 
-    from arlo.workers.emulated import write_emulated_repository
+    from arlo.workers.emulated.repository import write_emulated_repository
 
     args.out.mkdir(parents=True, exist_ok=True)
     manifest = write_emulated_repository(

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Become the gateway: this process is replaced by it."""
     from arlo import config as configuration
     from arlo.config.gateway import gateway_json
-    from arlo.control.gateway_process import gateway_program, write_gateway_config
+    from arlo.control.gateway.process import gateway_program, write_gateway_config
 
     config = configuration.load(args.config)
     ready_file = args.ready_file.absolute() if args.ready_file is not None else None

@@ -10,7 +10,7 @@ from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from arlo.compile.lengths_curve import SourcedCurve
+    from arlo.compile.lengths.curve import SourcedCurve
 
 DESCRIPTION = """Which maximum lengths to compile for, and what each further runtime saves. Nothing is built or started.
 
@@ -75,10 +75,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Choose and print."""
-    from arlo.compile.lengths import choose_lengths
-    from arlo.compile.lengths_show import as_dict, sentences, table
-    from arlo.compile.lengths_traffic import traffic
+    from arlo.compile.lengths.show import as_dict, sentences, table
+    from arlo.compile.lengths.traffic import traffic
     from arlo.compile.options import parse_lengths
+    from arlo.compile.steps.lengths import choose_lengths
 
     if not 0 <= args.least_saving < 100:
         raise ConfigError(f"--least-saving is a percentage from 0 to below 100, not {args.least_saving:g}")
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         given=given,
     )
     if args.plot is not None:
-        from arlo.compile.lengths_plot import write_page
+        from arlo.compile.lengths.plot import write_page
 
         write_page(found, args.plot, title=f"Maximum lengths{f' for {name}' if name else ''}")
     if args.json:
@@ -116,9 +116,9 @@ def _latency(
     repository: Path | None, profile_path: Path | None, max_length: int | None
 ) -> tuple[SourcedCurve, int, str]:
     """The curve, the longest length, and the name of the model."""
-    from arlo.compile.lengths import DEFAULT_LONGEST
-    from arlo.compile.lengths_curve import assumed, from_manifest, from_profile
-    from arlo.manifest import Manifest
+    from arlo.catalog.manifest import Manifest
+    from arlo.compile.lengths.curve import assumed, from_manifest, from_profile
+    from arlo.compile.steps.lengths import DEFAULT_LONGEST
     from arlo.profiler import LatencyProfile
 
     if repository is not None and profile_path is not None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
+    from arlo.catalog.manifest import Manifest
     from arlo.config import Config
-    from arlo.manifest import Manifest
 
 DEFAULT_HISTOGRAM = "tweets"
 
@@ -19,8 +19,8 @@ def recommended(manifest: Manifest) -> Manifest:
 
     These are options.histogram of the build; where that file is gone, or nothing was asked for, lengths of tweets.
     """
-    from arlo.compile.lengths_traffic import traffic
-    from arlo.planning.advice import advise
+    from arlo.compile.lengths.traffic import traffic
+    from arlo.planning.lengths.advice import advise
 
     asked = manifest.options.get("histogram")
     longest = max(runtime.max_length for runtime in manifest.runtimes)
@@ -41,7 +41,7 @@ def load_manifest(config: Config) -> Manifest:
 
 def advice_line(manifest: Manifest) -> str:
     """The recommendation in one line for people, or why there is none."""
-    from arlo.planning.advice import missing
+    from arlo.planning.lengths.advice import missing
 
     advice = manifest.recommendation
     if advice is None:

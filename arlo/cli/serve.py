@@ -16,7 +16,7 @@ from arlo.cli.text import print_json_line
 
 if TYPE_CHECKING:
     from arlo.config import Config
-    from arlo.control.cluster import Cluster
+    from arlo.control.plane import Cluster
 
 DESCRIPTION = """Start workers and gateway, load the runtimes, and keep all of it serving until Ctrl-C.
 
@@ -87,7 +87,7 @@ def as_dict(cluster: Cluster) -> dict[str, Any]:
 
 def how_to_try(cluster: Cluster, config: Config) -> str:
     """Where it listens, and what to copy to try it."""
-    from arlo.control.cluster import reachable
+    from arlo.control.plane import reachable
 
     assert cluster.addresses is not None
     grpc, http = reachable(cluster.addresses.grpc), reachable(cluster.addresses.http)

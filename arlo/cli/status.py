@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _once(address: str, args: argparse.Namespace) -> int:
-    from arlo.control.admin import AdminClient
+    from arlo.control.gateway.admin import AdminClient
 
     async with AdminClient(address) as admin:
         deployment = await admin.get_deployment()
@@ -73,7 +73,7 @@ async def _once(address: str, args: argparse.Namespace) -> int:
 async def _watch(address: str, args: argparse.Namespace) -> int:
     from rich.live import Live
 
-    from arlo.control.admin import AdminClient
+    from arlo.control.gateway.admin import AdminClient
 
     async with AdminClient(address) as admin:
         live = None if args.json else Live(auto_refresh=False, screen=False)
@@ -94,7 +94,7 @@ async def _watch(address: str, args: argparse.Namespace) -> int:
 
 def health(deployment: Any, stats: Any) -> str:
     """ready, degraded, failing or empty; see EPILOG."""
-    from arlo.control.messages import to_dict
+    from arlo.control.gateway.messages import to_dict
 
     if not deployment.version:
         return "empty"
@@ -108,7 +108,7 @@ def health(deployment: Any, stats: Any) -> str:
 
 def as_dict(deployment: Any, stats: Any) -> dict[str, Any]:
     """What --json prints: health, the deployment in force, and the statistics."""
-    from arlo.control.messages import to_dict
+    from arlo.control.gateway.messages import to_dict
 
     return {"health": health(deployment, stats), "deployment": to_dict(deployment), "stats": to_dict(stats)}
 
@@ -119,7 +119,7 @@ def screen(deployment: Any, stats: Any, address: str) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    from arlo.control.messages import to_dict
+    from arlo.control.gateway.messages import to_dict
 
     state = health(deployment, stats)
     colour = {"ready": "green", "degraded": "yellow"}.get(state, "red")

@@ -23,7 +23,7 @@ def make_pool(config: Config) -> WorkerPool:
     admin_key = secrets.token_urlsafe(16)
     if workers.kind == "ray":
         # Not from arlo.workers: whoever has no use for Ray need not know of it.
-        from arlo.workers.ray_pool import RayPool
+        from arlo.workers.ray.pool import RayPool
 
         return RayPool(
             config.model.repository,

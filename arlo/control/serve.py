@@ -14,11 +14,11 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 
+from arlo.catalog.manifest import Manifest
 from arlo.config import Config
-from arlo.control.cluster import Cluster
 from arlo.control.events import emit
+from arlo.control.plane import Cluster
 from arlo.control.pool import make_pool
-from arlo.manifest import Manifest
 
 log = logging.getLogger("arlo.control")
 

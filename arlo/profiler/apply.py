@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
 from arlo.errors import ConfigError
-from arlo.manifest import LatencyPoint, Manifest, Runtime
 from arlo.profiler.format import LatencyProfile, RuntimeProfile, runtime_hash
 
 
@@ -15,7 +15,7 @@ def with_profile(manifest: Manifest, profile: LatencyProfile, *, partial: bool =
     ConfigError when the profile is of another model or build, or lacks a runtime; with `partial`, runtimes that it
     lacks keep the latencies that they have. Runtimes of the profile that the manifest lacks are left out.
 
-    The recommendation is left out, as it was for other latencies: arlo.planning.advice makes the new one.
+    The recommendation is left out, as it was for other latencies: arlo.planning.lengths.advice makes the new one.
     """
     if profile.model != manifest.model:
         raise ConfigError(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from arlo.catalog.manifest import Runtime
 from arlo.errors import ConfigError
-from arlo.manifest import Runtime
 from arlo.profiler.staircase import Staircase, staircase
 
 FORMAT = 1

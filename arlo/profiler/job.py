@@ -11,9 +11,9 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from arlo import __version__
+from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s, unix_s
 from arlo.errors import ConfigError, WorkerError
-from arlo.manifest import Manifest, Runtime
 from arlo.profiler.format import How, LatencyProfile, Point, RuntimeProfile, runtime_hash
 from arlo.profiler.interval import half_width, percentile
 from arlo.profiler.machine import CpuTimes, engine_versions

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import psutil
 
+from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
-from arlo.manifest import Manifest
 
 _QUERY = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
 

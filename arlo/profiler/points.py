@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from arlo.catalog.manifest import Runtime
 from arlo.errors import ConfigError
-from arlo.manifest import Runtime
 
 # Two lengths in each step of 64 tokens show the steps; 16 lengths in all at most.
 _SPACING = 32

@@ -11,9 +11,9 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s
 from arlo.errors import WorkerError
-from arlo.manifest import Manifest, Runtime
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 _POLL_S = 0.005

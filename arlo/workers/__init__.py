@@ -1,7 +1,7 @@
 """Where workers come from: local Triton processes, or endpoints that somebody else runs."""
 
-from arlo.workers.endpoints import EndpointsPool
-from arlo.workers.local import LocalPool
+from arlo.workers.endpoints.pool import EndpointsPool
+from arlo.workers.local.pool import LocalPool
 from arlo.workers.pool import WorkerInfo, WorkerPool
 
 __all__ = ["EndpointsPool", "LocalPool", "WorkerInfo", "WorkerPool"]

@@ -26,7 +26,8 @@ def guard_program() -> Path:
 
 
 def unload_library() -> Path | None:
-    """What is preloaded into Triton servers (src/triton/unload.cc); None: not installed, unloading takes longer."""
+    """What is preloaded into Triton servers (src/plugins/unload/unload.cc); None: not installed, unloading
+    takes longer."""
     path = worker_share_dir() / "lib" / "libarlo_unload.so"
     return path if path.is_file() else None
 

@@ -12,10 +12,10 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from arlo.simulator.profiles import Profile, load_profile
-from arlo.simulator.result import Result
+from arlo.simulator.report.result import Result
 from arlo.simulator.run import run
-from arlo.simulator.scenario import Scenario
-from arlo.simulator.schemes import SCHEMES, scheme
+from arlo.simulator.scenario.scenario import Scenario
+from arlo.simulator.scenario.schemes import SCHEMES, scheme
 from arlo.traces import make_workload
 from arlo.traces.workloads import Workload
 

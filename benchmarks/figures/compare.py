@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.simulator.result import Result
-from arlo.simulator.scenario import Allocate, Scenario
-from arlo.simulator.schemes import SCHEMES, infaas_readings
+from arlo.simulator.report.result import Result
+from arlo.simulator.scenario.scenario import Allocate, Scenario
+from arlo.simulator.scenario.schemes import SCHEMES, infaas_readings
 from arlo.traces.workloads import Workload
 from benchmarks.figures.cells import ORDER, Cluster, Context, cdf
 from benchmarks.figures.experiment import Plot, Row, Series, Table, reduction

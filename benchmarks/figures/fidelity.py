@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from arlo.simulator.schemes import SCHEMES
+from arlo.simulator.scenario.schemes import SCHEMES
 from benchmarks.figures.cells import Context
 from benchmarks.figures.compare import ms
 from benchmarks.figures.experiment import Outcome, Plot, Row, Series, Table, Target, reduction

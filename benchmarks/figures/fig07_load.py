@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from arlo.simulator.result import Result
-from arlo.simulator.schemes import SCHEMES
+from arlo.simulator.report.result import Result
+from arlo.simulator.scenario.schemes import SCHEMES
 from benchmarks.figures.cells import ORDER, PAPERS, Cluster, Context
 from benchmarks.figures.compare import ms
 from benchmarks.figures.experiment import Outcome, Parameter, Plot, Row, Series, Table, Target, reduction

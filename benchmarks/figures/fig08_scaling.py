@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from arlo.simulator.result import Result
-from arlo.simulator.scenario import Allocate, Scale, Scenario
-from arlo.simulator.schemes import SCHEMES
+from arlo.simulator.report.result import Result
+from arlo.simulator.scenario.scenario import Allocate, Scale, Scenario
+from arlo.simulator.scenario.schemes import SCHEMES
 from benchmarks.figures.cells import ORDER, Cluster, Context
 from benchmarks.figures.compare import ms
 from benchmarks.figures.experiment import Outcome, Parameter, Plot, Row, Series, Table, Target, reduction

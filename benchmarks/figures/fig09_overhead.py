@@ -8,7 +8,7 @@ import numpy as np
 
 from arlo import _core
 from arlo.clock import monotonic_s
-from arlo.simulator.scenario import Dispatch
+from arlo.simulator.scenario.scenario import Dispatch
 from benchmarks.figures.cells import Context
 from benchmarks.figures.experiment import Outcome, Parameter, Plot, Row, Series, Table, Target
 

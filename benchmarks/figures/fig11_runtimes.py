@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from arlo.simulator.result import Result
-from arlo.simulator.schemes import max_lengths
+from arlo.simulator.report.result import Result
+from arlo.simulator.scenario.schemes import max_lengths
 from benchmarks.figures.cells import Cluster, Context, cdf
 from benchmarks.figures.compare import ms
 from benchmarks.figures.experiment import Outcome, Parameter, Plot, Row, Series, Table, Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from arlo.simulator.result import Result
+from arlo.simulator.report.result import Result
 from benchmarks.figures.cells import Cluster
 from benchmarks.figures.compare import QUEUEING, WEAK, Results, against, ms
 from benchmarks.figures.experiment import Parameter

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.planning.problem import AllocationProblem, LatencyCurve
-from arlo.planning.solve import allocate, make_solver
+from arlo.planning.allocation.problem import AllocationProblem, LatencyCurve
+from arlo.planning.allocation.solve import allocate, make_solver
 from arlo.simulator.profiles import Profile, load_profile
-from arlo.simulator.scenario import Dispatch, Fault, Scenario, Workload
-from arlo.simulator.schemes import scheme
+from arlo.simulator.scenario.scenario import Dispatch, Fault, Scenario, Workload
+from arlo.simulator.scenario.schemes import scheme
 from arlo.traces import make_workload
 
 REQUESTS = 250_000  # of a run, about

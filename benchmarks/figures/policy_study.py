@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from arlo.simulator.result import Result
+from arlo.simulator.report.result import Result
 from arlo.simulator.run import run_many
-from arlo.simulator.scenario import Scenario
+from arlo.simulator.scenario.scenario import Scenario
 from benchmarks import harness
 from benchmarks.figures.policy_settings import (
     Setting,

@@ -27,7 +27,7 @@ SOURCES = (
     ("arlo/planning", "*.py"),
     ("src/simulate", "*.[ch]*"),
     ("src/dispatch", "*.[ch]*"),
-    ("src/allocate", "*.[ch]*"),
+    ("src/solve", "*.[ch]*"),
 )
 SHARED = ("cells.py", "compare.py", "experiment.py", "notes.py")
 _NOT_INPUTS = {"plots.py", "report.py", "sections.py", "config.py"}  # of the simulator: how results are shown

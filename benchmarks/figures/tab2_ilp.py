@@ -6,7 +6,7 @@ import importlib.util
 import random
 import statistics
 
-from arlo.planning.solve import make_solver
+from arlo.planning.allocation.solve import make_solver
 from benchmarks.allocation import SHAPES, SIZES, random_problem
 from benchmarks.figures.cells import Context
 from benchmarks.figures.experiment import Outcome, Parameter, Plot, Row, Series, Table, Target
@@ -21,7 +21,12 @@ TEXT = (
 RUNS = 20
 RUNS_OF = {"exact": RUNS, "gurobi": RUNS, "highs": 5}  # HiGHS takes seconds
 PACKAGES = {"gurobi": "gurobipy", "highs": "highspy"}
-COLLECTED = ("benchmarks/allocation.py", "arlo/planning/exact.py", "arlo/planning/gurobi.py", "arlo/planning/highs.py")
+COLLECTED = (
+    "benchmarks/allocation.py",
+    "arlo/planning/allocation/exact.py",
+    "arlo/planning/allocation/gurobi.py",
+    "arlo/planning/allocation/highs.py",
+)
 PAPER = {
     f"{workers}x{runtimes}": Target(
         quantity=f"{workers} GPUs, {runtimes} runtimes",

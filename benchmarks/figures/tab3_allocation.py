@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arlo.simulator.scenario import Allocate, AllocationKind, Scenario
+from arlo.simulator.scenario.scenario import Allocate, AllocationKind, Scenario
 from benchmarks.figures.cells import Cluster, Context, cdf
 from benchmarks.figures.compare import ms
 from benchmarks.figures.experiment import Outcome, Parameter, Plot, Row, Series, Table, Target, reduction

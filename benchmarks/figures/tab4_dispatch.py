@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from arlo.simulator.result import Result
-from arlo.simulator.scenario import Dispatch
+from arlo.simulator.report.result import Result
+from arlo.simulator.scenario.scenario import Dispatch
 from benchmarks.figures.cells import Cluster, Context, cdf
 from benchmarks.figures.compare import ms
 from benchmarks.figures.experiment import Outcome, Parameter, Plot, Row, Series, Table, Target, reduction

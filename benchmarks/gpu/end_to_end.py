@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from arlo.compile.engine import EngineSettings, get_engine
+from arlo.compile.engines.interface import EngineSettings, get_engine
 from arlo.errors import ArloError
 from benchmarks.gpu.options import Options
 from benchmarks.gpu.subject import model_folder
@@ -43,7 +43,7 @@ def cannot() -> str:
         if missing:
             return f"{what} is not installed"
     try:
-        from arlo.workers.triton import find_triton
+        from arlo.workers.triton.server import find_triton
     except ImportError as error:
         return f"Arlo's serving part cannot be imported ({error})"
     try:
@@ -131,10 +131,10 @@ async def _all(options: Options, model: str, precision: str, work: Path, say: Ca
 
 async def _serve(options: Options, repository: Path, bed: Any, scheme: str, rate_rps: float) -> dict[str, Any]:
     from arlo import config as configuration
-    from arlo.control.cluster import Cluster
+    from arlo.catalog.manifest import Manifest
+    from arlo.control.plane import Cluster
     from arlo.control.pool import make_pool
     from arlo.control.serve import running
-    from arlo.manifest import Manifest
     from arlo.replay import ReplayOptions, run_replay
     from arlo.traces import make_workload, materialise
     from benchmarks.testbed.cluster import LATE_MS
@@ -172,7 +172,7 @@ def _placed(scheme: str, placed: dict[int, int]) -> str:
 
 def bed_name(repository: Path) -> str:
     """The model's name in its manifest."""
-    from arlo.manifest import Manifest
+    from arlo.catalog.manifest import Manifest
 
     return Manifest.load(repository).model
 

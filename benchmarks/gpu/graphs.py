@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from arlo.compile.cache import Cache, Hasher, key_of, link_or_copy, temporary_folder
-from arlo.compile.engine import Engine, Precision
+from arlo.compile.engines.interface import Engine, Precision
 from arlo.compile.options import CompileOptions
-from arlo.compile.resolve import SourceModel, resolve
 from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
+from arlo.compile.steps.resolve import SourceModel, resolve
 
 OUTPUT = "sentence_embedding"
 
@@ -31,8 +31,8 @@ class Graphs:
     @functools.cached_property
     def exported(self) -> Path:
         """Folder of the cleaned graph with free axes, and its weights. CompileError when the export fails."""
-        from arlo.compile.cleanup import cleanup_step
-        from arlo.compile.export import export_step
+        from arlo.compile.steps.cleanup import cleanup_step
+        from arlo.compile.steps.export import export_step
 
         cache = Cache(self._work / "cache", self._hasher)
         return cleanup_step(cache, export_step(cache, self.model, self._precision)).folder
@@ -44,7 +44,7 @@ class Graphs:
 
     def plain(self, fixed: Mapping[str, int]) -> Path:
         """Folder of the graph with these axes fixed, beside the weights: what ONNX Runtime opens."""
-        from arlo.compile.specialise import specialise
+        from arlo.compile.steps.specialise import specialise
 
         def make(folder: Path) -> None:
             specialise(self.exported, fixed, folder)
@@ -54,7 +54,7 @@ class Graphs:
 
     def engine(self, engine: Engine, spec: RuntimeSpec) -> Path:
         """Folder of the engine's files for one runtime. CompileError when it cannot be built."""
-        from arlo.compile.specialise import specialise
+        from arlo.compile.steps.specialise import specialise
 
         scratch = self._work / "scratch" / engine.name
         scratch.mkdir(parents=True, exist_ok=True)

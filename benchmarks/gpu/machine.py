@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from arlo.compile.engine import EngineSettings
+from arlo.compile.engines.interface import EngineSettings
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 
 _PACKAGES = (

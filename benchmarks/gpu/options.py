@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import get_args
 
-from arlo.compile.engine import Precision
+from arlo.compile.engines.interface import Precision
 from arlo.compile.options import check_lengths
 from arlo.errors import ConfigError
 

@@ -11,7 +11,7 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from arlo.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime
+from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime
 from benchmarks.gpu.plan import Shape
 from benchmarks.gpu.results import Group, Results
 from benchmarks.gpu.store import Record

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from arlo.compile.quiet import known_noise_silenced
-from arlo.compile.resolve import demo_model_path
+from arlo.compile.steps.resolve import demo_model_path
 from arlo.compile.texts import prose
 from arlo.errors import EnvironmentProblem
 from benchmarks.gpu.contenders.base import Batch, Embeddings, forget

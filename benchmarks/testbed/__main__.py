@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from arlo.replay.progress import Progress, ProgressHook
-from arlo.simulator.schemes import SCHEMES
+from arlo.simulator.scenario.schemes import SCHEMES
 from arlo.traces import poisson
 from benchmarks import harness
 from benchmarks.testbed import results, scaling

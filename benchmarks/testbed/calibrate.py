@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.simulator.scenario import RuntimeModel
+from arlo.simulator.scenario.scenario import RuntimeModel
 from arlo.traces import Trace
 from benchmarks.testbed.cluster import EmulatedCluster, Run
 from benchmarks.testbed.schemes import Bed, Cluster

@@ -16,16 +16,16 @@ import psutil
 from numpy.typing import NDArray
 from tritonclient.grpc import InferenceServerClient
 
+from arlo.catalog.manifest import LatencyPoint
 from arlo.clock import monotonic_s
-from arlo.manifest import LatencyPoint
 from arlo.replay import ReplayOptions, run_replay
 from arlo.replay.progress import ProgressHook
 from arlo.replay.records import Records, delay_us, latency_us
 from arlo.simulator.profiles import capacity
-from arlo.simulator.scenario import RuntimeModel
+from arlo.simulator.scenario.scenario import RuntimeModel
 from arlo.traces import Trace
 from arlo.workers import LocalPool
-from arlo.workers.emulated import EmulatedRuntime, write_runtimes
+from arlo.workers.emulated.repository import EmulatedRuntime, write_runtimes
 from benchmarks import harness
 from benchmarks.testbed.compare import Side
 from benchmarks.testbed.schemes import INFLIGHT_LIMIT, Cluster, execution_ms, points_us

@@ -15,25 +15,25 @@ import numpy as np
 import psutil
 
 from arlo import config as configuration
+from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.clock import unix_s
 from arlo.config import Config
 from arlo.config.model import ControlConfig, ScalingConfig
-from arlo.control.cluster import Cluster as ControlPlane
+from arlo.control.plane import Cluster as ControlPlane
 from arlo.control.pool import make_pool
 from arlo.control.serve import running
-from arlo.manifest import LatencyPoint, Manifest
-from arlo.planning.problem import AllocationProblem
-from arlo.planning.solve import allocate, make_solver
+from arlo.planning.allocation.problem import AllocationProblem
+from arlo.planning.allocation.solve import allocate, make_solver
 from arlo.replay import ReplayOptions, run_replay
 from arlo.replay.progress import Progress
 from arlo.replay.records import latency_us
 from arlo.replay.result import ReplayResult
 from arlo.simulator.profiles import latency_curve
-from arlo.simulator.scenario import RuntimeModel
-from arlo.simulator.schemes import SCHEMES, scheme
+from arlo.simulator.scenario.scenario import RuntimeModel
+from arlo.simulator.scenario.schemes import SCHEMES, scheme
 from arlo.traces import Synthetic, Trace, make_workload, materialise
 from arlo.traces.rates import Series
-from arlo.workers.emulated import EmulatedRuntime, write_runtimes
+from arlo.workers.emulated.repository import EmulatedRuntime, write_runtimes
 from benchmarks.testbed.cluster import LATE_MS
 from benchmarks.testbed.compare import curve, figures
 from benchmarks.testbed.schemes import Bed, Cluster, points_us
@@ -53,7 +53,7 @@ class Contender:
 
     name: str
     title: str
-    scheme: str  # of arlo.simulator.schemes: runtimes and dispatch policy
+    scheme: str  # of arlo.simulator.scenario.schemes: runtimes and dispatch policy
     scaling: str  # policy of [scaling]
     planned: str | None = None  # objective of the plans; None: one runtime, nothing to plan
     shipped: bool = True  # early plans, make before break, moves that gain something: the defaults of [control]

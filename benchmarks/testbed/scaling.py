@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from arlo.config.model import ControlConfig, DispatchConfig, ScalingConfig
-from arlo.simulator.result import Result
+from arlo.simulator.report.result import Result
 from arlo.simulator.run import run as simulate
-from arlo.simulator.scenario import Allocate, Scale, Scenario
-from arlo.simulator.schemes import scheme
+from arlo.simulator.scenario.scenario import Allocate, Scale, Scenario
+from arlo.simulator.scenario.schemes import scheme
 from benchmarks import harness
 from benchmarks.testbed import results
 from benchmarks.testbed.calibrate import Calibration, calibrate

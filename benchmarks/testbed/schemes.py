@@ -8,11 +8,11 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.planning.problem import AllocationProblem
-from arlo.planning.solve import allocate, make_solver
+from arlo.planning.allocation.problem import AllocationProblem
+from arlo.planning.allocation.solve import allocate, make_solver
 from arlo.simulator.profiles import Profile, latency_curve, load_profile
-from arlo.simulator.scenario import RuntimeModel
-from arlo.simulator.schemes import SCHEMES, scheme
+from arlo.simulator.scenario.scenario import RuntimeModel
+from arlo.simulator.scenario.schemes import SCHEMES, scheme
 from arlo.traces import rescale, tweet_lengths
 
 LONGEST = 512

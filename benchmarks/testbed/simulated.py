@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.simulator.run import run
-from arlo.simulator.scenario import Allocate, Dispatch, Scenario
+from arlo.simulator.scenario.scenario import Allocate, Dispatch, Scenario
 from arlo.traces import Trace
 from benchmarks.testbed.calibrate import Calibration
 from benchmarks.testbed.compare import Side

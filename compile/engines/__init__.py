@@ -1,1 +1,1 @@
-"""The engine back-ends, one module each; see `arlo.compile.engine`."""
+"""The engine back-ends, one module each; see `arlo.compile.engines.interface`."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.cache import link_or_copy, tool_versions
-from arlo.compile.engine import EngineSettings, Serving
+from arlo.compile.engines.interface import EngineSettings, Serving
 from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS, RuntimeSpec
 from arlo.errors import CompileError, ConfigError
 
@@ -72,7 +72,7 @@ class OnnxRuntimeEngine:
     def cannot_run(self) -> str:
         if self.settings.device == "cpu":
             return ""
-        from arlo.workers.triton import has_gpu
+        from arlo.workers.triton.server import has_gpu
 
         if not has_gpu():
             return "there is no NVIDIA GPU driver here"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.cache import code_version
-from arlo.compile.engine import EngineSettings, Serving
+from arlo.compile.engines.interface import EngineSettings, Serving
 from arlo.compile.engines.tensorrt_build import PLAN, build_plan
 from arlo.compile.engines.tensorrt_gpu import CURRENT, find_gpu, known_capabilities, parse_capabilities
 from arlo.compile.engines.tensorrt_timing import TimingCache

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from arlo.clock import monotonic_s
 from arlo.compile.cache import link_or_copy
-from arlo.compile.engine import EngineSettings
+from arlo.compile.engines.interface import EngineSettings
 from arlo.compile.engines.tensorrt_timing import TimingCache
 from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS, RuntimeSpec
 from arlo.errors import CompileError

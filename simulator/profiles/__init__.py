@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from arlo.catalog.manifest import FILE_NAME
 from arlo.config.load import nearest
 from arlo.errors import ConfigError
-from arlo.manifest import FILE_NAME
 from arlo.simulator.profiles import estimated, inflation, measured, tables
 from arlo.simulator.profiles.model import Point, Profile, capacity, latency_curve, latency_ms
 from arlo.simulator.profiles.noise import lognormal_quantiles, wrong

@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from arlo.catalog.manifest import FILE_NAME, Manifest, Runtime
 from arlo.errors import ConfigError
-from arlo.manifest import FILE_NAME, Manifest, Runtime
-from arlo.planning.curves import LEAST_MS, curve, static_runtimes
+from arlo.planning.allocation.curves import LEAST_MS, curve, static_runtimes
 from arlo.simulator.profiles import inflation
 from arlo.simulator.profiles.estimated import dynamic_source
 from arlo.simulator.profiles.model import Point, Profile

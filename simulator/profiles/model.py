@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from arlo.errors import ConfigError
-from arlo.planning.problem import LatencyCurve
-from arlo.simulator.scenario import RuntimeModel
+from arlo.planning.allocation.problem import LatencyCurve
+from arlo.simulator.scenario.scenario import RuntimeModel
 
 Kind = Literal["estimated", "derived", "measured"]
 Point = tuple[int, int, float]  # tokens, rows, ms

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.errors import ConfigError
-from arlo.simulator.scenario import RuntimeModel
+from arlo.simulator.scenario.scenario import RuntimeModel
 
 MOST_QUANTILES = 1 << 20  # of Simulation
 

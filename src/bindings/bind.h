@@ -3,9 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
-namespace arlo::allocate {
+namespace arlo::solve {
 void bind(nanobind::module_& m);
-}  // namespace arlo::allocate
+}  // namespace arlo::solve
 
 namespace arlo::simulate {
 void bind(nanobind::module_& m);

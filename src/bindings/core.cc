@@ -232,6 +232,6 @@ NB_MODULE(_core, m) {
   m.doc() = "Arlo's core: the request scheduler that the gateway and the simulator share, and the allocation solver.";
   arlo::dispatch::bind_values(m);
   arlo::dispatch::bind_scheduler(m);
-  arlo::allocate::bind(m);
+  arlo::solve::bind(m);
   arlo::simulate::bind(m);
 }

@@ -31,12 +31,12 @@
 #include <vector>
 
 #include "dispatch/deadlines.h"
-#include "dispatch/late.h"
+#include "dispatch/policies/late/late.h"
 #include "dispatch/level_fifos.h"
 #include "dispatch/multi_level_queue.h"
 #include "dispatch/request.h"
-#include "dispatch/rule.h"
-#include "dispatch/timed.h"
+#include "dispatch/policies/rule.h"
+#include "dispatch/policies/timed.h"
 #include "dispatch/validate.h"
 
 namespace arlo::dispatch {

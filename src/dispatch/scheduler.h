@@ -36,15 +36,17 @@
 #include <string_view>
 #include <vector>
 
+#include "base/time.h"
+
 namespace arlo::dispatch {
 
-using TimeNs = std::int64_t;          // an instant or a duration, nanoseconds, from any fixed origin
+using arlo::kNever;
+using arlo::TimeNs;
 using Tag = std::uint64_t;            // the caller's name for a request, never interpreted
 using RequestHandle = std::uint32_t;  // dense, valid from arrive() until the request leaves; then reused
 using InstanceId = std::uint32_t;     // dense, valid from join() until the instance is gone; then reused
 using RuntimeId = std::uint32_t;      // index in add_runtime() order
 
-inline constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
 inline constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 inline constexpr std::int32_t kMaxLength = 1 << 20;  // tokens, the longest max_length of a runtime
 inline constexpr std::int32_t kMaxBatch = 1 << 16;   // rows, the largest max_batch

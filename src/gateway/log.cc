@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "gateway/clock.h"
+#include "base/clock.h"
 
 namespace arlo::gateway {
 namespace {

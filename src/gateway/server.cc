@@ -19,15 +19,15 @@
 #include <utility>
 #include <vector>
 
-#include "gateway/admin_service.h"
+#include "gateway/admin/admin_service.h"
 #include "gateway/config.h"
-#include "gateway/data_service.h"
-#include "gateway/health_service.h"
-#include "gateway/http_server.h"
-#include "gateway/listen.h"
+#include "gateway/front/data_service.h"
+#include "gateway/front/health_service.h"
+#include "gateway/front/http_server.h"
+#include "gateway/front/listen.h"
 #include "gateway/log.h"
-#include "gateway/router.h"
-#include "gateway/rpc.h"
+#include "gateway/desk/router.h"
+#include "gateway/front/rpc.h"
 
 namespace arlo::gateway {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "gateway/infer_request.h"
+#include "rewrite/request.h"
 #include "gateway_fixture.h"
 #include "gateway_reference.h"
 

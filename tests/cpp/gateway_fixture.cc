@@ -6,7 +6,7 @@
 #include <array>
 #include <stdexcept>
 
-#include "gateway/wire.h"
+#include "base/wire.h"
 
 namespace arlo::gateway::fixture {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "gateway/model.h"
+#include "rewrite/model.h"
 #include "kserve.h"
 
 namespace arlo::gateway::fixture {

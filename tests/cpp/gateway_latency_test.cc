@@ -7,13 +7,13 @@
 #include <numeric>
 #include <vector>
 
-#include "gateway/latency_stats.h"
+#include "gateway/desk/latency_stats.h"
 #include "gateway_fixture.h"
 
 namespace arlo::gateway {
 namespace {
 
-constexpr dispatch::TimeNs kSecond = 1'000'000'000;
+constexpr TimeNs kSecond = 1'000'000'000;
 
 // The value of rank ceil(q n), 1-based.
 std::uint64_t exact(std::vector<std::uint64_t> values, double quantile) {
@@ -49,7 +49,7 @@ TEST(LatencyWindow, PercentilesAreWithinThreePercent) {
     const auto bits = 1 + fixture::below(random, 35);
     for (auto n = 1 + fixture::below(random, 2000); n > 0; --n) {
       values.push_back(random() % (std::uint64_t{1} << (1 + fixture::below(random, bits))));
-      window.record(values.back(), 5 * kSecond + static_cast<dispatch::TimeNs>(fixture::below(random, 4) * kSecond));
+      window.record(values.back(), 5 * kSecond + static_cast<TimeNs>(fixture::below(random, 4) * kSecond));
     }
     expect_matches(values, window.summary(9 * kSecond));
     if (HasFailure()) FAIL() << "round " << round;
@@ -86,7 +86,7 @@ TEST(LatencyWindow, SmallValuesAreExact) {
 
 TEST(LatencyWindow, EmptyIsAllZero) {
   const LatencyWindow window;
-  for (const dispatch::TimeNs now : {dispatch::TimeNs{0}, 100 * kSecond}) {
+  for (const TimeNs now : {TimeNs{0}, 100 * kSecond}) {
     const auto summary = window.summary(now);
     EXPECT_EQ(summary.count, 0U);
     EXPECT_EQ(summary.mean_us + summary.p50_us + summary.p99_us + summary.max_us, 0U);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "gateway/model.h"
+#include "rewrite/model.h"
 #include "gateway_fixture.h"
 
 namespace arlo::gateway {

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "gateway/infer_request.h"
-#include "gateway/infer_response.h"
-#include "gateway/model.h"
+#include "rewrite/request.h"
+#include "rewrite/response.h"
+#include "rewrite/model.h"
 #include "kserve.h"
 
 namespace arlo::gateway::reference {

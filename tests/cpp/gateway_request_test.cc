@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "gateway/infer_request.h"
+#include "rewrite/request.h"
 #include "gateway_fixture.h"
 #include "gateway_reference.h"
 

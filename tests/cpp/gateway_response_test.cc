@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "gateway/infer_response.h"
+#include "rewrite/response.h"
 #include "gateway_fixture.h"
 #include "gateway_reference.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gateway/wire.h"
+#include "base/wire.h"
 #include "gateway_fixture.h"
 
 namespace arlo::gateway {

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 
 from arlo import proto
-from arlo.control.admin import SERVICE
-from arlo.control.placement import same_content
+from arlo.control.gateway.admin import SERVICE
+from arlo.control.reconcile.placement import same_content
 
 
 class AdminServer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from arlo import proto
-from arlo.control.status import COUNTERS, ControlStatus, PlanRecord, RuntimeStatus, ScalingStatus, WorkerStatus
+from arlo.control.http.status import COUNTERS, ControlStatus, PlanRecord, RuntimeStatus, ScalingStatus, WorkerStatus
 
 NOW_MS = 1_700_000_600_000
 LENGTHS = (64, 128, 256, 512)

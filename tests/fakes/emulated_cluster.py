@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from arlo import config as configuration
+from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.clock import monotonic_s
 from arlo.config import Config
-from arlo.control.cluster import Cluster
+from arlo.control.http.status import ControlStatus, WorkerStatus
+from arlo.control.plane import Cluster
 from arlo.control.serve import running
-from arlo.control.status import ControlStatus, WorkerStatus
-from arlo.manifest import LatencyPoint, Manifest
-from arlo.workers.emulated import EmulatedRuntime, write_runtimes
-from arlo.workers.local import LocalPool
+from arlo.workers.emulated.repository import EmulatedRuntime, write_runtimes
+from arlo.workers.local.pool import LocalPool
 from arlo.workers.pool import WorkerPool
 from tests.fakes.processes import until
 

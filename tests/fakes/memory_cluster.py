@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from arlo import proto
-from arlo.control.admin import GatewayUnreachableError
+from arlo.control.gateway.admin import GatewayUnreachableError
 from arlo.errors import GatewayError, WorkerError
 from arlo.workers.pool import WorkerInfo
 

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from arlo.workers.ray_pool import RayPool
+from arlo.workers.ray.pool import RayPool
 
 
 async def main(options: dict[str, object]) -> None:

@@ -16,11 +16,12 @@ from pathlib import Path
 
 from arlo import config as configuration
 from arlo.cli import serve as command
-from arlo.control import events, reconciler
-from arlo.control.cluster import Cluster
+from arlo.control import events
+from arlo.control.http.status import WorkerStep
+from arlo.control.plane import Cluster
+from arlo.control.reconcile import reconciler
 from arlo.control.serve import serve
-from arlo.control.status import WorkerStep
-from arlo.planning.placement import assign
+from arlo.planning.placement.assignment import assign
 
 
 def main(path: Path) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.simulator.scenario import Dispatch, RuntimeModel, Scenario
+from arlo.simulator.scenario.scenario import Dispatch, RuntimeModel, Scenario
 
 SECOND = 1_000_000_000
 MS = 1_000_000

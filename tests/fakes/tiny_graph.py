@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arlo.catalog.manifest import InputTensor, OutputTensor
 from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS, RuntimeSpec
-from arlo.manifest import InputTensor, OutputTensor
 
 WORDS, DIM = 50, 8
 

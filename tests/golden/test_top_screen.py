@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 from rich.segment import Segment
 
-from arlo.cli.top_screen import Screen
-from arlo.cli.top_view import History, Sample, View
-from arlo.control.messages import to_dict
+from arlo.cli.top.screen import Screen
+from arlo.cli.top.view import History, Sample, View
+from arlo.control.gateway.messages import to_dict
 from tests.fakes.control_status import control_status, gateway_deployment, gateway_stats
 
 FOLDER = Path(__file__).parent / "top"

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from arlo.compile.cache import Cache, Hasher
-from arlo.compile.cleanup import cleanup_step
-from arlo.compile.engine import EngineSettings, Precision
+from arlo.compile.engines.interface import EngineSettings, Precision
 from arlo.compile.engines.tensorrt import TensorRtEngine
 from arlo.compile.engines.tensorrt_build import PLAN
-from arlo.compile.export import export_step
 from arlo.compile.options import CompileOptions
-from arlo.compile.resolve import resolve
 from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
-from arlo.compile.specialise import specialise
+from arlo.compile.steps.cleanup import cleanup_step
+from arlo.compile.steps.export import export_step
+from arlo.compile.steps.resolve import resolve
+from arlo.compile.steps.specialise import specialise
 from arlo.errors import ConfigError, EnvironmentProblem
 from tests.fakes.tiny_model import VOCABULARY, write_tiny
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from arlo.client import ClientError, DeadlineExceededError, NotFoundError, Result, TooLongError
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.client_twins import KINDS, Twin
 
 pytestmark = pytest.mark.integration

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from arlo.control.cluster import Cluster
-from arlo.planning.placement import assign
+from arlo.control.plane import Cluster
+from arlo.planning.placement.assignment import assign
 from tests.fakes.emulated_cluster import (
     cluster_of,
     configure,

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from arlo.clock import monotonic_s
-from arlo.control.status import ControlStatus
-from arlo.workers.emulated import write_emulated_repository
+from arlo.control.http.status import ControlStatus
+from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.processes import MARK, kill_marked, nothing_left, until
 from tests.fakes.steady_load import steady_load
 

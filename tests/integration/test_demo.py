@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from arlo.cli.demo_check import LIMIT
+from arlo.cli.demo.check import LIMIT
 from tests.fakes.processes import MARK, kill_marked, marked, nothing_left
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

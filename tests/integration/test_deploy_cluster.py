@@ -18,9 +18,9 @@ import pytest
 import tritonclient.grpc as triton
 import yaml
 
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.ports import free_port
-from arlo.workers.triton import environment, find_triton, prepare_backends
+from arlo.workers.triton.server import environment, find_triton, prepare_backends
 
 pytestmark = pytest.mark.integration
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from arlo.manifest import LatencyPoint, Manifest
+from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.profiler import LatencyProfile, ProfileOptions, profile_runtimes, with_profile
 from arlo.profiler.wire import WorkerClient
 from arlo.workers import LocalPool
-from arlo.workers.emulated import EmulatedRuntime, write_emulated_repository, write_runtimes
+from arlo.workers.emulated.repository import EmulatedRuntime, write_emulated_repository, write_runtimes
 from tests.fakes.processes import MARK, kill_marked, marked, nothing_left, until
 
 pytestmark = pytest.mark.integration

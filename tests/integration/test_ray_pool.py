@@ -21,15 +21,15 @@ import pytest
 import pytest_asyncio
 
 import arlo
+from arlo.catalog.manifest import Manifest
 from arlo.client import AsyncClient
 from arlo.client.errors import ClientError
 from arlo.clock import monotonic_s
-from arlo.control.admin import AdminClient
+from arlo.control.gateway.admin import AdminClient
 from arlo.errors import WorkerError
-from arlo.manifest import Manifest
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.pool import WorkerInfo
-from arlo.workers.ray_pool import RayPool
+from arlo.workers.ray.pool import RayPool
 from tests.fakes import ray_driver
 from tests.fakes.processes import MARK, kill_marked, marked
 from tests.integration.gateway.harness import ACTIVE, Workers, gateway_of, until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ import pytest
 from arlo.replay import ReplayOptions, run_replay
 from arlo.traces import parse_lengths, poisson
 from arlo.workers import LocalPool
-from arlo.workers.emulated import POOLED_OUTPUT, TOKEN_OUTPUT, write_emulated_repository
+from arlo.workers.emulated.repository import POOLED_OUTPUT, TOKEN_OUTPUT, write_emulated_repository
 
 pytestmark = pytest.mark.integration
 

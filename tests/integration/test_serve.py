@@ -21,9 +21,9 @@ import pytest
 
 from arlo.client import AsyncClient
 from arlo.client.errors import ClientError
-from arlo.control.admin import AdminClient
+from arlo.control.gateway.admin import AdminClient
 from arlo.errors import GatewayError
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.processes import MARK, kill_marked, marked, nothing_left, until
 
 pytestmark = pytest.mark.integration

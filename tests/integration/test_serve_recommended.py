@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.cli.recommend import recommended
 from arlo.client import Client
-from arlo.manifest import LatencyPoint, Manifest
-from arlo.workers.emulated import EmulatedRuntime, write_runtimes
+from arlo.workers.emulated.repository import EmulatedRuntime, write_runtimes
 from tests.fakes.processes import MARK, kill_marked
 
 pytestmark = pytest.mark.integration

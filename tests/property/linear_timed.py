@@ -1,4 +1,4 @@
-"""eft with lists and linear scans: the books of src/dispatch/timed.h, kept anew for every look."""
+"""eft with lists and linear scans: the books of src/dispatch/policies/timed.h, kept anew for every look."""
 
 from __future__ import annotations
 

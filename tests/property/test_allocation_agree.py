@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arlo.planning.solve import SOLVERS
+from arlo.planning.allocation.solve import SOLVERS
 from benchmarks.solvers import answers, disagreements, random_problem
 
 

@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from arlo import _core
-from arlo.planning.exact import ExactSolver
-from arlo.planning.problem import AllocationProblem, LatencyCurve, flow
+from arlo.planning.allocation.exact import ExactSolver
+from arlo.planning.allocation.problem import AllocationProblem, LatencyCurve, flow
 
 SEEDS = st.integers(0, 2**32)
 

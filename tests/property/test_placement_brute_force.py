@@ -9,7 +9,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arlo.planning.placement import assign, changed, shrink
+from arlo.planning.placement.assignment import assign, changed, shrink
 from arlo.planning.view import WorkerView
 
 NAMES = ["s64", "s128", "s512"]

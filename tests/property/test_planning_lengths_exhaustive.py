@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arlo.planning.lengths import CostCurve, candidates, choose, evaluate, worthwhile
+from arlo.planning.lengths.choice import CostCurve, candidates, choose, evaluate, worthwhile
 
 
 def plain_cost_ns(lengths: tuple[int, ...], curve: CostCurve, counts: list[int]) -> int:

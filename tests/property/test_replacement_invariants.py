@@ -13,8 +13,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from arlo.planning.placement import assign, changed
-from arlo.planning.replacement import Change, Step, carried, replacement_plan
+from arlo.planning.placement.assignment import assign, changed
+from arlo.planning.placement.replacement import Change, Step, carried, replacement_plan
 from arlo.planning.view import RuntimeView, WorkerView
 
 # Alike up to rounding; a plan treats less than 1e-6 of the requests as nothing.

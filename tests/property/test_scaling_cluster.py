@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from arlo.planning.scaling import Decision, ScalingPolicy, Signals, make_policy
+from arlo.planning.scaling.policies import Decision, ScalingPolicy, Signals, make_policy
 from arlo.planning.view import WorkerView
 
 SLO_MS = 100.0

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from arlo.simulator.result import Result
+from arlo.simulator.report.result import Result
 from arlo.simulator.run import run
-from arlo.simulator.scenario import Allocate, Dispatch, Fault, RuntimeModel, Scale, Scenario
+from arlo.simulator.scenario.scenario import Allocate, Dispatch, Fault, RuntimeModel, Scale, Scenario
 from tests.fakes.simulated import Phases, scenario
 
 POLICIES = ("rs", "ilb", "ig", "infaas", "eft", "late")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, cast
 
-from arlo.compile.engine import Device, Engine, EngineSettings, Precision, Runner, get_engine
+from arlo.compile.engines.interface import Device, Engine, EngineSettings, Precision, Runner, get_engine
 from arlo.compile.spec import RuntimeSpec
 from arlo.errors import ArloError
 from benchmarks.gpu.contenders.base import Batch, Call, Embeddings, columns, forget, package_missing

@@ -18,14 +18,14 @@ from tritonclient.grpc import model_config_pb2 as messages
 from tritonclient.utils import InferenceServerException
 
 from arlo.compile.cache import Cache, Hasher
-from arlo.compile.engine import EngineSettings, Serving, get_engine
+from arlo.compile.engines.interface import EngineSettings, Serving, get_engine
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
-from arlo.compile.repository import RepositoryWriter
+from arlo.compile.repository.triton_config import config_text, model_code
 from arlo.compile.spec import RuntimeSpec
-from arlo.compile.triton_config import config_text, model_code
+from arlo.compile.steps.repository import RepositoryWriter
 from arlo.errors import WorkerError
 from arlo.workers import LocalPool
-from arlo.workers.triton import has_gpu
+from arlo.workers.triton.server import has_gpu
 from tests.fakes import tiny_graph
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]

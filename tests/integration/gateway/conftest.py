@@ -12,7 +12,7 @@ import pytest_asyncio
 from pytest_asyncio import is_async_test
 
 from arlo.workers import LocalPool
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from tests.integration.gateway.harness import Gateway, Workers, gateway_of
 
 LENGTHS = (64, 128, 256, 512)

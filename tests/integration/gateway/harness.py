@@ -16,9 +16,9 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from arlo import proto
+from arlo.catalog.manifest import Manifest
 from arlo.clock import monotonic_s
-from arlo.control.gateway_process import gateway_program
-from arlo.manifest import Manifest
+from arlo.control.gateway.process import gateway_program
 from arlo.workers import LocalPool
 from arlo.workers.process import GuardedProcess
 

@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from arlo.clock import monotonic_s
-from arlo.control.gateway_process import gateway_program
+from arlo.control.gateway.process import gateway_program
 from arlo.workers.ports import free_port
 from tests.integration.gateway.examples import check, example, one_row, request_of
 from tests.integration.gateway.harness import (

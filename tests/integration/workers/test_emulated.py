@@ -12,11 +12,11 @@ import pytest
 import pytest_asyncio
 from tritonclient.utils import InferenceServerException
 
+from arlo.catalog.manifest import LatencyPoint
 from arlo.clock import monotonic_s
 from arlo.errors import WorkerError
-from arlo.manifest import LatencyPoint
 from arlo.workers import LocalPool
-from arlo.workers.emulated import EmulatedRuntime, config_pbtxt, write_emulated_repository
+from arlo.workers.emulated.repository import EmulatedRuntime, config_pbtxt, write_emulated_repository
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 

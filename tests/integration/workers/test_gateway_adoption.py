@@ -16,10 +16,10 @@ import pytest
 
 from arlo.client import AsyncClient
 from arlo.config import Config, load
-from arlo.control.admin import AdminClient
-from arlo.control.gateway_process import Addresses, GatewayProcess
+from arlo.control.gateway.admin import AdminClient
+from arlo.control.gateway.process import Addresses, GatewayProcess
 from arlo.workers import LocalPool
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 
 pytestmark = pytest.mark.integration
 
@@ -48,10 +48,10 @@ OWNER = """\
 import asyncio, dataclasses, json, sys
 from pathlib import Path
 from arlo.config import load
-from arlo.control.admin import AdminClient
-from arlo.control.gateway_process import GatewayProcess
-from arlo.control.placement import deployment_message
-from arlo.manifest import Manifest
+from arlo.control.gateway.admin import AdminClient
+from arlo.control.gateway.process import GatewayProcess
+from arlo.control.reconcile.placement import deployment_message
+from arlo.catalog.manifest import Manifest
 from arlo.workers import LocalPool
 
 async def main():

@@ -20,8 +20,8 @@ import pytest
 from arlo.clock import monotonic_s
 from arlo.errors import WorkerError
 from arlo.workers import LocalPool
-from arlo.workers.emulated import write_emulated_repository
-from arlo.workers.local_worker import LocalWorker
+from arlo.workers.emulated.repository import write_emulated_repository
+from arlo.workers.local.worker import LocalWorker
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from arlo.errors import WorkerError
 from arlo.workers import EndpointsPool, LocalPool
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.ports import ReservedPort
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]

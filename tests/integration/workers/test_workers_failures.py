@@ -16,7 +16,7 @@ import pytest_asyncio
 from arlo.clock import monotonic_s
 from arlo.errors import WorkerError
 from arlo.workers import LocalPool, WorkerInfo
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -153,7 +153,7 @@ async def test_a_worker_that_becomes_slow(pool: LocalPool, slow_dir: Path, calle
 async def test_the_back_off_grows_and_starts_over(
     pool: LocalPool, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from arlo.workers.local_worker import LocalWorker
+    from arlo.workers.local.worker import LocalWorker
 
     waits: list[int] = []
     wait_before = LocalWorker._wait_before
@@ -174,7 +174,7 @@ async def test_the_back_off_grows_and_starts_over(
     later_s = monotonic_s() + 31.0
     before = await info(pool)
     assert before.pid is not None
-    monkeypatch.setattr("arlo.workers.local_worker.monotonic_s", lambda: later_s)
+    monkeypatch.setattr("arlo.workers.local.worker.monotonic_s", lambda: later_s)
     os.kill(before.pid, signal.SIGKILL)
     await restarted(pool, before, eventually)
     assert waits[3] == 0

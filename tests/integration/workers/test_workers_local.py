@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from arlo.errors import ConfigError, WorkerError
 from arlo.workers import LocalPool, WorkerInfo
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 

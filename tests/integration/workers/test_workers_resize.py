@@ -17,8 +17,8 @@ import pytest_asyncio
 from arlo.clock import monotonic_s
 from arlo.errors import WorkerError
 from arlo.workers import LocalPool, WorkerInfo
-from arlo.workers.admin import TritonAdmin
-from arlo.workers.emulated import write_emulated_repository
+from arlo.workers.emulated.repository import write_emulated_repository
+from arlo.workers.triton.admin import TritonAdmin
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 

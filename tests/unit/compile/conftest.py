@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from arlo.catalog.manifest import Manifest
 from arlo.compile import CompileOptions, Progress, compile_model
-from arlo.manifest import Manifest
 from tests.fakes.tiny_model import write_tiny
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from arlo.compile.engine import EngineSettings, Precision, get_engine
+from arlo.compile.engines.interface import EngineSettings, Precision, get_engine
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
 from arlo.errors import CompileError, ConfigError
-from arlo.workers.triton import has_gpu
+from arlo.workers.triton.server import has_gpu
 from tests.fakes import tiny_graph
 
 STATIC = RuntimeSpec(name="tiny_len16", max_length=16, max_batch=1, shape="static")
@@ -124,6 +124,6 @@ def test_without_a_gpu_it_builds_for_one_and_says_that_it_cannot_run(tmp_path: P
 
 
 def test_a_gpu_package_without_a_gpu_build_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arlo.workers.triton.has_gpu", lambda: True)
+    monkeypatch.setattr("arlo.workers.triton.server.has_gpu", lambda: True)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     assert "onnxruntime-gpu" in OnnxRuntimeEngine(EngineSettings(device="cuda")).cannot_run()

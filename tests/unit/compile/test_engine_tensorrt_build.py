@@ -15,16 +15,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from arlo.compile.cache import Cache, Hasher
-from arlo.compile.cleanup import cleanup_step
-from arlo.compile.engine import EngineSettings
 from arlo.compile.engines import tensorrt_build
+from arlo.compile.engines.interface import EngineSettings
 from arlo.compile.engines.tensorrt import TensorRtEngine
 from arlo.compile.engines.tensorrt_build import profile_shapes
-from arlo.compile.export import export_step
 from arlo.compile.options import CompileOptions
-from arlo.compile.resolve import resolve
 from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec, Shape
-from arlo.compile.specialise import specialise
+from arlo.compile.steps.cleanup import cleanup_step
+from arlo.compile.steps.export import export_step
+from arlo.compile.steps.resolve import resolve
+from arlo.compile.steps.specialise import specialise
 from arlo.errors import CompileError
 
 pytest.importorskip("tensorrt_rtx_bindings", reason="the package of tensorrt-rtx is not installed")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arlo.compile.triton_config import model_code
+from arlo.compile.repository.triton_config import model_code
 from tests.fakes import pb_utils
 from tests.fakes.gpu import INPUTS, OUTPUTS, FakeCuda, FakeTensorRt, write_plan
 from tests.fakes.pb_utils import InferenceRequest

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from arlo.compile.engine import EngineSettings, get_engine
+from arlo.compile.engines.interface import EngineSettings, get_engine
 from arlo.compile.engines.tensorrt import TensorRtEngine
 from arlo.compile.engines.tensorrt_gpu import find_gpu
 from arlo.compile.spec import RuntimeSpec

@@ -13,11 +13,11 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as messages
 
 from arlo.compile.cache import Cache, Hasher
-from arlo.compile.engine import EngineSettings, get_engine
+from arlo.compile.engines.interface import EngineSettings, get_engine
 from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
-from arlo.compile.repository import RepositoryWriter
+from arlo.compile.repository.triton_config import config_text, graph_batches, model_code
 from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec, Shape
-from arlo.compile.triton_config import config_text, graph_batches, model_code
+from arlo.compile.steps.repository import RepositoryWriter
 from arlo.errors import EnvironmentProblem
 from tests.fakes import tiny_graph
 

@@ -1,0 +1,1 @@
+"""What can be served: manifests of models and their runtimes."""

@@ -1,0 +1,242 @@
+"""The manifest of a Triton model repository: what `arlo compile` built, read by `arlo serve` and `arlo inspect`.
+
+It lies as `arlo.json` in the repository's root, beside the model folders (one per runtime). Triton ignores it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from arlo.errors import ConfigError
+
+FILE_NAME = "arlo.json"
+FORMAT = 2
+
+Role = Literal["ids", "mask", "other"]
+
+MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length
+MAX_BATCH = 1 << 16  # rows
+MAX_LATENCY_US = (1 << 32) - 1  # what the contract with the gateway holds: 71 minutes
+_NAME = re.compile(r"[^./\x00-\x1f][^/\x00-\x1f]*")  # of a runtime, which is a folder of the repository
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class InputTensor:
+    """A per-token input, shape [rows, tokens]."""
+
+    name: str
+    datatype: str  # INT64 or INT32
+    role: Role
+    pad_value: int = 0
+    optional: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class OutputTensor:
+    """An output, shape [rows, tokens, *dims] when token_level, else [rows, *dims]."""
+
+    name: str
+    datatype: str  # KServe v2 name, e.g. FP32
+    token_level: bool
+    dims: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyPoint:
+    """Measured latency of a whole batch: rows x tokens -> microseconds."""
+
+    length: int
+    batch: int
+    latency_us: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """How a runtime's answers compare with those of the original model, in float32, on the same texts."""
+
+    rows: int  # texts that were compared
+    max_abs_diff: float  # over all outputs and real tokens
+    padding_diff: float  # largest change of an answer when the same row is padded further, or among other rows
+    cosine: float | None = None  # lowest one; of embeddings
+    agreement: float | None = None  # share of labels that are the same; of rerankers: of pairs of texts in that order
+    ties: float | None = None  # share that differs only where the original itself is all but undecided
+    ran_on: str = ""  # the device, for people
+    engine_ran: bool = True  # False: no device here runs the engine; its graph was run by ONNX Runtime on the CPU
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """The model compiled for one maximum length: one Triton model, `name`, in the repository."""
+
+    name: str
+    max_length: int
+    max_batch: int
+    dynamic: bool  # takes any length up to max_length
+    engine: str  # onnxruntime, tensorrt, tensorrt-rtx, emulated
+    precision: str  # fp32, fp16, bf16
+    device: str  # what the latency was measured on; empty: not measured yet
+    latency: tuple[LatencyPoint, ...]  # empty: not measured yet, as no device at hand ran it
+    verification: Verification | None = None  # None: emulated, or `arlo verify` found it wrong
+    backend: str = "python"  # the Triton backend that serves it: python, tensorrt, onnxruntime, ...
+    profiles: tuple[int, ...] = ()  # maximum lengths of a TensorRT engine's optimisation profiles, where it has several
+    compute_capabilities: tuple[str, ...] = ()  # GPUs that the engine was built for, as SM86; empty: not bound to any
+    files: dict[str, str] = dataclasses.field(default_factory=dict)  # path relative to the repository -> sha256
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Time of one row of `length` tokens on each kind of runtime, in microseconds; None where there is none."""
+
+    length: int
+    static_us: float | None  # on the shortest static runtime that takes it
+    dynamic_us: float | None
+    padded_us: float | None  # on the longest static runtime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Which runtimes to serve on the device that they were measured on, and why. See `arlo.planning.lengths.advice`."""
+
+    serve: Literal["static", "dynamic"]
+    why: str  # a sentence or two, with the figures that decide
+    device: str
+    lengths: str  # the traffic that the means are over, for people
+    mean_us: dict[str, float]  # static, dynamic, padded -> expected time of a row over that traffic
+    compared: tuple[Compared, ...]  # ascending length
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """All that serving needs to know of a compiled model."""
+
+    model: str  # the logical model's name
+    task: str  # embedding, sequence-classification, reranker, token-classification, emulated
+    source: str  # where the original model came from, for people
+    tokenizer: str | None  # tokenizer.json, relative to the repository; None: token ids only
+    inputs: tuple[InputTensor, ...]
+    outputs: tuple[OutputTensor, ...]
+    runtimes: tuple[Runtime, ...]  # ascending max_length
+    tools: dict[str, str] = dataclasses.field(default_factory=dict)  # package -> version
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # what the build was asked for
+    recommendation: Recommendation | None = None  # None: too little was measured to compare
+    format: int = FORMAT
+
+    def save(self, repository: Path) -> None:
+        """Write `arlo.json` atomically: readers see the old file or the new one, whole."""
+        path = repository / FILE_NAME
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        temporary.replace(path)
+
+    @classmethod
+    def load(cls, repository: Path) -> Manifest:
+        """Read and check `arlo.json`; ConfigError when it is missing or not of this format."""
+        path = repository / FILE_NAME
+        try:
+            raw = json.loads(path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            raise ConfigError(f"{repository} has no {FILE_NAME}: build the repository with `arlo compile`") from None
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+        except (ValueError, RecursionError) as error:  # not JSON, or not even text
+            raise ConfigError(f"{path} is not JSON ({error}): build the repository again") from None
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+            raise ConfigError(f"{path} is not of manifest format {FORMAT}: build the repository again")
+        try:
+            manifest = cls(
+                **{
+                    **raw,
+                    "inputs": tuple(InputTensor(**t) for t in raw["inputs"]),
+                    "outputs": tuple(OutputTensor(**{**t, "dims": tuple(t["dims"])}) for t in raw["outputs"]),
+                    "runtimes": tuple(_runtime(r) for r in raw["runtimes"]),
+                    "recommendation": _recommendation(raw.get("recommendation")),
+                }
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"{path} lacks or misnames a field ({error}): build the repository again") from None
+        if problem := next(_problems(manifest), None):
+            raise ConfigError(f"{path}: {problem}. Build the repository again")
+        return manifest
+
+
+def _runtime(raw: dict[str, Any]) -> Runtime:
+    verification = raw.get("verification")
+    return Runtime(
+        **{
+            **raw,
+            "latency": tuple(LatencyPoint(**point) for point in raw["latency"]),
+            "verification": Verification(**verification) if verification else None,
+            "profiles": tuple(raw.get("profiles", ())),
+            "compute_capabilities": tuple(raw.get("compute_capabilities", ())),
+        }
+    )
+
+
+def _recommendation(raw: dict[str, Any] | None) -> Recommendation | None:
+    if raw is None:
+        return None
+    return Recommendation(**{**raw, "compared": tuple(Compared(**row) for row in raw["compared"])})
+
+
+def _problems(manifest: Manifest) -> Iterator[str]:
+    """What cannot be served, in words. The file may have been written by hand, or damaged."""
+    if not isinstance(manifest.model, str) or not manifest.model:
+        yield "the model has no name"
+    yield from _tensor_problems(manifest)
+    if not manifest.runtimes:
+        yield "it lists no runtimes"
+    yield from (f"{what} is given twice" for what in _twice(f"runtime {r.name}" for r in manifest.runtimes))
+    kinds = (
+        f"a {'dynamic' if r.dynamic else 'static'} runtime of max_length {r.max_length}" for r in manifest.runtimes
+    )
+    yield from (f"{what} is given twice" for what in _twice(kinds))
+    for runtime in manifest.runtimes:
+        yield from _runtime_problems(runtime)
+
+
+def _tensor_problems(manifest: Manifest) -> Iterator[str]:
+    for tensor in manifest.inputs:
+        if tensor.role not in ("ids", "mask", "other"):
+            yield f"input {tensor.name!r} has the role {tensor.role!r}; known are ids, mask and other"
+        if tensor.datatype not in ("INT64", "INT32"):
+            yield f"input {tensor.name!r} is {tensor.datatype!r}; inputs are INT64 or INT32"
+    roles = [tensor.role for tensor in manifest.inputs]
+    if roles.count("ids") != 1 or roles.count("mask") > 1:
+        yield "one input must have the role ids, and at most one the role mask"
+    for output in manifest.outputs:
+        if not all(_is_whole(size, -1, MAX_LENGTH) for size in output.dims):
+            yield f"output {output.name!r} has the dims {list(output.dims)}"
+    for kind, names in (("input", manifest.inputs), ("output", manifest.outputs)):
+        yield from (f"{kind} {name!r} is given twice" for name in _twice(str(tensor.name) for tensor in names))
+
+
+def _runtime_problems(runtime: Runtime) -> Iterator[str]:
+    name = runtime.name
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield f"{name!r} cannot be the name of a runtime, which is a folder of the repository"
+    if not _is_whole(runtime.max_length, 1, MAX_LENGTH):
+        yield f"runtime {name} has max_length {runtime.max_length}; it is 1 to {MAX_LENGTH}"
+    if not _is_whole(runtime.max_batch, 1, MAX_BATCH):
+        yield f"runtime {name} has max_batch {runtime.max_batch}; it is 1 to {MAX_BATCH}"
+    for point in runtime.latency:
+        if not (_is_whole(point.length, 1, MAX_LENGTH) and _is_whole(point.batch, 1, MAX_BATCH)):
+            yield f"runtime {name} has a latency for {point.batch} row(s) of {point.length} tokens"
+        if not _is_whole(point.latency_us, 0, MAX_LATENCY_US):
+            yield f"runtime {name} has a latency of {point.latency_us} us; it is 0 to {MAX_LATENCY_US}"
+    for file in runtime.files:
+        if Path(file).is_absolute() or ".." in Path(file).parts:
+            yield f"runtime {name} names a file outside the repository: {file}"
+
+
+def _is_whole(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _twice(values: Iterable[str]) -> list[str]:
+    seen: set[str] = set()
+    return [value for value in values if value in seen or seen.add(value)]  # type: ignore[func-returns-value]

@@ -1,0 +1,275 @@
+"""`arlo plan`: the allocation for a demand, and what-if questions, offline."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arlo.cli.text import print_json
+from arlo.errors import ArloError, ConfigError, EnvironmentProblem
+
+if TYPE_CHECKING:
+    from arlo.planning.allocation.problem import Allocation, AllocationProblem, Solver
+
+DESCRIPTION = """How many instances of each runtime a demand needs (paper, section 3.3). Nothing is started or moved.
+
+The runtimes come from --max-lengths and --latency-ms (of one request, max_batch 1), from the manifest of a
+repository, or from a latency profile; batches are counted in where these have them. The demand comes from
+--demand, a trace, or a rate and a length distribution.
+"""
+
+EPILOG = """examples:
+  arlo plan --workers 10 --slo-ms 150 --max-lengths 64,128,256,512 --latency-ms 1.15,1.7,2.7,4.9 \\
+            --demand 30,20,8,2 --solver exact --json
+  arlo plan --workers 4-16 --slo-ms 150 --repository minilm --rate 800 --lengths tweets --rescale 512
+  arlo plan --workers 8 --slo-ms 150 --profile minilm/profile.json --trace trace.csv
+
+columns: M requests that one instance finishes within the SLO, Q demand per SLO period, least the lower bound of
+N (Eq. 3 and 7), N instances, B load of one instance, left over what goes on to the next runtime (Eq. 4), mean
+the latency of the requests that this runtime processes. All of these are of Eq. 1-7, where the requests of an SLO
+period come at once; the mean latency under random arrivals is predicted beside it.
+
+A demand that the workers cannot carry gets the least-bad plan and a reason; that is no error (exit code 0).
+"""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add `plan`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "plan",
+        help="how many instances of each runtime a demand needs; what-if questions",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+    )
+    add = parser.add_argument
+    add("--workers", required=True, metavar="G", help="number of workers; a range such as 4-16 compares them")
+    add("--slo-ms", type=float, required=True, metavar="MS", help="the SLO; demand is counted per this period")
+
+    what = parser.add_argument_group("runtimes")
+    what.add_argument("--max-lengths", metavar="L,L,...", help="maximum lengths in tokens, ascending")
+    what.add_argument("--latency-ms", metavar="MS,MS,...", help="latency of one request at each maximum length")
+    what.add_argument("--repository", type=Path, metavar="DIR", help="the static runtimes of a Triton repository")
+    what.add_argument(
+        "--profile", type=Path, metavar="FILE", help="latencies measured by `arlo profile`; alone, or for --repository"
+    )
+
+    load = parser.add_argument_group("demand")
+    load.add_argument("--demand", metavar="Q,Q,...", help="requests per SLO period in the length bin of each runtime")
+    load.add_argument("--trace", type=Path, metavar="FILE", help="a CSV trace (arrived_at_s,length): its mean demand")
+    load.add_argument("--rate", type=float, metavar="RPS", help="requests per second, with --lengths")
+    load.add_argument(
+        "--lengths", metavar="SPEC", help="tweets, fixed:N, uniform:MIN:MAX or a length histogram (JSON file)"
+    )
+    load.add_argument(
+        "--rescale", type=int, metavar="MAX", help="stretch tweet lengths to MAX tokens, as the paper does to 512"
+    )
+
+    how = parser.add_argument_group("solving")
+    how.add_argument("--solver", default="exact", metavar="NAME", help="exact, gurobi or highs (default: exact)")
+    how.add_argument(
+        "--objective",
+        default="paper",
+        metavar="NAME",
+        help="paper: Eq. 1 as printed; queueing: with waiting under random arrivals, exact only (default: paper)",
+    )
+    how.add_argument("--time-limit-s", type=float, default=60.0, metavar="S", help="for each allocation (default: 60)")
+    add("--json", action="store_true", help="print JSON; for a range, an object with a list under `plans`")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Solve and print."""
+    from arlo.cli.plan.command import inputs as plan_inputs
+    from arlo.planning.allocation.problem import AllocationProblem
+    from arlo.planning.allocation.solve import make_solver
+
+    counts = plan_inputs.workers(args.workers)
+    for name, value in (("--slo-ms", args.slo_ms), ("--time-limit-s", args.time_limit_s)):
+        if not math.isfinite(value) or value <= 0:
+            raise ConfigError(f"{name} must be above 0, not {value:g}")
+    solver = make_solver(args.solver, args.objective)
+    runtimes = plan_inputs.runtimes(args)
+    demand = plan_inputs.demand(args, runtimes.max_lengths)
+    problems = [
+        AllocationProblem(
+            workers=count,
+            slo_ms=args.slo_ms,
+            max_lengths=runtimes.max_lengths,
+            curves=runtimes.curves,
+            demand=demand.demand,
+        )
+        for count in counts
+    ]
+    plans = [(problem, _solve(problem, solver, args.time_limit_s)) for problem in problems]
+    warnings = [*runtimes.warnings, *demand.warnings]
+    if plan_inputs.is_range(args.workers):
+        _print_range(plans, args, warnings)
+    else:
+        _print_one(*plans[0], args, warnings)
+    return 0
+
+
+def _solve(problem: AllocationProblem, solver: Solver, time_limit_s: float) -> Allocation:
+    from arlo.planning.allocation.bounds import SolverMissing
+    from arlo.planning.allocation.problem import SolverError
+    from arlo.planning.allocation.solve import allocate
+
+    try:
+        return allocate(problem, solver, time_limit_s=time_limit_s)
+    except SolverMissing as error:
+        raise EnvironmentProblem(str(error)) from None
+    except SolverError as error:
+        raise ArloError(f"{error}; try a longer --time-limit-s or another --solver") from None
+
+
+def as_dict(problem: AllocationProblem, allocation: Allocation) -> dict[str, Any]:
+    """One plan as JSON: the answer first, then what it means for each runtime."""
+    from arlo.planning.allocation.problem import flow
+    from arlo.planning.allocation.queueing import predicted_mean_ms
+
+    flows = flow(problem, allocation.instances)
+    return {
+        "allocation": list(allocation.instances),
+        "objective": allocation.objective,
+        "solver": allocation.solver,
+        "solve_s": allocation.solve_s,
+        "optimal": allocation.optimal,
+        "reason": allocation.reason,
+        "mean_ms": flows.mean_ms,
+        "queueing_mean_ms": predicted_mean_ms(problem, allocation.instances),
+        "workers": problem.workers,
+        "max_lengths": list(problem.max_lengths),
+        "capacities": list(problem.capacities),
+        "demand": list(problem.demand),
+        "lower_bounds": list(problem.lower_bounds),
+        "processed": list(flows.processed),
+        "load": list(flows.load),
+        "left_over": list(flows.left_over),
+    }
+
+
+def warnings_of(problem: AllocationProblem, allocation: Allocation, objective: str) -> dict[str, str]:
+    """What a reader of the numbers should know: a word or two -> the sentence."""
+    from arlo.planning.allocation.problem import flow
+
+    if allocation.reason is not None:
+        return {allocation.reason.partition(":")[0]: allocation.reason}
+    said = {}
+    if not allocation.optimal and objective == "paper":
+        said["unproven"] = f"{allocation.solver} did not prove this optimal in time"
+    slow = [
+        length
+        for length, m, q in zip(problem.max_lengths, problem.capacities, problem.demand, strict=True)
+        if m == 0 and q > 0
+    ]
+    if slow:
+        said["a runtime above the SLO"] = (
+            f"the runtimes of {slow} take longer than the SLO (M is 0): a longer one takes their requests"
+        )
+    load, most = flow(problem, allocation.instances).load[-1], problem.capacities[-1]
+    if load > most:
+        said["longest above M"] = (
+            f"the longest runtime gets {load:.4g} requests per instance, above its M of {most}: some will be late"
+        )
+    return said
+
+
+def _print_one(problem: AllocationProblem, allocation: Allocation, args: argparse.Namespace, notes: list[str]) -> None:
+    notes = [*notes, *warnings_of(problem, allocation, args.objective).values()]
+    if args.json:
+        print_json({**as_dict(problem, allocation), "objective_name": args.objective, "warnings": notes})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from arlo.planning.allocation.problem import flow
+    from arlo.planning.allocation.queueing import predicted_mean_ms
+
+    flows = flow(problem, allocation.instances)
+    table = Table(box=None, pad_edge=False)
+    for column in ("max_length", "latency ms", "M", "Q", "least", "N", "B", "left over", "mean ms"):
+        table.add_column(column, justify="right", style="bold" if column == "N" else "")
+    for i, curve in enumerate(problem.curves):
+        load = flows.load[i]
+        table.add_row(
+            str(problem.max_lengths[i]),
+            f"{curve.points[0][1]:.4g}" if curve.max_batch == 1 else _batches(curve),
+            str(problem.capacities[i]),
+            f"{problem.demand[i]:.4g}",
+            str(problem.lower_bounds[i]),
+            str(allocation.instances[i]),
+            f"{load:.4g}" if allocation.instances[i] else "-",
+            f"{flows.left_over[i]:.4g}" if flows.left_over[i] else "-",
+            f"{curve.mean_ms(load):.4g}" if flows.processed[i] else "-",
+        )
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{problem.workers} workers, SLO {problem.slo_ms:g} ms, {sum(problem.demand):.4g} requests per SLO",
+        soft_wrap=True,
+    )
+    console.print(table)
+    console.print(
+        f"mean latency {flows.mean_ms:.4g} ms when all requests of an SLO period come at once (Eq. 1: "
+        f"{allocation.objective:.6g} ms x requests)\n"
+        f"mean latency {predicted_mean_ms(problem, allocation.instances):.4g} ms under random arrivals (queueing)\n"
+        f"minimised: {args.objective}; {allocation.solver} in {allocation.solve_s * 1000:.3g} ms"
+        f"{', proven optimal' if allocation.optimal else ''}",
+        soft_wrap=True,
+    )
+    _print_notes(console, notes)
+
+
+def _print_range(plans: list[tuple[AllocationProblem, Allocation]], args: argparse.Namespace, notes: list[str]) -> None:
+    if args.json:
+        print_json(
+            {
+                "plans": [
+                    {**as_dict(p, a), "warnings": list(warnings_of(p, a, args.objective).values())} for p, a in plans
+                ],
+                "objective_name": args.objective,
+                "warnings": notes,
+            }
+        )
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from arlo.planning.allocation.queueing import predicted_mean_ms
+
+    first = plans[0][0]
+    lengths = ", ".join(str(length) for length in first.max_lengths)
+    table = Table(box=None, pad_edge=False)
+    for column in ("workers", "N", "mean ms, Eq. 1", "mean ms, queueing", "feasible"):
+        table.add_column(column, justify="left" if column in ("N", "feasible") else "right", no_wrap=True)
+    for problem, allocation in plans:
+        total = sum(problem.demand)
+        said = ", ".join(warnings_of(problem, allocation, args.objective))
+        table.add_row(
+            str(problem.workers),
+            ", ".join(str(n) for n in allocation.instances),
+            f"{allocation.objective / total if total else 0:.4g}",
+            f"{predicted_mean_ms(problem, allocation.instances):.4g}",
+            f"{'yes' if allocation.reason is None else 'no'}{f': {said}' if said else ''}",
+        )
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]SLO {first.slo_ms:g} ms, {sum(first.demand):.4g} requests per SLO, max_lengths {lengths}, minimised: "
+        f"{args.objective}",
+        soft_wrap=True,
+    )
+    console.print(table)
+    _print_notes(console, notes)
+
+
+def _batches(curve: Any) -> str:
+    """`1.2-6.4 (8)`: of one row and of max_batch rows."""
+    return f"{curve.points[0][1]:.4g}-{curve.points[-1][1]:.4g} ({curve.max_batch})"
+
+
+def _print_notes(console: Any, notes: list[str]) -> None:
+    from rich.text import Text
+
+    for note in notes:
+        console.print(Text.assemble(("warning: ", "yellow"), note), soft_wrap=True)

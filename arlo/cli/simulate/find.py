@@ -1,0 +1,219 @@
+"""`arlo simulate --find-workers`: the least number of GPUs for which enough requests are on time."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from arlo.cli.simulate.flags import Plan
+from arlo.cli.simulate.load import least_workers, offered_workers
+from arlo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from arlo.simulator.report.result import Result
+
+DEFAULT_ATTAINMENT = 0.99
+MOST_WORKERS = 100_000
+CHECKED = 2
+MARGIN = 0.25  # of the load's own need: how far the first guess reaches
+
+Runner = Callable[[Sequence[int]], Sequence["Result"]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """What a search came to: the number, None where no number of workers will do, and all that was tried."""
+
+    workers: int | None
+    tried: dict[int, Any]  # workers -> Result, ascending
+    limit: str = ""  # why there is none
+
+    def worse_above(self, attainment: float) -> list[int]:
+        """Larger numbers that were tried and do not hold."""
+        return [n for n, r in self.tried.items() if n > (self.workers or n) and r.slo_attainment < attainment]
+
+
+def search(run: Runner, *, lowest: int, attainment: float, most: int = MOST_WORKERS, width: int = 2) -> Found:
+    """The least number of workers from `lowest` on that keeps `attainment`: doubling steps, then bisection.
+
+    `width` runs are made at a time. More workers can do worse, as another number of them is allocated otherwise. So the
+    numbers below are checked one by one until CHECKED of them in a row do not hold.
+    """
+    tried: dict[int, Any] = {}
+
+    def holds(counts: Sequence[int]) -> None:
+        new = [count for count in dict.fromkeys(counts) if count not in tried]
+        tried.update(zip(new, run(new), strict=True))
+
+    def kept(count: int) -> bool:
+        return bool(tried[count].slo_attainment >= attainment)
+
+    def ended(workers: int | None, limit: str = "") -> Found:
+        return Found(workers, dict(sorted(tried.items())), limit)
+
+    low, step = lowest - 1, max(1, round(MARGIN * lowest))  # low: does not hold, or is not possible
+    high: int | None = None
+    best = -1.0
+    while high is None:
+        # As many as are run at a time, ever farther apart.
+        counts, at = [], low
+        for _ in range(width):
+            at = min(at + step, most)
+            counts.append(at)
+            step *= 2
+        holds(counts)
+        good = [count for count in counts if kept(count)]
+        if good:
+            high = good[0]
+            low = max((count for count in tried if count < high), default=low)
+            break
+        low = counts[-1]
+        reached = float(tried[low].slo_attainment)
+        if low >= most:
+            return ended(None, f"not even {most:,} workers")
+        if reached <= best + 1e-9 and low > 4 * lowest:
+            return ended(None, f"{reached:.4%} at {low:,} workers, and no more with twice as many")
+        best = max(best, reached)
+    while high - low > 1:
+        gap = high - low
+        counts = sorted({low + max(1, gap * (i + 1) // (width + 1)) for i in range(width)} - {high})
+        holds(counts)
+        for count in counts:
+            if kept(count):
+                high = count
+                break
+            low = count
+    below, misses = high - 1, 0
+    while below >= lowest and misses < CHECKED:
+        holds([below])
+        high, misses = (below, 0) if kept(below) else (high, misses + 1)
+        below -= 1
+    return ended(high)
+
+
+def find(asked: list[Plan], args: argparse.Namespace) -> int:
+    """For each combination of the lists: search, and print what was tried."""
+    from arlo.cli.simulate.command import built, jobs_for, output, simulate
+
+    attainment = args.attainment if args.attainment is not None else DEFAULT_ATTAINMENT
+    made = built(asked, args)
+    found = []
+    for plan, each in zip(asked, made, strict=True):
+        scenario = each.scenario
+        if scenario.scale.kind != "none":
+            raise ConfigError("--find-workers is for a fixed number of GPUs: leave --scaling out")
+        if plan.config.allocation.instances:
+            raise ConfigError("--find-workers allocates anew for each number of GPUs: leave the instances out")
+
+        # Several at a time only where each takes long.
+        alone = jobs_for([scenario] * 2, args.jobs) == 1
+        width = 1 if alone else args.jobs or min(4, len(os.sched_getaffinity(0)))
+
+        def runner(counts: Sequence[int], scenario: Any = scenario, width: int = width) -> Sequence[Result]:
+            scenarios = [dataclasses.replace(scenario, workers=n, name=f"{scenario.name}, {n} GPUs") for n in counts]
+            return simulate(scenarios, width) if scenarios else []
+
+        lowest = max(least_workers(offered_workers(scenario)), 1)
+        lowest = max(lowest, *(fault.worker + 1 for fault in scenario.faults)) if scenario.faults else lowest
+        found.append(search(runner, lowest=lowest, attainment=attainment, width=width))
+    if args.plot is not None:
+        best = [
+            (dataclasses.replace(b, scenario=dataclasses.replace(b.scenario, workers=f.workers)), f.tried[f.workers])
+            for b, f in zip(made, found, strict=True)
+            if f.workers is not None
+        ]
+        if best:
+            output.write_plot(args.plot, [b for b, _ in best], [r for _, r in best], [[] for _ in best])
+            print(f"wrote {args.plot} (--plot)", file=sys.stderr)
+    if args.json:
+        _print_json(asked, found, attainment, args.price)
+    else:
+        _print(made, found, attainment, args.price)
+    return 0
+
+
+def _print_json(asked: list[Plan], found: list[Found], attainment: float, price: float | None) -> None:
+    from arlo.cli.simulate.output import cost_json
+    from arlo.cli.text import print_json
+
+    runs = [
+        {
+            "workers": each.workers,
+            "attainment": attainment,
+            "reason": each.limit or None,
+            "worse_above": each.worse_above(attainment),
+            "varied": plan.varied,
+            "tried": [
+                {"workers": count, **result.summary(), **cost_json(result, price)}
+                for count, result in each.tried.items()
+            ],
+        }
+        for plan, each in zip(asked, found, strict=True)
+    ]
+    print_json(runs[0] if len(runs) == 1 else {"runs": runs})
+
+
+def _print(made: Sequence[Any], found: list[Found], attainment: float, price: float | None) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from arlo.cli.simulate.output import cost, describe, ms, share
+
+    console = Console(highlight=False)
+    for built, each in zip(made, found, strict=True):
+        # The number of GPUs is what is looked for.
+        console.print(escape(describe(built, short=True).partition(" GPUs, ")[2]), soft_wrap=True)
+        table = Table(box=None, pad_edge=False)
+        for column in ("GPUs", "on time", "mean ms", "p98 ms", "p99 ms", "GPU-hours", "executing"):
+            table.add_column(column, justify="right")
+        if price is not None:
+            table.add_column("a month", justify="right")
+        table.add_column("")
+        for count, result in each.tried.items():
+            table.add_row(
+                str(count),
+                share(result.slo_attainment),
+                *(ms(value) for value in (result.mean_ms, result.p98_ms, result.p99_ms)),
+                f"{result.gpu_hours:.4g}",
+                f"{result.utilization:.1%}",
+                *([] if price is None else [f"{cost(result, price)[0]:,.0f}"]),
+                "<-" if count == each.workers else "",
+            )
+        console.print(table)
+        name = f"{escape(built.scenario.name)}: " if len(made) > 1 else ""
+        if each.workers is None:
+            console.print(
+                f"{name}[bold]no number of GPUs keeps {100 * attainment:.6g}% on time[/]: {each.limit}", soft_wrap=True
+            )
+        else:
+            console.print(f"{name}[bold]{each.workers} GPUs[/] keep {100 * attainment:.6g}% on time", soft_wrap=True)
+            if worse := each.worse_above(attainment):
+                counts = ", ".join(map(str, worse))
+                console.print(
+                    f"[yellow]warning: [/]{counts} GPUs do not: they are allocated otherwise, and this is close; a "
+                    "longer --duration-s or other --seed tell more",
+                    soft_wrap=True,
+                )
+        console.print()
+    if len(made) > 1:
+        _print_all(console, made, found)
+
+
+def _print_all(console: Any, made: Sequence[Any], found: list[Found]) -> None:
+    """The numbers of several searches, compared with the first."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "GPUs", "against the first"):
+        table.add_column(column, justify="right" if column else "left")
+    first = found[0].workers
+    for built, each in zip(made, found, strict=True):
+        change = f"{each.workers / first - 1:+.1%}" if each.workers and first and each is not found[0] else ""
+        table.add_row(escape(built.scenario.name), str(each.workers or "none"), change)
+    console.print(table)

@@ -1,0 +1,327 @@
+"""What `arlo top` shows, as numbers: two documents (of the control plane, of the gateway) and what changed between two
+samples of the second. Pure; nothing here knows of terminals or networks.
+
+Either document may be missing. Rates are None until there are two samples of one life of the gateway.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+from arlo.control.http.status import ControlStatus, PlanRecord, WorkerStatus
+
+RATE_WINDOW_S = 5.0  # rates and shares; long enough not to flicker
+WINDOW_S = 60.0  # the length histogram and the attainment
+TREND_S = 300.0  # the latency's sparkline
+FINISHED = ("on_time", "late", "rejected", "expired", "cancelled", "failed")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One look. `gateway` is arlo.v1.Stats and `deployment` arlo.v1.Deployment, as dictionaries
+    (arlo.control.gateway.messages.to_dict)."""
+
+    at_s: float  # any clock that never steps back
+    control: ControlStatus | None = None
+    control_error: str = ""
+    gateway: dict[str, Any] | None = None
+    gateway_error: str = ""
+    deployment: dict[str, Any] | None = None  # for what the control plane says otherwise: model, SLO, runtimes
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class WorkerRow:
+    """One worker."""
+
+    id: str
+    runtime: str  # that it serves, or of which its instance is
+    target: str  # the runtime that it should have, where that is another one
+    step: str  # of the control plane, or the process's state where that is worse, or the gateway's state
+    step_s: float | None  # how long already
+    trouble: bool
+    in_flight: int | None = None
+    queued: int | None = None
+    busy: float | None = None  # share of the window with at least one row in flight
+    rows_per_s: float | None = None
+    restarts: int | None = None
+    error: str = ""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class RuntimeRow:
+    """One runtime, with the numbers of its level."""
+
+    max_length: int
+    name: str = ""
+    desired: int | None = None
+    observed: int | None = None
+    demand: float | None = None  # requests per SLO period
+    peak: float | None = None
+    load: float | None = None  # demand as a share of what the observed instances carry
+    share: float | None = None  # of the arrivals: rows whose ideal level this is
+    demoted: float | None = None  # share of the rows started on it whose ideal level is shorter
+    latency_ms: float | None = None
+    capacity: int | None = None
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class View:
+    """All that one screen shows."""
+
+    control: ControlStatus | None
+    control_error: str
+    gateway: dict[str, Any] | None
+    gateway_error: str
+    model: str
+    slo_ms: int | None
+    rows_per_s: float | None
+    goodput_rps: float | None
+    attainment: float | None  # over WINDOW_S
+    padding: float | None  # share of computed tokens, over RATE_WINDOW_S
+    window_s: float | None  # time that `lengths` and `attainment` cover
+    lengths: list[int]  # rows by length in that time; index = tokens
+    p98_ms: list[tuple[float, float]]  # age in seconds, value; oldest first
+    runtimes: list[RuntimeRow]
+    workers: list[WorkerRow]
+    plans: list[PlanRecord]  # oldest first
+
+    @property
+    def edges(self) -> list[int]:
+        """Max lengths, ascending, each once."""
+        return sorted({row.max_length for row in self.runtimes})
+
+
+class History:
+    """The samples of the last minutes, and the view of the last one."""
+
+    def __init__(self) -> None:
+        self._samples: collections.deque[Sample] = collections.deque()
+        self._p98: collections.deque[tuple[float, float]] = collections.deque()
+
+    def add(self, sample: Sample) -> View:
+        """Take a sample; returns what to show."""
+        while self._samples and sample.at_s - self._samples[0].at_s > WINDOW_S + RATE_WINDOW_S:
+            self._samples.popleft()
+        self._samples.append(sample)
+        if sample.gateway is not None and sample.gateway["total"]["count"]:
+            self._p98.append((sample.at_s, sample.gateway["total"]["p98_us"] / 1000))
+        while self._p98 and sample.at_s - self._p98[0][0] > TREND_S:
+            self._p98.popleft()
+        trend = [(sample.at_s - at_s, value) for at_s, value in self._p98]
+        return view(sample, self._base(RATE_WINDOW_S), self._base(WINDOW_S), trend)
+
+    def _base(self, window_s: float) -> dict[str, Any] | None:
+        """The gateway's oldest statistics within the window, of the same life as the newest ones. The sample before
+        counts as within, however long ago it was."""
+        newest, before = self._samples[-1], self._samples[-2] if len(self._samples) > 1 else None
+        if newest.gateway is None:
+            return None
+        for sample in self._samples:
+            near = newest.at_s - sample.at_s <= window_s * 1.01 or sample is before
+            if near and sample.gateway is not None and _earlier(sample.gateway, newest.gateway):
+                return sample.gateway
+        return None
+
+
+def _earlier(base: dict[str, Any], now: dict[str, Any]) -> bool:
+    return bool(base["started_at_ms"] == now["started_at_ms"] and base["at_ms"] < now["at_ms"])
+
+
+def view(
+    sample: Sample,
+    base: dict[str, Any] | None = None,
+    long_base: dict[str, Any] | None = None,
+    p98_ms: list[tuple[float, float]] | None = None,
+) -> View:
+    """What to show of `sample`; rates against `base`, attainment and histogram against `long_base`, both earlier
+    statistics of the same life of the gateway."""
+    control, gateway, deployment = sample.control, sample.gateway, sample.deployment or {}
+    elapsed_s = _elapsed_s(gateway, base)
+    window_s = _elapsed_s(gateway, long_base)
+    lengths = _difference(gateway, long_base, "arrivals_by_length") if gateway and long_base else []
+    rows_per_s = goodput = attainment = padding = None
+    if gateway is not None and base is not None and elapsed_s:
+        rows_per_s = sum(_difference(gateway, base, "arrivals_by_length")) / elapsed_s
+        goodput = (gateway["outcomes"]["on_time"] - base["outcomes"]["on_time"]) / elapsed_s
+        computed = gateway["computed_tokens"] - base["computed_tokens"]
+        padding = 1 - (gateway["tokens"] - base["tokens"]) / computed if computed else None
+    if gateway is not None and long_base is not None:
+        ended = {name: gateway["outcomes"][name] - long_base["outcomes"][name] for name in FINISHED}
+        attainment = ended["on_time"] / sum(ended.values()) if sum(ended.values()) else None
+    return View(
+        control=control,
+        control_error=sample.control_error,
+        gateway=gateway,
+        gateway_error=sample.gateway_error,
+        model=control.model if control is not None else deployment.get("model", {}).get("name", ""),
+        slo_ms=control.slo_ms if control is not None else deployment.get("model", {}).get("slo_ms") or None,
+        rows_per_s=rows_per_s,
+        goodput_rps=goodput,
+        attainment=attainment,
+        padding=padding,
+        window_s=window_s,
+        lengths=lengths,
+        p98_ms=p98_ms if p98_ms is not None else [],
+        runtimes=_runtimes(control, gateway, base, deployment),
+        workers=_workers(control, gateway, base, elapsed_s),
+        plans=control.plans if control is not None else [],
+    )
+
+
+def as_dict(sample: Sample, shown: View) -> dict[str, Any]:
+    """What --json prints: both documents as they came, and what was computed from two samples."""
+    return {
+        "control": sample.control.to_json() if sample.control is not None else None,
+        "control_error": sample.control_error or None,
+        "gateway": sample.gateway,
+        "gateway_error": sample.gateway_error or None,
+        "now": {
+            "rows_per_s": shown.rows_per_s,
+            "goodput_rps": shown.goodput_rps,
+            "slo_attainment": shown.attainment,
+            "padding": shown.padding,
+            "window_s": shown.window_s,
+            "runtimes": [dataclasses.asdict(row) for row in shown.runtimes],
+            "workers": [dataclasses.asdict(row) for row in shown.workers],
+        },
+    }
+
+
+def _elapsed_s(now: dict[str, Any] | None, base: dict[str, Any] | None) -> float | None:
+    return (now["at_ms"] - base["at_ms"]) / 1000 if now is not None and base is not None else None
+
+
+def _difference(now: dict[str, Any], base: dict[str, Any], name: str) -> list[int]:
+    """Of two lists of counters; the later one may be longer."""
+    before = base[name]
+    return [value - (before[index] if index < len(before) else 0) for index, value in enumerate(now[name])]
+
+
+def _grown(item: dict[str, Any], before: dict[str, Any] | None, name: str) -> int:
+    """How much a counter grew. One that is new, or smaller than it was, began at 0."""
+    value, old = int(item[name]), int(before[name]) if before is not None else 0
+    return value - old if value >= old else value
+
+
+def _runtimes(
+    control: ControlStatus | None,
+    gateway: dict[str, Any] | None,
+    base: dict[str, Any] | None,
+    deployment: dict[str, Any],
+) -> list[RuntimeRow]:
+    levels = {level["max_length"]: level for level in gateway["levels"]} if gateway is not None else {}
+    before = {level["max_length"]: level for level in base["levels"]} if base is not None else {}
+    ideal = {length: _grown(level, before.get(length), "ideal") for length, level in levels.items()} if base else {}
+    rows = _planned(control) if control is not None else _deployed(deployment, levels)
+    for row in rows:
+        level = levels.get(row.max_length)
+        if level is None or base is None:
+            continue
+        started = _grown(level, before.get(row.max_length), "dispatched")
+        row.share = ideal[row.max_length] / sum(ideal.values()) if sum(ideal.values()) else None
+        row.demoted = _grown(level, before.get(row.max_length), "demoted") / started if started else None
+    return rows
+
+
+def _planned(control: ControlStatus) -> list[RuntimeRow]:
+    rows = []
+    for index, runtime in enumerate(control.runtimes):
+        observed = control.observed.get(runtime.name, 0)
+        demand = control.demand[index] if index < len(control.demand) else None
+        carried = observed * runtime.capacity
+        rows.append(
+            RuntimeRow(
+                max_length=runtime.max_length,
+                name=runtime.name,
+                desired=control.desired.get(runtime.name, 0),
+                observed=observed,
+                demand=demand,
+                peak=control.demand_peak[index] if index < len(control.demand_peak) else None,
+                load=demand / carried if demand is not None and carried else None,
+                latency_ms=runtime.latency_ms,
+                capacity=runtime.capacity,
+            )
+        )
+    return rows
+
+
+def _deployed(deployment: dict[str, Any], levels: dict[int, dict[str, Any]]) -> list[RuntimeRow]:
+    """Without a control plane: what the gateway was given, or at least the levels that it counts."""
+    runtimes = sorted(deployment.get("runtimes", []), key=lambda runtime: int(runtime["max_length"]))
+    if not runtimes:
+        return [RuntimeRow(max_length=length, observed=level["instances"]) for length, level in sorted(levels.items())]
+    return [
+        RuntimeRow(
+            max_length=runtime["max_length"],
+            name=runtime["name"],
+            observed=levels.get(runtime["max_length"], {}).get("instances"),
+            latency_ms=_latency_ms(runtime["latency"]),
+            capacity=runtime["capacity"],
+        )
+        for runtime in runtimes
+    ]
+
+
+def _latency_ms(points: list[dict[str, Any]]) -> float | None:
+    """Of one request of the greatest length measured."""
+    smallest = min((point["batch"] for point in points), default=0)
+    return max((point["latency_us"] / 1000 for point in points if point["batch"] == smallest), default=None)
+
+
+def _workers(
+    control: ControlStatus | None,
+    gateway: dict[str, Any] | None,
+    base: dict[str, Any] | None,
+    elapsed_s: float | None,
+) -> list[WorkerRow]:
+    instances: dict[str, list[dict[str, Any]]] = {}
+    for item in gateway["instances"] if gateway is not None else []:
+        instances.setdefault(item["worker"], []).append(item)
+    before = {item["id"]: item for item in base["instances"]} if base is not None else {}
+    known = {worker.id: worker for worker in control.workers} if control is not None else {}
+    rows = []
+    for name in [*known, *(name for name in instances if name not in known)]:
+        row = _known(known[name], control.at_ms) if control is not None and name in known else _unknown(name)
+        _add_instances(row, instances.get(name, []), before, elapsed_s)
+        rows.append(row)
+    return rows
+
+
+def _known(worker: WorkerStatus, at_ms: int) -> WorkerRow:
+    lost = worker.state != "ready"
+    moving = worker.desired is not None and worker.desired != worker.serving
+    return WorkerRow(
+        id=worker.id,
+        runtime=worker.serving or "",
+        target=worker.desired if moving and worker.desired is not None else "",
+        step=worker.state if lost and worker.step in ("steady", "waiting") else worker.step,
+        step_s=max(0.0, (at_ms - worker.step_since_ms) / 1000),
+        trouble=worker.state in ("failed", "stopped") or worker.step == "failed",
+        restarts=worker.restarts,
+        error=worker.error or "",
+    )
+
+
+def _unknown(name: str) -> WorkerRow:
+    return WorkerRow(id=name, runtime="", target="", step="", step_s=None, trouble=False)
+
+
+def _add_instances(
+    row: WorkerRow, instances: list[dict[str, Any]], before: dict[str, dict[str, Any]], elapsed_s: float | None
+) -> None:
+    if not instances:
+        return
+    serving = next((item for item in instances if item["state"] == "active"), instances[-1])
+    row.runtime = row.runtime or serving["runtime"]
+    if serving["state"] != "active" and row.step in ("", "steady"):
+        row.step, row.step_s = serving["state"], None
+    row.step = row.step or "active"
+    row.trouble = row.trouble or serving["state"] == "ejected"
+    row.in_flight = sum(item["in_flight"] for item in instances)
+    row.queued = sum(item["queued"] for item in instances)
+    if elapsed_s:
+        row.rows_per_s = sum(_grown(item, before.get(item["id"]), "started") for item in instances) / elapsed_s
+        busy_s = sum(_grown(item, before.get(item["id"]), "busy_us") for item in instances) / 1e6
+        row.busy = min(1.0, busy_s / elapsed_s)

@@ -1,0 +1,362 @@
+"""`arlo trace`: make a trace from a workload, and see what a trace is like."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arlo.cli.text import print_json
+from arlo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from arlo.traces.measure import CountsSummary, Summary
+    from arlo.traces.workloads import Workload
+
+DESCRIPTION = """Make traces, and see what traces are like.
+
+A trace says when requests arrive and how many tokens each has. Formats, generators with all their parameters, and
+where the data come from: traces/README.md.
+"""
+
+EPILOG = """examples:
+  arlo trace make stable.csv --arrivals twitter-stable --rate 1000 --duration-s 600
+  arlo trace inspect stable.csv --plot stable.html
+  arlo trace make --help                      all settings of a workload
+"""
+
+MAKE_EPILOG = """examples:
+  arlo trace make stable.csv --arrivals twitter-stable --rate 1000 --duration-s 600
+  arlo trace make bursty.parquet --arrivals twitter-bursty --rate 8000 --burst 4 --sojourn-ms 200 --seed 7
+  arlo trace make varying.csv --arrivals twitter-bursty --segment bursty --rate 60 --length tweets --rescale 512
+  arlo trace make plain.csv --rate ramp:10:100 --duration-s 60 --length uniform:1:512 --json
+  arlo trace make azure.csv --trace AzureLLMInferenceTrace_conv.csv --tokens generated
+"""
+
+INSPECT_DESCRIPTION = """See what traces are like. FILE is of any format that is known (told by its header): our own as
+CSV or Parquet, tweet lengths, Azure LLM, and counts of arrivals (Twitter per second, Azure Functions per
+minute).
+
+dispersion is the variance over the mean of the arrivals in windows of a length: 1 for Poisson arrivals at a constant
+rate, more for bursts and for a load that changes. The clips show how the lengths drift: the deviation of the 98th
+percentile over clips of 10 s, beside what clips of so few requests show by sampling alone.
+"""
+
+INSPECT_EPILOG = """examples:
+  arlo trace inspect trace.csv
+  arlo trace inspect one.csv two.parquet --json
+  arlo trace inspect segments.csv --segment bursty
+  arlo trace inspect trace.csv --plot trace.html
+"""
+
+
+MOST_SUMMARISED = 20_000_000  # requests; more would take more than about 1.3 GB
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add `trace`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "trace", help="make a trace, or see what one is like", description=DESCRIPTION, epilog=EPILOG
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    make = actions.add_parser(
+        "make",
+        help="write a trace, CSV or Parquet",
+        description="Write the requests of a workload as a trace. The same settings give the same trace.",
+        epilog=MAKE_EPILOG,
+    )
+    make.add_argument("file", type=Path, metavar="FILE", help="where to write; .csv or .parquet")
+    add_workload_arguments(make)
+    make.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+    inspect = actions.add_parser(
+        "inspect", help="what a trace is like", description=INSPECT_DESCRIPTION, epilog=INSPECT_EPILOG
+    )
+    inspect.add_argument("files", type=Path, nargs="+", metavar="FILE", help="a trace of any known format")
+    inspect.add_argument("--segment", metavar="NAME", help="only this window of a file of counts (default: all)")
+    inspect.add_argument(
+        "--tokens",
+        choices=("context", "generated", "total"),
+        default="context",
+        help="which count of an Azure LLM trace is the length (default: context)",
+    )
+    inspect.add_argument("--json", action="store_true", help="print JSON; for several, an object with a list, `traces`")
+    inspect.add_argument("--plot", type=Path, metavar="FILE", help="write plots there, one HTML file")
+    return parser
+
+
+def add_workload_arguments(parser: argparse.ArgumentParser) -> None:
+    """The settings of a workload. What was not given is None, or seed 0; `workload_of` reads them."""
+    from arlo.traces.make import ARRIVALS
+
+    load = parser.add_argument_group("arrivals")
+    load.add_argument(
+        "--arrivals", metavar="NAME", help=f"{', '.join(ARRIVALS[:4])}, {', '.join(ARRIVALS[4:])} (default: poisson)"
+    )
+    load.add_argument(
+        "--rate",
+        metavar="RPS",
+        help="mean requests per second, or steps:AT=R,AT=R / ramp:FROM:TO[:SECONDS] / sine:MEAN:DEPTH:PERIOD_S "
+        "(default: 1000, or that of the counts or the trace)",
+    )
+    load.add_argument(
+        "--duration-s", type=float, metavar="S", help="seconds (default: 600, or all of the counts or the trace)"
+    )
+    load.add_argument(
+        "--burst", type=float, metavar="X", help="mmpp, twitter-bursty: rate while busy over while quiet (default: 3)"
+    )
+    load.add_argument(
+        "--sojourn-ms",
+        metavar="MS",
+        help="mmpp, twitter-bursty: mean time in each state, or BUSY:QUIET (default: 100)",
+    )
+    load.add_argument("--cv", type=float, metavar="X", help="gamma: coefficient of variation of the gaps (default: 2)")
+    load.add_argument("--counts", type=Path, metavar="FILE", help="the load over time: arrivals per second or minute")
+    load.add_argument(
+        "--segment",
+        metavar="NAME",
+        help="the window of --counts; without --counts a load that is shipped: steady_low, steady_high, bursty, "
+        "fluctuating_a",
+    )
+    load.add_argument(
+        "--smooth-s", type=float, metavar="S", help="the load is the mean over S of --counts (default: 10)"
+    )
+    load.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is random (default: 0)")
+
+    lengths = parser.add_argument_group("lengths")
+    lengths.add_argument(
+        "--length",
+        metavar="SPEC",
+        help="paper, tweets, fixed:N, uniform:MIN:MAX, lognormal:MEDIAN:P98:MAX, bimodal:A:B:SHARE_OF_B, file:PATH or "
+        "mixture:SHARE*SPEC+SHARE*SPEC (default: paper, stretched to 512)",
+    )
+    lengths.add_argument("--rescale", type=int, metavar="MAX", help="stretch 125 tokens to MAX, cut what is longer")
+    lengths.add_argument(
+        "--drift",
+        metavar="SPEC",
+        help="none, weak, paper, SPREAD[:TAU_S[:MEDIAN]] or sample:N (default: none; with twitter-*: paper)",
+    )
+
+    given = parser.add_argument_group("a trace instead")
+    given.add_argument("--trace", type=Path, metavar="FILE", help="requests of any known format, with their lengths")
+    given.add_argument(
+        "--tokens", metavar="WHICH", help="of an Azure LLM trace: context, generated or total (default: context)"
+    )
+
+
+def workload_of(args: argparse.Namespace) -> Workload:
+    """The workload that the arguments of add_workload_arguments describe."""
+    from arlo.traces.make import make_workload
+
+    return make_workload(
+        arrivals=args.arrivals,
+        rate=number_or_text(args.rate),
+        duration_s=args.duration_s,
+        length=args.length,
+        rescale=args.rescale,
+        drift=args.drift,
+        seed=args.seed,
+        burst=args.burst,
+        sojourn_ms=args.sojourn_ms,
+        cv=args.cv,
+        counts=args.counts,
+        segment=args.segment,
+        smooth_s=args.smooth_s,
+        trace=args.trace,
+        tokens=args.tokens,
+    )
+
+
+def number_or_text(text: str | None) -> float | str | None:
+    """A rate as the command line has it: a number where it is one."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make or inspect."""
+    return _make(args) if args.action == "make" else _inspect(args)
+
+
+def _make(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from arlo.traces.measure import summarise
+    from arlo.traces.workloads import materialise
+    from arlo.traces.writers import write_workload
+
+    workload = workload_of(args)
+    console = Console(stderr=True)
+    with _bar(console, f"writing {args.file.name}", workload.expected()) as advance:
+        requests = write_workload(workload, args.file, advance)
+    summary = None
+    if 0 < requests <= MOST_SUMMARISED:
+        summary = summarise(materialise(workload), workload.duration_s)
+    if args.json:
+        print_json(
+            {"file": str(args.file), "name": workload.name, "workload": workload.describe(), "requests": requests}
+            | (summary.to_json() if summary is not None else {})
+        )
+        return 0
+    print(f"{args.file}: {requests} requests in {workload.duration_s:g} s\n{workload.describe()}")
+    if summary is not None:
+        _print(_lines(summary))
+    elif requests:
+        print(f"`arlo trace inspect {args.file}` says more; for so many requests it takes about 70 bytes each")
+    return 0
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from arlo.cli.trace.command import report as trace_report
+    from arlo.traces.measure import summarise, summarise_counts
+    from arlo.traces.readers import detect, read_counts, read_trace, segments
+
+    shown: list[dict[str, Any]] = []
+    reports: list[trace_report.Shown] = []
+    with _bar(Console(stderr=True), "reading", len(args.files)) as advance:
+        for done, path in enumerate(args.files):
+            found = detect(path)
+            if found.counts:
+                names: list[str | None] = [args.segment] if args.segment else [*segments(path)] or [None]
+                for name in names:
+                    series = read_counts(path, name)
+                    reports.append(trace_report.Shown(path, found, name, summarise_counts(series), series))
+            else:
+                if args.segment:
+                    raise ConfigError(f"--segment is for files of counts; {path} holds requests")
+                trace = read_trace(path, tokens=args.tokens)
+                if len(trace) == 0:
+                    raise ConfigError(f"{path} holds no request")
+                reports.append(trace_report.Shown(path, found, None, summarise(trace), trace))
+            advance(done + 1)
+    for each in reports:
+        about = {"file": str(each.path), "format": each.format.name}
+        about |= {"segment": each.segment} if each.segment is not None else {}
+        shown.append(about | each.summary.to_json())
+    if args.json:
+        print_json(shown[0] if len(shown) == 1 else {"traces": shown})
+    else:
+        for number, each in enumerate(reports):
+            if number:
+                print()
+            window = f", window {each.segment}" if each.segment is not None else ""
+            print(f"{each.path}{window}: {each.format.what}")
+            _print(_lines(each.summary))
+            _charts(each)
+    if args.plot is not None:
+        trace_report.write(reports, args.plot)
+        print(f"plots: {args.plot}", file=sys.stderr)
+    return 0
+
+
+def _lines(summary: Summary | CountsSummary) -> list[tuple[str, str]]:
+    from arlo.traces.measure import CLIP_S, CountsSummary
+
+    windows = ", ".join(
+        f"{window:g} s {'-' if value is None else f'{value:.2f}'}" for window, value in summary.dispersion.items()
+    )
+    if isinstance(summary, CountsSummary):
+        return [
+            ("arrivals", f"{summary.arrivals} in {summary.duration_s:g} s, counted every {summary.step_s:g} s"),
+            (
+                "rate (1/s)",
+                f"mean {summary.mean_rate:.1f}, least {summary.least_rate:.1f}, peak {summary.peak_rate:.1f}",
+            ),
+            ("dispersion", windows),
+        ]
+    lines = [
+        ("requests", f"{summary.requests} in {summary.duration_s:.3f} s"),
+        ("rate (1/s)", f"mean {summary.mean_rate:.1f}, peak second {summary.peak_rate:.0f}"),
+        ("dispersion", windows),
+        (
+            "length",
+            f"mean {summary.mean_length:.1f}, p50 {summary.p50}, p90 {summary.p90}, p98 {summary.p98}, "
+            f"longest {summary.longest}; {summary.above_512:.2%} above 512",
+        ),
+    ]
+    clips = summary.clips
+    if clips is not None:
+        lines += [
+            (
+                f"{CLIP_S:g}-s clips",
+                f"{clips.clips} of about {clips.requests_per_clip:.0f} requests; "
+                f"median {clips.median[0]:g} to {clips.median[1]:g}, p98 {clips.p98[0]:g} to {clips.p98[1]:g}",
+            ),
+            (
+                "drift of p98",
+                f"{clips.drift_log_p98:.1%} (clips deviate by {clips.sd_log_p98:.1%}, sampling alone by "
+                f"{clips.sampling_log_p98:.1%}); of the median {clips.drift_log_median:.1%}",
+            ),
+        ]
+    return lines
+
+
+def _print(lines: list[tuple[str, str]]) -> None:
+    for label, value in lines:
+        print(f"  {label:<13} {value}")
+
+
+def _charts(shown: Any) -> None:
+    """Load over time, and the histogram of lengths."""
+    import numpy as np
+    from rich.console import Console
+
+    from arlo.cli.top.command import charts
+    from arlo.cli.trace.report import load_over_time
+    from arlo.traces.trace import Trace
+
+    console = Console(highlight=False)
+    glyphs = charts.BLOCKS if (console.encoding or "").lower().startswith("utf") else charts.ASCII
+    width = max(20, min(console.width, 100) - 4)
+    _, rate = load_over_time(shown.data, width)
+    most = float(rate.max())
+    print(f"  load, 0 to {most:.0f}/s, over {shown.summary.duration_s:.0f} s")
+    for row in range(4):
+        marks = "".join(charts.column(value, most, 4, glyphs)[row] for value in rate.tolist())
+        console.print(f"  {marks}", markup=False)
+    if isinstance(shown.data, Trace):
+        lengths = np.bincount(np.minimum(shown.data.length, 4096)).tolist()
+        print("  lengths" if len(lengths) <= 4096 else "  lengths (4096: and longer)")
+        for line in charts.histogram(lengths, (), width, 5, glyphs):
+            console.print("  ", line, sep="", no_wrap=True)
+
+
+class _Advance:
+    """A bar on a terminal, nothing elsewhere."""
+
+    def __init__(self, console: Console, what: str, total: float) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = None
+        if console.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=30),
+                TextColumn("{task.percentage:>3.0f} %"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._task = self._bar.add_task(what, total=total)
+
+    def __enter__(self) -> _Advance:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
+
+
+_bar = _Advance

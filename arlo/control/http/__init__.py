@@ -1,0 +1,1 @@
+"""The HTTP port of the control plane: status and metrics."""

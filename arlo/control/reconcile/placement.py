@@ -1,0 +1,138 @@
+"""What is desired, as values: configuration + manifest -> plan -> placement -> the gateway's Deployment. Pure.
+
+A `Plan` says how many instances of each runtime there should be; `place` says which worker has which. The plan comes
+from the configuration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from arlo import proto
+from arlo.catalog.manifest import Manifest, Runtime
+from arlo.config import Config
+from arlo.errors import ConfigError
+from arlo.planning.lengths.advice import dynamic_runtime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """Instances per runtime, in the order in which workers are given: shortest runtime first."""
+
+    instances: tuple[tuple[str, int], ...]  # (runtime name, how many > 0)
+
+    @property
+    def total(self) -> int:
+        """Instances in all."""
+        return sum(count for _, count in self.instances)
+
+
+def plan_from_config(config: Config, manifest: Manifest) -> Plan:
+    """The allocation of the configuration in terms of the manifest's runtimes; ConfigError for a length it lacks."""
+    static = {runtime.max_length: runtime for runtime in manifest.runtimes if not runtime.dynamic}
+    dynamic = dynamic_runtime(manifest)
+    wanted: list[tuple[Runtime, int]] = []
+    for length, count in sorted(config.deployment.allocation.items()):
+        if length not in static:
+            known = ", ".join(str(known) for known in sorted(static)) or "none"
+            raise ConfigError(
+                f"deployment.allocation has max_length {length}, but {config.model.repository} has static runtimes "
+                f"for: {known}. Use one of these, or compile that length too"
+            )
+        wanted.append((static[length], count))
+    if config.deployment.dynamic:
+        if dynamic is None:
+            raise ConfigError(
+                f"deployment.dynamic is {config.deployment.dynamic}, but {config.model.repository} has no dynamic "
+                "runtime: compile one, or use deployment.allocation"
+            )
+        wanted.append((dynamic, config.deployment.dynamic))
+    return Plan(tuple((runtime.name, count) for runtime, count in wanted if count))
+
+
+def place(plan: Plan, workers: Sequence[str]) -> dict[str, str]:
+    """Give workers to instances in order. ConfigError when there are fewer workers than instances."""
+    if len(workers) < plan.total:
+        raise ConfigError(f"{plan.total} instances need as many workers, but there are {len(workers)}")
+    runtimes = [name for name, count in plan.instances for _ in range(count)]
+    return dict(zip(workers, runtimes, strict=False))
+
+
+def service_us(runtime: Runtime) -> float:
+    """Time of one request at the runtime's max_length, alone on it (or its share of the smallest measured batch)."""
+    batch = min(point.batch for point in runtime.latency)
+    longest = max((point for point in runtime.latency if point.batch == batch), key=lambda point: point.length)
+    return longest.latency_us / batch
+
+
+def capacity(runtime: Runtime, slo_ms: int) -> int:
+    """M of Eq. 3: requests of max_length that an instance finishes within the SLO; 0 when not even one."""
+    return int(slo_ms * 1000 / max(service_us(runtime), 1e-3))
+
+
+def deployment_message(
+    config: Config,
+    manifest: Manifest,
+    instances: Sequence[tuple[str, str]],
+    endpoints: Mapping[str, str],
+    *,
+    always: Collection[str] = (),
+    version: int = 0,
+) -> Any:
+    """The arlo.v1.Deployment of instances, (worker id, runtime name) each. `endpoints`: worker id -> host:port.
+
+    Only runtimes that are placed are in it, and those named in `always`: each is a level of the multi-level queue, and
+    a level that never has an instance would make every request for it count as demoted, and be peeked at in vain.
+    `always` is for the longest one, so that a request that only it fits waits for it while it is being moved.
+    """
+    message = proto.message("Deployment")(version=version)
+    message.model.name = config.model.name or manifest.model
+    message.model.slo_ms = config.model.slo_ms
+    message.model.default_timeout_ms = config.model.timeout_ms
+    for tensor in manifest.inputs:
+        role = {"ids": "ROLE_IDS", "mask": "ROLE_MASK", "other": "ROLE_OTHER"}[tensor.role]
+        message.model.inputs.add(
+            name=tensor.name, datatype=tensor.datatype, role=role, pad_value=tensor.pad_value, optional=tensor.optional
+        )
+    for output in manifest.outputs:
+        message.model.outputs.add(
+            name=output.name, datatype=output.datatype, token_level=output.token_level, dims=output.dims
+        )
+    placed = {name for _, name in instances} | set(always)
+    for runtime in manifest.runtimes:
+        if runtime.name not in placed:
+            continue
+        item = message.runtimes.add(
+            name=runtime.name,
+            max_length=runtime.max_length,
+            max_batch=runtime.max_batch,
+            dynamic=runtime.dynamic,
+            capacity=max(1, capacity(runtime, config.model.slo_ms)),
+        )
+        for point in runtime.latency:
+            item.latency.add(length=point.length, batch=point.batch, latency_us=point.latency_us)
+    for worker, name in instances:
+        message.instances.add(
+            id=instance_id(worker, name),
+            worker=worker,
+            endpoint=endpoints[worker],
+            runtime=name,
+            inflight_limit=config.dispatch.inflight_limit,
+        )
+    return message
+
+
+def instance_id(worker: str, runtime: str) -> str:
+    """The id of an instance in the gateway."""
+    return f"{worker}.{runtime}"
+
+
+def same_content(left: Any, right: Any) -> bool:
+    """Whether two Deployments differ in nothing but the version."""
+    first, second = type(left)(), type(left)()
+    first.CopyFrom(left)
+    second.CopyFrom(right)
+    first.version = second.version = 0
+    return bool(first == second)

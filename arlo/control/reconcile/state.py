@@ -1,0 +1,67 @@
+"""What is desired, kept over restarts: one small file in the run folder.
+
+Only what cannot be observed is in it. What runs where is asked of the workers and of the gateway.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from arlo.catalog.manifest import Manifest
+from arlo.config import Config
+from arlo.control.reconcile.choice import choose
+
+FILE_NAME = "desired.json"
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredState:
+    """A placement that was decided, and why."""
+
+    placement: dict[str, str]  # worker id -> runtime name
+    reason: str
+    at_ms: int
+    fingerprint: str  # of what it was decided for, see fingerprint()
+
+
+def fingerprint(config: Config, manifest: Manifest) -> str:
+    """Of all that a saved placement depends on; another fingerprint means that it is not to be used."""
+    content: dict[str, Any] = {
+        "repository": str(config.model.repository.resolve()),
+        "runtimes": [
+            (runtime.name, runtime.max_length, sorted(runtime.files.items())) for runtime in manifest.runtimes
+        ],
+        "allocation": sorted(config.deployment.allocation.items()),
+        "dynamic": config.deployment.dynamic,
+        "serve": choose(config, manifest).serve,
+        "workers": [config.workers.kind, config.worker_count, list(config.workers.endpoints)],
+        "reallocate": config.control.reallocate,
+    }
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def save(run_dir: Path, state: DesiredState) -> None:
+    """Write atomically: a reader, and a start after a kill, sees the old state or the new one."""
+    path = run_dir / FILE_NAME
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"format": FORMAT, **dataclasses.asdict(state)}, indent=2) + "\n")
+    temporary.replace(path)
+
+
+def load(run_dir: Path, *, expected: str) -> DesiredState | None:
+    """The saved state; None when there is none, or it is damaged, or was decided for something else."""
+    try:
+        raw = json.loads((run_dir / FILE_NAME).read_text())
+        if raw.pop("format") != FORMAT or raw["fingerprint"] != expected:
+            return None
+        placement = raw["placement"]
+        if not all(isinstance(key, str) and isinstance(value, str) for key, value in placement.items()):
+            return None
+        return DesiredState(**raw)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,1 @@
+"""What is seen of the cluster, and what follows from it: plans, scaling, recycling."""

@@ -1,0 +1,60 @@
+"""Restarts a worker whose latency has crept up: arlo.planning.health.creep decides, the reconciler does it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from arlo.catalog.manifest import Manifest
+from arlo.clock import monotonic_s
+from arlo.config import Config
+from arlo.control.events import emit
+from arlo.control.reconcile.placement import service_us
+from arlo.control.reconcile.reconciler import Reconciler
+from arlo.control.watch.usage import UsageWindow
+from arlo.planning.health.creep import CreepDetector, Sample
+
+log = logging.getLogger("arlo.control")
+
+INTERVAL_S = 10.0
+
+
+class Recycler:
+    """Fed with each arlo.v1.Stats; judges every 10 s. Does nothing when control.recycle_factor is 0."""
+
+    def __init__(self, config: Config, manifest: Manifest, reconciler: Reconciler) -> None:
+        factor = config.control.recycle_factor
+        self._detector = CreepDetector(factor) if factor > 0 else None
+        # A dynamic runtime's time depends on what it is asked: its peers are the only measure, and it is not judged.
+        self._expected_ms = {r.name: service_us(r) / 1000 for r in manifest.runtimes if not r.dynamic}
+        self._reconciler = reconciler
+        self._usage = UsageWindow(window_s=INTERVAL_S)
+
+    def see(self, stats: Any) -> None:
+        """One arlo.v1.Stats."""
+        if self._detector is None:
+            return
+        self._usage.add(stats)
+        if self._usage.span_s < INTERVAL_S:
+            return
+        samples = {
+            worker: Sample(
+                runtime=usage.runtime,
+                rows=usage.rows,
+                busy_s=usage.busy_s,
+                expected_ms=self._expected_ms[usage.runtime],
+            )
+            for worker, usage in self._usage.by_worker().items()
+            if usage.runtime in self._expected_ms and self._reconciler.step(worker)[0] == "steady"
+        }
+        self._usage.clear()
+        for suspect in self._detector.observe(monotonic_s(), samples):
+            emit(
+                log,
+                "worker_crept",
+                level=logging.WARNING,
+                worker=suspect.worker,
+                ratio=round(suspect.ratio, 2),
+                reason=suspect.reason,
+            )
+            self._reconciler.recycle(suspect.worker)

@@ -1,0 +1,130 @@
+"""Auto-scaling (paper, section 4): a policy of arlo.planning.scaling decides, the pool adds, the reconciler lets go.
+
+A worker that is added gets the longest runtime; the next plan, made at once for the new number of workers, gives it the
+one that it should have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Any
+
+from arlo.clock import monotonic_s, unix_s
+from arlo.config import Config
+from arlo.control.events import emit
+from arlo.control.http.status import ScalingStatus
+from arlo.control.reconcile.reconciler import Reconciler
+from arlo.control.watch.scheduler import RuntimeScheduler
+from arlo.control.watch.usage import UsageWindow
+from arlo.errors import ArloError
+from arlo.planning.scaling.policies import Decision, Signals, make_policy
+from arlo.workers.pool import WorkerPool
+
+log = logging.getLogger("arlo.control")
+
+WINDOW_S = 10.0
+
+
+class Scaler:
+    """Fed with each arlo.v1.Stats; run() carries out what was decided, one step at a time."""
+
+    def __init__(
+        self,
+        config: Config,
+        pool: WorkerPool,
+        reconciler: Reconciler,
+        scheduler: RuntimeScheduler,
+        *,
+        counters: Counter[str],
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._reconciler = reconciler
+        self._scheduler = scheduler
+        self._counters = counters
+        self._usage = UsageWindow(window_s=WINDOW_S)
+        self._minimum, self._maximum = config.worker_limits
+        scaling = config.scaling
+        self.policy = scaling.policy
+        if self.policy != "none" and not pool.resizable:
+            emit(log, "scaling_off", level=logging.WARNING, reason="the number of workers of this pool is fixed")
+            self.policy = "none"
+        self._decider = make_policy(
+            self.policy,
+            min_workers=self._minimum,
+            max_workers=self._maximum,
+            scale_out_share=scaling.scale_out_share,
+            scale_in_share=scaling.scale_in_share,
+            scale_in_period_s=scaling.scale_in_period_s,
+            headroom=scaling.headroom,
+            cooldown_s=scaling.cooldown_s,
+        )
+        self._decided: asyncio.Queue[Decision] = asyncio.Queue()
+        self._acting = False
+        self._last = ("", "", 0)
+
+    def see(self, stats: Any) -> None:
+        """One arlo.v1.Stats."""
+        self._usage.add(stats)
+        if self.policy == "none" or self._acting or self._reconciler.leaving:
+            return
+        decision = self._decider.decide(self._signals(stats))
+        if decision.action != "none":
+            self._acting = True
+            self._decided.put_nowait(decision)
+
+    async def run(self) -> None:
+        """Carry out decisions until cancelled."""
+        while True:
+            decision = await self._decided.get()
+            try:
+                await self._act(decision)
+            except ArloError as error:
+                self._counters["scaling_failures"] += 1
+                emit(log, "scaling_failed", level=logging.ERROR, action=decision.action, error=str(error))
+            finally:
+                self._acting = False
+
+    def busy(self) -> dict[str, float]:
+        """Worker -> share of the last seconds with work."""
+        return {worker: usage.busy for worker, usage in self._usage.by_worker().items()}
+
+    def status(self) -> ScalingStatus:
+        """For `/status`."""
+        action, reason, at_ms = self._last
+        return ScalingStatus(
+            policy=self.policy,
+            workers=len(self._reconciler.views()),
+            minimum=self._minimum,
+            maximum=self._maximum,
+            last_action=action,
+            last_reason=reason,
+            last_at_ms=at_ms,
+        )
+
+    async def _act(self, decision: Decision) -> None:
+        emit(log, "scaling", action=decision.action, worker=decision.worker, reason=decision.reason)
+        if decision.action == "add":
+            added = await self._pool.add()
+            self._counters["workers_added"] += 1
+            self._last = (f"add {added.id}", decision.reason, round(unix_s() * 1000))
+            await self._reconciler.observe()
+            await self._scheduler.plan("scale_out")
+        elif decision.worker is not None:
+            self._last = (f"remove {decision.worker}", decision.reason, round(unix_s() * 1000))
+            self._reconciler.let_go(decision.worker)
+            await self._scheduler.plan("scale_in")
+
+    def _signals(self, stats: Any) -> Signals:
+        return Signals(
+            now_s=monotonic_s(),
+            slo_ms=self._config.model.slo_ms,
+            p98_ms=stats.total.p98_us / 1000,
+            rows=stats.total.count,
+            arrived=self._scheduler.recent_demand(WINDOW_S).rows,
+            load=self._scheduler.offered_load(WINDOW_S),
+            workers=self._reconciler.views(busy=self.busy()),
+            longest=self._scheduler.longest,
+        )

@@ -1,0 +1,1 @@
+"""How many runtimes, for which maximum lengths, and whether they pay."""

@@ -1,0 +1,1 @@
+"""Which worker gets which runtime, and the steps from one placement to the next."""

@@ -1,0 +1,1 @@
+"""What arrives: demand from statistics, and when it has clearly changed."""

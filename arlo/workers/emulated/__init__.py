@@ -1,0 +1,1 @@
+"""Emulated engines: Triton models that take the time of a table."""

@@ -1,0 +1,1 @@
+"""Workers that are Triton servers run by someone else."""

@@ -1,0 +1,1 @@
+"""Workers that are Triton processes on this machine."""

@@ -1,0 +1,223 @@
+"""The local worker pool: real Triton processes on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from arlo.errors import ConfigError, WorkerError
+from arlo.workers.local.worker import LocalSettings, LocalWorker
+from arlo.workers.pool import WorkerInfo
+from arlo.workers.record import RecordFile, recorded_names
+from arlo.workers.triton.server import TritonServer, core_count, environment, find_triton, prepare_backends
+
+
+class LocalPool:
+    """`workers` Triton servers over one model repository, each with explicit model control; implements WorkerPool.
+
+    Workers are called w0, w1, ..., an added one gets the next number. Each has its log `{run_dir}/{id}.log` and an
+    endpoint on `address` that stays the same over restarts. A worker whose process ends is restarted with back-off and
+    its runtimes are loaded again. All processes end with this one, however it ends. Use it from one event loop, also
+    as `async with LocalPool(...)`.
+
+    With `linger_s`, workers go on serving for that many seconds when this process is killed, and a pool that starts in
+    the same `run_dir` meanwhile takes over all that were started as it would start them, with their endpoints, keys and
+    runtimes; others it ends. `stop` ends them at once all the same. One pool at a time may use a `run_dir`.
+
+    `threads` is each worker's share of the cores (default: an even share). `gpus` are CUDA device ids, given to the
+    workers in turn; one worker per GPU, because loading on one disturbs the others of the same server. `admin_key`,
+    when given, is wanted by the workers on administration calls (other users of this machine can read it in the
+    process list). `hang_timeout_s`: a server that answers no health check for so long is killed and restarted.
+    `env` is added to the workers' environment. `extra` are further arguments for tritonserver.
+    """
+
+    resizable = True
+
+    def __init__(
+        self,
+        repository: Path,
+        *,
+        workers: int,
+        run_dir: Path,
+        threads: int | None = None,
+        gpus: Sequence[str] = (),
+        address: str = "127.0.0.1",
+        metrics: bool = True,
+        admin_key: str | None = None,
+        start_timeout_s: float = 60.0,
+        exit_timeout_s: int = 10,
+        hang_timeout_s: float = 30.0,
+        backoff_first_s: float = 0.2,
+        linger_s: float = 0.0,
+        env: Mapping[str, str] | None = None,
+        extra: tuple[str, ...] = (),
+        server: TritonServer | None = None,
+    ) -> None:
+        if workers < 1:
+            raise ConfigError(f"a pool needs at least one worker, not {workers}")
+        if not repository.is_dir():
+            raise ConfigError(f"model repository {repository} is not a folder: build it with `arlo compile`")
+        self._count = workers
+        self._run_dir = run_dir
+        self._gpus = tuple(gpus)
+        self._server = server
+        self._threads = threads or max(1, core_count() // workers)
+        self._make_settings: Callable[[TritonServer], LocalSettings] = lambda found: LocalSettings(
+            server=found,
+            backends=prepare_backends(found),
+            repository=repository.resolve(),
+            environment={**environment(found, threads=self._threads), **(env or {})},
+            address=address,
+            metrics=metrics,
+            admin_key=admin_key,
+            start_timeout_s=start_timeout_s,
+            exit_timeout_s=exit_timeout_s,
+            hang_timeout_s=hang_timeout_s,
+            backoff_first_s=backoff_first_s,
+            linger_s=linger_s,
+            extra=extra,
+        )
+        self._settings: LocalSettings | None = None
+        self._workers: dict[str, LocalWorker] = {}
+        self._removals: dict[str, asyncio.Task[None]] = {}
+        self._next = 0  # number of the next worker; none is given twice
+
+    async def __aenter__(self) -> LocalPool:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start all workers and wait until each is live. On failure none is left behind."""
+        if self._workers:
+            raise WorkerError("the pool is started already")
+        self._settings = self._make_settings(self._server or find_triton())
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            await self._adopt(self._settings)
+            missing = [
+                self._make_worker(self._settings, number)
+                for number in self._free_numbers(self._count - len(self._workers))
+            ]
+            self._workers = dict(sorted(self._workers.items(), key=lambda item: _number(item[0])))
+            self._next = 1 + max(_number(worker) for worker in self._workers)
+            async with asyncio.TaskGroup() as group:
+                for worker in missing:
+                    group.create_task(worker.start())
+        except BaseExceptionGroup as problems:
+            await self.stop()
+            raise problems.exceptions[0] from None
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def workers(self) -> list[WorkerInfo]:
+        """State of every worker as last seen (at most a second ago), in the order in which they were made."""
+        return [worker.info() for worker in self._workers.values()]
+
+    async def add(self) -> WorkerInfo:
+        """Start one more worker, under an id that this pool has not used yet, and wait until it is live."""
+        if self._settings is None:
+            raise WorkerError("no worker can be added: the pool is not started")
+        worker = self._make_worker(self._settings, self._next)
+        self._next += 1
+        try:
+            await worker.start()
+        except BaseException:
+            await self._forget(worker)
+            raise
+        return worker.info()
+
+    async def remove(self, worker: str) -> None:
+        """Stop a worker for good; its queued and running requests are answered first.
+
+        It is listed as stopped until it is gone. When the call is cancelled the worker ends all the same.
+        """
+        if worker not in self._removals:
+            self._removals[worker] = asyncio.create_task(self._forget(self._worker(worker)), name=f"remove {worker}")
+        removal = self._removals[worker]
+        try:
+            await asyncio.shield(removal)
+        finally:
+            if removal.done():
+                self._removals.pop(worker, None)
+
+    async def restart(self, worker: str) -> None:
+        """Stop a worker and start it again with no runtime loaded; its requests are answered first."""
+        await self._worker(worker).restart()
+
+    async def load(self, worker: str, runtime: str, *, timeout_s: float = 120.0) -> None:
+        """Load a runtime and wait until it is ready; WorkerError with Triton's reason."""
+        await self._worker(worker).load(runtime, timeout_s=timeout_s)
+
+    async def unload(self, worker: str, runtime: str, *, timeout_s: float = 60.0) -> None:
+        """Unload a runtime and wait until Triton says so: its queued and running requests are answered first."""
+        await self._worker(worker).unload(runtime, timeout_s=timeout_s)
+
+    async def stop(self) -> None:
+        """Stop all workers, gracefully first (SIGTERM), then for sure. Idempotent."""
+        workers, self._workers = self._workers, {}
+        self._settings = None
+        removals = list(self._removals.values())
+        self._removals.clear()
+        ends = [worker.stop() for worker in workers.values()]
+        results = await asyncio.gather(*ends, *removals, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def kill_now(self) -> None:
+        """Kill all workers without waiting: with a linger time they would outlive a process that just exits."""
+        for worker in self._workers.values():
+            worker.kill_now()
+
+    async def _adopt(self, settings: LocalSettings) -> None:
+        """Take over the workers that a dead owner left in the run folder; end those that are not as ours would be."""
+        workers = []
+        for name in recorded_names(self._run_dir):
+            if re.fullmatch(r"w\d+", name):
+                record = RecordFile(self._run_dir, name).read()
+                gpu = record.details.get("gpu") if record is not None else None
+                known = gpu in self._gpus if self._gpus else gpu is None
+                # One on a GPU that we do not use is ended, like any that differs.
+                workers.append(LocalWorker(name, settings, self._run_dir, gpu=gpu if known else "none of ours"))
+        self._workers = {worker.id: worker for worker in workers}  # from here on stop() sees to them
+        async with asyncio.TaskGroup() as group:
+            tasks = {worker.id: group.create_task(worker.adopt()) for worker in workers}
+        for worker_id, task in tasks.items():
+            if not task.result():
+                await self._workers.pop(worker_id).stop()
+
+    def _free_numbers(self, count: int) -> list[int]:
+        free = (number for number in itertools.count() if f"w{number}" not in self._workers)
+        return list(itertools.islice(free, max(0, count)))
+
+    def _make_worker(self, settings: LocalSettings, number: int) -> LocalWorker:
+        gpu = None
+        if self._gpus:
+            taken = [worker.gpu for worker in self._workers.values()]
+            gpu = min(self._gpus, key=taken.count)  # the first of those with the fewest workers
+        worker = LocalWorker(f"w{number}", settings, self._run_dir, gpu=gpu)
+        self._workers[worker.id] = worker
+        return worker
+
+    async def _forget(self, worker: LocalWorker) -> None:
+        await worker.stop()
+        if self._workers.get(worker.id) is worker:
+            del self._workers[worker.id]
+
+    def _worker(self, worker: str) -> LocalWorker:
+        try:
+            return self._workers[worker]
+        except KeyError:
+            known = ", ".join(self._workers) or "none, the pool is not started"
+            raise WorkerError(f"no worker is called {worker!r}; there are: {known}") from None
+
+
+def _number(worker_id: str) -> int:
+    return int(worker_id.removeprefix("w"))

@@ -1,0 +1,1 @@
+"""The Triton server: its command line, administration calls and stub processes."""

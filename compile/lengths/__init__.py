@@ -1,0 +1,1 @@
+"""The choice of lengths: measured curve, traffic, table and page."""

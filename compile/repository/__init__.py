@@ -1,0 +1,1 @@
+"""The Triton repository: configuration, model code, manifest."""

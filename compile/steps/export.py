@@ -1,0 +1,195 @@
+"""Step 3, export: the original model becomes one ONNX graph with free axes `rows` and `tokens`.
+
+Input: the source folder. Output: `model.onnx` (the graph) and `weights.bin` (all weights, shared by every length).
+Cache key: config and weight hashes, task, pooling, versions of the exporters, this code.
+Check: the graph has the promised inputs and outputs, with both axes free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arlo.catalog.manifest import OutputTensor
+from arlo.compile.cache import Cache, Entry, code_version, tool_versions
+from arlo.compile.engines.interface import Precision
+from arlo.compile.original import load_original
+from arlo.compile.pooling import pool_torch
+from arlo.compile.quiet import known_noise_silenced
+from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS
+from arlo.compile.steps.export_precision import prepare_model
+from arlo.compile.steps.resolve import SourceModel
+from arlo.errors import CompileError
+
+if TYPE_CHECKING:
+    import torch
+
+OPSET = 18
+_CODE = (
+    "steps/export",
+    "steps/export_precision",
+    "steps/export_onnx",
+    "steps/cleanup",
+    "pooling",
+    "original",
+    "steps/resolve_onnx",
+)
+TOOLS = ("torch", "transformers", "onnx", "onnxscript")
+
+
+def export_step(cache: Cache, model: SourceModel, precision: Precision) -> Entry:
+    """Entry with the graph and its weights in `precision`; meta: `outputs` (as OutputTensor fields) and `notes`.
+
+    Whatever the precision, the inputs are INT64 and the outputs FP32.
+    """
+    parts = {
+        "hashes": model.hashes,
+        "task": model.task,
+        "inputs": [tensor.name for tensor in model.inputs],
+        "pooling": model.pooling,
+        "normalize": model.normalize,
+        "precision": precision,
+        "opset": OPSET,
+        "tools": tool_versions(*TOOLS),
+        "code": code_version(*_CODE),
+    }
+    return cache.step("export", parts, lambda folder: _export(model, precision, folder))
+
+
+def outputs_of(entry: Entry) -> tuple[OutputTensor, ...]:
+    """The outputs that the export found."""
+    return tuple(OutputTensor(**{**fields, "dims": tuple(fields["dims"])}) for fields in entry.meta["outputs"])
+
+
+def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str, Any]:
+    if model.onnx is not None:
+        from arlo.compile.steps.export_onnx import normalise_onnx
+
+        return {"outputs": normalise_onnx(model, precision, folder), "notes": []}
+    with known_noise_silenced() as notes:
+        import torch
+
+        # Plain ("eager") attention exports to a smaller graph that ONNX Runtime runs faster than that of the fused one.
+        original = load_original(model, attention="eager")
+        prepare_model(original, precision)
+        wrapper = _wrap(model, original)
+        inputs = tuple(_example(model, wrapper.input_names))
+        axes: dict[int, Any] = {0: torch.export.Dim(ROWS), 1: torch.export.Dim(TOKENS, max=model.max_tokens)}
+        with torch.inference_mode():
+            shapes = [tuple(answer.shape) for answer in wrapper(*inputs)]
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # where it fails, torch prints the whole graph
+                program = torch.onnx.export(
+                    wrapper,
+                    inputs,
+                    dynamo=True,
+                    opset_version=OPSET,
+                    input_names=wrapper.input_names,
+                    output_names=wrapper.output_names,
+                    dynamic_shapes=(tuple(axes for _ in inputs),),
+                    verbose=False,
+                )
+        except Exception as error:  # the exporter raises many kinds
+            raise CompileError(
+                f"export: torch.onnx cannot export models of the type {model.model_type} ({_cause(error)}): choose a "
+                "model of another family (docs/models.md lists those that work), or give an ONNX file of it"
+            ) from error
+        assert program is not None
+        program.save(str(folder / GRAPH), external_data=True)
+        del program, wrapper, original
+        _tidy(folder)
+    outputs = [_describe(name, shape) for name, shape in zip(_output_names(model), shapes, strict=True)]
+    _check_graph(folder / GRAPH, [tensor.name for tensor in model.inputs], [output["name"] for output in outputs])
+    return {"outputs": outputs, "notes": notes}
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of what went wrong underneath; the exporter's own errors are pages long."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+
+
+def _output_names(model: SourceModel) -> list[str]:
+    return ["sentence_embedding", "last_hidden_state"] if model.task == "embedding" else ["logits"]
+
+
+def _wrap(model: SourceModel, original: Any) -> Any:
+    """A torch module that takes the inputs by position and gives the outputs of the task, by position."""
+    import torch
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.original = original
+            self.input_names = [tensor.name for tensor in model.inputs]
+            self.output_names = _output_names(model)
+
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            named = dict(zip(self.input_names, tensors, strict=True))
+            answer = self.original(**named)
+            if model.task != "embedding":
+                return (answer.logits.float(),)
+            hidden = answer.last_hidden_state.float()
+            pooled = pool_torch(hidden, named["attention_mask"], model.pooling, normalize=model.normalize)
+            return pooled, hidden
+
+    return Wrapper().eval()
+
+
+def _example(model: SourceModel, names: list[str]) -> list[torch.Tensor]:
+    """Two rows of nine tokens, the second one padded: sizes that no other axis of the model has by chance."""
+    import torch
+
+    pad = model.inputs[0].pad_value
+    ids = torch.full((2, 9), pad + 1, dtype=torch.int64)
+    mask = torch.ones_like(ids)
+    ids[1, 6:], mask[1, 6:] = pad, 0
+    return [{"input_ids": ids, "attention_mask": mask}.get(name, torch.zeros_like(ids)) for name in names]
+
+
+def _describe(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    token_level = len(shape) == 3
+    return {
+        "name": name,
+        "datatype": "FP32",
+        "token_level": token_level,
+        "dims": list(shape[2 if token_level else 1 :]),
+    }
+
+
+def _tidy(folder: Path) -> None:
+    """Name the weights file, and drop what only a debugger of the exporter reads: it is nine tenths of the graph."""
+    import onnx
+
+    graph_path = folder / GRAPH
+    (folder / f"{GRAPH}.data").rename(folder / WEIGHTS)
+    proto = onnx.load(str(graph_path), load_external_data=False)
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = WEIGHTS
+    for node in proto.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+    for container in (proto, proto.graph, *proto.graph.initializer, *proto.graph.input, *proto.graph.output):
+        container.ClearField("metadata_props")
+        container.ClearField("doc_string")
+    # Inferred shapes name both axes; fixing an axis would contradict them, and the runtime infers them anyhow.
+    proto.graph.ClearField("value_info")
+    graph_path.write_bytes(proto.SerializeToString())
+
+
+def _check_graph(path: Path, inputs: list[str], outputs: list[str]) -> None:
+    import onnx
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+    for wanted, values in ((inputs, graph.input), (outputs, graph.output)):
+        if [value.name for value in values] != wanted:
+            raise CompileError(f"export: the graph has {[value.name for value in values]} where {wanted} were expected")
+    for value in graph.input:
+        axes = [dim.dim_param for dim in value.type.tensor_type.shape.dim]
+        if axes != [ROWS, TOKENS]:
+            raise CompileError(f"export: the axes of {value.name} came out as {axes}: the model fixes its input shape")

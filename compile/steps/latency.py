@@ -1,0 +1,98 @@
+"""Step 7, latency profile: how long each runtime takes on this machine, by length and batch.
+
+Input: the built engine. Output: LatencyPoints in microseconds. Cache key: the engine's files, the device, the threads,
+versions, this code. Check: the process had a core for itself; where it had not, a warning says so.
+
+It is a measurement in this process, without Triton around it. Other work on the machine only ever adds time, so the
+lower quartile of the repetitions is taken.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from arlo.catalog.manifest import LatencyPoint
+from arlo.clock import monotonic_s
+from arlo.compile.cache import Entry, code_version
+from arlo.compile.engines.interface import Runner
+from arlo.compile.job import Job
+from arlo.compile.repository.triton_config import model_code
+from arlo.compile.spec import RuntimeSpec
+from arlo.compile.steps.verify import pad_rows
+
+_REPETITIONS = 9
+_BUDGET_S = 1.0  # for one point; at least three repetitions are made whatever they take
+_SHORT = (8, 16, 32, 64, 128)  # lengths that a dynamic runtime is measured at in any case
+_BUSY = 0.9  # share of one core, CPU time over wall time; 0.98 or more on an idle machine
+
+
+def latency_step(job: Job, built: Entry, spec: RuntimeSpec, lengths: Sequence[int]) -> Entry:
+    """Entry with meta `points` ([length, batch, microseconds] each) and `device`.
+
+    A static runtime takes as long for any text, so only its own length counts; a dynamic one is measured at each length
+    of the build (`lengths`) and at some short ones, between which its time is read off. Only the first output is
+    computed, as Triton computes only what a client asks for.
+    """
+    engine, output, threads = job.engine, job.outputs[0].name, job.options.threads or 1
+    measured = sorted({*lengths, *_SHORT} & {*range(spec.max_length + 1)}) if spec.dynamic else [spec.max_length]
+    device = f"{engine.device()}, {threads} thread{'s' if threads > 1 else ''}"
+    parts = {
+        "engine": built.files,
+        "lengths": measured,
+        "batches": _batches(spec.max_batch),
+        "output": output,
+        "device": device,
+        "tools": engine.versions(),
+        "code": [code_version("steps/latency"), *map(job.cache.hash, model_code(engine.serving(spec).template))],
+    }
+
+    def make(_: object) -> dict[str, Any]:
+        runner = engine.open(built.folder, spec, threads=threads)
+        points, share = [], 1.0
+        for length in measured:
+            for batch in _batches(spec.max_batch):
+                rows = pad_rows(job.model, [job.texts.ids(length, sample=index) for index in range(batch)], length)
+                latency_s, core = _measure(runner, rows, output)
+                points.append([length, batch, max(1, round(latency_s * 1e6))])
+                share = min(share, core)
+        return {"points": points, "device": device, "share": share}
+
+    return job.cache.step("latency", parts, make, fresh=job.options.remeasure)
+
+
+def busy_warning(entry: Entry) -> str:
+    """What to say where other work took the core away; empty when nothing did."""
+    if entry.meta["share"] >= _BUSY or not entry.meta["device"].startswith("cpu"):  # a GPU leaves the core idle
+        return ""
+    return "the machine was busy while the latency was measured: measure again with --remeasure"
+
+
+def points_of(entry: Entry) -> tuple[LatencyPoint, ...]:
+    """The measured points."""
+    return tuple(LatencyPoint(length=p[0], batch=p[1], latency_us=p[2]) for p in entry.meta["points"])
+
+
+def _batches(max_batch: int) -> list[int]:
+    """1, 2, 4, ... and max_batch itself."""
+    return sorted({1 << power for power in range(max_batch.bit_length()) if 1 << power <= max_batch} | {max_batch})
+
+
+def _measure(runner: Runner, inputs: dict[str, Any], output: str) -> tuple[float, float]:
+    """Seconds of one run, and the share of a core that this process got meanwhile."""
+    runner.run(inputs, [output])  # the first run allocates
+    times: list[float] = []
+    cpu_s = _cpu_s()
+    while len(times) < 3 or (len(times) < _REPETITIONS and sum(times) < _BUDGET_S):
+        start = monotonic_s()
+        runner.run(inputs, [output])
+        times.append(monotonic_s() - start)
+    share = (_cpu_s() - cpu_s) / sum(times)
+    return statistics.quantiles(times, n=4, method="inclusive")[0], min(1.0, share)
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

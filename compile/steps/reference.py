@@ -1,0 +1,255 @@
+"""Step 5, reference: the texts to verify with, and the original model's answers to them, in float32 without padding.
+
+Input: the source model, the lengths of the build. Output: `reference.npz`, see `answers`.
+Cache key: the model's hashes, the rows, versions, this code; for each length by itself, so that another length added
+computes only its own. A warm build loads neither torch nor the model. Check: every answer is a number.
+
+What is run. A static runtime pads every row to its length, so that a row costs what a full one does, and many short
+rows cost as much as few long ones. Each length gets rows for about 8,192 tokens, but at least 16 and at most 128 rows:
+on two cores MiniLM computes 8,192 tokens in a second. Where a row has one label (classifiers, rerankers) the shortest
+length gets up to 1,000 rows, because a share of 99.9 % means nothing over fewer; weights and precision are those of
+all lengths. Above 512 MB of weights it is half of that.
+
+Which rows. The four that show mistakes first: full, one token more than the length below takes, half, the shortest
+real text; then lengths spread over those that are sent to this runtime, a third of them full. Rerankers get pairs of
+texts, other models with token types in every fourth row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.catalog.manifest import OutputTensor
+from arlo.compile.cache import Cache, Entry, code_version, key_of, tool_versions
+from arlo.compile.original import load_original
+from arlo.compile.pooling import pool_numpy
+from arlo.compile.quiet import known_noise_silenced
+from arlo.compile.steps.resolve import SourceModel
+from arlo.compile.texts import Texts
+from arlo.compile.verify.answers import FILE_NAME, Answered, Row, kept_positions, load, pad, save, takes_types
+from arlo.errors import CompileError
+
+Inputs = Mapping[str, NDArray[np.int64]]
+
+_TOKENS = 8192  # for each length, counted as padded
+_MIN_ROWS, _MAX_ROWS = 16, 128
+_LABEL_ROWS, _LABEL_TOKENS = 1000, 65_536  # for the shortest length of models that give one label a row
+_LARGE_BYTES = 512 << 20
+_DEEP_ROWS = 4  # the rows of each length that keep their secondary token-level answers
+_BATCH_TOKENS = 4096  # that the original computes at a time
+_SHORTEST = 3  # tokens of the shortest text: one word between two special tokens
+
+
+def reference_step(
+    cache: Cache, model: SourceModel, outputs: Sequence[OutputTensor], texts: Texts, lengths: Sequence[int]
+) -> Entry:
+    """Entry with `reference.npz` for runtimes of these maximum lengths, ascending.
+
+    meta: `levels` (length, as text -> key of its rows and answers), `rows`, `tokens`. CompileError when the original
+    model does not load or does not answer in numbers.
+    """
+    original = _Original(model, outputs)
+    identity = {
+        "original": model.hashes,
+        "task": model.task,
+        "inputs": [[tensor.name, tensor.datatype, tensor.role] for tensor in model.inputs],
+        "pooling": [list(model.pooling), model.normalize],
+        "outputs": [[output.name, output.token_level, list(output.dims)] for output in outputs],
+        "texts": texts.key(),
+        "tools": tool_versions("onnxruntime" if _onnx(model) else "torch", "transformers", "tokenizers"),
+        "code": code_version("steps/reference", "verify/answers", "texts", "original", "pooling"),
+    }
+    entries = {}
+    for below, length in itertools.pairwise((0, *lengths)):
+        plan = plan_rows(model, outputs, below, length)
+        entries[length] = cache.step(
+            "answers",
+            identity | {"level": length, "plan": plan},
+            lambda folder, plan=plan, length=length: _answer(
+                original, texts, outputs, plan, length=length, folder=folder
+            ),
+        )
+
+    def merge(folder: Path) -> dict[str, Any]:
+        if len(entries) == 1:
+            shutil.copyfile(entries[lengths[0]].folder / FILE_NAME, folder / FILE_NAME)
+        else:
+            rows = [row for entry in entries.values() for row in load(entry.folder / FILE_NAME, outputs)]
+            save(folder / FILE_NAME, rows, outputs)
+        return {
+            "levels": {str(length): entry.key for length, entry in entries.items()},
+            "rows": sum(entry.meta["rows"] for entry in entries.values()),
+            "tokens": sum(entry.meta["tokens"] for entry in entries.values()),
+        }
+
+    parts = {"answers": [entry.files for entry in entries.values()], "key": key_of(identity), "lengths": list(lengths)}
+    return cache.step("reference", parts, merge)
+
+
+def plan_rows(
+    model: SourceModel, outputs: Sequence[OutputTensor], below: int, length: int
+) -> list[tuple[int, bool, int]]:
+    """(tokens, whether it is a pair, sample number) of each row for one runtime length.
+
+    below: the next shorter length, 0 when there is none: texts up to it are sent elsewhere.
+    """
+    budget, fewest = _TOKENS, _MIN_ROWS
+    if model.weight_bytes > _LARGE_BYTES:
+        budget, fewest = budget // 2, fewest // 2
+    count = min(max(budget // length, fewest), _MAX_ROWS)
+    if below == 0 and model.task != "embedding" and not outputs[0].token_level:
+        count = max(count, min(_LABEL_ROWS, _LABEL_TOKENS * budget // _TOKENS // length))
+    shortest = min(_SHORTEST, length)
+    first = max(shortest, min(below + 1, length))
+    # Lengths repeat, so that rows of one length can be computed together, which needs no padding.
+    spread = [first + (length - first) * step // 5 for step in range(5)]
+    cycle = [length, spread[4], spread[2], length, spread[3], spread[1], length, spread[0]]
+    tokens = [length, first, max(shortest, length // 2), shortest]
+    tokens = (tokens + [cycle[index % len(cycle)] for index in range(count)])[:count]
+    types = any(map(takes_types, model.inputs))
+    return [
+        (tokens, model.task == "reranker" or (types and index % 4 == 2), index) for index, tokens in enumerate(tokens)
+    ]
+
+
+def _answer(
+    original: _Original,
+    texts: Texts,
+    outputs: Sequence[OutputTensor],
+    plan: Sequence[tuple[int, bool, int]],
+    *,
+    length: int,
+    folder: Path,
+) -> dict[str, Any]:
+    rows = []
+    for tokens, paired, sample in plan:
+        ids, types = texts.pair(tokens, sample=sample) if paired else (texts.ids(tokens, sample=sample), [0] * tokens)
+        rows.append(Row(tuple(ids), tuple(types)))
+    answers: list[dict[str, NDArray[np.float32]]] = [{} for _ in rows]
+    batches = []
+    for tokens in sorted(set(map(len, rows)), reverse=True):
+        same = [index for index, row in enumerate(rows) if len(row) == tokens]
+        step = max(1, _BATCH_TOKENS // tokens)
+        batches += [same[start : start + step] for start in range(0, len(same), step)]
+    for batch, found in zip(batches, original.answer([[rows[i] for i in batch] for batch in batches]), strict=True):
+        for name, values in found.items():
+            if not np.isfinite(values).all():
+                raise CompileError(
+                    f"reference: the original model gives {name} that is not a number for a text of "
+                    f"{len(rows[batch[0]])} tokens: its weights are damaged, or it cannot read texts of this length"
+                )
+            for index, value in zip(batch, values, strict=True):
+                answers[index][name] = value
+    answered = []
+    for index, row in enumerate(rows):
+        deep, positions = index < _DEEP_ROWS, {}
+        for number, output in enumerate(outputs):
+            if number == 0 or not output.token_level:
+                continue
+            if deep:
+                positions[output.name] = kept_positions(len(row))
+                answers[index][output.name] = answers[index][output.name][positions[output.name]]
+            else:
+                del answers[index][output.name]
+        answered.append(Answered(row, length, deep, answers[index], positions))
+    save(folder / FILE_NAME, answered, outputs)
+    return {"rows": len(rows), "tokens": sum(map(len, rows))}
+
+
+def _onnx(model: SourceModel) -> Any:
+    return getattr(model, "onnx", None)
+
+
+class _Original:
+    """The original model as users run it. Loads it when first asked.
+
+    torch: with the attention that transformers chooses, not the one that is exported: one more independent part.
+    An ONNX file: with ONNX Runtime on the CPU, untouched by any step of the build.
+    """
+
+    def __init__(self, model: SourceModel, outputs: Sequence[OutputTensor]) -> None:
+        self._model = model
+        self._outputs = outputs
+        self._loaded: Any = None
+
+    def answer(self, batches: Sequence[Sequence[Row]]) -> list[dict[str, NDArray[np.float32]]]:
+        """Answers [rows, *dims] or [rows, tokens, *dims] by output for each batch, whose rows have one length.
+
+        Each core computes batches of its own: threads that share an operation would wait for each other at its end,
+        which takes ten times as long where other work runs on the machine.
+        """
+        inputs = [pad(self._model.inputs, rows, len(rows[0])) for rows in batches]
+        cores = len(os.sched_getaffinity(0))
+        found = self._run_onnx(inputs, cores) if _onnx(self._model) else self._run_torch(inputs, cores)
+        missing = [output.name for output in self._outputs if output.name not in found[0]]
+        if missing:
+            raise CompileError(f"reference: the original model does not give {', '.join(missing)}, the export does")
+        return [{output.name: each[output.name] for output in self._outputs} for each in found]
+
+    def _run_torch(self, batches: Sequence[Inputs], cores: int) -> list[dict[str, NDArray[np.float32]]]:
+        with known_noise_silenced():
+            import torch
+
+            if self._loaded is None:
+                self._loaded = load_original(self._model)
+
+            def run(inputs: Inputs) -> dict[str, NDArray[np.float32]]:
+                with torch.inference_mode():
+                    answer = self._loaded(**{name: torch.from_numpy(array) for name, array in inputs.items()})
+                if self._model.task != "embedding":
+                    return {self._outputs[0].name: answer.logits.float().numpy()}
+                hidden = answer.last_hidden_state.float().numpy()
+                return {"last_hidden_state": hidden, "sentence_embedding": self._pool(hidden)}
+
+            before = torch.get_num_threads()
+            torch.set_num_threads(1)
+            try:
+                with ThreadPoolExecutor(cores) as pool:
+                    return list(pool.map(run, batches))
+            finally:
+                torch.set_num_threads(before)
+
+    def _run_onnx(self, batches: Sequence[Inputs], cores: int) -> list[dict[str, NDArray[np.float32]]]:
+        import onnxruntime
+
+        if self._loaded is None:
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = 3
+            options.intra_op_num_threads = options.inter_op_num_threads = 1
+            try:
+                self._loaded = onnxruntime.InferenceSession(
+                    str(_onnx(self._model)), options, providers=["CPUExecutionProvider"]
+                )
+            except Exception as error:  # ONNX Runtime raises its own kinds
+                raise CompileError(f"reference: ONNX Runtime does not open the original file ({error})") from error
+        known = {
+            tensor.name: np.int32 if tensor.type == "tensor(int32)" else np.int64
+            for tensor in self._loaded.get_inputs()
+        }
+        names = [tensor.name for tensor in self._loaded.get_outputs()]
+
+        def run(inputs: Inputs) -> dict[str, NDArray[np.float32]]:
+            answers = self._loaded.run(
+                None, {name: array.astype(known[name]) for name, array in inputs.items() if name in known}
+            )
+            found = {name: np.asarray(array, np.float32) for name, array in zip(names, answers, strict=True)}
+            hidden = next((found[output.name] for output in self._outputs if output.name in found), None)
+            if self._model.pooling and "sentence_embedding" not in found and hidden is not None:
+                found["sentence_embedding"] = self._pool(hidden)  # the build added it to the graph
+            return found
+
+        with ThreadPoolExecutor(cores) as pool:
+            return list(pool.map(run, batches))
+
+    def _pool(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        pooled = [pool_numpy(row, self._model.pooling, normalize=self._model.normalize) for row in hidden]
+        return np.stack(pooled).astype(np.float32)

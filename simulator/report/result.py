@@ -1,0 +1,80 @@
+"""What a simulation found."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+OUTCOMES = ("on_time", "late", "rejected", "expired", "cancelled", "failed")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """A run's figures. Latencies are of answers (on_time and late), attainment is over all arrivals."""
+
+    scenario: str
+    requests: int  # arrivals counted: those after the warm-up
+    duration_s: float  # in which they arrived
+    outcomes: Mapping[str, int]  # every arrival counted is in exactly one
+    mean_ms: float
+    p50_ms: float
+    p90_ms: float
+    p98_ms: float
+    p99_ms: float
+    max_ms: float
+    mean_wait_ms: float  # arrival to begin of execution
+    mean_execution_ms: float
+    slo_ms: float
+    slo_attainment: float
+    goodput_rps: float
+    workers_mean: float  # time-weighted, those that start or drain included
+    workers_max: int
+    gpu_hours: float
+    utilization: float  # executing, of the workers' time
+    padding: float  # share of the computed tokens that is padding
+    demoted: float  # share of the answers
+    retried: int
+    replacements: int
+    allocations: int  # solved
+    wall_s: float
+    cdf_ms: NDArray[np.float64]  # latency at the quantiles below
+    cdf_q: NDArray[np.float64]
+    runtimes: tuple[Mapping[str, Any], ...]  # per runtime: name, max_length, served, demoted, batches, busy_s
+    timeline: Mapping[str, NDArray[np.float64]]  # columns, one row per interval; see simulator/report/timeline.py
+    columns: Mapping[str, NDArray[Any]] | None = None  # one row per request, when recorded
+
+    def summary(self) -> dict[str, Any]:
+        """The figures without arrays, for JSON; latencies and shares rounded to what is known of them."""
+        figures: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            if field.name in ("cdf_ms", "cdf_q", "timeline", "columns"):
+                continue
+            value = getattr(self, field.name)
+            if field.name in ("outcomes", "runtimes"):
+                value = dict(value) if field.name == "outcomes" else [_plain(runtime) for runtime in value]
+            elif isinstance(value, (int, float, np.number)):
+                value = _rounded(value, _DIGITS.get(field.name, 6))
+            figures[field.name] = value
+        return figures
+
+
+# Quantiles are known to 1 part in 1,000 (buckets of the engine's histogram), sums to the last bit.
+_DIGITS = {"p50_ms": 4, "p90_ms": 4, "p98_ms": 4, "p99_ms": 4}
+
+
+def _rounded(value: Any, digits: int) -> float | int | None:
+    """To significant digits; an integer as it is; None for what is not a number (no answer, no mean)."""
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    if not math.isfinite(value):
+        return None
+    return float(f"{value:.{digits}g}")
+
+
+def _plain(runtime: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _rounded(v, 6) if isinstance(v, (float, np.number)) else v for key, v in runtime.items()}

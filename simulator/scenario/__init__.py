@@ -1,0 +1,1 @@
+"""Scenarios: what a simulation depends on, read from and written to TOML."""

@@ -1,0 +1,213 @@
+"""From what a scenario file says to a Scenario: the workload, the runtimes, and what the scheme leaves open."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from arlo.errors import ConfigError
+from arlo.simulator.profiles import Profile, load_profile
+from arlo.simulator.scenario.scenario import Allocate, Dispatch, Fault, RuntimeModel, Scale, Scenario, Workload
+from arlo.simulator.scenario.schemes import scheme
+from arlo.simulator.scenario.sections import DEFAULT_DURATION_S, RuntimeSection, ScenarioConfig, WorkloadSection
+from arlo.traces import make_workload
+
+DEFAULT_PROFILE = "bert-base"
+DEFAULT_SLO_MS = 150.0
+DEFAULT_ARRIVALS = "twitter-bursty"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A scenario and what a reader of its results should know."""
+
+    scenario: Scenario
+    latencies: str  # where they come from
+    notes: tuple[str, ...] = ()
+
+
+def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Built:
+    """The scenario. ConfigError says what does not fit together."""
+    cluster = config.cluster
+    workload = _workload(config.workload, config.run.seed)
+    if config.runtime:
+        runtimes = _given_runtimes(config.runtime, cluster.scheme)
+        slo_ms, latencies = DEFAULT_SLO_MS, "given"
+        # The scheme's defaults do not depend on latencies; its runtimes are not used.
+        profile = Profile(
+            name="given", kind="measured", source="", slo_ms=slo_ms, max_length=1, step=1,
+            static=((1, 1, 1.0),), dynamic=((1, 1, 1.0),),
+        )  # fmt: skip
+        lengths: tuple[int, ...] = ()
+        max_batch = 1
+    else:
+        profile = load_profile(cluster.profile or DEFAULT_PROFILE, dynamic=cluster.dynamic)
+        if cluster.scheme != "dt" and not profile.static:
+            raise ConfigError(f"the latency profile {profile.name} has dynamic runtimes only: the scheme dt takes them")
+        if cluster.scheme == "dt" and not profile.dynamic:
+            raise ConfigError(
+                f"the latency profile {profile.name} has no dynamic runtime, and the scheme dt needs one: name a model "
+                "of its latency with cluster.dynamic, for example added"
+            )
+        slo_ms, latencies = profile.slo_ms, f"{profile.name} ({profile.kind}): {profile.source}"
+        lengths, max_batch = cluster.max_lengths, cluster.max_batch or 1
+        if profile.kind == "measured":  # a repository: what is compiled is what there is
+            lengths = lengths or tuple(sorted({length for length, _, _ in profile.static}))
+            max_batch = cluster.max_batch or profile.max_batch
+        if lengths and lengths[-1] > profile.max_length:
+            raise ConfigError(
+                f"cluster.max_lengths has {lengths[-1]}, but the latency profile {profile.name} ends at "
+                f"{profile.max_length}"
+            )
+        runtimes = ()
+    pieces = scheme(
+        cluster.scheme,
+        profile,
+        workers=cluster.workers,
+        max_lengths=lengths or None,
+        max_batch=max_batch,
+        scaling=config.scaling.kind == "scheme",
+    )
+    runtimes = runtimes or pieces.runtimes
+    if any(runtime.dynamic for runtime in runtimes) and profile.dynamic_source:
+        latencies += f" {profile.dynamic_source}"
+    scenario = Scenario(
+        name=name or config.run.name or cluster.scheme,
+        workload=workload,
+        runtimes=runtimes,
+        workers=cluster.workers,
+        slo_ms=cluster.slo_ms if cluster.slo_ms is not None else slo_ms,
+        dispatch=_dispatch(pieces.dispatch, config),
+        allocate=_allocate(pieces.allocate, config, len(runtimes)),
+        scale=_scale(pieces.scale, config),
+        faults=tuple(
+            Fault(at_s=f.at_s, worker=f.worker, kind=f.kind, restart_s=f.restart_s, factor=f.factor)
+            for f in config.fault
+        ),
+        overhead_ms=cluster.overhead_ms,
+        hop_out_ms=cluster.hop_out_ms,
+        hop_back_ms=cluster.hop_back_ms,
+        timeout_ms=cluster.timeout_ms,
+        retries=cluster.retries,
+        noise_cv=cluster.noise,
+        warmup_s=config.run.warmup_s,
+        interval_s=config.run.interval_s,
+        seed=config.run.seed,
+        record=record,
+    )
+    return Built(scenario=scenario, latencies=latencies, notes=tuple(_too_long(config, workload, runtimes)))
+
+
+def _workload(section: WorkloadSection, seed: int) -> Workload:
+    settings: dict[str, Any] = {
+        field.name: getattr(section, field.name)
+        for field in dataclasses.fields(section)
+        if getattr(section, field.name) is not None
+    }
+    if section.trace is None:
+        settings.setdefault("arrivals", DEFAULT_ARRIVALS)
+        settings["seed"] = seed
+    if section.drawn:
+        settings.setdefault("duration_s", DEFAULT_DURATION_S)
+    return make_workload(**settings)
+
+
+def _given_runtimes(sections: tuple[RuntimeSection, ...], scheme_name: str) -> tuple[RuntimeModel, ...]:
+    made = []
+    for section in sections:
+        kind = "dynamic" if section.dynamic else "static"
+        made.append(
+            RuntimeModel(
+                name=section.name or f"{kind}-{section.max_length}",
+                max_length=section.max_length,
+                points=_points(section.points) or ((section.max_length, 1, float(section.latency_ms or 0)),),
+                max_batch=section.max_batch,
+                dynamic=section.dynamic,
+                inflight_limit=section.inflight_limit,
+                truth=_points(section.truth) or None,
+            )
+        )
+    if scheme_name == "dt":
+        dynamic = tuple(runtime for runtime in made if runtime.dynamic)
+        if not dynamic:
+            raise ConfigError(
+                "the scheme dt needs a dynamic runtime: give a latency profile (--profile bert-base), or a [[runtime]] "
+                "with dynamic = true in a scenario file"
+            )
+        return dynamic[-1:]
+    if scheme_name == "st":
+        static = tuple(runtime for runtime in made if not runtime.dynamic)
+        if not static:
+            raise ConfigError("the scheme st needs a runtime that is not dynamic")
+        return static[-1:]
+    return tuple(made)
+
+
+def _points(points: tuple[tuple[float, ...], ...]) -> tuple[tuple[int, int, float], ...]:
+    return tuple((int(length), int(batch), float(ms)) for length, batch, ms in points)
+
+
+def _dispatch(own: Dispatch, config: ScenarioConfig) -> Dispatch:
+    section = config.dispatch
+    return Dispatch(
+        policy=section.policy or own.policy,
+        lambda_=section.lambda_,
+        alpha=section.alpha,
+        max_peek=section.max_peek,
+        max_queued=section.max_queued,
+    )
+
+
+def _allocate(own: Allocate, config: ScenarioConfig, runtimes: int) -> Allocate:
+    section, instances = config.allocation, config.allocation.instances
+    if instances and len(instances) != runtimes:
+        raise ConfigError(
+            f"allocation.instances needs one number for each of the {runtimes} runtimes, not {len(instances)}"
+        )
+    kind = section.kind or ("fixed" if instances else own.kind)
+    objective = section.objective or (own.objective if section.solver == "exact" else "paper")
+    by_kind = own.start if section.kind is None and not instances else {"even": "even", "global": "global"}.get(kind)
+    return dataclasses.replace(
+        own,
+        kind=kind,
+        start=instances or section.start or by_kind or "first",
+        period_s=section.period_s,
+        solver=section.solver,
+        objective=objective,
+        replacement_s=section.replacement_s,
+        max_parallel=section.max_parallel,
+        min_gain=section.min_gain,
+        shift=section.shift,
+    )
+
+
+def _scale(own: Scale, config: ScenarioConfig) -> Scale:
+    section = config.scaling
+    values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
+    values["kind"] = own.kind if section.kind == "scheme" else section.kind
+    values["new_runtime"] = section.new_runtime or own.new_runtime
+    values["replan"] = config.cluster.scheme == "arlo" if section.replan is None else section.replan
+    return dataclasses.replace(own, **values)
+
+
+def _too_long(config: ScenarioConfig, workload: Workload, runtimes: tuple[RuntimeModel, ...]) -> list[str]:
+    """Refuses lengths that nothing takes where they were asked for; otherwise says that some are rejected."""
+    longest = max(runtime.max_length for runtime in runtimes)
+    trace, lengths = getattr(workload, "trace", None), getattr(workload, "lengths", None)
+    if trace is not None:
+        share = float((trace.length > longest).mean())
+        most = int(trace.length.max())
+    elif lengths is not None and lengths.most > longest:
+        share, most = float("nan"), int(lengths.most)
+    else:
+        return []
+    spec = config.workload.length or ""
+    if share == 1 or (share != share and spec.startswith(("fixed:", "uniform:"))):  # noqa: PLR0124  # NaN
+        what = "every request of the trace is" if trace is not None else f"the length {spec} asks for requests that are"
+        raise ConfigError(
+            f"{what} longer than the longest runtime, {longest} tokens: add a runtime of {most}, or ask for shorter "
+            "requests"
+        )
+    if share == 0:
+        return []
+    return [f"requests of more than {longest} tokens are rejected, as no runtime takes them (there are up to {most})"]

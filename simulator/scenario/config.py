@@ -1,0 +1,108 @@
+"""Scenario files: TOML <-> ScenarioConfig. build.py makes the Scenario of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from arlo.config.field import FieldError
+from arlo.config.load import line_of, nearest, read_section, read_text, read_toml, renamed, toml_key
+from arlo.errors import ConfigError
+from arlo.simulator.profiles import profile_names
+from arlo.simulator.scenario.sections import ARRAYS, SECTIONS, ScenarioConfig
+
+
+def load(path: Path) -> ScenarioConfig:
+    """Read and check a scenario file. ConfigError says what to change and where."""
+    return parse(read_text(path, "scenario"), base=path.absolute().parent, source=str(path))
+
+
+def parse(text: str, *, base: Path, source: str = "scenario") -> ScenarioConfig:
+    """Check TOML text; relative paths are taken from `base`, errors name `source` and the line."""
+    raw = read_toml(text, source)
+    lines = text.splitlines()
+    known = [*SECTIONS, *ARRAYS]
+    for name in raw:
+        if name not in known:
+            where = line_of(lines, name, None)
+            raise ConfigError(f"{source}:{where}: unknown section [{name}]{nearest(name, known)}")
+    occurrence = 0
+    try:
+        parts: dict[str, Any] = {}
+        for name, cls in SECTIONS.items():
+            parts[name] = read_section(cls, name, raw.get(name, {}), base)
+        for name, cls in ARRAYS.items():
+            tables, made = raw.get(name, []), []
+            if not isinstance(tables, list):
+                raise FieldError(name, "", f"is written [[{name}]], once for each")
+            for occurrence, table in enumerate(tables):  # noqa: B007  # the handler names the table it stopped at
+                made.append(read_section(cls, name, table, base))
+            parts[name] = tuple(made)
+            occurrence = 0
+        return _with_profile_path(ScenarioConfig(**parts), base)
+    except FieldError as error:
+        where = line_of(lines, error.section, toml_key(error.key), occurrence)
+        raise ConfigError(f"{source}:{where}: {renamed(str(error))}") from None
+
+
+def _with_profile_path(config: ScenarioConfig, base: Path) -> ScenarioConfig:
+    if config.cluster.profile is None:
+        return config
+    profile = profile_path(config.cluster.profile, base)
+    return dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, profile=profile))
+
+
+def profile_path(profile: str, base: Path) -> str:
+    """A latency profile that is named by a path relative to `base`, made absolute; names of our own stay."""
+    if not is_path(profile) and (profile in profile_names() or not (base / profile).exists()):
+        return profile
+    return os.path.normpath(base / Path(profile).expanduser())
+
+
+def is_path(profile: str) -> bool:
+    """Whether a latency profile is named by its path rather than by its name."""
+    return "/" in profile or profile.endswith(".json") or profile.startswith(".")
+
+
+def to_toml(config: ScenarioConfig, *, base: Path | None = None) -> str:
+    """The scenario as TOML; parse() gives the same back. Sections that say nothing but defaults are left out, all
+    others are complete. Paths below `base` are relative to it."""
+    parts = []
+    for name, cls in SECTIONS.items():
+        lines = _lines(getattr(config, name), base)
+        if name in ("run", "workload", "cluster") or getattr(config, name) != cls():
+            parts.append(f"[{name}]\n{lines}")
+    for name in ARRAYS:
+        parts.extend(f"[[{name}]]\n{_lines(part, base)}" for part in getattr(config, name))
+    return "\n".join(parts)
+
+
+def _lines(section: Any, base: Path | None) -> str:
+    lines = []
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        if value is None or value in ((), ""):
+            continue
+        if isinstance(value, Path) or (field.name == "profile" and is_path(value)):
+            value = str(_from_base(Path(value), base))
+        lines.append(f"{toml_key(field.name)} = {_toml(value)}\n")
+    return "".join(lines)
+
+
+def _from_base(path: Path, base: Path | None) -> str:
+    if base is None or not path.is_absolute() or not path.is_relative_to(base):
+        return str(path)
+    return f"./{path.relative_to(base)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return repr(value)

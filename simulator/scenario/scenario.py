@@ -1,0 +1,142 @@
+"""A scenario: everything that a simulation depends on. Frozen values, checked once, written and read as TOML.
+
+The parts of a run: a workload (arlo.traces), latency profiles of runtimes (simulator/profiles.py), a cluster of workers
+with these runtimes, a dispatch policy, and what the control plane does (simulator/control.py). A *scheme* of the paper
+(ST, DT, INFaaS, Arlo) is a choice of these (simulator/scenario/schemes.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+AllocationKind = Literal["periodic", "even", "global", "oracle", "fixed"]
+ScalingKind = Literal["none", "target", "headroom"]
+
+
+class Workload(Protocol):
+    """A stream of requests that can be read again and again: the same seed gives the same requests."""
+
+    @property
+    def name(self) -> str:
+        """A short name."""
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds in which requests arrive."""
+
+    def chunks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+        """Arrivals in order, some seconds at a time: ns from the start [n], tokens [n]. Memory is that of a chunk."""
+
+    def describe(self) -> str:
+        """One line: the parameters and where the data come from."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeModel:
+    """A runtime as the simulator knows it."""
+
+    name: str
+    max_length: int  # tokens
+    points: tuple[tuple[int, int, float], ...]  # believed latency: (length in tokens, batch in rows, ms of the batch)
+    max_batch: int = 1
+    dynamic: bool = False
+    inflight_limit: int | None = None  # None: 1 for max_batch 1, else 2 * max_batch
+    capacity: int | None = None  # M; None: arlo.simulator.profiles.capacity(), from the believed latency and the SLO
+    truth: tuple[tuple[int, int, float], ...] | None = None  # real latency; None: as believed
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """The request scheduler."""
+
+    policy: str = "late"
+    lambda_: float = 0.85
+    alpha: float = 0.9
+    max_peek: int = 6
+    max_queued: int = 1_000_000_000  # the paper's queues have no bound
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Allocate:
+    """How many instances of each runtime, and when that is decided.
+
+    periodic: even at the start unless `start` says otherwise, then every period from the demand seen. even: as equal as
+    possible, the longest first. global: solved once for the demand of the whole workload. oracle: every period for the
+    demand that comes in the period that begins. fixed: `start`, for good. `start` "first" is solved for the demand of
+    the first period, read ahead. Only static runtimes are planned for; dynamic ones beside them keep what a `start` in
+    numbers gives them.
+    """
+
+    kind: AllocationKind = "periodic"
+    start: tuple[int, ...] | Literal["even", "global", "first"] = "first"  # first: solved for the first period's demand
+    period_s: float = 120.0
+    solver: str = "exact"
+    objective: str = "queueing"
+    replacement_s: float = 1.0  # loading the other runtime (the paper: about 1 s)
+    max_parallel: int | None = None  # workers that change at a time; None: a tenth of them, at least 1
+    min_gain: float = 0.0  # least predicted saving of mean latency, as a share, for which workers are moved
+    shift: bool = False  # periodic: plan before the period is over when the traffic has clearly shifted
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """Automatic scaling, as [scaling] of the serving configuration."""
+
+    kind: ScalingKind = "none"
+    min_workers: int = 1
+    max_workers: int = 1000
+    scale_out_share: float = 0.95
+    scale_in_share: float = 0.5
+    scale_in_period_s: float = 60.0
+    headroom: float = 0.05
+    cooldown_s: float = 5.0
+    window_s: float = 10.0
+    start_s: float = 1.0  # a new worker serves so long after it was asked for
+    # The runtime that a new worker loads. least_headroom: the one whose own requests (those that it is the ideal
+    # runtime of) leave it the least spare capacity, as INFaaS adds a replica to the variant that lacks one; the load is
+    # then what the requests took on the runtimes they ran on, instead of what they take on their ideal ones.
+    new_runtime: Literal["longest", "least_headroom"] = "longest"
+    replan: bool = (
+        False  # plan anew when the number of workers changes, as `arlo serve` does; the paper's next plan does
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something that happens to a worker (by its number from 0)."""
+
+    at_s: float
+    worker: int
+    kind: Literal["fail", "slow"]
+    restart_s: float | None = 1.0  # fail: None is for good
+    factor: float = 1.0  # slow: on execution times, from then on
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A run. Times in the units of their names."""
+
+    name: str
+    workload: Workload
+    runtimes: tuple[RuntimeModel, ...]  # ascending max_length
+    workers: int
+    slo_ms: float
+    dispatch: Dispatch = Dispatch()
+    allocate: Allocate = Allocate()
+    scale: Scale = Scale()
+    faults: tuple[Fault, ...] = ()
+    overhead_ms: float = 0.8  # section 5.2.1
+    hop_out_ms: float = 0.0
+    hop_back_ms: float = 0.0
+    timeout_ms: float | None = None
+    retries: int = 2
+    noise_cv: float = 0.0  # coefficient of variation of execution times (lognormal, mean 1)
+    warmup_s: float = 0.0
+    interval_s: float = 1.0  # of the timeline
+    seed: int = 0
+    record: bool = False  # keep a row for each request

@@ -1,0 +1,477 @@
+"""The sections of a scenario file: every key, its default and what it means. docs/scenario.md is written from this."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Literal
+
+from arlo.config.field import FieldError, option, section
+from arlo.simulator.scenario.scenario import Allocate, Dispatch, Scale, Scenario
+from arlo.traces.make import ArrivalsName
+
+# Defaults live in scenario.py; those that depend on the scheme are left out here and set by it.
+_DISPATCH, _ALLOCATE, _SCALE = Dispatch(), Allocate(), Scale()
+_RUN = {field.name: field.default for field in dataclasses.fields(Scenario)}
+
+Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
+SchemeName = Literal["arlo", "paper", "st", "dt", "infaas"]
+DEFAULT_DURATION_S = 120.0
+# What a trace brings along itself.
+TRACE_EXCLUDES = ("arrivals", "length", "drift", "burst", "sojourn_ms", "cv", "counts", "segment", "smooth_s")
+
+
+@section("run")
+class RunSection:
+    """The run itself."""
+
+    name: str = option(default="", doc="What tables and plots call it. Left out: the scheme, the workers and the rate.")
+    seed: int = option(
+        default=_RUN["seed"],
+        doc="Of all that is drawn at random: arrivals, lengths, noise. The same seed gives the same result, to the "
+        "last bit.",
+        minimum=0,
+        maximum=2**63 - 1,
+    )
+    warmup_s: float = option(
+        default=_RUN["warmup_s"],
+        doc="Requests that arrive before are served but not counted.",
+        unit="s",
+        minimum=0,
+        relation="below workload.duration_s",
+    )
+    interval_s: float = option(
+        default=_RUN["interval_s"], doc="Resolution of what is shown over time.", unit="s", above=0
+    )
+
+
+@section("workload")
+class WorkloadSection:
+    """The requests: when they arrive and how long they are. Either `trace`, or what is to be drawn; the settings of
+    arlo.traces.make_workload, which traces/README.md describes at length."""
+
+    arrivals: ArrivalsName | None = option(
+        default=None,
+        doc="`twitter-stable` and `twitter-bursty` as in the paper: inside a second Poisson, or Markov-modulated "
+        "Poisson. `poisson`, `mmpp` (Markov-modulated throughout), `gamma`, `constant`. Left out: `twitter-bursty`.",
+        relation="not with trace",
+    )
+    rate: float | str | None = option(
+        default=None,
+        doc="Mean requests per second, or one that changes: `steps:0=100,60=200`, `ramp:100:500`, "
+        "`sine:MEAN:DEPTH:PERIOD_S`. With `counts`, `segment` or `trace`: the mean that these are brought to. Left "
+        "out: 1,000, or theirs.",
+        unit="1/s",
+        above=0,
+        maximum=100_000_000,
+    )
+    duration_s: float | None = option(
+        default=None,
+        doc="How long requests arrive. Left out: 120, or that of `trace`, `counts` or `segment`.",
+        unit="s",
+        above=0,
+        maximum=10_000_000,
+    )
+    length: str | None = option(
+        default=None,
+        doc="Lengths in tokens: `paper` (the quantiles of the paper, stretched to 512), `tweets`, `fixed:N`, "
+        "`uniform:MIN:MAX`, `lognormal:MEDIAN:P98:MAX`, `bimodal:A:B:SHARE_OF_B`, `file:PATH`, "
+        "`mixture:SHARE*SPEC+SHARE*SPEC`. Left out: `paper`.",
+        relation="not with trace",
+    )
+    rescale: int | None = option(
+        default=None,
+        doc="Stretch lengths so that 125 tokens become so many, and cut what is longer to it.",
+        unit="tokens",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    drift: str | None = option(
+        default=None,
+        doc="How lengths drift over minutes: `none`, `weak`, `paper` (as Fig. 1), `SPREAD[:TAU_S[:MEDIAN]]`. Left out: "
+        "`paper` for twitter arrivals, else `none`.",
+        relation="not with trace",
+    )
+    burst: float | None = option(
+        default=None,
+        doc="mmpp, twitter-bursty: rate while busy over that while quiet. Left out: 3.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    sojourn_ms: float | str | None = option(
+        default=None,
+        doc="mmpp, twitter-bursty: mean time in a state, or `BUSY:QUIET`. Left out: 100.",
+        unit="ms",
+        above=0,
+    )
+    cv: float | None = option(
+        default=None, doc="gamma: coefficient of variation of the gaps. Left out: 2.", minimum=0, maximum=20
+    )
+    counts: Path | None = option(
+        default=None, doc="A file of arrivals per second or minute, whose course the rate follows. Left out: none."
+    )
+    segment: str | None = option(
+        default=None, doc="The window of `counts`, or without it a load that is shipped. Left out: none."
+    )
+    smooth_s: float | None = option(
+        default=None, doc="counts: seconds that a mean is taken over. Left out: 10.", unit="s", above=0
+    )
+    trace: Path | None = option(
+        default=None, doc="A trace file, CSV or Parquet with arrived_at_s and length. Left out: drawn."
+    )
+    tokens: Literal["context", "generated", "total"] | None = option(
+        default=None, doc="Which count of an Azure LLM trace is the length. Left out: its reader's."
+    )
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the requests have no duration of their own."""
+        return self.trace is None and self.counts is None and self.segment is None
+
+    def check_relations(self) -> None:
+        if self.trace is not None:
+            for key in TRACE_EXCLUDES:
+                if getattr(self, key) is not None:
+                    raise FieldError("workload", key, "is of drawn requests; leave it out with trace")
+
+
+@section("cluster")
+class ClusterSection:
+    """The workers and what they can run."""
+
+    scheme: SchemeName = option(
+        default="arlo",
+        doc="`arlo`: as it is shipped. `paper`: as it is published (Algorithm 1, Eq. 1). Its rivals: `st` pads "
+        "everything to the longest, `dt` has one dynamic-shape runtime, `infaas` packs requests onto variants. Each "
+        "sets the defaults of [dispatch], [allocation] and [scaling]; docs/latency-profiles.md says how.",
+    )
+    workers: int = option(default=10, doc="GPUs at the start.", minimum=1, maximum=100_000)
+    profile: str | None = option(
+        default=None,
+        doc="Latencies of the runtimes: a name that `arlo simulate --profiles` lists, a repository with `arlo.json`, "
+        "or what `arlo profile` wrote. Left out: `bert-base`.",
+        relation="not with [[runtime]]",
+    )
+    max_lengths: tuple[int, ...] = option(
+        default=(),
+        doc="Maximum lengths of the runtimes. Left out: the repository's, else all steps of the latency profile.",
+        unit="tokens",
+        minimum=1,
+        relation="with profile",
+    )
+    max_batch: int | None = option(
+        default=None,
+        doc="Rows that a runtime executes at once. Left out: as the repository has them, else 1.",
+        unit="rows",
+        minimum=1,
+        maximum=4096,
+        relation="with profile",
+    )
+    dynamic: str | None = option(
+        default=None,
+        doc="Model of the latency of dynamic shapes; docs/latency-profiles.md has them. Left out: what was measured; "
+        "`added` for profiles that are not measured.",
+        relation="with profile",
+    )
+    slo_ms: float | None = option(
+        default=None,
+        doc="Latency within which an answer is on time. Left out: that of the latency profile (bert-base 150, "
+        "bert-large 450), else 150.",
+        unit="ms",
+        above=0,
+    )
+    overhead_ms: float = option(
+        default=_RUN["overhead_ms"],
+        doc="Added to each request's latency; occupies nothing. The paper's value (section 5.2.1).",
+        unit="ms",
+        minimum=0,
+    )
+    hop_out_ms: float = option(
+        default=_RUN["hop_out_ms"], doc="From the request scheduler to a worker.", unit="ms", minimum=0
+    )
+    hop_back_ms: float = option(
+        default=_RUN["hop_back_ms"],
+        doc="From a worker back; the scheduler learns of an end so much later.",
+        unit="ms",
+        minimum=0,
+    )
+    timeout_ms: float | None = option(
+        default=_RUN["timeout_ms"],
+        doc="After this the client gives up: `expired`. Left out: never.",
+        unit="ms",
+        above=0,
+    )
+    retries: int = option(
+        default=_RUN["retries"], doc="Times that a request is tried again whose worker failed.", minimum=0, maximum=1000
+    )
+    noise: float = option(
+        default=_RUN["noise_cv"],
+        doc="Coefficient of variation of execution times (lognormal, mean 1); the scheduler does not know it.",
+        minimum=0,
+        maximum=10,
+    )
+
+
+@section("runtime")
+class RuntimeSection:
+    """One runtime, in place of `cluster.profile`; ascending max_length."""
+
+    max_length: int = option(doc="Longest request it takes.", unit="tokens", minimum=1, maximum=1_000_000)
+    latency_ms: float | None = option(
+        default=None, doc="Time of one request, whatever its length.", unit="ms", above=0, relation="or points"
+    )
+    points: tuple[tuple[float, ...], ...] = option(
+        default=(),
+        doc="Measured latencies, `[[length, batch, ms], ...]`; linear between them.",
+        relation="or latency_ms",
+    )
+    name: str = option(default="", doc="Left out: `len-` and max_length.")
+    max_batch: int = option(default=1, doc="Rows that it executes at once.", unit="rows", minimum=1, maximum=4096)
+    dynamic: bool = option(default=False, doc="Takes each length as it is instead of padding to max_length.")
+    inflight_limit: int | None = option(
+        default=None,
+        doc="Rows bound to one worker at a time. Left out: 1, or 2 x max_batch above max_batch 1.",
+        unit="rows",
+        minimum=1,
+        maximum=65536,
+    )
+    truth: tuple[tuple[float, ...], ...] = option(
+        default=(), doc="What execution really takes, as `points`, where the scheduler believes something else."
+    )
+
+    def check_relations(self) -> None:
+        if (self.latency_ms is None) == (not self.points):
+            raise FieldError("runtime", "latency_ms", "or points is needed: one of them, not both")
+        for key in ("points", "truth"):
+            for point in getattr(self, key):
+                whole = len(point) == 3 and point[0] == int(point[0]) and point[1] == int(point[1])
+                if not whole or point[0] < 1 or point[1] < 1 or point[2] <= 0:
+                    raise FieldError(
+                        "runtime", key, f"has {list(point)}: a point is [length >= 1, batch >= 1, ms above 0]"
+                    )
+                if point[0] > self.max_length or point[1] > self.max_batch:
+                    raise FieldError(
+                        "runtime",
+                        key,
+                        f"has {list(point)}, beyond max_length {self.max_length} or max_batch {self.max_batch}",
+                    )
+
+
+@section("dispatch")
+class DispatchSection:
+    """The request scheduler."""
+
+    policy: Policy | None = option(
+        default=None,
+        doc="How an instance is chosen for a request; docs/architecture.md describes each. Left out: that of the "
+        "scheme, `late` for arlo.",
+    )
+    lambda_: float = option(
+        default=_DISPATCH.lambda_,
+        doc="rs: share of an instance's capacity above which a level is congested.",
+        above=0,
+        maximum=100,
+    )
+    alpha: float = option(default=_DISPATCH.alpha, doc="rs: decay of that per level looked at.", above=0, maximum=1)
+    max_peek: int = option(default=_DISPATCH.max_peek, doc="rs: levels looked at.", minimum=1, maximum=1000)
+    max_queued: int = option(
+        default=_DISPATCH.max_queued,
+        doc="Requests waiting, in all; further ones are rejected. The paper's queues have no bound.",
+        minimum=0,
+        maximum=1_000_000_000,
+    )
+
+
+@section("allocation")
+class AllocationSection:
+    """How many instances of each runtime, and when that is decided."""
+
+    kind: Literal["periodic", "even", "global", "oracle", "fixed"] | None = option(
+        default=None,
+        doc="`periodic`: every period, for the demand seen. `even`: as equal as possible, the longest first. `global`: "
+        "once, for the demand of the whole workload. `oracle`: every period, for the demand that is to come. `fixed`: "
+        "`instances`. Left out: `fixed` where instances are given, else that of the scheme, `periodic` for arlo.",
+    )
+    instances: tuple[int, ...] = option(
+        default=(),
+        doc="Instances of each runtime, ascending max_length: for good (kind fixed), or at the start.",
+        minimum=0,
+        relation="their sum is cluster.workers",
+    )
+    start: Literal["even", "global", "first"] | None = option(
+        default=None,
+        doc="Without instances, at the start: even, for the whole workload's demand, or for the first period's. Left "
+        "out: `even` and `global` for these kinds, else `first`.",
+    )
+    period_s: float = option(default=_ALLOCATE.period_s, doc="Between two allocations.", unit="s", above=0)
+    solver: Literal["exact", "gurobi", "highs"] = option(default=_ALLOCATE.solver, doc="What solves it.")
+    objective: Literal["queueing", "paper"] | None = option(
+        default=None,
+        doc="`paper` is Eq. 1 as printed; `queueing` counts waiting under random arrivals too. "
+        "Left out: that of the scheme, `queueing` for arlo.",
+    )
+    replacement_s: float = option(
+        default=_ALLOCATE.replacement_s,
+        doc="How long a worker is away while it loads another runtime; about 1 s in the paper.",
+        unit="s",
+        minimum=0,
+    )
+    max_parallel: int | None = option(
+        default=_ALLOCATE.max_parallel,
+        doc="Workers that change at a time. Left out: a tenth of them, at least 1.",
+        minimum=1,
+    )
+    min_gain: float = option(
+        default=_ALLOCATE.min_gain,
+        doc="Least predicted saving of mean latency, as a share, for which workers change.",
+        minimum=0,
+        maximum=1,
+    )
+    shift: bool = option(
+        default=_ALLOCATE.shift,
+        doc="periodic: allocate before the period is over when the traffic has clearly shifted, as `arlo serve` does.",
+    )
+
+    def check_relations(self) -> None:
+        if self.kind == "fixed" and not self.instances:
+            raise FieldError("allocation", "instances", 'is needed with kind = "fixed": one number for each runtime')
+        if self.solver != "exact" and self.objective == "queueing":
+            raise FieldError("allocation", "solver", f'{self.solver} solves objective = "paper" only')
+
+
+@section("scaling")
+class ScalingSection:
+    """How the number of workers follows the load."""
+
+    kind: Literal["none", "target", "headroom", "scheme"] = option(
+        default="none",
+        doc="`target`: by the p98 latency against the SLO, as in the paper. `headroom`: keeps spare capacity, as "
+        "INFaaS does. `scheme`: that of cluster.scheme, `target` for arlo and paper, `headroom` for the others.",
+    )
+    min_workers: int = option(default=_SCALE.min_workers, doc="Never fewer.", minimum=1, maximum=100_000)
+    max_workers: int = option(
+        default=_SCALE.max_workers, doc="Never more.", minimum=1, maximum=100_000, relation="at least min_workers"
+    )
+    scale_out_share: float = option(
+        default=_SCALE.scale_out_share,
+        doc="target: add a worker when p98 reaches this share of the SLO.",
+        above=0,
+        maximum=10,
+    )
+    scale_in_share: float = option(
+        default=_SCALE.scale_in_share,
+        doc="target: release one when p98 stayed below this share for scale_in_period_s.",
+        minimum=0,
+        maximum=10,
+        relation="below scale_out_share",
+    )
+    scale_in_period_s: float = option(default=_SCALE.scale_in_period_s, doc="See scale_in_share.", unit="s", above=0)
+    headroom: float = option(
+        default=_SCALE.headroom, doc="headroom: spare capacity, as a share of the load.", minimum=0
+    )
+    cooldown_s: float = option(default=_SCALE.cooldown_s, doc="Least time between two steps.", unit="s", minimum=0)
+    window_s: float = option(
+        default=_SCALE.window_s, doc="Of the latency and the load that are looked at.", unit="s", above=0
+    )
+    start_s: float = option(
+        default=_SCALE.start_s, doc="From asking for a worker to its first request.", unit="s", minimum=0
+    )
+    new_runtime: Literal["longest", "least_headroom"] | None = option(
+        default=None,
+        doc="The runtime that a new worker loads: the longest, or the one whose own requests leave it the least spare "
+        "capacity, as INFaaS does. Left out: that of the scheme.",
+    )
+    replan: bool | None = option(
+        default=None,
+        doc="Plan anew when the number of workers changes, as `arlo serve` does. Left out: true for the scheme arlo; "
+        "the paper waits for the end of the period.",
+    )
+
+    def check_relations(self) -> None:
+        if self.max_workers < self.min_workers:
+            raise FieldError("scaling", "max_workers", f"must be at least min_workers ({self.min_workers})")
+        if self.scale_in_share >= self.scale_out_share:
+            raise FieldError("scaling", "scale_in_share", f"must be below scale_out_share ({self.scale_out_share:g})")
+
+
+@section("fault")
+class FaultSection:
+    """Something that happens to a worker; as often as wanted."""
+
+    at_s: float = option(doc="When.", unit="s", minimum=0)
+    worker: int = option(doc="Which, from 0; workers are numbered by ascending max_length at the start.", minimum=0)
+    kind: Literal["fail", "slow"] = option(default="fail", doc="It dies, or it becomes slow.")
+    restart_s: float | None = option(
+        default=None, doc="fail: it serves again after this. Left out: it is gone for good.", unit="s", minimum=0
+    )
+    factor: float = option(default=2.0, doc="slow: execution takes so many times as long from then on.", above=0)
+
+
+SECTIONS: dict[str, type] = {
+    "run": RunSection,
+    "workload": WorkloadSection,
+    "cluster": ClusterSection,
+    "dispatch": DispatchSection,
+    "allocation": AllocationSection,
+    "scaling": ScalingSection,
+}
+ARRAYS: dict[str, type] = {"runtime": RuntimeSection, "fault": FaultSection}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScenarioConfig:
+    """A whole scenario file. config.build() makes the Scenario of it."""
+
+    run: RunSection = dataclasses.field(default_factory=RunSection)
+    workload: WorkloadSection = dataclasses.field(default_factory=WorkloadSection)
+    cluster: ClusterSection = dataclasses.field(default_factory=ClusterSection)
+    dispatch: DispatchSection = dataclasses.field(default_factory=DispatchSection)
+    allocation: AllocationSection = dataclasses.field(default_factory=AllocationSection)
+    scaling: ScalingSection = dataclasses.field(default_factory=ScalingSection)
+    runtime: tuple[RuntimeSection, ...] = ()
+    fault: tuple[FaultSection, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        cluster, allocation, scaling = self.cluster, self.allocation, self.scaling
+        duration_s = self.workload.duration_s
+        if duration_s is None and self.workload.drawn:
+            duration_s = DEFAULT_DURATION_S
+        if duration_s is not None and self.run.warmup_s >= duration_s:
+            raise FieldError(
+                "run", "warmup_s", f"must be below workload.duration_s ({duration_s:g}): nothing is counted"
+            )
+        if self.runtime:
+            for key in ("profile", "max_lengths", "max_batch", "dynamic"):
+                if getattr(cluster, key):
+                    raise FieldError("cluster", key, "is of a latency profile; leave it out with [[runtime]]")
+            lengths = [runtime.max_length for runtime in self.runtime]
+            if lengths != sorted(set(lengths)):
+                raise FieldError("runtime", "max_length", f"must ascend, without one twice: {lengths}")
+        if allocation.instances and sum(allocation.instances) != cluster.workers:
+            raise FieldError(
+                "allocation",
+                "instances",
+                f"are {sum(allocation.instances)} in all, but there are {cluster.workers} workers",
+            )
+        if scaling.kind != "none" and not scaling.min_workers <= cluster.workers <= scaling.max_workers:
+            raise FieldError(
+                "cluster",
+                "workers",
+                f"must be from scaling.min_workers ({scaling.min_workers}) to max_workers ({scaling.max_workers}), "
+                f"not {cluster.workers}",
+            )
+        most = scaling.max_workers if scaling.kind != "none" else cluster.workers
+        for fault in self.fault:
+            if fault.worker >= most:
+                raise FieldError("fault", "worker", f"must be from 0 to {most - 1}, not {fault.worker}")
+
+    def _check_numbers(self) -> None:
+        """TOML has inf; no key means anything by it."""
+        for name in SECTIONS:
+            part = getattr(self, name)
+            for field in dataclasses.fields(part):
+                value = getattr(part, field.name)
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise FieldError(name, field.name, f"must be a finite number, not {value}")

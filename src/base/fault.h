@@ -1,0 +1,36 @@
+// Why a request is not answered with a result. Codes are gRPC's, kept as an enum of our own so that the pure parts
+// (parsing, validation, rewriting) need no gRPC.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace arlo {
+
+enum class Code : std::uint8_t {
+  kOk = 0,
+  kCancelled = 1,
+  kUnknown = 2,
+  kInvalidArgument = 3,
+  kDeadlineExceeded = 4,
+  kNotFound = 5,
+  kResourceExhausted = 8,
+  kFailedPrecondition = 9,
+  kUnimplemented = 12,
+  kInternal = 13,
+  kUnavailable = 14,
+  kUnauthenticated = 16,
+};
+
+struct Fault {
+  Code code = Code::kOk;
+  std::string message;
+};
+
+using MaybeFault = std::optional<Fault>;  // empty: all is well
+
+inline MaybeFault invalid(std::string message) { return Fault{Code::kInvalidArgument, std::move(message)}; }
+
+}  // namespace arlo

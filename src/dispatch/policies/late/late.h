@@ -1,0 +1,42 @@
+// late: late binding (ours). See late.cc.
+#pragma once
+
+#include "dispatch/level_fifos.h"
+#include "dispatch/policies/rule.h"
+
+namespace arlo::dispatch {
+
+class Late final : public Rule {
+ public:
+  Late(const LevelFifos& lines, const RequestSlab& requests) : lines_(lines), requests_(requests) {}
+
+  [[nodiscard]] Key key(const Instance& x) const override;
+
+  // Where the first request of the home of `level` (it has this length, and is counted in the FIFOs unless they are
+  // empty) should start now; queue.groups() when it should wait.
+  [[nodiscard]] GroupIndex pick(MultiLevelQueue& queue, std::int32_t level, std::int32_t length, TimeNs now) override;
+
+  // The waiting request that an instance with room should start now; kNone when it should start none.
+  [[nodiscard]] RequestHandle next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) const;
+
+ private:
+  // What waits for one home level: the FIFOs of the levels `first` to `home`.
+  struct Backlog {
+    std::int32_t first;
+    std::int32_t home;
+    std::int32_t count;
+    std::int64_t tokens;
+  };
+  [[nodiscard]] Backlog backlog(std::int32_t first, std::int32_t home) const;
+  [[nodiscard]] RequestHandle front_for(const MultiLevelQueue& queue, const Backlog& waiting, InstanceId id) const;
+  [[nodiscard]] TimeNs finish_at_home(MultiLevelQueue& queue, const Backlog& waiting, std::int32_t length,
+                                      TimeNs now) const;
+  // By how much a request of a lower home must gain for an instance to take it before its own home's line.
+  [[nodiscard]] static TimeNs least_gain(const MultiLevelQueue& queue, const Backlog& own, const CostModel& cost,
+                                         std::int32_t length);
+
+  const LevelFifos& lines_;
+  const RequestSlab& requests_;
+};
+
+}  // namespace arlo::dispatch

@@ -1,0 +1,113 @@
+// When an instance is expected to be free: the bookkeeping of the policies that weigh execution times (eft, late).
+//
+// The model of a worker is a server that executes its requests one batch after another. A request is charged its
+// *share*: the time of a full batch by its rows (CostModel::share), which for max_batch 1 is its own time. The sum of
+// the shares, from the moment the worker was last seen to make progress, is when it will be free. A request's own
+// finish is that moment plus its time alone. Known imperfections: a batch that runs half full is charged too little
+// until its first request finishes; requests sent ahead (in-flight limit above 1) are assumed to run in turn, so a
+// worker with several execution slots looks slower than it is.
+//
+// Pace. Workers differ from their latency profile: a slower GPU, a profile from another machine, the network, several
+// execution slots. So each instance has a factor on what the profile says, learned from the requests it finishes: the
+// time since it last made progress over the share of what it finished, each bounded (a hiccup is no pace) and fading
+// with the next sixteen or so. Among idle instances the quicker ones come first, in steps of 19 %. Batches are left
+// out: their rows end at once, and how full they are says more than the worker's speed.
+//
+// An instance that should be free by now and is not (a slow batch, the network, a hung worker) must not look idle.
+// When such an instance comes up as the best of its group its estimate is put off: it is expected to stay late for as
+// long again as it has been late, then to do the rest of its work. A little late costs little; a hung worker is
+// chosen at most about once in each doubling of the time it hangs, and only while nothing better is there.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "dispatch/multi_level_queue.h"
+#include "dispatch/policies/rule.h"
+
+namespace arlo::dispatch::timed {
+
+// Keys hold times in +-2^61 ns of the origin (73 years) and sort idle instances first, by the step of their pace: ties
+// among them go to the lower id. `late` sets kFull on instances without room.
+inline constexpr Key kIdle = 2 * kUsualPace;  // the largest key of an idle one
+inline constexpr Key kOrigin = Key{1} << 62;
+inline constexpr Key kFull = Key{1} << 63;
+
+inline Key key_of(const Instance& x) {
+  return x.outstanding() == 0 ? Key{x.pace_step} : kOrigin + static_cast<Key>(x.free);
+}
+
+// When the instance with this key can begin something new.
+inline TimeNs start_of(Key key, TimeNs now) {
+  const Key time = key & ~kFull;
+  return time <= kIdle ? now : std::max(now, static_cast<TimeNs>(time - kOrigin));
+}
+
+// What a time of the latency profile comes to on this instance.
+inline TimeNs paced(const Instance& x, TimeNs time) {
+  // Times are above 0, and llround() is a call. NOLINTNEXTLINE(bugprone-incorrect-roundings)
+  return static_cast<TimeNs>(x.pace * static_cast<double>(time) + 0.5);
+}
+
+// A request that the profile gives `share` has been executed. Before progress().
+inline void observe(Instance& x, TimeNs share, TimeNs now) {
+  constexpr double kFade = 15.0 / 16.0;
+  constexpr double kFirst = 4;  // the profile counts like so many requests at the start
+  constexpr double kMost = 4;   // times the profile, either way
+  if (share <= 0) return;
+  const auto expected = static_cast<double>(share);
+  const double took = std::clamp(static_cast<double>(now - x.since), expected / kMost, expected * kMost);
+  if (x.expected == 0) x.took = x.expected = kFirst * expected;
+  x.took = kFade * x.took + took;
+  x.expected = kFade * x.expected + expected;
+  x.pace = x.took / x.expected;
+  const bool usual = x.pace > 0.918 && x.pace < 1.09;  // the same, without the logarithm
+  x.pace_step = usual ? kUsualPace : static_cast<std::uint32_t>(kUsualPace + std::lround(4 * std::log2(x.pace)));
+}
+
+// Before the request is counted in x.
+inline void add(Instance& x, TimeNs share, TimeNs now) {
+  if (x.outstanding() == 0) {
+    x.free = now;
+    x.first = now;
+    x.since = now;
+    x.work = 0;
+  }
+  x.work += share;
+  x.free += share;
+  x.first += share;
+}
+
+// A request that had not started is taken away.
+inline void withdraw(Instance& x, TimeNs share) {
+  x.work -= share;
+  x.free -= share;
+  x.first -= share;
+}
+
+// A request has finished: the estimate starts again from what is known now.
+inline void progress(Instance& x, TimeNs share, TimeNs now) {
+  x.since = now;
+  x.work -= share;
+  x.free = now + x.work;
+  x.first = x.free;
+}
+
+inline void put_off(Instance& x, const RequestSlab& requests, TimeNs now) {
+  const TimeNs current = x.started.empty() ? 0 : requests[x.started.head].share;
+  x.free = now + std::max<TimeNs>(now - x.first, 1) + (x.work - current);
+}
+
+// Makes the head of a group true: idle, or expected to be free after `now`.
+inline void refresh(MultiLevelQueue& queue, GroupIndex g, const RequestSlab& requests, const Rule& rule, TimeNs now) {
+  for (;;) {
+    const Key key = queue.head(g).key & ~kFull;
+    if (key <= kIdle || key > kOrigin + static_cast<Key>(now)) return;
+    const InstanceId id = queue.head(g).id;
+    Instance& x = queue[id];
+    put_off(x, requests, now);
+    queue.update(id, rule.key(x));
+  }
+}
+
+}  // namespace arlo::dispatch::timed

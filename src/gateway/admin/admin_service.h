@@ -1,0 +1,51 @@
+// The admin port: proto/arlo/v1/admin.proto.
+//
+// Its queue is looked at every few milliseconds by a thread that otherwise sleeps, instead of being waited on: a second
+// thread inside gRPC's poller would take network events from the data path's thread, at a wake-up each.
+#pragma once
+
+#include <arlo/v1/admin.grpc.pb.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_set>
+
+#include "gateway/desk/router.h"
+#include "gateway/front/rpc.h"
+
+namespace arlo::gateway {
+
+class StatsStream;
+
+class AdminServer {
+ public:
+  // Serves from construction to destruction. Throws std::invalid_argument when the address cannot be bound.
+  AdminServer(Router& router, const std::string& address);
+  ~AdminServer();
+  AdminServer(const AdminServer&) = delete;
+  AdminServer& operator=(const AdminServer&) = delete;
+
+  [[nodiscard]] const std::string& address() const { return address_; }  // with the real port
+
+ private:
+  friend class StatsStream;
+
+  void serve_methods();
+  void loop();
+  void poll_queue();  // handles the events that are there
+
+  Router& router_;
+  v1::Admin::AsyncService service_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+  std::unordered_set<StatsStream*> streams_;  // of the admin thread alone
+  std::atomic<bool> stopping_{false};         // streams end
+  std::atomic<bool> server_down_{false};      // no further calls
+  std::thread thread_;
+};
+
+}  // namespace arlo::gateway

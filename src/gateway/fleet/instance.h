@@ -1,0 +1,68 @@
+// One runtime on one worker, as the gateway sees it.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/impl/rpc_method.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dispatch/scheduler.h"
+#include "base/clock.h"
+#include "rewrite/model.h"
+#include "kserve_grpc.h"
+
+namespace arlo::gateway {
+
+// Connection to one worker, shared by the instances on it.
+struct Worker {
+  explicit Worker(const std::string& endpoint);
+
+  std::string endpoint;
+  std::shared_ptr<grpc::Channel> channel;
+  grpc::internal::RpcMethod infer_method;  // registered once: cheaper calls than by name
+  std::unique_ptr<inference::GRPCInferenceService::Stub> stub;
+};
+
+struct Instance {
+  //   joining --ready--> active --drain--> draining --empty--> (gone, or drained when only drained)
+  //                       |  ^
+  //                 eject v  | ready
+  //                     ejected
+  enum class State : std::uint8_t { kJoining, kActive, kDraining, kEjected, kDrained };
+
+  std::string id;
+  std::string worker_label;
+  std::shared_ptr<Worker> worker;
+  RuntimeInfo runtime;
+  std::string content;  // serialised instance and runtime: a change of it means another instance
+  dispatch::RuntimeId runtime_id = 0;
+  std::int32_t inflight_limit = 1;
+
+  // Under the router's lock.
+  State state = State::kJoining;
+  bool retired = false;                         // no longer in the deployment: gone once drained
+  dispatch::InstanceId slot = dispatch::kNone;  // in the scheduler, while active or draining
+  std::uint32_t in_flight = 0;
+  std::uint64_t started = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t answered = 0;
+  TimeNs busy_since = 0;
+  TimeNs busy_ns = 0;
+  TimeNs next_check_ns = 0;
+  bool checking = false;
+  std::uint32_t failed_checks = 0;
+  std::uint32_t ejections_in_row = 0;   // without an answer in between: each doubles the wait before the next check
+  std::uint64_t answered_at_check = 0;  // `answered` when last checked: answers are evidence of health
+  std::string last_error;
+  struct Waiter {
+    TimeNs deadline_ns;
+    std::function<void(bool drained)> done;
+  };
+  std::vector<Waiter> waiters;  // Drain calls
+};
+
+}  // namespace arlo::gateway

@@ -1,0 +1,108 @@
+#include "gateway/fleet/upstream.h"
+
+#include <grpc/slice.h>
+#include <grpc/support/time.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include <limits>
+#include <string>
+
+#include "gateway/desk/router.h"
+
+namespace arlo::gateway {
+namespace {
+
+constexpr const char* kInferMethod = "/inference.GRPCInferenceService/ModelInfer";
+
+std::shared_ptr<grpc::Channel> connect(const std::string& endpoint) {
+  grpc::ChannelArguments args;
+  args.SetMaxReceiveMessageSize(std::numeric_limits<int>::max());
+  args.SetMaxSendMessageSize(std::numeric_limits<int>::max());
+  // A worker that restarts is wanted back at once, not after gRPC's default of up to two minutes.
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // Pings to size the window cost more than they bring on a machine-local or rack-local link.
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  // Of gRPC's filters only the deadline's is of use here: no compression, no size limits, no service configuration.
+  args.SetInt(GRPC_ARG_MINIMAL_STACK, 1);
+  args.SetInt(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 1);
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // the router retries, on another instance
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return grpc::CreateCustomChannel(endpoint, grpc::InsecureChannelCredentials(), args);
+}
+
+bool contains(const std::string& text, const char* what) { return text.find(what) != std::string::npos; }
+
+}  // namespace
+
+Worker::Worker(const std::string& endpoint_)
+    : endpoint(endpoint_),
+      channel(connect(endpoint_)),
+      infer_method(kInferMethod, grpc::internal::RpcMethod::NORMAL_RPC, channel),
+      stub(inference::GRPCInferenceService::NewStub(channel)) {}
+
+UpstreamCall::UpstreamCall(Router& router, Row& row, std::shared_ptr<Instance> instance)
+    : router_(router), row_(row), instance_(std::move(instance)) {
+  const TimeNs deadline = row.call->deadline_ns;
+  gpr_timespec when{};
+  when.tv_sec = deadline / 1'000'000'000;
+  when.tv_nsec = static_cast<std::int32_t>(deadline % 1'000'000'000);
+  when.clock_type = GPR_CLOCK_MONOTONIC;
+  context_.set_deadline(when);
+}
+
+void UpstreamCall::start() {
+  const auto& request = row_.call->request;
+  const std::size_t size = request.row_size(row_.index, instance_->runtime);
+  grpc_slice memory = grpc_slice_malloc(size);
+  request.write_row(row_.index, instance_->runtime, reinterpret_cast<char*>(GRPC_SLICE_START_PTR(memory)));
+  const grpc::Slice slice(memory, grpc::Slice::STEAL_REF);
+  const grpc::ByteBuffer body(&slice, 1);
+  const auto& worker = *instance_->worker;
+  reader_.reset(grpc::internal::ClientAsyncResponseReaderHelper::Create<grpc::ByteBuffer>(
+      worker.channel.get(), row_.call->queue, worker.infer_method, &context_, body));
+  reader_->StartCall();
+  reader_->Finish(&response_, &status_, this);
+}
+
+void UpstreamCall::proceed(bool) {
+  router_.upstream_done(*this, status_);
+  unref();
+}
+
+WorkerFailure classify(const grpc::Status& status) {
+  const std::string& text = status.error_message();
+  switch (status.error_code()) {
+    case grpc::StatusCode::UNAVAILABLE:
+      if (contains(text, "Exceeds maximum queue size")) return WorkerFailure::kBusy;
+      if (contains(text, "Request timeout expired")) return WorkerFailure::kExpired;
+      return WorkerFailure::kDead;
+    case grpc::StatusCode::NOT_FOUND:
+      return WorkerFailure::kMissing;
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return WorkerFailure::kExpired;
+    case grpc::StatusCode::CANCELLED:  // not by us: the server dropped the call as it went down
+      return WorkerFailure::kDead;
+    case grpc::StatusCode::UNKNOWN:
+      return contains(text, "Stream removed") ? WorkerFailure::kDead : WorkerFailure::kRow;
+    case grpc::StatusCode::INTERNAL:
+      // A dead Python stub: Triton calls its model ready all the same and fails each request after a second.
+      if (contains(text, "Stub process") && contains(text, "is not healthy")) return WorkerFailure::kDead;
+      return contains(text, "RST_STREAM") ? WorkerFailure::kDead : WorkerFailure::kRow;
+    default:
+      return WorkerFailure::kRow;
+  }
+}
+
+grpc::Slice single_slice(const grpc::ByteBuffer& buffer) {
+  grpc::Slice slice;
+  if (!buffer.Valid()) return slice;
+  if (!buffer.TrySingleSlice(&slice).ok()) static_cast<void>(buffer.DumpToSingleSlice(&slice));
+  return slice;
+}
+
+}  // namespace arlo::gateway

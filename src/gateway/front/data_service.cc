@@ -1,0 +1,103 @@
+#include "gateway/front/data_service.h"
+
+#include <grpc/support/time.h>
+
+#include <algorithm>
+
+#include "gateway/front/infer_call.h"
+#include "gateway/front/stream.h"
+#include "gateway/fleet/upstream.h"
+#include "base/utf8.h"
+
+namespace arlo::gateway {
+namespace {
+
+constexpr int kWaitingCalls = 128;  // each accepted call makes the next; so many may come in one burst unpolled
+constexpr TimeNs kLongestTimeout = TimeNs{24} * 3600 * 1'000'000'000;
+
+// Comparison in time that does not tell how much of the token was right.
+bool same_secret(std::string_view given, std::string_view wanted) {
+  unsigned char difference = given.size() == wanted.size() ? 0 : 1;
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    difference |= static_cast<unsigned char>(given[i] ^ wanted[i % wanted.size()]);
+  }
+  return difference == 0;
+}
+
+TimeNs deadline_of(const grpc::ServerContext& context, TimeNs received, TimeNs fallback) {
+  const gpr_timespec raw = context.raw_deadline();
+  if (gpr_time_cmp(raw, gpr_inf_future(raw.clock_type)) == 0) return received + fallback;
+  const gpr_timespec when = gpr_convert_clock_type(raw, GPR_CLOCK_MONOTONIC);
+  if (when.tv_sec > received / 1'000'000'000 + kLongestTimeout / 1'000'000'000) return received + kLongestTimeout;
+  return TimeNs{when.tv_sec} * 1'000'000'000 + when.tv_nsec;
+}
+
+}  // namespace
+
+DataService::DataService(Router& router, const v1::GatewayConfig& config, std::string token)
+    : router_(router), config_(config), token_(std::move(token)) {
+  limits_.max_rows = config.max_rows();
+}
+
+MaybeFault DataService::authorize(const Context& context) const {
+  if (token_.empty()) return {};
+  constexpr std::string_view kScheme = "Bearer ";
+  const auto found = context.client_metadata().find("authorization");
+  if (found != context.client_metadata().end()) {
+    const std::string_view value(found->second.data(), found->second.size());
+    if (value.substr(0, kScheme.size()) == kScheme && same_secret(value.substr(kScheme.size()), token_)) return {};
+  }
+  return Fault{Code::kUnauthenticated, "a bearer token is needed: send the metadata 'authorization: Bearer TOKEN'"};
+}
+
+MaybeFault DataService::find_model(const Context& context, std::string_view name, std::string_view version,
+                                   std::shared_ptr<const ModelSpec>* model) const {
+  if (auto fault = authorize(context)) return fault;
+  *model = router_.model();
+  if (*model == nullptr) return Fault{Code::kUnavailable, "the gateway has no deployment yet"};
+  if (name != (*model)->name) {
+    return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; this gateway serves '" + (*model)->name + "'"};
+  }
+  if (!version.empty() && version != "1") {
+    return Fault{Code::kNotFound,
+                 "model '" + (*model)->name + "' has no version " + quoted(version) + "; it has version '1'"};
+  }
+  return {};
+}
+
+MaybeFault DataService::receive(const grpc::ByteBuffer& body, const Context& context, bool streamed, Call* call) const {
+  call->received_ns = now_ns();
+  if (auto fault = authorize(context)) return fault;
+  call->body = single_slice(body);
+  const std::string_view bytes(reinterpret_cast<const char*>(call->body.begin()), call->body.size());
+  if (auto fault = call->request.parse(bytes)) return fault;
+  auto& model = call->model;
+  if (auto fault = find_model(context, call->request.model_name(), call->request.model_version(), &model)) return fault;
+  if (auto fault = call->request.bind(*model, limits_)) return fault;
+  call->deadline_ns = deadline_of(context, call->received_ns, model->default_timeout_ns);
+  // A stream's deadline is that of the stream: one request on it still gets no more than the default.
+  if (streamed) call->deadline_ns = std::min(call->deadline_ns, call->received_ns + model->default_timeout_ns);
+  const TimeNs timeout_us = call->request.timeout_us();
+  if (timeout_us != 0 && timeout_us < kLongestTimeout / 1000) {
+    call->deadline_ns = std::min(call->deadline_ns, call->received_ns + timeout_us * 1000);
+  }
+  return {};
+}
+
+void DataService::serve(grpc::ServerCompletionQueue& queue) {
+  for (int i = 0; i < kWaitingCalls; ++i) new InferCall(*this, queue);
+  new StreamCall(*this, queue);
+  serve_info(queue);
+}
+
+void DataService::wait_until_over() const {
+  for (auto open = open_calls_.load(); open != 0; open = open_calls_.load()) open_calls_.wait(open);
+}
+
+void DataService::shut_down_streams() {
+  const std::lock_guard lock(streams_mutex_);
+  closing_ = true;
+  for (auto* stream : streams_) stream->close();
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,148 @@
+#include "gateway/front/encode.h"
+
+#include <grpc/slice.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "rewrite/response.h"
+#include "base/utf8.h"
+#include "base/wire.h"
+#include "kserve.h"
+
+namespace arlo::gateway {
+namespace {
+
+constexpr std::size_t kOnePiece = 32 * 1024;  // up to here one copy is cheaper than a list of slices
+constexpr std::size_t kByReference = 4 * 1024;
+
+std::int64_t to_us(TimeNs ns) { return ns <= 0 ? 0 : ns / 1000; }
+
+Timing timing_of(const Call& call) {
+  Timing timing;
+  TimeNs last = call.received_ns;
+  for (const auto& row : call.rows) {
+    timing.level = std::max<std::int64_t>(timing.level, row.level);
+    timing.queue_us = std::max(timing.queue_us, to_us(row.started_ns - call.received_ns));
+    timing.execute_us = std::max(timing.execute_us, to_us(row.ended_ns - row.started_ns));
+    timing.computed_tokens += row.padded;
+    timing.demoted += row.demoted ? 1 : 0;
+    last = std::max(last, row.ended_ns);
+  }
+  timing.total_us = to_us(last - call.received_ns);
+  return timing;
+}
+
+// Tensors are handed on by reference to the bytes that the worker sent.
+grpc::ByteBuffer by_reference(const ResponsePlan& plan, const Call& call, std::string_view prefix) {
+  std::vector<grpc::Slice> slices;
+  std::string text(prefix);
+  auto flush = [&] {
+    if (text.empty()) return;
+    slices.emplace_back(text.data(), text.size());
+    text.clear();
+  };
+  for (const auto& part : plan.parts()) {
+    if (part.kind == ResponsePlan::Part::kText) {
+      text.append(plan.text(), part.offset, part.size);
+    } else if (part.kind == ResponsePlan::Part::kZeros) {
+      text.append(part.size, '\0');
+    } else if (part.size < kByReference) {
+      text.append(part.data, part.size);
+    } else {
+      flush();
+      grpc_slice whole = call.rows[part.row].response.c_slice();
+      const auto offset =
+          static_cast<std::size_t>(part.data - reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(whole)));
+      slices.emplace_back(grpc_slice_sub(whole, offset, offset + part.size), grpc::Slice::STEAL_REF);
+      grpc_slice_unref(whole);
+    }
+  }
+  flush();
+  return {slices.data(), slices.size()};
+}
+
+}  // namespace
+
+MaybeFault encode_answer(const Call& call, bool streamed, std::uint64_t max_bytes, grpc::ByteBuffer* out) {
+  std::vector<RowResponse> rows;
+  rows.reserve(call.rows.size());
+  for (const auto& row : call.rows) {
+    if (row.fault.code != Code::kOk) {
+      Fault fault = row.fault;
+      if (call.rows.size() > 1) fault.message = "row " + std::to_string(row.index) + ": " + fault.message;
+      return fault;
+    }
+    rows.push_back(row.parsed);
+  }
+  ResponsePlan plan;
+  if (auto fault = plan.build(*call.model, call.request, rows, timing_of(call), streamed)) return fault;
+
+  constexpr std::uint32_t kInferResponse = 2;  // of ModelStreamInferResponse
+  char prefix[16];
+  wire::Writer writer(prefix);
+  if (streamed) writer.header(kInferResponse, plan.size());
+  const std::string_view head(prefix, static_cast<std::size_t>(writer.at() - prefix));
+  // Left to gRPC it would end the stream, with all that is under way there.
+  if (head.size() + plan.size() > max_bytes) {
+    return Fault{Code::kResourceExhausted,
+                 "the answer is larger than max_message_bytes (" + std::to_string(head.size() + plan.size()) + " vs. " +
+                     std::to_string(max_bytes) + "): ask for fewer rows or outputs at a time"};
+  }
+  if (plan.size() > kOnePiece) {
+    *out = by_reference(plan, call, head);
+    return {};
+  }
+  grpc_slice memory = grpc_slice_malloc(head.size() + plan.size());
+  char* at = reinterpret_cast<char*>(GRPC_SLICE_START_PTR(memory));
+  std::copy(head.begin(), head.end(), at);
+  plan.write(at + head.size());
+  const grpc::Slice slice(memory, grpc::Slice::STEAL_REF);
+  *out = grpc::ByteBuffer(&slice, 1);
+  return {};
+}
+
+grpc::ByteBuffer encode_stream_fault(const Fault& fault, std::string_view id) {
+  inference::ModelStreamInferResponse response;
+  std::string message = std::string("[") + code_name(fault.code) + "] " + fault.message;
+  if (!valid_utf8(message)) message = printable(message);  // a worker's words may be anything
+  response.set_error_message(std::move(message));
+  if (valid_utf8(id)) response.mutable_infer_response()->set_id(std::string(id));
+  const grpc::Slice slice(response.SerializeAsString());
+  return {&slice, 1};
+}
+
+grpc::Status to_status(const Fault& fault) { return {static_cast<grpc::StatusCode>(fault.code), fault.message}; }
+
+const char* code_name(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return "OK";
+    case Code::kCancelled:
+      return "CANCELLED";
+    case Code::kInvalidArgument:
+      return "INVALID_ARGUMENT";
+    case Code::kDeadlineExceeded:
+      return "DEADLINE_EXCEEDED";
+    case Code::kNotFound:
+      return "NOT_FOUND";
+    case Code::kResourceExhausted:
+      return "RESOURCE_EXHAUSTED";
+    case Code::kFailedPrecondition:
+      return "FAILED_PRECONDITION";
+    case Code::kUnimplemented:
+      return "UNIMPLEMENTED";
+    case Code::kInternal:
+      return "INTERNAL";
+    case Code::kUnavailable:
+      return "UNAVAILABLE";
+    case Code::kUnauthenticated:
+      return "UNAUTHENTICATED";
+    case Code::kUnknown:
+      break;
+  }
+  return "UNKNOWN";
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,47 @@
+#ifndef ARLO_TRITON_EMULATED_CONFIG_H_
+#define ARLO_TRITON_EMULATED_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plugins/emulated/latency_table.h"
+
+namespace arlo::triton {
+
+// An output of the emulated model: FP32 [rows, tokens, dim] when token_level, else FP32 [rows, dim].
+struct OutputSpec {
+  std::string name;
+  bool token_level = false;
+  int64_t dim = 0;
+};
+
+// What config.pbtxt asks of an emulated runtime. Parameters (all values are string_value):
+//   latency_us     the latency profile, see LatencyTable; required
+//   dynamic        "true": the time depends on the longest row width of the batch; else on the longest length alone
+//   jitter         a fraction J: each time is multiplied by a factor drawn evenly from [1 - J, 1 + J]; default 0
+//   seed           of the jitter; default 0
+//   ids, mask      names of the input tensors; default "input_ids" and "attention_mask" (mask may be absent)
+//   load_delay_ms  how long loading takes, for tests of slow loads; default 0
+//   fail_load      a message: loading fails with it
+//   memory_mb      device memory that the runtime takes while it is loaded, see EmulatedDevice; default 0
+struct EmulatedConfig {
+  LatencyTable latency;
+  bool dynamic = false;
+  double jitter = 0;
+  uint64_t seed = 0;
+  std::string ids = "input_ids";
+  std::string mask = "attention_mask";
+  int64_t load_delay_ms = 0;
+  std::string fail_load;
+  int64_t memory_mb = 0;
+  std::vector<OutputSpec> outputs;
+
+  // From the model configuration as Triton gives it (JSON). Throws std::invalid_argument, saying what is wrong.
+  static EmulatedConfig FromJson(std::string_view json);
+};
+
+}  // namespace arlo::triton
+
+#endif  // ARLO_TRITON_EMULATED_CONFIG_H_

@@ -1,0 +1,167 @@
+#include "rewrite/model.h"
+
+#include <algorithm>
+#include <set>
+
+namespace arlo::gateway {
+namespace {
+
+constexpr std::uint32_t kLongestLength = 1U << 20;  // tokens; above it is surely a mistake
+
+MaybeFault check_model(const v1::Model& model) {
+  if (model.name().empty()) return invalid("model.name is empty");
+  if (model.slo_ms() == 0) return invalid("model.slo_ms must be above 0");
+  if (model.default_timeout_ms() == 0) return invalid("model.default_timeout_ms must be above 0");
+  int ids = 0;
+  int masks = 0;
+  std::set<std::string> names;
+  for (const auto& input : model.inputs()) {
+    if (input.name().empty() || !names.insert(input.name()).second) {
+      return invalid("model.inputs: name '" + input.name() + "' is empty or given twice");
+    }
+    if (input.datatype() != "INT64" && input.datatype() != "INT32") {
+      return invalid("model.inputs: '" + input.name() + "' has datatype '" + input.datatype() +
+                     "'; token inputs are INT64 or INT32");
+    }
+    const bool small = input.datatype() == "INT32";
+    if (small && input.pad_value() != static_cast<std::int32_t>(input.pad_value())) {
+      return invalid("model.inputs: '" + input.name() + "' has pad_value " + std::to_string(input.pad_value()) +
+                     ", which does not fit INT32");
+    }
+    switch (input.role()) {
+      case v1::InputTensor::ROLE_IDS:
+        ++ids;
+        break;
+      case v1::InputTensor::ROLE_MASK:
+        ++masks;
+        break;
+      case v1::InputTensor::ROLE_OTHER:
+        break;
+      default:
+        return invalid("model.inputs: '" + input.name() + "' has no role");
+    }
+  }
+  if (ids != 1) return invalid("model.inputs must have exactly one input of role ROLE_IDS, not " + std::to_string(ids));
+  if (masks > 1) return invalid("model.inputs must have at most one input of role ROLE_MASK");
+  if (model.outputs().empty()) return invalid("model.outputs is empty");
+  names.clear();
+  for (const auto& output : model.outputs()) {
+    if (output.name().empty() || !names.insert(output.name()).second) {
+      return invalid("model.outputs: name '" + output.name() + "' is empty or given twice");
+    }
+    const int size = datatype_size(output.datatype());
+    if (size < 0) return invalid("model.outputs: '" + output.name() + "' has unknown datatype " + output.datatype());
+    if (size == 0 && output.token_level()) {
+      return invalid("model.outputs: '" + output.name() + "' is token-level BYTES, which cannot be trimmed");
+    }
+  }
+  return {};
+}
+
+MaybeFault check_runtime(const v1::Runtime& runtime) {
+  const std::string where = "runtimes: '" + runtime.name() + "' ";
+  if (runtime.max_length() == 0 || runtime.max_length() > kLongestLength) {
+    return invalid(where + "needs a max_length of 1 to " + std::to_string(kLongestLength));
+  }
+  if (runtime.max_batch() == 0 || runtime.max_batch() > 4096) return invalid(where + "needs a max_batch of 1 to 4096");
+  if (runtime.capacity() == 0) return invalid(where + "needs a capacity above 0");
+  if (runtime.latency().empty()) return invalid(where + "needs at least one latency point");
+  for (const auto& point : runtime.latency()) {
+    if (point.length() == 0 || point.batch() == 0) return invalid(where + "has a latency point of length or batch 0");
+  }
+  return {};
+}
+
+}  // namespace
+
+int datatype_size(std::string_view datatype) {
+  struct Entry {
+    std::string_view name;
+    int size;
+  };
+  static constexpr Entry kSizes[] = {{"BOOL", 1},   {"UINT8", 1}, {"INT8", 1},   {"UINT16", 2}, {"INT16", 2},
+                                     {"FP16", 2},   {"BF16", 2},  {"UINT32", 4}, {"INT32", 4},  {"FP32", 4},
+                                     {"UINT64", 8}, {"INT64", 8}, {"FP64", 8},   {"BYTES", 0}};
+  for (const auto& entry : kSizes) {
+    if (entry.name == datatype) return entry.size;
+  }
+  return -1;
+}
+
+int ModelSpec::find_input(std::string_view wanted) const {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].name == wanted) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+int ModelSpec::find_output(std::string_view wanted) const {
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (outputs[i].name == wanted) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+MaybeFault check_deployment(const v1::Deployment& deployment) {
+  if (deployment.version() == 0) return invalid("deployment.version must be above 0");
+  if (auto fault = check_model(deployment.model())) return fault;
+  if (deployment.runtimes().empty()) return invalid("deployment.runtimes is empty");
+  std::set<std::string> runtimes;
+  for (const auto& runtime : deployment.runtimes()) {
+    if (runtime.name().empty() || !runtimes.insert(runtime.name()).second) {
+      return invalid("runtimes: name '" + runtime.name() + "' is empty or given twice");
+    }
+    if (auto fault = check_runtime(runtime)) return fault;
+  }
+  std::set<std::string> instances;
+  for (const auto& instance : deployment.instances()) {
+    const std::string where = "instances: '" + instance.id() + "' ";
+    if (instance.id().empty() || !instances.insert(instance.id()).second)
+      return invalid(where + "is empty or given twice");
+    if (instance.endpoint().empty()) return invalid(where + "has no endpoint");
+    if (runtimes.count(instance.runtime()) == 0)
+      return invalid(where + "names unknown runtime '" + instance.runtime() + "'");
+    if (instance.inflight_limit() == 0 || instance.inflight_limit() > 65536) {
+      return invalid(where + "needs an inflight_limit of 1 to 65536");
+    }
+  }
+  return {};
+}
+
+std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment) {
+  const auto& from = deployment.model();
+  auto model = std::make_shared<ModelSpec>();
+  model->name = from.name();
+  for (const auto& input : from.inputs()) {
+    InputSpec spec;
+    spec.name = input.name();
+    spec.datatype = input.datatype();
+    spec.item = static_cast<std::size_t>(datatype_size(input.datatype()));
+    spec.pad_value = input.pad_value();
+    spec.optional = input.optional();
+    if (input.role() == v1::InputTensor::ROLE_IDS) {
+      spec.role = Role::kIds;
+      model->ids = model->inputs.size();
+    } else if (input.role() == v1::InputTensor::ROLE_MASK) {
+      spec.role = Role::kMask;
+      spec.pad_value = 0;
+      model->mask = static_cast<std::int64_t>(model->inputs.size());
+    }
+    model->inputs.push_back(std::move(spec));
+  }
+  for (const auto& output : from.outputs()) {
+    model->outputs.push_back({output.name(),
+                              output.datatype(),
+                              static_cast<std::size_t>(datatype_size(output.datatype())),
+                              output.token_level(),
+                              {output.dims().begin(), output.dims().end()}});
+  }
+  model->slo_ns = std::int64_t{from.slo_ms()} * 1'000'000;
+  model->default_timeout_ns = std::int64_t{from.default_timeout_ms()} * 1'000'000;
+  for (const auto& runtime : deployment.runtimes()) {
+    model->longest = std::max(model->longest, static_cast<std::int32_t>(runtime.max_length()));
+  }
+  return model;
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,65 @@
+// A deployment as the data path reads it: checked once, then immutable and shared.
+#pragma once
+
+#include <arlo/v1/admin.pb.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fault.h"
+
+namespace arlo::gateway {
+
+enum class Role : std::uint8_t { kIds, kMask, kOther };
+
+struct InputSpec {
+  std::string name;
+  std::string datatype;  // INT64 or INT32
+  std::size_t item = 8;  // bytes of one element
+  Role role = Role::kOther;
+  std::int64_t pad_value = 0;
+  bool optional = false;
+};
+
+struct OutputSpec {
+  std::string name;
+  std::string datatype;
+  std::size_t item = 0;  // bytes of one element; 0: BYTES, of varying size
+  bool token_level = false;
+  std::vector<std::int64_t> dims;
+};
+
+struct ModelSpec {
+  std::string name;
+  std::vector<InputSpec> inputs;
+  std::vector<OutputSpec> outputs;
+  std::size_t ids = 0;     // index in inputs
+  std::int64_t mask = -1;  // index in inputs, -1: the model has none
+  std::int64_t slo_ns = 0;
+  std::int64_t default_timeout_ns = 0;
+  std::int32_t longest = 0;  // tokens, of the longest runtime in the deployment
+
+  [[nodiscard]] int find_input(std::string_view name) const;   // -1: none
+  [[nodiscard]] int find_output(std::string_view name) const;  // -1: none
+};
+
+struct RuntimeInfo {
+  std::string name;
+  std::int32_t max_length = 0;
+  std::int32_t max_batch = 1;
+  bool dynamic = false;
+};
+
+// Size in bytes of one element of a KServe v2 datatype; 0 for BYTES, -1 for an unknown one.
+int datatype_size(std::string_view datatype);
+
+// Checks a deployment as a whole; the fault names the field and what is wrong with it.
+MaybeFault check_deployment(const v1::Deployment& deployment);
+
+// `deployment` must have passed check_deployment.
+std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment);
+
+}  // namespace arlo::gateway

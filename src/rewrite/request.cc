@@ -1,0 +1,425 @@
+#include "rewrite/request.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/utf8.h"
+#include "base/wire.h"
+
+namespace arlo::gateway {
+namespace {
+
+// Field numbers of inference.ModelInferRequest and the messages in it.
+enum RequestField : std::uint8_t {
+  kName = 1,
+  kVersion = 2,
+  kId = 3,
+  kParameters = 4,
+  kInputs = 5,
+  kOutputs = 6,
+  kRaw = 7
+};
+enum TensorField : std::uint8_t { kTensorName = 1, kDatatype = 2, kShape = 3, kTensorParameters = 4, kContents = 5 };
+enum ContentsField : std::uint8_t { kIntContents = 2, kInt64Contents = 3 };
+enum ParameterField : std::uint8_t { kBool = 1, kInt64 = 2, kString = 3, kDouble = 4, kUint64 = 5 };
+
+constexpr std::size_t kMaxIdBytes = 4096;
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;  // of one input; no message holds as many
+
+Fault malformed(const char* where) {
+  return Fault{Code::kInvalidArgument, std::string("malformed ModelInferRequest: ") + where + " does not parse"};
+}
+
+Fault malformed_parameter(const char* where) {
+  return Fault{Code::kInvalidArgument,
+               std::string("malformed ModelInferRequest: ") + where + " does not parse or is not UTF-8"};
+}
+
+// A map<string, InferParameter> entry.
+struct Parameter {
+  std::string_view key;
+  std::uint32_t kind = 0;  // ParameterField, 0: unset
+  std::uint64_t number = 0;
+  std::string_view text;
+};
+
+// Several fields of the value: the last one counts, as in protobuf. Fields of a later protocol do not.
+bool read_value(std::string_view value, Parameter* out) {
+  wire::Reader reader(value);
+  while (reader.next()) {
+    const bool text = reader.is(kString, wire::kBytes);
+    if (!text && !reader.is(kBool, wire::kVarint) && !reader.is(kInt64, wire::kVarint) &&
+        !reader.is(kUint64, wire::kVarint) && !reader.is(kDouble, wire::kFixed64)) {
+      continue;
+    }
+    if (text && !valid_utf8(reader.bytes())) return false;
+    out->kind = reader.field();
+    out->text = text ? reader.bytes() : std::string_view{};
+    out->number = text ? 0 : reader.number();
+  }
+  return reader.ok();
+}
+
+// False for what protobuf would refuse: entries are sent on as they came, and a worker must not choke on one.
+bool read_parameter(std::string_view entry, Parameter* out) {
+  wire::Reader reader(entry);
+  while (reader.next()) {
+    if (reader.is(1, wire::kBytes)) {
+      out->key = reader.bytes();
+      if (!valid_utf8(out->key)) return false;
+    } else if (reader.is(2, wire::kBytes)) {
+      if (!read_value(reader.bytes(), out)) return false;
+    }
+  }
+  return reader.ok();
+}
+
+void fill(char* out, std::size_t count, std::size_t item, std::int64_t value) {
+  if (value == 0) {
+    std::memset(out, 0, count * item);
+    return;
+  }
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(out + i * item, &value, item);  // little-endian hosts only
+}
+
+std::size_t shape_size(std::int64_t tokens) { return 1 + wire::varint_size(static_cast<std::uint64_t>(tokens)); }
+
+}  // namespace
+
+MaybeFault InferRequest::parse(std::string_view body) {
+  wire::Reader reader(body);
+  while (reader.next()) {
+    if (reader.type() != wire::kBytes) {
+      if (reader.field() <= kRaw) return malformed("a field");
+      continue;
+    }
+    MaybeFault fault;
+    switch (reader.field()) {
+      case kName:
+        model_name_ = reader.bytes();
+        break;
+      case kVersion:
+        model_version_ = reader.bytes();
+        break;
+      case kId:
+        id_ = reader.bytes();
+        break;
+      case kParameters:
+        fault = parse_parameter(reader.bytes());
+        break;
+      case kInputs:
+        fault = parse_input(reader.bytes());
+        break;
+      case kOutputs:
+        fault = parse_output(reader.bytes());
+        break;
+      case kRaw:
+        raw_.push_back(reader.bytes());
+        break;
+      default:
+        break;  // a field of a later protocol: not ours to judge
+    }
+    if (fault) return fault;
+  }
+  if (!reader.ok()) return malformed("the message");
+  if (id_.size() > kMaxIdBytes)
+    return invalid("id has " + std::to_string(id_.size()) + " bytes; at most 4096 are taken");
+  if (!valid_utf8(id_)) return invalid("id is not UTF-8");
+  return {};
+}
+
+MaybeFault InferRequest::parse_parameter(std::string_view entry) {
+  Parameter parameter;
+  if (!read_parameter(entry, &parameter)) return malformed_parameter("a parameter");
+  const auto key = parameter.key;
+  if (key == "sequence_id") {
+    if (parameter.number != 0 || !parameter.text.empty()) {
+      return invalid("sequence_id is set: rows go to different instances, so sequences cannot be served; leave it 0");
+    }
+    return {};
+  }
+  if (key == "sequence_start" || key == "sequence_end" || key == "priority") return {};  // of no effect here
+  if (key == "timeout") {
+    const auto value = static_cast<std::int64_t>(parameter.number);
+    if (parameter.kind != kInt64 || value < 0) {
+      return invalid("parameter timeout must be an int64_param of microseconds, 0 or more");
+    }
+    timeout_us_ = value;
+    return {};
+  }
+  if (key == "triton_enable_empty_final_response") {
+    wants_final_response_ = parameter.kind == kBool && parameter.number != 0;
+    return {};
+  }
+  if (key.substr(0, 7) == "triton_") {
+    return invalid("parameter " + quoted(key) + ": names that start with triton_ are reserved by Triton");
+  }
+  forwarded_.push_back(entry);
+  forwarded_size_ += wire::field_size(entry.size());
+  return {};
+}
+
+MaybeFault InferRequest::parse_input(std::string_view body) {
+  Tensor tensor;
+  wire::Reader reader(body);
+  auto add_dim = [&tensor](std::uint64_t value) {
+    if (tensor.dims < 2) tensor.shape[tensor.dims] = static_cast<std::int64_t>(value);
+    ++tensor.dims;
+  };
+  while (reader.next()) {
+    if (reader.is(kTensorName, wire::kBytes)) {
+      tensor.name = reader.bytes();
+    } else if (reader.is(kDatatype, wire::kBytes)) {
+      tensor.datatype = reader.bytes();
+    } else if (reader.is(kShape, wire::kBytes)) {
+      if (!wire::for_each_packed(reader.bytes(), add_dim)) return malformed("an input's shape");
+    } else if (reader.is(kShape, wire::kVarint)) {
+      add_dim(reader.number());
+    } else if (reader.is(kTensorParameters, wire::kBytes)) {
+      Parameter parameter;
+      if (!read_parameter(reader.bytes(), &parameter)) return malformed_parameter("an input's parameter");
+      if (parameter.key.substr(0, 13) == "shared_memory") {
+        return Fault{Code::kUnimplemented,
+                     "input " + quoted(tensor.name) +
+                         " uses shared memory, which the gateway cannot reach: send the tensor in "
+                         "the request"};
+      }
+    } else if (reader.is(kContents, wire::kBytes)) {
+      if (!tensor.contents.empty()) return invalid("input " + quoted(tensor.name) + " has its contents twice");
+      tensor.contents = reader.bytes();
+      tensor.typed = !tensor.contents.empty();
+    } else if (reader.field() <= kContents) {
+      return malformed("an input");
+    }
+  }
+  if (!reader.ok()) return malformed("an input");
+  tensors_.push_back(tensor);
+  return {};
+}
+
+MaybeFault InferRequest::parse_output(std::string_view body) {
+  wire::Reader reader(body);
+  std::string_view name;
+  while (reader.next()) {
+    if (reader.is(1, wire::kBytes)) name = reader.bytes();
+    if (reader.is(2, wire::kBytes)) {
+      Parameter parameter;
+      if (!read_parameter(reader.bytes(), &parameter)) return malformed_parameter("an output's parameter");
+      if (parameter.key.substr(0, 13) == "shared_memory") {
+        return Fault{Code::kUnimplemented,
+                     "output " + quoted(name) + " asks for shared memory, which the gateway cannot reach"};
+      }
+      if (parameter.key == "classification" && (parameter.number != 0 || !parameter.text.empty())) {
+        return Fault{
+            Code::kUnimplemented,
+            "output " + quoted(name) + " asks for classification, which the gateway does not do: take the tensor"};
+      }
+    }
+  }
+  if (!reader.ok()) return malformed("an output");
+  output_names_.push_back(name);
+  return {};
+}
+
+MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limits) {
+  model_ = &model;
+  for (std::size_t i = 0; i < output_names_.size(); ++i) {
+    if (model.find_output(output_names_[i]) < 0) {
+      return invalid("unknown output " + quoted(output_names_[i]) + " of model '" + model.name + "'");
+    }
+    if (std::find(output_names_.begin(), output_names_.begin() + static_cast<std::ptrdiff_t>(i), output_names_[i]) !=
+        output_names_.begin() + static_cast<std::ptrdiff_t>(i)) {
+      return invalid("output " + quoted(output_names_[i]) + " is asked for twice");
+    }
+    outputs_size_ += wire::field_size(wire::field_size(output_names_[i].size()));
+  }
+
+  // Shape first: every per-token input must have the shape of the ids.
+  bound_.assign(model.inputs.size(), {});
+  decoded_.reserve(tensors_.size());
+  std::size_t typed = 0;
+  for (const auto& tensor : tensors_) typed += tensor.typed ? 1 : 0;
+  const bool raw_given = !raw_.empty();
+  if (raw_given && typed != 0) return invalid("raw_input_contents and typed contents are mixed: use one of them");
+  if (raw_given && raw_.size() != tensors_.size()) {
+    return invalid("raw_input_contents has " + std::to_string(raw_.size()) + " entries for " +
+                   std::to_string(tensors_.size()) + " inputs; one each is needed");
+  }
+  const auto& ids = model.inputs[model.ids];
+  const Tensor* first = nullptr;
+  for (const auto& tensor : tensors_) {
+    if (tensor.name == ids.name) first = &tensor;
+  }
+  if (first == nullptr) return invalid("input '" + ids.name + "' of model '" + model.name + "' is missing");
+  if (first->dims != 2) {
+    return invalid("input '" + ids.name + "' has " + std::to_string(first->dims) +
+                   " dimensions; 2 are needed: [rows, tokens]");
+  }
+  rows_ = first->shape[0];
+  width_ = first->shape[1];
+  if (rows_ < 1)
+    return invalid("input '" + ids.name + "' has " + std::to_string(rows_) + " rows; at least 1 is needed");
+  if (rows_ > limits.max_rows) {
+    return invalid("input '" + ids.name + "' has " + std::to_string(rows_) + " rows; at most " +
+                   std::to_string(limits.max_rows) + " are taken in one request");
+  }
+  if (width_ < 0 || width_ > kMaxElements / rows_) {
+    return invalid("input '" + ids.name + "' has an impossible width of " + std::to_string(width_) + " tokens");
+  }
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (auto fault = bind_input(tensors_[i], raw_given ? raw_[i] : std::string_view{}, raw_given)) return fault;
+  }
+  for (std::size_t i = 0; i < model.inputs.size(); ++i) {
+    const auto& spec = model.inputs[i];
+    if (bound_[i].data == nullptr && spec.role == Role::kOther && !spec.optional) {
+      return invalid("input '" + spec.name + "' of model '" + model.name + "' is missing");
+    }
+  }
+  return find_lengths();
+}
+
+MaybeFault InferRequest::bind_input(const Tensor& tensor, std::string_view raw, bool raw_given) {
+  const int index = model_->find_input(tensor.name);
+  if (index < 0) return invalid("unknown input " + quoted(tensor.name) + " of model '" + model_->name + "'");
+  const auto& spec = model_->inputs[static_cast<std::size_t>(index)];
+  auto& bound = bound_[static_cast<std::size_t>(index)];
+  if (bound.data != nullptr) return invalid("input '" + spec.name + "' is given twice");
+  if (tensor.datatype != spec.datatype) {
+    return invalid("input '" + spec.name + "' has datatype " + quoted(tensor.datatype) + "; " + spec.datatype +
+                   " is needed");
+  }
+  if (tensor.dims != 2 || tensor.shape[0] != rows_ || tensor.shape[1] != width_) {
+    std::string shape;
+    for (std::size_t i = 0; i < std::min<std::size_t>(tensor.dims, 2); ++i) {
+      shape += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
+    }
+    if (tensor.dims > 2) shape += ", ...";
+    return invalid("input '" + spec.name + "' has shape [" + shape + "]; [" + std::to_string(rows_) + ", " +
+                   std::to_string(width_) + "] is needed, as of '" + model_->inputs[model_->ids].name + "'");
+  }
+  const auto elements = static_cast<std::size_t>(rows_) * static_cast<std::size_t>(width_);
+  if (raw_given) {
+    if (raw.size() != elements * spec.item) {
+      return invalid("input '" + spec.name + "' carries " + std::to_string(raw.size()) +
+                     " bytes; its shape and datatype need " + std::to_string(elements * spec.item));
+    }
+    static const char kEmpty = 0;
+    bound.data = raw.empty() ? &kEmpty : raw.data();
+    return {};
+  }
+  return decode_typed(tensor, spec, elements, &bound.data);
+}
+
+MaybeFault InferRequest::decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements,
+                                      const char** data) {
+  // A row's width is bounded by what really arrived: a varint takes at least one byte.
+  if (elements > tensor.contents.size()) {
+    return invalid("input '" + spec.name + "' carries fewer elements than the " + std::to_string(elements) +
+                   " that its shape needs");
+  }
+  const std::uint32_t wanted = spec.item == 8 ? kInt64Contents : kIntContents;
+  std::string values;
+  values.resize(elements * spec.item);
+  std::size_t count = 0;
+  auto add = [&](std::uint64_t value) {
+    if (count < elements) std::memcpy(values.data() + count * spec.item, &value, spec.item);
+    ++count;
+  };
+  wire::Reader reader(tensor.contents);
+  while (reader.next()) {
+    if (reader.is(wanted, wire::kBytes)) {
+      if (!wire::for_each_packed(reader.bytes(), add)) return malformed("typed contents");
+    } else if (reader.is(wanted, wire::kVarint)) {
+      add(reader.number());
+    } else {
+      return invalid("input '" + spec.name + "' of datatype " + spec.datatype + " must use " +
+                     (spec.item == 8 ? "int64_contents" : "int_contents"));
+    }
+  }
+  if (!reader.ok()) return malformed("typed contents");
+  if (count != elements) {
+    return invalid("input '" + spec.name + "' carries " + std::to_string(count) + " elements; its shape needs " +
+                   std::to_string(elements));
+  }
+  decoded_.push_back(std::move(values));
+  *data = decoded_.back().data();
+  return {};
+}
+
+MaybeFault InferRequest::find_lengths() {
+  const char* mask = model_->mask < 0 ? nullptr : bound_[static_cast<std::size_t>(model_->mask)].data;
+  const std::size_t item = model_->mask < 0 ? 8 : model_->inputs[static_cast<std::size_t>(model_->mask)].item;
+  lengths_.resize(static_cast<std::size_t>(rows_));
+  for (std::int64_t row = 0; row < rows_; ++row) {
+    std::int64_t length = width_;
+    if (mask != nullptr) {
+      const char* at = mask + static_cast<std::size_t>(row * width_) * item;
+      static constexpr char kZeros[8] = {};
+      while (length > 0 && std::memcmp(at + static_cast<std::size_t>(length - 1) * item, kZeros, item) == 0) --length;
+    }
+    if (length < 1 || length > model_->longest) {
+      return invalid("row " + std::to_string(row) + " has length " + std::to_string(length) + "; model '" +
+                     model_->name + "' takes 1 to " + std::to_string(model_->longest) +
+                     " tokens (truncate on the client if that is what you want)");
+    }
+    lengths_[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(length);
+  }
+  return {};
+}
+
+bool InferRequest::requested(int output) const {
+  if (output_names_.empty()) return true;
+  const auto& name = model_->outputs[static_cast<std::size_t>(output)].name;
+  return std::find(output_names_.begin(), output_names_.end(), name) != output_names_.end();
+}
+
+std::size_t InferRequest::row_size(std::size_t row, const RuntimeInfo& runtime) const {
+  const auto tokens = padded_length(lengths_[row], runtime);
+  std::size_t size = wire::field_size(runtime.name.size()) + forwarded_size_ + outputs_size_;
+  if (!id_.empty()) size += wire::field_size(id_.size());
+  for (const auto& spec : model_->inputs) {
+    size += wire::field_size(wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) +
+                             wire::field_size(shape_size(tokens)));
+    size += wire::field_size(static_cast<std::size_t>(tokens) * spec.item);
+  }
+  return size;
+}
+
+void InferRequest::write_row(std::size_t row, const RuntimeInfo& runtime, char* out) const {
+  const auto length = static_cast<std::size_t>(lengths_[row]);
+  const auto tokens = static_cast<std::size_t>(padded_length(lengths_[row], runtime));
+  wire::Writer writer(out);
+  writer.bytes(kName, runtime.name);
+  if (!id_.empty()) writer.bytes(kId, id_);
+  for (const auto entry : forwarded_) writer.bytes(kParameters, entry);
+  for (const auto& spec : model_->inputs) {
+    const std::size_t shape = shape_size(static_cast<std::int64_t>(tokens));
+    writer.header(
+        kInputs, wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) + wire::field_size(shape));
+    writer.bytes(kTensorName, spec.name);
+    writer.bytes(kDatatype, spec.datatype);
+    writer.header(kShape, shape);
+    writer.varint(1);
+    writer.varint(tokens);
+  }
+  for (const auto name : output_names_) {
+    writer.header(kOutputs, wire::field_size(name.size()));
+    writer.bytes(1, name);
+  }
+  for (std::size_t i = 0; i < model_->inputs.size(); ++i) {
+    const auto& spec = model_->inputs[i];
+    const char* from = bound_[i].data;
+    writer.header(kRaw, tokens * spec.item);
+    char* at = writer.at();
+    if (from != nullptr) {
+      std::memcpy(at, from + row * static_cast<std::size_t>(width_) * spec.item, length * spec.item);
+    } else {
+      // A missing mask means that all tokens count; other missing inputs are their pad value throughout.
+      fill(at, length, spec.item, spec.role == Role::kMask ? 1 : spec.pad_value);
+    }
+    fill(at + length * spec.item, tokens - length, spec.item, spec.pad_value);
+    writer = wire::Writer(at + tokens * spec.item);
+  }
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,87 @@
+// A client's ModelInferRequest: parsed in place, checked against the model, cut into rows, and written anew for the
+// runtime that each row goes to. Pure: bytes in, bytes or a fault out. Fuzzed by tests/cpp/fuzz_infer_request.cc.
+//
+// A request of R rows and width W (every per-token input has shape [R, W]) becomes R requests of one row. Row r has
+// the length that its attention mask says (index of the last non-zero + 1; W without a mask) and is padded to the
+// runtime's max_length, or not at all for a dynamic runtime.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fault.h"
+#include "rewrite/model.h"
+
+namespace arlo::gateway {
+
+struct RequestLimits {
+  std::int64_t max_rows = 256;
+};
+
+class InferRequest {
+ public:
+  // Views into `body` are kept: it must outlive this object. First step; needs no model.
+  MaybeFault parse(std::string_view body);
+
+  // Second step: checks everything else against the model and finds the rows. `model` must outlive this object.
+  MaybeFault bind(const ModelSpec& model, const RequestLimits& limits);
+
+  [[nodiscard]] std::string_view model_name() const { return model_name_; }
+  [[nodiscard]] std::string_view model_version() const { return model_version_; }
+  [[nodiscard]] std::string_view id() const { return id_; }
+  [[nodiscard]] std::int64_t timeout_us() const { return timeout_us_; }  // 0: none given
+  [[nodiscard]] bool wants_final_response() const { return wants_final_response_; }
+  [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
+  [[nodiscard]] bool requested(int output) const;                                      // index in ModelSpec::outputs
+
+  // The request of one row to `runtime`: its size, then its bytes, which must be written into that much memory.
+  [[nodiscard]] std::size_t row_size(std::size_t row, const RuntimeInfo& runtime) const;
+  void write_row(std::size_t row, const RuntimeInfo& runtime, char* out) const;
+
+  static std::int32_t padded_length(std::int32_t length, const RuntimeInfo& runtime) {
+    return runtime.dynamic ? length : runtime.max_length;
+  }
+
+ private:
+  struct Tensor {
+    std::string_view name;
+    std::string_view datatype;
+    std::int64_t shape[2] = {0, 0};
+    std::size_t dims = 0;
+    std::string_view contents;  // InferTensorContents, when typed
+    bool typed = false;
+  };
+  struct Bound {                 // one per ModelSpec::inputs
+    const char* data = nullptr;  // [rows, width], row-major, little-endian; nullptr: to be made up
+  };
+
+  MaybeFault parse_parameter(std::string_view entry);
+  MaybeFault parse_input(std::string_view body);
+  MaybeFault parse_output(std::string_view body);
+  MaybeFault bind_input(const Tensor& tensor, std::string_view raw, bool raw_given);
+  MaybeFault decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements, const char** data);
+  MaybeFault find_lengths();
+
+  std::string_view model_name_;
+  std::string_view model_version_;
+  std::string_view id_;
+  std::int64_t timeout_us_ = 0;
+  bool wants_final_response_ = false;
+  std::vector<std::string_view> forwarded_;  // parameter entries sent on as they came
+  std::vector<Tensor> tensors_;
+  std::vector<std::string_view> raw_;
+  std::vector<std::string_view> output_names_;
+  std::size_t outputs_size_ = 0;
+  std::size_t forwarded_size_ = 0;
+
+  const ModelSpec* model_ = nullptr;
+  std::int64_t rows_ = 0;
+  std::int64_t width_ = 0;
+  std::vector<Bound> bound_;
+  std::vector<std::string> decoded_;  // typed contents, made raw
+  std::vector<std::int32_t> lengths_;
+};
+
+}  // namespace arlo::gateway

@@ -1,0 +1,237 @@
+#include "rewrite/response.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "base/wire.h"
+
+namespace arlo::gateway {
+namespace {
+
+// Field numbers of inference.ModelInferResponse and the messages in it.
+enum ResponseField : std::uint8_t { kName = 1, kVersion = 2, kId = 3, kParameters = 4, kOutputs = 5, kRaw = 6 };
+enum TensorField : std::uint8_t { kTensorName = 1, kDatatype = 2, kShape = 3 };
+enum ParameterField : std::uint8_t { kBool = 1, kInt64 = 2 };
+
+constexpr std::string_view kModelVersion = "1";
+
+Fault bad_worker(std::string what) {
+  return Fault{Code::kInternal, "the worker's answer is unusable: " + std::move(what)};
+}
+
+// Grows with the fields of a message; only for what is small.
+class TextWriter {
+ public:
+  explicit TextWriter(std::string* out) : out_(out) {}
+  void varint(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) out_->push_back(static_cast<char>(value | 0x80));
+    out_->push_back(static_cast<char>(value));
+  }
+  void header(std::uint32_t field, std::size_t size) {
+    out_->push_back(static_cast<char>(field << 3 | wire::kBytes));
+    varint(size);
+  }
+  void bytes(std::uint32_t field, std::string_view value) {
+    header(field, value.size());
+    out_->append(value);
+  }
+  void parameter(std::string_view key, std::uint32_t kind, std::uint64_t value) {
+    const std::size_t inner = 1 + wire::varint_size(value);
+    header(kParameters, wire::field_size(key.size()) + wire::field_size(inner));
+    bytes(1, key);
+    header(2, inner);
+    out_->push_back(static_cast<char>(kind << 3 | wire::kVarint));
+    varint(value);
+  }
+
+ private:
+  std::string* out_;
+};
+
+// Of a raw BYTES tensor: each element is 4 bytes of length, little-endian, and the data. -1: cut short.
+std::int64_t count_elements(std::string_view raw) {
+  std::int64_t count = 0;
+  for (; !raw.empty(); ++count) {
+    std::uint32_t size = 0;
+    if (raw.size() < sizeof(size)) return -1;
+    std::memcpy(&size, raw.data(), sizeof(size));
+    raw.remove_prefix(sizeof(size));
+    if (raw.size() < size) return -1;
+    raw.remove_prefix(size);
+  }
+  return count;
+}
+
+// unit * the product of dims; empty when a dimension is negative or the product does not fit.
+std::optional<std::size_t> total_size(std::size_t unit, const std::vector<std::int64_t>& dims) {
+  if (std::any_of(dims.begin(), dims.end(), [](auto dim) { return dim < 0; })) return {};
+  if (std::find(dims.begin(), dims.end(), 0) != dims.end()) return 0;
+  for (const auto dim : dims) {
+    if (__builtin_mul_overflow(unit, static_cast<std::size_t>(dim), &unit)) return {};
+  }
+  return unit;
+}
+
+}  // namespace
+
+MaybeFault RowResponse::parse(std::string_view body, const ModelSpec& model, const InferRequest& request,
+                              std::int32_t padded) {
+  outputs_.clear();
+  struct Seen {
+    std::string_view name;
+    std::string_view datatype;
+    std::vector<std::int64_t> shape;
+  };
+  std::vector<Seen> seen;
+  std::vector<std::string_view> raw;
+  wire::Reader reader(body);
+  while (reader.next()) {
+    if (reader.is(kRaw, wire::kBytes)) raw.push_back(reader.bytes());
+    if (!reader.is(kOutputs, wire::kBytes)) continue;
+    Seen output;
+    auto add_dim = [&output](std::uint64_t value) { output.shape.push_back(static_cast<std::int64_t>(value)); };
+    wire::Reader inner(reader.bytes());
+    while (inner.next()) {
+      if (inner.is(kTensorName, wire::kBytes)) output.name = inner.bytes();
+      if (inner.is(kDatatype, wire::kBytes)) output.datatype = inner.bytes();
+      if (inner.is(kShape, wire::kVarint)) add_dim(inner.number());
+      if (inner.is(kShape, wire::kBytes) && !wire::for_each_packed(inner.bytes(), add_dim)) {
+        return bad_worker("a shape does not parse");
+      }
+    }
+    if (!inner.ok()) return bad_worker("an output does not parse");
+    seen.push_back(std::move(output));
+  }
+  if (!reader.ok()) return bad_worker("it does not parse");
+  if (raw.size() != seen.size()) {
+    return bad_worker(std::to_string(raw.size()) + " raw contents for " + std::to_string(seen.size()) + " outputs");
+  }
+
+  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
+    if (!request.requested(static_cast<int>(i))) continue;
+    const auto& spec = model.outputs[i];
+    std::size_t k = 0;
+    while (k < seen.size() && seen[k].name != spec.name) ++k;
+    if (k == seen.size()) return bad_worker("output '" + spec.name + "' is missing");
+    const auto& shape = seen[k].shape;
+    if (seen[k].datatype != spec.datatype) {
+      return bad_worker("output '" + spec.name + "' has datatype " + std::string(seen[k].datatype) + ", not " +
+                        spec.datatype);
+    }
+    const std::size_t leading = spec.token_level ? 2 : 1;
+    if (shape.size() < leading || shape[0] != 1 || (spec.token_level && shape[1] != padded)) {
+      return bad_worker("output '" + spec.name + "' has a shape other than [1" +
+                        (spec.token_level ? ", " + std::to_string(padded) : "") + ", ...]");
+    }
+    Output output;
+    output.spec = static_cast<int>(i);
+    output.raw = raw[k];
+    output.tail.assign(shape.begin() + static_cast<std::ptrdiff_t>(leading), shape.end());
+    const auto tokens = static_cast<std::size_t>(spec.token_level ? padded : 1);
+    const auto size = total_size(std::max<std::size_t>(spec.item, 1) * tokens, output.tail);
+    if (!size) return bad_worker("output '" + spec.name + "' has impossible dimensions");
+    if (spec.item == 0) {
+      const auto count = count_elements(output.raw);
+      if (count < 0 || static_cast<std::size_t>(count) != *size) {
+        return bad_worker("output '" + spec.name + "' carries " +
+                          (count < 0 ? "elements that are cut short" : std::to_string(count) + " elements") +
+                          "; its shape needs " + std::to_string(*size));
+      }
+    } else if (output.raw.size() != *size) {
+      return bad_worker("output '" + spec.name + "' carries " + std::to_string(output.raw.size()) +
+                        " bytes; its shape needs " + std::to_string(*size));
+    }
+    output.token_bytes = *size / tokens;
+    outputs_.push_back(std::move(output));
+  }
+  return {};
+}
+
+void ResponsePlan::text_part(std::size_t from) {
+  if (text_.size() == from) return;
+  if (!parts_.empty() && parts_.back().kind == Part::kText) {
+    parts_.back().size += text_.size() - from;  // text is contiguous
+  } else {
+    parts_.push_back({Part::kText, 0, nullptr, from, text_.size() - from});
+  }
+}
+
+MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& request,
+                               const std::vector<RowResponse>& rows, const Timing& timing, bool streamed) {
+  text_.reserve(512);
+  TextWriter writer(&text_);
+  writer.bytes(kName, model.name);
+  writer.bytes(kVersion, kModelVersion);
+  if (!request.id().empty()) writer.bytes(kId, request.id());
+  writer.parameter("level", kInt64, static_cast<std::uint64_t>(timing.level));
+  writer.parameter("queue_us", kInt64, static_cast<std::uint64_t>(timing.queue_us));
+  writer.parameter("execute_us", kInt64, static_cast<std::uint64_t>(timing.execute_us));
+  writer.parameter("total_us", kInt64, static_cast<std::uint64_t>(timing.total_us));
+  writer.parameter("computed_tokens", kInt64, static_cast<std::uint64_t>(timing.computed_tokens));
+  writer.parameter("demoted", kInt64, static_cast<std::uint64_t>(timing.demoted));
+  if (streamed && request.wants_final_response()) writer.parameter("triton_final_response", kBool, 1);
+
+  const auto& lengths = request.lengths();
+  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  const auto& first = rows.front().outputs_;
+  for (std::size_t o = 0; o < first.size(); ++o) {
+    const auto& spec = model.outputs[static_cast<std::size_t>(first[o].spec)];
+    for (const auto& row : rows) {
+      if (row.outputs_[o].tail != first[o].tail) {
+        return bad_worker("output '" + spec.name + "' has other dimensions for other rows");
+      }
+    }
+    std::size_t shape = wire::varint_size(rows.size());
+    if (spec.token_level) shape += wire::varint_size(longest);
+    for (const auto dim : first[o].tail) shape += wire::varint_size(static_cast<std::uint64_t>(dim));
+    writer.header(kOutputs, wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) +
+                                wire::field_size(shape));
+    writer.bytes(kTensorName, spec.name);
+    writer.bytes(kDatatype, spec.datatype);
+    writer.header(kShape, shape);
+    writer.varint(rows.size());
+    if (spec.token_level) writer.varint(longest);
+    for (const auto dim : first[o].tail) writer.varint(static_cast<std::uint64_t>(dim));
+  }
+  text_part(0);
+
+  for (std::size_t o = 0; o < first.size(); ++o) {
+    const bool token_level = model.outputs[static_cast<std::size_t>(first[o].spec)].token_level;
+    std::size_t bytes = 0;
+    for (const auto& row : rows)
+      bytes += token_level ? longest * row.outputs_[o].token_bytes : row.outputs_[o].raw.size();
+    const std::size_t from = text_.size();
+    writer.header(kRaw, bytes);
+    text_part(from);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const auto& output = rows[r].outputs_[o];
+      const std::size_t kept =
+          token_level ? static_cast<std::size_t>(lengths[r]) * output.token_bytes : output.raw.size();
+      if (kept != 0) parts_.push_back({Part::kRow, r, output.raw.data(), 0, kept});
+      const std::size_t padding = token_level ? longest * output.token_bytes - kept : 0;
+      if (padding != 0) parts_.push_back({Part::kZeros, r, nullptr, 0, padding});
+    }
+  }
+  for (const auto& part : parts_) size_ += part.size;
+  return {};
+}
+
+void ResponsePlan::write(char* out) const {
+  for (const auto& part : parts_) {
+    switch (part.kind) {
+      case Part::kText:
+        std::memcpy(out, text_.data() + part.offset, part.size);
+        break;
+      case Part::kRow:
+        std::memcpy(out, part.data, part.size);
+        break;
+      case Part::kZeros:
+        std::memset(out, 0, part.size);
+        break;
+    }
+    out += part.size;
+  }
+}
+
+}  // namespace arlo::gateway

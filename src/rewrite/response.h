@@ -1,0 +1,73 @@
+// The workers' answers to the rows of one request, put together into the client's answer. Pure.
+//
+// Token-level outputs come back as [1, padded, dims...] and are cut to the row's length; rows of different lengths are
+// filled with zeros to the longest row of the request, not to what they were padded to on the worker.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fault.h"
+#include "rewrite/request.h"
+#include "rewrite/model.h"
+
+namespace arlo::gateway {
+
+// One worker's answer to one row, parsed in place: views into the body, which must outlive it.
+class RowResponse {
+ public:
+  // `padded`: tokens the row was sent with. A worker that answers in another form than the model's is INTERNAL.
+  MaybeFault parse(std::string_view body, const ModelSpec& model, const InferRequest& request, std::int32_t padded);
+
+ private:
+  friend class ResponsePlan;
+  struct Output {
+    int spec = -1;
+    std::vector<std::int64_t> tail;  // dims after rows (and tokens)
+    std::size_t token_bytes = 0;     // token-level: bytes of one token
+    std::string_view raw;
+  };
+  std::vector<Output> outputs_;  // in the order of ModelSpec::outputs
+};
+
+// What a response says about how it came to be.
+struct Timing {
+  std::int64_t level = 0;  // the highest of the rows
+  std::int64_t queue_us = 0;
+  std::int64_t execute_us = 0;
+  std::int64_t total_us = 0;
+  std::int64_t computed_tokens = 0;  // padding included, of all rows
+  std::int64_t demoted = 0;          // rows that ran above their ideal level
+};
+
+// The answer as a list of parts, so that large tensors need not be copied.
+class ResponsePlan {
+ public:
+  struct Part {
+    enum Kind : std::uint8_t { kText, kRow, kZeros } kind;
+    std::size_t row;     // kRow: whose response body the bytes are in
+    const char* data;    // kText: into text(), as an offset; kRow: into that body
+    std::size_t offset;  // kText: in text()
+    std::size_t size;
+  };
+
+  MaybeFault build(const ModelSpec& model, const InferRequest& request, const std::vector<RowResponse>& rows,
+                   const Timing& timing, bool streamed);
+
+  [[nodiscard]] const std::string& text() const { return text_; }
+  [[nodiscard]] const std::vector<Part>& parts() const { return parts_; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  // All in one piece: for tests, and for answers so small that one copy is cheapest.
+  void write(char* out) const;
+
+ private:
+  void text_part(std::size_t from);
+
+  std::string text_;
+  std::vector<Part> parts_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace arlo::gateway

@@ -1,0 +1,236 @@
+"""The choice of lengths in a build: where the latency comes from, what is refused, what the cache keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arlo.compile.cache import Cache, Hasher
+from arlo.compile.engines.interface import get_engine
+from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
+from arlo.compile.job import Job
+from arlo.compile.options import CompileOptions
+from arlo.compile.spec import RuntimeSpec
+from arlo.compile.steps.lengths import choice_of, choose_step, evaluate, longest_served
+from arlo.compile.steps.resolve import SourceModel
+from arlo.compile.texts import Texts
+from arlo.errors import ConfigError
+from arlo.profiler import How, LatencyProfile, Point, RuntimeProfile
+from tests.fakes.tiny_graph import INPUTS, OUTPUTS, WORDS, write_graph
+
+MAX_TOKENS = 48
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A small graph, as the step gets it after the clean-up."""
+    folder = tmp_path_factory.mktemp("lengths")
+    options = CompileOptions(
+        source=folder, out=folder / "out", lengths="auto", histogram="uniform:2:48", cache=folder / "cache"
+    )
+    cache = Cache(options.cache_root, Hasher())
+    spec = RuntimeSpec(name="tiny", max_length=MAX_TOKENS, max_batch=1, shape="dynamic")
+
+    def make(into: Path) -> dict[str, Any]:
+        write_graph(into, spec)
+        return {"found": False}
+
+    return Job(
+        options=options,
+        cache=cache,
+        engine=get_engine(options.engine, options.engine_settings),
+        model=SourceModel(
+            name="tiny",
+            folder=folder,
+            tokenizer_folder=folder,
+            source="tiny",
+            task="embedding",
+            model_type="bert",
+            inputs=INPUTS,
+            pooling=(),
+            normalize=False,
+            lower_case=False,
+            max_tokens=MAX_TOKENS,
+            weight_bytes=0,
+            hashes={},
+            notes=(),
+        ),
+        tokenizer=cache.step("tokenizer", {}, lambda _: {"found": False}),
+        graph=cache.step("cleanup", {}, make),
+        outputs=OUTPUTS,
+        texts=Texts(None, first_id=1, last_id=WORDS - 1),
+    )
+
+
+def changed(job: Job, **options: Any) -> Job:
+    return dataclasses.replace(job, options=dataclasses.replace(job.options, **options))
+
+
+def profile_of(static: dict[int, float], dynamic: dict[int, float], model: str = "tiny") -> LatencyProfile:
+    """A profile of static runtimes (length: microseconds) and of a dynamic one."""
+
+    def point(length: int, us: float) -> Point:
+        return Point(length=length, batch=1, mean_us=us, p50_us=us, p98_us=us, samples=9, half_width_us=0.0)
+
+    runtimes = [
+        RuntimeProfile(
+            name=f"m_len{length}", hash="", max_length=length, max_batch=1, dynamic=False, points=(point(length, us),)
+        )
+        for length, us in static.items()
+    ]
+    if dynamic:
+        points = tuple(point(*item) for item in dynamic.items())
+        runtimes.append(
+            RuntimeProfile(name="m_dynamic", hash="", max_length=max(dynamic), max_batch=1, dynamic=True, points=points)
+        )
+    return LatencyProfile(
+        model=model,
+        device="gpu: test",
+        versions={},
+        date="2026-01-01T00:00:00Z",
+        provenance="measured",
+        how=How(confidence=0.95, precision=0.05, max_seconds=1.0, threads=1, outputs=("x",)),
+        runtimes=tuple(runtimes),
+    )
+
+
+def saved(profile: LatencyProfile, folder: Path) -> Path:
+    path = folder / "profile.json"
+    profile.save(path)
+    return path
+
+
+def test_measured_here_by_the_engine_and_once_only(job: Job) -> None:
+    first = choose_step(job)
+    found = choice_of(first)
+    assert not first.cached
+    assert found.curve.source == "measured"
+    assert [length for length, _ in found.curve.curve.points] == [16, 32, 48]
+    assert found.curve.about == f"measured on {job.engine.device()}, 1 thread, CPU time: a dynamic runtime at 3 lengths"
+    assert all(cost_us > 0 for _, cost_us in found.curve.curve.points)
+    assert first.meta["lengths"] == list(found.lengths)
+    assert found.lengths[-1] == MAX_TOKENS
+    again = choose_step(job)
+    assert again.cached
+    assert again.key == first.key
+    # Other requests: the choice is made anew, on the same measured points.
+    other = choose_step(changed(job, histogram="fixed:10"))
+    assert not other.cached
+    assert choice_of(other).curve == found.curve
+
+
+def test_what_a_measuring_function_says_is_taken(job: Job) -> None:
+    asked: list[int] = []
+
+    def measure(lengths: Sequence[int]) -> list[float]:
+        asked.extend(lengths)
+        return [1000.0 * length for length in lengths]
+
+    found = choice_of(choose_step(changed(job, max_length=40, max_runtimes=2), measure=measure))
+    assert sorted(asked) == [16, 32, 40]
+    assert found.curve.curve.reading == "line"
+    # uniform:2:48 up to 40: (24, 40) is what halves a line; 48 > 40 counts as 40.
+    assert found.lengths == (24, 40)
+    assert found.traffic.cut_share == pytest.approx(8 / 47, abs=1e-4)
+    assert any("17.02% of the requests are longer than 40 tokens" in note for note in found.notes)
+
+
+def test_assumed_where_this_machine_cannot_run_it(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OnnxRuntimeEngine, "cannot_run", lambda _: "there is no such device here")
+    entry = choose_step(changed(job, lengths=(16, MAX_TOKENS)))
+    found = choice_of(entry)
+    assert found.curve.source == "assumed"
+    assert found.curve.relative
+    assert "assumed, not measured: there is no such device here" in entry.meta["notes"][0]
+    assert "--latency-profile" in entry.meta["notes"][0]
+
+
+def test_lengths_that_were_named_are_built_and_compared(job: Job) -> None:
+    entry = choose_step(changed(job, lengths=(16, 48)), measure=lambda lengths: [float(n) for n in lengths])
+    found = choice_of(entry)
+    assert entry.meta["lengths"] == [16, 48]
+    assert found.choice.given is not None
+    assert found.choice.given == evaluate(found, (16, 48))
+    assert found.choice.chosen.expected_us < found.choice.given.expected_us
+
+
+def test_static_runtimes_of_a_profile_are_what_can_be_chosen(job: Job, tmp_path: Path) -> None:
+    path = saved(profile_of({12: 100, 20: 200, 32: 300, 48: 400}, {12: 1, 48: 2}), tmp_path)
+    found = choice_of(choose_step(changed(job, latency_profile=path, max_runtimes=3)))
+    assert (found.curve.source, found.curve.curve.reading) == ("latency profile", "steps")
+    assert found.curve.notes == ()
+    assert set(found.lengths) <= {12, 20, 32, 48}
+    assert len(found.lengths) == 3
+
+
+def test_a_dynamic_runtime_of_a_profile_stands_for_static_ones(job: Job, tmp_path: Path) -> None:
+    line = {length: 1000.0 + 100 * length for length in (8, 16, 24, 32, 40, 48)}
+    path = saved(profile_of({48: 7000.0}, line, model="other"), tmp_path)
+    found = choice_of(choose_step(changed(job, latency_profile=path)))
+    assert found.curve.curve.reading == "line"
+    assert "stand for those of static ones" in found.notes[0]
+    assert found.notes[1] == "profile.json was measured with the model 'other', and this is 'tiny'"
+    steps = {length: 100.0 * -(-length // 24) for length in (6, 12, 18, 24, 30, 36, 42, 48)}
+    path = saved(profile_of({}, steps), tmp_path)
+    stairs = choice_of(choose_step(changed(job, latency_profile=path)))
+    assert stairs.curve.curve.reading == "steps"
+    assert stairs.lengths == (24, 48)
+
+
+def test_another_profile_is_another_choice(job: Job, tmp_path: Path) -> None:
+    path = saved(profile_of({12: 100, 20: 200, 32: 300, 48: 400}, {}), tmp_path)
+    first = choose_step(changed(job, latency_profile=path))
+    assert choose_step(changed(job, latency_profile=path)).cached
+    saved(profile_of({12: 100, 20: 200, 32: 300, 48: 410}, {}), tmp_path)
+    assert choose_step(changed(job, latency_profile=path)).key != first.key
+
+
+@pytest.mark.parametrize(
+    ("static", "dynamic", "why"),
+    [
+        ({16: 1, 24: 2, 30: 3, 32: 4}, {}, r"reach 32 tokens.*--max-length 32"),
+        ({48: 1}, {}, r"too few lengths.*--lengths 64:48:64|too few lengths"),
+        ({}, {24: 1, 48: 2}, "too few lengths"),
+    ],
+)
+def test_a_profile_that_does_not_say_enough_is_refused(
+    job: Job, tmp_path: Path, static: dict[int, float], dynamic: dict[int, float], why: str
+) -> None:
+    path = saved(profile_of(static, dynamic), tmp_path)
+    with pytest.raises(ConfigError, match=why):
+        choose_step(changed(job, latency_profile=path))
+
+
+def test_two_static_runtimes_are_enough_with_a_warning(job: Job, tmp_path: Path) -> None:
+    path = saved(profile_of({24: 1, 48: 2}, {}), tmp_path)
+    found = choice_of(choose_step(changed(job, latency_profile=path)))
+    assert found.lengths == (24, 48)
+    assert found.notes == ("only 2 lengths were measured, and only these can be chosen",)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"histogram": "tweet"}, "lengths are paper, tweets"),
+        ({"histogram": "no/such/file.csv"}, "does not exist"),
+        ({"histogram": "file:no/such/file.csv"}, "no/such/file.csv"),
+        ({"latency_profile": Path("none.json")}, "does not exist: write it with `arlo profile`"),
+        ({"max_length": 64}, "positions for 48 tokens"),
+    ],
+)
+def test_wrong_options(job: Job, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        choose_step(changed(job, **options))
+
+
+def test_the_longest_length(job: Job) -> None:
+    options = job.options
+    assert longest_served(options, None) == 512
+    assert longest_served(options, 48) == 48
+    assert longest_served(options, 8192) == 512
+    assert longest_served(dataclasses.replace(options, max_length=8192), 8192) == 8192
+    assert longest_served(dataclasses.replace(options, lengths=(16, 20)), 48) == 20

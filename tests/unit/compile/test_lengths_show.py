@@ -1,0 +1,109 @@
+"""The table, the JSON and the page of a choice of lengths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from arlo.compile.lengths.curve import SourcedCurve, assumed, from_points
+from arlo.compile.lengths.plot import by_number, over_length, write_page
+from arlo.compile.lengths.show import as_dict, rows, sentences, short, table
+from arlo.compile.lengths.traffic import traffic
+from arlo.compile.steps.lengths import LengthChoice, choose_lengths
+from arlo.errors import ConfigError
+
+LINE = from_points([(n, 100.0 * n + 1000) for n in range(16, 129, 16)], "measured on cpu: test", ["a <note>"])
+
+
+@pytest.fixture(scope="module")
+def found() -> LengthChoice:
+    return choose_lengths(LINE, traffic("tweets", 128), given=(48, 128))
+
+
+@pytest.fixture(scope="module")
+def guessed() -> LengthChoice:
+    return choose_lengths(assumed(512, "no GPU here"), traffic("tweets", 512))
+
+
+def test_rows_best_sets_first_then_what_to_compare(found: LengthChoice) -> None:
+    shown = rows(found)
+    best = [row for row in shown if not row.beside]
+    assert [row.runtimes for row in best] == [str(n + 1) for n in range(len(found.choice.rows))]
+    assert [row.chosen for row in best].index(True) + 1 == found.choice.runtimes
+    assert (best[0].lengths, best[0].expected, best[0].saving, best[0].further) == ("128", "13.80", "0.0%", "")
+    assert [row.runtimes for row in shown if row.beside] == [
+        "2, as named", "2, every 64", f"{found.choice.runtimes}, equal", "any number",
+    ]  # fmt: skip
+
+
+def test_a_terminal_shows_all_of_it(found: LengthChoice, guessed: LengthChoice) -> None:
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(table(found))
+    text = captured.get()
+    assert "expected," in text
+    assert f"{found.choice.runtimes} <" in text
+    assert len(text.splitlines()) == len(rows(found)) + 2  # two lines of titles
+    with console.capture() as captured:
+        console.print(table(guessed))
+    assert len(captured.get().splitlines()) == len(rows(guessed)) + 2  # no cell is folded
+    assert rows(guessed)[0].expected == "100.0%"
+    assert sentences(found) == [
+        "requests: tweets, 125 tokens stretched to 128; median 37, p98 95, served up to 128 tokens",
+        "latency: measured on cpu: test: a dynamic runtime at 8 lengths",
+        f"chosen: {found.choice.why}",
+    ]
+
+
+def test_json_has_times_only_where_they_are_times(found: LengthChoice, guessed: LengthChoice) -> None:
+    said = json.loads(json.dumps(as_dict(found)))
+    assert said["lengths"] == [48, 128]
+    assert said["named"]["lengths"] == [48, 128]
+    assert said["why"] == "as named"
+    assert said["chosen"] == list(found.choice.chosen.lengths)
+    assert said["best"][0] == {
+        "lengths": [128], "expected_us": 13_800.0, "saving": 0.0, "shares": [1.0], "further_saving": 0.0,
+        "padded_share": pytest.approx(found.choice.rows[0].padded_share, abs=1e-6),
+    }  # fmt: skip
+    assert SourcedCurve.of(said["latency"]) == LINE
+    assert said["notes"] == ["a <note>"]
+    relative = as_dict(guessed)
+    assert relative["lengths"] == list(guessed.choice.chosen.lengths)
+    assert {row["expected_us"] for row in relative["best"]} == {None}
+    assert relative["bound"]["expected_us"] is None
+    assert relative["best"][1]["saving"] > 0.3
+
+
+def test_the_figures_show_the_figures(found: LengthChoice, guessed: LengthChoice) -> None:
+    named = {trace.name: trace for trace in by_number(found).data}
+    assert list(named["best lengths"].x) == list(range(1, len(found.choice.rows) + 1))
+    assert list(named["best lengths"].y) == [float(f"{row.expected_us / 1000:.4g}") for row in found.choice.rows]
+    assert list(named["chosen"].x) == [found.choice.runtimes]
+    assert "as named" in named
+    over = {trace.name: trace for trace in over_length(guessed).data}
+    assert sum(over["requests (%)"].y) == pytest.approx(100, abs=0.1)
+    assert list(over["chosen runtimes"].x) == [0, *guessed.lengths]
+    assert max(over["latency, assumed"].y) == 100
+    assert "runtimes as named" in {trace.name for trace in over_length(found).data}
+
+
+def test_the_page_is_whole_and_loads_nothing(found: LengthChoice, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lengths.html"
+    write_page(found, path, title="Lengths for <m>")
+    text = path.read_text()
+    assert text.count("<h1>Lengths for &lt;m&gt;</h1>") == 1
+    assert "a &lt;note&gt;" in text
+    assert "default-src 'none'" in text
+    assert 'src="http' not in text
+    assert text.endswith("</html>\n")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_page(found, tmp_path / "file" / "lengths.html", title="x")
+
+
+def test_many_lengths_are_shortened() -> None:
+    assert short((64, 128)) == "64,128"
+    assert short(tuple(range(64, 8193, 64))) == "64,128, ... ,8192"

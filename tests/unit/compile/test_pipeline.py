@@ -1,0 +1,246 @@
+"""Whole builds of tiny models: what is written, how exact it is, what is taken from the cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as triton
+
+import arlo.compile.steps.latency
+from arlo.catalog.manifest import Manifest
+from arlo.compile import CompileOptions, Progress, compile_model
+from arlo.compile.report import disk_bytes
+from arlo.compile.steps.verify import pad_rows
+from arlo.compile.texts import Texts
+from arlo.errors import CompileError
+from tests.fakes.tiny_model import DIM, LABELS, MAX_TOKENS, write_tiny
+from tests.unit.compile.conftest import FirstBuild
+
+
+def config_of(repository: Path, name: str) -> Any:
+    """config.pbtxt, read with Triton's own message class; an unknown field is an error."""
+    return text_format.Parse((repository / name / "config.pbtxt").read_text(), triton.ModelConfig())
+
+
+def cached_steps(events: list[Progress]) -> set[tuple[str, str]]:
+    return {(event.step, event.title) for event in events if event.done and event.cached}
+
+
+def test_the_manifest_describes_the_repository(first_build: FirstBuild) -> None:
+    out, tiny_build = first_build.options.out, first_build.manifest
+    assert Manifest.load(out) == tiny_build
+    assert (tiny_build.model, tiny_build.task, tiny_build.tokenizer) == ("tiny", "embedding", "tokenizer.json")
+    assert [(t.name, t.role, t.optional) for t in tiny_build.inputs] == [
+        ("input_ids", "ids", False),
+        ("attention_mask", "mask", False),
+        ("token_type_ids", "other", True),
+    ]
+    assert [(t.name, t.dims, t.token_level) for t in tiny_build.outputs] == [
+        ("sentence_embedding", (DIM,), False),
+        ("last_hidden_state", (DIM,), True),
+    ]
+    assert [(r.name, r.max_length, r.dynamic) for r in tiny_build.runtimes] == [
+        ("tiny_len16", 16, False),
+        ("tiny_len32", 32, False),
+        ("tiny_dynamic", 32, True),
+    ]
+    for runtime in tiny_build.runtimes:
+        assert runtime.verification is not None
+        assert 0 < runtime.verification.max_abs_diff <= 1e-4
+        assert runtime.device.startswith("cpu: ")
+        assert runtime.device.endswith(", 1 thread")
+        for path, digest in runtime.files.items():
+            assert hashlib.sha256((out / path).read_bytes()).hexdigest() == digest
+    assert [[(p.length, p.batch) for p in r.latency] for r in tiny_build.runtimes] == [
+        [(16, 1)],
+        [(32, 1)],
+        [(8, 1), (16, 1), (32, 1)],
+    ]
+    assert {"torch", "transformers", "onnx", "onnxruntime"} <= tiny_build.tools.keys()
+    listed = {path for runtime in tiny_build.runtimes for path in runtime.files} | {"arlo.json", "tokenizer.json"}
+    listed.add("reference.npz")
+    assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == listed
+
+
+def test_triton_configurations(first_build: FirstBuild) -> None:
+    tiny_build = first_build.manifest
+    for runtime in tiny_build.runtimes:
+        config = config_of(first_build.options.out, runtime.name)
+        tokens = -1 if runtime.dynamic else runtime.max_length
+        assert (config.name, config.backend, config.max_batch_size) == (runtime.name, "python", 1)
+        assert [(t.name, list(t.dims), t.optional) for t in config.input] == [
+            (t.name, [tokens], t.optional) for t in tiny_build.inputs
+        ]
+        assert {t.data_type for t in config.input} == {triton.TYPE_INT64}
+        assert [(t.name, list(t.dims), t.data_type) for t in config.output] == [
+            ("sentence_embedding", [DIM], triton.TYPE_FP32),
+            ("last_hidden_state", [tokens, DIM], triton.TYPE_FP32),
+        ]
+        assert [(g.kind, g.count) for g in config.instance_group] == [(triton.ModelInstanceGroup.KIND_CPU, 1)]
+        assert not config.HasField("dynamic_batching")
+        assert "threads" not in config.parameters
+
+
+def test_weights_lie_on_the_disk_once(first_build: FirstBuild) -> None:
+    out = first_build.options.out
+    weights = [out / runtime.name / "1" / "weights.bin" for runtime in first_build.manifest.runtimes]
+    assert len({path.stat().st_ino for path in weights}) == 1
+    others = [path for path in out.rglob("*") if path.is_file() and path not in weights]
+    assert disk_bytes(out) == weights[0].stat().st_size + sum(path.stat().st_size for path in others)
+
+
+def test_the_tokenizer_neither_cuts_nor_pads(tiny: Path, first_build: FirstBuild) -> None:
+    folders = (tiny, first_build.options.out)
+    before, after = (json.loads((folder / "tokenizer.json").read_text()) for folder in folders)
+    assert before["truncation"] is not None
+    assert (after.pop("truncation"), after.pop("padding")) == (None, None)
+    assert after == {key: value for key, value in before.items() if key not in ("truncation", "padding")}
+
+
+def test_the_engines_answer_as_sentence_transformers(tiny: Path, first_build: FirstBuild) -> None:
+    """The whole reference is another library, from text to embedding."""
+    from arlo.compile.cache import Hasher
+    from arlo.compile.quiet import known_noise_silenced
+    from arlo.compile.steps.resolve import resolve
+
+    out = first_build.options.out
+    texts = Texts(out / "tokenizer.json")
+    model = resolve(first_build.options, Hasher())
+    with known_noise_silenced():
+        import torch
+        from sentence_transformers import SentenceTransformer
+
+        theirs = SentenceTransformer(str(tiny), device="cpu")
+    for runtime in first_build.manifest.runtimes:
+        session = onnxruntime.InferenceSession(
+            str(out / runtime.name / "1" / "model.onnx"), providers=["CPUExecutionProvider"]
+        )
+        for length in (3, 5, 11, 16):
+            ids = texts.ids(length, sample=length)
+            width = length if runtime.dynamic else runtime.max_length
+            embedding, hidden = session.run(None, pad_rows(model, [ids], width))
+            row = torch.tensor([ids])
+            with torch.inference_mode():
+                expected = theirs({"input_ids": row, "attention_mask": torch.ones_like(row)})
+            np.testing.assert_allclose(embedding[0], expected["sentence_embedding"][0].numpy(), atol=1e-5)
+            np.testing.assert_allclose(hidden[0, :length], expected["token_embeddings"][0].numpy(), atol=1e-5)
+
+
+def test_a_second_build_takes_all_from_the_cache(first_build: FirstBuild, tiny_options: CompileOptions) -> None:
+    again: list[Progress] = []
+    assert compile_model(tiny_options, again.append) == first_build.manifest
+    assert cached_steps(first_build.events) == set()
+    assert {step for step, _ in cached_steps(again)} == {
+        *("tokenizer", "export", "cleanup", "reference", "specialise", "build", "verify", "latency")
+    }
+    done = [event for event in again if event.done]
+    assert len(cached_steps(again)) == len(done) - 2  # resolve and repository only read and link
+    assert [event.number for event in done] == list(range(1, done[-1].total + 1))
+
+
+def test_an_option_rebuilds_only_what_depends_on_it(tiny_options: CompileOptions) -> None:
+    events: list[Progress] = []
+    changed = dataclasses.replace(tiny_options, lengths=(16, 24), dynamic=False, threads=2)
+    manifest = compile_model(changed, events.append)
+    assert cached_steps(events) == {
+        ("tokenizer", "tiny"),
+        ("export", "tiny"),
+        ("cleanup", "tiny"),
+        ("specialise", "length 16"),
+        ("build", "length 16"),
+        ("verify", "length 16"),
+    }
+    assert manifest.runtimes[0].device.endswith(", 2 threads")
+    assert config_of(changed.out, "tiny_len16").parameters["threads"].string_value == "2"
+
+
+def test_remeasure_measures_and_takes_the_rest_from_the_cache(tiny_options: CompileOptions) -> None:
+    events: list[Progress] = []
+    compile_model(dataclasses.replace(tiny_options, remeasure=True), events.append)
+    assert {event.step for event in events if event.done and not event.cached} == {"resolve", "latency", "repository"}
+
+
+def test_a_damaged_cache_is_not_believed(tiny_options: CompileOptions) -> None:
+    cache = tiny_options.cache_root / "compile"
+    for graph in (cache / "specialise").glob("*/model.onnx"):
+        graph.write_bytes(graph.read_bytes()[:-1])
+    for entry in (cache / "verify").glob("*/entry.json"):
+        entry.write_text("{")
+    events: list[Progress] = []
+    compile_model(dataclasses.replace(tiny_options, lengths=(16,), dynamic=False), events.append)
+    fresh = {event.step for event in events if event.done and not event.cached}
+    assert fresh == {"resolve", "reference", "specialise", "verify", "repository"}  # a reference is of these lengths
+
+
+def test_without_the_cache_nothing_is_kept(tiny: Path, tmp_path: Path) -> None:
+    options = CompileOptions(
+        source=tiny, out=tmp_path / "out", lengths=(16,), use_cache=False, cache=tmp_path / "cache"
+    )
+    events: list[Progress] = []
+    compile_model(options, events.append)
+    assert cached_steps(events) == set()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "task", "dims", "token_level"),
+    [
+        ("roberta", "ForSequenceClassification", "reranker", (1,), False),
+        ("bert", "ForTokenClassification", "token-classification", (LABELS,), True),
+    ],
+)
+def test_families_and_heads(  # noqa: PLR0917
+    tmp_path: Path, family: str, head: str, task: str, dims: tuple[int, ...], token_level: bool
+) -> None:
+    labels = 1 if task == "reranker" else LABELS
+    source = write_tiny(tmp_path / "model", family=family, head=head, labels=labels)
+    manifest = compile_model(
+        CompileOptions(
+            source=source, out=tmp_path / "out", lengths=(8, MAX_TOKENS), max_batch=3, cache=tmp_path / "cache"
+        )
+    )
+    assert manifest.task == task
+    first = manifest.outputs[0]
+    assert (first.dims, first.token_level) == (dims, token_level)
+    assert first.name == "logits"
+    assert [t.name for t in manifest.inputs][2:] == (["token_type_ids"] if family == "bert" else [])
+    assert manifest.inputs[0].pad_value == (1 if family == "roberta" else 0)
+    assert all(r.verification is not None and r.verification.max_abs_diff <= 1e-4 for r in manifest.runtimes)
+    assert [(p.length, p.batch) for p in manifest.runtimes[0].latency] == [(8, 1), (8, 2), (8, 3)]
+    config = config_of(tmp_path / "out", manifest.runtimes[0].name)
+    assert config.max_batch_size == 3
+    assert config.HasField("dynamic_batching")
+    assert not config.dynamic_batching.HasField("default_queue_policy")  # Triton would now and then sleep for 500 ms
+
+
+def test_weights_of_another_task_are_refused(tiny_options: CompileOptions) -> None:
+    with pytest.raises(CompileError, match=r"no weights for classifier\.bias.*not trained for sequence-classification"):
+        compile_model(dataclasses.replace(tiny_options, task="sequence-classification"))
+    assert not tiny_options.out.exists()
+
+
+@pytest.mark.parametrize(("used", "busy"), [(1.0, False), (0.4, True)])
+def test_a_busy_machine_is_said(
+    tiny_options: CompileOptions, monkeypatch: pytest.MonkeyPatch, used: float, busy: bool
+) -> None:
+    """The clock and the CPU time tick per reading: a process that gets `used` of its core."""
+    now = itertools.count()
+    monkeypatch.setattr(arlo.compile.steps.latency, "monotonic_s", lambda: next(now) / 1000)
+    cpu = itertools.count(step=0.009 * used)  # nine repetitions lie between two readings
+    monkeypatch.setattr(arlo.compile.steps.latency, "_cpu_s", lambda: next(cpu))
+    events: list[Progress] = []
+    manifest = compile_model(
+        dataclasses.replace(tiny_options, lengths=(16,), dynamic=False, remeasure=True), events.append
+    )
+    warning = next(event.warning for event in events if event.done and event.step == "latency")
+    assert ("the machine was busy" in warning) is busy
+    assert manifest.runtimes[0].latency[0].latency_us == 1000

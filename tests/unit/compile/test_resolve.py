@@ -1,0 +1,197 @@
+"""What a model folder says, and what is refused before torch is even imported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arlo.compile import DEMO_MODEL, CompileOptions, demo_model_path
+from arlo.compile.cache import Hasher
+from arlo.compile.steps.resolve import SourceModel, resolve
+from arlo.errors import ConfigError
+from tests.fakes.tiny_model import MAX_TOKENS, write_shell
+
+
+def read(folder: Path, **options: Any) -> SourceModel:
+    return resolve(CompileOptions(**({"source": folder, "out": Path("out"), "lengths": (16,)} | options)), Hasher())
+
+
+def modules(folder: Path, *kinds: str, pooling: dict[str, Any] | None = None) -> None:
+    described = [
+        {"type": f"sentence_transformers.models.{kind}", "path": f"{i}_{kind}" if i else ""}
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(described))
+    for module in described[1:]:
+        (folder / module["path"]).mkdir(exist_ok=True)
+        (folder / module["path"] / "config.json").write_text(json.dumps(pooling or {}))
+
+
+def test_the_demo_model() -> None:
+    model = read(Path(DEMO_MODEL), lengths=(512,))
+    assert (model.folder, model.name, model.task) == (demo_model_path(), DEMO_MODEL, "embedding")
+    assert (model.pooling, model.normalize, model.max_tokens) == (("mean",), True, 512)
+    assert [tensor.name for tensor in model.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
+
+
+def test_a_plain_folder_is_an_embedder_with_mean_pooling_and_says_so(tmp_path: Path) -> None:
+    model = read(write_shell(tmp_path / "My model!"))
+    assert (model.name, model.task, model.pooling, model.normalize) == ("My-model", "embedding", ("mean",), False)
+    assert "no modules.json" in model.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task"),
+    [
+        ("BertForMaskedLM", "embedding"),
+        ("BertForSequenceClassification", "sequence-classification"),
+        ("RobertaForTokenClassification", "token-classification"),
+    ],
+)
+def test_the_task_is_read_from_the_folder(tmp_path: Path, architecture: str, task: str) -> None:
+    assert read(write_shell(tmp_path, architectures=[architecture])).task == task
+
+
+def test_an_unknown_head_asks_for_the_task(tmp_path: Path) -> None:
+    folder = write_shell(tmp_path, architectures=["BertForQuestionAnswering"])
+    with pytest.raises(ConfigError, match="say --task"):
+        read(folder)
+    assert read(folder, task="embedding").task == "embedding"
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modes"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, ("cls",)),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
+        ({"pooling_mode": "max"}, ("max",)),
+        ({"pooling_mode": ["weightedmean", "lasttoken"]}, ("weightedmean", "lasttoken")),
+        ({}, ("mean",)),
+    ],
+)
+def test_pooling_is_read(tmp_path: Path, pooling: dict[str, Any], modes: tuple[str, ...]) -> None:
+    folder = write_shell(tmp_path)
+    modules(folder, "Transformer", "Pooling", pooling=pooling)
+    model = read(folder)
+    assert (model.pooling, model.normalize) == (modes, False)
+
+
+def test_old_folders_keep_the_transformer_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    write_shell(tmp_path / "0_Transformer")
+    (tmp_path / "modules.json").write_text(json.dumps([{"type": "x.Transformer", "path": "0_Transformer"}]))
+    (tmp_path / "0_Transformer" / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    model = read(tmp_path)
+    assert model.folder == tmp_path / "0_Transformer"
+    assert model.lower_case
+
+
+@pytest.mark.parametrize(
+    ("config", "limit", "pad", "types"),
+    [
+        ({"pad_token_id": 0, "type_vocab_size": 2}, MAX_TOKENS, 0, True),
+        ({"model_type": "roberta", "pad_token_id": 1, "type_vocab_size": 1}, MAX_TOKENS - 2, 1, False),
+        ({"model_type": "distilbert", "pad_token_id": None}, MAX_TOKENS, 0, False),
+        ({"model_type": "deberta-v2", "type_vocab_size": 0}, MAX_TOKENS, 0, False),
+    ],
+)
+def test_limits_and_inputs_by_family(tmp_path: Path, config: dict[str, Any], limit: int, pad: int, types: bool) -> None:
+    folder = write_shell(tmp_path, **config)
+    model = read(folder, lengths=(limit,))
+    assert (model.max_tokens, model.inputs[0].pad_value, len(model.inputs) == 3) == (limit, pad, types)
+    with pytest.raises(ConfigError, match=f"length {limit + 1} .* positions for {limit} tokens"):
+        read(folder, lengths=(16, limit + 1))
+
+
+def test_what_is_no_model_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a folder"):
+        read(tmp_path / "absent")
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
+        read(tmp_path)
+    with pytest.raises(ConfigError, match="has no weights"):
+        read(write_shell(tmp_path / "bare", weights=False))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="no model_type"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "decoder-only model .gpt2."),
+        ({"model_type": "gpt2", "architectures": ["GPT2ForSequenceClassification"]}, "decoder-only"),
+        ({"model_type": "brand-new", "architectures": ["BrandNewForCausalLM"]}, "decoder-only"),
+        ({"is_decoder": True}, "decoder-only"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
+    ],
+)
+def test_models_that_generate_are_refused(tmp_path: Path, config: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        read(write_shell(tmp_path, **config))
+
+
+def test_shards_must_all_be_there(tmp_path: Path) -> None:
+    folder = write_shell(tmp_path, weights=False)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "one.bin", "b": "two.bin"}}')
+    (folder / "one.bin").write_bytes(b"1")
+    with pytest.raises(ConfigError, match=r"lacks weights \(two.bin\)"):
+        read(folder)
+    (folder / "two.bin").write_bytes(b"22")
+    assert read(folder).weight_bytes > 3
+
+
+def test_weights_that_are_not_whole(tmp_path: Path) -> None:
+    folder = write_shell(tmp_path)
+    weights = folder / "model.safetensors"
+    header = b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
+    weights.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    assert read(folder).weight_bytes == len(header) + 16
+    for content in (weights.read_bytes()[:-1], weights.read_bytes()[:20], b"short", b"\x02" + bytes(7) + b"[]"):
+        weights.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"not a whole safetensors file .*copy it again"):
+            read(folder)
+    weights.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 8\n")
+    with pytest.raises(ConfigError, match=r"pointer of Git LFS.*git lfs pull"):
+        read(folder)
+
+
+def test_one_label_makes_a_reranker(tmp_path: Path) -> None:
+    folder = write_shell(tmp_path, architectures=["BertForSequenceClassification"], id2label={"0": "LABEL_0"})
+    assert read(folder).task == "reranker"
+    assert read(folder, task="sequence-classification").task == "sequence-classification"
+    write_shell(tmp_path, architectures=["BertForSequenceClassification"])  # two labels, as transformers has it
+    with pytest.raises(ConfigError, match="has 2 labels and a reranker has one"):
+        read(folder, task="reranker")
+
+
+def test_lengths_chosen_later_are_bounded_now(tmp_path: Path) -> None:
+    folder = write_shell(tmp_path)
+    assert read(folder, lengths="auto").max_tokens == MAX_TOKENS
+    assert read(folder, lengths="auto", max_length=MAX_TOKENS).max_tokens == MAX_TOKENS
+    with pytest.raises(ConfigError, match=f"max_length {MAX_TOKENS + 1} is longer than the model can read"):
+        read(folder, lengths="auto", max_length=MAX_TOKENS + 1)
+    relative = write_shell(tmp_path, max_position_embeddings=-1)  # as some DeBERTa configurations have it
+    assert read(relative, lengths=(4096,)).max_tokens is None
+
+
+def test_families_that_read_their_padding_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="type fnet cannot be served with padding, as its Fourier transform"):
+        read(write_shell(tmp_path, model_type="fnet"))
+
+
+def test_modules_that_cannot_be_compiled_are_refused(tmp_path: Path) -> None:
+    folder = write_shell(tmp_path)
+    modules(folder, "Transformer", "Pooling", "Dense")
+    with pytest.raises(ConfigError, match="module Dense"):
+        read(folder)
+    modules(folder, "Transformer", "Pooling", pooling={"pooling_mode": "median"})
+    with pytest.raises(ConfigError, match="pooling 'median' is unknown"):
+        read(folder)
+    modules(folder, "Transformer", "Pooling", pooling={"include_prompt": False})
+    with pytest.raises(ConfigError, match="include_prompt"):
+        read(folder)

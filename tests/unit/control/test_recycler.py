@@ -1,0 +1,119 @@
+"""The recycler and the usage that it judges by, fed with statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from arlo import config as configuration
+from arlo import proto
+from arlo.control.reconcile.reconciler import Reconciler
+from arlo.control.watch import recycler
+from arlo.control.watch.recycler import INTERVAL_S, Recycler
+from arlo.control.watch.usage import UsageWindow
+from tests.unit.control.test_placement import MANIFEST
+
+ROW_US = 1150  # of m_64 by the latency profile
+
+
+class Asked:
+    """Of the reconciler, what the recycler needs."""
+
+    def __init__(self) -> None:
+        self.recycled: list[str] = []
+        self.moving: set[str] = set()
+
+    def step(self, worker: str) -> tuple[str, int]:
+        return ("draining" if worker in self.moving else "steady", 0)
+
+    def recycle(self, worker: str) -> None:
+        self.recycled.append(worker)
+
+
+class Feed:
+    """Statistics of workers with m_64, 100 rows a second each, `slow` times the expected time of a row."""
+
+    def __init__(self, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        text = '[model]\nrepository = "r"\nslo_ms = 150\n[deployment]\nallocation = {64 = 3}\n[control]\n'
+        config = configuration.parse(f"{text}recycle_factor = {factor}", base=Path("/srv"))
+        self.asked = Asked()
+        self.one = Recycler(config, MANIFEST, cast(Reconciler, self.asked))
+        self.at_s = 0.0
+        self.rows = dict.fromkeys(("w0", "w1", "w2"), 0)
+        self.busy_us = dict.fromkeys(self.rows, 0)
+        monkeypatch.setattr(recycler, "monotonic_s", lambda: self.at_s)
+
+    def run(self, seconds: float, slow: Mapping[str, float]) -> None:
+        for _ in range(round(seconds)):
+            self.at_s += 1
+            for worker in self.rows:
+                self.rows[worker] += 100
+                self.busy_us[worker] += round(100 * ROW_US * slow.get(worker, 1.0))
+            self.one.see(self.stats())
+
+    def stats(self) -> Any:
+        stats = proto.message("Stats")(started_at_ms=1, at_ms=round(self.at_s * 1000))
+        for worker, rows in self.rows.items():
+            busy = self.busy_us[worker]
+            stats.instances.add(id=f"{worker}.m_64", worker=worker, runtime="m_64", started=rows, busy_us=busy)
+        return stats
+
+
+def test_a_slow_worker_is_recycled_and_its_peers_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = Feed(2.0, monkeypatch)
+    feed.run(60, {})
+    assert feed.asked.recycled == []
+    feed.run(2 * INTERVAL_S, {"w1": 3.0})
+    assert feed.asked.recycled == []
+    feed.run(2 * INTERVAL_S, {"w1": 3.0})
+    assert feed.asked.recycled == ["w1"]
+
+
+def test_all_slow_alike_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = Feed(2.0, monkeypatch)
+    feed.run(120, {"w0": 3.0, "w1": 3.0, "w2": 3.0})
+    assert feed.asked.recycled == []
+
+
+def test_a_worker_that_is_being_moved_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = Feed(2.0, monkeypatch)
+    feed.asked.moving = {"w1"}
+    feed.run(120, {"w1": 9.0})
+    assert feed.asked.recycled == []
+
+
+def test_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = Feed(0, monkeypatch)
+    feed.run(120, {"w1": 9.0})
+    assert feed.asked.recycled == []
+
+
+def sample(at_s: float, *instances: tuple[str, str, int, float], started_at_ms: int = 1) -> Any:
+    stats = proto.message("Stats")(started_at_ms=started_at_ms, at_ms=round(at_s * 1000))
+    for worker, runtime, rows, busy_s in instances:
+        identity = f"{worker}.{runtime}"
+        stats.instances.add(id=identity, worker=worker, runtime=runtime, started=rows, busy_us=round(busy_s * 1e6))
+    return stats
+
+
+def test_usage_is_the_difference_over_the_window() -> None:
+    usage = UsageWindow(window_s=10)
+    assert usage.by_worker() == {}
+    for at_s in range(0, 31, 5):
+        usage.add(sample(at_s, ("w0", "m_64", 10 * at_s, 0.5 * at_s)))
+    (found,) = usage.by_worker().values()
+    assert (found.rows, found.busy_s, found.span_s, found.busy) == (100, 5.0, 10.0, 0.5)
+
+
+def test_usage_of_instances_that_came_back_and_of_a_gateway_that_did() -> None:
+    usage = UsageWindow(window_s=100)
+    usage.add(sample(0, ("w0", "m_64", 1000, 9.0)))
+    usage.add(sample(10, ("w0", "m_64", 20, 1.0), ("w0", "m_512", 5, 2.0)))
+    found = usage.by_worker()["w0"]
+    assert (found.rows, found.busy_s, found.runtime) == (25, 3.0, "m_512")
+    usage.add(sample(20, ("w0", "m_64", 3, 0.1), started_at_ms=2))
+    assert usage.by_worker() == {}
+    assert usage.span_s == 0.0

@@ -1,0 +1,233 @@
+"""`arlo serve` follows the recommendation: what is chosen, what is refused, what the scheduler makes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from arlo import config
+from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
+from arlo.cli.recommend import advice_line, load_manifest, recommended
+from arlo.config import Config
+from arlo.control.reconcile import state
+from arlo.control.reconcile.choice import choose, servable
+from arlo.control.reconcile.placement import deployment_message
+from arlo.control.reconcile.reconciler import Reconciler
+from arlo.control.watch.scheduler import RuntimeScheduler
+from arlo.errors import ConfigError
+from arlo.planning.lengths.advice import advise
+from arlo.profiler.format import How, LatencyProfile, Point, RuntimeProfile, runtime_hash
+from arlo.workers.emulated.repository import EmulatedRuntime, write_runtimes
+
+LENGTHS = (16, 64)
+
+
+def write(path: Path, *, static_us: int, dynamic_us: int) -> Manifest:
+    """Two static runtimes and a dynamic one, each taking its time for 16 tokens, four times that for 64."""
+    static = [
+        EmulatedRuntime(
+            name=f"m_len{length}",
+            max_length=length,
+            max_batch=1,
+            dynamic=False,
+            latency=(LatencyPoint(length=length, batch=1, latency_us=static_us * length // 16),),
+        )
+        for length in LENGTHS
+    ]
+    points = tuple(LatencyPoint(length=at, batch=1, latency_us=dynamic_us * at // 16) for at in LENGTHS)
+    dynamic = EmulatedRuntime(name="m_dynamic", max_length=64, max_batch=1, dynamic=True, latency=points)
+    return write_runtimes(path, model="m", runtimes=[*static, dynamic])
+
+
+def configured(path: Path, deployment: str = "", *, more: str = "") -> Config:
+    text = f'[model]\nrepository = "{path}"\nslo_ms = 150\n[workers]\ncount = 3\n[deployment]\n{deployment}\n{more}'
+    return config.parse(text, base=path)
+
+
+@pytest.fixture
+def dynamic_pays(tmp_path: Path) -> Manifest:
+    return recommended(write(tmp_path, static_us=1000, dynamic_us=1000))
+
+
+@pytest.fixture
+def static_pays(tmp_path: Path) -> Manifest:
+    return recommended(write(tmp_path, static_us=1000, dynamic_us=2500))
+
+
+def test_the_recommendation_is_followed(dynamic_pays: Manifest, static_pays: Manifest, tmp_path: Path) -> None:
+    assert dynamic_pays.recommendation is not None
+    choice = choose(configured(tmp_path), dynamic_pays)
+    assert choice.serve == "dynamic"
+    assert choice.text.startswith("serving the dynamic runtime m_dynamic on every worker: over tweets, ")
+    choice = choose(configured(tmp_path), static_pays)
+    assert choice.serve == "static"
+    assert choice.text.startswith("serving static runtimes for 16 and 64 tokens: over tweets, ")
+
+
+@pytest.mark.parametrize(
+    ("deployment", "serve"),
+    [
+        ('runtimes = "static"', "static"),
+        ('runtimes = "dynamic"', "dynamic"),
+        ('runtimes = "dynamic"\ndynamic = 2', "dynamic"),
+        ("allocation = {16 = 1, 64 = 1}", "static"),
+        ("allocation = {16 = 0}", "recommended"),
+        ("dynamic = 1", "both"),
+        ("allocation = {64 = 1}\ndynamic = 1", "both"),
+    ],
+)
+def test_what_the_configuration_says_wins(
+    dynamic_pays: Manifest, static_pays: Manifest, tmp_path: Path, deployment: str, serve: str
+) -> None:
+    for manifest in (dynamic_pays, static_pays):
+        assert manifest.recommendation is not None
+        expected = manifest.recommendation.serve if serve == "recommended" else serve
+        assert choose(configured(tmp_path, deployment), manifest).serve == expected
+
+
+def test_contradictions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"deployment.runtimes is dynamic, but `allocation` asks for static runtimes"):
+        configured(tmp_path, 'runtimes = "dynamic"\nallocation = {16 = 1}')
+    with pytest.raises(ConfigError, match=r"deployment.runtimes is static, but `dynamic` asks for 1 instance"):
+        configured(tmp_path, 'runtimes = "static"\ndynamic = 1')
+
+
+def test_a_kind_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    whole = write(tmp_path, static_us=1000, dynamic_us=1000)
+    only_static = dataclasses.replace(whole, runtimes=tuple(r for r in whole.runtimes if not r.dynamic))
+    only_dynamic = dataclasses.replace(whole, runtimes=tuple(r for r in whole.runtimes if r.dynamic))
+    with pytest.raises(ConfigError, match="has no dynamic runtime: compile one"):
+        choose(configured(tmp_path, 'runtimes = "dynamic"'), only_static)
+    with pytest.raises(ConfigError, match="has no static runtime: remove the key"):
+        choose(configured(tmp_path, 'runtimes = "static"'), only_dynamic)
+    assert choose(configured(tmp_path), only_static).why == "the repository has no dynamic one"
+    assert choose(configured(tmp_path), only_dynamic).why == "the repository has no static one"
+
+
+def test_without_a_recommendation_static_runtimes_are_served_and_the_reason_is_said(tmp_path: Path) -> None:
+    whole = write(tmp_path, static_us=1000, dynamic_us=1000)
+    assert choose(configured(tmp_path), whole) == dataclasses.replace(
+        choose(configured(tmp_path, 'runtimes = "static"'), whole),
+        why="nothing is recommended: `arlo profile REPOSITORY --update` compares them",
+    )
+
+
+def test_a_runtime_that_nobody_measured_is_not_served(dynamic_pays: Manifest, tmp_path: Path) -> None:
+    def without(*names: str) -> Manifest:
+        runtimes = tuple(dataclasses.replace(r, latency=()) if r.name in names else r for r in dynamic_pays.runtimes)
+        return dataclasses.replace(dynamic_pays, runtimes=runtimes)
+
+    with pytest.raises(ConfigError, match=r"no latency of m_len16 was measured, .* run `arlo profile .* --update` on"):
+        servable(configured(tmp_path, 'runtimes = "static"'), without("m_len16"))
+    with pytest.raises(ConfigError, match="no latency of m_dynamic was measured"):
+        servable(configured(tmp_path), without("m_dynamic", "m_len64"))
+    with pytest.raises(ConfigError, match="no latency of m_len64, m_dynamic was measured"):
+        servable(configured(tmp_path, "dynamic = 1"), without("m_dynamic", "m_len64"))
+    # One that is not served does not matter, and nothing is planned with it.
+    kept = servable(configured(tmp_path), without("m_len16"))
+    assert [runtime.name for runtime in kept.runtimes] == ["m_len64", "m_dynamic"]
+    kept = servable(configured(tmp_path, 'runtimes = "static"'), without("m_dynamic"))
+    assert [runtime.name for runtime in kept.runtimes] == ["m_len16", "m_len64"]
+
+
+def scheduler(settings: Config, manifest: Manifest) -> RuntimeScheduler:
+    none: Reconciler = None  # type: ignore[assignment]  # neither is asked for what is tested here
+    return RuntimeScheduler(settings, manifest, none, none, Counter())  # type: ignore[arg-type]
+
+
+def test_every_worker_gets_the_dynamic_runtime(dynamic_pays: Manifest, tmp_path: Path) -> None:
+    following = scheduler(configured(tmp_path), dynamic_pays)
+    assert following.static == []
+    assert following.longest == "m_dynamic"  # what auto-scaling gives a worker that it adds
+    assert following._from_config() == {"m_dynamic": 3}
+    told = scheduler(configured(tmp_path, 'runtimes = "static"'), dynamic_pays)
+    assert set(told._from_config()) <= {"m_len16", "m_len64"}
+    assert [runtime.name for runtime in told.static] == ["m_len16", "m_len64"]
+    assert told.longest == "m_len64"
+
+
+def test_dynamic_needs_no_reallocation(dynamic_pays: Manifest, tmp_path: Path) -> None:
+    fixed = configured(tmp_path, 'runtimes = "dynamic"', more="[control]\nreallocate = false")
+    assert scheduler(fixed, dynamic_pays)._from_config() == {"m_dynamic": 3}
+
+
+def test_a_placement_of_the_other_kind_is_not_taken_up_again(dynamic_pays: Manifest, tmp_path: Path) -> None:
+    following, told = configured(tmp_path), configured(tmp_path, 'runtimes = "static"')
+    assert state.fingerprint(following, dynamic_pays) != state.fingerprint(told, dynamic_pays)
+
+
+def test_the_gateway_gets_the_time_of_every_length(dynamic_pays: Manifest, tmp_path: Path) -> None:
+    """By these points its policies know the work of each request on a dynamic instance (dispatch_cost_test.cc)."""
+    message = deployment_message(configured(tmp_path), dynamic_pays, [("w0", "m_dynamic")], {"w0": "127.0.0.1:1"})
+    assert [runtime.name for runtime in message.runtimes] == ["m_dynamic"]
+    assert message.runtimes[0].dynamic
+    assert [(p.length, p.batch, p.latency_us) for p in message.runtimes[0].latency] == [(16, 1, 1000), (64, 1, 4000)]
+
+
+def test_new_latencies_give_a_new_recommendation(dynamic_pays: Manifest, tmp_path: Path) -> None:
+    assert dynamic_pays.recommendation is not None
+    slower = tuple(
+        dataclasses.replace(
+            runtime,
+            latency=tuple(
+                dataclasses.replace(point, latency_us=point.latency_us * (3 if runtime.dynamic else 1))
+                for point in runtime.latency
+            ),
+        )
+        for runtime in dynamic_pays.runtimes
+    )
+    after = recommended(dataclasses.replace(dynamic_pays, runtimes=slower)).recommendation
+    assert after is not None
+    assert (dynamic_pays.recommendation.serve, after.serve) == ("dynamic", "static")
+
+
+def test_the_traffic_is_that_of_the_build(dynamic_pays: Manifest) -> None:
+    asked = dataclasses.replace(dynamic_pays, options={"histogram": "fixed:16"})
+    expected = advise(asked, {16: 1}, lengths="fixed:16")
+    assert expected is not None
+    assert recommended(asked).recommendation == expected
+    gone = dataclasses.replace(dynamic_pays, options={"histogram": "/nowhere/lengths.json"})
+    assert recommended(gone).recommendation == dynamic_pays.recommendation
+
+
+def test_a_latency_profile_renews_the_recommendation(tmp_path: Path) -> None:
+    whole = recommended(write(tmp_path / "r", static_us=1000, dynamic_us=1000))
+    whole.save(tmp_path / "r")
+    assert advice_line(whole).startswith("recommended here: the dynamic runtime; over tweets, ")
+
+    def measured(runtime: Runtime) -> RuntimeProfile:
+        points = []
+        for at in runtime.latency:
+            mean_us = at.latency_us * (5.0 if runtime.dynamic else 1.0)
+            spread = {"p50_us": mean_us, "p98_us": mean_us, "half_width_us": 1.0, "samples": 9}
+            points.append(Point(length=at.length, batch=1, mean_us=mean_us, **spread))  # type: ignore[arg-type]
+        shape = {"max_length": runtime.max_length, "max_batch": runtime.max_batch, "dynamic": runtime.dynamic}
+        return RuntimeProfile(name=runtime.name, hash=runtime_hash(runtime), points=tuple(points), **shape)  # type: ignore[arg-type]
+
+    LatencyProfile(
+        model="m",
+        device="a GPU",
+        versions={},
+        date="2026-01-02T03:04:05+00:00",
+        provenance="a test",
+        how=How(confidence=0.95, precision=0.02, max_seconds=1.0, threads=1, outputs=("embedding",)),
+        runtimes=tuple(measured(runtime) for runtime in whole.runtimes),
+    ).save(tmp_path / "gpu.json")
+    settings = config.parse(
+        f'[model]\nrepository = "{tmp_path}/r"\nslo_ms = 150\nlatency_profile = "{tmp_path}/gpu.json"\n'
+        "[workers]\ncount = 1",
+        base=tmp_path,
+    )
+    there = load_manifest(settings).recommendation
+    assert there is not None
+    assert (there.serve, there.device) == ("static", "a GPU")
+
+
+def test_what_is_missing_is_said_where_nothing_can_be_compared(tmp_path: Path) -> None:
+    whole = write(tmp_path, static_us=1000, dynamic_us=1000)
+    static = recommended(dataclasses.replace(whole, runtimes=tuple(r for r in whole.runtimes if not r.dynamic)))
+    assert static.recommendation is None
+    assert advice_line(static).startswith("no recommendation: there is no dynamic runtime to compare with")

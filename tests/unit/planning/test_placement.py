@@ -1,0 +1,107 @@
+"""Laying an allocation over workers: stories. What holds for any cluster: tests/property/test_placement_brute_force."""
+
+from __future__ import annotations
+
+import pytest
+
+from arlo.errors import ConfigError
+from arlo.planning.placement.assignment import assign, changed, shrink
+from arlo.planning.view import RuntimeView, WorkerView
+
+
+def worker(
+    id_: str, serving: str | None = None, *, loaded: str = "", busy: float = 0.0, usable: bool = True
+) -> WorkerView:
+    names = tuple(dict.fromkeys([*([serving] if serving else []), *loaded.split()]))
+    return WorkerView(id=id_, serving=serving, loaded=names, busy=busy, usable=usable)
+
+
+def test_an_empty_cluster_is_filled_longest_first_in_order() -> None:
+    fleet = [worker("w0"), worker("w1"), worker("w2")]
+    assert assign({"s64": 2, "s512": 1}, fleet) == {"w0": "s512", "w1": "s64", "w2": "s64"}
+
+
+def test_who_serves_the_right_runtime_stays() -> None:
+    fleet = [worker("w0", "s64"), worker("w1", "s512"), worker("w2", "s64")]
+    assert assign({"s64": 1, "s512": 2}, fleet) == {"w0": "s512", "w1": "s512", "w2": "s64"}
+
+
+def test_the_least_busy_of_a_runtime_changes() -> None:
+    fleet = [worker("w0", "s64", busy=0.9), worker("w1", "s64", busy=0.2), worker("w2", "s64", busy=0.5)]
+    assert assign({"s64": 2, "s512": 1}, fleet) == {"w0": "s64", "w1": "s512", "w2": "s64"}
+
+
+def test_a_loaded_runtime_counts_more_than_being_busy() -> None:
+    fleet = [worker("w0", "s64", busy=0.9, loaded="s512"), worker("w1", "s64", busy=0.2)]
+    assert assign({"s64": 1, "s512": 1}, fleet) == {"w0": "s512", "w1": "s64"}
+
+
+def test_a_loaded_worker_leaves_its_place_to_one_that_can_use_no_other() -> None:
+    """w0 has both runtimes loaded, w1 only s512: both are used when w0 takes the other one."""
+    fleet = [worker("w0", loaded="s64 s512"), worker("w1", loaded="s512")]
+    assert assign({"s64": 1, "s512": 1}, fleet) == {"w0": "s64", "w1": "s512"}
+
+
+def test_a_worker_that_changes_anyway_goes_before_an_idle_one() -> None:
+    """Taking w1 would change two workers: w1, and w0 that becomes idle."""
+    assert assign({"s512": 1}, [worker("w0", "s64"), worker("w1")]) == {"w0": "s512"}
+
+
+def test_the_longest_runtime_goes_to_an_idle_worker_when_one_is_needed() -> None:
+    fleet = [worker("w0", "s64", busy=0.1), worker("w1")]
+    assert assign({"s128": 1, "s512": 1}, fleet) == {"w0": "s128", "w1": "s512"}
+
+
+def test_unusable_workers_get_nothing() -> None:
+    fleet = [worker("w0", "s512", usable=False), worker("w1", "s64"), worker("w2", "s64")]
+    assert assign({"s64": 1, "s512": 1}, fleet) == {"w1": "s512", "w2": "s64"}
+
+
+def test_too_many_workers_leave_the_least_busy_idle() -> None:
+    fleet = [worker("w0", "s64", busy=0.9), worker("w1", "s64", busy=0.2), worker("w2")]
+    assert assign({"s64": 1}, fleet) == {"w0": "s64"}
+
+
+def test_no_worker_and_no_instance_give_nothing() -> None:
+    assert assign({"s64": 1}, []) == {}
+    assert assign({}, [worker("w0", "s64")]) == {}
+    assert assign({"s64": 0}, [worker("w0", "s64")]) == {}
+
+
+@pytest.mark.parametrize(
+    ("workers", "given"),
+    [
+        (9, {"s64": 6, "s128": 2, "s512": 1}),
+        (6, {"s64": 4, "s128": 1, "s512": 1}),
+        (3, {"s64": 1, "s128": 1, "s512": 1}),
+        (2, {"s64": 1, "s512": 1}),
+        (1, {"s512": 1}),
+        (0, {}),
+    ],
+)
+def test_too_few_workers_keep_the_longest_runtime_and_the_shares(workers: int, given: dict[str, int]) -> None:
+    assert shrink({"s64": 6, "s128": 2, "s512": 1}, workers) == given
+
+
+def test_a_longest_runtime_that_is_not_wanted_is_not_given() -> None:
+    assert shrink({"s64": 4, "s512": 0}, 2) == {"s64": 2}
+
+
+def test_the_runtimes_say_which_is_longest_whatever_the_order_of_the_allocation() -> None:
+    runtimes = [RuntimeView(name=f"s{length}", max_length=length, capacity=1) for length in (512, 64, 128)]
+    assert assign({"s512": 1, "s64": 3}, [worker("w0")], runtimes=runtimes) == {"w0": "s512"}
+    assert assign({"s512": 1, "s64": 3}, [worker("w0")]) == {"w0": "s64"}
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(ConfigError, match="0 or more instances of a runtime, not s64 = -1"):
+        assign({"s64": -1}, [])
+    with pytest.raises(ConfigError, match="not known: s64"):
+        assign({"s64": 1}, [worker("w0")], runtimes=[])
+    with pytest.raises(ConfigError, match="listed twice: w0"):
+        assign({"s64": 1}, [worker("w0"), worker("w0")])
+
+
+def test_changed_counts_who_comes_and_who_goes() -> None:
+    current = {"w0": "s64", "w1": None, "w2": "s64", "w3": "s64", "w4": None}
+    assert changed(current, {"w0": "s64", "w1": "s64", "w2": "s512", "w5": "s64"}) == ("w1", "w2", "w3", "w5")

@@ -1,0 +1,451 @@
+"""Latency profiles: the facts of the paper, published tables, what was measured; and how the scheduler reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arlo import _core
+from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
+from arlo.errors import ArloError, ConfigError, EnvironmentProblem
+from arlo.profiler.staircase import staircase as find_steps
+from arlo.simulator.profiles import (
+    Profile,
+    capacity,
+    dynamic_variants,
+    latency_curve,
+    latency_ms,
+    load_profile,
+    lognormal_quantiles,
+    profile_names,
+    tables,
+    wrong,
+)
+from arlo.simulator.profiles.derive import derive, to_json
+from arlo.simulator.profiles.estimated import SCALES, bert_large, large_512_ms
+from arlo.simulator.scenario.scenario import RuntimeModel
+from benchmarks.figures import fig02_latency
+from tests.fakes.development_data import development_file
+
+SHIPPED = [name for name in profile_names() if name != tables.DENSE]
+MS = 1_000_000
+
+
+def believed(runtime: RuntimeModel, length: int, batch: int) -> float:
+    """What the request scheduler makes of a runtime's points, ms."""
+    scheduler = _core.Scheduler()
+    points = [(at, rows, round(ms * MS)) for at, rows, ms in runtime.points]
+    number = scheduler.add_runtime(
+        runtime.max_length, capacity(runtime, 1000), points, max_batch=runtime.max_batch, dynamic=runtime.dynamic
+    )
+    return scheduler.cost(number, length, batch) / MS
+
+
+class TestEstimated:
+    def test_the_facts_of_bert_base(self) -> None:
+        base = load_profile("bert-base")
+        assert base.kind == "estimated"
+        assert base.slo_ms == 150
+        assert base.static_ms(512) == pytest.approx(4.86)
+        assert base.static_ms(512) / base.static_ms(64) == pytest.approx(4.22)
+        assert base.static_ms(512) / base.static_ms(20) == pytest.approx(4.28)
+
+    def test_the_facts_of_bert_large(self) -> None:
+        large = load_profile("bert-large")
+        assert large.slo_ms == 450
+        assert large.static_ms(512) / large.static_ms(64) == pytest.approx(5.25)
+
+    @pytest.mark.parametrize("name", ["bert-base", "bert-large"])
+    def test_steps_of_64_with_less_than_5_percent_inside(self, name: str) -> None:
+        profile = load_profile(name)
+        edges = range(64, 513, 64)
+        for edge in edges:
+            inside = [profile.static_ms(n) for n in range(edge - 63, edge + 1)]
+            assert inside == sorted(inside)
+            assert inside[-1] / inside[0] < 1.05
+        for edge in edges[:-1]:
+            assert profile.static_ms(edge + 1) > 1.05 * profile.static_ms(edge)
+        ends = np.array([profile.static_ms(edge) for edge in edges])
+        assert np.diff(ends) == pytest.approx(np.full(7, (ends[-1] - ends[0]) / 7))
+
+    def test_the_profiler_finds_its_steps(self) -> None:
+        found = find_steps([(n, load_profile("bert-base").static_ms(n)) for n in range(8, 513, 8)])
+        assert (found.shape, found.step, found.uniform) == ("steps", 64, True)
+
+    def test_lengths_between_the_steps_take_what_the_step_takes(self) -> None:
+        base = load_profile("bert-base")
+        for length in range(32, 512, 64):
+            assert 0.98 < base.static_ms(length) / base.static_ms(length + 32) < 1
+
+    def test_a_batch_takes_what_its_tokens_take(self) -> None:
+        base = load_profile("bert-base")
+        assert base.static_ms(64, 8) == pytest.approx(base.static_ms(512))
+        assert base.static_ms(128, 4) == pytest.approx(base.static_ms(512))
+        assert base.static_ms(64, 3) == pytest.approx(base.static_ms(192))
+
+    def test_scales_of_bert_large(self) -> None:
+        ratio = statistics.median(
+            tables.tables()[f"bert-large-{gpu}-fp16"]["latency_ms"]["1"][1]
+            / tables.tables()[f"bert-base-{gpu}-fp16"]["latency_ms"]["1"][1]
+            for gpu in ("a100", "a30", "l4", "l40s", "t4", "v100")
+        )
+        assert SCALES["tables"][0] == round(ratio, 2)
+        per_token = {
+            name: layers * (12 * hidden**2 * 2 + 4 * 512 * hidden)  # projections and feed-forward; attention
+            for name, layers, hidden in (("base", 12, 768), ("large", 24, 1024))
+        }
+        assert SCALES["flops"][0] == round(per_token["large"] / per_token["base"], 2)
+        base = load_profile("bert-base")
+        for scale, (factor, at, _) in SCALES.items():
+            assert bert_large(scale=scale).static_ms(at) == pytest.approx(factor * base.static_ms(at))
+        assert load_profile("bert-large", scale=6.0).static_ms(512) == pytest.approx(6)
+
+    def test_the_paper_s_loads_contradict_each_other(self) -> None:
+        """No latency of BERT-large lets ST keep up with 1.5k req/s on 10 GPUs and collapse at 25k on 300."""
+        limits = {text: (low, high) for text, low, high in fig02_latency.large_limits()}
+        keeps_up = next(high for text, (_, high) in limits.items() if "ST keeps up" in text)
+        collapses = next(low for text, (low, _) in limits.items() if "ST collapses" in text)
+        assert keeps_up < collapses
+        assert all(not keeps_up > large_512_ms(scale) for scale in SCALES)
+
+
+class TestDynamicShapes:
+    @pytest.mark.parametrize("variant", dynamic_variants())
+    @pytest.mark.parametrize("name", ["bert-base", "bert-large", "bert-base-t4-fp16"])
+    def test_inflation_is_within_the_paper_s(self, name: str, variant: str) -> None:
+        profile = load_profile(name, dynamic=variant)
+        factors = [profile.dynamic_ms(n) / profile.static_ms(n) for n in range(1, 513)]
+        low, high = (1.0, 1.0) if variant == "none" else (1.22, 3.56)
+        assert low - 1e-9 <= min(factors)
+        assert max(factors) <= high + 1e-9
+
+    def test_each_model_does_what_it_says(self) -> None:
+        def ends(variant: str) -> tuple[float, float]:
+            profile = load_profile("bert-base", dynamic=variant)
+            return profile.dynamic_ms(64) / profile.static_ms(64), profile.dynamic_ms(512) / profile.static_ms(512)
+
+        assert ends("falling") == pytest.approx((3.56, 1.22))
+        assert ends("rising") == pytest.approx((1.22, 3.56))
+        assert ends("flat") == pytest.approx((math.sqrt(1.22 * 3.56),) * 2)
+        assert ends("least") == pytest.approx((1.22, 1.22))
+        assert ends("most") == pytest.approx((3.56, 3.56))
+        assert ends("added") == pytest.approx((1 + 0.22 * 4.22, 1.22))
+        published = load_profile("bert-base", dynamic="published")
+        assert published.dynamic_ms(512) / published.dynamic_ms(64) == pytest.approx(3.633 / 1.165)
+        added = load_profile("bert-base")
+        extra = {round(added.dynamic_ms(n) - added.static_ms(n), 6) for n in (1, 64, 65, 300, 512)}
+        assert extra == {round(0.22 * 4.86, 6)}
+
+    def test_a_staircase_stays_one(self) -> None:
+        for variant in dynamic_variants():
+            profile = load_profile("bert-base", dynamic=variant)
+            for edge in range(64, 512, 64):
+                assert profile.dynamic_ms(edge) / profile.dynamic_ms(edge - 63) < 1.05
+                assert profile.dynamic_ms(edge + 1) / profile.dynamic_ms(edge) > 1.015  # 'falling' is nearly flat
+
+    def test_a_smaller_range_is_as_fast(self) -> None:
+        base = load_profile("bert-base")
+        assert base.dynamic_ms(70, max_length=128) == base.dynamic_ms(70)
+        runtime = base.dynamic_runtime(100)
+        assert max(length for length, _, _ in runtime.points) == 100
+        assert believed(runtime, 100, 1) == pytest.approx(base.dynamic_ms(100), rel=1e-6)
+        with pytest.raises(ConfigError, match="1 to 128 tokens, not 129"):
+            base.dynamic_ms(129, max_length=128)
+
+
+class TestTables:
+    def test_published_latencies_come_back(self) -> None:
+        for name, table in tables.tables().items():
+            profile = load_profile(name)
+            assert profile.kind == "derived"
+            assert table["source"] in profile.source
+            for batch, (short, long) in table["latency_ms"].items():
+                assert profile.static_ms(128, int(batch)) == pytest.approx(short)
+                assert profile.static_ms(384, int(batch)) == pytest.approx(long)
+                assert profile.static_ms(256, int(batch)) == pytest.approx((short + long) / 2)
+
+    def test_the_first_step_is_the_floor(self) -> None:
+        profile = load_profile("bert-base-l4-fp16")
+        assert profile.static_ms(1) == profile.static_ms(64) == pytest.approx(1.00 - (2.09 - 1.00) / 4)
+
+    def test_all_models_and_gpus(self) -> None:
+        gpus = {name.split("-")[2] for name in tables.names()}
+        assert gpus == {"a100", "a30", "l4", "l40s", "t4", "v100"}
+        assert len(tables.names()) == 24
+
+    def test_longer_never_takes_less(self) -> None:
+        for name in SHIPPED:
+            profile = load_profile(name)
+            for batch in (1, 2, 8):
+                line = [profile.static_ms(n, batch) for n in range(16, 513, 16)]
+                assert line == sorted(line)
+
+    def test_the_data_file_is_what_is_derived(self) -> None:
+        assert to_json(derive(development_file("latency/bert_tensorrt_demo.csv"))) == tables.DATA.read_text()
+
+    def test_suspect_and_older_rows_are_left_out(self, tmp_path: Path) -> None:
+        head = "gpu,model,precision,engine,batch,seq_len,latency_ms,p95_ms,p99_ms,source,note\n"
+        lines = [
+            "NVIDIA X1 (8GB),BERT Base,FP16,e,1,128,3,,,o/r release/9.2@a:f,",
+            "NVIDIA X1 (8GB),BERT Base,FP16,e,1,384,5,,,o/r release/9.2@a:f,",
+            "NVIDIA X1,BERT Base,FP16,e,1,128,2,,,o/r release/10.1@b:f,",
+            "NVIDIA X1,BERT Base,FP16,e,1,384,4,,,o/r release/10.1@b:f,",
+            "NVIDIA X1,BERT Base,FP16,e,2,128,4,,,o/r release/10.1@b:f,",  # no 384: left out
+            "NVIDIA X1,BERT Base,FP16,e,1,128,9,,,o/r release/10.9@c:f,suspect",
+            "NVIDIA X1,Megatron,FP16,e,1,128,9,,,o/r release/10.9@c:f,",
+        ]
+        path = tmp_path / "t.csv"
+        path.write_text(head + "\n".join(lines) + "\n")
+        (table,) = derive(path)["tables"]
+        assert (table["name"], table["latency_ms"]) == ("bert-base-x1-fp16", {"1": [2, 4]})
+        path.write_text(head + "X,BERT Base,FP16,e,1,128,9,,,somewhere,\n")
+        with pytest.raises(ConfigError, match="no release in the source 'somewhere'"):
+            derive(path)
+
+
+class TestDense:
+    def test_the_published_steps(self) -> None:
+        development_file(str(tables.DENSE_FILE))
+        profile = load_profile(tables.DENSE)
+        assert profile.dynamic_ms(61) == 1.165
+        assert profile.dynamic_ms(505) == 3.633
+        for begin in (65, 81, 193, 257, 385):
+            assert profile.dynamic_ms(begin) > 1.06 * profile.dynamic_ms(begin - 1)
+        assert profile.dynamic_ms(512) == profile.dynamic_ms(509)  # without the outlier
+        assert profile.static_ms(300, 2) == profile.dynamic_ms(300, 2)
+        assert profile.dynamic_ms(505) / profile.dynamic_ms(61) == pytest.approx(
+            fig02_latency.load_profile("bert-base", dynamic="published").dynamic_ms(512)
+            / fig02_latency.load_profile("bert-base", dynamic="published").dynamic_ms(64)
+        )
+        with pytest.raises(ConfigError, match="dynamic-shape engine already"):
+            load_profile(tables.DENSE, dynamic="flat")
+
+    def test_without_the_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(EnvironmentProblem, match="not part of Arlo"):
+            tables.dense(tmp_path / "none.csv")
+        for folder in ("", str(tmp_path)):
+            monkeypatch.setenv(tables.TRACES_VARIABLE, folder)
+            with pytest.raises(EnvironmentProblem, match="set ARLO_TRACES to the folder"):
+                load_profile(tables.DENSE)
+
+
+def manifest(runtimes: list[Runtime]) -> Manifest:
+    return Manifest(
+        model="mini", task="embedding", source="a test", tokenizer=None, inputs=(), outputs=(), runtimes=tuple(runtimes)
+    )
+
+
+def measured(max_length: int, points: dict[tuple[int, int], int], *, dynamic: bool = False) -> Runtime:
+    latency = tuple(LatencyPoint(length=length, batch=batch, latency_us=us) for (length, batch), us in points.items())
+    return Runtime(
+        name=f"{'d' if dynamic else 's'}{max_length}", max_length=max_length, max_batch=4, dynamic=dynamic,
+        engine="onnxruntime", precision="fp32", device="a CPU", latency=latency,
+    )  # fmt: skip
+
+
+class TestMeasured:
+    def test_a_repository(self, tmp_path: Path) -> None:
+        static = [measured(64, {(64, 1): 2000, (64, 4): 5000}), measured(128, {(128, 1): 4000, (128, 4): 9000})]
+        ranges = measured(128, {(16, 1): 1000, (128, 1): 5000, (16, 4): 2000, (128, 4): 15000}, dynamic=True)
+        manifest([*static, ranges]).save(tmp_path)
+        for path in (tmp_path, tmp_path / "arlo.json"):
+            profile = load_profile(path)
+            assert (profile.name, profile.kind, profile.step, profile.max_length) == ("mini", "measured", 64, 128)
+            assert "a CPU" in profile.source
+            assert profile.static_ms(64) == 2
+            assert profile.static_ms(96) == 3  # not compiled: the line between
+            assert profile.static_ms(128, 2) == pytest.approx(4 + 5 / 3)
+            assert profile.dynamic_ms(72) == 3
+            assert profile.dynamic_ms(72, 4) == 8.5
+            assert profile.slo_ms == 120
+        assert load_profile(tmp_path, dynamic="least").dynamic_ms(128) == pytest.approx(1.22 * 4)
+        runtime = profile.dynamic_runtime(max_batch=4)
+        assert believed(runtime, 72, 4) == pytest.approx(8.5)
+
+    def test_without_dynamic_runtime(self, tmp_path: Path) -> None:
+        manifest([measured(64, {(64, 1): 2000})]).save(tmp_path)
+        profile = load_profile(tmp_path)
+        with pytest.raises(ConfigError, match="name a model for one"):
+            profile.dynamic_ms(3)
+
+    def test_without_static_runtimes(self, tmp_path: Path) -> None:
+        manifest([measured(64, {(8, 1): 1000, (60, 1): 2000}, dynamic=True)]).save(tmp_path)
+        profile = load_profile(tmp_path)
+        assert profile.dynamic_ms(64) == 2
+        with pytest.raises(ConfigError, match="dynamic-shape runtimes only"):
+            profile.static_ms(64)
+        with pytest.raises(ConfigError, match="needs static runtimes"):
+            load_profile(tmp_path, dynamic="flat")
+
+    def test_unmeasured_runtimes_are_left_out(self, tmp_path: Path) -> None:
+        manifest([measured(64, {(64, 1): 2000}), measured(64, {(64, 1): 1500}), measured(128, {})]).save(tmp_path)
+        profile = load_profile(tmp_path)
+        assert (profile.max_length, profile.static_ms(64)) == (64, 1.5)
+        manifest([measured(128, {})]).save(tmp_path)
+        with pytest.raises(ConfigError, match="measure them with `arlo profile`"):
+            load_profile(tmp_path)
+
+
+class TestRuntimes:
+    @given(
+        name=st.sampled_from(["bert-base", "bert-large", "bert-base-t4-fp16", "bert-large-v100-int8"]),
+        variant=st.sampled_from(dynamic_variants()),
+        length=st.integers(1, 512),
+        max_batch=st.sampled_from([1, 2, 5, 8, 32]),
+        data=st.data(),
+    )
+    @settings(max_examples=60, deadline=None)
+    def test_the_scheduler_reads_them_alike(
+        self, name: str, variant: str, length: int, max_batch: int, data: st.DataObject
+    ) -> None:
+        profile = load_profile(name, dynamic=variant)
+        batch = data.draw(st.integers(1, max_batch))
+        static = profile.static_runtime(length, max_batch=max_batch)
+        ranges = profile.dynamic_runtime(max_batch=max_batch)
+        at_most = 2e-6  # ms; the scheduler's points are whole ns
+        assert believed(static, 1, batch) == pytest.approx(profile.static_ms(length, batch), rel=1e-6, abs=at_most)
+        assert believed(ranges, length, batch) == pytest.approx(
+            profile.dynamic_ms(length, batch), rel=1e-6, abs=at_most
+        )
+        assert latency_curve(ranges, length).batch_ms(batch) == pytest.approx(profile.dynamic_ms(length, batch))
+
+    def test_above_the_largest_batch_in_proportion(self) -> None:
+        profile = load_profile("bert-base-t4-fp16")
+        assert profile.static_ms(128, 256) == pytest.approx(2 * profile.static_ms(128, 128))
+
+    def test_capacity(self) -> None:
+        base = load_profile("bert-base")
+        assert capacity(base.static_runtime(512), 150) == 30  # floor(150 / 4.86)
+        assert capacity(base.static_runtime(64), 150) == 130
+        assert capacity(base.static_runtime(512), 1) == 1
+        ranges = base.dynamic_runtime()
+        assert capacity(ranges, 150) == 25  # floor(150 / 5.93)
+        assert capacity(ranges, 150, length=86) == math.floor(150 / base.dynamic_ms(86))
+        assert capacity(base.static_runtime(64, capacity=7), 150) == 7
+
+    def test_ascending_and_once(self) -> None:
+        runtimes = load_profile("bert-base").static_runtimes([128, 64, 128])
+        assert [runtime.max_length for runtime in runtimes] == [64, 128]
+        assert [runtime.name for runtime in runtimes] == ["static-64", "static-128"]
+
+
+class TestBadInputs:
+    @pytest.mark.parametrize(
+        ("call", "says"),
+        [
+            (lambda: load_profile("bert-bse"), "did you mean 'bert-base'"),
+            (lambda: load_profile("bert-base", dynamic="faling"), "did you mean 'falling'"),
+            (lambda: load_profile("bert-large", scale="flop"), "did you mean 'flops'"),
+            (lambda: load_profile("bert-large", scale=0.0), "above 0 ms"),
+            (lambda: load_profile("bert-large", scale=math.nan), "above 0 ms"),
+            (lambda: load_profile("bert-base", scale="flops"), "scale is for bert-large"),
+            (lambda: load_profile("bert-base").static_ms(513), "1 to 512 tokens, not 513"),
+            (lambda: load_profile("bert-base").dynamic_ms(0), "1 to 512 tokens, not 0"),
+            (lambda: load_profile("bert-base").static_ms(5, 0), "at least 1 row"),
+            (lambda: load_profile("bert-base").dynamic_runtime(600), "1 to 512 tokens, not 600"),
+            (lambda: load_profile("bert-base").static_runtime(64, max_batch=0), "max_batch is at least 1"),
+            (lambda: lognormal_quantiles(-0.1), "at least 0"),
+            (lambda: lognormal_quantiles(0.1, 0), "1 to 1048576"),
+            (lambda: wrong(load_profile("bert-base").static_runtimes([64]), 1.0), "0 to below 1"),
+        ],
+    )
+    def test_say_what_is_wrong(self, call: object, says: str) -> None:
+        with pytest.raises(ArloError, match=says):
+            call()  # type: ignore[operator]
+
+    @pytest.mark.parametrize(
+        ("fields", "says"),
+        [
+            ({"static": ((64, 1, -1.0),)}, "is not a latency"),
+            ({"static": ((64, 1, 1.0), (64, 1, 2.0))}, "two latencies"),
+            ({"static": ()}, "has no latencies"),
+            ({"slo_ms": 0.0}, "slo_ms"),
+            ({"step": 0}, "at least 1"),
+        ],
+    )
+    def test_of_a_profile(self, fields: dict[str, object], says: str) -> None:
+        good = Profile(
+            name="p", kind="estimated", source="", slo_ms=1, max_length=64, step=64, static=((64, 1, 1.0),)
+        )  # fmt: skip
+        with pytest.raises(ConfigError, match=says):
+            dataclasses.replace(good, **fields)  # type: ignore[arg-type]
+
+
+class TestNoise:
+    @given(cv=st.floats(0, 1), n=st.integers(1, 5000))
+    @settings(max_examples=20, deadline=None)
+    def test_mean_is_one_and_they_ascend(self, cv: float, n: int) -> None:
+        values = lognormal_quantiles(cv, n)
+        assert values.shape == (n,)
+        assert values.dtype == np.float64
+        assert values.mean() == pytest.approx(1, abs=1e-12)
+        assert (np.diff(values) >= 0).all()
+        assert values.min() > 0
+
+    def test_variation(self) -> None:
+        for cv in (0.05, 0.1, 0.3):
+            assert lognormal_quantiles(cv).std() == pytest.approx(cv, rel=0.01)
+        assert (lognormal_quantiles(0.0) == 1).all()
+
+    def test_quantiles_are_those_of_a_lognormal(self) -> None:
+        values = lognormal_quantiles(0.2)
+        sigma = math.sqrt(math.log(1.04))
+        at_84 = values[round(4096 * statistics.NormalDist().cdf(1))]
+        assert at_84 == pytest.approx(math.exp(sigma - sigma**2 / 2), rel=0.005)
+
+
+class TestWrong:
+    def test_each_is_off_by_the_share_and_the_truth_stays(self) -> None:
+        right = load_profile("bert-base").static_runtimes(range(64, 513, 64))
+        off = wrong(right, 0.2, seed=3)
+        ratios = [b.points[0][2] / a.points[0][2] for a, b in zip(right, off, strict=True)]
+        assert {round(ratio, 9) for ratio in ratios} == {0.8, 1.2}
+        for a, b in zip(right, off, strict=True):
+            assert b.truth == a.points
+            assert latency_curve(b, truth=True) == latency_curve(a)
+            assert latency_ms(b.points, b.max_length) != latency_ms(a.points, a.max_length)
+        assert wrong(right, 0.2, seed=3) == off
+        assert any(wrong(right, 0.2, seed=seed) != off for seed in range(5))
+        assert [runtime.points for runtime in wrong(right, 0.0)] == [runtime.points for runtime in right]
+
+    def test_a_believed_truth_is_kept(self) -> None:
+        twice = wrong(wrong(load_profile("bert-base").static_runtimes([512]), 0.1), 0.1)
+        assert twice[0].truth == ((512, 1, 4.86),)
+
+
+class TestFigure:
+    def test_rows(self) -> None:
+        rows = fig02_latency.rows()
+        assert {row["paper"] for row in rows} >= {"4.86 ms", "4.22x", "5.25x", "4.28x", "80.6 %"}
+        assert all(set(row) == {"experiment", "quantity", "paper", "ours", "note"} for row in rows)
+        assert rows[0]["ours"] == "4.86 ms"
+
+    def test_lengths_are_the_paper_s(self) -> None:
+        tokens, share = fig02_latency.paper_lengths()
+        assert share.sum() == pytest.approx(1)
+        assert tokens.max() == 512
+        cumulative = np.cumsum(share)
+        assert tokens[np.searchsorted(cumulative, 0.5)] == pytest.approx(21 * 512 / 125, abs=3)
+        assert tokens[np.searchsorted(cumulative, 0.98)] == pytest.approx(72 * 512 / 125, abs=6)
+
+    def test_waiting_is_that_of_known_queues(self) -> None:
+        def md1(mean: float, rate: float) -> float:
+            busy = rate * mean / 1000
+            return mean + busy * mean / (2 * (1 - busy))
+
+        assert fig02_latency.mean_latency((10.0, 100.0), 50, 1) == pytest.approx(md1(10, 50) + 0.8)
+        # M/M/2 at half load: T = S / (1 - rho^2)
+        assert fig02_latency.mean_latency((10.0, 200.0), 100, 2) == pytest.approx(10 / 0.75 + 0.8)
+        assert fig02_latency.mean_latency((10.0, 100.0), 100, 1) == math.inf
+
+    def test_the_figure_has_each_curve(self) -> None:
+        picture = fig02_latency.figure(["bert-base"], ["added", "falling"])
+        assert [trace.name for trace in picture.data] == ["padded", "static", "dynamic, added", "dynamic, falling"]
+        assert picture.data[1].y[511] == pytest.approx(4.86)
