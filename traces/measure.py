@@ -172,7 +172,8 @@ def _clips(trace: Trace) -> Clips | None:
     at, rows = clip_percentiles(trace)
     if len(at) < 2:
         return None
-    per_clip = len(trace) / max(1, len(np.unique((trace.arrived_at_s / CLIP_S).astype(np.int64))))
+    number = np.floor(trace.arrived_at_s / CLIP_S)
+    per_clip = int(np.isin(number, np.round(at / CLIP_S)).sum()) / len(at)
     # What sampling alone shows is found on a part of a long trace, and the trace's own deviation on the same part.
     last = int(np.searchsorted(trace.arrived_at_s, at[:_MOST_CLIPS][-1] + CLIP_S))
     kept = slice(0, last, max(1, int(per_clip // _PER_CLIP)))

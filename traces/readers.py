@@ -31,10 +31,16 @@ class Format:
     what: str
 
 
+SAMPLE_MS = 100  # of each second; requests that all lie in fewer are a sample of it
+SAMPLE_REQUESTS = 20  # fewer may lie together by chance
+
 FORMATS = (
     Format(name="arlo", columns=("arrived_at_s", "length"), counts=False, what="Arlo's own, CSV or Parquet"),
     Format(
-        name="tweet-lengths", columns=("epoch_ms", "bert_tokens_full"), counts=False, what="times and tokens of tweets"
+        name="tweet-lengths",
+        columns=("epoch_ms", "bert_tokens_full"),
+        counts=False,
+        what="times and tokens of tweets; those of a sample are spread over their second",
     ),
     Format(
         name="azure-llm",
@@ -104,6 +110,9 @@ def read_trace(path: Path, *, tokens: str = "context", lang: str | None = None) 
     """Requests of any format that has them. Times count from the first request, except in our own format.
 
     tokens: of an Azure LLM trace, `context` (prompt), `generated`, or `total`. lang: of tweets, only this language.
+
+    The public sample of tweets has those of the same ten milliseconds of every second. As they stand they would arrive
+    in ten milliseconds and pause for 990, which nobody's traffic does: they are spread over their second, at random.
     """
     found = detect(path)
     if found.counts:
@@ -157,9 +166,26 @@ def segments(path: Path) -> list[str]:
 
 
 def _tweets(path: Path, lang: str | None) -> Iterator[tuple[float, int]]:
-    for line, row in _rows(path):
-        if lang is None or row.get("lang") == lang:
-            yield _whole(path, line, row, "epoch_ms") / 1000, _whole(path, line, row, "bert_tokens_full", least=1)
+    rows = [
+        (_whole(path, line, row, "epoch_ms"), _whole(path, line, row, "bert_tokens_full", least=1))
+        for line, row in _rows(path)
+        if lang is None or row.get("lang") == lang
+    ]
+    at = np.array([ms for ms, _ in rows], np.int64)
+    first, width = _window(at)
+    # Where in its millisecond a tweet came is not known; the same file gives the same times.
+    part = np.random.default_rng(0).random(len(at)) if width < 1000 else np.zeros(len(at))
+    at_s = at // 1000 + (at % 1000 - first + part) / width
+    return zip(at_s.tolist(), (length for _, length in rows), strict=True)
+
+
+def _window(at: NDArray[np.int64]) -> tuple[int, int]:
+    """The milliseconds of each second in which all of `at` lie, as the first one and their number: a sample's ten, or
+    (0, 1000) of a whole trace."""
+    if len(at) < SAMPLE_REQUESTS or len(np.unique(at // 1000)) < 2:
+        return 0, 1000
+    low, high = int((at % 1000).min()), int((at % 1000).max())
+    return (low, high - low + 1) if high - low < SAMPLE_MS else (0, 1000)
 
 
 def _azure(path: Path, tokens: str) -> Iterator[tuple[float, int]]:

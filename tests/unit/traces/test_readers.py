@@ -75,6 +75,33 @@ def test_requests_of_each_format(write: Any) -> None:
         assert azure.arrived_at_s.tolist() == pytest.approx([0.0, 4.314579], abs=2e-6)
 
 
+def test_a_sample_of_ten_milliseconds_is_spread_over_its_second(write: Any) -> None:
+    """As the public sample of tweets has them; a queue behind it would see bursts that no traffic has."""
+    random = np.random.default_rng(5)
+    ms = np.sort(random.integers(0, 60, 3000) * 1000 + random.integers(657, 667, 3000)) + 1_524_662_100_000
+    header = "epoch_ms,lang,bert_tokens_full\n"
+    path = write(header + "".join(f"{at},en,{20 + n % 7}\n" for n, at in enumerate(ms)))
+    trace = read_trace(path)
+    assert trace.arrived_at_s.tolist() == read_trace(path).arrived_at_s.tolist()
+    seconds = np.floor(trace.arrived_at_s + (ms[0] % 1000 - 657) / 10 + 1e-3)
+    assert np.bincount(seconds.astype(int), minlength=60)[5:55].tolist() == pytest.approx(
+        np.bincount((ms - ms[0] + ms[0] % 1000) // 1000)[5:55].tolist(), abs=12
+    )
+    tenths = np.bincount((trace.arrived_at_s % 1 * 10).astype(int), minlength=10)
+    assert tenths.min() > 200
+    assert summarise(trace).dispersion[0.01] == pytest.approx(1, abs=0.15)
+    whole = write(header + "".join(f"{at},en,20\n" for at in range(1_524_662_100_000, 1_524_662_103_000, 37)))
+    assert read_trace(whole).arrived_at_s[:4].tolist() == [0.0, 0.037, 0.074, 0.111]
+
+
+def test_clips_are_counted_with_their_own_requests() -> None:
+    """Two clips of 100 requests and one of five, which is too short to be one of them."""
+    at = np.concatenate([np.linspace(0, 19.9, 200), np.linspace(20, 20.4, 5)])
+    clips = summarise(Trace(arrived_at_s=at, length=np.full(205, 30, np.int32))).clips
+    assert clips is not None
+    assert (clips.clips, clips.requests_per_clip) == (2, 100.0)
+
+
 def test_counts_of_each_format(write: Any) -> None:
     path = write(COUNTS)
     assert segments(path) == ["a", "b"]
