@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import re
 from typing import Any
 
 from arlo.cli.text import HelpFormatter
@@ -48,6 +49,8 @@ COMMANDS = (
     Command("version", "arlo.cli.version", "versions of Arlo and of what it stands on"),
 )
 
+NEGATIVE_NUMBERS = re.compile(r"^-\.?\d")
+
 BY_NAME = {command.name: command for command in COMMANDS}
 
 
@@ -59,6 +62,8 @@ def add(subparsers: Any, command: Command) -> tuple[argparse.ArgumentParser, Any
         parser = subparsers.choices[command.name]
     for each in [parser, *nested(parser)]:
         each.formatter_class = HelpFormatter
+        # `--demand -1,1` is a wrong number, which the command names, not an option.
+        each._negative_number_matcher = NEGATIVE_NUMBERS
     return parser, module
 
 

@@ -23,7 +23,8 @@ namespace {
 using RuntimeTuple = std::tuple<std::vector<std::pair<int, double>>, int, int, double>;
 using Answer = std::tuple<std::vector<int>, double, bool, std::uint64_t>;
 
-constexpr int kMostWorkers = 1'000'000;  // far beyond any cluster, and its sums fit an int
+constexpr int kMostWorkers = 1'000'000;       // far beyond any cluster, and its sums fit an int
+constexpr int kMostRequests = 1'000'000'000;  // of an instance within the SLO; times the workers it fits an int64
 
 void need(bool right, const std::string& message) {
   if (!right) throw nb::value_error(message.c_str());
@@ -38,7 +39,8 @@ void check(const Runtime& runtime) {
     before = rows;
   }
   need(!runtime.latency_ms.empty() && runtime.latency_ms.front().first == 1, "latency: the first point has 1 row");
-  need(in_range(runtime.capacity) && in_range(runtime.lower), "capacity and lower must be 0 to 1,000,000");
+  need(runtime.capacity >= 0 && runtime.capacity <= kMostRequests, "capacity must be 0 to 1,000,000,000");
+  need(in_range(runtime.lower), "lower must be 0 to 1,000,000");
   need(std::isfinite(runtime.demand) && runtime.demand >= 0, "demand must be finite and at least 0");
 }
 

@@ -23,6 +23,9 @@ from typing import Protocol
 
 from arlo.errors import ConfigError
 
+LEAST_MS = 1e-6  # of a latency: a nanosecond
+MOST_REQUESTS = 10**9  # per SLO period: the demand of all bins, and M; far beyond any cluster, and sums stay exact
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LatencyCurve:
@@ -34,8 +37,8 @@ class LatencyCurve:
         rows = [row for row, _ in self.points]
         if not rows or rows[0] != 1 or rows != sorted(set(rows)):
             raise ConfigError(f"a latency curve needs points for ascending batches, the first one 1, not {rows}")
-        if any(not math.isfinite(ms) or ms <= 0 for _, ms in self.points):
-            raise ConfigError(f"latencies must be above 0 ms: {[ms for _, ms in self.points]}")
+        if any(not math.isfinite(ms) or ms < LEAST_MS for _, ms in self.points):
+            raise ConfigError(f"latencies must be at least {LEAST_MS:g} ms: {[ms for _, ms in self.points]}")
 
     @classmethod
     def single(cls, latency_ms: float) -> LatencyCurve:
@@ -124,6 +127,14 @@ class AllocationProblem:
             raise ConfigError(f"the SLO must be above 0 ms, not {self.slo_ms}")
         if any(not math.isfinite(q) or q < 0 for q in self.demand):
             raise ConfigError(f"demand must be at least 0 requests per SLO period: {list(self.demand)}")
+        if sum(self.demand) > MOST_REQUESTS:
+            raise ConfigError(f"demand must be at most {MOST_REQUESTS:,} requests per SLO period: {sum(self.demand):g}")
+        fastest_ms = min(curve.points[-1][1] / curve.max_batch for curve in self.curves)
+        if self.slo_ms > MOST_REQUESTS * fastest_ms:
+            raise ConfigError(
+                f"the SLO of {self.slo_ms:g} ms is more than {MOST_REQUESTS:,} times the {fastest_ms:g} ms that a "
+                "request takes: one of them is in the wrong unit"
+            )
         if not math.isfinite(self.burst) or self.burst < 1:
             raise ConfigError(f"burst is a busy rate over the mean one, at least 1, not {self.burst}")
         if self.variation is not None and len(self.variation.factors[0]) != len(self.demand):

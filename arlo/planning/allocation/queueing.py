@@ -44,6 +44,7 @@ NEAR_ROUNDS = 4  # of the fixed point for a neighbour, which starts from where i
 BUSY = 0.97  # quantile of a group's rate in which its moments are busy
 MOVES = 12  # that are looked at closely
 MIN_GAIN = 1e-6
+LEAST_DEMAND = 1e-6  # requests per SLO period
 
 
 def predicted_mean_ms(problem: AllocationProblem, instances: Sequence[int], *, policy: str = "eft") -> float:
@@ -58,6 +59,7 @@ def predicted_mean_ms(problem: AllocationProblem, instances: Sequence[int], *, p
         )
     if not sum(problem.demand):
         return 0.0
+    problem = _some(problem)
     return float(QueueingObjective(problem, policy).values(np.array([instances], np.int64))[0][0])
 
 
@@ -107,6 +109,7 @@ class QueueingSolver:
         levels = len(problem.curves)
         if levels == 1 or not sum(problem.demand):
             return (0,) * (levels - 1) + (problem.workers,)
+        problem = _some(problem)
         objective = QueueingObjective(problem, self._policy)
         widest = np.array(largest_capacity(problem), np.int64)
         found = [proportional(problem), widest, *square_root(problem)]
@@ -166,6 +169,15 @@ class QueueingObjective:
     def stable(self, counts: Counts) -> bool:
         """Whether the mean demand can be carried for ever."""
         return bool((self._models[0].utilisation(counts[None].astype(np.float64))[0] < 1).all())
+
+
+def _some(problem: AllocationProblem) -> AllocationProblem:
+    """The problem with so much demand that the numbers of the model do not vanish. So few requests never meet: their
+    mean latency depends on their shares alone."""
+    total = sum(problem.demand)
+    if total >= LEAST_DEMAND:
+        return problem
+    return dataclasses.replace(problem, demand=tuple(q / total * LEAST_DEMAND for q in problem.demand))
 
 
 def _busy(problem: AllocationProblem) -> AllocationProblem:

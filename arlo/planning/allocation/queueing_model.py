@@ -15,7 +15,8 @@ first instance is free. Two parts are added:
    are the only ones that serve the classes from k up; together they are one server of rate mu_k = sum N_i / s_i with
    utilisation x_k. Its wait x^5 / (2 mu (1 - x)), the factor x^4 being fitted to simulation, is added for the
    worst k that a class belongs to. So that overload is finite and more of it is worse, the wait is that of a queue
-   which starts empty and lasts `horizon_ms` (the coordinate-transformed curve of time-dependent delay).
+   which starts empty and lasts `horizon_ms` (the coordinate-transformed curve of time-dependent delay). For a level by
+   itself this part is too much: its mean latency is at most 1.4 times that of M/D/c up to 90 % of capacity, 1.6 above.
 
 Under a policy that demotes only when a level is congested (`rs`), level j keeps its own requests until W reaches
 `spill_ms[j]`.

@@ -50,6 +50,26 @@ def test_the_default_is_exact_for_the_printed_objective(capsys: pytest.CaptureFi
     assert queueing["objective"] >= found["objective"]
 
 
+def test_more_than_a_million_requests_within_the_slo(capsys: pytest.CaptureFixture[str]) -> None:
+    """Twenty minutes of requests of a millisecond, or of a microsecond; not of a nanosecond."""
+    runtimes = ["--max-lengths", "64,128", "--demand", "1000,1000"]
+    for latency, capacities in (("1,2", [1_200_000, 600_000]), ("0.01,0.02", [120_000_000, 60_000_000])):
+        found = plan(capsys, "--workers", "8", "--slo-ms", "1200000", "--latency-ms", latency, *runtimes)
+        assert found["capacities"] == capacities
+        assert sum(found["allocation"]) == 8
+        assert found["optimal"]
+    assert main(["plan", "--workers", "8", "--slo-ms", "1200000", "--latency-ms", "1e-6,2", *runtimes]) == 2
+    assert "one of them is in the wrong unit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("demand", ["1e-300,1e-300", "1e-308,1e-308", "5e-324,5e-324", "1e-6,1e-6"])
+def test_a_demand_near_nothing_has_a_plan_and_a_mean(demand: str, capsys: pytest.CaptureFixture[str]) -> None:
+    named = ["--slo-ms", "150", "--max-lengths", "64,128", "--latency-ms", "1,2", "--demand", demand]
+    found = plan(capsys, "--workers", "8", *named, "--objective", "queueing")
+    assert sum(found["allocation"]) == 8
+    assert found["queueing_mean_ms"] == pytest.approx(1.5 if found["allocation"][0] else 2.0, rel=1e-6)
+
+
 def test_a_range_compares_numbers_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
     demand = ["--demand", "300,200,80,20"]
     plans = plan(capsys, "--workers", "4-12", *PAPER, *demand)["plans"]
@@ -163,6 +183,8 @@ def test_histograms_by_name() -> None:
         (["--workers", "1-2000", *PAPER, *DEMAND], "asks for 2,000 plans: at most 1,000"),
         (["--workers", "4", *PAPER, "--demand", "1,2,3"], "--demand needs one number for each of 4 runtimes, not 3"),
         (["--workers", "4", *PAPER, "--demand=-1,2,3,4"], "--demand must be at least 0 requests per SLO period"),
+        (["--workers", "4", *PAPER, "--demand", "-1,2,3,4"], "--demand must be at least 0 requests per SLO period"),
+        (["--workers", "4", *PAPER, "--demand", "1,2,3,1e300"], "demand must be at most 1,000,000,000 requests"),
         (["--workers", "4", *PAPER, "--demand", "1,2,x,4"], "--demand must be numbers joined by commas, not '1,2,x,4'"),
         (["--workers", "4", *PAPER, "--demand", "1,2,inf,4"], "--demand must be finite numbers"),
         (["--workers", "4", *PAPER], "give one of --demand Q,Q,..., --trace FILE, or --rate RPS with --lengths"),
@@ -203,6 +225,8 @@ def test_wrong_command_lines(arguments: list[str], message: str, capsys: pytest.
         ("64.5,128", "1,2", "--max-lengths must be whole numbers"),
         ("64,128", "1", "--latency-ms needs one number for each of 2 lengths, not 1"),
         ("64,128", "1,0", "--latency-ms must be above 0 ms"),
+        ("64,128", "-1,2", "--latency-ms must be above 0 ms"),
+        ("64,128", "1e-12,2", "latencies must be at least 1e-06 ms"),
         ("64,128", "1,b", "--latency-ms must be numbers joined by commas"),
     ],
 )

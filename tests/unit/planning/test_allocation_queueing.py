@@ -81,6 +81,21 @@ def test_one_level_is_half_of_the_wait_of_erlang_c(servers: int, used: float) ->
     assert wait_ms == pytest.approx(expected_ms, rel=0.03, abs=1e-9)
 
 
+@pytest.mark.parametrize("servers", [1, 2, 5, 10, 20])
+@pytest.mark.parametrize(("used", "most"), [(0.5, 1.03), (0.7, 1.12), (0.8, 1.22), (0.9, 1.38), (0.95, 1.52)])
+def test_a_level_by_itself_is_predicted_too_slow_never_too_fast(servers: int, used: float, most: float) -> None:
+    """Against a simulated M/D/c; the figures stand in benchmarks/README.md."""
+    arrived = np.cumsum(np.random.default_rng(0).exponential(1 / (used * servers), 1_000_000))
+    waits = []
+    for first in range(servers):  # equal services: the n-th request follows the one `servers` before it
+        own = arrived[first::servers]
+        turn = np.arange(len(own))
+        waits.append(np.maximum.accumulate(own - turn) + turn - own)
+    exact_ms = 1 + float(np.concatenate(waits).mean())
+    predicted = predicted_mean_ms(problem_of(servers, [1.0], [used * servers * SLO_MS]), [servers])
+    assert 0.97 <= predicted / exact_ms <= most
+
+
 def test_without_load_requests_take_their_own_time() -> None:
     problem = problem_of(6, [1.0, 2.0, 4.0], [1e-6, 2e-6, 1e-6])
     assert predicted_mean_ms(problem, [2, 2, 2]) == pytest.approx((1 + 2 * 2 + 4) / 4, rel=1e-6)
