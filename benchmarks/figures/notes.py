@@ -47,7 +47,11 @@ COMMON = (
         source="Markov-modulated: paper, 5; its parameters are not stated",
     ),
     Parameter(name="rate over time", value="constant mean", source="the paper's mean; see Twitter's windows below"),
-    Parameter(name="ST, DT", value="least loaded instance", source="'load balancing': paper, 5; which one is not said"),
+    Parameter(
+        name="ST, DT",
+        value="least loaded instance",
+        source="'load balancing': paper, 5; which one is not said. By count it waits 9 to 104 % longer than M/D/c",
+    ),
     Parameter(
         name="INFaaS",
         value="as many instances of each runtime; packs up to one batch (1) on an instance, short variants first",

@@ -207,7 +207,8 @@ class ClusterSection:
     )
     noise: float = option(
         default=_RUN["noise_cv"],
-        doc="Coefficient of variation of execution times (lognormal, mean 1); the scheduler does not know it.",
+        doc="Coefficient of variation of execution times (lognormal, mean 1, as 4,096 values, widened "
+        "so that the coefficient is met); the scheduler does not know it.",
         minimum=0,
         maximum=10,
     )

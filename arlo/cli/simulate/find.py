@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from arlo.cli.simulate.flags import Plan
-from arlo.cli.simulate.load import least_workers, offered_workers
+from arlo.cli.simulate.load import fewest_workers, least_workers, offered_workers
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,11 +37,14 @@ class Found:
         return [n for n, r in self.tried.items() if n > (self.workers or n) and r.slo_attainment < attainment]
 
 
-def search(run: Runner, *, lowest: int, attainment: float, most: int = MOST_WORKERS, width: int = 2) -> Found:
+def search(
+    run: Runner, *, lowest: int, attainment: float, most: int = MOST_WORKERS, width: int = 2, load: int = 1
+) -> Found:
     """The least number of workers from `lowest` on that keeps `attainment`: doubling steps, then bisection.
 
-    `width` runs are made at a time. More workers can do worse, as another number of them is allocated otherwise. So the
-    numbers below are checked one by one until CHECKED of them in a row do not hold.
+    `load` workers could do all that arrives: far above it, more of them bring nothing. `width` runs are made at a time.
+    More workers can do worse, as another number of them is allocated otherwise. So the numbers below are checked one by
+    one until CHECKED of them in a row do not hold.
     """
     tried: dict[int, Any] = {}
 
@@ -75,7 +78,7 @@ def search(run: Runner, *, lowest: int, attainment: float, most: int = MOST_WORK
         reached = float(tried[low].slo_attainment)
         if low >= most:
             return ended(None, f"not even {most:,} workers")
-        if reached <= best + 1e-9 and low > 4 * lowest:
+        if reached <= best + 1e-9 and low > 4 * max(lowest, load):
             return ended(None, f"{reached:.4%} at {low:,} workers, and no more with twice as many")
         best = max(best, reached)
     while high - low > 1:
@@ -117,9 +120,9 @@ def find(asked: list[Plan], args: argparse.Namespace) -> int:
             scenarios = [dataclasses.replace(scenario, workers=n, name=f"{scenario.name}, {n} GPUs") for n in counts]
             return simulate(scenarios, width) if scenarios else []
 
-        lowest = max(least_workers(offered_workers(scenario)), 1)
-        lowest = max(lowest, *(fault.worker + 1 for fault in scenario.faults)) if scenario.faults else lowest
-        found.append(search(runner, lowest=lowest, attainment=attainment, width=width))
+        lowest = max(fewest_workers(scenario, attainment), *(fault.worker + 1 for fault in scenario.faults), 1)
+        load = least_workers(offered_workers(scenario))
+        found.append(search(runner, lowest=lowest, attainment=attainment, width=width, load=load))
     if args.plot is not None:
         best = [
             (dataclasses.replace(b, scenario=dataclasses.replace(b.scenario, workers=f.workers)), f.tried[f.workers])

@@ -13,10 +13,14 @@ if TYPE_CHECKING:
 MOST_REQUESTS = 20_000_000  # read to know the lengths; the rest is like them
 
 
-def offered_workers(scenario: Scenario) -> float:
+ROUNDING = 1e-9  # relative: a load of exactly 5 workers is computed as 5.000000000000001 at times
+
+
+def offered_workers(scenario: Scenario, share: float = 1.0) -> float:
     """Workers kept busy on average if every request ran on the runtime that is quickest for it, in full batches.
 
     Below this number the queues grow without end, under any policy. Requests that no runtime takes are left out.
+    `share`: of all requests, those that take the least time; so much must be done if that share is to be on time.
     """
     longest = max(runtime.max_length for runtime in scenario.runtimes)
     counts = np.zeros(longest + 1, np.int64)
@@ -28,16 +32,25 @@ def offered_workers(scenario: Scenario) -> float:
         if seen >= MOST_REQUESTS:
             break
     duration_s = last_ns / 1e9 if seen >= MOST_REQUESTS else scenario.workload.duration_s
-    lengths = np.flatnonzero(counts)
-    busy_ms = sum(
-        int(counts[n]) * min(_row_ms(r, int(n)) for r in scenario.runtimes if r.max_length >= n) for n in lengths
-    )
+    busy_ms, left = 0.0, share * seen
+    for ms, length in sorted(
+        (min(_row_ms(r, n) for r in scenario.runtimes if r.max_length >= n), n) for n in np.flatnonzero(counts).tolist()
+    ):
+        done = min(float(counts[length]), left)
+        busy_ms, left = busy_ms + done * ms, left - done
     return busy_ms / 1000 / duration_s
 
 
 def least_workers(offered: float) -> int:
-    """The smallest number of workers that is more than what is kept busy."""
-    return math.floor(offered) + 1
+    """The smallest number of workers, at least 1, that could do what keeps `offered` of them busy."""
+    return max(1, math.ceil(offered * (1 - ROUNDING)))
+
+
+def fewest_workers(scenario: Scenario, attainment: float) -> int:
+    """No smaller number of workers can have the share `attainment` of the requests on time: their work alone takes
+    longer than the workload and one SLO."""
+    duration_s = scenario.workload.duration_s
+    return least_workers(offered_workers(scenario, attainment) * duration_s / (duration_s + scenario.slo_ms / 1000))
 
 
 def _row_ms(runtime: RuntimeModel, length: int) -> float:

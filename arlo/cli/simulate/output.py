@@ -38,7 +38,7 @@ def notes(built: Built, result: Result) -> list[str]:
     if attainment < DOUBT_ATTAINMENT or result.utilization > DOUBT_UTILIZATION:
         offered = offered_workers(scenario)
     slowest = max(ms for runtime in scenario.runtimes for _, batch, ms in runtime.points if batch == 1)
-    if offered >= max(result.workers_mean, scenario.workers):
+    if least_workers(offered) > max(result.workers_mean, scenario.workers):
         said.append(
             f"overload: the load needs at least {least_workers(offered)} workers (it keeps {offered:.1f} busy even "
             f"without padding), and there are {_workers(result)}: queues grow as long as it lasts"

@@ -215,7 +215,39 @@ def test_the_least_number_of_workers_of_a_load() -> None:
     offered = offered_workers(build(config.parse(text, base=Path())).scenario)
     # 750 of 1 ms (a quarter of a full batch), 250 of 8 ms.
     assert offered == pytest.approx(0.75 + 2.0, rel=0.05)
-    assert [least_workers(x) for x in (0.2, 2.75, 3.0)] == [1, 3, 4]
+    # The cheapest 75 % of the requests; then those and a fifth of the others.
+    assert offered_workers(build(config.parse(text, base=Path())).scenario, 0.5) == pytest.approx(0.5, rel=0.05)
+    assert offered_workers(build(config.parse(text, base=Path())).scenario, 0.8) == pytest.approx(1.15, rel=0.1)
+    assert [least_workers(x) for x in (0.0, 0.2, 2.75, 3.0, 3.0000000000000004, 3.001)] == [1, 1, 3, 3, 3, 4]
+
+
+# Requests of 5 ms, one each millisecond: exactly five workers, without any wait.
+EXACT = ["--max-lengths", "512", "--latency-ms", "5", "--arrivals", "constant", "--rate", "1000",
+         "--length", "fixed:100", "--overhead-ms", "0", "--slo-ms", "6", "--duration-s", "20"]  # fmt: skip
+
+
+def test_a_load_of_a_whole_number_needs_that_number(capsys: Capture) -> None:
+    found = simulate(capsys, *EXACT, "--attainment", "1", "--find-workers")
+    assert found["workers"] == 5
+    assert min(each["workers"] for each in found["tried"]) == 5
+    alone = simulate(capsys, *EXACT, "--workers", "5")
+    assert alone["slo_attainment"] == 1.0
+    assert alone["warnings"] == []
+    fewer = simulate(capsys, *EXACT, "--workers", "4")
+    assert "overload: the load needs at least 5 workers" in fewer["warnings"][0]
+
+
+def test_fewer_workers_than_the_load_where_a_share_on_time_will_do(capsys: Capture) -> None:
+    """Short requests on a runtime of their own are on time, whatever becomes of the long ones."""
+    mixed = ["--max-lengths", "64,512", "--latency-ms", "1,40", "--arrivals", "constant", "--rate", "100",
+             "--seed", "1", "--length", "bimodal:50:400:0.5",
+             "--overhead-ms", "0", "--slo-ms", "100", "--duration-s", "20",
+             "--policy", "ilb", "--allocation", "even"]  # fmt: skip
+    found = simulate(capsys, *mixed, "--attainment", "0.45", "--find-workers")
+    load = 100 * (0.5 * 1 + 0.5 * 40) / 1000
+    assert load > 2
+    assert found["workers"] == 2
+    assert min(each["workers"] for each in found["tried"]) < load
 
 
 def test_a_scenario_file_is_written_read_and_overridden(tmp_path: Path, capsys: Capture) -> None:
