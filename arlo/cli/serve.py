@@ -87,7 +87,7 @@ def as_dict(cluster: Cluster) -> dict[str, Any]:
 
 def how_to_try(cluster: Cluster, config: Config) -> str:
     """Where it listens, and what to copy to try it."""
-    from arlo.control.plane import reachable
+    from arlo.control.gateway.process import reachable
 
     assert cluster.addresses is not None
     grpc, http = reachable(cluster.addresses.grpc), reachable(cluster.addresses.http)

@@ -268,6 +268,14 @@ class GatewayConfig:
         minimum=1,
         maximum=3_600_000,
     )
+    hang_timeout_s: int = option(
+        default=30,
+        doc="A managed gateway that answers no call on its data port, over a new connection each time, for so long is "
+        "killed and restarted.",
+        unit="s",
+        minimum=1,
+        maximum=3600,
+    )
     log_level: Literal["debug", "info", "warning", "error"] = option(
         default="info", doc="Least severe message that the gateway logs."
     )

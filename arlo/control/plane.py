@@ -26,7 +26,8 @@ from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.gateway.admin import AdminClient, GatewayUnreachableError
-from arlo.control.gateway.process import Addresses, GatewayProcess, made_run_dir
+from arlo.control.gateway.process import Addresses, GatewayProcess, made_run_dir, reachable
+from arlo.control.gateway.watch import GatewayWatch
 from arlo.control.http.report import control_status
 from arlo.control.http.server import ControlHttp
 from arlo.control.http.status import ControlStatus
@@ -78,6 +79,7 @@ class Cluster:
         self._http = ControlHttp(config.control.http_address, self.status)
         self._gateway: GatewayProcess | None = None
         self._gateway_up = False
+        self._watch: GatewayWatch | None = None
         self._run_lock: IO[bytes] | None = None
         self.addresses: Addresses | None = None
         self.http_address = ""  # of /status and /metrics, as bound
@@ -109,7 +111,7 @@ class Cluster:
             counters=self.counters,
             started_at_ms=self._started_at_ms,
             gateway_admin=reachable(self.addresses.admin) if self.addresses else "",
-            gateway_up=self._gateway_up,
+            gateway_up=self._gateway_up and not (self._watch is not None and self._watch.silent),
         )
 
     async def start(self) -> None:
@@ -156,6 +158,8 @@ class Cluster:
         }
         if self._gateway is not None:
             loops["gateway"] = self._keep_gateway
+        if self._watch is not None:
+            loops["gateway_watch"] = self._watch.run
         await _all(*(self._kept(name, loop) for name, loop in loops.items()))
 
     async def _kept(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -239,6 +243,12 @@ class Cluster:
                 grpc=gateway.grpc_address, http=gateway.http_address, admin=gateway.admin_address
             )
         self._deployments.connect(reachable(self.addresses.admin))
+        self._watch = GatewayWatch(
+            reachable(self.addresses.grpc),
+            tls=gateway.tls_certificate_file is not None,
+            hang_timeout_s=gateway.hang_timeout_s,
+            kill=self._kill_gateway if gateway.managed else None,
+        )
         if not gateway.managed:
             await self.admin.get_deployment()
         self._gateway_up = True
@@ -285,6 +295,8 @@ class Cluster:
             self.counters["gateway_restart_failures"] += 1
             emit(log, "gateway_restart_failed", level=logging.ERROR, error=str(error))
             return False
+        if self._watch is not None:
+            self._watch.started()
         self.counters["gateway_restarts"] += 1
         emit(log, "gateway_restarted", pid=self._gateway.pid, **dataclasses.asdict(self.addresses))
         try:
@@ -295,18 +307,15 @@ class Cluster:
             emit(log, "deployment_refused", level=logging.ERROR, error=str(error))
         return True
 
-    def kill_now(self) -> None:
-        """Kill the managed gateway and local workers without waiting: they would linger when this process just ends."""
+    def _kill_gateway(self) -> None:
         if self._gateway is not None:
             self._gateway.kill_now()
+
+    def kill_now(self) -> None:
+        """Kill the managed gateway and local workers without waiting: they would linger when this process just ends."""
+        self._kill_gateway()
         if isinstance(self._pool, LocalPool):
             self._pool.kill_now()
-
-
-def reachable(address: str) -> str:
-    """An address to connect to for one that was bound: any-address means loopback."""
-    host, _, port = address.rpartition(":")
-    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]", "::", "*") else address
 
 
 def _with_port(asked: str, bound: str) -> str:

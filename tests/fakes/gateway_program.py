@@ -1,4 +1,6 @@
-"""A stand-in for the gateway binary with an admin port only: reads --config, writes the ready file, drains on SIGTERM.
+"""A stand-in for the gateway binary: an admin port, and a data port that knows no call.
+
+It reads --config, writes the ready file, and drains on SIGTERM.
 
 `ARLO_FAKE_GATEWAY` makes it misbehave: `exit` ends it at once, `mute` keeps it from ever being ready.
 """
@@ -11,6 +13,8 @@ import os
 import signal
 import sys
 from pathlib import Path
+
+import grpc
 
 from tests.fakes.admin_server import AdminServer
 
@@ -26,12 +30,17 @@ async def main() -> int:
     if how == "mute":
         await stop.wait()
         return 0
+    data = grpc.aio.server()
+    host, _, _ = config["grpc_address"].rpartition(":")
+    bound = f"{host}:{data.add_insecure_port(config['grpc_address'])}"
+    await data.start()
     async with AdminServer(config["admin_address"]) as server:
         ready = Path(config["ready_file"])
-        addresses = {"grpc": config["grpc_address"], "http": config["http_address"], "admin": server.address}
+        addresses = {"grpc": bound, "http": config["http_address"], "admin": server.address}
         ready.with_suffix(".new").write_text(json.dumps(addresses))
         ready.with_suffix(".new").replace(ready)
         await stop.wait()
+        await data.stop(0)
     return 0
 
 

@@ -7,7 +7,6 @@ it over, with its ports and the deployment in force, when it would start it with
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -16,8 +15,10 @@ import shutil
 import sysconfig
 from pathlib import Path
 
+from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.config.gateway import gateway_json
+from arlo.control.gateway.pulse import answers
 from arlo.errors import ConfigError, EnvironmentProblem, GatewayError
 from arlo.workers.process import GuardedProcess
 from arlo.workers.record import ProcessRecord, RecordFile, fingerprint
@@ -152,7 +153,7 @@ class GatewayProcess:
             return None
         self._process = process
         try:
-            alive = await _is_alive(addresses.http)
+            alive = await self._answers(addresses.grpc)
         except BaseException:
             await self.kill()
             raise
@@ -162,6 +163,17 @@ class GatewayProcess:
             return None
         self.adopted = True
         return addresses
+
+    async def _answers(self, address: str) -> bool:
+        """Whether it answers on its data port within the time after which it would be killed for hanging."""
+        gateway = self._config.gateway
+        tls = gateway.tls_certificate_file is not None
+        deadline_s = monotonic_s() + gateway.hang_timeout_s
+        while monotonic_s() < deadline_s and self._process is not None and self._process.returncode is None:
+            if await answers(reachable(address), tls=tls, timeout_s=_ALIVE_TIMEOUT_S):
+                return True
+            await asyncio.sleep(_POLL_S)
+        return False
 
     def _fingerprint(self, program: Path, bound: Addresses) -> str:
         """Of what a gateway is started with; where any port would do, the one that is bound."""
@@ -227,27 +239,15 @@ class GatewayProcess:
         return f"; {self.log} says:\n{text}" if text else f"; {self.log} is empty"
 
 
+def reachable(address: str) -> str:
+    """An address to connect to for one that was bound: any-address means loopback."""
+    host, _, port = address.rpartition(":")
+    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]", "::", "*") else address
+
+
 def _pinned(asked: str, bound: str) -> str:
     host, _, port = asked.rpartition(":")
     return f"{host}:{bound.rpartition(':')[2]}" if port == "0" else asked
-
-
-async def _is_alive(address: str) -> bool:
-    """Whether the gateway's HTTP port answers /livez."""
-    host, _, port = address.rpartition(":")
-    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
-    try:
-        async with asyncio.timeout(_ALIVE_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            try:
-                writer.write(b"GET /livez HTTP/1.1\r\nHost: arlo\r\nConnection: close\r\n\r\n")
-                return b" 200 " in await reader.readline()
-            finally:
-                writer.close()
-                with contextlib.suppress(OSError):
-                    await writer.wait_closed()
-    except (OSError, TimeoutError):
-        return False
 
 
 def _read_ready(path: Path) -> Addresses | None:
