@@ -27,12 +27,26 @@ class Admission(enum.Enum):
     FULL = 4
     """max_queued reached: refused."""
 
+    TOO_LATE = 5
+    """Predicted to finish after its deadline: refused."""
+
+class Verdict(enum.Enum):
+    """How an execution ended."""
+
+    ANSWERED = 0
+    """With a good answer."""
+
+    FAILED = 1
+    """In any other way: the time it took says nothing."""
+
 class ActionKind(enum.Enum):
     START = 0
     """Execute the request on the instance now."""
 
     EXPIRED = 1
-    """It was waiting and its deadline has come; the handle is gone."""
+    """
+    It was waiting, and its deadline has come or cannot be met; the handle is gone.
+    """
 
     LOST = 2
     """Its instance left; call retry or abandon."""
@@ -134,12 +148,16 @@ class Scheduler:
         """Gone at once; what it executed comes back as LOST."""
 
     def arrive(
-        self, tag: int, length: int, now: int, deadline: int | None = None
+        self, tag: int, length: int, now: int, deadline: int | None = None, *, due: int | None = None, client: int = 0
     ) -> tuple[Admission, int | None, list[Action]]:
-        """A request of `length` tokens. The handle is None when it is refused."""
+        """
+        A request of `length` tokens. The handle is None when it is refused.
 
-    def finish(self, handle: int, now: int) -> list[Action]:
-        """A started request is done, well or badly."""
+        `due`: an answer after it is late; `deadline`: after it it is worth nothing; `client`: who asks (0: unnamed).
+        """
+
+    def finish(self, handle: int, now: int, verdict: Verdict = Verdict.ANSWERED) -> list[Action]:
+        """The worker is through with a started request."""
 
     def cancel(self, handle: int, now: int) -> tuple[bool, list[Action]]:
         """True: it was waiting and is gone. False: it was not waiting."""

@@ -118,7 +118,7 @@ class Load {
 
   void arrive() {
     now_ += 2'000;
-    scheduler_.arrive(next_, draws().length[next_ % kDraws], now_, now_ + 1'000'000'000, out_);
+    scheduler_.arrive(next_, {.length = draws().length[next_ % kDraws], .deadline = now_ + 1'000'000'000}, now_, out_);
     ++next_;
     take();
   }
@@ -128,7 +128,7 @@ class Load {
     const RequestHandle handle = running_[at];
     running_[at] = running_.back();
     running_.pop_back();
-    scheduler_.finish(handle, now_, out_);
+    scheduler_.finish(handle, arlo::dispatch::Verdict::kAnswered, now_, out_);
     take();
   }
 
@@ -218,7 +218,7 @@ void burst(benchmark::State& state, Policy policy) {
     const auto begin = Clock::now();
     for (int i = 0; i < 2 * instances; ++i) {
       const auto draw = static_cast<std::uint64_t>(i);
-      scheduler.arrive(draw, draws().length[draw % kDraws], 0, arlo::dispatch::kNever, out);
+      scheduler.arrive(draw, {.length = draws().length[draw % kDraws]}, 0, out);
     }
     const double ns = ns_since(begin);
     bursts.push_back(ns);

@@ -57,10 +57,15 @@ void bind_values(nb::module_& m) {
       .value("QUEUED", Admission::kQueued, "Bound to an instance, or waiting for late binding.")
       .value("PARKED", Admission::kParked, "No active instance fits; waits for one to join.")
       .value("TOO_LONG", Admission::kTooLong, "Longer than every runtime, or below 1: refused.")
-      .value("FULL", Admission::kFull, "max_queued reached: refused.");
+      .value("FULL", Admission::kFull, "max_queued reached: refused.")
+      .value("TOO_LATE", Admission::kTooLate, "Predicted to finish after its deadline: refused.");
+  nb::enum_<Verdict>(m, "Verdict", "How an execution ended.")
+      .value("ANSWERED", Verdict::kAnswered, "With a good answer.")
+      .value("FAILED", Verdict::kFailed, "In any other way: the time it took says nothing.");
   nb::enum_<ActionKind>(m, "ActionKind")
       .value("START", ActionKind::kStart, "Execute the request on the instance now.")
-      .value("EXPIRED", ActionKind::kExpired, "It was waiting and its deadline has come; the handle is gone.")
+      .value("EXPIRED", ActionKind::kExpired,
+             "It was waiting, and its deadline has come or cannot be met; the handle is gone.")
       .value("LOST", ActionKind::kLost, "Its instance left; call retry or abandon.");
   nb::enum_<RequestState>(m, "RequestState")
       .value("GONE", RequestState::kGone)
@@ -148,22 +153,26 @@ void bind_scheduler(nb::module_& m) {
   scheduler
       .def(
           "arrive",
-          [](Scheduler& s, Tag tag, std::int32_t length, TimeNs now, std::optional<TimeNs> deadline) {
+          [](Scheduler& s, Tag tag, std::int32_t length, TimeNs now, std::optional<TimeNs> deadline,
+             std::optional<TimeNs> due, std::uint64_t client) {
             Actions out;
-            const Admitted admitted = s.arrive(tag, length, now, deadline.value_or(kNever), out);
+            const Arrival arrival{length, due.value_or(kNever), deadline.value_or(kNever), client};
+            const Admitted admitted = s.arrive(tag, arrival, now, out);
             return std::make_tuple(admitted.admission, optional_id(admitted.handle), std::move(out));
           },
-          "tag"_a, "length"_a, "now"_a, "deadline"_a = nb::none(),
-          "A request of `length` tokens. The handle is None when it is refused.")
+          "tag"_a, "length"_a, "now"_a, "deadline"_a = nb::none(), nb::kw_only(), "due"_a = nb::none(), "client"_a = 0,
+          "A request of `length` tokens. The handle is None when it is refused.\n\n"
+          "`due`: an answer after it is late; `deadline`: after it it is worth nothing; `client`: who asks (0: "
+          "unnamed).")
       .def(
           "finish",
-          [](Scheduler& s, RequestHandle handle, TimeNs now) {
+          [](Scheduler& s, RequestHandle handle, TimeNs now, Verdict verdict) {
             need_state(s, handle, true, true, "started or lost");
             Actions out;
-            s.finish(handle, now, out);
+            s.finish(handle, verdict, now, out);
             return out;
           },
-          "handle"_a, "now"_a, "A started request is done, well or badly.")
+          "handle"_a, "now"_a, "verdict"_a = Verdict::kAnswered, "The worker is through with a started request.")
       .def(
           "cancel",
           [](Scheduler& s, RequestHandle handle, TimeNs now) {

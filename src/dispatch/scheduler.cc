@@ -120,7 +120,8 @@ class Scheduler::Impl {
     if (late_ != nullptr) balance_all(now, out);
   }
 
-  Admitted arrive(Tag tag, std::int32_t length, TimeNs now, TimeNs deadline, Actions& out) {
+  Admitted arrive(Tag tag, const Arrival& arrival, TimeNs now, Actions& out) {
+    const auto [length, due, deadline, client] = arrival;
     if (length < 1 || length > queue_.longest()) return {Admission::kTooLong, kNone};
     const std::int32_t level = queue_.ideal(length);
     const bool may_wait = queued_ < options_.max_queued;
@@ -138,12 +139,12 @@ class Scheduler::Impl {
     return {bind(h, id, now, out), h};
   }
 
-  void finish(RequestHandle h, TimeNs now, Actions& out) {
+  void finish(RequestHandle h, Verdict verdict, TimeNs now, Actions& out) {
     const RequestState state = requests_.state(h);
     if (state == RequestState::kLost) requests_.give_back(h);
     if (state != RequestState::kStarted) return;
     const InstanceId id = requests_[h].instance;
-    observe(requests_[h], queue_[id], now);
+    if (verdict == Verdict::kAnswered) observe(requests_[h], queue_[id], now);
     release(h, now);
     requests_.give_back(h);
     serve(id, now, out);
@@ -538,11 +539,13 @@ bool Scheduler::drain(InstanceId instance, TimeNs now, Actions& out) { return im
 
 void Scheduler::leave(InstanceId instance, TimeNs now, Actions& out) { impl_->leave(instance, now, out); }
 
-Admitted Scheduler::arrive(Tag tag, std::int32_t length, TimeNs now, TimeNs deadline, Actions& out) {
-  return impl_->arrive(tag, length, now, deadline, out);
+Admitted Scheduler::arrive(Tag tag, const Arrival& arrival, TimeNs now, Actions& out) {
+  return impl_->arrive(tag, arrival, now, out);
 }
 
-void Scheduler::finish(RequestHandle handle, TimeNs now, Actions& out) { impl_->finish(handle, now, out); }
+void Scheduler::finish(RequestHandle handle, Verdict verdict, TimeNs now, Actions& out) {
+  impl_->finish(handle, verdict, now, out);
+}
 
 bool Scheduler::cancel(RequestHandle handle, TimeNs, Actions&) { return impl_->cancel(handle); }
 

@@ -82,22 +82,38 @@ struct Options {
   std::int32_t max_queued = 4096;  // requests waiting (not started) in all; further ones are refused, >= 0
 };
 
+// What is asked for. An answer at `due` is on time, one at `deadline` is still wanted.
+struct Arrival {
+  std::int32_t length = 0;   // tokens
+  TimeNs due = kNever;       // arrival + SLO: an answer after it is late; kNever: none is
+  TimeNs deadline = kNever;  // an answer after it is worth nothing; kNever: it is always wanted
+  std::uint64_t client = 0;  // who asks, for fairness; 0: unnamed, and all of those are one client
+};
+
 enum class Admission : std::uint8_t {
   kStarted,  // a kStart action was emitted
   kQueued,   // bound to an instance, or waiting for late binding
   kParked,   // no present instance fits; waiting for one to join
   kTooLong,  // length above the longest runtime ever added, or below 1: refused, no handle
   kFull,     // max_queued reached: refused, no handle
+  kTooLate,  // it is predicted to finish after its deadline: refused, no handle
 };
 
 struct Admitted {
   Admission admission = Admission::kTooLong;
   RequestHandle handle = kNone;  // kNone when refused
+  TimeNs predicted = 0;          // kTooLate: the predicted time from now to its answer
+};
+
+// How an execution ended.
+enum class Verdict : std::uint8_t {
+  kAnswered,  // with a good answer: what it took says how quick the instance is
+  kFailed,    // in any other way: what it took says nothing
 };
 
 enum class ActionKind : std::uint8_t {
   kStart,    // execute `tag` on `instance` now
-  kExpired,  // `tag` was waiting and its deadline has come; the handle is gone
+  kExpired,  // `tag` was waiting, and its deadline has come or cannot be met any more; the handle is gone
   kLost,     // `tag` was executing on `instance`, which left; call retry() or abandon()
 };
 
@@ -154,11 +170,11 @@ class Scheduler {
   // bound again.
   void leave(InstanceId instance, TimeNs now, Actions& out);
 
-  // Algorithm 1 for `rs`. `deadline` is kNever for none. O(log(N/K)), plus O(L) for rs and O(K) for all but rs and ilb.
-  Admitted arrive(Tag tag, std::int32_t length, TimeNs now, TimeNs deadline, Actions& out);
-  // A started request is done (well or badly); its handle is gone, and the instance starts what waits. Also ends a
-  // kLost request (its answer was already on the way).
-  void finish(RequestHandle handle, TimeNs now, Actions& out);
+  // Algorithm 1 for `rs`. O(log(N/K)), plus O(L) for rs and O(K) for all but rs and ilb.
+  Admitted arrive(Tag tag, const Arrival& arrival, TimeNs now, Actions& out);
+  // The worker is through with a started request; its handle is gone, and the instance starts what waits. A client that
+  // gave up frees nothing: the worker is busy all the same. Also ends a kLost request (its answer was on the way).
+  void finish(RequestHandle handle, Verdict verdict, TimeNs now, Actions& out);
   // True: it was waiting, is removed, and the handle is gone. False: it has started; finish() must still be called.
   bool cancel(RequestHandle handle, TimeNs now, Actions& out);
   // A started request failed on its instance through no fault of its own (kLost, or an error of the worker) and is

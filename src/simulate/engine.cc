@@ -290,7 +290,8 @@ class Engine::Impl {
     ++by_length_[index];
     accounts_.arrived(now_, length);
     const TimeNs deadline = options_.timeout == kNever ? kNever : now_ + options_.timeout;
-    const dispatch::Admitted admitted = scheduler_.arrive(slot, length, now_, deadline, actions_);
+    const dispatch::Admitted admitted =
+        scheduler_.arrive(slot, {.length = length, .deadline = deadline}, now_, actions_);
     if (admitted.handle == kNone) {
       end(slot, Outcome::kRejected);
     } else {
@@ -323,7 +324,7 @@ class Engine::Impl {
   void answer(Slot slot) {
     Request& request = requests_[slot];
     const WorkerId id = request.worker;
-    scheduler_.finish(request.handle, now_, actions_);
+    scheduler_.finish(request.handle, dispatch::Verdict::kAnswered, now_, actions_);
     const TimeNs latency = now_ - request.arrived + options_.overhead;
     Outcome outcome = latency <= options_.slo ? Outcome::kOnTime : Outcome::kLate;
     if (latency > options_.timeout) outcome = Outcome::kExpired;

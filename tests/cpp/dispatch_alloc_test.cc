@@ -57,13 +57,13 @@ std::size_t allocated_in(Policy policy) {
   for (int i = 0; i < 60'000; ++i) {
     if (i == 30'000) before = allocations.load();
     now += 1000;
-    scheduler.arrive(0, static_cast<std::int32_t>(1 + random() % 512), now, now + 100'000, out);
+    scheduler.arrive(0, {.length = static_cast<std::int32_t>(1 + random() % 512), .deadline = now + 100'000}, now, out);
     take();
     if (!running.empty() && random() % 8 != 0) {
       std::swap(running[random() % running.size()], running.back());
       const RequestHandle h = running.back();
       running.pop_back();
-      scheduler.finish(h, now, out);
+      scheduler.finish(h, Verdict::kAnswered, now, out);
       take();
     }
     if (scheduler.next_deadline() <= now) scheduler.expire(now, out);

@@ -42,7 +42,7 @@ class Rig {
 
   // Arrives as the next tag, from 0; the handle.
   RequestHandle arrive(std::int32_t length, TimeNs deadline = kNever) {
-    last = scheduler.arrive(tags++, length, now, deadline, out);
+    last = scheduler.arrive(tags++, {.length = length, .deadline = deadline}, now, out);
     return last.handle;
   }
 

@@ -46,7 +46,7 @@ TEST(Late, ARoomyInstanceServesItsHomeFirst) {
   for (int i = 0; i < 9; ++i) rig.arrive(10);
   rig.arrive(300);
   rig.look();
-  rig.scheduler.finish(on_high, 5 * kMs, rig.out);
+  rig.scheduler.finish(on_high, Verdict::kAnswered, 5 * kMs, rig.out);
   EXPECT_EQ(rig.starts(), (Starts{{11, rig.high}}));
 }
 
@@ -60,7 +60,7 @@ TEST(Late, ALineClearlyFurtherBehindGoesFirst) {
     rig.arrive(300);
     rig.look();
     // Done here in 5 ms, by waiting in 2 ms for each of them; to be worth it that must be 1.5 * 5 + 3 * 5 ms more.
-    rig.scheduler.finish(on_high, 0, rig.out);
+    rig.scheduler.finish(on_high, Verdict::kAnswered, 0, rig.out);
     const auto own = static_cast<Tag>(waiting) + 2;
     EXPECT_EQ(rig.starts(), (Starts{{waiting == 20 ? Tag{2} : own, rig.high}})) << waiting;
   }
@@ -73,7 +73,7 @@ TEST(Late, AShorterLineBelowDoesNot) {
   for (int i = 0; i < 20; ++i) rig.arrive(10);  // 42 ms
   for (int i = 0; i < 5; ++i) rig.arrive(300);  // 25 ms
   rig.look();
-  rig.scheduler.finish(on_high, 0, rig.out);
+  rig.scheduler.finish(on_high, Verdict::kAnswered, 0, rig.out);
   EXPECT_EQ(rig.starts(), (Starts{{22, rig.high}}));
 }
 
@@ -89,7 +89,7 @@ TEST(Late, ALineThatIsLateInAnyCaseCountsLittleMoreThanTheSlo) {
     for (int i = 0; i < 25; ++i) rig.arrive(10);
     for (int i = 0; i < 3; ++i) rig.arrive(300);
     rig.look();
-    rig.scheduler.finish(on_high, 0, rig.out);
+    rig.scheduler.finish(on_high, Verdict::kAnswered, 0, rig.out);
     EXPECT_EQ(rig.starts(), (Starts{{capacity == 8 ? Tag{27} : Tag{2}, high}}));
   }
 }
@@ -105,7 +105,7 @@ TEST(Late, ThenTakesFromBelowWhereItGainsMost) {
   for (int i = 0; i < 10; ++i) rig.arrive(10);   // 11 ms of work at level 64
   for (int i = 0; i < 10; ++i) rig.arrive(100);  // 22 ms of work at level 128
   rig.look();
-  rig.scheduler.finish(on_high, kMs / 2, rig.out);
+  rig.scheduler.finish(on_high, Verdict::kAnswered, kMs / 2, rig.out);
   EXPECT_EQ(rig.starts(), (Starts{{13, high}}));
 }
 
@@ -115,7 +115,8 @@ TEST(Late, LeavesAShortLineAlone) {
   rig.arrive(10);
   rig.arrive(10);
   rig.look();
-  rig.scheduler.finish(on_high, kMs, rig.out);  // the line is done at 4 ms, here it would be at 6 ms
+  rig.scheduler.finish(on_high, Verdict::kAnswered, kMs,
+                       rig.out);  // the line is done at 4 ms, here it would be at 6 ms
   EXPECT_TRUE(rig.look().empty());
 }
 
@@ -128,7 +129,7 @@ TEST(Late, LevelsWithoutInstancesShareAHomeInOrderOfAdmission) {
   for (const std::int32_t length : {10, 500, 200, 20}) rig.arrive(length);
   rig.look();
   for (Tag tag = 1; tag < 5; ++tag) {
-    rig.scheduler.finish(running, 0, rig.out);
+    rig.scheduler.finish(running, Verdict::kAnswered, 0, rig.out);
     ASSERT_EQ(rig.out.size(), 1U);
     running = rig.out[0].handle;
     EXPECT_EQ(rig.starts(), (Starts{{tag, only}}));
@@ -162,7 +163,7 @@ TEST(Late, ARetriedRequestKeepsOffAndTheOthersPassIt) {
   EXPECT_EQ(rig.scheduler.retry(first, a, 0, rig.out), Admission::kQueued);
   EXPECT_EQ(rig.starts(), (Starts{{2, a}}));
   rig.arrive(10);
-  rig.scheduler.finish(second, 0, rig.out);
+  rig.scheduler.finish(second, Verdict::kAnswered, 0, rig.out);
   EXPECT_EQ(rig.starts(), (Starts{{0, a + 1}}));
 }
 
@@ -184,7 +185,7 @@ TEST(Late, ARetriedRequestThatKeepsOffItsWholeHomeIsTakenByAnotherLevel) {
   const RequestHandle h = rig.arrive(10);
   EXPECT_EQ(rig.scheduler.retry(h, rig.low, 0, rig.out), Admission::kQueued);
   rig.look();
-  rig.scheduler.finish(on_high, kMs, rig.out);
+  rig.scheduler.finish(on_high, Verdict::kAnswered, kMs, rig.out);
   EXPECT_EQ(rig.starts(), (Starts{{1, rig.high}}));
 }
 

@@ -17,10 +17,10 @@ TEST(Life, AFinishStartsWhatWaitsInOrder) {
   EXPECT_EQ(rig.scheduler.state(second), RequestState::kWaiting);
   rig.arrive(10);
   EXPECT_EQ(rig.starts(), (Starts{{0, 0}}));
-  rig.scheduler.finish(first, 0, rig.out);
+  rig.scheduler.finish(first, Verdict::kAnswered, 0, rig.out);
   EXPECT_EQ(rig.starts(), (Starts{{1, 0}}));
   EXPECT_EQ(rig.scheduler.state(first), RequestState::kGone);
-  rig.scheduler.finish(second, 0, rig.out);
+  rig.scheduler.finish(second, Verdict::kAnswered, 0, rig.out);
   EXPECT_EQ(rig.starts(), (Starts{{2, 0}}));
   EXPECT_EQ(rig.scheduler.queued(), 0);
   EXPECT_EQ(rig.scheduler.in_flight(), 1);
@@ -48,9 +48,9 @@ TEST(Life, MisuseChangesNothing) {
   const RequestHandle waiting = rig.arrive(10);
   rig.look();
   Scheduler& s = rig.scheduler;
-  s.finish(waiting, 0, rig.out);
-  s.finish(99, 0, rig.out);
-  s.finish(kNone, 0, rig.out);
+  s.finish(waiting, Verdict::kAnswered, 0, rig.out);
+  s.finish(99, Verdict::kAnswered, 0, rig.out);
+  s.finish(kNone, Verdict::kAnswered, 0, rig.out);
   s.abandon(running);
   s.abandon(waiting);
   EXPECT_FALSE(s.cancel(running, 0, rig.out));
@@ -85,7 +85,7 @@ TEST(Life, HandlesAndIdsAreUsedAgain) {
   Rig rig(Policy::kIlb);
   const InstanceId first = rig.level(128, 3);
   const RequestHandle h = rig.arrive(10);
-  rig.scheduler.finish(h, 0, rig.out);
+  rig.scheduler.finish(h, Verdict::kAnswered, 0, rig.out);
   EXPECT_EQ(rig.arrive(10), h);
   EXPECT_TRUE(rig.scheduler.drain(first + 2, 0, rig.out));
   rig.scheduler.leave(first + 1, 0, rig.out);
@@ -106,10 +106,10 @@ TEST(Drain, BoundRequestsMoveAndStartedOnesStay) {
   EXPECT_EQ(rig.scheduler.view(a).state, InstanceState::kDraining);
   EXPECT_EQ(rig.scheduler.view(a).queued, 0);
   EXPECT_EQ(rig.scheduler.view(a + 1).queued, 1);
-  rig.scheduler.finish(on_a, 0, rig.out);
+  rig.scheduler.finish(on_a, Verdict::kAnswered, 0, rig.out);
   EXPECT_FALSE(rig.scheduler.present(a));
   EXPECT_TRUE(rig.look().empty());
-  rig.scheduler.finish(on_b, 0, rig.out);
+  rig.scheduler.finish(on_b, Verdict::kAnswered, 0, rig.out);
   EXPECT_EQ(rig.starts(), (Starts{{2, a + 1}}));
 }
 
@@ -128,9 +128,9 @@ TEST(Drain, WhatNobodyElseFitsStaysAndNewOnesPark) {
     EXPECT_EQ(rig.last.admission, Admission::kParked);
     EXPECT_EQ(rig.scheduler.parked(), 1);
     rig.look();
-    rig.scheduler.finish(running, 0, rig.out);
+    rig.scheduler.finish(running, Verdict::kAnswered, 0, rig.out);
     EXPECT_EQ(rig.starts(), (Starts{{1, last}}));
-    rig.scheduler.finish(waiting, 0, rig.out);
+    rig.scheduler.finish(waiting, Verdict::kAnswered, 0, rig.out);
     EXPECT_FALSE(rig.scheduler.present(last));
     EXPECT_EQ(rig.scheduler.join(1, 1, 0, rig.out), last);
     EXPECT_EQ(rig.starts(), (Starts{{2, last}}));
@@ -176,7 +176,7 @@ TEST(Leave, LostRequestsAreRetriedAheadInOrderOfAdmission) {
   std::vector<Tag> order;
   std::vector<RequestHandle> running{1, 3};  // handles are dense: b's two
   while (!running.empty()) {
-    rig.scheduler.finish(running.front(), 0, rig.out);
+    rig.scheduler.finish(running.front(), Verdict::kAnswered, 0, rig.out);
     running.erase(running.begin());
     for (const Action& action : rig.look()) {
       order.push_back(action.tag);
@@ -193,7 +193,7 @@ TEST(Leave, ALostRequestMayFinishOrBeAbandoned) {
   const RequestHandle b = rig.arrive(10);
   rig.scheduler.leave(only, 0, rig.out);
   EXPECT_FALSE(rig.scheduler.cancel(a, 0, rig.out));
-  rig.scheduler.finish(a, 0, rig.out);
+  rig.scheduler.finish(a, Verdict::kAnswered, 0, rig.out);
   rig.scheduler.abandon(b);
   EXPECT_EQ(rig.scheduler.state(a), RequestState::kGone);
   EXPECT_EQ(rig.scheduler.state(b), RequestState::kGone);
@@ -282,7 +282,7 @@ TEST(Expire, WhatIsFoundDeadIsSkipped) {
     rig.arrive(10, 5);
     rig.arrive(10, 6);
     rig.look();
-    rig.scheduler.finish(running, 5, rig.out);
+    rig.scheduler.finish(running, Verdict::kAnswered, 5, rig.out);
     ASSERT_EQ(rig.out.size(), 2U);
     EXPECT_EQ(rig.out[0].kind, ActionKind::kExpired);
     EXPECT_EQ(rig.out[1].kind, ActionKind::kStart);
@@ -305,7 +305,7 @@ TEST(Cancel, InEveryState) {
     EXPECT_TRUE(rig.scheduler.cancel(parked, 0, rig.out));
     EXPECT_EQ(rig.scheduler.queued(), 0);
     rig.look();
-    rig.scheduler.finish(running, 0, rig.out);
+    rig.scheduler.finish(running, Verdict::kAnswered, 0, rig.out);
     EXPECT_TRUE(rig.look().empty());
   }
 }
@@ -363,7 +363,7 @@ TEST(Life, AMovedSchedulerGoesOn) {
   rig.arrive(10);
   rig.look();
   Scheduler moved = std::move(rig.scheduler);
-  moved.finish(first, 0, rig.out);
+  moved.finish(first, Verdict::kAnswered, 0, rig.out);
   EXPECT_EQ(rig.starts(), (Starts{{1, 0}}));
 }
 

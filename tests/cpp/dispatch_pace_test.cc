@@ -11,7 +11,7 @@ class Pace : public testing::TestWithParam<Policy> {
     for (int i = 0; i < times; ++i) {
       ASSERT_EQ(rig.starts_on(10), expected) << i;
       rig.now += took;
-      rig.scheduler.finish(rig.last.handle, rig.now, rig.out);
+      rig.scheduler.finish(rig.last.handle, Verdict::kAnswered, rig.now, rig.out);
     }
   }
 };
@@ -39,7 +39,7 @@ TEST_P(Pace, AHiccupIsForgotten) {
   const RequestHandle on_high = rig.last.handle;
   run(rig, first, 40, 2 * kMs);  // busy elsewhere, so it is chosen all the same
   rig.now += 1000 * kMs;
-  rig.scheduler.finish(on_high, rig.now, rig.out);
+  rig.scheduler.finish(on_high, Verdict::kAnswered, rig.now, rig.out);
   EXPECT_EQ(rig.starts_on(10), first);
 }
 
@@ -51,7 +51,7 @@ TEST_P(Pace, WhatIsRetriedTeachesNothing) {
     const RequestHandle h = rig.arrive(10);
     rig.scheduler.retry(h, first, rig.now, rig.out);  // runs on the other one now
     rig.now += 2 * kMs;
-    rig.scheduler.finish(h, rig.now, rig.out);
+    rig.scheduler.finish(h, Verdict::kAnswered, rig.now, rig.out);
   }
   EXPECT_EQ(rig.starts_on(10), first);
   EXPECT_EQ(rig.starts_on(10), first + 1);
@@ -74,7 +74,7 @@ TEST_P(Pace, ANewInstanceWithTheIdOfASlowOneStartsAfresh) {
   rig.level(512, 1, 100, 1, 5 * kMs);  // takes the id
   const InstanceId high = slow;
   EXPECT_EQ(rig.starts_on(10), high);
-  rig.scheduler.finish(rig.last.handle, rig.now + 5 * kMs, rig.out);
+  rig.scheduler.finish(rig.last.handle, Verdict::kAnswered, rig.now + 5 * kMs, rig.out);
   rig.now += 5 * kMs;
   EXPECT_EQ(rig.scheduler.join(0, 1, rig.now, rig.out), slow + 1);
   EXPECT_EQ(rig.starts_on(10), slow + 1);  // 2 ms against 5

@@ -143,7 +143,7 @@ TEST(Eft, AFinishCorrectsTheEstimate) {
   rig.arrive(10);
   const RequestHandle quick = rig.arrive(10);
   rig.now = kMs;
-  rig.scheduler.finish(quick, rig.now, rig.out);
+  rig.scheduler.finish(quick, Verdict::kAnswered, rig.now, rig.out);
   EXPECT_EQ(rig.starts_on(10), first + 1);
 }
 

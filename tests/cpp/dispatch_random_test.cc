@@ -89,7 +89,7 @@ class Program {
   }
 
   void finish(Tag tag) {
-    scheduler_.finish(books_.running_.at(tag), now_, out_);
+    scheduler_.finish(books_.running_.at(tag), Verdict::kAnswered, now_, out_);
     books_.running_.erase(tag);
     books_.end(tag);
   }
@@ -146,7 +146,7 @@ class Program {
       default: {
         const TimeNs deadline = pick(2) == 0 ? kNever : now_ + 1 + pick(400);
         const auto length = static_cast<std::int32_t>(1 + pick(512));
-        books_.admitted(scheduler_.arrive(tags_, length, now_, deadline, out_), tags_);
+        books_.admitted(scheduler_.arrive(tags_, {.length = length, .deadline = deadline}, now_, out_), tags_);
         ++tags_;
       }
     }
@@ -191,13 +191,13 @@ TEST_P(EveryPolicy, ThreadsShareOneBehindALock) {
       now += 10;
       if (random() % 2 == 0) {
         const auto length = static_cast<std::int32_t>(1 + random() % 512);
-        admitted += scheduler.arrive(0, length, now, kNever, out).handle != kNone ? 1 : 0;
+        admitted += scheduler.arrive(0, {.length = length}, now, out).handle != kNone ? 1 : 0;
       } else if (!running.empty()) {
         const std::size_t at = random() % running.size();
         const RequestHandle h = running[at];
         running[at] = running.back();
         running.pop_back();
-        scheduler.finish(h, now, out);
+        scheduler.finish(h, Verdict::kAnswered, now, out);
         ++finished;
       }
       for (const Action& a : out) running.push_back(a.handle);

@@ -43,6 +43,14 @@ TimeNs waiting_deadline(const Call& call) {
   return call.deadline_ns - std::min<TimeNs>(50'000'000, (call.deadline_ns - call.received_ns) / 20);
 }
 
+TimeNs due_of(const Call& call) { return call.received_ns + call.model->slo_ns; }
+
+Fault too_late_fault(const Call& call, TimeNs predicted, TimeNs now) {
+  return {Code::kResourceExhausted, "an answer would take " + std::to_string(predicted / 1'000'000) +
+                                        " ms, and the deadline is in " +
+                                        std::to_string((call.deadline_ns - now) / 1'000'000) + " ms"};
+}
+
 // A client that gives up at its deadline is heard of before ours: its time-out travelled for a while, and gRPC sends it
 // rounded up, by as much as 1 %.
 bool gave_up_at_deadline(const Call& call, TimeNs now) {
@@ -101,13 +109,18 @@ void Router::submit(Call& call) {
       }
       const bool fits = scheduler_.fits_any(row.length);
       row.state = Row::State::kWaiting;
-      const auto admitted = scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row), row.length, now,
-                                              fits ? deadline : std::min(deadline, grace), effects.actions);
+      const auto admitted = scheduler_.arrive(
+          reinterpret_cast<dispatch::Tag>(&row),
+          {.length = row.length, .due = due_of(call), .deadline = fits ? deadline : std::min(deadline, grace)}, now,
+          effects.actions);
       row.handle = admitted.handle;
       if (admitted.admission == dispatch::Admission::kFull) {
         refused = {Code::kResourceExhausted, "the gateway's queue is full (" +
                                                  std::to_string(config_.dispatch().max_queued()) +
                                                  " rows wait): try again later"};
+        end_row(row, refused, now, effects);
+      } else if (admitted.admission == dispatch::Admission::kTooLate) {
+        refused = too_late_fault(call, admitted.predicted, now);
         end_row(row, refused, now, effects);
       } else if (admitted.admission == dispatch::Admission::kTooLong) {
         refused = no_instance_fault(row.length);
@@ -217,9 +230,12 @@ void Router::expired_row(Row& row, TimeNs now, Effects& effects) {
   } else {
     // It was parked with the shorter deadline of unavailable_grace_ms, and an instance has come since.
     const auto admitted =
-        scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row), row.length, now, deadline, effects.actions);
+        scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row),
+                          {.length = row.length, .due = due_of(*row.call), .deadline = deadline}, now, effects.actions);
     row.handle = admitted.handle;
-    if (admitted.handle == dispatch::kNone) {
+    if (admitted.admission == dispatch::Admission::kTooLate) {
+      end_row(row, too_late_fault(*row.call, admitted.predicted, now), now, effects);
+    } else if (admitted.handle == dispatch::kNone) {
       end_row(row, {Code::kResourceExhausted, "the gateway's queue is full: try again later"}, now, effects);
     }
   }
@@ -322,7 +338,8 @@ void Router::upstream_done(UpstreamCall& upstream, const grpc::Status& status) {
       if (row.lost) {
         scheduler_.abandon(row.handle);
       } else {
-        scheduler_.finish(row.handle, now, effects.actions);
+        const auto verdict = fault.code == Code::kOk ? dispatch::Verdict::kAnswered : dispatch::Verdict::kFailed;
+        scheduler_.finish(row.handle, verdict, now, effects.actions);
       }
       if (call.cancelled && !status.ok()) {
         fault = gave_up_at_deadline(call, now)
