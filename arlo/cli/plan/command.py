@@ -81,7 +81,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Solve and print."""
-    from arlo.cli.plan.command import inputs as plan_inputs
+    from arlo.cli.plan import inputs as plan_inputs
     from arlo.planning.allocation.problem import AllocationProblem
     from arlo.planning.allocation.solve import make_solver
 

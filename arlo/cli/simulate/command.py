@@ -189,7 +189,7 @@ def simulate(scenarios: Sequence[Any], jobs: int | None) -> list[Result]:
 
 
 def _run(asked: list[Plan], args: argparse.Namespace) -> int:
-    from arlo.cli.simulate.command import output
+    from arlo.cli.simulate import output
 
     if args.record is not None and len(asked) > 1:
         raise ConfigError(f"--record writes one run, but the lists ask for {len(asked)}")

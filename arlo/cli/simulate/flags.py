@@ -175,7 +175,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def plans(args: argparse.Namespace) -> list[Plan]:
     """The runs that the command line asks for, in the order of its lists. ConfigError says what to change."""
-    from arlo.simulator.scenario.scenario import config as files
+    from arlo.simulator.scenario import config as files
     from arlo.simulator.scenario.sections import ScenarioConfig
 
     base = files.load(args.file) if args.file is not None else ScenarioConfig()

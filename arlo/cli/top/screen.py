@@ -14,7 +14,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from arlo.cli.top.command import charts, parts
+from arlo.cli.top import charts, parts
 from arlo.cli.top.view import View
 
 WIDE = 130

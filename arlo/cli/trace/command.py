@@ -214,7 +214,7 @@ def _make(args: argparse.Namespace) -> int:
 def _inspect(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from arlo.cli.trace.command import report as trace_report
+    from arlo.cli.trace import report as trace_report
     from arlo.traces.measure import summarise, summarise_counts
     from arlo.traces.readers import detect, read_counts, read_trace, segments
 
@@ -308,7 +308,7 @@ def _charts(shown: Any) -> None:
     import numpy as np
     from rich.console import Console
 
-    from arlo.cli.top.command import charts
+    from arlo.cli.top import charts
     from arlo.cli.trace.report import load_over_time
     from arlo.traces.trace import Trace
 

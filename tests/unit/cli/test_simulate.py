@@ -17,8 +17,8 @@ from arlo.cli import main
 from arlo.cli.simulate.find import search
 from arlo.cli.simulate.flags import plans
 from arlo.cli.simulate.load import least_workers, offered_workers
+from arlo.simulator.scenario import config
 from arlo.simulator.scenario.build import build
-from arlo.simulator.scenario.scenario import config
 
 QUEUE = ["--workers", "1", "--max-lengths", "512", "--latency-ms", "10", "--arrivals", "poisson", "--rate", "50",
          "--length", "fixed:100", "--policy", "uniform", "--overhead-ms", "0"]  # fmt: skip

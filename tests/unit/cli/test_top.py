@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from arlo.cli import main
-from arlo.cli.top.command import charts
+from arlo.cli.top import charts
 from arlo.cli.top.parts import number, percent, plans, seconds
 from arlo.cli.top.source import ControlUnreachableError, fetch_status, seen_from_here
 from arlo.cli.top.view import History, Sample, view

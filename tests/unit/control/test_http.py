@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from arlo.control.http import server as control_http
 from arlo.control.http.server import ControlHttp
-from arlo.control.http.server import server as control_http
 from arlo.control.http.status import ControlStatus
 from arlo.errors import ConfigError
 from tests.fakes.control_status import control_status

@@ -15,8 +15,8 @@ from arlo.simulator.report.page import render, write_report
 from arlo.simulator.report.plots import figures, labels_of
 from arlo.simulator.report.result import Result
 from arlo.simulator.run import run
+from arlo.simulator.scenario import config
 from arlo.simulator.scenario.build import build
-from arlo.simulator.scenario.scenario import config
 
 pytest.importorskip("plotly")
 

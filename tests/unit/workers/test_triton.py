@@ -14,6 +14,7 @@ from arlo.errors import ConfigError, EnvironmentProblem, WorkerError
 from arlo.workers import EndpointsPool
 from arlo.workers.paths import arlo_backends_dir, guard_program
 from arlo.workers.ports import ReservedPort, free_port
+from arlo.workers.triton import server as triton_module
 from arlo.workers.triton.server import (
     TritonOptions,
     TritonServer,
@@ -23,7 +24,6 @@ from arlo.workers.triton.server import (
     find_triton,
     prepare_backends,
 )
-from arlo.workers.triton.server import server as triton_module
 
 
 def program(path: Path) -> Path:
