@@ -100,7 +100,8 @@ def search(
 
 def find(asked: list[Plan], args: argparse.Namespace) -> int:
     """For each combination of the lists: search, and print what was tried."""
-    from arlo.cli.simulate.command import built, jobs_for, output, simulate
+    from arlo.cli.simulate import output
+    from arlo.cli.simulate.command import built, jobs_for, simulate
 
     attainment = args.attainment if args.attainment is not None else DEFAULT_ATTAINMENT
     made = built(asked, args)
