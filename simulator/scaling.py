@@ -62,8 +62,8 @@ class Scaler:
         """Look, decide and act."""
         self.next_ns = now_ns + TICK_NS
         self._recent.take(now_ns)
-        busy, loads, load = self._look(now_ns)
-        decision = self._policy.decide(self._signals(now_ns, busy, load))
+        busy, loads, load, came = self._look(now_ns)
+        decision = self._policy.decide(self._signals(now_ns, busy, load, came))
         if decision.action == "add":
             runtime = self._for_new(loads, decision.runtime)
             self._controller.add(runtime, now_ns + in_ns(self._scenario.scale.start_s))
@@ -76,8 +76,9 @@ class Scaler:
         if self._scenario.scale.replan:
             self._controller.replan(now_ns)
 
-    def _look(self, now_ns: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Of the window: the busy share of each worker, and instances of work that arrived, by bin and in all."""
+    def _look(self, now_ns: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float, int]:
+        """Of the window: the busy share of each worker, instances of work that arrived, by bin and in all, and the
+        requests that arrived and that a runtime takes."""
         workers = self._engine.workers()
         busy_ns, served = workers["busy_ns"], int(workers["served"].sum())
         arrivals = self._planner.clip(self._engine.arrivals_by_length())
@@ -94,9 +95,9 @@ class Scaler:
         load = float(loads.sum())
         if self._scenario.scale.new_runtime == "least_headroom" and served > served_before:
             load = float(came.sum()) / span_ns * float(worked.sum()) / (served - served_before)
-        return np.clip(worked / span_ns, 0.0, 1.0), loads, load
+        return np.clip(worked / span_ns, 0.0, 1.0), loads, load, int(came.sum())
 
-    def _signals(self, now_ns: int, busy: NDArray[np.float64], load: float) -> Signals:
+    def _signals(self, now_ns: int, busy: NDArray[np.float64], load: float, came: int) -> Signals:
         window = self._recent.window
         p98_ms = window.quantile_ms(0.98)
         return Signals(
@@ -104,6 +105,8 @@ class Scaler:
             slo_ms=self._scenario.slo_ms,
             p98_ms=p98_ms if window.sums["answered"] else 0.0,
             rows=int(window.sums["answered"]),
+            # What no runtime takes is refused too, and is no want of capacity.
+            unanswered=int(max(0, min(window.sums["unanswered"], came - window.sums["answered"]))),
             arrived=int(window.sums["arrived"]),
             load=load,
             workers=self._controller.views(busy),

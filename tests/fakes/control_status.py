@@ -103,6 +103,7 @@ def gateway_stats(*, step: int = 1, started_at_ms: int = NOW_MS - 3_720_000) -> 
     stats = proto.message("Stats")(
         started_at_ms=started_at_ms,
         at_ms=NOW_MS - 2000 + 2000 * step,
+        uptime_ns=(NOW_MS - 2000 + 2000 * step - started_at_ms) * 1_000_000,
         deployment_version=12,
         policy="eft",
         queued=3,

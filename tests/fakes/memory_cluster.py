@@ -300,7 +300,7 @@ class MemoryAdmin:
     def stats_now(self) -> Any:
         """What a stream of statistics would bring now."""
         world = self._world
-        stats = proto.message("Stats")(started_at_ms=1, at_ms=round(world.now_s * 1000))
+        stats = proto.message("Stats")(started_at_ms=1, uptime_ns=round(world.now_s * 1e9))
         for item in world.deployment.instances:
             active = world.answers((item.worker, item.runtime), item.endpoint)
             state = "STATE_ACTIVE" if active else "STATE_EJECTED"

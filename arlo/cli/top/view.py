@@ -126,7 +126,7 @@ class History:
 
 
 def _earlier(base: dict[str, Any], now: dict[str, Any]) -> bool:
-    return bool(base["started_at_ms"] == now["started_at_ms"] and base["at_ms"] < now["at_ms"])
+    return bool(base["started_at_ms"] == now["started_at_ms"] and base["uptime_ns"] < now["uptime_ns"])
 
 
 def view(
@@ -190,7 +190,7 @@ def as_dict(sample: Sample, shown: View) -> dict[str, Any]:
 
 
 def _elapsed_s(now: dict[str, Any] | None, base: dict[str, Any] | None) -> float | None:
-    return (now["at_ms"] - base["at_ms"]) / 1000 if now is not None and base is not None else None
+    return (now["uptime_ns"] - base["uptime_ns"]) / 1e9 if now is not None and base is not None else None
 
 
 def _difference(now: dict[str, Any], base: dict[str, Any], name: str) -> list[int]:

@@ -123,6 +123,7 @@ class Scaler:
             slo_ms=self._config.model.slo_ms,
             p98_ms=stats.total.p98_us / 1000,
             rows=stats.total.count,
+            unanswered=self._usage.unanswered,
             arrived=self._scheduler.recent_demand(WINDOW_S).rows,
             load=self._scheduler.offered_load(WINDOW_S),
             workers=self._reconciler.views(busy=self.busy()),

@@ -32,6 +32,7 @@ from arlo.planning.lengths.advice import dynamic_runtime
 from arlo.planning.placement.assignment import assign, changed
 from arlo.planning.traffic.demand import Demand, DemandWindow
 from arlo.planning.traffic.shift import MIN_ROWS, SAMPLE_S, SHIFT_ROWS, ShiftWatch, least_gain
+from arlo.planning.traffic.stamp import StampClock
 from arlo.planning.view import WorkerView
 
 log = logging.getLogger("arlo.control")
@@ -69,7 +70,9 @@ class RuntimeScheduler:
         self._lengths = tuple(runtime.max_length for runtime in self.static)
         self._window = DemandWindow(window_s=config.control.demand_window_s)
         self._shift = ShiftWatch(self._window, self._lengths, config.model.slo_ms)
-        self._listened_s = 0.0
+        self._listened_s = float("-inf")
+        self._stamps = StampClock()
+        self._planning = asyncio.Lock()  # plans are made one after the other, each from what is known when it begins
         self._solver = make_solver(
             config.control.solver, objective=config.control.objective, policy=config.dispatch.policy
         )
@@ -77,7 +80,7 @@ class RuntimeScheduler:
         self._known: Demand | None = None  # of the last plan that was made for requests that came
         self._planned_at_s = monotonic_s()
         self._workers: frozenset[str] = frozenset()  # that the last plan counted on
-        self._stats_s: float | None = None  # of the last statistics, the gateway's clock
+        self._stats_s: float | None = None  # of the last statistics, on our clock
         self.plans: deque[PlanRecord] = deque(maxlen=KEPT_PLANS)
         self.stats: Any = None  # the last arlo.v1.Stats
         self.listeners: list[Callable[[Any], None]] = []  # called with each arlo.v1.Stats
@@ -218,15 +221,18 @@ class RuntimeScheduler:
     async def see(self, stats: Any) -> None:
         """One arlo.v1.Stats; plans at once when it shows another traffic."""
         self.stats = stats
-        self._stats_s = at_s = stats.at_ms / 1000
-        self._window.add(at_s, stats.started_at_ms, stats.arrivals_by_length)
-        self._shift.add(at_s, stats.started_at_ms, stats.arrivals_by_length)
-        if abs(at_s - self._listened_s) >= LISTEN_S:
+        stamp = self._stamps.stamp(stats.started_at_ms, stats.uptime_ns, monotonic_s())
+        self._stats_s = at_s = stamp.at_s
+        self._window.add(at_s, stamp.started_s, stats.arrivals_by_length)
+        self._shift.add(at_s, stamp.started_s, stats.arrivals_by_length)
+        if at_s - self._listened_s >= LISTEN_S:
             self._listened_s = at_s
             for listener in self.listeners:
                 listener(stats)
-        if await self._shifted():
-            await self.plan("shift")
+        if not self._planning.locked():  # else a plan is being made, whatever for
+            async with self._planning:
+                if await self._shifted():
+                    await self._plan("shift")
 
     async def _plan_on_time(self) -> None:
         while True:
@@ -268,7 +274,14 @@ class RuntimeScheduler:
     # --- planning ---
 
     async def plan(self, reason: Reason) -> None:
-        """Make a plan for the workers that there are, and have it carried out if it pays."""
+        """Make a plan for the workers that there are, and have it carried out if it pays.
+
+        Three tasks ask for plans. They wait for each other: an older plan must not overwrite a newer one's placement.
+        """
+        async with self._planning:
+            await self._plan(reason)
+
+    async def _plan(self, reason: Reason) -> None:
         control = self._config.control
         self._planned_at_s = monotonic_s()
         self._shift.pause(self._planned_at_s)

@@ -1,4 +1,7 @@
-"""What each worker did lately, from the growing counters of the gateway's statistics. One event loop, no I/O."""
+"""What each worker did lately, and what became of the rows, from the growing counters of the gateway's statistics.
+
+One event loop, no I/O.
+"""
 
 from __future__ import annotations
 
@@ -22,34 +25,60 @@ class Usage:
         return min(1.0, self.busy_s / self.span_s) if self.span_s > 0 else 0.0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Sample:
+    at_s: float  # of the gateway's uptime
+    instances: dict[str, tuple[str, str, int, int]]  # id -> worker, runtime, rows started, busy us
+    lost: int  # rows that expired or were refused so far
+    missing: int  # rows that arrived so far and got no answer for want of capacity, or wait for one
+
+
 class UsageWindow:
     """Differences of an arlo.v1.Stats to the one `window_s` before it. A restarted gateway starts it over."""
 
     def __init__(self, *, window_s: float) -> None:
         self._window_s = window_s
-        self._samples: deque[tuple[float, dict[str, tuple[str, str, int, int]]]] = deque()
+        self._samples: deque[_Sample] = deque()
         self._started_at_ms = 0
 
     def add(self, stats: Any) -> None:
         """One arlo.v1.Stats."""
-        if stats.started_at_ms != self._started_at_ms:
+        at_s = stats.uptime_ns / 1e9
+        if stats.started_at_ms != self._started_at_ms or (self._samples and at_s < self._samples[-1].at_s):
             self._samples.clear()
             self._started_at_ms = stats.started_at_ms
-        at_s = stats.at_ms / 1000
-        self._samples.append((at_s, {i.id: (i.worker, i.runtime, i.started, i.busy_us) for i in stats.instances}))
-        while len(self._samples) > 2 and self._samples[1][0] <= at_s - self._window_s:
+        ended = stats.outcomes
+        # A row that was refused for what it is never arrived; one that waits is not lost yet.
+        missing = sum(stats.arrivals_by_length) - ended.on_time - ended.late - ended.cancelled - ended.failed
+        self._samples.append(
+            _Sample(
+                at_s,
+                {i.id: (i.worker, i.runtime, i.started, i.busy_us) for i in stats.instances},
+                ended.expired + ended.rejected,
+                missing - stats.queued - stats.in_flight,
+            )
+        )
+        while len(self._samples) > 2 and self._samples[1].at_s <= at_s - self._window_s:
             self._samples.popleft()
 
     @property
     def span_s(self) -> float:
         """Time between the oldest and the newest statistics that are kept."""
-        return self._samples[-1][0] - self._samples[0][0] if self._samples else 0.0
+        return self._samples[-1].at_s - self._samples[0].at_s if self._samples else 0.0
+
+    @property
+    def unanswered(self) -> int:
+        """Rows that expired, or were refused for want of capacity."""
+        if not self._samples:
+            return 0
+        old, new = self._samples[0], self._samples[-1]
+        return max(0, min(new.lost - old.lost, new.missing - old.missing))
 
     def by_worker(self) -> dict[str, Usage]:
         """Worker -> what it did. An instance that came meanwhile counts from its beginning."""
         if len(self._samples) < 2:
             return {}
-        (_, old), (_, new) = self._samples[0], self._samples[-1]
+        old, new = self._samples[0].instances, self._samples[-1].instances
         found: dict[str, Usage] = {}
         for key, (worker, runtime, started, busy_us) in new.items():
             _, _, started_before, busy_before = old.get(key, (worker, runtime, 0, 0))

@@ -8,6 +8,8 @@ the load has fitted on one fewer for a number of checks in a row. What is new he
 - A worker that was asked for takes a while to serve, and the latency seen until then says nothing about the cluster
   with it. No worker is added by latency until the last one serves and the latency window lies after that moment.
 - Percentiles of a few rows are no reason to add, and a stop of all answers is no sign of little traffic.
+- Rows that got no answer (they expired, or were refused as they could not be answered in time) are slower than any
+  answer: percentiles of the answers alone would call the worst overload calm.
 - A worker stays when the load would not fit on one fewer, and when it is the last with the longest runtime.
 - A release that had to be taken back is not tried again at that load for ten periods (`target`).
 """
@@ -16,11 +18,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from arlo.errors import ConfigError
 from arlo.planning.view import WorkerView
+
+UNANSWERED = 0.02  # share of rows without an answer from which the p98 of all has none
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +36,21 @@ class Signals:
     slo_ms: float
     p98_ms: float  # of the rows answered in the last window; any number without rows
     rows: int  # answered in the last window
+    unanswered: int = 0  # rows that expired, or were refused for lack of capacity, in the last window
     arrived: int | None = None  # rows that arrived in the last window, whatever became of them; None: not known
     load: float  # work that arrives: instance-seconds per second, each row at its latency on its ideal runtime
     workers: Sequence[WorkerView]  # all there are, in the order they were added; those that are starting are not usable
     longest: str  # the longest runtime
+
+    @property
+    def ended(self) -> int:
+        """Rows of the last window that were answered, or should have been."""
+        return self.rows + self.unanswered
+
+    @property
+    def slowest_ms(self) -> float:
+        """The p98 latency of all that ended, an answer that never came taking for ever."""
+        return math.inf if self.unanswered > UNANSWERED * self.ended else self.p98_ms
 
     @property
     def serving(self) -> list[WorkerView]:
@@ -259,16 +275,18 @@ class TargetTracking(_Paced):
         return None
 
     def _calm(self, signals: Signals) -> bool:
-        if not signals.rows:  # arrivals without answers are no rest
+        if not signals.ended:  # arrivals without answers are no rest
             return not signals.arrived
-        return signals.p98_ms < self.settings.scale_in_share * signals.slo_ms
+        return signals.slowest_ms < self.settings.scale_in_share * signals.slo_ms
 
     def _wants_more(self, signals: Signals) -> str | None:
         limits = self.settings
-        if signals.rows < limits.min_rows or signals.p98_ms < limits.scale_out_share * signals.slo_ms:
+        if signals.ended < limits.min_rows or signals.slowest_ms < limits.scale_out_share * signals.slo_ms:
             return None
         if self._coming or (self._fresh_s is not None and signals.now_s < self._fresh_s):
             return None  # the latency is still that of the smaller cluster
+        if math.isinf(signals.slowest_ms):
+            return _unanswered(signals)
         return (
             f"the p98 latency of {signals.rows} rows is {signals.p98_ms:.1f} ms, at least "
             f"{limits.scale_out_share:.0%} of the SLO of {signals.slo_ms:g} ms"
@@ -285,12 +303,12 @@ class TargetTracking(_Paced):
             return f"{latency}; a worker asked for {signals.now_s - self._coming[0].at_s:.1f} s ago does not serve yet"
         if self._fresh_s is not None and signals.now_s < self._fresh_s:
             return f"{latency}, in part from before the last worker joined"
-        if signals.p98_ms >= limits.scale_out_share * signals.slo_ms and 0 < signals.rows < limits.min_rows:
-            return f"{latency}, of {signals.rows} rows only"
+        if signals.slowest_ms >= limits.scale_out_share * signals.slo_ms and 0 < signals.ended < limits.min_rows:
+            return f"{latency}, of {signals.ended} rows only"
         tight = self._too_tight(signals)
         if self._calm(signals) and tight is not None:
             return f"{latency}, but {tight}"
-        if not signals.rows and signals.arrived:
+        if not signals.ended and signals.arrived:
             return f"no row was answered of {signals.arrived} that arrived"
         return (
             f"{latency}, between {limits.scale_in_share:.0%} and {limits.scale_out_share:.0%} of the SLO of "
@@ -331,6 +349,12 @@ def _hold(reason: str) -> Decision:
 
 
 def _latency(signals: Signals) -> str:
-    if not signals.rows:
+    if not signals.ended:
         return "there was no request"
+    if math.isinf(signals.slowest_ms):
+        return _unanswered(signals)
     return f"the p98 latency is {signals.p98_ms:.1f} ms"
+
+
+def _unanswered(signals: Signals) -> str:
+    return f"{signals.unanswered} of {signals.ended} rows were refused or expired"

@@ -72,21 +72,22 @@ class DemandWindow:
         self._window_s = window_s
         self._resolution_s = max(resolution_s, window_s / 600)
         self._spans: collections.deque[_Span] = collections.deque()
-        self._last: tuple[float, int, npt.NDArray[np.int64]] | None = None
+        self._last: tuple[float, float, npt.NDArray[np.int64]] | None = None
 
-    def add(self, at_s: float, started_at_ms: int, counts: Sequence[int]) -> None:
-        """One sample: the gateway's clock in seconds, its start, and requests so far by length (index = tokens)."""
+    def add(self, at_s: float, started_s: float, counts: Sequence[int]) -> None:
+        """One sample: its moment and that at which the counters began at 0 (of one monotonic clock, see stamp.py), and
+        requests so far by length (index = tokens)."""
         now = np.asarray(counts, dtype=np.int64)
-        before, self._last = self._last, (at_s, started_at_ms, now)
+        before, self._last = self._last, (at_s, started_s, now)
         if before is None:
             return
         begin_s, started, old = before
-        if started != started_at_ms:
-            begin_s, old = max(begin_s, started_at_ms / 1000), np.zeros(0, dtype=np.int64)
+        if started != started_s:
+            begin_s, old = max(begin_s, started_s), np.zeros(0, dtype=np.int64)
         size = max(len(now), len(old))
         delta = _fit(now, size) - _fit(old, size)
         if at_s <= begin_s or (delta < 0).any():
-            return  # a clock that was set back, or counters that are not what they seem: start again from this sample
+            return  # two samples of one moment, or counters that are not what they seem: start again from this sample
         last = self._spans[-1] if self._spans else None
         if last is not None and last.end_s == begin_s and at_s - last.begin_s <= self._resolution_s:
             size = max(size, len(last.counts))
@@ -218,7 +219,7 @@ def bins(counts: Sequence[int] | npt.NDArray[np.int64], max_lengths: Sequence[in
 class Shift:
     """Where the traffic most likely became another one."""
 
-    since_s: float  # the gateway's clock
+    since_s: float  # the samples' clock
     score: float  # log-likelihood ratio of "another rate since then" over "still the same", summed over the bins
     demand: Demand  # since then
 

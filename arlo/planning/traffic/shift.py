@@ -62,11 +62,11 @@ class ShiftWatch:
         self._refine_at: list[float] = []
         self._look_again_s = 0.0  # the caller's clock
 
-    def add(self, at_s: float, started_at_ms: int, counts: Sequence[int]) -> None:
+    def add(self, at_s: float, started_s: float, counts: Sequence[int]) -> None:
         """A sample of the counters, as DemandWindow.add takes it; the window that plans are made from has it."""
         self._at_s = at_s
-        self.recent.add(at_s, started_at_ms, counts)
-        if abs(at_s - self._dispersion_at_s) >= DISPERSION_S:  # the distance: a clock may be set back
+        self.recent.add(at_s, started_s, counts)
+        if at_s - self._dispersion_at_s >= DISPERSION_S:
             self._dispersion_at_s = at_s
             known = self._window.dispersion(self._lengths)
             self._dispersion = known if known is not None else self._dispersion

@@ -61,7 +61,7 @@ bool gave_up_at_deadline(const Call& call, TimeNs now) {
 }  // namespace
 
 Router::Router(const v1::GatewayConfig& config)
-    : config_(config), started_at_ms_(unix_ms()), scheduler_(options_of(config.dispatch())) {}
+    : config_(config), started_at_ms_(unix_ms()), started_ns_(now_ns()), scheduler_(options_of(config.dispatch())) {}
 
 Router::~Router() { stop(); }
 

@@ -105,6 +105,7 @@ class Router {
   const v1::GatewayConfig config_;
   grpc::CompletionQueue* queue_ = nullptr;
   const std::uint64_t started_at_ms_;
+  const TimeNs started_ns_;
 
   mutable std::mutex mutex_;
   dispatch::Scheduler scheduler_;

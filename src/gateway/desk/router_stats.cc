@@ -49,6 +49,7 @@ void Router::stats(v1::Stats* out) const {
   const TimeNs now = now_ns();
   out->set_started_at_ms(started_at_ms_);
   out->set_at_ms(unix_ms());
+  out->set_uptime_ns(static_cast<std::uint64_t>(now - started_ns_));
   out->set_deployment_version(deployment_.version());
   out->set_policy(config_.dispatch().policy());
   out->mutable_arrivals_by_length()->Add(arrivals_by_length_.begin(), arrivals_by_length_.end());

@@ -55,7 +55,7 @@ class Feed:
             self.one.see(self.stats())
 
     def stats(self) -> Any:
-        stats = proto.message("Stats")(started_at_ms=1, at_ms=round(self.at_s * 1000))
+        stats = proto.message("Stats")(started_at_ms=1, uptime_ns=round(self.at_s * 1e9))
         for worker, rows in self.rows.items():
             busy = self.busy_us[worker]
             stats.instances.add(id=f"{worker}.m_64", worker=worker, runtime="m_64", started=rows, busy_us=busy)
@@ -92,7 +92,7 @@ def test_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sample(at_s: float, *instances: tuple[str, str, int, float], started_at_ms: int = 1) -> Any:
-    stats = proto.message("Stats")(started_at_ms=started_at_ms, at_ms=round(at_s * 1000))
+    stats = proto.message("Stats")(started_at_ms=started_at_ms, uptime_ns=round(at_s * 1e9))
     for worker, runtime, rows, busy_s in instances:
         identity = f"{worker}.{runtime}"
         stats.instances.add(id=identity, worker=worker, runtime=runtime, started=rows, busy_us=round(busy_s * 1e6))
@@ -117,3 +117,25 @@ def test_usage_of_instances_that_came_back_and_of_a_gateway_that_did() -> None:
     usage.add(sample(20, ("w0", "m_64", 3, 0.1), started_at_ms=2))
     assert usage.by_worker() == {}
     assert usage.span_s == 0.0
+
+
+def test_rows_without_an_answer_are_those_that_came_and_neither_ended_nor_wait() -> None:
+    usage = UsageWindow(window_s=10)
+    assert usage.unanswered == 0
+    for at_s in range(3):
+        stats = sample(at_s)
+        stats.arrivals_by_length.extend([0, 100 * at_s])
+        stats.outcomes.on_time, stats.outcomes.late, stats.outcomes.failed = 20 * at_s, 10 * at_s, 5 * at_s
+        stats.outcomes.cancelled, stats.outcomes.expired, stats.outcomes.rejected = 5 * at_s, 30 * at_s, 1000 * at_s
+        stats.queued, stats.in_flight = 15 * at_s, 5 * at_s
+        usage.add(stats)
+    assert usage.unanswered == 80, "refusals of bad requests never arrived"
+
+
+def test_a_wall_clock_that_is_set_back_changes_nothing() -> None:
+    usage = UsageWindow(window_s=10)
+    for at_s in range(0, 31, 5):
+        stats = sample(at_s, ("w0", "m_64", 10 * at_s, 0.5 * at_s))
+        stats.at_ms = 1_000_000 + 1000 * at_s - (600_000 if at_s > 12 else 0)
+        usage.add(stats)
+    assert (usage.by_worker()["w0"].rows, usage.span_s) == (100, 10.0)

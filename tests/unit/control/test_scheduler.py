@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import logging
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -91,6 +93,7 @@ class Traffic:
         self.clock = clock
         self.counts = np.zeros(513, dtype=np.int64)
         self.rng = np.random.default_rng(seed)
+        self.wall_ms = 0  # by which the wall clock differs from the other one
 
     async def come(self, seconds: float, **rates: float) -> None:
         """Requests of each length (`n64=100`) per second."""
@@ -98,7 +101,8 @@ class Traffic:
             self.clock.now_s += 0.1
             for name, rate in rates.items():
                 self.counts[int(name[1:])] += self.rng.poisson(rate / 10)
-            stats = proto.message("Stats")(started_at_ms=1, at_ms=round(self.clock.now_s * 1000))
+            stats = proto.message("Stats")(started_at_ms=1, uptime_ns=round(self.clock.now_s * 1e9))
+            stats.at_ms = 10_000_000 + round(self.clock.now_s * 1000) + self.wall_ms
             stats.arrivals_by_length.extend(self.counts.tolist())
             await self.scheduler.see(stats)
 
@@ -249,6 +253,54 @@ async def test_without_reallocate_only_the_number_of_workers_matters(tmp_path: P
     notes.up.append("w4")
     await scheduler.plan("scale_out")
     assert notes.counts == {"m_64": 3, "m_512": 2}, "a worker more has the longest runtime"
+
+
+async def test_a_wall_clock_that_is_set_back_is_no_matter(tmp_path: Path, clock: Clock) -> None:
+    config = configured(tmp_path, workers=8, deployment="allocation = {64 = 6, 512 = 2}")
+    scheduler, notes, traffic = started(config, clock)
+    await traffic.come(10, n40=1000, n500=50)
+    traffic.wall_ms = -3_600_000
+    await traffic.come(10, n40=1000, n500=50)
+    assert scheduler.demand().rows == pytest.approx(21_000, rel=0.03)
+    assert scheduler.recent_demand(5).rows == pytest.approx(5_250, rel=0.05)
+    before = notes.counts["m_512"]
+    await traffic.come(1, n40=50, n500=900)
+    assert notes.counts["m_512"] > before, "a shift is seen at once"
+
+
+class Slow:
+    """A solver that takes as long as the test wants, and answers for the workers that it was asked for."""
+
+    name = "exact"
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.go = threading.Event()
+
+    def solve(self, problem: AllocationProblem, *, time_limit_s: float) -> Allocation:
+        self.asked.append(problem.workers)
+        assert self.go.wait(10)
+        instances = (problem.workers - 1, *[0] * (len(problem.curves) - 2), 1)
+        return Allocation(instances, 0.0, self.name, 0.0, optimal=True)
+
+
+async def test_an_older_plan_never_overwrites_a_newer_one(tmp_path: Path, clock: Clock) -> None:
+    """Three tasks ask for plans. The only instance of the longest runtime must not go to a worker that is gone."""
+    config = configured(tmp_path, workers=6, deployment="allocation = {512 = 6}", control="early = false")
+    scheduler, notes, traffic = started(config, clock)
+    await traffic.come(20, n40=1000, n500=20)
+    slow = scheduler._solver = Slow()
+    old = asyncio.create_task(scheduler.plan("period"))
+    while not slow.asked:
+        await asyncio.sleep(0.001)
+    notes.up = notes.up[3:]
+    new = asyncio.create_task(scheduler.plan("worker_lost"))
+    await asyncio.sleep(0)
+    slow.go.set()
+    await asyncio.gather(old, new)
+    assert slow.asked == [6, 3]
+    assert set(notes.desired) == set(notes.up)
+    assert notes.counts["m_512"] == 1
 
 
 class Broken:

@@ -68,7 +68,7 @@ def test_a_restarted_gateway_counts_from_zero_and_its_absence_is_left_out() -> N
     window = DemandWindow(window_s=60)
     window.add(100.0, 7, counts(500))
     window.add(110.0, 7, counts(600))
-    window.add(130.0, 125_000, counts(50))  # it started at 125 s
+    window.add(130.0, 125.0, counts(50))  # it started at 125 s
     demand = window.estimate(LENGTHS, 1000.0)
     assert demand.rows == 150
     assert demand.span_s == pytest.approx(15.0)

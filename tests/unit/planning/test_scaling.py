@@ -68,6 +68,7 @@ class Story:
             slo_ms=100,
             p98_ms=self.seen["p98"],
             rows=int(self.seen["rows"]),
+            unanswered=int(self.seen.get("lost", 0)),
             arrived=int(self.seen["arrived"]) if "arrived" in self.seen else None,
             load=self.seen["load"],
             workers=list(self.fleet.values()),
@@ -158,6 +159,22 @@ def test_no_traffic_for_a_period_releases_a_worker() -> None:
 def test_requests_without_answers_are_no_rest() -> None:
     told = story("target").run(TWO + "0..90 p98=0 rows=0 arrived=800 load=1")
     assert told == ["0 none: no row was answered of 800 that arrived"]
+
+
+def test_rows_that_expire_ask_for_a_worker_however_quick_the_others_are() -> None:
+    """In the worst overload no row is answered, and what is answered beside many that expire may well be quick."""
+    assert story("target").run(TWO + "0 rows=0 lost=800 arrived=800 load=9") == [
+        "0 add s512: 800 of 800 rows were refused or expired"
+    ]
+    assert story("target").acts(TWO + "0 p98=10 rows=97 lost=3") == ["0 add s512"]
+    assert story("target").acts(TWO + "0..90 p98=60 rows=98 lost=2") == [], "2 % may be late anyway"
+    assert story("target", max_workers=2).acts(TWO + "0..90 p98=10 rows=97 lost=3 load=0") == [], "and none is let go"
+
+
+def test_a_few_rows_that_expire_are_no_evidence() -> None:
+    assert story("target").run(TWO + "0 rows=0 lost=49") == [
+        "0 none: 49 of 49 rows were refused or expired, of 49 rows only"
+    ]
 
 
 def test_the_last_instance_of_the_longest_runtime_stays() -> None:

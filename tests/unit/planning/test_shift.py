@@ -308,7 +308,7 @@ async def controlled(
     plans: list[tuple[float, tuple[int, ...]]] = []
     names = [runtime.name for runtime in scheduler.static]
     for now_s, counts in samples:
-        stats = proto.message("Stats")(started_at_ms=0, at_ms=round(now_s * 1000))
+        stats = proto.message("Stats")(started_at_ms=0, uptime_ns=round(now_s * 1e9))
         stats.arrivals_by_length.extend(counts.tolist())
         before = len(scheduler.plans)
         await scheduler.see(stats)

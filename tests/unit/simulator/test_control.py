@@ -326,6 +326,20 @@ def test_target_adds_the_longest_and_the_next_plan_gives_it_its_place(watched: l
     assert result.workers_max <= 6
 
 
+def test_an_overload_that_answers_nothing_adds_workers_too() -> None:
+    """Ten times what one worker can do, and clients that give up sooner than any row's turn comes."""
+    work = Phases(((60, 2_000.0, (500,)),), seed=2)
+    scale = Scale(kind="target", cooldown_s=2.0, max_workers=12)
+    result = run(scenario(work, runtimes=(LONG,), workers=1, timeout_ms=6.0, slo_ms=100.0, scale=scale))
+    assert result.workers_max >= 5, "one after each window of the cluster with the last one"
+
+
+def test_requests_that_no_runtime_takes_ask_for_no_worker() -> None:
+    work = Phases(((60, 200.0, (500, 700)),), seed=2)
+    result = run(scenario(work, runtimes=(LONG,), workers=2, scale=Scale(kind="target", cooldown_s=2.0)))
+    assert result.workers_max == 2
+
+
 def test_with_replan_a_new_worker_has_its_place_at_once(watched: list[Watched]) -> None:
     work = Phases(((39, 3_500.0, (30,)),), seed=2)
     scale = Scale(kind="target", cooldown_s=2.0, max_workers=6, replan=True)
