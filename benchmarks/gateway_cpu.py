@@ -1,8 +1,9 @@
 """CPU per request and throughput of the gateway in front of an instant upstream, beside nginx `grpc_pass`.
 
 Both stand between the same load generator and the same upstream, in turns; CPU is user + system time of the proxy's own
-processes over the requests answered. Concurrency 32 over 4 connections, requests of 10 to 60 tokens padded to 64.
-The gateway parses, pads, schedules and rewrites; nginx only passes bytes on.
+processes over the requests answered. Requests of 10 to 60 tokens, padded to 64, over 4 connections: at equal offered
+rates (Poisson), and at saturation (closed loop). The gateway runs as it ships (policy, in-flight limit), with eight
+instances. It parses, pads, schedules and rewrites; nginx only passes bytes on.
 """
 
 from __future__ import annotations
@@ -37,26 +38,42 @@ http {{
 """
 
 
-def measure(work: Path, program: harness.Program, port: int, requests: int, concurrency: int) -> dict[str, float]:
-    payloads = [harness.payload(length, seed=length) for length in range(10, 61)]
-    flags = ["--concurrency", str(concurrency), "--channels", "4", "--requests", str(requests)]
-    harness.load(work, port, payloads, "--concurrency", str(concurrency), "--channels", "4", "--requests", "3000")
+INSTANCES = 8
+PAYLOADS = [harness.payload(length, seed=length) for length in range(10, 61)]
+
+
+def measure(
+    work: Path, program: harness.Program, port: int, *, rate: int, seconds: float, concurrency: int
+) -> dict[str, float]:
+    """CPU of a request in microseconds and answered requests per second; rate 0: as many as go through."""
+
+    def run(seconds: float) -> dict[str, Any]:
+        if rate:
+            return harness.paced_load(work, port, PAYLOADS, "--channels", "4", rate=rate, seconds=seconds)
+        flags = ["--concurrency", str(concurrency), "--channels", "4", "--seconds", str(seconds)]
+        return harness.load(work, port, PAYLOADS, *flags)
+
+    run(0.5)
     before = program.cpu_s()
-    report = harness.load(work, port, payloads, *flags)
+    report = run(seconds)
     used = program.cpu_s() - before
-    if report["codes"] != {"0": requests}:
+    answered = report["codes"].get("0", 0)
+    if set(report["codes"]) != {"0"}:
         raise SystemExit(f"requests failed: {report}")
-    return {"cpu_us": used / requests * 1e6, "rps": requests / report["duration_s"]}
+    return {"cpu_us": used / answered * 1e6, "rps": answered / report["duration_s"]}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=30000)
+    parser.add_argument(
+        "--rates", type=int, nargs="+", default=[1000, 5000, 15000, 0], help="requests/s; 0: saturation"
+    )
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument("--concurrency", type=int, default=32, help="at saturation")
     args = parser.parse_args()
     nginx = harness.need("nginx", "apt-get install nginx-light")
-    found: dict[str, list[dict[str, float]]] = {"gateway": [], "nginx": [], "direct": []}
+    found: dict[tuple[int, str], list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         upstream_port, nginx_port = harness.free_port(), harness.free_port()
@@ -66,38 +83,45 @@ def main() -> int:
         upstream_command += ["--output", "embedding:FP32:1,384"]
         with harness.Program(upstream_command, log=work / "upstream.log") as upstream:
             harness.wait_for_port(upstream_port)
-            backends = [harness.Backend(endpoint=f"127.0.0.1:{upstream_port}", runtime="bench_len64", max_length=64)]
+            backend = harness.Backend(endpoint=f"127.0.0.1:{upstream_port}", runtime="bench_len64", max_length=64)
             with (
                 harness.Program([nginx, "-e", "stderr", "-c", str(conf)], log=work / "nginx.log") as proxy,
-                harness.gateway(work, backends) as (gateway, gateway_port),
+                harness.gateway(work, [backend] * INSTANCES) as (gateway, gateway_port),
             ):
                 harness.wait_for_port(nginx_port)
+                contenders = (
+                    ("gateway", gateway, gateway_port),
+                    ("nginx", proxy, nginx_port),
+                    ("direct", upstream, upstream_port),
+                )
                 for round_ in range(args.rounds):
-                    for name, program, port in (
-                        ("gateway", gateway, gateway_port),
-                        ("nginx", proxy, nginx_port),
-                        ("direct", upstream, upstream_port),
-                    ):
-                        result = measure(work, program, port, args.requests, args.concurrency)
-                        found[name].append(result)
-                        print(
-                            f"round {round_ + 1} {name:8} {result['cpu_us']:7.1f} us CPU/request"
-                            f" {result['rps']:8.0f} req/s",
-                            flush=True,
-                        )
-    figures: dict[str, Any] = {
-        name: {key: statistics.median(r[key] for r in results) for key in ("cpu_us", "rps")}
-        for name, results in found.items()
-    }
-    figures["cpu_ratio_to_nginx"] = statistics.median(
-        g["cpu_us"] / n["cpu_us"] for g, n in zip(found["gateway"], found["nginx"], strict=True)
-    )
-    figures["concurrency"] = args.concurrency
+                    for rate in args.rates:
+                        for name, program, port in contenders:
+                            result = measure(
+                                work, program, port, rate=rate, seconds=args.seconds, concurrency=args.concurrency
+                            )
+                            found.setdefault((rate, name), []).append(result)
+                            print(
+                                f"round {round_ + 1} {rate or 'all':>6}/s {name:8} {result['cpu_us']:7.1f} us CPU"
+                                f" a request {result['rps']:8.0f} req/s",
+                                flush=True,
+                            )
+    rows = []
+    for rate in args.rates:
+        row: dict[str, Any] = {"rate": rate or "saturation"}
+        for name in ("gateway", "nginx", "direct"):
+            row[name] = {key: statistics.median(r[key] for r in found[rate, name]) for key in ("cpu_us", "rps")}
+        row["cpu_ratio_to_nginx"] = statistics.median(
+            g["cpu_us"] / n["cpu_us"] for g, n in zip(found[rate, "gateway"], found[rate, "nginx"], strict=True)
+        )
+        rows.append(row)
+        print(
+            f"{row['rate']:>10}: gateway {row['gateway']['cpu_us']:.1f} us, nginx {row['nginx']['cpu_us']:.1f} us of"
+            f" CPU a request: ratio {row['cpu_ratio_to_nginx']:.2f}; gateway {row['gateway']['rps']:.0f} req/s"
+        )
+    figures = {"rates": rows, "concurrency_at_saturation": args.concurrency, "instances": INSTANCES}
     path = harness.save("gateway_cpu", "python -m benchmarks.gateway_cpu " + " ".join(sys.argv[1:]), figures)
-    print(
-        f"\ngateway {figures['gateway']['cpu_us']:.1f} us, nginx {figures['nginx']['cpu_us']:.1f} us of CPU a request: "
-        f"ratio {figures['cpu_ratio_to_nginx']:.2f}; gateway {figures['gateway']['rps']:.0f} req/s -> {path}"
-    )
+    print(f"-> {path}")
     return 0
 
 

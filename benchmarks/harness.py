@@ -27,12 +27,15 @@ from tritonclient.grpc import service_pb2
 
 from arlo import proto
 from arlo.clock import unix_s
+from arlo.config.gateway import gateway_json
+from arlo.config.model import Config, DeploymentConfig, ModelConfig, WorkersConfig
 from arlo.replay.plan import write_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 BUILD = ROOT / "build" / "release"
 TICKS = os.sysconf("SC_CLK_TCK")
+INFLIGHT_LIMIT = 2  # rows at a worker of max_batch 1, as the control plane deploys it
 
 
 def binary(name: str) -> Path:
@@ -129,38 +132,30 @@ class Backend:
     points_us: tuple[tuple[int, int], ...] = ()  # (length, latency) of a dynamic runtime, instead of latency_us
 
 
-def gateway_config(work: Path, *, policy: str = "rs", max_queued: int = 4096) -> Path:
-    """The gateway's JSON with free ports; ready.json is written beside it."""
-    message = proto.message("GatewayConfig")(
-        grpc_address="127.0.0.1:0",
-        http_address="127.0.0.1:0",
-        admin_address="127.0.0.1:0",
-        max_message_bytes=64 << 20,
-        max_attempts=3,
-        unavailable_grace_ms=5000,
-        drain_timeout_ms=5000,
-        max_rows=256,
-        log_level="warning",
-        ready_file=str(work / "ready.json"),
-        threads=0,
-    )
-    json_format.ParseDict(
-        {
-            "dispatch": {"policy": policy, "lambda": 0.85, "alpha": 0.9, "max_peek": 6, "max_queued": max_queued},
-            "health": {"interval_ms": 1000, "timeout_ms": 1000, "failures": 3, "retry_interval_ms": 100},
-            "tls": {},
-        },
-        message,
+def gateway_config(work: Path, *, policy: str | None = None, max_queued: int | None = None) -> Path:
+    """The gateway's JSON: what ships, but for what is given, on free ports; ready.json is written beside it."""
+    only = ModelConfig(repository=work, slo_ms=1500)
+    shipped = Config(model=only, deployment=DeploymentConfig(allocation={64: 1}), workers=WorkersConfig(count=1))
+    given = {"policy": policy, "max_queued": max_queued}
+    config = dataclasses.replace(
+        shipped,
+        gateway=dataclasses.replace(
+            shipped.gateway,
+            grpc_address="127.0.0.1:0",
+            http_address="127.0.0.1:0",
+            admin_address="127.0.0.1:0",
+            log_level="warning",
+        ),
+        dispatch=dataclasses.replace(shipped.dispatch, **{k: v for k, v in given.items() if v is not None}),
     )
     path = work / "gateway.json"
-    text = json_format.MessageToJson(
-        message, always_print_fields_with_no_presence=True, preserving_proto_field_name=True
-    )
-    path.write_text(text)
+    path.write_text(gateway_json(config, ready_file=work / "ready.json"))
     return path
 
 
-def deployment(backends: Sequence[Backend], *, dims: int, model: str = "bench", inflight_limit: int = 64) -> Any:
+def deployment(
+    backends: Sequence[Backend], *, dims: int, model: str = "bench", inflight_limit: int = INFLIGHT_LIMIT
+) -> Any:
     """An arlo.v1.Deployment: inputs input_ids and attention_mask, output embedding FP32 [rows, dims]."""
     runtimes: dict[str, Any] = {
         b.runtime: {
@@ -211,11 +206,11 @@ def gateway(
     backends: Sequence[Backend],
     *,
     dims: int = 384,
-    policy: str = "rs",
+    policy: str | None = None,
     model: str = "bench",
-    inflight_limit: int = 64,
+    inflight_limit: int = INFLIGHT_LIMIT,
 ) -> Iterator[tuple[Program, int]]:
-    """A gateway serving these backends: the program and its data port."""
+    """A gateway serving these backends, with the settings that ship unless told otherwise: program and data port."""
     ready = work / "ready.json"
     ready.unlink(missing_ok=True)
     config = gateway_config(work, policy=policy)
@@ -251,7 +246,22 @@ def load(work: Path, port: int, payloads: Sequence[bytes], *flags: str) -> dict[
     """Closed-loop load by arlo-loadgen; its final report."""
     plan = work / "plan.bin"
     write_plan(plan, payloads)
-    command = [binary("arlo-loadgen"), "closed", "--target", f"127.0.0.1:{port}", "--plan", plan]
+    return _loadgen("closed", work, port, plan, *flags)
+
+
+def paced_load(
+    work: Path, port: int, payloads: Sequence[bytes], *flags: str, rate: float, seconds: float
+) -> dict[str, Any]:
+    """Open-loop load by arlo-loadgen, Poisson at `rate` requests a second; its final report."""
+    plan = work / "plan.bin"
+    random = np.random.default_rng(1)
+    at = np.cumsum(random.exponential(1e6 / rate, int(rate * seconds))).astype(np.int64)
+    write_plan(plan, payloads, at, random.integers(0, len(payloads), len(at)).astype(np.uint32))
+    return _loadgen("open", work, port, plan, *flags)
+
+
+def _loadgen(mode: str, work: Path, port: int, plan: Path, *flags: str) -> dict[str, Any]:
+    command = [binary("arlo-loadgen"), mode, "--target", f"127.0.0.1:{port}", "--plan", plan]
     command += ["--records", work / "records.npy", "--progress-s", "60", *flags]
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
     if done.returncode != 0:
