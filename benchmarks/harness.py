@@ -154,7 +154,12 @@ def gateway_config(work: Path, *, policy: str | None = None, max_queued: int | N
 
 
 def deployment(
-    backends: Sequence[Backend], *, dims: int, model: str = "bench", inflight_limit: int = INFLIGHT_LIMIT
+    backends: Sequence[Backend],
+    *,
+    dims: int,
+    model: str = "bench",
+    inflight_limit: int = INFLIGHT_LIMIT,
+    slo_ms: int = 1500,
 ) -> Any:
     """An arlo.v1.Deployment: inputs input_ids and attention_mask, output embedding FP32 [rows, dims]."""
     runtimes: dict[str, Any] = {
@@ -176,7 +181,7 @@ def deployment(
             "version": 1,
             "model": {
                 "name": model,
-                "slo_ms": 1500,
+                "slo_ms": slo_ms,
                 "default_timeout_ms": 60000,
                 "inputs": [
                     {"name": "input_ids", "datatype": "INT64", "role": "ROLE_IDS"},
@@ -209,6 +214,7 @@ def gateway(
     policy: str | None = None,
     model: str = "bench",
     inflight_limit: int = INFLIGHT_LIMIT,
+    slo_ms: int = 1500,
 ) -> Iterator[tuple[Program, int]]:
     """A gateway serving these backends, with the settings that ship unless told otherwise: program and data port."""
     ready = work / "ready.json"
@@ -227,7 +233,7 @@ def gateway(
                 request_serializer=lambda m: m.SerializeToString(),
                 response_deserializer=proto.message("ApplyReply").FromString,
             )
-            wanted = deployment(backends, dims=dims, model=model, inflight_limit=inflight_limit)
+            wanted = deployment(backends, dims=dims, model=model, inflight_limit=inflight_limit, slo_ms=slo_ms)
             call(proto.message("ApplyRequest")(deployment=wanted))
             stats = channel.unary_stream(
                 "/arlo.v1.Admin/WatchStats",

@@ -44,6 +44,7 @@ def gateway_message(config: Config, *, ready_file: Path | None = None) -> Any:
             timeout_ms=health.timeout_ms,
             failures=health.failures,
             retry_interval_ms=health.retry_interval_ms,
+            silence_ms=health.silence_ms,
         ),
         max_attempts=dispatch.max_attempts,
         unavailable_grace_ms=dispatch.unavailable_grace_ms,

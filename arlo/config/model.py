@@ -40,7 +40,8 @@ class ModelConfig:
     )
     default_timeout_ms: int | None = option(
         default=None,
-        doc="Deadline of a request whose client sets none. Left out: 10 x slo_ms.",
+        doc="Deadline of a request whose client sets none. Left out: 10 x slo_ms, but at least 1000 ms. An answer so "
+        "late is seldom of use, and a request that waits longer takes the place of one that could be on time.",
         unit="ms",
         minimum=1,
         maximum=36_000_000,
@@ -60,7 +61,7 @@ class ModelConfig:
     @property
     def timeout_ms(self) -> int:
         """default_timeout_ms, or what it is when left out."""
-        return self.default_timeout_ms if self.default_timeout_ms is not None else 10 * self.slo_ms
+        return self.default_timeout_ms if self.default_timeout_ms is not None else max(10 * self.slo_ms, 1000)
 
 
 @section("workers")
@@ -362,6 +363,14 @@ class HealthConfig:
         doc="Between checks of an ejected or joining instance; bounds how soon it comes back.",
         unit="ms",
         minimum=10,
+        maximum=3_600_000,
+    )
+    silence_ms: int = option(
+        default=10_000,
+        doc="An instance that has rows and answers none for so long is ejected, though its checks may pass: its engine "
+        "hangs. Never below 20 times the predicted time of its largest batch.",
+        unit="ms",
+        minimum=100,
         maximum=3_600_000,
     )
 

@@ -76,7 +76,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--slo-ms", type=float, default=defaults.slo_ms, metavar="MS", help="on time (default %(default)g)"
     )
     how.add_argument("--timeout-ms", type=float, default=defaults.timeout_ms, metavar="MS",
-                     help="when the client gives up, 0: never (default %(default)g)")  # fmt: skip
+                     help="when the client gives up, 0: never (default: ten times the SLO, at least 1000)")  # fmt: skip
     how.add_argument("--late-ms", type=float, default=defaults.late_ms, metavar="MS",
                      help="a send later than this is counted (default %(default)g)")  # fmt: skip
     how.add_argument("--channels", type=int, default=defaults.channels, metavar="N",

@@ -38,8 +38,9 @@ class ReplayOptions:
 
     endpoint: host:port of any KServe v2 gRPC service. model: None takes the only one there. tokenizer: a
     tokenizer.json or its folder, for real text; None sends random ids below `vocabulary`. slo_ms: what is on time.
-    timeout_ms: when the client gives up, counted from the scheduled instant; 0: never. speed: 2.0 is twice
-    as fast. late_ms: a send later than this is counted. drain_s: how long to wait for answers after the last send.
+    timeout_ms: when the client gives up, counted from the scheduled instant; 0: never; None: after ten times the SLO
+    and at least a second, as the gateway assumes of a client that does not say. speed: 2.0 is twice as fast.
+    late_ms: a send later than this is counted. drain_s: how long to wait for answers after the last send.
     warmup: requests before the start, unrecorded. channels: connections of the native sender (the SDK has one).
     keep_responses: 0 none, n: the outputs of every n-th request. level_lengths: max_length of each level, where known.
     """
@@ -51,7 +52,7 @@ class ReplayOptions:
     vocabulary: int = 30_000
     seed: int = 0
     slo_ms: float = 150.0
-    timeout_ms: float = 10_000.0
+    timeout_ms: float | None = None
     speed: float = 1.0
     late_ms: float = 5.0
     drain_s: float = 60.0
@@ -62,15 +63,22 @@ class ReplayOptions:
     tls: TLS | None = None
     token: str | None = dataclasses.field(default=None, repr=False)
 
+    @property
+    def gives_up_ms(self) -> float:
+        """timeout_ms, or what it is when left out."""
+        return max(10 * self.slo_ms, 1000.0) if self.timeout_ms is None else self.timeout_ms
+
     def __post_init__(self) -> None:
         if self.sender not in get_args(SenderName):
             raise ConfigError(f"sender is one of {', '.join(get_args(SenderName))}, not {self.sender!r}")
         for name, least in (("slo_ms", 0.001), ("speed", 0.001), ("vocabulary", 2), ("channels", 1)):
             if not getattr(self, name) >= least:
                 raise ConfigError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name in ("timeout_ms", "late_ms", "drain_s", "warmup", "keep_responses"):
+        for name in ("late_ms", "drain_s", "warmup", "keep_responses"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        if not self.gives_up_ms >= 0:
+            raise ConfigError(f"timeout_ms must be 0 or more, not {self.timeout_ms}")
 
 
 def run_replay(
@@ -112,7 +120,7 @@ def run_replay(
             tokenizer=options.tokenizer,
             send_at_us=np.rint(trace.arrived_at_s * 1e6).astype(np.int64),
             rows=rows,
-            timeout_us=round(options.timeout_ms * 1000),
+            timeout_us=round(options.gives_up_ms * 1000),
             slo_us=round(options.slo_ms * 1000),
             late_us=round(options.late_ms * 1000),
             drain_s=options.drain_s,
@@ -145,8 +153,8 @@ def run_replay(
         "machine": machine(),
         "versions": versions(),
         "options": {
-            name: getattr(options, name)
-            for name in ("slo_ms", "timeout_ms", "speed", "late_ms", "warmup", "channels", "seed")
+            "timeout_ms": options.gives_up_ms,
+            **{name: getattr(options, name) for name in ("slo_ms", "speed", "late_ms", "warmup", "channels", "seed")},
         },
     }
     return ReplayResult(

@@ -27,10 +27,12 @@ enum class Code : std::uint8_t {
 struct Fault {
   Code code = Code::kOk;
   std::string message;
+  bool overload = false;          // too much was asked for at a time: later, or elsewhere, it may go well
+  std::int64_t predicted_ms = 0;  // of an overload: how long an answer would have taken; 0: not known
 };
 
 using MaybeFault = std::optional<Fault>;  // empty: all is well
 
-inline MaybeFault invalid(std::string message) { return Fault{Code::kInvalidArgument, std::move(message)}; }
+inline MaybeFault invalid(std::string message) { return Fault{Code::kInvalidArgument, std::move(message), false, 0}; }
 
 }  // namespace arlo

@@ -75,6 +75,20 @@ std::optional<std::size_t> total_size(std::size_t unit, const std::vector<std::i
 
 }  // namespace
 
+std::uint64_t known_answer_bytes(const ModelSpec& model, const InferRequest& request) {
+  const auto& lengths = request.lengths();
+  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
+    const auto& spec = model.outputs[i];
+    if (!request.requested(static_cast<int>(i))) continue;
+    const auto row = total_size(spec.item * (spec.token_level ? longest : 1), spec.dims);
+    std::uint64_t all = 0;
+    if (row && !__builtin_mul_overflow(*row, lengths.size(), &all)) bytes += all;
+  }
+  return bytes;
+}
+
 MaybeFault RowResponse::parse(std::string_view body, const ModelSpec& model, const InferRequest& request,
                               std::int32_t padded) {
   outputs_.clear();

@@ -10,10 +10,13 @@
 #include <vector>
 
 #include "base/fault.h"
-#include "rewrite/request.h"
 #include "rewrite/model.h"
+#include "rewrite/request.h"
 
 namespace arlo::gateway {
+
+// Bytes of the tensors of the answer to a bound request, as far as the model says how large they are: a lower bound.
+std::uint64_t known_answer_bytes(const ModelSpec& model, const InferRequest& request);
 
 // One worker's answer to one row, parsed in place: views into the body, which must outlive it.
 class RowResponse {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "rewrite/response.h"
 #include "gateway_fixture.h"
 #include "gateway_reference.h"
+#include "rewrite/response.h"
 
 namespace arlo::gateway {
 namespace {
@@ -122,6 +122,21 @@ ModelInferResponse answer_of(std::int32_t padded, char mark) {
   add_output(answer, "pooled", "FP32", {1, 3}, std::string(12, mark));
   add_output(answer, "label", "BYTES", {1, 1}, std::string("\x02\0\0\0", 4) + mark + mark);
   return answer;
+}
+
+TEST(KnownAnswerBytes, CountsWhatTheModelSays) {
+  const auto model = fixture::model(0);
+  const auto known = [&](const std::vector<std::int64_t>& lengths, const std::vector<std::string>& outputs) {
+    auto message = request_of(*model, lengths);
+    for (const auto& name : outputs) message.add_outputs()->set_name(name);
+    return known_answer_bytes(*model, Bound(message, *model).request);
+  };
+  constexpr std::size_t kHidden = 8, kPooled = 12;  // bytes of a token, of a row; `label` is BYTES, of any size
+  EXPECT_EQ(known({5}, {"hidden"}), 5 * kHidden);
+  EXPECT_EQ(known({5, 9, 2}, {"hidden"}), 3 * 9 * kHidden) << "filled to the longest row";
+  EXPECT_EQ(known({5, 9, 2}, {"pooled"}), 3 * kPooled);
+  EXPECT_EQ(known({5, 9, 2}, {"label"}), 0U);
+  EXPECT_EQ(known({5, 9}, {}), 2 * 9 * kHidden + 2 * kPooled) << "all of them";
 }
 
 TEST(ResponsePlan, TrimsAndFillsUpToTheLongestRow) {

@@ -43,9 +43,11 @@ TEST(EmulatedDevice, SlowFile) {
   EXPECT_EQ(device.Slowdown(200 * kMs), 2.5) << "half written";
   write("3");
   EXPECT_EQ(device.Slowdown(300 * kMs), 3);
+  write("-1");
+  EXPECT_EQ(device.Slowdown(400 * kMs), -1) << "executions fail";
   std::filesystem::remove(path);
-  EXPECT_EQ(device.Slowdown(399 * kMs), 3);
-  EXPECT_EQ(device.Slowdown(400 * kMs), 1);
+  EXPECT_EQ(device.Slowdown(499 * kMs), -1);
+  EXPECT_EQ(device.Slowdown(500 * kMs), 1);
   EXPECT_EQ(EmulatedDevice(-1, "").Slowdown(0), 1);
 }
 

@@ -17,15 +17,24 @@ from tritonclient.grpc import service_pb2
 Behaviour = Callable[["OddWorker", Any], Awaitable[bytes]]
 
 
+class WorkerError(Exception):
+    """Raised by a behaviour: the worker answers with this code and text."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 class OddWorker:
     """`behave(worker, request)` makes each answer: the bytes of a ModelInferResponse, or of anything else.
 
-    `requests` holds what came, parsed. Use as an async context manager.
+    `requests` holds what came, parsed; `cancelled` counts those whose caller gave up. Use as an async context manager.
     """
 
     def __init__(self, behave: Behaviour) -> None:
         self.requests: list[Any] = []
         self.endpoint = ""
+        self.cancelled = 0
         self.dead = False
         self.healthy = True
         self._behave = behave
@@ -60,7 +69,14 @@ class OddWorker:
     async def _infer(self, body: bytes, context: Any) -> bytes:
         request = service_pb2.ModelInferRequest.FromString(body)
         self.requests.append(request)
-        return await self._behave(self, request)
+        try:
+            return await self._behave(self, request)
+        except WorkerError as error:
+            await context.abort(error.code, str(error))
+            raise
+        except asyncio.CancelledError:
+            self.cancelled += not self.dead
+            raise
 
 
 def tensors_of(request: Any) -> dict[str, NDArray[np.int64]]:
@@ -95,6 +111,43 @@ def dies_of(token: int) -> Behaviour:
         return await good(worker, request)
 
     return behave
+
+
+def holds(gate: asyncio.Event) -> Behaviour:
+    """Answers well, once the gate is open."""
+
+    async def behave(worker: OddWorker, request: Any) -> bytes:
+        await gate.wait()
+        return await good(worker, request)
+
+    return behave
+
+
+def fails_on(token: int) -> Behaviour:
+    """INTERNAL for a request that holds the token; answers others well."""
+
+    async def behave(worker: OddWorker, request: Any) -> bytes:
+        if token in tensors_of(request)["input_ids"]:
+            raise WorkerError(grpc.StatusCode.INTERNAL, f"cannot look at token {token}")
+        return await good(worker, request)
+
+    return behave
+
+
+class Sick:
+    """A behaviour: answers well while `well`, and INTERNAL at once while not."""
+
+    def __init__(self, *, well: bool = False, takes_s: float = 0.0) -> None:
+        self.well = well
+        self.takes_s = takes_s
+        self.failed = 0
+
+    async def __call__(self, worker: OddWorker, request: Any) -> bytes:
+        if not self.well:
+            self.failed += 1
+            raise WorkerError(grpc.StatusCode.INTERNAL, "CUDA error: an illegal memory access was encountered")
+        await asyncio.sleep(self.takes_s)
+        return await good(worker, request)
 
 
 async def echo(worker: OddWorker, request: Any) -> bytes:

@@ -4,14 +4,15 @@
 //
 //   received -> validated -> per row: waiting -> running -> ended -> answered
 //                                        ^          |
-//                                        +--retry---+   the worker died, or refused for reasons of its own
+//                                        +--retry---+   the worker died, or failed it for reasons of its own
 //
-// A Call has one Row per row of the request; each row ends exactly once, with a worker's response or a fault, and the
-// call is answered when its last row has ended. Rows that wait may end at once (expired, cancelled); rows that run end
-// when their upstream call does.
+// A Call has one Row per row of the request, and ends in one of two ways: every row has its answer, or the call has a
+// fault. A fault ends all rows at once, those that wait and those that are at workers: the client is answered now, and
+// what the workers say later is dropped (UpstreamCall).
 //
 // Ownership: whoever receives the request owns the Call and keeps it until complete() has been called. Threads: a row's
-// fields belong to the router's lock until the row has ended, to the completing thread afterwards.
+// fields belong to the router's lock until the row has ended, to the completing thread afterwards. The exception is a
+// row whose answer has just come: the thread that took it from its UpstreamCall writes `response` and `parsed`.
 #pragma once
 
 #include <grpcpp/completion_queue.h>
@@ -23,16 +24,16 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/scheduler.h"
 #include "base/clock.h"
 #include "base/fault.h"
+#include "dispatch/scheduler.h"
 #include "rewrite/request.h"
 #include "rewrite/response.h"
 
 namespace arlo::gateway {
 
 class Call;
-class UpstreamCall;
+struct Instance;
 
 struct Row {
   enum class State : std::uint8_t { kNew, kWaiting, kRunning, kEnded };
@@ -42,35 +43,46 @@ struct Row {
   std::int32_t length = 0;
   State state = State::kNew;
   dispatch::RequestHandle handle = dispatch::kNone;
-  UpstreamCall* upstream = nullptr;  // while running
   std::uint32_t attempts = 0;
-  bool lost = false;  // its instance left while it ran; the upstream call is being cancelled
   bool demoted = false;
   std::int32_t level = 0;
   std::int32_t padded = 0;  // tokens it was sent with
   TimeNs started_ns = 0;    // last attempt
   TimeNs ended_ns = 0;
-  Fault fault;
-  grpc::Slice response;  // contiguous ModelInferResponse of the worker
-  RowResponse parsed;    // views into `response`; unset with a fault
+  TimeNs unfit_since_ns = 0;  // while it waits and no instance in service is long enough; 0: one is
+  Row* newer = nullptr;       // neighbours in WaitingRows
+  Row* older = nullptr;
+  std::vector<std::shared_ptr<Instance>> failed_on;  // instances that answered it with an error of their own
+  grpc::Slice response;                              // contiguous ModelInferResponse of the worker
+  RowResponse parsed;                                // views into `response`
 };
 
 class Call {
  public:
+  static constexpr std::uint32_t kNoRow = 0xffffffff;
+
   virtual ~Call() = default;
 
   // Called once, after the last row has ended, on any thread, without locks held. May delete this.
   virtual void complete() = 0;
+  // What keeps the call: each row until it has ended, and each row that is being written for its worker.
+  void let_go() {
+    if (holds.fetch_sub(1, std::memory_order_acq_rel) == 1) complete();
+  }
 
   grpc::CompletionQueue* queue = nullptr;  // the calls to workers finish where the request was received
   grpc::Slice body;                        // contiguous ModelInferRequest; `request` points into it
   InferRequest request;
   std::shared_ptr<const ModelSpec> model;
+  std::uint64_t client = 0;  // who asks, for fairness
   std::vector<Row> rows;
   TimeNs received_ns = 0;
   TimeNs deadline_ns = 0;  // always set: the client's, or the model's default
   bool cancelled = false;  // by the client; under the router's lock
-  std::atomic<std::uint32_t> open_rows{0};
+  Fault fault;             // why there is no answer; kOk: there is one. Under the router's lock until complete()
+  std::uint32_t fault_row = kNoRow;  // whose fault it is, of several rows
+  std::uint32_t open_rows = 0;       // that have not ended; under the router's lock
+  std::atomic<std::uint32_t> holds{0};
 };
 
 }  // namespace arlo::gateway

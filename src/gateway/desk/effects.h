@@ -1,4 +1,4 @@
-// What a decision of the router asks for, to be done once its lock is released. Inside the router only.
+// What a decision under the router's lock asks for, to be done once the lock is released.
 #pragma once
 
 #include <functional>
@@ -6,16 +6,17 @@
 #include <vector>
 
 #include "dispatch/scheduler.h"
-#include "gateway/desk/router.h"
-#include "gateway/fleet/upstream.h"
 
 namespace arlo::gateway {
 
-struct Router::Effects {
-  dispatch::Actions actions;  // of the scheduler, not yet applied
+class Call;
+class UpstreamCall;
+struct Instance;
+
+struct Effects {
+  dispatch::Actions actions;  // of the scheduler, not yet turned into the effects below
   std::vector<UpstreamCall*> starts;
-  std::vector<UpstreamCall*> cancels;  // each holds a reference
-  std::vector<Row*> ended;
+  std::vector<Call*> releases;  // one for each row that has ended
   std::vector<std::shared_ptr<Instance>> checks;
   std::vector<std::function<void()>> calls;
 };

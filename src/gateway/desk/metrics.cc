@@ -67,6 +67,12 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Router& router) {
       {"expired", outcomes.expired()}, {"cancelled", outcomes.cancelled()}, {"failed", outcomes.failed()}};
   for (const auto& [name, value] : by_outcome) out.value(static_cast<double>(value), {{"outcome", name}});
 
+  out.add("arlo_rows_overloaded_total",
+          "Of the rejected and expired rows, those that came too many at a time: the queue was full, or their deadline "
+          "could not be met.",
+          MetricType::Counter);
+  out.value(static_cast<double>(outcomes.overloaded()));
+
   out.add("arlo_request_duration_seconds", "From receipt to the end, of answered rows.", MetricType::Histogram);
   out.histogram(histograms.total);
   out.add("arlo_queue_duration_seconds", "From receipt to the start on a worker, of answered rows.",
@@ -125,6 +131,8 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Router& router) {
                [](const auto& instance) { return instance.started(); });
   per_instance("arlo_instance_failed_total", "Rows that the instance's worker failed.", MetricType::Counter,
                [](const auto& instance) { return instance.failed(); });
+  per_instance("arlo_instance_ejections_total", "Times the instance was taken out of service.", MetricType::Counter,
+               [](const auto& instance) { return instance.ejections(); });
   per_instance("arlo_instance_busy_seconds_total", "Time with at least one row at the instance.", MetricType::Counter,
                [](const auto& instance) { return static_cast<double>(instance.busy_us()) * 1e-6; });
   return out.take();

@@ -1,8 +1,8 @@
-// Where requests meet instances: the scheduler behind one lock, the calls to workers, retries, ejection and health.
+// Where requests meet instances. The router owns the lock; under it three parts do one job each: the desk keeps the
+// rows, the fleet keeps the instances, the books count. All decisions about both are the scheduler's.
 //
-// Threads: every method may be called from any thread. One mutex covers the scheduler, the instances and the rows; it
-// is never held while gRPC is called or a call is completed. What has to be done after the lock is released is
-// collected in an Effects object.
+// Threads: every method may be called from any thread. The mutex is never held while gRPC is called or a call is
+// completed: what has to be done after it is released is collected in an Effects object.
 #pragma once
 
 #include <arlo/v1/admin.pb.h>
@@ -16,22 +16,18 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <unordered_map>
-#include <vector>
 
 #include "dispatch/scheduler.h"
+#include "gateway/desk/books.h"
 #include "gateway/desk/call.h"
-#include "base/fault.h"
-#include "gateway/fleet/instance.h"
-#include "gateway/desk/latency_stats.h"
-#include "rewrite/model.h"
+#include "gateway/desk/desk.h"
+#include "gateway/fleet/fleet.h"
+#include "gateway/fleet/health.h"
+#include "gateway/fleet/upstream.h"
 
 namespace arlo::gateway {
 
-enum class Outcome : std::uint8_t { kOnTime, kLate, kRejected, kExpired, kCancelled, kFailed };
-inline constexpr std::size_t kOutcomes = 6;
-
-class Router {
+class Router final : private UpstreamListener, private HealthListener {
  public:
   explicit Router(const v1::GatewayConfig& config);
   ~Router();
@@ -43,6 +39,7 @@ class Router {
   void start(grpc::CompletionQueue& queue);
   // Not ready from now on, for whoever sends requests here; those under way and those that still come are served.
   void close() { closing_ = true; }
+  // Every call is over. Waits a moment for workers that are still at rows whose clients have been answered.
   void stop();
 
   // ---- data path ----
@@ -50,7 +47,7 @@ class Router {
   [[nodiscard]] std::shared_ptr<const ModelSpec> model() const;
   // Takes a bound call; complete() follows exactly once, perhaps before this returns.
   void submit(Call& call);
-  // The client has gone: rows that wait end now, rows that run are cancelled upstream. The call still completes.
+  // The client has gone: the call ends now, wherever its rows are, and completes.
   void cancel(Call& call);
   // A request refused before it had rows, for the books.
   void count_refused(const Fault& fault);
@@ -64,43 +61,14 @@ class Router {
   void stats(v1::Stats* out) const;
   // Ready to serve: a deployment is in force and some instance is active.
   [[nodiscard]] bool ready() const;
-
-  struct Histograms {
-    LatencyBuckets total, queue, execute;
-  };
   [[nodiscard]] Histograms histograms() const;
 
  private:
-  friend class UpstreamCall;
-  friend class HealthCheck;
-  struct Effects;
-  struct LevelCount {
-    std::int32_t max_length = 0;
-    std::uint64_t ideal = 0, dispatched = 0, demoted = 0;
-  };
-
-  // data path, router.cc
-  void upstream_done(UpstreamCall& upstream, const grpc::Status& status);
-  void apply_actions(Effects& effects, TimeNs now);
-  void end_row(Row& row, Fault fault, TimeNs now, Effects& effects);
-  void begin_row(Row& row, const dispatch::Action& action, TimeNs now, Effects& effects);
-  void account_end(const Row& row, TimeNs now);
-  void expired_row(Row& row, TimeNs now, Effects& effects);
-  Fault no_instance_fault(std::int32_t length) const;
-  void run(Effects& effects);
-
-  // instances, router_instances.cc
-  void eject(const std::shared_ptr<Instance>& instance, const std::string& why, TimeNs now, Effects& effects);
-  void join(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
-  void retire(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
-  void start_drain(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
-  void check_drained(const std::shared_ptr<Instance>& instance, Effects& effects);
+  void upstream_done(UpstreamCall& upstream, const grpc::Status& status) override;
+  void health_done(const std::shared_ptr<Instance>& instance, const grpc::Status& status, bool ready) override;
   void tick_loop();
-  void tick_instances(TimeNs now, Effects& effects);
-  void check_health(const std::shared_ptr<Instance>& instance);
-  void health_done(const std::shared_ptr<Instance>& instance, const grpc::Status& status, bool ready);
-  std::shared_ptr<Worker> worker_for(const std::string& endpoint);
-  void relevel();
+  void run(Effects& effects);  // outside the lock
+  [[nodiscard]] bool idle() const { return desk_.at_workers() == 0 && open_checks_ == 0; }
 
   const v1::GatewayConfig config_;
   grpc::CompletionQueue* queue_ = nullptr;
@@ -109,26 +77,15 @@ class Router {
 
   mutable std::mutex mutex_;
   dispatch::Scheduler scheduler_;
-  std::shared_ptr<const ModelSpec> model_;
-  v1::Deployment deployment_;
-  std::vector<std::shared_ptr<Instance>> instances_;  // of the deployment, and retired ones that still drain
-  std::vector<std::shared_ptr<Instance>> by_slot_;    // scheduler's InstanceId -> instance
-  std::unordered_map<std::string, dispatch::RuntimeId> runtime_ids_;  // by serialised runtime
-  std::unordered_map<std::string, std::weak_ptr<Worker>> workers_;    // by endpoint
-
-  // counters
-  std::vector<LevelCount> levels_;
-  std::vector<std::uint64_t> arrivals_by_length_;
-  std::uint64_t outcomes_[kOutcomes] = {};
-  std::uint64_t tokens_ = 0, computed_tokens_ = 0, retries_ = 0, ejections_ = 0;
-  LatencyWindow window_total_, window_queue_, window_execute_;
-  Histograms histograms_;
+  Books books_;
+  Fleet fleet_;
+  Desk desk_;
 
   std::condition_variable wake_;
+  std::condition_variable idle_;
   std::atomic<bool> closing_{false};
   bool stopping_ = false;
-  std::uint32_t open_upstream_ = 0;  // upstream calls and health checks under way
-  std::condition_variable idle_;
+  std::uint32_t open_checks_ = 0;
   std::thread ticker_;
 };
 

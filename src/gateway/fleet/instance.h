@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "dispatch/scheduler.h"
 #include "base/clock.h"
-#include "rewrite/model.h"
+#include "dispatch/scheduler.h"
 #include "kserve_grpc.h"
+#include "rewrite/model.h"
 
 namespace arlo::gateway {
 
@@ -30,7 +30,7 @@ struct Worker {
 struct Instance {
   //   joining --ready--> active --drain--> draining --empty--> (gone, or drained when only drained)
   //                       |  ^
-  //                 eject v  | ready
+  //                 eject v  | ready, and nothing of before is left with the worker
   //                     ejected
   enum class State : std::uint8_t { kJoining, kActive, kDraining, kEjected, kDrained };
 
@@ -46,16 +46,21 @@ struct Instance {
   State state = State::kJoining;
   bool retired = false;                         // no longer in the deployment: gone once drained
   dispatch::InstanceId slot = dispatch::kNone;  // in the scheduler, while active or draining
-  std::uint32_t in_flight = 0;
+  std::uint32_t in_flight = 0;                  // rows at the worker that take room, answered clients' included
+  std::uint32_t left_behind = 0;                // rows at the worker since before it was ejected
   std::uint64_t started = 0;
   std::uint64_t failed = 0;
   std::uint64_t answered = 0;
   TimeNs busy_since = 0;
   TimeNs busy_ns = 0;
+  TimeNs heard_ns = 0;  // last answer to a row, of whatever kind
   TimeNs next_check_ns = 0;
   bool checking = false;
   std::uint32_t failed_checks = 0;
-  std::uint32_t ejections_in_row = 0;   // without an answer in between: each doubles the wait before the next check
+  std::uint32_t errors_in_row = 0;     // answers with an error since the last good one
+  std::uint32_t blamed_in_row = 0;     // of these, rows that another instance then answered well
+  std::uint32_t ejections_in_row = 0;  // without a good answer in between: each doubles the wait before the next check
+  std::uint64_t ejections = 0;
   std::uint64_t answered_at_check = 0;  // `answered` when last checked: answers are evidence of health
   std::string last_error;
   struct Waiter {
@@ -63,6 +68,8 @@ struct Instance {
     std::function<void(bool drained)> done;
   };
   std::vector<Waiter> waiters;  // Drain calls
+
+  [[nodiscard]] bool in_service() const { return state == State::kActive || state == State::kDraining; }
 };
 
 }  // namespace arlo::gateway

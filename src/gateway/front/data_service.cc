@@ -3,11 +3,13 @@
 #include <grpc/support/time.h>
 
 #include <algorithm>
+#include <functional>
 
+#include "base/utf8.h"
+#include "gateway/fleet/upstream.h"
+#include "gateway/front/encode.h"
 #include "gateway/front/infer_call.h"
 #include "gateway/front/stream.h"
-#include "gateway/fleet/upstream.h"
-#include "base/utf8.h"
 
 namespace arlo::gateway {
 namespace {
@@ -50,6 +52,15 @@ MaybeFault DataService::authorize(const Context& context) const {
   return Fault{Code::kUnauthenticated, "a bearer token is needed: send the metadata 'authorization: Bearer TOKEN'"};
 }
 
+// The one token that every client has tells none of them from the others.
+std::uint64_t DataService::client_of(const Context& context) const {
+  const auto found = context.client_metadata().find("authorization");
+  const bool named = token_.empty() && found != context.client_metadata().end();
+  const auto hash = named ? std::hash<std::string_view>{}({found->second.data(), found->second.size()})
+                          : std::hash<std::string>{}(context.peer());
+  return hash | 1;  // 0 is nobody
+}
+
 MaybeFault DataService::find_model(const Context& context, std::string_view name, std::string_view version,
                                    std::shared_ptr<const ModelSpec>* model) const {
   if (auto fault = authorize(context)) return fault;
@@ -74,6 +85,10 @@ MaybeFault DataService::receive(const grpc::ByteBuffer& body, const Context& con
   auto& model = call->model;
   if (auto fault = find_model(context, call->request.model_name(), call->request.model_version(), &model)) return fault;
   if (auto fault = call->request.bind(*model, limits_)) return fault;
+  if (const auto bytes = known_answer_bytes(*model, call->request); bytes > config_.max_message_bytes()) {
+    return answer_too_large(bytes, config_.max_message_bytes());
+  }
+  call->client = client_of(context);
   call->deadline_ns = deadline_of(context, call->received_ns, model->default_timeout_ns);
   // A stream's deadline is that of the stream: one request on it still gets no more than the default.
   if (streamed) call->deadline_ns = std::min(call->deadline_ns, call->received_ns + model->default_timeout_ns);

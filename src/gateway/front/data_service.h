@@ -64,6 +64,8 @@ class DataService final : public DataServiceBase {
   // Parses and checks what was received; a fault, or a call ready for Router::submit.
   MaybeFault receive(const grpc::ByteBuffer& body, const Context& context, bool streamed, Call* call) const;
   [[nodiscard]] MaybeFault authorize(const Context& context) const;
+  // Who asks, for fairness: the authorization that is sent, or else the connection.
+  [[nodiscard]] std::uint64_t client_of(const Context& context) const;
   [[nodiscard]] Router& router() const { return router_; }
   [[nodiscard]] std::uint64_t max_message_bytes() const { return config_.max_message_bytes(); }
 

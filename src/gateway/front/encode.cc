@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "rewrite/response.h"
 #include "base/utf8.h"
 #include "base/wire.h"
 #include "kserve.h"
+#include "rewrite/response.h"
 
 namespace arlo::gateway {
 namespace {
@@ -66,16 +66,16 @@ grpc::ByteBuffer by_reference(const ResponsePlan& plan, const Call& call, std::s
 }  // namespace
 
 MaybeFault encode_answer(const Call& call, bool streamed, std::uint64_t max_bytes, grpc::ByteBuffer* out) {
+  if (call.fault.code != Code::kOk) {
+    Fault fault = call.fault;
+    if (call.rows.size() > 1 && call.fault_row != Call::kNoRow) {
+      fault.message = "row " + std::to_string(call.fault_row) + ": " + fault.message;
+    }
+    return fault;
+  }
   std::vector<RowResponse> rows;
   rows.reserve(call.rows.size());
-  for (const auto& row : call.rows) {
-    if (row.fault.code != Code::kOk) {
-      Fault fault = row.fault;
-      if (call.rows.size() > 1) fault.message = "row " + std::to_string(row.index) + ": " + fault.message;
-      return fault;
-    }
-    rows.push_back(row.parsed);
-  }
+  for (const auto& row : call.rows) rows.push_back(row.parsed);
   ResponsePlan plan;
   if (auto fault = plan.build(*call.model, call.request, rows, timing_of(call), streamed)) return fault;
 
@@ -86,9 +86,7 @@ MaybeFault encode_answer(const Call& call, bool streamed, std::uint64_t max_byte
   const std::string_view head(prefix, static_cast<std::size_t>(writer.at() - prefix));
   // Left to gRPC it would end the stream, with all that is under way there.
   if (head.size() + plan.size() > max_bytes) {
-    return Fault{Code::kResourceExhausted,
-                 "the answer is larger than max_message_bytes (" + std::to_string(head.size() + plan.size()) + " vs. " +
-                     std::to_string(max_bytes) + "): ask for fewer rows or outputs at a time"};
+    return answer_too_large(head.size() + plan.size(), max_bytes);
   }
   if (plan.size() > kOnePiece) {
     *out = by_reference(plan, call, head);
@@ -103,12 +101,21 @@ MaybeFault encode_answer(const Call& call, bool streamed, std::uint64_t max_byte
   return {};
 }
 
+Fault answer_too_large(std::uint64_t bytes, std::uint64_t max_bytes) {
+  return {Code::kResourceExhausted, "the answer is larger than max_message_bytes (" + std::to_string(bytes) + " vs. " +
+                                        std::to_string(max_bytes) + "): ask for fewer rows or outputs at a time"};
+}
+
 grpc::ByteBuffer encode_stream_fault(const Fault& fault, std::string_view id) {
   inference::ModelStreamInferResponse response;
   std::string message = std::string("[") + code_name(fault.code) + "] " + fault.message;
   if (!valid_utf8(message)) message = printable(message);  // a worker's words may be anything
   response.set_error_message(std::move(message));
   if (valid_utf8(id)) response.mutable_infer_response()->set_id(std::string(id));
+  if (fault.predicted_ms != 0) {
+    auto& parameters = *response.mutable_infer_response()->mutable_parameters();
+    parameters[kPredictedMs].set_int64_param(fault.predicted_ms);
+  }
   const grpc::Slice slice(response.SerializeAsString());
   return {&slice, 1};
 }

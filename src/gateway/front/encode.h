@@ -7,17 +7,23 @@
 #include <cstdint>
 #include <string_view>
 
-#include "gateway/desk/call.h"
 #include "base/fault.h"
+#include "gateway/desk/call.h"
 
 namespace arlo::gateway {
 
-// The answer of a call whose rows have all ended: a ModelInferResponse, or the fault of its first failed row, or of an
-// answer above `max_bytes`. Streamed answers are wrapped in a ModelStreamInferResponse.
+// Of a request that is refused because its deadline could not be met: how long an answer would have taken, ms. Trailing
+// metadata of a call, a parameter on a stream.
+inline constexpr const char* kPredictedMs = "arlo-predicted-ms";
+
+// The answer of a call whose rows have all ended: a ModelInferResponse, or the call's fault, or that of an answer above
+// `max_bytes`. Streamed answers are wrapped in a ModelStreamInferResponse.
 MaybeFault encode_answer(const Call& call, bool streamed, std::uint64_t max_bytes, grpc::ByteBuffer* out);
 
 // A ModelStreamInferResponse that says "[CODE] message" and names the request by its id, unless that is not UTF-8.
 grpc::ByteBuffer encode_stream_fault(const Fault& fault, std::string_view id);
+
+Fault answer_too_large(std::uint64_t bytes, std::uint64_t max_bytes);
 
 const char* code_name(Code code);
 

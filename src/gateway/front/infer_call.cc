@@ -1,5 +1,7 @@
 #include "gateway/front/infer_call.h"
 
+#include <string>
+
 #include "gateway/front/encode.h"
 
 namespace arlo::gateway {
@@ -31,6 +33,7 @@ void InferCall::received(bool ok) {
 void InferCall::complete() {
   grpc::ByteBuffer answer;
   if (const auto fault = encode_answer(*this, false, service_.max_message_bytes(), &answer)) {
+    if (fault->predicted_ms != 0) context_.AddTrailingMetadata(kPredictedMs, std::to_string(fault->predicted_ms));
     writer_.FinishWithError(to_status(*fault), &finished_);
   } else {
     writer_.Finish(answer, grpc::Status::OK, &finished_);

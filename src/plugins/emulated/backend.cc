@@ -206,11 +206,10 @@ TRITONSERVER_Error* WriteOutputs(const EmulatedConfig& config, Work* work) {
   return nullptr;
 }
 
-int64_t BatchLatencyNs(Instance* instance, int64_t width, int64_t rows) {
+int64_t BatchLatencyNs(Instance* instance, int64_t width, int64_t rows, double slowdown) {
   const EmulatedConfig& config = instance->config;
   const int64_t charged = config.dynamic ? width : config.latency.max_length();
-  const auto latency_ns = static_cast<int64_t>(static_cast<double>(config.latency.LatencyNs(charged, rows)) *
-                                               TheDevice().Slowdown(NowNs()));
+  const auto latency_ns = static_cast<int64_t>(static_cast<double>(config.latency.LatencyNs(charged, rows)) * slowdown);
   if (config.jitter == 0) return latency_ns;
   std::uniform_real_distribution<double> factor(1 - config.jitter, 1 + config.jitter);
   return static_cast<int64_t>(static_cast<double>(latency_ns) * factor(instance->random));
@@ -230,6 +229,7 @@ void Execute(TRITONBACKEND_ModelInstance* handle, Instance* instance, TRITONBACK
              uint32_t count) {
   const int64_t exec_start_ns = NowNs();
   std::vector<Work> batch(count);
+  const double slowdown = TheDevice().Slowdown(exec_start_ns);
   int64_t rows = 0;
   int64_t width = 0;
   for (uint32_t i = 0; i < count; ++i) {
@@ -237,6 +237,7 @@ void Execute(TRITONBACKEND_ModelInstance* handle, Instance* instance, TRITONBACK
     work.request = requests[i];
     work.error = TRITONBACKEND_ResponseNew(&work.response, work.request);
     if (work.error == nullptr) work.error = ReadRequest(instance->config, &work);
+    if (work.error == nullptr && slowdown < 0) work.error = NewError(TRITONSERVER_ERROR_INTERNAL, "device error");
     if (work.error != nullptr) continue;
     rows += work.ids.rows;
     width = std::max(width, work.ids.width);
@@ -246,7 +247,7 @@ void Execute(TRITONBACKEND_ModelInstance* handle, Instance* instance, TRITONBACK
     if (work.error == nullptr) work.error = WriteOutputs(instance->config, &work);
   }
   if (rows > 0) {
-    const int64_t latency_ns = BatchLatencyNs(instance, width, rows);
+    const int64_t latency_ns = BatchLatencyNs(instance, width, rows, slowdown);
     if (latency_ns > 0) SleepUntil(compute_start_ns + latency_ns);
   }
   const int64_t compute_end_ns = NowNs();

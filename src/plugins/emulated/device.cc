@@ -44,7 +44,7 @@ double EmulatedDevice::Slowdown(int64_t now_ns) {
   std::ifstream file(slow_file_);
   // A file that is just being written keeps what was.
   if (file && !(file >> factor)) return slowdown_;
-  slowdown_ = factor < 0 ? 1 : factor;
+  slowdown_ = factor;
   return slowdown_;
 }
 

@@ -11,7 +11,9 @@ namespace arlo::triton {
 // tests of loads that do not fit, and of workers that become slow. Set by the environment of the server:
 //   ARLO_EMULATED_MEMORY_MB  memory of the device; a runtime that no longer fits is not loaded. Unset: no limit
 //   ARLO_EMULATED_SLOW_DIR   a folder: while it has a file `slow.PID` with this server's process id, every latency is
-//                            multiplied by the number in it. A restarted server has another id, so it is fast again
+//                            multiplied by the number in it; below 0 every execution fails at once, as after an error
+//                            that a device does not recover from. A restarted server has another id, so it is well
+//                            again
 //
 // Thread-safe.
 class EmulatedDevice {
@@ -26,7 +28,7 @@ class EmulatedDevice {
   std::string Take(int64_t memory_mb);
   void GiveBack(int64_t memory_mb);
 
-  // The factor of every latency, at least 0. The file is read at most every 100 ms.
+  // The factor of every latency; below 0: executions fail. The file is read at most every 100 ms.
   double Slowdown(int64_t now_ns);
 
  private:

@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "bearer_token_file": "",
     "max_message_bytes": 16 << 20,
     "dispatch": {"policy": "rs", "lambda": 0.85, "alpha": 0.9, "max_peek": 6, "max_queued": 4096},
-    "health": {"interval_ms": 200, "timeout_ms": 300, "failures": 2, "retry_interval_ms": 50},
+    "health": {"interval_ms": 200, "timeout_ms": 300, "failures": 2, "retry_interval_ms": 50, "silence_ms": 5000},
     "max_attempts": 3,
     "unavailable_grace_ms": 1000,
     "drain_timeout_ms": 5000,

@@ -1,7 +1,7 @@
-"""Deadlines, cancellation and full queues: what nobody waits for any more is not executed.
+"""Deadlines, cancellation and full queues: what nobody waits for any more is not started.
 
 `slow` and `queued` take 250 ms a request. With an in-flight limit of 1 what waits, waits in the gateway; with 8, in
-Triton, which can drop it when the model has a queue policy (`queued`).
+Triton, which is told of no deadline and no cancellation and executes all that it was sent.
 """
 
 from __future__ import annotations
@@ -105,30 +105,14 @@ async def codes_of(calls: list[asyncio.Future[Any]]) -> list[grpc.StatusCode]:
 OK, EXPIRED, FULL = grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_the_clients_deadline_reaches_triton(waits_in_triton: Slow) -> None:
-    """The first runs; three wait in Triton, and their deadline passes there."""
-    slow = waits_in_triton
-    first = await slow.send_first()
-    assert await codes_of([slow.send(timeout=0.5 * SERVICE_S) for _ in range(3)]) == [EXPIRED] * 3
-    assert await code_of(first) == OK
-    assert (await slow.idle()).outcomes.expired == 3
-    assert await slow.executed() == 1
-
-
-async def test_the_timeout_parameter_is_a_deadline(waits_in_triton: Slow) -> None:
-    slow = waits_in_triton
-    first = await slow.send_first()
-    timeout_us = round(0.5e6 * SERVICE_S)
-    assert await codes_of([slow.send(timeout_us=timeout_us, timeout=10) for _ in range(3)]) == [EXPIRED] * 3
-    assert await code_of(first) == OK
-    assert await slow.executed() == 1
+TURNED_AWAY = {EXPIRED, FULL}  # by the deadline, or at once because it could not be met
 
 
 async def test_the_earlier_of_deadline_and_timeout_counts(waits_in_gateway: Slow) -> None:
     first = waits_in_gateway.send()
     sent_s = monotonic_s()
-    assert await code_of(waits_in_gateway.send(timeout=0.1, timeout_us=10_000_000)) == EXPIRED
-    assert await code_of(waits_in_gateway.send(timeout=10, timeout_us=50_000)) == EXPIRED
+    assert await code_of(waits_in_gateway.send(timeout=0.1, timeout_us=10_000_000)) in TURNED_AWAY
+    assert await code_of(waits_in_gateway.send(timeout=10, timeout_us=50_000)) in TURNED_AWAY
     assert monotonic_s() - sent_s < SERVICE_S
     assert await code_of(first) == OK
 
@@ -137,23 +121,11 @@ async def test_the_models_default_timeout(workers: Workers, tmp_path: Path) -> N
     timeout_ms = round(1.5e3 * SERVICE_S)
     async with slow_gateway(workers, tmp_path, default_timeout_ms=timeout_ms, inflight_limit=1) as slow:
         calls = [slow.send() for _ in range(4)]
-        assert sorted(await codes_of(calls), key=str) == sorted([OK, EXPIRED, EXPIRED, EXPIRED], key=str)
+        codes = await codes_of(calls)
+        assert codes.count(OK) == 1
+        assert set(codes) <= {OK, *TURNED_AWAY}
         # A client that sets a longer deadline gets it.
         assert await codes_of([slow.send(timeout=20) for _ in range(3)]) == [OK] * 3
-
-
-async def test_expired_while_waiting_in_the_gateway(waits_in_gateway: Slow) -> None:
-    """The gateway gives up a little before the client does, so that the client learns why."""
-    slow = waits_in_gateway
-    calls = [await slow.send_first(), *(slow.send() for _ in range(4))]
-    sent_s = monotonic_s()
-    with pytest.raises(grpc.aio.AioRpcError, match="the request waited until its deadline") as raised:
-        await slow.send(timeout=3.5 * SERVICE_S)
-    assert 3 * SERVICE_S <= monotonic_s() - sent_s <= 3.5 * SERVICE_S
-    assert raised.value.code() == EXPIRED
-    assert await codes_of(calls) == [OK] * 5
-    assert (await slow.idle()).outcomes.expired == 1
-    assert await slow.executed() == 5
 
 
 async def test_a_deadline_that_has_passed_already(waits_in_gateway: Slow) -> None:
@@ -174,33 +146,35 @@ async def test_cancelled_while_waiting_in_the_gateway(waits_in_gateway: Slow) ->
     assert await slow.executed() == 1
 
 
-async def test_cancelled_while_waiting_in_triton(waits_in_triton: Slow) -> None:
-    """The cancellation is passed on: Triton drops what it has not begun."""
+async def test_cancelled_while_it_runs(waits_in_gateway: Slow) -> None:
+    """The client is let go at once, and the next request runs when the worker is through."""
+    slow = waits_in_gateway
+    call = await slow.send_first()
+    call.cancel()
+    stats = await slow.gateway.stats_when(lambda stats: stats.outcomes.cancelled == 1, "let go", timeout_s=SERVICE_S)
+    assert stats.outcomes.failed == 0
+    assert await code_of(slow.send()) == OK
+    assert (await slow.idle()).ejections == 0
+    assert await slow.executed() == 2
+
+
+async def test_cancelled_while_it_is_with_triton(waits_in_triton: Slow) -> None:
+    """The clients are let go at once. Triton hears nothing of it, and the rows keep their room until it is through."""
     slow = waits_in_triton
     first = await slow.send_first()
     calls = [slow.send() for _ in range(3)]
     await slow.gateway.stats_when(lambda stats: stats.in_flight == 4, "all are with Triton")
     for call in calls:
         call.cancel()
-    stats = await slow.gateway.stats_when(lambda stats: stats.in_flight <= 1, "cancelled", timeout_s=SERVICE_S)
-    assert stats.outcomes.cancelled == 3
+    stats = await slow.gateway.stats_when(lambda stats: stats.outcomes.cancelled == 3, "let go", timeout_s=SERVICE_S)
+    assert stats.in_flight >= 3
+    assert (stats.outcomes.failed, stats.ejections) == (0, 0)
     assert await code_of(first) == OK
-    assert await slow.executed() == 1
+    await slow.idle()
+    assert await slow.executed() == 4
 
 
-async def test_cancelled_while_it_runs(waits_in_gateway: Slow) -> None:
-    """The gateway lets go at once; the instance takes the next request."""
-    slow = waits_in_gateway
-    call = await slow.send_first()
-    call.cancel()
-    stats = await slow.gateway.stats_when(lambda stats: stats.in_flight == 0, "let go", timeout_s=SERVICE_S)
-    assert stats.outcomes.cancelled == 1
-    assert stats.outcomes.failed == 0
-    assert stats.ejections == 0
-    assert await code_of(slow.send()) == OK
-
-
-async def test_a_cancelled_batch_frees_all_its_rows(waits_in_gateway: Slow) -> None:
+async def test_a_cancelled_batch_ends_all_its_rows(waits_in_gateway: Slow) -> None:
     slow = waits_in_gateway
     batch = slow.send(1, 2, 3, 4)
     await slow.gateway.stats_when(lambda stats: (stats.in_flight, stats.queued) == (1, 3), "one runs, three wait")
@@ -210,7 +184,7 @@ async def test_a_cancelled_batch_frees_all_its_rows(waits_in_gateway: Slow) -> N
     assert await slow.executed() == 1
 
 
-async def test_a_cancelled_stream_frees_all_its_requests(waits_in_gateway: Slow) -> None:
+async def test_a_cancelled_stream_ends_all_its_requests(waits_in_gateway: Slow) -> None:
     slow = waits_in_gateway
     stream = slow.gateway.stub.ModelStreamInfer()
     for _ in range(4):
@@ -230,7 +204,7 @@ async def test_one_request_of_a_stream_may_expire(waits_in_gateway: Slow) -> Non
     await stream.write(request_of(hasty, model="slow", timeout_us=100_000))
     answer = await stream.read()
     assert answer.infer_response.id == "hasty"
-    assert answer.error_message.startswith("[DEADLINE_EXCEEDED] the request waited until its deadline")
+    assert answer.error_message.startswith(("[DEADLINE_EXCEEDED] the request waited", "[RESOURCE_EXHAUSTED] too much"))
     answer = await stream.read()
     check(answer.infer_response, patient, model="slow")
     await stream.done_writing()

@@ -243,7 +243,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_message_bytes": 10}, "max_message_bytes must be 1024 to 2147483647"),
     ({"max_message_bytes": 1 << 40}, "max_message_bytes must be 1024 to 2147483647"),
     ({"drain_timeout_ms": 0}, "drain_timeout_ms must be above 0"),
-    ({"health": {"failures": 0}}, "health.interval_ms, timeout_ms, failures and retry_interval_ms must be above 0"),
+    ({"health": {"failures": 0}}, "health.interval_ms, timeout_ms, failures, retry_interval_ms and silence_ms must"),
     ({"grpc_address": ""}, "grpc_address is empty"),
     ({"http_address": "127.0.0.1"}, "http_address '127.0.0.1' is not host:port"),
     ({"admin_address": "nowhere.invalid:0"}, "admin_address 'nowhere.invalid:0' cannot be served"),

@@ -1,0 +1,363 @@
+#include "gateway/desk/desk.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace arlo::gateway {
+namespace {
+
+constexpr TimeNs kMs = 1'000'000;
+
+// A row that waits gives up a little before the client does, so that the client learns why.
+TimeNs waiting_deadline(const Call& call) {
+  return call.deadline_ns - std::min<TimeNs>(50 * kMs, (call.deadline_ns - call.received_ns) / 20);
+}
+
+// A client that gives up at its deadline is heard of before ours: its time-out travelled for a while, and gRPC sends it
+// rounded up, by as much as 1 %.
+bool gave_up_at_deadline(const Call& call, TimeNs now) {
+  constexpr TimeNs kTravel = 5 * kMs;
+  return now >= call.deadline_ns - kTravel - (call.deadline_ns - call.received_ns) / 100;
+}
+
+dispatch::Verdict verdict_of(Reply reply) {
+  return reply == Reply::kGood ? dispatch::Verdict::kAnswered : dispatch::Verdict::kFailed;
+}
+
+std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
+
+}  // namespace
+
+Desk::Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, Books& books,
+           UpstreamListener& listener)
+    : config_(config), scheduler_(scheduler), fleet_(fleet), books_(books), listener_(listener) {}
+
+UpstreamCall*& Desk::running(dispatch::RequestHandle handle) {
+  if (running_.size() <= handle) running_.resize(handle + 1);
+  return running_[handle];
+}
+
+// All rows or none: once one of them is refused, nothing of the request runs.
+void Desk::submit(Call& call, TimeNs now, Effects& effects) {
+  const auto& lengths = call.request.lengths();
+  const TimeNs deadline = waiting_deadline(call);
+  call.rows = std::vector<Row>(lengths.size());
+  call.open_rows = static_cast<std::uint32_t>(lengths.size());
+  call.holds.store(call.open_rows, std::memory_order_relaxed);
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    auto& row = call.rows[i];
+    row.call = &call;
+    row.index = static_cast<std::uint32_t>(i);
+    row.length = lengths[i];
+    books_.arrived(row.length, scheduler_.ideal_level(row.length));
+  }
+  if (call.cancelled) {
+    fail(call, {Code::kCancelled, "cancelled by the client"}, Call::kNoRow, now, effects);
+  } else if (now >= deadline) {
+    fail(call, {Code::kDeadlineExceeded, "the deadline had passed when the request came in"}, Call::kNoRow, now,
+         effects);
+  }
+  for (auto& row : call.rows) {
+    if (call.fault.code != Code::kOk) break;
+    const auto admitted = scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row),
+                                            {.length = row.length,
+                                             .due = call.received_ns + call.model->slo_ns,
+                                             .deadline = deadline,
+                                             .client = call.client},
+                                            now, effects.actions);
+    if (admitted.handle == dispatch::kNone) {
+      fail(call, refusal(call, row.length, admitted, now), row.index, now, effects);
+    } else {
+      row.handle = admitted.handle;
+      row.state = Row::State::kWaiting;
+      waiting_.add(row);
+    }
+    settle(effects, now);
+  }
+  settle(effects, now);
+}
+
+Fault Desk::refusal(const Call& call, std::int32_t length, const dispatch::Admitted& admitted, TimeNs now) const {
+  Fault fault{Code::kResourceExhausted, ""};
+  fault.overload = true;
+  switch (admitted.admission) {
+    case dispatch::Admission::kTooLate:
+      fault.predicted_ms = admitted.predicted / kMs;
+      fault.message = "too much is waiting: an answer would take about " + in_ms(admitted.predicted) +
+                      ", and the deadline is in " + in_ms(call.deadline_ns - now) + "; try again later";
+      return fault;
+    case dispatch::Admission::kFull:
+      fault.message = "the gateway's queue is full (" + std::to_string(config_.dispatch().max_queued()) +
+                      " rows wait): try again later";
+      return fault;
+    default:
+      return fleet_.no_instance(length);
+  }
+}
+
+void Desk::cancel(Call& call, TimeNs now, Effects& effects) {
+  call.cancelled = true;
+  if (call.open_rows == 0) return;  // not submitted yet, or answered
+  fail(call,
+       gave_up_at_deadline(call, now)
+           ? Fault{Code::kDeadlineExceeded, "the deadline passed while the request was served"}
+           : Fault{Code::kCancelled, "cancelled by the client"},
+       Call::kNoRow, now, effects);
+  settle(effects, now);
+}
+
+// ---- the scheduler's decisions ----
+
+// What is done here may add actions, so the list grows while it is walked.
+void Desk::settle(Effects& effects, TimeNs now) {
+  for (std::size_t i = 0; i < effects.actions.size(); ++i) {
+    const dispatch::Action action = effects.actions[i];
+    switch (action.kind) {
+      case dispatch::ActionKind::kStart:
+        begin(*reinterpret_cast<Row*>(action.tag), action, now, effects);
+        break;
+      case dispatch::ActionKind::kExpired:
+        expired(*reinterpret_cast<Row*>(action.tag), now, effects);
+        break;
+      case dispatch::ActionKind::kLost:
+        lost(action, now, effects);  // its tag may be of a row that has ended
+        break;
+    }
+  }
+  effects.actions.clear();
+}
+
+void Desk::begin(Row& row, const dispatch::Action& action, TimeNs now, Effects& effects) {
+  if (row.state == Row::State::kEnded) {  // its call failed after the decision, and before it was carried out
+    scheduler_.finish(action.handle, dispatch::Verdict::kFailed, now, effects.actions);
+    return;
+  }
+  const auto& instance = fleet_.at(action.instance);
+  waiting_.remove(row);
+  row.state = Row::State::kRunning;
+  row.handle = action.handle;
+  row.level = action.level;
+  row.demoted = action.demoted;
+  row.padded = InferRequest::padded_length(row.length, instance->runtime);
+  row.started_ns = now;
+  row.unfit_since_ns = 0;
+  ++row.attempts;
+  books_.started(row);
+  fleet_.sent(*instance, now);
+  auto* upstream = new UpstreamCall(listener_, row, instance);
+  running(row.handle) = upstream;
+  ++at_workers_;
+  next_deadline_ = std::min(next_deadline_, row.call->deadline_ns);
+  row.call->holds.fetch_add(1, std::memory_order_relaxed);
+  effects.starts.push_back(upstream);
+}
+
+void Desk::expired(Row& row, TimeNs now, Effects& effects) {
+  if (row.state == Row::State::kEnded) return;
+  row.handle = dispatch::kNone;
+  const auto waited = in_ms(now - row.call->received_ns);
+  if (!scheduler_.fits_any(row.length)) {
+    fail(*row.call, fleet_.no_instance(row.length), row.index, now, effects);
+  } else if (now >= waiting_deadline(*row.call)) {
+    fail(*row.call, {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + ")"}, row.index, now,
+         effects);
+  } else {
+    Fault fault{Code::kDeadlineExceeded, "the request waited " + waited + ", and its deadline cannot be met any more"};
+    fault.overload = true;
+    fail(*row.call, std::move(fault), row.index, now, effects);
+  }
+}
+
+void Desk::lost(const dispatch::Action& action, TimeNs now, Effects& effects) {
+  auto& at = running(action.handle);
+  UpstreamCall* const upstream = std::exchange(at, nullptr);
+  if (upstream == nullptr) return;  // its answer is what brought the instance down: answered() has it in hand
+  upstream->lost = true;
+  left_behind_.insert(upstream);
+  fleet_.leave_behind(*upstream->instance(), now);
+  if (upstream->dropped) {
+    scheduler_.abandon(action.handle);
+    return;
+  }
+  Row* const row = upstream->take();
+  if (row == nullptr) return;  // its answer has just come: answered() follows
+  upstream->dropped = true;
+  if (try_again(*row, dispatch::kNone, now, effects)) return;
+  scheduler_.abandon(action.handle);
+  const auto& instance = *upstream->instance();
+  fail(*row->call,
+       {Code::kUnavailable, "worker '" + instance.worker_label + "', runtime '" + instance.runtime.name +
+                                "' failed while the request ran: " + instance.last_error},
+       row->index, now, effects);
+  end(*row, now, effects);
+}
+
+// A row whose worker failed it is scheduled once more, if that is still of use.
+bool Desk::try_again(Row& row, dispatch::InstanceId avoid, TimeNs now, Effects& effects) {
+  const auto& call = *row.call;
+  if (call.fault.code != Code::kOk || row.attempts >= config_.max_attempts() || now >= waiting_deadline(call)) {
+    return false;
+  }
+  books_.retried();
+  row.state = Row::State::kWaiting;
+  waiting_.add(row);
+  static_cast<void>(scheduler_.retry(row.handle, avoid, now, effects.actions));
+  return true;
+}
+
+// ---- answers ----
+
+void Desk::answered(UpstreamCall& upstream, Row* row, Reply reply, Fault fault, TimeNs now, Effects& effects) {
+  const auto instance = upstream.instance();
+  --at_workers_;
+  if (upstream.lost) {
+    left_behind_.erase(&upstream);
+  } else {
+    running(upstream.handle) = nullptr;
+  }
+  fleet_.returned(*instance, upstream.lost, now);
+  if (reply != Reply::kGood) {
+    ++instance->failed;
+  } else if (!upstream.lost) {
+    fleet_.answered_well(*instance);
+  }
+  // The scheduler hands this row back with the others that ran there (kLost), and lost() leaves it to us.
+  if ((reply == Reply::kDead || reply == Reply::kMissing) && !upstream.lost) {
+    fleet_.eject(instance, fault.message, fleet_.short_pause(), now, effects);
+  }
+  if (row != nullptr) {
+    conclude(*row, instance, upstream.lost, reply, std::move(fault), now, effects);
+  } else if (!upstream.lost) {  // its client has been answered already
+    scheduler_.finish(upstream.handle, verdict_of(reply), now, effects.actions);
+  }
+  settle(effects, now);
+  fleet_.check_drained(instance, effects);
+}
+
+// What a worker's answer means for its row: it ends, or runs elsewhere.
+void Desk::conclude(Row& row, const std::shared_ptr<Instance>& instance, bool lost, Reply reply, Fault fault,
+                    TimeNs now, Effects& effects) {
+  bool elsewhere = lost || reply == Reply::kDead || reply == Reply::kMissing || reply == Reply::kBusy;
+  if (reply == Reply::kError) {
+    // Two instances that are well otherwise fail it: it is the row's fault. One that fails others too proves nothing.
+    const bool doubtful = fleet_.answered_badly(*instance, fault.message);
+    const bool proven = !row.failed_on.empty() && !doubtful;
+    row.failed_on.push_back(instance);
+    elsewhere = elsewhere || (!proven && fleet_.takes(row.length, row.failed_on));
+  }
+  if (reply != Reply::kGood && elsewhere && try_again(row, instance->slot, now, effects)) return;
+
+  scheduler_.finish(row.handle, verdict_of(reply), now, effects.actions);
+  if (reply != Reply::kGood) fail(*row.call, std::move(fault), row.index, now, effects);
+  end(row, now, effects);
+  if (reply != Reply::kGood || row.failed_on.empty()) return;
+  settle(effects, now);  // an ejection starts from a clean sheet
+  fleet_.blame(row.failed_on, now, effects);
+}
+
+// Ends a call without an answer: all its rows, wherever they are.
+void Desk::fail(Call& call, Fault fault, std::uint32_t row, TimeNs now, Effects& effects) {
+  if (call.fault.code != Code::kOk) return;
+  call.fault = std::move(fault);
+  call.fault_row = row;
+  for (auto& each : call.rows) {
+    if (each.state != Row::State::kEnded) withdraw(each, now, effects);
+  }
+}
+
+void Desk::withdraw(Row& row, TimeNs now, Effects& effects) {
+  if (row.state == Row::State::kRunning) {
+    UpstreamCall* const upstream = running(row.handle);
+    if (upstream == nullptr) return;  // its answer is in hand, and whoever has it ends the row
+    if (!take_back(upstream, now, effects)) {
+      if (upstream->take() == nullptr) return;  // its answer has just come, and answered() follows
+      upstream->dropped = true;
+    }
+  } else if (row.state == Row::State::kWaiting && row.handle != dispatch::kNone) {
+    // When it does not wait any more, its start is among the actions that are still to be settled: see begin().
+    static_cast<void>(scheduler_.cancel(row.handle, now, effects.actions));
+  }
+  end(row, now, effects);
+}
+
+// A start that was decided under the lock that is still held has not been sent, and need not be.
+bool Desk::take_back(UpstreamCall* upstream, TimeNs now, Effects& effects) {
+  const auto at = std::find(effects.starts.begin(), effects.starts.end(), upstream);
+  if (at == effects.starts.end()) return false;
+  effects.starts.erase(at);
+  books_.unstarted(*upstream->row());
+  fleet_.unsent(*upstream->instance(), now);
+  --at_workers_;
+  running(upstream->handle) = nullptr;
+  scheduler_.finish(upstream->handle, dispatch::Verdict::kFailed, now, effects.actions);
+  effects.releases.push_back(&upstream->call());
+  delete upstream;
+  return true;
+}
+
+void Desk::end(Row& row, TimeNs now, Effects& effects) {
+  if (row.state == Row::State::kWaiting) waiting_.remove(row);
+  row.state = Row::State::kEnded;
+  row.ended_ns = now;
+  row.handle = dispatch::kNone;
+  Call& call = *row.call;
+  if (--call.open_rows == 0) books_.ended(call, now);
+  effects.releases.push_back(&call);
+}
+
+// ---- time ----
+
+void Desk::tick(TimeNs now, Effects& effects) {
+  // Not only when a deadline has come: `late` looks again at what waits, which it does at events only.
+  if (scheduler_.queued() > 0) {
+    scheduler_.expire(now, effects.actions);
+    settle(effects, now);
+  }
+  check_fit(now, effects);
+  check_deadlines(now, effects);
+  settle(effects, now);
+}
+
+// Rows that no instance in service is long enough for, newcomers and those that waited when it left, wait for
+// unavailable_grace_ms from then on.
+void Desk::check_fit(TimeNs now, Effects& effects) {
+  if (scheduler_.parked() == 0 && !some_unfit_) return;
+  some_unfit_ = false;
+  const TimeNs grace = TimeNs{config_.unavailable_grace_ms()} * kMs;
+  std::vector<Row*> over;
+  for (Row* row = waiting_.newest(); row != nullptr; row = row->older) {
+    if (fleet_.serves(row->length)) {
+      row->unfit_since_ns = 0;
+      continue;
+    }
+    some_unfit_ = true;
+    if (row->unfit_since_ns == 0) row->unfit_since_ns = now;
+    if (now - row->unfit_since_ns >= grace) over.push_back(row);
+  }
+  for (Row* row : over) fail(*row->call, fleet_.no_instance(row->length), row->index, now, effects);
+}
+
+void Desk::check_deadlines(TimeNs now, Effects& effects) {
+  if (now < next_deadline_) return;
+  next_deadline_ = dispatch::kNever;
+  for (const auto* upstream : running_) {
+    Row* const row = upstream == nullptr ? nullptr : upstream->row();
+    if (row == nullptr) continue;
+    Call& call = *row->call;
+    if (now >= call.deadline_ns) {
+      fail(call, {Code::kDeadlineExceeded, "the deadline passed while the request ran"}, Call::kNoRow, now, effects);
+    } else {
+      next_deadline_ = std::min(next_deadline_, call.deadline_ns);
+    }
+  }
+}
+
+void Desk::cancel_all() {
+  for (auto* upstream : running_) {
+    if (upstream != nullptr) upstream->cancel();
+  }
+  for (auto* upstream : left_behind_) upstream->cancel();
+}
+
+}  // namespace arlo::gateway

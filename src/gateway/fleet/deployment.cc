@@ -1,0 +1,163 @@
+// The fleet's deployments: what is wanted, made to be.
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "gateway/fleet/fleet.h"
+#include "gateway/log.h"
+
+namespace arlo::gateway {
+namespace {
+
+dispatch::RuntimeSpec spec_of(const v1::Runtime& runtime) {
+  dispatch::RuntimeSpec spec;
+  spec.max_length = static_cast<std::int32_t>(runtime.max_length());
+  spec.max_batch = static_cast<std::int32_t>(runtime.max_batch());
+  spec.capacity = static_cast<std::int32_t>(runtime.capacity());
+  spec.dynamic = runtime.dynamic();
+  for (const auto& point : runtime.latency()) {
+    spec.latency.push_back({static_cast<std::int32_t>(point.length()), static_cast<std::int32_t>(point.batch()),
+                            TimeNs{point.latency_us()} * 1000});
+  }
+  return spec;
+}
+
+v1::InstanceStats::State state_of(const Instance& instance) {
+  switch (instance.state) {
+    case Instance::State::kJoining:
+      return v1::InstanceStats::STATE_JOINING;
+    case Instance::State::kActive:
+      return v1::InstanceStats::STATE_ACTIVE;
+    case Instance::State::kDraining:
+      return v1::InstanceStats::STATE_DRAINING;
+    case Instance::State::kEjected:
+      return v1::InstanceStats::STATE_EJECTED;
+    case Instance::State::kDrained:
+      return v1::InstanceStats::STATE_DRAINED;
+  }
+  return v1::InstanceStats::STATE_UNSPECIFIED;
+}
+
+}  // namespace
+
+std::shared_ptr<Worker> Fleet::worker_for(const std::string& endpoint) {
+  auto& known = workers_[endpoint];
+  auto worker = known.lock();
+  if (worker == nullptr) {
+    worker = std::make_shared<Worker>(endpoint);
+    known = worker;
+  }
+  return worker;
+}
+
+std::shared_ptr<Instance> Fleet::make_instance(const v1::Instance& wanted, const v1::Runtime& runtime,
+                                               std::string content, TimeNs now) {
+  auto instance = std::make_shared<Instance>();
+  instance->id = wanted.id();
+  instance->worker_label = wanted.worker().empty() ? wanted.endpoint() : wanted.worker();
+  instance->worker = worker_for(wanted.endpoint());
+  instance->runtime = {runtime.name(), static_cast<std::int32_t>(runtime.max_length()),
+                       static_cast<std::int32_t>(runtime.max_batch()), runtime.dynamic()};
+  instance->content = std::move(content);
+  instance->runtime_id = runtime_ids_.at(runtime.SerializeAsString());
+  instance->inflight_limit = static_cast<std::int32_t>(wanted.inflight_limit());
+  instance->next_check_ns = now;
+  return instance;
+}
+
+MaybeFault Fleet::admit(const v1::Deployment& deployment, bool* changed) {
+  *changed = false;
+  if (deployment.version() < deployment_.version()) {
+    return Fault{Code::kFailedPrecondition, "deployment version " + std::to_string(deployment.version()) +
+                                                " is older than version " + std::to_string(deployment_.version()) +
+                                                ", which is in force"};
+  }
+  if (deployment.version() == deployment_.version()) {
+    if (google::protobuf::util::MessageDifferencer::Equals(deployment, deployment_)) return {};
+    return Fault{Code::kFailedPrecondition, "deployment version " + std::to_string(deployment.version()) +
+                                                " is in force with other content: raise the version"};
+  }
+  try {
+    for (const auto& runtime : deployment.runtimes()) {
+      auto content = runtime.SerializeAsString();
+      if (runtime_ids_.contains(content)) continue;
+      const auto id = scheduler_.add_runtime(spec_of(runtime));
+      runtime_ids_.emplace(std::move(content), id);
+    }
+  } catch (const std::invalid_argument& error) {
+    return invalid(std::string("runtimes: ") + error.what());
+  }
+  *changed = true;
+  return {};
+}
+
+void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, TimeNs now, Effects& effects) {
+  std::unordered_map<std::string, const v1::Runtime*> runtimes;
+  for (const auto& runtime : deployment.runtimes()) runtimes[runtime.name()] = &runtime;
+  std::vector<std::shared_ptr<Instance>> kept;
+  for (const auto& wanted : deployment.instances()) {
+    const auto& runtime = *runtimes.at(wanted.runtime());
+    std::string content = wanted.SerializeAsString() + runtime.SerializeAsString();
+    std::shared_ptr<Instance> instance;
+    for (const auto& present : instances_) {
+      if (!present->retired && present->content == content) instance = present;
+    }
+    if (instance == nullptr || instance->state == Instance::State::kDraining) {
+      // Also for one that still drains: it comes back as a new instance while the old one empties.
+      instance = make_instance(wanted, runtime, std::move(content), now);
+      reply->add_joining(wanted.id());
+    } else if (instance->state == Instance::State::kDrained) {
+      instance->state = Instance::State::kJoining;
+      instance->next_check_ns = now;
+      reply->add_joining(wanted.id());
+    }
+    kept.push_back(std::move(instance));
+  }
+  deployment_ = deployment;
+  model_ = make_model(deployment);
+  auto present = std::move(instances_);
+  instances_ = kept;
+  for (const auto& instance : present) {
+    if (std::find(kept.begin(), kept.end(), instance) != kept.end()) continue;
+    if (!instance->retired) reply->add_draining(instance->id);
+    retire(instance, now, effects);
+  }
+  log(LogLevel::kInfo, "deployment_applied",
+      {{"version", static_cast<std::int64_t>(deployment.version())},
+       {"instances", static_cast<std::int64_t>(deployment.instances_size())},
+       {"joining", static_cast<std::int64_t>(reply->joining_size())},
+       {"draining", static_cast<std::int64_t>(reply->draining_size())}});
+}
+
+void Fleet::fill(v1::Stats* out, TimeNs now) const {
+  out->set_deployment_version(deployment_.version());
+  out->set_ejections(ejections_);
+  for (auto& level : *out->mutable_levels()) {
+    level.set_instances(
+        static_cast<std::uint32_t>(std::count_if(instances_.begin(), instances_.end(), [&](const auto& instance) {
+          return instance->state == Instance::State::kActive &&
+                 static_cast<std::uint32_t>(instance->runtime.max_length) == level.max_length();
+        })));
+  }
+  for (const auto& instance : instances_) {
+    auto* stats = out->add_instances();
+    stats->set_id(instance->id);
+    stats->set_worker(instance->worker_label);
+    stats->set_runtime(instance->runtime.name);
+    stats->set_state(state_of(*instance));
+    stats->set_in_flight(instance->in_flight);
+    if (instance->slot != dispatch::kNone) {
+      stats->set_queued(static_cast<std::uint32_t>(scheduler_.view(instance->slot).queued));
+    }
+    stats->set_started(instance->started);
+    stats->set_failed(instance->failed);
+    const TimeNs busy = instance->busy_ns + (instance->in_flight != 0 ? now - instance->busy_since : 0);
+    stats->set_busy_us(static_cast<std::uint64_t>(busy / 1000));
+    stats->set_ejections(instance->ejections);
+    if (instance->state == Instance::State::kEjected) stats->set_last_error(instance->last_error);
+  }
+}
+
+}  // namespace arlo::gateway

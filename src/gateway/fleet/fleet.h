@@ -1,0 +1,99 @@
+// The instances of the deployment: which are in service, when they are checked, ejected and taken back.
+//
+// Not synchronised: the router's lock covers it. What has to be done outside the lock is left in the Effects given.
+//
+// Three things take an instance out of service. Its worker is gone: the connection breaks, or health checks fail. It is
+// silent: it has rows and answers none. It is at fault: it answers with errors, row after row, what others then answer
+// well; a row that fails on two sound instances is itself at fault, and no instance is blamed for it.
+#pragma once
+
+#include <arlo/v1/admin.pb.h>
+#include <arlo/v1/config.pb.h>
+#include <grpcpp/support/status.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "dispatch/scheduler.h"
+#include "gateway/desk/effects.h"
+#include "gateway/fleet/instance.h"
+#include "rewrite/model.h"
+
+namespace arlo::gateway {
+
+class Fleet {
+ public:
+  // Turns the scheduler's actions into effects. Called after every step here that makes some: they name slots.
+  using Settle = std::function<void(Effects& effects, TimeNs now)>;
+  using Others = std::vector<std::shared_ptr<Instance>>;
+
+  Fleet(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Settle settle);
+
+  // ---- deployments ----
+  // First step: FAILED_PRECONDITION or INVALID_ARGUMENT as a fault, or its runtimes are known to the scheduler.
+  // *changed: it is another one than that in force.
+  MaybeFault admit(const v1::Deployment& deployment, bool* changed);
+  // Second step: makes it the one in force.
+  void install(const v1::Deployment& deployment, v1::ApplyReply* reply, TimeNs now, Effects& effects);
+  MaybeFault drain(const std::string& id, TimeNs timeout, std::function<void(bool)> done, TimeNs now, Effects& effects);
+  [[nodiscard]] const v1::Deployment& deployment() const { return deployment_; }
+  [[nodiscard]] const std::shared_ptr<const ModelSpec>& model() const { return model_; }
+  [[nodiscard]] bool ready() const;  // some instance is active
+
+  // ---- time and health ----
+  void tick(TimeNs now, Effects& effects);
+  void checked(const std::shared_ptr<Instance>& instance, const grpc::Status& status, bool ready, TimeNs now,
+               Effects& effects);
+
+  // ---- rows ----
+  [[nodiscard]] const std::shared_ptr<Instance>& at(dispatch::InstanceId slot) const { return by_slot_[slot]; }
+  void sent(Instance& instance, TimeNs now);
+  void unsent(Instance& instance, TimeNs now);  // it was never on its way
+  // The worker is through with a row; `lost`: one of before the instance was ejected. check_drained() follows, once
+  // what waits for that room has been started.
+  void returned(Instance& instance, bool lost, TimeNs now);
+  void check_drained(const std::shared_ptr<Instance>& instance, Effects& effects);
+  void leave_behind(Instance& instance, TimeNs now);  // a row whose instance has been ejected
+  void answered_well(Instance& instance);
+  // An error: true when it may well be the instance's fault, because it has not answered well since an earlier one.
+  [[nodiscard]] bool answered_badly(Instance& instance, const std::string& error);
+  // Another instance has answered a row well that these had failed.
+  void blame(const Others& instances, TimeNs now, Effects& effects);
+  void eject(const std::shared_ptr<Instance>& instance, const std::string& why, TimeNs pause, TimeNs now,
+             Effects& effects);
+  [[nodiscard]] TimeNs short_pause() const;
+  // Whether an active instance that is not among `others` takes a row of this length.
+  [[nodiscard]] bool takes(std::int32_t length, const Others& others) const;
+  // Whether an instance in service is long enough, one that drains included.
+  [[nodiscard]] bool serves(std::int32_t length) const;
+  [[nodiscard]] Fault no_instance(std::int32_t length) const;
+
+  void fill(v1::Stats* out, TimeNs now) const;
+
+ private:
+  std::shared_ptr<Instance> make_instance(const v1::Instance& wanted, const v1::Runtime& runtime, std::string content,
+                                          TimeNs now);
+  std::shared_ptr<Worker> worker_for(const std::string& endpoint);
+  void join(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
+  void retire(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
+  void start_drain(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
+  [[nodiscard]] bool silent(const Instance& instance, TimeNs now) const;
+
+  const v1::GatewayConfig& config_;
+  dispatch::Scheduler& scheduler_;
+  const Settle settle_;
+  v1::Deployment deployment_;
+  std::shared_ptr<const ModelSpec> model_;
+  std::vector<std::shared_ptr<Instance>> instances_;  // of the deployment, and retired ones that still drain
+  std::vector<std::shared_ptr<Instance>> by_slot_;    // scheduler's InstanceId -> instance
+  std::unordered_map<std::string, dispatch::RuntimeId> runtime_ids_;  // by serialised runtime
+  std::unordered_map<std::string, std::weak_ptr<Worker>> workers_;    // by endpoint
+  std::uint64_t ejections_ = 0;
+};
+
+}  // namespace arlo::gateway
