@@ -15,6 +15,8 @@ BENCHES = (
     ["benchmarks.gateway_cpu"],
     ["benchmarks.gateway_latency"],
     ["benchmarks.gateway_memory"],
+    ["benchmarks.overload"],
+    ["benchmarks.faults"],
 )
 
 

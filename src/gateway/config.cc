@@ -44,10 +44,9 @@ void check(const v1::GatewayConfig& config) {
   require(config.max_rows() > 0, "max_rows must be above 0");
   require(config.drain_timeout_ms() > 0, "drain_timeout_ms must be above 0");
   const auto& health = config.health();
-  require(
-      health.interval_ms() > 0 && health.timeout_ms() > 0 && health.failures() > 0 && health.retry_interval_ms() > 0 &&
-          health.silence_ms() > 0,
-      "health.interval_ms, timeout_ms, failures, retry_interval_ms and silence_ms must be above 0");
+  require(health.interval_ms() > 0 && health.timeout_ms() > 0 && health.failures() > 0 &&
+              health.retry_interval_ms() > 0 && health.silence_ms() > 0,
+          "health.interval_ms, timeout_ms, failures, retry_interval_ms and silence_ms must be above 0");
   const auto& tls = config.tls();
   require(tls.certificate_file().empty() == tls.key_file().empty(),
           "tls.certificate_file and tls.key_file must be given together");

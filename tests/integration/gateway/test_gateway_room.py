@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from arlo.clock import monotonic_s
@@ -97,6 +99,22 @@ async def test_a_cancelled_batch_and_a_cancelled_stream_end_at_once(workers: Wor
         assert (len(worker.requests), worker.cancelled) == (1, 0)
 
 
+async def test_a_batch_that_is_refused_is_refused_at_once_and_starts_nothing(workers: Workers, start: Any) -> None:
+    """Also when its first row found room: that start is taken back."""
+    async with held(workers, start, dispatch={"max_queued": 2}) as (gateway, worker, gate):
+        began_s = monotonic_s()
+        with pytest.raises(grpc.aio.AioRpcError, match=r"row 3: the gateway's queue is full") as raised:
+            await gateway.infer(request_of(example(1, 2, 3, 4, 5, outputs=("embedding",))))
+        assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert monotonic_s() - began_s < 2
+        stats = await gateway.stats()
+        assert (stats.in_flight, stats.queued, stats.instances[0].started, stats.computed_tokens) == (0, 0, 0, 0)
+        assert (stats.outcomes.rejected, stats.outcomes.overloaded) == (5, 5)
+        assert worker.requests == []
+        gate.set()
+        check(await send(gateway), example(4, outputs=("embedding",)))
+
+
 async def test_drain_waits_for_rows_whose_clients_have_gone(workers: Workers, start: Any) -> None:
     """What is drained may be unloaded: the worker must be through with everything."""
     async with held(workers, start) as (gateway, worker, gate):
@@ -168,3 +186,35 @@ async def test_cancels_close_to_the_answer_end_every_request_once(workers: Worke
             assert len(codes) <= ended <= len(calls)  # one that is cancelled before it was sent never arrives
             assert sum(len(worker.requests) for worker in (one, two)) == sum(i.started for i in stats.instances)
             assert (one.cancelled, two.cancelled) == (0, 0)
+
+
+async def test_deadlines_that_cross_answers_leave_triton_well(workers: Workers, start: Any) -> None:
+    """A cancellation that meets the answer kills Triton 2.51 once in some thousand times, or leaks the request, so that
+    its runtime never unloads."""
+    pid = await workers.pid(3)
+    deployment = workers.deployment("emu", [(3, 64)], inflight_limit=2)
+    async with start(deployment) as gateway:
+        codes: Counter[grpc.StatusCode] = Counter()
+
+        async def client(number: int) -> None:
+            random = np.random.default_rng(number)
+            for seed in range(150):
+                call = send(gateway, seed=seed % 9, timeout_us=int(random.integers(1500, 9000)))
+                if seed % 3 == 0:
+                    await asyncio.sleep(random.uniform(0.001, 0.006))
+                    call.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    codes[await code_of(call)] += 1
+
+        await asyncio.gather(*(client(number) for number in range(16)))
+        assert codes[grpc.StatusCode.OK] > 0
+        assert codes[grpc.StatusCode.DEADLINE_EXCEEDED] + codes[grpc.StatusCode.RESOURCE_EXHAUSTED] > 0
+        stats = await gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 0, "idle")
+        assert (stats.ejections, stats.outcomes.failed, stats.retries) == (0, 0, 0)
+        await gateway.call("Drain", instance="w3.64", timeout_ms=5000)
+    try:
+        async with asyncio.timeout(10):
+            await workers.pool.unload("w3", "emu_len64")
+    finally:
+        await workers.pool.load("w3", "emu_len64")
+    assert await workers.pid(3) == pid
