@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import IO, Any
 
+from arlo.catalog.integrity import check_files
 from arlo.catalog.manifest import Manifest
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
@@ -32,7 +33,12 @@ from arlo.control.http.report import control_status
 from arlo.control.http.server import ControlHttp
 from arlo.control.http.status import ControlStatus
 from arlo.control.reconcile.choice import servable
-from arlo.control.reconcile.deployments import Deployments
+from arlo.control.reconcile.deployments import (
+    Deployments,
+    OtherControlPlaneError,
+    VersionSpentError,
+    owner_label,
+)
 from arlo.control.reconcile.moves import Probe
 from arlo.control.reconcile.placement import capacity
 from arlo.control.reconcile.probe import warm_up
@@ -47,6 +53,7 @@ from arlo.workers.pool import WorkerPool
 log = logging.getLogger("arlo.control")
 
 DEPLOYMENT_POLL_S = 2.0
+LOG_CHECK_S = 10.0
 BACKOFF_S = (0.1, 5.0)  # of a gateway that keeps dying: first, longest
 STEADY_S = 30.0  # a gateway that has lived this long starts over with the first
 
@@ -69,7 +76,7 @@ class Cluster:
         self._report = report
         self._started_at_ms = round(unix_s() * 1000)
         self.counters: Counter[str] = Counter()
-        self._deployments = Deployments(config, manifest, self.counters)
+        self._deployments = Deployments(config, manifest, self.counters, owner=owner_label(self._started_at_ms))
         self.reconciler = Reconciler(config, manifest, pool, self._deployments, self.counters, probe=probe)
         self.scheduler = RuntimeScheduler(config, manifest, self.reconciler, self._deployments, self.counters)
         self.scaler = Scaler(config, pool, self.reconciler, self.scheduler, counters=self.counters)
@@ -124,9 +131,15 @@ class Cluster:
         self._lock_run_dir()
         self._report(self.scheduler.choice.text)
         try:
+            workers = self._config.workers
+            await asyncio.to_thread(
+                check_files, self._config.model.repository, self.manifest, must_exist=workers.kind != "endpoints"
+            )
             self.http_address = await self._http.start()
             self._report(f"starting {self._config.worker_count} worker(s) and the gateway")
             await _all(self._pool.start(), self._start_gateway())
+            if not self._config.gateway.managed:  # (a managed one has the lock of the run folder)
+                await self._deployments.claim()
             await self.reconciler.observe()
             resumed = await self.reconciler.resume()
             self.reconciler.want(self.scheduler.first_placement())
@@ -158,6 +171,7 @@ class Cluster:
         }
         if self._gateway is not None:
             loops["gateway"] = self._keep_gateway
+            loops["gateway_log"] = self._limit_gateway_log
         if self._watch is not None:
             loops["gateway_watch"] = self._watch.run
         await _all(*(self._kept(name, loop) for name, loop in loops.items()))
@@ -168,6 +182,8 @@ class Cluster:
             started = monotonic_s()
             try:
                 await loop()
+            except OtherControlPlaneError:
+                raise
             except Exception as error:  # a fault of ours must not end what serves
                 self.counters["loop_failures"] += 1
                 emit(log, "loop_failed", level=logging.ERROR, loop=name, error=repr(error), again_in_s=backoff)
@@ -187,6 +203,9 @@ class Cluster:
                 emit(log, "gateway_stopped", code=code)
             except ArloError as error:
                 problems.append(error)
+        elif self._gateway_up:
+            with contextlib.suppress(GatewayError):
+                await self._deployments.release()
         self._gateway_up = False
         await self._deployments.close()
         try:
@@ -258,7 +277,7 @@ class Cluster:
         while True:
             await asyncio.sleep(DEPLOYMENT_POLL_S)
             try:
-                await self._deployments.ensure()
+                await self._deployments.ensure(states=True)
                 lost, self._gateway_up = False, True
             except GatewayUnreachableError as error:
                 self._gateway_up = False
@@ -266,8 +285,12 @@ class Cluster:
                 if not lost and not self._config.gateway.managed:
                     emit(log, "gateway_unreachable", level=logging.WARNING, error=str(error))
                 lost = True
+            except OtherControlPlaneError:
+                raise
             except GatewayError as error:
                 emit(log, "deployment_refused", level=logging.ERROR, error=str(error))
+                if isinstance(error, VersionSpentError):
+                    self._kill_gateway()  # a new one has no version yet
 
     # --- repairs ---
 
@@ -284,6 +307,12 @@ class Cluster:
             while not await self._restart_gateway(backoff):
                 backoff = min(2 * backoff, BACKOFF_S[1])
             backoff = min(2 * backoff, BACKOFF_S[1])
+
+    async def _limit_gateway_log(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_CHECK_S)
+            if self._gateway is not None:
+                await asyncio.to_thread(self._gateway.limit_log)
 
     async def _restart_gateway(self, backoff: float) -> bool:
         """After `backoff` seconds; False when it does not start."""

@@ -1,11 +1,14 @@
-"""A worker's log: where the process that runs now began in it, and an excerpt for error messages."""
+"""The log of a process: where the one that runs now began in it, an excerpt for error messages, and its limit."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
 
 EXCERPT_BYTES = 4096
+LIMIT_BYTES = 64 << 20  # of a log; as much again is kept of what came before
 
 
 class LogFile:
@@ -20,6 +23,29 @@ class LogFile:
         with self.path.open("a") as log:
             log.write(f"== {heading}\n")
             self.start = log.tell()
+
+    def limit(self) -> bool:
+        """Where the log has grown beyond LIMIT_BYTES, move what is in it to `{name}.1` and begin anew. Blocks.
+
+        The process has the file open and goes on appending to it, so it is copied and emptied; what it writes in
+        between is lost. Where the copy has no room on the disk, the log is emptied all the same.
+        """
+        try:
+            if self.path.stat().st_size <= LIMIT_BYTES:
+                return False
+        except OSError:
+            return False
+        old, scratch = self.path.with_name(f"{self.path.name}.1"), self.path.with_name(f"{self.path.name}.tmp")
+        try:
+            shutil.copyfile(self.path, scratch)
+            scratch.replace(old)
+        except OSError:
+            with contextlib.suppress(OSError):
+                scratch.unlink()
+        with contextlib.suppress(OSError):
+            os.truncate(self.path, 0)
+        self.start = 0
+        return True
 
     def excerpt(self) -> str:
         """The first lines of this process's log (a bad argument shows there) and the last (all else does)."""

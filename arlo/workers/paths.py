@@ -25,10 +25,9 @@ def guard_program() -> Path:
     return path
 
 
-def unload_library() -> Path | None:
-    """What is preloaded into Triton servers (src/plugins/unload/unload.cc); None: not installed, unloading
-    takes longer."""
-    path = worker_share_dir() / "lib" / "libarlo_unload.so"
+def preload_library(name: str) -> Path | None:
+    """A library that is preloaded into Triton servers, src/plugins/{name}; None: it is not installed."""
+    path = worker_share_dir() / "lib" / f"libarlo_{name}.so"
     return path if path.is_file() else None
 
 

@@ -9,6 +9,13 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, Protocol
 
+from arlo.errors import WorkerError
+
+
+class StuckError(WorkerError):
+    """A runtime that was to be unloaded stays UNLOADING: nothing but the end of the worker's process frees it."""
+
+
 WorkerState = Literal["starting", "ready", "failed", "stopped"]
 
 
@@ -31,6 +38,7 @@ class WorkerPool(Protocol):
     """Asynchronous; all methods run on one event loop. Methods raise WorkerError."""
 
     resizable: bool  # whether add() and remove() work
+    restartable: bool  # whether restart() ends the worker's process, and does not merely empty it
 
     async def start(self) -> None:
         """Start all workers, or adopt those that a control plane before this one left, and wait until each is live.
@@ -54,7 +62,10 @@ class WorkerPool(Protocol):
         """Load a runtime and wait until it is ready."""
 
     async def unload(self, worker: str, runtime: str, *, timeout_s: float = 60.0) -> None:
-        """Unload a runtime and wait until Triton says it is unloaded (its memory is free only then)."""
+        """Unload a runtime and wait until Triton says it is unloaded (its memory is free only then).
+
+        StuckError when Triton goes on unloading it for longer than `timeout_s`.
+        """
 
     async def stop(self) -> None:
         """Stop all workers, gracefully first (SIGTERM), then for sure. Idempotent."""

@@ -58,6 +58,7 @@ class AdminServer:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"version {self.deployment.version} is in force")
         if changed:
             self.deployment.CopyFrom(new)
+            self.drained.clear()  # what is listed comes back
             self.applied += 1
         return proto.message("ApplyReply")(version=new.version, changed=changed)
 
@@ -78,8 +79,9 @@ class AdminServer:
             for runtime in self.deployment.runtimes:
                 stats.levels.add(max_length=runtime.max_length, ideal=10, dispatched=9, demoted=1, instances=1)
             for instance in self.deployment.instances:
+                state = "STATE_DRAINED" if instance.id in self.drained else "STATE_ACTIVE"
                 stats.instances.add(
-                    id=instance.id, worker=instance.worker, runtime=instance.runtime, state="STATE_ACTIVE", started=9
+                    id=instance.id, worker=instance.worker, runtime=instance.runtime, state=state, started=9
                 )
             yield stats
             if request.once:

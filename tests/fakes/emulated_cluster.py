@@ -129,7 +129,7 @@ async def settled(cluster: Cluster, *, timeout_s: float = 60) -> float:
     began_s = monotonic_s()
     await until(lambda: is_settled(cluster.status()), "settled", timeout_s=timeout_s)
     active = list(cluster.reconciler.desired.items())
-    await until(lambda: all(cluster.reconciler._active.has(*pair) for pair in active), "active", timeout_s=timeout_s)
+    await until(lambda: all(cluster.reconciler.active.has(*pair) for pair in active), "active", timeout_s=timeout_s)
     return monotonic_s() - began_s
 
 

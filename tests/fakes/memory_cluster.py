@@ -18,7 +18,7 @@ from typing import Any
 from arlo import proto
 from arlo.control.gateway.admin import GatewayUnreachableError
 from arlo.errors import GatewayError, WorkerError
-from arlo.workers.pool import WorkerInfo
+from arlo.workers.pool import StuckError, WorkerInfo
 
 Pair = tuple[str, str]  # worker, runtime
 
@@ -36,6 +36,9 @@ class World:
         self.born_s: dict[str, float] = {}
         self.hangs: set[str] = set()
         self.bad: set[str] = set()  # runtimes that do not load
+        self.stuck: set[Pair] = set()  # whose unloading does not end, and takes memory, until the process is restarted
+        self.unloading: set[Pair] = set()  # of these, those that were to be unloaded
+        self.unable: set[str] = set()  # workers that load nothing until their process is restarted
         self.flaky = 0.0  # share of calls to workers that fail
         self.deployment = proto.message("Deployment")()
         self.draining: dict[Pair, float] = {}  # until when
@@ -100,6 +103,7 @@ class World:
         await asyncio.sleep(self.rng.choice((0.3, 1.0, 8.0)))
         if worker not in self.infos:
             return
+        self.renew(worker)
         self._next += self.moves
         endpoint = f"h:{self._next}" if self.moves else self.infos[worker].endpoint
         self.change(
@@ -110,6 +114,12 @@ class World:
             runtimes=() if self.moves else tuple(sorted(self.kept[worker] - self.bad)),
             error=None,
         )
+
+    def renew(self, worker: str) -> None:
+        """Its process is another one."""
+        self.unable.discard(worker)
+        self.stuck = {pair for pair in self.stuck if pair[0] != worker}
+        self.unloading = {pair for pair in self.unloading if pair[0] != worker}
 
     def hang(self, worker: str) -> None:
         if self.infos[worker].state == "ready" and worker not in self.hangs:
@@ -165,6 +175,7 @@ class MemoryPool:
     """WorkerPool of a World."""
 
     resizable = True
+    restartable = True
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -200,7 +211,10 @@ class MemoryPool:
         info = await self._reach(worker, timeout_s)
         if runtime in world.bad:
             raise WorkerError(f"{runtime} is broken")
-        if len({*info.runtimes, runtime}) > world.engines:
+        if worker in world.unable:
+            raise WorkerError(f"{runtime}: an illegal memory access was encountered")
+        held = {name for other, name in world.unloading if other == worker}
+        if len({*info.runtimes, *held, runtime}) > world.engines:
             raise WorkerError(f"{runtime}: out of memory")
         world.change(worker, runtimes=tuple(sorted({*info.runtimes, runtime})))
         world.kept[worker].add(runtime)
@@ -213,6 +227,10 @@ class MemoryPool:
         if world.in_use((worker, runtime)) and world.answers((worker, runtime)):
             world.broken.append(f"{runtime} unloaded on {worker}, where requests run")
         world.change(worker, runtimes=tuple(each for each in info.runtimes if each != runtime))
+        if (worker, runtime) in world.stuck:
+            world.unloading.add((worker, runtime))
+            await asyncio.sleep(timeout_s)
+            raise StuckError(f"{worker} did not unload {runtime} within {timeout_s:g} s: it is still UNLOADING")
         await world.point()
 
     async def add(self) -> WorkerInfo:
@@ -233,6 +251,7 @@ class MemoryPool:
         if any(pair[0] == worker and world.in_use(pair) and world.answers(pair) for pair in world.listed()):
             world.broken.append(f"{worker} restarted while it serves")
         world.kept[worker].clear()
+        world.renew(worker)
         world.change(worker, runtimes=(), restarts=info.restarts + 1)
         await world.point()
 

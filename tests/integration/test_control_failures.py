@@ -76,7 +76,7 @@ async def test_workers_killed_and_hanging(tmp_path: Path, caplog: pytest.LogCapt
             for number in stopped.values():
                 os.kill(number, signal.SIGSTOP)
             await seen(lambda: all(worker(cluster, victim).error for victim in stopped), "the trouble said")
-            await seen(lambda: cluster.reconciler._active.has("w1", R64), "the longest covered")
+            await seen(lambda: cluster.reconciler.active.has("w1", R64), "the longest covered")
             await seen(
                 lambda: all(cluster.reconciler.infos[w].pid not in (None, number) for w, number in stopped.items()),
                 "killed and restarted",

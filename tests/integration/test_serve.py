@@ -372,6 +372,12 @@ async def test_damaged_manifest(folder: Path) -> None:
     assert "Traceback" not in said
 
 
+async def test_a_repository_that_was_changed_is_not_served(folder: Path) -> None:
+    path = folder / "repository" / "emu_len64" / "config.pbtxt"
+    path.write_text(path.read_text() + "\n# changed\n")
+    assert "emu_len64/config.pbtxt has changed" in await failed_start(folder, 2)
+
+
 async def test_run_dir_that_is_a_file(folder: Path) -> None:
     (folder / ".arlo").write_text("")
     said = await failed_start(folder, 2)

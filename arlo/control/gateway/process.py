@@ -20,6 +20,7 @@ from arlo.config import Config
 from arlo.config.gateway import gateway_json
 from arlo.control.gateway.pulse import answers
 from arlo.errors import ConfigError, EnvironmentProblem, GatewayError
+from arlo.workers.log_file import LogFile
 from arlo.workers.process import GuardedProcess
 from arlo.workers.record import ProcessRecord, RecordFile, fingerprint
 
@@ -89,6 +90,7 @@ class GatewayProcess:
         self._process: GuardedProcess | None = None
         self._record = RecordFile(config.workers.run_dir, "gateway")
         self.log = config.workers.run_dir / "gateway.log"
+        self._log = LogFile(self.log)
         self.adopted = False
 
     @property
@@ -227,6 +229,10 @@ class GatewayProcess:
         """End it at once, without waiting."""
         if self._process is not None:
             self._process.kill()
+
+    def limit_log(self) -> None:
+        """Keep the log from growing without bound. Blocks."""
+        self._log.limit()
 
     def _said(self, start: int) -> str:
         """What the log says since `start`, as the end of a message."""

@@ -1,13 +1,21 @@
-"""Whether the longest runtime, which alone serves every request, is in service: asked of the gateway's statistics.
+"""Whether the longest runtime, which alone serves every request, is in service, and who serves it meanwhile.
 
-The pool learns late that a worker hangs; the gateway, which sends to it, learns sooner. No I/O, one event loop.
+That is asked of the gateway's statistics: the pool learns late that a worker hangs, the gateway, which sends to it,
+learns sooner. No I/O, one event loop.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from arlo import proto
+from arlo.catalog.manifest import Runtime
+from arlo.control.events import emit
+
+log = logging.getLogger("arlo.control")
 
 STALE_S = 2.0  # statistics that stay the same for so long say nothing of now
 
@@ -43,3 +51,50 @@ class ActiveInstances:
             self._missing.pop(runtime, None)
             return 0.0
         return now_s - self._missing.setdefault(runtime, now_s)
+
+    def answers(self, worker: str, runtime: str, now_s: float) -> bool:
+        """Whether an instance that is to serve does, as far as the gateway tells."""
+        return not self.known(now_s) or self.has(worker, runtime)
+
+
+class Cover:
+    """Another worker that serves the longest runtime beside its own, or instead of it, while its own ones cannot."""
+
+    def __init__(self, runtimes: Iterable[Runtime]) -> None:
+        self._lengths = {runtime.name: runtime.max_length for runtime in runtimes}
+        self.worker: str | None = None
+
+    def choose(self, longest: str, serving: Mapping[str, str], has_loaded: Callable[[str], bool]) -> str | None:
+        """The worker to take of those that serve (worker -> runtime) something else; None where there is none."""
+        if not serving:
+            return None
+        ready = next((worker for worker in serving if has_loaded(worker)), None)
+        if ready is not None:
+            return ready
+        # One of a runtime with many instances, of the longer ones where there are equally many.
+        count = Counter(serving.values())
+        name = max(count, key=lambda name: (count[name], self._lengths[name]))
+        return min(worker for worker in serving if serving[worker] == name)
+
+    def begin(self, worker: str, longest: str, *, missing_s: float, restarting: list[str]) -> None:
+        """It is this worker."""
+        emit(
+            log,
+            "cover_started",
+            level=logging.WARNING,
+            worker=worker,
+            runtime=longest,
+            missing_s=round(missing_s, 2),
+            restarting=restarting,
+        )
+        self.worker = worker
+
+    def end(self, longest: str) -> None:
+        """The longest runtime has an instance of its own again."""
+        emit(log, "cover_ended", worker=self.worker, runtime=longest)
+        self.worker = None
+
+    def give_up(self, worker: str) -> None:
+        """It did not come up on this worker."""
+        if self.worker == worker:
+            self.worker = None

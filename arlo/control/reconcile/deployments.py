@@ -1,16 +1,23 @@
 """What the gateway is to serve now: instances and endpoints, applied whole, read back from the gateway's own answers.
 
 The reconciler changes `instances`, then calls ensure(). Nothing here decides. One event loop.
+
+A deployment names its owner. Two control planes on one gateway would apply over each other for ever; the one that says
+it started earlier keeps it, the other one ends with OtherControlPlaneError.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections import Counter
+from typing import Any
 
 from arlo import proto
 from arlo.catalog.manifest import Manifest
+from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.gateway.admin import AdminClient
@@ -21,15 +28,32 @@ log = logging.getLogger("arlo.control")
 
 POLL_S = 0.02
 JOIN_TIMEOUT_S = 30.0
+OBJECT_S = 5.0  # an owner that lives looks every DEPLOYMENT_POLL_S whether the deployment is still its own
+LAST_VERSION = (1 << 64) - 1
+
+
+class OtherControlPlaneError(GatewayError):
+    """The gateway belongs to another control plane that lives."""
+
+
+class VersionSpentError(GatewayError):
+    """No further version can be applied to this gateway process."""
+
+
+def owner_label(started_at_ms: int) -> str:
+    """Who we are: ordered by the time of the start, and of no other process."""
+    return f"{started_at_ms:013d} {socket.gethostname()} {os.getpid()}"
 
 
 class Deployments:
     """See the module. `counters` are those of ControlStatus."""
 
-    def __init__(self, config: Config, manifest: Manifest, counters: Counter[str]) -> None:
+    def __init__(self, config: Config, manifest: Manifest, counters: Counter[str], *, owner: str = "") -> None:
         self._config = config
         self._manifest = manifest
         self._counters = counters
+        self._owner = owner
+        self._owns = False  # whether a deployment of ours has been in force
         self._lock = asyncio.Lock()
         self._admin: AdminClient | None = None
         self.instances: dict[
@@ -54,13 +78,41 @@ class Deployments:
         if self._admin is not None:
             await self._admin.close()
 
-    async def ensure(self) -> None:
+    async def claim(self) -> None:
+        """Take the deployment in force over, as it is. OtherControlPlaneError when its owner lives and objects.
+
+        One that released it, or none, costs no time; one that was killed is waited for in vain for OBJECT_S.
+        """
+        async with self._lock:
+            current = await self.admin.get_deployment()
+            if not current.version or current.owner in ("", self._owner):
+                return
+            other, current.owner = current.owner, self._owner
+            current.version = _next(current.version)
+            await self.admin.apply(current)
+        emit(log, "gateway_claimed", version=current.version, previous_owner=other)
+        deadline_s = monotonic_s() + OBJECT_S
+        while monotonic_s() < deadline_s:
+            await asyncio.sleep(OBJECT_S / 10)
+            self._check_owner(await self.admin.get_deployment(), owns=True)
+
+    async def release(self) -> None:
+        """Say that nobody keeps the deployment any more; it stays in force. GatewayError when that cannot be said."""
+        async with self._lock:
+            current = await self.admin.get_deployment()
+            if self._owns and current.owner == self._owner:
+                current.owner, current.version = "", _next(current.version)
+                await self.admin.apply(current)
+
+    async def ensure(self, *, states: bool = False) -> None:
         """Apply what is wanted unless it is in force already; its version follows the one in force.
 
+        `states`: apply it too when somebody else has drained an instance that is to serve.
         GatewayError when the gateway refuses it or cannot be reached.
         """
         async with self._lock:
             current = await self.admin.get_deployment()
+            self._check_owner(current, owns=self._owns)
             # A worker that is just being placed somewhere has no endpoint.
             known = [worker for worker in sorted(self.instances) if self.endpoints.get(worker)]
             pairs = [(worker, name) for worker in known for name in self.instances[worker]]
@@ -72,13 +124,19 @@ class Deployments:
                 pairs,
                 self.endpoints,
                 always=self.always,
-                version=current.version + 1,
+                version=_next(current.version),
+                owner=self._owner,
             )
             self.version = current.version
+            self._owns = self._owns or current.owner == self._owner
             if current.version and same_content(current, wanted):
-                return
+                drained = await self._drained(pairs) if states else []
+                if not drained:
+                    return
+                emit(log, "drain_undone", level=logging.WARNING, instances=drained)
             reply = await self.admin.apply(wanted)
             self.version = reply.version
+            self._owns = True
             self._counters["deployments_applied"] += 1
             emit(
                 log,
@@ -87,6 +145,23 @@ class Deployments:
                 joining=list(reply.joining),
                 draining=list(reply.draining),
             )
+
+    async def _drained(self, pairs: list[tuple[str, str]]) -> list[str]:
+        """Instances that are to serve, but were taken out of service by a call of Drain that was not ours."""
+        state = proto.message("InstanceStats").State.Value
+        wanted = {instance_id(*pair) for pair in pairs}
+        out = (state("STATE_DRAINING"), state("STATE_DRAINED"))
+        return sorted(i.id for i in (await self.admin.stats()).instances if i.id in wanted and i.state in out)
+
+    def _check_owner(self, current: Any, *, owns: bool) -> None:
+        if not owns or not current.version or current.owner in ("", self._owner):
+            return
+        if current.owner < self._owner:
+            raise OtherControlPlaneError(
+                f"another control plane keeps the deployment of the gateway at {self.admin.address} (started, host, "
+                f"process: {current.owner}): stop that one first, or give this one a gateway of its own"
+            )
+        emit(log, "other_control_plane", level=logging.ERROR, owner=current.owner)
 
     async def adopt(self) -> dict[str, list[str]]:
         """What the gateway serves of our runtimes now: worker -> runtimes, for workers at known endpoints."""
@@ -145,3 +220,12 @@ class Deployments:
             f"the gateway does not find these instances ready: {', '.join(sorted(waiting))}. Can it reach their "
             f"workers' endpoints ({', '.join(sorted(self.endpoints.values()))})? Its log says more"
         )
+
+
+def _next(version: int) -> int:
+    if version >= LAST_VERSION:
+        raise VersionSpentError(
+            f"the deployment in force has version {version}, which no other can follow: somebody else applied it. "
+            "Restart the gateway"
+        )
+    return version + 1

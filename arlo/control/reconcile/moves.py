@@ -4,7 +4,7 @@
 
 With make_before_break the new runtime is loaded, warmed up and joined first, and the old one drained after that: no
 capacity is lost. Where the worker's memory does not hold two engines that load fails, and the caller takes the order
-above from then on.
+above for a while (overlap.py).
 
 Each function may be cancelled, or its process killed, between any two steps: what is left is an instance too many or
 too few on this worker, which the reconciler sees and mends. Every function raises ArloError when a step fails.
@@ -13,7 +13,6 @@ too few on this worker, which the reconciler sees and mends. Every function rais
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -23,7 +22,9 @@ from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.http.status import WorkerStep
 from arlo.control.reconcile.deployments import Deployments
+from arlo.control.reconcile.overlap import Overlap, is_out_of_memory
 from arlo.control.reconcile.probe import warm_up
+from arlo.control.reconcile.restarts import Restarts
 from arlo.errors import WorkerError
 from arlo.workers.pool import WorkerInfo, WorkerPool
 
@@ -31,8 +32,7 @@ log = logging.getLogger("arlo.control")
 
 Probe = Callable[..., Awaitable[None]]  # as warm_up
 
-UNLOAD_TIMEOUT_S = 60.0
-OUT_OF_MEMORY = re.compile(r"memory|\balloc|\boom\b", re.IGNORECASE)
+UNLOAD_TIMEOUT_S = 30.0  # its last request has been answered by then; what takes longer does not end at all
 
 
 class NoRoomError(WorkerError):
@@ -50,6 +50,8 @@ class Mover:
         deployments: Deployments,
         counters: Counter[str],
         *,
+        restarts: Restarts,
+        overlap: Overlap,
         set_step: Callable[[str, WorkerStep], None],
         probe: Probe = warm_up,
     ) -> None:
@@ -59,6 +61,8 @@ class Mover:
         self._pool = pool
         self._deployments = deployments
         self._counters = counters
+        self._restarts = restarts
+        self._overlap = overlap
         self._set_step = set_step
         self._probe = probe
 
@@ -76,21 +80,29 @@ class Mover:
             self._set_step(worker, "loading")
             try:
                 await self._pool.load(worker, name, timeout_s=self._config.workers.load_timeout_s)
-            except WorkerError:
+            except WorkerError as error:
                 self._counters["load_failures"] += 1
+                beside = bool(self._deployments.instances.get(worker))
+                if not (beside and is_out_of_memory(str(error))):
+                    self._restarts.load_failed(worker, name)
                 raise
             self._counters["loads"] += 1
         endpoint = (await self._info(worker)).endpoint
         if endpoint != self._deployments.endpoints.get(worker):
             raise WorkerError(f"worker {worker} went to {endpoint} while {name} was being loaded on it")
         self._set_step(worker, "warming")
-        await self._probe(
-            endpoint,
-            self._manifest,
-            self._runtimes[name],
-            requests=self._config.control.warmup_requests,
-            timeout_s=self._config.workers.load_timeout_s,
-        )
+        try:
+            await self._probe(
+                endpoint,
+                self._manifest,
+                self._runtimes[name],
+                requests=self._config.control.warmup_requests,
+                timeout_s=self._config.workers.load_timeout_s,
+            )
+        except WorkerError:
+            self._restarts.load_failed(worker, name)
+            raise
+        self._restarts.loaded(worker, name)
         emit(log, "runtime_loaded", worker=worker, runtime=name, seconds=round(monotonic_s() - began_s, 3))
 
     async def join(self, worker: str, name: str) -> None:
@@ -167,8 +179,9 @@ class Mover:
     async def _prepare_beside(self, worker: str, name: str) -> None:
         try:
             await self.prepare(worker, name)
+            self._overlap.worked()
         except WorkerError as error:
-            if OUT_OF_MEMORY.search(str(error)):
+            if is_out_of_memory(str(error)):
                 raise NoRoomError(str(error)) from None
             raise
 

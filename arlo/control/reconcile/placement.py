@@ -80,6 +80,7 @@ def deployment_message(
     *,
     always: Collection[str] = (),
     version: int = 0,
+    owner: str = "",
 ) -> Any:
     """The arlo.v1.Deployment of instances, (worker id, runtime name) each. `endpoints`: worker id -> host:port.
 
@@ -87,7 +88,7 @@ def deployment_message(
     a level that never has an instance would make every request for it count as demoted, and be peeked at in vain.
     `always` is for the longest one, so that a request that only it fits waits for it while it is being moved.
     """
-    message = proto.message("Deployment")(version=version)
+    message = proto.message("Deployment")(version=version, owner=owner)
     message.model.name = config.model.name or manifest.model
     message.model.slo_ms = config.model.slo_ms
     message.model.default_timeout_ms = config.model.timeout_ms

@@ -32,6 +32,7 @@ class EmulatedRuntime:
     jitter: float = 0.0  # each time is multiplied by a factor drawn evenly from [1 - jitter, 1 + jitter]
     seed: int = 0
     load_delay_ms: int = 0  # how long loading takes
+    unload_delay_ms: int = 0  # how long unloading takes
     fail_load: str | None = None  # loading fails with this message
     memory_mb: int = 0  # taken while loaded, out of ARLO_EMULATED_MEMORY_MB of the worker's environment
 
@@ -156,6 +157,8 @@ def config_pbtxt(runtime: EmulatedRuntime, *, token_dims: int, pooled_dims: int)
         "seed": str(runtime.seed),
         "load_delay_ms": str(runtime.load_delay_ms),
     }
+    if runtime.unload_delay_ms:
+        parameters["unload_delay_ms"] = str(runtime.unload_delay_ms)
     if runtime.fail_load is not None:
         parameters["fail_load"] = runtime.fail_load
     if runtime.memory_mb:

@@ -26,6 +26,7 @@ class EndpointsPool:
     """
 
     resizable = False
+    restartable = False
 
     def __init__(
         self,

@@ -35,6 +35,7 @@ class LocalPool:
     """
 
     resizable = True
+    restartable = True
 
     def __init__(
         self,

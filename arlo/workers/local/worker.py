@@ -18,7 +18,7 @@ from arlo.workers.ports import ReservedPort, free_port
 from arlo.workers.process import GuardedProcess
 from arlo.workers.record import ProcessRecord, RecordFile, fingerprint
 from arlo.workers.triton.admin import TritonAdmin, until_tick
-from arlo.workers.triton.server import TritonOptions, TritonServer, command_line
+from arlo.workers.triton.server import TritonOptions, TritonServer, command_line, key_environment
 from arlo.workers.triton.stubs import StubWatch
 
 POLL_S = 0.02
@@ -273,7 +273,7 @@ class LocalWorker:
         try:
             self._process = GuardedProcess.start(
                 command,
-                env=self._environment,
+                env={**self._environment, **key_environment(settings.server, self._admin_key)},
                 log=self.log,
                 grace_s=settings.exit_timeout_s + 2.0,
                 orphan_grace_s=settings.orphan_grace_s,
@@ -388,6 +388,7 @@ class LocalWorker:
                 elif monotonic_s() - answered_s > self._settings.hang_timeout_s and not await admin.is_live():
                     # (One that is long busy with its repository may answer this, and nothing else.)
                     killed = f"killed because it answered no health check for {self._settings.hang_timeout_s:g} s"
+                await asyncio.to_thread(self._log.limit)
                 stub = self._stubs.check() if self._stubs is not None else None
                 if stub is not None:
                     killed = f"killed because its Python stub {stub} had ended"

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import os
+import stat
 import tempfile
 import threading
 import uuid
@@ -23,6 +24,7 @@ import arlo
 from arlo.clock import monotonic_s
 from arlo.errors import ArloError, EnvironmentProblem, WorkerError
 from arlo.workers.local.worker import LocalSettings, LocalWorker
+from arlo.workers.pool import StuckError
 from arlo.workers.triton.server import environment, find_triton, prepare_backends
 
 LOOK_S = 0.1  # between looks at the worker while a report waits for a change
@@ -173,7 +175,11 @@ class TritonActor:
         try:
             await action(worker)
         except ArloError as error:
-            return self._head() | {"error": str(error), "info": self._info()}
+            return self._head() | {
+                "error": str(error),
+                "stuck": isinstance(error, StuckError),
+                "info": self._info(),
+            }
         return self._head() | {"error": None, "info": self._info()}
 
     async def _start(self) -> None:
@@ -240,12 +246,15 @@ class TritonActor:
 
     def _folder(self) -> Path:
         """For the log: in the run folder where the node can have one, else in the temporary folder."""
-        for folder in (Path(self._fields["run_dir"]) / "ray", Path(tempfile.gettempdir()) / self._fields["namespace"]):
-            with contextlib.suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True)
-                if os.access(folder, os.W_OK):
-                    return folder
-        raise WorkerError(f"no folder for its log can be made: neither in {self._fields['run_dir']} nor in {folder}")
+        folder = Path(self._fields["run_dir"]) / "ray"
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK):
+                return folder
+        try:
+            return private_folder(self._fields["namespace"])
+        except OSError as error:
+            raise WorkerError(f"no folder for its log can be made: neither {folder} nor elsewhere ({error})") from None
 
     # --- what it says ---
 
@@ -284,3 +293,17 @@ class TritonActor:
             "runtimes": list(seen["runtimes"]),
             "restarts": self._attempts + worker.restarts,
         }
+
+
+def private_folder(name: str) -> Path:
+    """A folder in the temporary one that is ours alone: the one of this name where it is, else a new one.
+
+    Others may write there too, so what is found under a name that can be guessed may have been laid there for us.
+    """
+    folder = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+        return folder
+    return Path(tempfile.mkdtemp(prefix=f"{name}-"))

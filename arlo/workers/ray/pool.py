@@ -36,6 +36,7 @@ class RayPool:
     """
 
     resizable = True
+    restartable = True
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 import arlo
 from arlo.clock import monotonic_s
 from arlo.errors import WorkerError
-from arlo.workers.pool import WorkerInfo, WorkerState
+from arlo.workers.pool import StuckError, WorkerInfo, WorkerState
 from arlo.workers.ray.actor import ActorSpec, TritonActor
 from arlo.workers.ray.cluster import RayCluster, import_ray
 
@@ -192,7 +192,7 @@ class RayWorker:
         if answer.get("info"):
             self._take(answer)
         if answer["error"]:
-            raise WorkerError(f"{answer['error']}")
+            raise (StuckError if answer.get("stuck") else WorkerError)(f"{answer['error']}")
 
     # --- reports ---
 

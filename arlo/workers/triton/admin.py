@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from arlo.clock import monotonic_s
 from arlo.errors import WorkerError
+from arlo.workers.pool import StuckError
 from arlo.workers.triton.server import admin_headers
 
 POLL_S = 0.02
@@ -124,7 +125,7 @@ class TritonAdmin:
             if state not in BUSY:
                 return
             if monotonic_s() > deadline_s:
-                raise WorkerError(
+                raise StuckError(
                     f"worker {self.endpoint} did not unload {runtime} within {timeout_s:g} s: it is still {state}"
                 )
             await asyncio.sleep(wait_s)

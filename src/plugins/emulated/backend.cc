@@ -324,6 +324,9 @@ ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model*
   void* state = nullptr;
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_ModelState(model, &state));
   const auto* config = static_cast<arlo::triton::EmulatedConfig*>(state);
+  if (config != nullptr && config->unload_delay_ms > 0) {
+    arlo::triton::SleepUntil(arlo::triton::NowNs() + config->unload_delay_ms * 1'000'000);
+  }
   if (config != nullptr) arlo::triton::TheDevice().GiveBack(config->memory_mb);
   delete config;
   return nullptr;

@@ -11,8 +11,9 @@ namespace {
 
 using nlohmann::json;
 
-const std::set<std::string, std::less<>> kParameters = {"latency_us", "dynamic",       "jitter",    "seed",     "ids",
-                                                        "mask",       "load_delay_ms", "fail_load", "memory_mb"};
+const std::set<std::string, std::less<>> kParameters = {
+    "latency_us",    "dynamic",         "jitter",    "seed",     "ids", "mask",
+    "load_delay_ms", "unload_delay_ms", "fail_load", "memory_mb"};
 
 template <typename Number>
 Number ParseNumber(const std::string& name, const std::string& text, Number minimum, Number maximum) {
@@ -67,6 +68,7 @@ EmulatedConfig EmulatedConfig::FromJson(std::string_view text) {
       if (name == "seed") config.seed = ParseNumber<uint64_t>(name, string, 0, UINT64_MAX);
       if (name == "ids") config.ids = string;
       if (name == "mask") config.mask = string;
+      if (name == "unload_delay_ms") config.unload_delay_ms = ParseNumber<int64_t>(name, string, 0, 3'600'000);
       if (name == "load_delay_ms") config.load_delay_ms = ParseNumber<int64_t>(name, string, 0, 3'600'000);
       if (name == "fail_load") config.fail_load = string;
       if (name == "memory_mb") config.memory_mb = ParseNumber<int64_t>(name, string, 0, 1'000'000'000);

@@ -24,6 +24,7 @@ struct OutputSpec {
 //   seed           of the jitter; default 0
 //   ids, mask      names of the input tensors; default "input_ids" and "attention_mask" (mask may be absent)
 //   load_delay_ms  how long loading takes, for tests of slow loads; default 0
+//   unload_delay_ms how long unloading takes, for tests of one that does not end; default 0
 //   fail_load      a message: loading fails with it
 //   memory_mb      device memory that the runtime takes while it is loaded, see EmulatedDevice; default 0
 struct EmulatedConfig {
@@ -34,6 +35,7 @@ struct EmulatedConfig {
   std::string ids = "input_ids";
   std::string mask = "attention_mask";
   int64_t load_delay_ms = 0;
+  int64_t unload_delay_ms = 0;
   std::string fail_load;
   int64_t memory_mb = 0;
   std::vector<OutputSpec> outputs;

@@ -4,8 +4,10 @@
 // and looks whether the process has set it again, to know whether it can be asked to finalize or must be killed. For
 // that second the engine's memory is taken and the worker serves nothing. All requests have been answered by then, and
 // the end of the process frees whatever it holds, so the backend's sleep is cut short here: it takes the process for
-// hung and kills it (TritonPythonModel.finalize is not called). It is the only sleep() in that backend; everybody
-// else's is passed on. Needs nothing but the C library, so that no other library is loaded ahead of the server's own.
+// hung and kills it (TritonPythonModel.finalize is not called). It is the only sleep() in that backend; all others are
+// passed on. That is true of the back-end that was looked at, so it is preloaded for that one only, known by its hash
+// (arlo/workers/triton/preload.py). Needs nothing but the C library, so that no other library is loaded ahead of the
+// server's own.
 
 #include <dlfcn.h>
 #include <unistd.h>

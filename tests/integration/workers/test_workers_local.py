@@ -226,6 +226,12 @@ async def test_an_admin_key_keeps_others_from_loading(repository: Path, tmp_path
             await caller.client(worker.endpoint).unload_model("fast_len32")
         assert worker.log is not None
         assert "secret" not in Path(worker.log).read_text()
+        # Other users of the machine can read the command line of each process, and the environment of none.
+        assert worker.pid is not None
+        family = [worker.pid, int(Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[1])]
+        for pid in family:
+            assert b"secret" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+            assert Path(f"/proc/{pid}/environ").stat().st_mode & 0o077 == 0
 
 
 async def test_all_is_gone_when_the_parent_is_killed(

@@ -58,6 +58,7 @@ class MemoryPool:
             for i in range(count)
         }
         self.resizable = True
+        self.restartable = True
         self.fail_loads = 0
         self.fail_load_of: dict[tuple[str, str], str] = {}  # (worker, runtime) -> why
         self.unloads: list[tuple[str, str]] = []
@@ -234,11 +235,17 @@ async def test_external_gateway_gets_the_deployment_and_gets_it_again(config: Co
             assert server.deployment.version == 1
             server.deployment.Clear()  # as after a restart
             await until(lambda: server.deployment.version == 1, "applied again")
-        assert server.applied == 2
-        # A second control process finds what it wants in force and changes nothing.
+        # At its end it says that nobody keeps it any more; what is served stays.
+        assert server.applied == 3
+        assert server.deployment.owner == ""
+        served = list(server.deployment.instances)
+        assert len(served) == 2
+        # A second control process finds what it wants in force and changes nothing but the owner.
         again = Cluster(dataclasses.replace(config, gateway=external), MANIFEST, MemoryPool(2), probe=no_probe)
         async with running(again, asyncio.Event()):
-            assert server.applied == 2
+            assert server.applied == 4
+            assert server.deployment.owner != ""
+            assert list(server.deployment.instances) == served
 
 
 async def test_external_gateway_that_is_not_there(config: Config) -> None:

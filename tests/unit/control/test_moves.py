@@ -13,6 +13,8 @@ import pytest
 from arlo.control.reconcile import moves
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.moves import Mover, NoRoomError
+from arlo.control.reconcile.overlap import Overlap
+from arlo.control.reconcile.restarts import Restarts
 from arlo.errors import GatewayError, WorkerError
 from tests.fakes import virtual_time
 from tests.fakes.memory_cluster import MemoryAdmin, MemoryPool, World
@@ -37,6 +39,8 @@ class Bench:
             MemoryPool(self.world),
             self.deployments,
             self.counters,
+            restarts=Restarts(),
+            overlap=Overlap(wanted=True),
             set_step=lambda _, step: self.steps.append(step),
             probe=self._probe,
         )

@@ -14,8 +14,10 @@ import pytest
 
 from arlo import config as configuration
 from arlo.config import Config
-from arlo.control.reconcile import moves, reconciler
+from arlo.control.reconcile import fleet, jobs, moves, reconciler
 from arlo.control.reconcile.deployments import Deployments
+from arlo.control.reconcile.overlap import AGAIN_S
+from arlo.control.reconcile.probation import LONGEST_S
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.errors import ArloError, WorkerError
 from arlo.planning.placement.assignment import assign
@@ -30,7 +32,7 @@ SCENARIOS = int(os.environ.get("ARLO_SCENARIOS", "300"))
 
 @pytest.fixture(autouse=True)
 def _virtual(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (reconciler, moves):
+    for module in (reconciler, moves, jobs, fleet):
         monkeypatch.setattr(module, "monotonic_s", virtual_time.now_s)
 
 
@@ -120,10 +122,7 @@ class Plane:
         self.world.died.set()
         self._run.cancel()
         await asyncio.gather(self._run, return_exceptions=True)
-        tasks = list(self.one._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.one.stop()
 
     def done(self) -> bool:
         """Everywhere what is wanted, and nothing else."""
@@ -142,7 +141,10 @@ async def disturb(plane: Plane, rng: random.Random) -> None:
     world = plane.world
     ready = [worker for worker, info in world.infos.items() if info.state == "ready"]
     what = rng.choice(
-        ("place", "place", "crash", "hang", "gateway", "bad", "flaky", "kill", "kill", "add", "let_go", "recycle")
+        (
+            *("place", "place", "crash", "hang", "gateway", "bad", "flaky", "kill", "kill", "add", "let_go", "recycle"),
+            *("stuck", "unable"),
+        )
     )
     if what == "place":
         plane.place(rng)
@@ -171,6 +173,11 @@ async def disturb(plane: Plane, rng: random.Random) -> None:
         plane.place(rng)
     elif what == "recycle" and ready:
         plane.one.recycle(rng.choice(ready))
+    elif what == "stuck" and ready:
+        worker = rng.choice(ready)
+        world.stuck.update((worker, name) for name in world.infos[worker].runtimes)
+    elif what == "unable" and ready:
+        world.unable.add(rng.choice(ready))
 
 
 async def scenario(seed: int) -> Plane:
@@ -191,6 +198,9 @@ async def scenario(seed: int) -> Plane:
     world.bad, world.flaky = set(), 0.0
     await world.quiet()
     await asyncio.sleep(1)
+    async with asyncio.timeout(LONGEST_S + 10):
+        while any(plane.one._fleet.left_out(worker) for worker in world.infos):
+            await asyncio.sleep(1)
     plane.place(rng)
     try:
         async with asyncio.timeout(400):
@@ -199,7 +209,8 @@ async def scenario(seed: int) -> Plane:
     except TimeoutError:
         raise AssertionError(
             f"seed {seed}: wanted {plane.saved}, listed {sorted(world.listed())}, {world.infos}, "
-            f"{plane.one._troubles}, {plane.one._steps}, cover {plane.one._cover}, recycle {plane.one._recycle}, "
+            f"{plane.one._jobs.troubles}, {plane.one._jobs._steps}, cover {plane.one._cover.worker}, "
+            f"restarts {plane.one._restarts.pending}, "
             f"leaving {plane.one.leaving}"
         ) from None
     await plane.kill()
@@ -211,3 +222,85 @@ def test_converges_and_loses_nothing(first: int) -> None:
     for seed in range(first, min(first + 50, SCENARIOS)):
         plane = virtual_time.run(scenario(seed))
         assert not plane.world.broken, f"seed {seed}: {plane.world.broken}"
+
+
+def move_all(plane: Plane, *names: str) -> None:
+    plane.saved = {f"w{number}": name for number, name in enumerate(names)}
+    plane.one.want(plane.saved)
+
+
+async def until_done(plane: Plane, *, within_s: float) -> float:
+    began_s = plane.world.now_s
+    async with asyncio.timeout(within_s):
+        while not plane.done():
+            await asyncio.sleep(0.1)
+    return plane.world.now_s - began_s
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_worker_whose_unloading_does_not_end_is_restarted(overlap: bool) -> None:
+    async def scenario() -> Plane:
+        world = World(random.Random(3), workers=3, longest=LONGEST, engines=2, moves=False)
+        plane = Plane(world, overlap=overlap)
+        plane.saved = {"w0": "m_64", "w1": "m_64", "w2": LONGEST}
+        await plane.start()
+        await until_done(plane, within_s=60)
+        world.stuck.add(("w0", "m_64"))
+        move_all(plane, "m_128", "m_64", LONGEST)
+        await until_done(plane, within_s=120)
+        assert not world.unloading
+        assert plane.counters["workers_recycled"] == 1
+        # Moves of it are quick again.
+        move_all(plane, "m_64", "m_64", LONGEST)
+        assert await until_done(plane, within_s=60) < moves.UNLOAD_TIMEOUT_S / 2
+        await plane.kill()
+        return plane
+
+    assert not virtual_time.run(scenario()).world.broken
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_worker_that_loads_nothing_is_restarted(overlap: bool) -> None:
+    async def scenario() -> Plane:
+        world = World(random.Random(3), workers=3, longest=LONGEST, engines=2, moves=False)
+        plane = Plane(world, overlap=overlap)
+        plane.saved = {"w0": "m_64", "w1": "m_128", "w2": LONGEST}
+        await plane.start()
+        await until_done(plane, within_s=60)
+        world.unable.add("w0")
+        move_all(plane, "m_128", "m_128", LONGEST)
+        await until_done(plane, within_s=120)
+        assert plane.counters["workers_recycled"] == 1
+        await plane.kill()
+        return plane
+
+    assert not virtual_time.run(scenario()).world.broken
+
+
+def test_two_engines_are_tried_again_after_a_while() -> None:
+    async def scenario() -> Plane:
+        world = World(random.Random(3), workers=2, longest=LONGEST, engines=1, moves=False)
+        plane = Plane(world, overlap=True)
+        plane.saved = {"w0": "m_64", "w1": LONGEST}
+        await plane.start()
+        move_all(plane, "m_128", LONGEST)
+        await until_done(plane, within_s=60)
+        move_all(plane, "m_64", LONGEST)
+        await until_done(plane, within_s=60)
+        assert plane.counters["no_room_for_two"] == 1
+        world.engines = 2  # what took the memory has gone
+        await asyncio.sleep(AGAIN_S[0])
+        with_both = asyncio.create_task(both_loaded(world, "w0"))
+        move_all(plane, "m_128", LONGEST)
+        await until_done(plane, within_s=60)
+        assert with_both.done()
+        assert plane.counters["no_room_for_two"] == 1
+        await plane.kill()
+        return plane
+
+    assert not virtual_time.run(scenario()).world.broken
+
+
+async def both_loaded(world: World, worker: str) -> None:
+    while len(world.infos[worker].runtimes) < 2:
+        await asyncio.sleep(0.01)

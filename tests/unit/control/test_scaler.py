@@ -29,6 +29,7 @@ class Parts:
 
     def __init__(self) -> None:
         self.resizable = True
+        self.restartable = True
         self.fails = 0
         self.did: list[str] = []
         self.leaving: frozenset[str] = frozenset()

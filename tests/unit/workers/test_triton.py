@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import os
 import socket
 import sys
@@ -14,7 +16,9 @@ from arlo.errors import ConfigError, EnvironmentProblem, WorkerError
 from arlo.workers import EndpointsPool
 from arlo.workers.paths import arlo_backends_dir, guard_program
 from arlo.workers.ports import ReservedPort, free_port
+from arlo.workers.triton import preload
 from arlo.workers.triton import server as triton_module
+from arlo.workers.triton.preload import KEY_PLACEHOLDER
 from arlo.workers.triton.server import (
     TritonOptions,
     TritonServer,
@@ -22,6 +26,7 @@ from arlo.workers.triton.server import (
     command_line,
     environment,
     find_triton,
+    key_environment,
     prepare_backends,
 )
 
@@ -126,7 +131,7 @@ def test_command_line_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         admin_key="k",
         extra=("--id=x",),
     )
-    command = command_line(SERVER, Path("/all"), options)
+    command = command_line(dataclasses.replace(SERVER, executable=Path("/t/bin/mine")), Path("/all"), options)
     for argument in (
         "--grpc-address=10.0.0.1",
         "--http-address=10.0.0.1",
@@ -164,14 +169,39 @@ def test_environment(tmp_path: Path) -> None:
     assert base["PATH"] == "/bin"
 
 
-def test_what_unloads_quickly_is_preloaded_where_it_is_installed(
+def test_the_key_is_not_on_the_command_line_of_tritonserver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARLO_SHARE_DIR", str(tmp_path))
+    options = TritonOptions(repository=Path("/models"), grpc_port=1, admin_key="secret")
+    assert any("secret" in argument for argument in command_line(SERVER, Path("/all"), options))
+    assert key_environment(SERVER, "secret") == {}
+    library = program(tmp_path / "lib" / "libarlo_key.so")
+    command = command_line(SERVER, Path("/all"), options)
+    assert not any("secret" in argument for argument in command)
+    assert sum(KEY_PLACEHOLDER in argument for argument in command) == 1
+    assert key_environment(SERVER, "secret") == {"ARLO_WORKER_KEY": "secret"}
+    assert key_environment(SERVER, None) == {}
+    assert environment(SERVER, threads=1, base={})["LD_PRELOAD"] == str(library)
+
+
+def test_what_unloads_quickly_is_preloaded_for_the_back_end_that_was_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ARLO_SHARE_DIR", str(tmp_path))
-    assert "LD_PRELOAD" not in environment(SERVER, threads=1, base={})
+    backend = program(tmp_path / "backends" / "python" / "libtriton_python.so")
+    server = dataclasses.replace(SERVER, backends=tmp_path / "backends")
+    digest = hashlib.sha256(backend.read_bytes()).hexdigest()
     library = program(tmp_path / "lib" / "libarlo_unload.so")
-    assert environment(SERVER, threads=1, base={})["LD_PRELOAD"] == str(library)
-    assert environment(SERVER, threads=1, base={"LD_PRELOAD": "/mine.so"})["LD_PRELOAD"] == f"{library}:/mine.so"
+    assert "LD_PRELOAD" not in environment(server, threads=1, base={}), "of another version"
+    monkeypatch.setitem(preload.LOOKED_AT, digest, "of the test")
+    assert environment(server, threads=1, base={})["LD_PRELOAD"] == str(library)
+    assert environment(server, threads=1, base={"LD_PRELOAD": "/mine.so"})["LD_PRELOAD"] == f"{library}:/mine.so"
+    library.unlink()
+    assert "LD_PRELOAD" not in environment(server, threads=1, base={}), "not installed"
+
+
+def test_the_installed_server_is_one_that_was_looked_at() -> None:
+    pytest.importorskip("pytriton")
+    assert any("unload" in str(library) for library in preload.preloaded(find_triton().backends))
 
 
 def test_environment_of_another_server_leaves_python_alone() -> None:

@@ -1,0 +1,39 @@
+"""Whether a repository still holds what was compiled and verified."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from arlo.catalog.manifest import FILE_NAME, Manifest
+from arlo.errors import ConfigError
+
+SHOWN = 5  # files named in a message
+
+
+def check_files(repository: Path, manifest: Manifest, *, must_exist: bool = True) -> None:
+    """Compare the hashes of all files that `arlo.json` lists. ConfigError that names those that differ.
+
+    `must_exist`: a file that is missing differs (where other machines serve, they may be there only).
+    """
+    wanted = {path: digest for runtime in manifest.runtimes for path, digest in runtime.files.items()}
+
+    def differs(path: str) -> str | None:
+        try:
+            with (repository / path).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            return f"{path} is missing" if must_exist else None
+        except OSError as error:
+            return f"{path} cannot be read ({error.strerror})"
+        return None if found == wanted[path] else f"{path} has changed"
+
+    with ThreadPoolExecutor(max_workers=4) as threads:
+        problems = [problem for problem in threads.map(differs, sorted(wanted)) if problem is not None]
+    if problems:
+        more = f", and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
+        raise ConfigError(
+            f"{repository} is not what {FILE_NAME} says was compiled and verified: "
+            f"{'; '.join(problems[:SHOWN])}{more}. Compile it again"
+        )
