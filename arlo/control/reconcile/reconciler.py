@@ -112,6 +112,14 @@ class Reconciler:
         self._restarts.ask(worker)
         self._wake.set()
 
+    def restart_unfit(self, worker: str, reason: str) -> None:
+        """As recycle(), for a worker that only a restart can help: wherever it is, and not again for a while."""
+        if not self._pool.restartable:
+            emit(log, "worker_unfit", level=logging.ERROR, worker=worker, restarted=False, error=reason)
+        elif self._restarts.ask_unfit(worker, monotonic_s()):
+            emit(log, "worker_unfit", level=logging.WARNING, worker=worker, restarted=True, error=reason)
+            self._wake.set()
+
     def wake(self) -> None:
         """Look again now."""
         self._wake.set()
@@ -246,7 +254,7 @@ class Reconciler:
             return False
         elif target is None and self._fleet.left_out(worker):
             return False  # what it has loaded serves, until it is known whether it stays
-        elif restarts and self._restarts.unfit(worker) and not set(serving) & set(loaded):
+        elif restarts and self._restarts.unfit(worker) and not (set(serving) & set(loaded) and self._serves(worker)):
             self._restarts.done(worker)
             jobs.start(worker, self._mover.recycle(worker), target, settles=False)
         elif not serving and target is not None:
@@ -418,14 +426,8 @@ class Reconciler:
         serves = bool(self._deployments.instances.get(worker))
         stuck = isinstance(error, StuckError)
         if stuck or self._restarts.cannot_load(worker, elsewhere=elsewhere, serves=serves):
-            self._restart_unfit(worker, str(error), now_s)
+            self.restart_unfit(worker, str(error))
         return False
-
-    def _restart_unfit(self, worker: str, error: str, now_s: float) -> None:
-        if not self._pool.restartable:
-            emit(log, "worker_unfit", level=logging.ERROR, worker=worker, restarted=False, error=error)
-        elif self._restarts.ask_unfit(worker, now_s):
-            emit(log, "worker_unfit", level=logging.WARNING, worker=worker, restarted=True, error=error)
 
     async def _remove(self, worker: str) -> None:
         served = self._deployments.instances.pop(worker, None)

@@ -1,4 +1,7 @@
-"""Restarts a worker whose latency has crept up: arlo.planning.health.creep decides, the reconciler does it."""
+"""Restarts a worker whose latency has crept up, or that the gateway takes out of service again and again.
+
+arlo.planning.health decides, the reconciler does it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from arlo.control.reconcile.placement import service_us
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.usage import UsageWindow
 from arlo.planning.health.creep import CreepDetector, Sample
+from arlo.planning.health.ejections import EJECTIONS, EjectionWatch
 
 log = logging.getLogger("arlo.control")
 
@@ -20,7 +24,7 @@ INTERVAL_S = 10.0
 
 
 class Recycler:
-    """Fed with each arlo.v1.Stats; judges every 10 s. Does nothing when control.recycle_factor is 0."""
+    """Fed with each arlo.v1.Stats. Latencies are judged every 10 s, and not at all when control.recycle_factor is 0."""
 
     def __init__(self, config: Config, manifest: Manifest, reconciler: Reconciler) -> None:
         factor = config.control.recycle_factor
@@ -29,9 +33,12 @@ class Recycler:
         self._expected_ms = {r.name: service_us(r) / 1000 for r in manifest.runtimes if not r.dynamic}
         self._reconciler = reconciler
         self._usage = UsageWindow(window_s=INTERVAL_S)
+        self._ejections = EjectionWatch()
+        self._restarts: dict[str, int] = {}  # of a worker's process, when last seen
 
     def see(self, stats: Any) -> None:
         """One arlo.v1.Stats."""
+        self._judge_ejections(stats)
         if self._detector is None:
             return
         self._usage.add(stats)
@@ -58,3 +65,15 @@ class Recycler:
                 reason=suspect.reason,
             )
             self._reconciler.recycle(suspect.worker)
+
+    def _judge_ejections(self, stats: Any) -> None:
+        restarts = {worker: info.restarts for worker, info in self._reconciler.infos.items()}
+        for worker, count in restarts.items():
+            if self._restarts.get(worker, count) != count:
+                self._ejections.restarted(worker)
+        self._restarts = restarts
+        instances = [(item.id, item.worker, item.ejections) for item in stats.instances]
+        why = {item.worker: item.last_error for item in stats.instances if item.last_error}
+        for worker in self._ejections.observe(monotonic_s(), instances):
+            reason = f"the gateway took it out of service {EJECTIONS} times: {why.get(worker, 'it is back now')}"
+            self._reconciler.restart_unfit(worker, reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -25,6 +26,11 @@ class Asked:
     def __init__(self) -> None:
         self.recycled: list[str] = []
         self.moving: set[str] = set()
+        self.unfit: list[tuple[str, str]] = []
+        self.infos: dict[str, Any] = {}
+
+    def restart_unfit(self, worker: str, reason: str) -> None:
+        self.unfit.append((worker, reason))
 
     def step(self, worker: str) -> tuple[str, int]:
         return ("draining" if worker in self.moving else "steady", 0)
@@ -139,3 +145,61 @@ def test_a_wall_clock_that_is_set_back_changes_nothing() -> None:
         stats.at_ms = 1_000_000 + 1000 * at_s - (600_000 if at_s > 12 else 0)
         usage.add(stats)
     assert (usage.by_worker()["w0"].rows, usage.span_s) == (100, 10.0)
+
+
+class Ejected:
+    """Statistics in which the gateway takes workers out of service."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        text = '[model]\nrepository = "r"\nslo_ms = 150\n[deployment]\nallocation = {64 = 4}\n'
+        self.asked = Asked()
+        self.one = Recycler(configuration.parse(text, base=Path("/srv")), MANIFEST, cast(Reconciler, self.asked))
+        self.at_s = 0.0
+        self.counts = dict.fromkeys(("w0", "w1", "w2", "w3"), 0)
+        self.restarts = dict.fromkeys(self.counts, 0)
+        monkeypatch.setattr(recycler, "monotonic_s", lambda: self.at_s)
+
+    def eject(self, *workers: str, after_s: float = 30.0) -> list[str]:
+        """Returns the workers whose restart was asked for in all."""
+        self.at_s += after_s
+        for worker in workers:
+            self.counts[worker] += 1
+        self.asked.infos = {w: SimpleNamespace(restarts=count) for w, count in self.restarts.items()}
+        stats = proto.message("Stats")(started_at_ms=1, uptime_ns=round(self.at_s * 1e9))
+        for worker, count in self.counts.items():
+            error = "INTERNAL: CUDA error" if worker in workers else ""
+            stats.instances.add(id=f"{worker}.m_64", worker=worker, runtime="m_64", ejections=count, last_error=error)
+        self.one.see(stats)
+        return [worker for worker, _ in self.asked.unfit]
+
+
+def test_a_worker_that_is_ejected_again_and_again_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = Ejected(monkeypatch)
+    assert [feed.eject("w1") for _ in range(3)] == [[], [], ["w1"]]
+    assert "3 times: INTERNAL: CUDA error" in feed.asked.unfit[0][1]
+    assert [feed.eject("w1") for _ in range(3)] == [["w1"], ["w1"], ["w1", "w1"]]
+
+
+def test_ejections_long_apart_or_before_a_restart_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = Ejected(monkeypatch)
+    for _ in range(10):
+        assert feed.eject("w1", after_s=301.0) == []
+    feed = Ejected(monkeypatch)
+    for _ in range(10):
+        assert feed.eject("w1") == []
+        feed.restarts["w1"] += 1  # its process ended, and the pool has started another one
+
+
+def test_when_most_are_ejected_none_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = Ejected(monkeypatch)
+    for _ in range(10):
+        assert feed.eject("w0", "w1", "w2") == []
+
+
+def test_a_gateway_that_began_anew_counts_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    feed = Ejected(monkeypatch)
+    feed.eject("w1")
+    feed.eject("w1")
+    feed.counts = dict.fromkeys(feed.counts, 0)
+    assert feed.eject() == []
+    assert feed.eject("w1") == ["w1"]
