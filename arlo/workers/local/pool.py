@@ -29,8 +29,8 @@ class LocalPool:
 
     `threads` is each worker's share of the cores (default: an even share). `gpus` are CUDA device ids, given to the
     workers in turn; one worker per GPU, because loading on one disturbs the others of the same server. `admin_key`,
-    when given, is wanted by the workers on administration calls (other users of this machine can read it in the
-    process list). `hang_timeout_s`: a server that answers no health check for so long is killed and restarted.
+    when given, is wanted by the workers on administration calls; it is not in the process list (preload.py).
+    `hang_timeout_s`: a server that answers no health check for so long is killed and restarted.
     `env` is added to the workers' environment. `extra` are further arguments for tritonserver.
     """
 
