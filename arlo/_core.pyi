@@ -189,6 +189,9 @@ class Scheduler:
     def parked(self) -> int:
         """Requests that wait and that no active instance fits."""
 
+    def overdue(self) -> int:
+        """Requests that wait and can no longer be on time."""
+
     def in_flight(self) -> int:
         """Requests that are executing."""
 

@@ -218,6 +218,7 @@ void bind_scheduler(nb::module_& m) {
       .def("ideal_level", &Scheduler::ideal_level, "length"_a, "-1 when no level is long enough.")
       .def("queued", &Scheduler::queued, "Requests that wait, parked ones included.")
       .def("parked", &Scheduler::parked, "Requests that wait and that no active instance fits.")
+      .def("overdue", &Scheduler::overdue, "Requests that wait and can no longer be on time.")
       .def("in_flight", &Scheduler::in_flight, "Requests that are executing.")
       .def("instances", &Scheduler::instances, "Instances present, draining ones included.")
       .def("fits_any", &Scheduler::fits_any, "length"_a, "Some active instance is long enough.")

@@ -25,6 +25,7 @@ class CostModel {
     return dynamic_ ? at(length, max_batch_) / max_batch_ : share_;
   }
   [[nodiscard]] bool batches() const { return max_batch_ > 1; }
+  [[nodiscard]] std::int32_t max_batch() const { return max_batch_; }
 
  private:
   struct Point {

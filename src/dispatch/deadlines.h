@@ -1,4 +1,4 @@
-// When waiting requests expire: a lazy binary heap by (deadline, admission).
+// When waiting requests expire: a lazy binary heap by (deadline, rank).
 //
 // An entry is added when a request with a deadline starts to wait and is not removed when the wait ends; it is skipped
 // when it surfaces. When more than half of the entries are stale they are swept out, so that the heap stays within
@@ -23,7 +23,7 @@ class Deadlines {
       return;
     }
     r.watched = true;
-    entries_.push_back({r.deadline, r.admission(), handle});
+    entries_.push_back({r.deadline, r.order(), handle});
     std::push_heap(entries_.begin(), entries_.end(), later);
   }
 
@@ -55,18 +55,18 @@ class Deadlines {
  private:
   struct Entry {
     TimeNs deadline;
-    std::uint64_t admission;
+    std::uint64_t order;
     RequestHandle handle;
   };
   static constexpr std::size_t kSweepAbove = 64;
 
   static bool later(const Entry& a, const Entry& b) {
-    return a.deadline != b.deadline ? a.deadline > b.deadline : a.admission > b.admission;
+    return a.deadline != b.deadline ? a.deadline > b.deadline : a.order > b.order;
   }
   // False when the handle has passed to another request.
   static bool belongs(const RequestSlab& slab, const Entry& entry) {
     const Request& r = slab[entry.handle];
-    return r.watched && r.admission() == entry.admission;
+    return r.watched && r.order() == entry.order;
   }
 
   void sweep(RequestSlab& slab, RequestHandle ending) {

@@ -36,6 +36,20 @@ class LevelFifos {
     --total_;
   }
 
+  // What stands behind this rank in a line. O(what it counts).
+  struct Behind {
+    std::int32_t count = 0;
+    std::int64_t tokens = 0;
+  };
+  [[nodiscard]] Behind behind(const RequestSlab& requests, std::int32_t level, Rank rank) const {
+    Behind behind;
+    for (RequestHandle at = (*this)[level].fifo.tail; at != kNone && requests[at].rank > rank; at = requests[at].prev) {
+      ++behind.count;
+      behind.tokens += requests[at].length;
+    }
+    return behind;
+  }
+
   // The first by rank of levels `first` to `last`; kNone when all are empty.
   [[nodiscard]] RequestHandle front(const RequestSlab& requests, std::int32_t first, std::int32_t last) const {
     RequestHandle best = kNone;

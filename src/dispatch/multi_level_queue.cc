@@ -35,7 +35,7 @@ RuntimeId MultiLevelQueue::add_runtime(RuntimeSpec spec, std::int32_t* new_level
 }
 
 void MultiLevelQueue::insert_group(GroupIndex at, std::int32_t level, RuntimeId runtime) {
-  groups_.insert(groups_.begin() + at, {{}, level, runtime});
+  groups_.insert(groups_.begin() + at, {.heap = {}, .level = level, .runtime = runtime});
   heads_.insert(heads_.begin() + at, {kNobody, kNone});
   for (GroupIndex& g : group_of_runtime_) g += g >= at ? 1 : 0;
   for (Instance& x : instances_) x.group += x.group >= at ? 1 : 0;

@@ -30,9 +30,11 @@ struct Instance {
   std::int32_t capacity = 0;   // M
   GroupIndex group = 0;
   std::int32_t level = 0;
-  Fifo waiting;  // bound, not started; by rank
-  Fifo started;  // by start
-  // Used by policies that weigh execution times; see timed.h.
+  Fifo waiting;             // bound, not started; by rank
+  Fifo started;             // by start
+  std::int32_t passed = 0;  // turns in a row that went to another line than its own (late)
+  std::int32_t owed = 0;    // starts since one that is overdue, while such ones wait
+  // What is expected of its times; see timed.h.
   TimeNs work = 0;   // sum of the shares of all its requests
   TimeNs free = 0;   // when it is expected to be free; 0 when it has no request
   TimeNs first = 0;  // the same before it was put off because the instance was overdue
@@ -41,12 +43,18 @@ struct Instance {
   double took = 0;   // faded sums that the pace comes from, ns
   double expected = 0;
   std::uint32_t pace_step = kUsualPace;  // the pace in quarters of a doubling
+  std::int32_t batch_rows = 0;           // of the batch whose rows end now
+  std::int32_t batch_longest = 0;        // tokens
+  TimeNs batch_took = 0;
+  TimeNs batch_ended = 0;
   RuntimeId runtime = 0;
   InstanceState state = InstanceState::kActive;
   bool present = false;
 
   [[nodiscard]] std::int32_t outstanding() const { return in_flight + queued; }
   [[nodiscard]] bool has_room() const { return in_flight < limit; }
+  // Nothing is sent ahead for what is overdue: of the limit, half executes and half waits at the worker.
+  [[nodiscard]] bool idles() const { return queued == 0 && in_flight < (limit + 1) / 2; }
 };
 
 class MultiLevelQueue {
@@ -58,7 +66,13 @@ class MultiLevelQueue {
   struct Group {
     IndexedHeap heap;
     std::int32_t level;
-    RuntimeId runtime;  // the first one of the group
+    RuntimeId runtime;    // the first one of the group
+    double took = 0;      // faded sums of what its instances took, ns, and of what the latency profile says
+    double expected = 0;  //
+    // Of all its instances: what a time of the profile comes to.
+    [[nodiscard]] TimeNs paced(TimeNs time) const {
+      return expected == 0 ? time : static_cast<TimeNs>(took / expected * static_cast<double>(time));
+    }
   };
 
   explicit MultiLevelQueue(bool group_by_runtime) : group_by_runtime_(group_by_runtime) {}
@@ -85,10 +99,18 @@ class MultiLevelQueue {
     return home;
   }
   [[nodiscard]] std::int32_t active_in(std::int32_t level) const;  // instances
+  // Some active instance other than `id` fits the level.
+  [[nodiscard]] bool another_fits(std::int32_t level, InstanceId id) const {
+    for (GroupIndex g = first_fitting(level); g != groups(); g = next_active(g + 1)) {
+      if (groups_[g].heap.size() > (instances_[id].group == g ? 1U : 0U)) return true;
+    }
+    return false;
+  }
 
   // Groups.
   [[nodiscard]] GroupIndex groups() const { return static_cast<GroupIndex>(groups_.size()); }
   [[nodiscard]] const Group& group(GroupIndex g) const { return groups_[g]; }
+  [[nodiscard]] Group& group(GroupIndex g) { return groups_[g]; }
   [[nodiscard]] const IndexedHeap::Entry& head(GroupIndex g) const { return heads_[g]; }
   // First group at or after `g` with active instances; groups() when there is none. `g` may be groups().
   [[nodiscard]] GroupIndex next_active(GroupIndex g) const { return next_active_[g]; }

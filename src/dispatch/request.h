@@ -1,6 +1,7 @@
 // Requests in a slab, linked into FIFOs: nothing is allocated per request once the slab has grown to the load.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -8,15 +9,16 @@
 
 namespace arlo::dispatch {
 
-// Where a request stands among others: by admission, those that are retried before all others.
+// Where a request stands among others: in the fair order of fair_ranks.h, those that are retried before all others.
 using Rank = std::uint64_t;
 inline constexpr Rank kFirstTry = Rank{1} << 63;
 
 struct alignas(64) Request {
   Tag tag = 0;
   TimeNs deadline = kNever;
-  Rank rank = 0;     // admission number, | kFirstTry until retried
-  TimeNs share = 0;  // what its instance's expected free time holds for it (eft, late)
+  TimeNs aim = kNever;  // a finish by then counts as on time: a little before it is due
+  Rank rank = 0;        // of FairRanks; without kFirstTry when it is retried
+  TimeNs share = 0;     // what its instance's expected free time holds for it (timed.h)
   RequestHandle prev = kNone;
   RequestHandle next = kNone;   // in its FIFO; the free list when the state is kGone
   InstanceId instance = kNone;  // bound to or started on; kNone otherwise
@@ -24,8 +26,11 @@ struct alignas(64) Request {
   std::int32_t length = 0;      // tokens
   RequestState state = RequestState::kGone;
   bool watched = false;  // has an entry in the deadline heap
+  bool overdue = false;  // it cannot be on time any more
 
-  [[nodiscard]] std::uint64_t admission() const { return rank & ~kFirstTry; }
+  [[nodiscard]] std::uint64_t order() const { return rank & ~kFirstTry; }
+  // It has to finish by then to wait among those that can be on time; kNever: no time limits.
+  [[nodiscard]] TimeNs limit() const { return std::min(aim, deadline); }
 };
 
 class RequestSlab {
@@ -79,7 +84,8 @@ struct Fifo {
 
   void push_back(RequestSlab& slab, RequestHandle handle) { insert_after(slab, tail, handle); }
 
-  // In order of rank. O(1) for the newest request, O(retried ones) for a retried one.
+  // In order of rank. O(1) for the newest request, O(retried ones) for a retried one, and O(what it passes) where
+  // several clients wait.
   void insert(RequestSlab& slab, RequestHandle handle) {
     const Rank rank = slab[handle].rank;
     RequestHandle before = tail;

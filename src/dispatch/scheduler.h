@@ -12,11 +12,23 @@
 // waits in that instance's FIFO until the instance has room (its in-flight limit). `late` keeps the request in a FIFO
 // per ideal level, and an instance that gets room takes the request it should serve next. Under every policy a request
 // that no active instance fits is *parked* in the FIFO of its ideal level until an instance joins, it expires, or the
-// caller cancels it. Every FIFO is in order of admission, requests that are retried before all others.
+// caller cancels it. Every FIFO is in the fair order of fair_ranks.h: order of admission while there is one client, and
+// with several the n-th waiting request of one stands n turns back. Requests that are retried go before all others.
 //
-// Deadlines. A request that is found dead (deadline at or before `now`) when its turn comes, or when it would be bound
-// again or retried, is not started: any call may emit kExpired. Only arrive() starts or queues the request it is given
-// without a look at the deadline; the caller refuses what is dead already.
+// Time limits. Nothing is started that cannot finish by its deadline as far as the books know (timed.h: the latency
+// profile, the pace of the instance, all that is sent or waits before it). Such a request is refused on arrival with
+// the predicted time (kTooLate); a waiting one expires when its turn comes, or when its deadline does: any call may
+// emit kExpired. What can only not be on time any more is *overdue*: it yields to all that can be, and starts where an
+// instance idles, and in one of 32 turns in any case (turns.h). In a full queue an overdue one makes room for one that
+// can be on time, and expires. Requests without time limits wait for ever, and never yield.
+//
+// Nobody waits for ever. A request is passed by later ones only in these ways, each of them bounded:
+//   retried ones       each at most once for each of its retries;
+//   other clients      16 later admissions for each request that its own client had before it (fair_ranks.h);
+//   late               an instance takes from another line than its own at most 3 times in a row (late.cc);
+//   when it is overdue 31 of 32 turns go to others.
+// So one with n before it in its line starts within (n + 1) executions of its instance when it is bound early, within
+// 4 (n + 1) under `late`, and within 32 (n + 1) when it is overdue, n counting what may pass it by the first two.
 //
 // Order of events at equal times. Calls are processed in the order made; a caller with several events at one instant
 // must make them in this order: leave, drain, finish, join, expire, cancel, arrive. Ties between instances go to the
@@ -196,6 +208,7 @@ class Scheduler {
   [[nodiscard]] std::int32_t ideal_level(std::int32_t length) const;  // -1 when none is long enough
   [[nodiscard]] std::int32_t queued() const;                          // waiting, parked ones included
   [[nodiscard]] std::int32_t parked() const;                          // waiting with no present instance that fits
+  [[nodiscard]] std::int32_t overdue() const;                         // waiting, and too late to be on time
   [[nodiscard]] std::int32_t in_flight() const;
   [[nodiscard]] std::int32_t instances() const;
   [[nodiscard]] bool fits_any(std::int32_t length) const;      // some active instance is long enough

@@ -289,9 +289,12 @@ class Engine::Impl {
     if (index >= by_length_.size()) by_length_.resize(index + 1);
     ++by_length_[index];
     accounts_.arrived(now_, length);
-    const TimeNs deadline = options_.timeout == kNever ? kNever : now_ + options_.timeout;
+    // What it aims at: `overhead` comes after the worker's answer. Clients that wait for ever want every answer.
+    const bool limited = options_.timeout != kNever;
+    const TimeNs due = limited ? now_ + std::max<TimeNs>(options_.slo - options_.overhead, 0) : kNever;
+    const TimeNs deadline = limited ? now_ + std::max<TimeNs>(options_.timeout - options_.overhead, 0) : kNever;
     const dispatch::Admitted admitted =
-        scheduler_.arrive(slot, {.length = length, .deadline = deadline}, now_, actions_);
+        scheduler_.arrive(slot, {.length = length, .due = due, .deadline = deadline}, now_, actions_);
     if (admitted.handle == kNone) {
       end(slot, Outcome::kRejected);
     } else {

@@ -11,10 +11,16 @@
 // Outcomes. Each arrival has exactly one:
 //   on_time   answered within the SLO
 //   late      answered after the SLO
-//   rejected  refused on arrival: too long for every runtime, or the queue is full
-//   expired   its timeout came while it waited, or before its answer: the client has gone
+//   rejected  refused on arrival: too long for every runtime, the queue is full, or no answer can be had before the
+//             timeout
+//   expired   its timeout came while it waited or before its answer, or could not be met when its turn came
 //   failed    lost with its worker more than `retries` times, or never served by the end
 // (`cancelled`, the sixth outcome, does not occur: simulated clients give up only by their timeout.)
+//
+// Time limits. With a `timeout` each request is due at its arrival + SLO and dead at its arrival + timeout, as in the
+// gateway: the scheduler refuses what cannot be answered, and what cannot be on time yields to what can
+// (dispatch/turns.h). A worker is busy with a request until it is through, whether or not the client has gone. Without
+// a timeout there are no limits: clients wait for ever, as in the paper, and each line is first come, first served.
 //
 // Order of events at equal times: the calls of the caller (fail, remove, replace), then execution ends and rows reach
 // workers (by worker id), then the scheduler learns of ends (in order of execution end), joins (in the order in which

@@ -54,10 +54,14 @@ std::size_t allocated_in(Policy policy) {
   };
   std::size_t before = 0;
   TimeNs now = 0;
-  for (int i = 0; i < 60'000; ++i) {
-    if (i == 30'000) before = allocations.load();
+  for (int i = 0; i < 90'000; ++i) {
+    if (i == 60'000) before = allocations.load();
     now += 1000;
-    scheduler.arrive(0, {.length = static_cast<std::int32_t>(1 + random() % 512), .deadline = now + 100'000}, now, out);
+    const Arrival arrival{.length = static_cast<std::int32_t>(1 + random() % 512),
+                          .due = now + 100'000,
+                          .deadline = now + 300'000,
+                          .client = random() % 7};
+    scheduler.arrive(0, arrival, now, out);
     take();
     if (!running.empty() && random() % 8 != 0) {
       std::swap(running[random() % running.size()], running.back());

@@ -231,21 +231,21 @@ TEST(Retry, TheInstanceItLeavesStartsTheNextOne) {
 TEST(Retry, IsNotRefusedForAFullQueueButEndsAtItsDeadline) {
   Rig rig(Options{.policy = Policy::kIlb, .max_queued = 0});
   const InstanceId a = rig.level(128, 2);
-  const RequestHandle h = rig.arrive(10, 5);
+  const RequestHandle h = rig.arrive(10, 3 * kMs);
   rig.arrive(10);
   rig.arrive(10);
   EXPECT_EQ(rig.last.admission, Admission::kFull);
   EXPECT_EQ(rig.scheduler.retry(h, a, 1, rig.out), Admission::kQueued);
   EXPECT_EQ(rig.scheduler.queued(), 1);
-  EXPECT_EQ(rig.scheduler.next_deadline(), 5);
+  EXPECT_EQ(rig.scheduler.next_deadline(), 3 * kMs);
   rig.look();
-  rig.scheduler.expire(5, rig.out);
+  rig.scheduler.expire(3 * kMs, rig.out);
   ASSERT_EQ(rig.out.size(), 1U);
   EXPECT_EQ(rig.out[0].kind, ActionKind::kExpired);
 
-  const RequestHandle dead = rig.arrive(10, 5);
+  const RequestHandle dead = rig.arrive(10, 3 * kMs);
   rig.look();
-  EXPECT_EQ(rig.scheduler.retry(dead, kNone, 6, rig.out), Admission::kQueued);
+  EXPECT_EQ(rig.scheduler.retry(dead, kNone, 4 * kMs, rig.out), Admission::kQueued);
   ASSERT_EQ(rig.out.size(), 1U);
   EXPECT_EQ(rig.out[0].kind, ActionKind::kExpired);
   EXPECT_EQ(rig.scheduler.state(dead), RequestState::kGone);
@@ -254,16 +254,16 @@ TEST(Retry, IsNotRefusedForAFullQueueButEndsAtItsDeadline) {
 TEST(Expire, EarliestFirstAndOnlyThoseThatWait) {
   Rig rig(Policy::kIlb);
   rig.level(128);
-  rig.arrive(10, 1);  // starts
-  rig.arrive(10, 9);
-  rig.arrive(10, 5);
-  rig.arrive(10, 5);
+  rig.arrive(10, kMs);  // starts
+  rig.arrive(10, 9 * kMs);
+  rig.arrive(10, 5 * kMs);
+  rig.arrive(10, 5 * kMs);
   rig.arrive(10);
   rig.look();
-  EXPECT_EQ(rig.scheduler.next_deadline(), 5);
-  rig.scheduler.expire(4, rig.out);
+  EXPECT_EQ(rig.scheduler.next_deadline(), 5 * kMs);
+  rig.scheduler.expire(4 * kMs, rig.out);
   EXPECT_TRUE(rig.out.empty());
-  rig.scheduler.expire(9, rig.out);
+  rig.scheduler.expire(9 * kMs, rig.out);
   std::vector<Tag> tags;
   for (const Action& a : rig.look()) {
     EXPECT_EQ(a.kind, ActionKind::kExpired);
@@ -279,10 +279,10 @@ TEST(Expire, WhatIsFoundDeadIsSkipped) {
     Rig rig(policy);
     const InstanceId only = rig.level(128);
     const RequestHandle running = rig.arrive(10);
-    rig.arrive(10, 5);
-    rig.arrive(10, 6);
+    rig.arrive(10, 2 * kMs);
+    rig.arrive(10, 4 * kMs);
     rig.look();
-    rig.scheduler.finish(running, Verdict::kAnswered, 5, rig.out);
+    rig.scheduler.finish(running, Verdict::kAnswered, 2 * kMs, rig.out);
     ASSERT_EQ(rig.out.size(), 2U);
     EXPECT_EQ(rig.out[0].kind, ActionKind::kExpired);
     EXPECT_EQ(rig.out[1].kind, ActionKind::kStart);

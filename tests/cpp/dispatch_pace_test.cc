@@ -57,13 +57,45 @@ TEST_P(Pace, WhatIsRetriedTeachesNothing) {
   EXPECT_EQ(rig.starts_on(10), first + 1);
 }
 
-TEST_P(Pace, BatchesTeachNothing) {
-  Rig rig(GetParam());
-  const RuntimeId runtime =
-      rig.scheduler.add_runtime({.max_length = 128, .max_batch = 4, .capacity = 100, .latency = {{128, 1, kMs}}});
-  const InstanceId first = rig.scheduler.join(runtime, 4, 0, rig.out);
-  rig.scheduler.join(runtime, 4, 0, rig.out);
-  run(rig, first, 30, 4 * kMs);
+// Three rows that end together are one batch of three: 3 ms by the profile, whatever the share of a full one.
+TEST_P(Pace, ABatchIsHeldAgainstTheTimeOfItsRows) {
+  for (const bool slow : {false, true}) {
+    Rig rig(GetParam());
+    const RuntimeId runtime =
+        rig.scheduler.add_runtime({.max_length = 128, .max_batch = 4, .capacity = 100, .latency = {{128, 1, kMs}}});
+    const InstanceId batching = rig.scheduler.join(runtime, 4, 0, rig.out);
+    rig.level(512, 3, 100, 1, 7 * kMs / 2);
+    for (int round = 0; round < 30; ++round) {
+      std::vector<RequestHandle> batch;
+      std::vector<RequestHandle> others;
+      for (int i = 0; i < 3; ++i) (rig.starts_on(10) == batching ? batch : others).push_back(rig.last.handle);
+      const TimeNs begun = rig.now;
+      for (const RequestHandle h : batch) {
+        if (!slow) rig.scheduler.finish(h, Verdict::kAnswered, begun + 3 * kMs, rig.out);
+      }
+      for (const RequestHandle h : others) rig.scheduler.finish(h, Verdict::kAnswered, begun + 7 * kMs / 2, rig.out);
+      for (const RequestHandle h : batch) {
+        if (slow) rig.scheduler.finish(h, Verdict::kAnswered, begun + 12 * kMs, rig.out);
+      }
+      rig.now = begun + 20 * kMs;
+    }
+    EXPECT_EQ(rig.starts_on(10) == batching, !slow);
+  }
+}
+
+// An error comes back at once: that is no speed. A good answer after the same time is.
+TEST_P(Pace, OnlyGoodAnswersTeach) {
+  for (const Verdict verdict : {Verdict::kFailed, Verdict::kAnswered}) {
+    Rig rig(GetParam());
+    const InstanceId low = rig.level(128, 1, 100, 1, 8 * kMs);
+    const InstanceId high = rig.level(512, 1, 100, 1, 9 * kMs);
+    for (int i = 0; i < 30; ++i) {
+      const RequestHandle h = rig.arrive(400);  // on `high`, which answers after 1 ms
+      rig.now += kMs;
+      rig.scheduler.finish(h, verdict, rig.now, rig.out);
+    }
+    EXPECT_EQ(rig.starts_on(10), verdict == Verdict::kFailed ? low : high);
+  }
 }
 
 TEST_P(Pace, ANewInstanceWithTheIdOfASlowOneStartsAfresh) {

@@ -144,9 +144,11 @@ class Program {
         if (!books_.running_.empty()) finish(any(books_.running_));
         break;
       default: {
-        const TimeNs deadline = pick(2) == 0 ? kNever : now_ + 1 + pick(400);
-        const auto length = static_cast<std::int32_t>(1 + pick(512));
-        books_.admitted(scheduler_.arrive(tags_, {.length = length, .deadline = deadline}, now_, out_), tags_);
+        const Arrival arrival{.length = static_cast<std::int32_t>(1 + pick(512)),
+                              .due = pick(3) == 0 ? now_ + TimeNs{pick(1500)} : kNever,
+                              .deadline = pick(2) == 0 ? now_ + 1 + TimeNs{pick(3000)} : kNever,
+                              .client = pick(5)};
+        books_.admitted(scheduler_.arrive(tags_, arrival, now_, out_), tags_);
         ++tags_;
       }
     }

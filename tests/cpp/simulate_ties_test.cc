@@ -88,7 +88,7 @@ TEST(SimulateTies, AFailureComesBeforeTheExpiry) {
   Options o = options();
   o.timeout = 10;
   Rig rig(o);
-  rig.engine.add_worker(rig.runtime(64, 50), 0);
+  rig.engine.add_worker(rig.surprising(64, 50), 0);
   rig.arrive(0);  // executes when its time comes: expires with its answer, or with its worker
   rig.arrive(0);
   rig.engine.advance(10);
@@ -138,16 +138,16 @@ TEST(SimulateTies, AnExecutionEndsBeforeTheExpiry) {
   Options o = options();
   o.timeout = 10;
   Rig rig(o);
-  rig.engine.add_worker(rig.runtime(64, 10), 0);
+  rig.engine.add_worker(rig.surprising(64, 10), 0);
   rig.arrive(0);
   rig.arrive(0);
-  rig.arrive(1);
+  rig.arrive(4);
   rig.engine.finish();
   EXPECT_EQ(rig.outcome(0), Outcome::kOnTime) << "answered at the very moment of its timeout";
   EXPECT_EQ(rig.outcome(1), Outcome::kExpired) << "its turn comes at its deadline: too late";
   EXPECT_EQ(rig.begun(1), -1);
   EXPECT_EQ(rig.begun(2), 10);
-  EXPECT_EQ(rig.outcome(2), Outcome::kExpired) << "answered at 20, its client left at 11";
+  EXPECT_EQ(rig.outcome(2), Outcome::kExpired) << "answered at 20, its client left at 14";
   EXPECT_EQ(rig.latency(2), -1);
 }
 
@@ -216,7 +216,7 @@ TEST(SimulateTies, TheSchedulerLearnsBeforeTheExpiry) {
   o.hop_back = 5;
   o.timeout = 15;
   Rig rig(o);
-  rig.engine.add_worker(rig.runtime(64, 10), 0);
+  rig.engine.add_worker(rig.surprising(64, 10), 0);
   rig.arrive(0);
   rig.arrive(0);
   rig.engine.finish();
@@ -244,7 +244,7 @@ TEST(SimulateTies, AJoinComesBeforeTheExpiryAndDeadRequestsDoNotStart) {
   Options o = options();
   o.timeout = 10;
   Rig rig(o);
-  rig.engine.add_worker(rig.runtime(64, 5), 10);
+  rig.engine.add_worker(rig.surprising(64, 5), 10);
   rig.arrive(0);  // parked; its deadline is the moment of the join
   rig.arrive(1);
   rig.engine.finish();
@@ -254,8 +254,9 @@ TEST(SimulateTies, AJoinComesBeforeTheExpiryAndDeadRequestsDoNotStart) {
 }
 
 TEST(SimulateTies, AJoinComesBeforeTheExpiryLooksAtWhatWaits) {
-  // Worker 0 is ten times as slow as believed. r1 expires at 40, when worker 2 joins; r2 waits. expire() alone would
-  // see that worker 0 is 30 late, expect it at 70 and r2's end at 80, and send r2 to worker 1, where it ends at 70.
+  // Worker 0 is ten times as slow as believed, and r2 waits for it, until 55. r1, which nothing fits, expires at 40,
+  // when worker 2 joins and takes r2. expire() alone would see that worker 0 is 30 late, expect it at 70, and give r2
+  // up.
   Options o = options(Policy::kLate);
   o.timeout = 40;
   Rig rig(o);
@@ -265,9 +266,10 @@ TEST(SimulateTies, AJoinComesBeforeTheExpiryLooksAtWhatWaits) {
   rig.engine.add_worker(longer, 0);
   rig.engine.add_worker(shorter, 40);
   rig.engine.slow(0, 10);
+  rig.runtime(256, 10);
   rig.arrive(0);
-  rig.arrive(0);
-  rig.arrive(1);
+  rig.arrive(0, 200);
+  rig.arrive(15);
   rig.engine.finish();
   EXPECT_EQ(rig.outcome(1), Outcome::kExpired);
   EXPECT_EQ(rig.worker(2), 2U);
@@ -281,12 +283,12 @@ TEST(SimulateTies, ExpiryLooksAtWhatWaits) {
   rig.engine.add_worker(rig.runtime(64, 10), 0);
   rig.engine.add_worker(rig.runtime(128, 30), 0);
   rig.engine.slow(0, 10);
+  rig.runtime(256, 10);
   rig.arrive(0);
-  rig.arrive(0);
-  rig.arrive(1);
-  rig.engine.finish();
-  EXPECT_EQ(rig.worker(2), 1U) << "the same without worker 2";
-  EXPECT_EQ(rig.begun(2), 40);
+  rig.arrive(0, 200);
+  rig.arrive(15);
+  rig.engine.advance(41);
+  EXPECT_EQ(rig.outcome(2), Outcome::kExpired) << "the same without worker 2: it cannot be answered by 55";
 }
 
 TEST(SimulateTies, AJoinComesBeforeAnArrival) {
@@ -306,7 +308,7 @@ TEST(SimulateTies, ExpiryComesBeforeAnArrival) {
   o.timeout = 10;
   o.dispatch.max_queued = 1;
   Rig rig(o);
-  rig.engine.add_worker(rig.runtime(64, 12), 0);
+  rig.engine.add_worker(rig.surprising(64, 12), 0);
   rig.arrive(0);
   rig.arrive(0);   // waits until 10
   rig.arrive(9);   // no place

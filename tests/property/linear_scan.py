@@ -1,7 +1,8 @@
 """The early-binding policies that count requests, written as plainly as they can be: lists and linear scans.
 
-The rules stand in src/dispatch/scheduler.h. This is what the heaps, the slab and the lazy deadlines are checked
-against. Decisions are tuples: ("start", tag, instance, level, demoted), ("lost", ...) alike, ("expired", tag).
+The rules stand in src/dispatch/scheduler.h, turns.h and fair_ranks.h. This is what the heaps, the slab, the lines and
+the lazy deadlines are checked against. Decisions are tuples: ("start", tag, instance, level, demoted), ("lost", ...)
+alike, ("expired", tag).
 """
 
 from __future__ import annotations
@@ -9,44 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from tests.property.linear_books import Books, Instance, Request
+
 Decision = tuple[object, ...]
+TURN = 16  # of the virtual clock
+SHARE = 32  # of the starts of an instance, one is overdue
 
 
-@dataclass
-class Request:
-    tag: int
-    length: int
-    deadline: int | None
-    seq: int
-    retried: bool = False
-    avoid: int | None = None
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        return (0 if self.retried else 1, self.seq)
-
-    def dead(self, now: int) -> bool:
-        return self.deadline is not None and self.deadline <= now
-
-
-@dataclass
-class Instance:
-    id: int
-    max_length: int
-    capacity: int
-    limit: int
-    runtime: int = 0
-    draining: bool = False
-    started: list[Request] = field(default_factory=list)
-    waiting: list[Request] = field(default_factory=list)
-
-    @property
-    def outstanding(self) -> int:
-        return len(self.started) + len(self.waiting)
-
-    @property
-    def congestion(self) -> Fraction:
-        return Fraction(self.outstanding, self.capacity)
+def congestion(x: Instance) -> Fraction:
+    return Fraction(x.outstanding, x.capacity)
 
 
 @dataclass
@@ -59,8 +31,15 @@ class LinearScan:
     runtimes: list[tuple[int, int]] = field(default_factory=list)  # max_length, capacity
     instances: dict[int, Instance] = field(default_factory=dict)
     parked: list[Request] = field(default_factory=list)
+    overdue: list[Request] = field(default_factory=list)
     lost: list[Request] = field(default_factory=list)
-    arrivals: int = 0
+    admissions: int = 0
+    clock: int = 1
+    finishes: dict[int, int] = field(default_factory=dict)  # virtual, by client
+    moves: dict[int, tuple[int, int]] = field(default_factory=dict)  # of overdue lines by level length: last, each
+
+    def __post_init__(self) -> None:
+        self.books = Books(kept=self.policy == "eft")
 
     # -- choosing ------------------------------------------------------------------------------------------------
 
@@ -76,13 +55,13 @@ class LinearScan:
         if self.policy in {"ig", "uniform"}:
             return min(candidates, key=lambda i: (i.outstanding, i.max_length, i.id))
         if self.policy == "infaas":
-            below = [i for i in candidates if i.congestion < 1]
+            below = [i for i in candidates if congestion(i) < 1]
             if below:
-                return min(below, key=lambda i: (-i.congestion, i.max_length, i.id))
-            return min(candidates, key=lambda i: (i.congestion, i.max_length, i.id))
+                return min(below, key=lambda i: (-congestion(i), i.max_length, i.id))
+            return min(candidates, key=lambda i: (congestion(i), i.max_length, i.id))
         levels = sorted({i.max_length for i in candidates})
         heads = [
-            min((i for i in candidates if i.max_length == level), key=lambda i: (i.congestion, i.id))
+            min((i for i in candidates if i.max_length == level), key=lambda i: (congestion(i), i.id))
             for level in levels
         ]
         if self.policy == "rs":  # Algorithm 1
@@ -94,12 +73,23 @@ class LinearScan:
         return heads[0]
 
     def place(self, request: Request, now: int) -> tuple[str, list[Decision]]:
+        """A request of any history."""
+        if request.overdue:
+            return self.place_overdue(request, now)
         instance = self.pick(request, now)
         if instance is None:
             self.parked.append(request)
             return "PARKED", []
-        self.charge(instance, request, now)
-        if len(instance.started) < instance.limit:
+        if request.limit is not None:
+            finish = self.books.bound_to(instance, request.length, request.rank, now)
+            if finish > request.limit:
+                return self.place_overdue(request, now)
+        return self.bind(instance, request, now)
+
+    def bind(self, instance: Instance, request: Request, now: int) -> tuple[str, list[Decision]]:
+        room = instance.room
+        self.books.charge(instance, request, now)
+        if room:
             return "STARTED", [self.start(instance, request)]
         instance.waiting.append(request)
         return "QUEUED", []
@@ -112,35 +102,138 @@ class LinearScan:
 
     def start(self, instance: Instance, request: Request) -> Decision:
         instance.started.append(request)
+        instance.owed += 1 if self.overdue else 0
+        self.clock = max(self.clock, request.start)
         return self.tell("start", instance, request)
 
     def tell(self, verb: str, instance: Instance, request: Request) -> Decision:
-        lengths = sorted({length for length, _ in self.runtimes})
+        lengths = self.lengths()
         level = lengths.index(instance.max_length)
         return (verb, request.tag, instance.id, level, any(request.length <= length for length in lengths[:level]))
 
+    def lengths(self) -> list[int]:
+        return sorted({length for length, _ in self.runtimes})
+
+    def ideal(self, length: int) -> int:
+        return min(level for level in self.lengths() if level >= length)
+
+    # -- turns -----------------------------------------------------------------------------------------------------
+
     def serve(self, instance: Instance, now: int) -> list[Decision]:
         decisions: list[Decision] = []
-        while instance.waiting and len(instance.started) < instance.limit:
-            request = min(instance.waiting, key=lambda r: r.rank)
-            instance.waiting.remove(request)
-            if request.dead(now):
-                self.withdraw(instance, request)
-            decisions.append(("expired", request.tag) if request.dead(now) else self.start(instance, request))
+        while instance.room:
+            if self.overdue and instance.owed >= SHARE - 1 and not instance.draining:
+                started = self.start_overdue(instance, now, decisions)
+                if started:
+                    continue
+            request = self.next(instance, now, decisions)
+            if request is not None:
+                instance.waiting.remove(request)
+                decisions.append(self.start(instance, request))
+            else:
+                idles = bool(self.overdue) and instance.idles and not instance.draining
+                if not idles or not self.start_overdue(instance, now, decisions):
+                    break
         if instance.draining and instance.outstanding == 0:
             del self.instances[instance.id]
         return decisions
 
-    # -- what policies that weigh times keep books of (linear_timed.py) --------------------------------------------
+    def next(self, instance: Instance, now: int, decisions: list[Decision]) -> Request | None:
+        while instance.waiting:
+            request = min(instance.waiting, key=lambda r: r.rank)
+            finish = self.books.next_on(instance, request.length, now)
+            if not request.dead(now) and (request.limit is None or instance.draining or finish <= request.limit):
+                return request
+            instance.waiting.remove(request)
+            self.books.withdraw(instance, request)
+            if request.dead(now) or (request.deadline is not None and finish > request.deadline):
+                decisions.append(("expired", request.tag))
+            else:
+                self.wait_overdue(request, now)
+        return None
 
-    def charge(self, instance: Instance, request: Request, now: int) -> None:
-        """The request is bound to the instance, or started on it; before it is counted."""
+    # -- overdue ---------------------------------------------------------------------------------------------------
 
-    def withdraw(self, instance: Instance, request: Request) -> None:
-        """A request that waits for the instance is taken away."""
+    def wait_overdue(self, request: Request, now: int) -> None:
+        level = self.ideal(request.length)
+        if not self.line(level):
+            self.moves[level] = (now, self.moves.get(level, (0, 0))[1])
+        request.overdue = True
+        self.overdue.append(request)
 
-    def executed(self, instance: Instance, request: Request, now: int, *, well: bool) -> None:
-        """A started request has left its instance; not `well`: it is tried again."""
+    def line(self, level: int) -> list[Request]:
+        return sorted((r for r in self.overdue if self.ideal(r.length) == level), key=lambda r: r.rank)
+
+    def another_fits(self, level: int, instance_id: int) -> bool:
+        return any(not i.draining and i.max_length >= level and i.id != instance_id for i in self.instances.values())
+
+    def start_overdue(self, instance: Instance, now: int, decisions: list[Decision]) -> bool:
+        found: list[Request] = []
+        for level in [length for length in self.lengths() if length <= instance.max_length]:
+            home = min(i.max_length for i in self.instances.values() if not i.draining and i.max_length >= level)
+            for request in self.line(level):
+                finish = self.books.next_on(instance, request.length, now)
+                out_of_reach = request.deadline is not None and finish > request.deadline
+                if request.dead(now) or (out_of_reach and home == instance.max_length):
+                    self.overdue.remove(request)
+                    decisions.append(("expired", request.tag))
+                elif out_of_reach:
+                    break
+                elif request.avoid != instance.id or not self.another_fits(level, instance.id):
+                    found.append(request)
+                    break
+        if not found:
+            return False
+        request = min(found, key=lambda r: r.rank)
+        last, each = self.moves[self.ideal(request.length)]
+        self.moves[self.ideal(request.length)] = (now, now - last if each == 0 else (7 * each + now - last) // 8)
+        self.overdue.remove(request)
+        self.books.charge(instance, request, now)
+        decisions.append(self.start(instance, request))
+        instance.owed = 0
+        return True
+
+    def idle_for(self, length: int, avoid: int | None, now: int) -> Instance | None:
+        level = self.ideal(length)
+        if any(self.ideal(r.length) <= level for r in self.overdue):
+            return None
+        idle = [i for i in self.instances.values() if not i.draining and i.max_length >= level and i.idles]
+        idle = [i for i in idle if i.id != avoid or not self.another_fits(level, i.id)]
+        return min(idle, key=lambda i: (self.books.next_on(i, length, now), i.id), default=None)
+
+    def arrive_overdue(self, request: Request, client: int, finish: int, now: int) -> tuple[str, list[Decision]]:
+        idle = self.idle_for(request.length, None, now)
+        if idle is not None:
+            at = self.books.next_on(idle, request.length, now)
+        else:
+            level = self.ideal(request.length)
+            last, each = self.moves.get(level, (0, 0))
+            at = max(finish, now + len(self.line(level)) * max(each, now - last))
+        if request.deadline is not None and at > request.deadline:
+            return "TOO_LATE", []
+        if idle is None and self.queued() >= self.max_queued:
+            return "FULL", []
+        self.admit(request, client)
+        return self.place_overdue(request, now)
+
+    def place_overdue(self, request: Request, now: int) -> tuple[str, list[Decision]]:
+        request.overdue = True
+        idle = self.idle_for(request.length, request.avoid, now)
+        if idle is None:
+            self.wait_overdue(request, now)
+            return "QUEUED", []
+        self.books.charge(idle, request, now)
+        return "STARTED", [self.start(idle, request)]
+
+    def may_wait(self, decisions: list[Decision]) -> bool:
+        if self.queued() < self.max_queued:
+            return True
+        if not self.overdue:
+            return False
+        last = max(self.overdue, key=lambda r: r.rank)
+        self.overdue.remove(last)
+        decisions.append(("expired", last.tag))
+        return True
 
     # -- events: what they answer, and the decisions ---------------------------------------------------------------
 
@@ -150,8 +243,9 @@ class LinearScan:
         answer: tuple[object, list[Decision]] = getattr(self, f"do_{kind}")(now, *arguments)
         return answer
 
-    def do_runtime(self, _: int, max_length: int, capacity: int, __: int) -> tuple[None, list[Decision]]:
+    def do_runtime(self, _: int, max_length: int, capacity: int, kind: int) -> tuple[None, list[Decision]]:
         self.runtimes.append((max_length, capacity))
+        self.books.kinds.append(kind)
         return None, []
 
     def do_join(self, now: int, runtime: int, limit: int) -> tuple[int, list[Decision]]:
@@ -163,10 +257,11 @@ class LinearScan:
         for instance in self.instances.values():
             for request in instance.waiting:
                 if request.length <= max_length:
-                    self.withdraw(instance, request)
+                    self.books.withdraw(instance, request)
         for queue in queues:
             queue[:] = [r for r in queue if r.length > max_length]
-        return new, self.place_again(fitting, now)
+        decisions = self.place_again(fitting, now)
+        return new, decisions + self.serve(self.instances[new], now)
 
     def do_drain(self, now: int, instance_id: int) -> tuple[bool, list[Decision]]:
         instance = self.instances[instance_id]
@@ -178,10 +273,12 @@ class LinearScan:
             for r in sorted(instance.waiting, key=lambda r: r.rank)
             if any(not i.draining and i.max_length >= r.length for i in self.instances.values())
         ]
+        decisions: list[Decision] = []
         for request in moving:
-            self.withdraw(instance, request)
-        instance.waiting = [r for r in instance.waiting if r not in moving]
-        decisions = self.place_again(moving, now) + self.serve(instance, now)
+            instance.waiting.remove(request)
+            self.books.withdraw(instance, request)
+            decisions += self.place_again([request], now)
+        decisions += self.serve(instance, now)
         return instance_id not in self.instances, decisions
 
     def do_leave(self, now: int, instance_id: int) -> tuple[None, list[Decision]]:
@@ -190,34 +287,55 @@ class LinearScan:
         lost = [self.tell("lost", instance, r) for r in instance.started]
         return None, lost + self.place_again(sorted(instance.waiting, key=lambda r: r.rank), now)
 
-    def do_arrive(self, now: int, tag: int, length: int, deadline: int | None) -> tuple[str, list[Decision]]:
+    def do_arrive(  # noqa: PLR0917
+        self, now: int, tag: int, length: int, deadline: int | None, due: int | None, client: int
+    ) -> tuple[str, list[Decision]]:
         if not 1 <= length <= max((length for length, _ in self.runtimes), default=0):
             return "TOO_LONG", []
-        request = Request(tag, length, deadline, self.arrivals)
+        aim = None if due is None else due - (due - now) // 16
+        request = Request(tag, length, deadline, aim, self.admissions, max(self.clock, self.finishes.get(client, 0)))
+        if request.limit is not None:
+            self.books.begin(list(self.instances.values()), now)
         instance = self.pick(request, now)
-        waits = instance is None or len(instance.started) >= instance.limit
-        if waits and self.queued() >= self.max_queued:
+        if instance is not None and request.limit is not None:
+            finish = self.books.bound_to(instance, length, request.rank, now)
+            if finish > request.limit:
+                return self.arrive_overdue(request, client, finish, now)
+        decisions: list[Decision] = []
+        if (instance is None or not instance.room) and not self.may_wait(decisions):
             return "FULL", []
-        self.arrivals += 1
-        return self.place(request, now)
+        self.admit(request, client)
+        if instance is None:
+            self.parked.append(request)
+            return "PARKED", decisions
+        admission, told = self.bind(instance, request, now)
+        return admission, decisions + told
 
-    def do_finish(self, now: int, tag: int) -> tuple[None, list[Decision]]:
+    def admit(self, request: Request, client: int) -> None:
+        self.finishes[client] = request.start + TURN
+        self.admissions += 1
+        self.clock += 1
+
+    def do_finish(self, now: int, tag: int, good: bool) -> tuple[None, list[Decision]]:
         if any(r.tag == tag for r in self.lost):
             return self.do_abandon(now, tag)
         instance, request = self.running(tag)
+        if good:
+            self.books.answered(instance, request, now)
         instance.started.remove(request)
-        self.executed(instance, request, now, well=True)
+        self.books.progress(instance, request, now)
         return None, self.serve(instance, now)
 
     def do_cancel(self, _: int, tag: int) -> tuple[bool, list[Decision]]:
         for instance in [None, *self.instances.values()]:
-            waiting = self.parked if instance is None else instance.waiting
-            for request in waiting:
-                if request.tag == tag:
-                    waiting.remove(request)
-                    if instance is not None:
-                        self.withdraw(instance, request)
-                    return True, []
+            waitings = [self.parked, self.overdue] if instance is None else [instance.waiting]
+            for waiting in waitings:
+                for request in waiting:
+                    if request.tag == tag:
+                        waiting.remove(request)
+                        if instance is not None:
+                            self.books.withdraw(instance, request)
+                        return True, []
         return False, []
 
     def do_retry(self, now: int, tag: int, avoid: int | None) -> tuple[str, list[Decision]]:
@@ -226,7 +344,7 @@ class LinearScan:
         if request is None:
             instance, request = self.running(tag)
             instance.started.remove(request)
-            self.executed(instance, request, now, well=False)
+            self.books.progress(instance, request, now)
         else:
             self.lost.remove(request)
         request.retried = True
@@ -245,7 +363,7 @@ class LinearScan:
         return None, []
 
     def do_expire(self, now: int) -> tuple[None, list[Decision]]:
-        dead = sorted((r for r in self.all_waiting() if r.dead(now)), key=lambda r: (r.deadline, r.seq))
+        dead = sorted((r for r in self.all_waiting() if r.dead(now)), key=lambda r: (r.deadline, r.rank[1:]))
         for request in dead:
             self.do_cancel(now, request.tag)
         return None, [("expired", r.tag) for r in dead]
@@ -256,7 +374,12 @@ class LinearScan:
         return next((i, r) for i in self.instances.values() for r in i.started if r.tag == tag)
 
     def all_waiting(self) -> list[Request]:
-        return self.parked + [r for i in self.instances.values() for r in i.waiting]
+        return self.parked + self.overdue + [r for i in self.instances.values() for r in i.waiting]
 
     def queued(self) -> int:
         return len(self.all_waiting())
+
+    def unserved(self) -> int:
+        """Requests that wait and that no active instance fits, and are bound to none."""
+        longest = max((i.max_length for i in self.instances.values() if not i.draining), default=0)
+        return sum(r.length > longest for r in self.parked + self.overdue)

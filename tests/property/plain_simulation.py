@@ -234,9 +234,11 @@ class PlainSimulation:
         at, length = self.fed[len(self.requests)]
         request = Request(len(self.requests), at, length)
         self.requests.append(request)
-        timeout = self.settings.timeout
-        deadline = None if timeout is None else at + timeout
-        _, request.handle, actions = self.scheduler.arrive(request.number, length, self.now, deadline)
+        due = deadline = None
+        if self.settings.timeout is not None:
+            due = at + max(self.settings.slo - self.settings.overhead, 0)
+            deadline = at + max(self.settings.timeout - self.settings.overhead, 0)
+        _, request.handle, actions = self.scheduler.arrive(request.number, length, self.now, deadline, due=due)
         if request.handle is None:
             request.outcome = "rejected"
         self.settle(actions)

@@ -64,7 +64,7 @@ class Driver:
 
     scheduler: _core.Scheduler
     one_length: bool = False  # runtimes of one max_length only
-    timed: bool = False  # runtimes of many kinds; otherwise all take the same time
+    fair: bool = True  # arrivals are of several clients, and some are due at a time
     now: int = 0
     runtimes: list[int] = field(default_factory=list)  # max_length by id
     limits: dict[int, int] = field(default_factory=dict)  # by instance
@@ -75,13 +75,14 @@ class Driver:
     lost: set[int] = field(default_factory=set)
     ends: dict[int, str] = field(default_factory=dict)
     avoid: dict[int, int | None] = field(default_factory=dict)  # of retried requests
+    limited: set[int] = field(default_factory=set)  # requests that are due at a time, or have a deadline
     tags: int = 0
 
     def resolve(self, event: Event) -> Call | None:
         """What an event means now; None when there is nothing that it could be about.
 
         runtime LENGTH CAPACITY KIND / join RUNTIME LIMIT / drain INSTANCE / leave INSTANCE / expire /
-        arrive TAG LENGTH DEADLINE / finish TAG / retry TAG AVOID / cancel TAG / abandon TAG
+        arrive TAG LENGTH DEADLINE DUE CLIENT / finish TAG GOOD / retry TAG AVOID / cancel TAG / abandon TAG
         """
         kind, a, b, _ = event
         about: list[int] = [0]
@@ -105,7 +106,11 @@ class Driver:
                 return kind, chosen, 1 + b % 3
             case "arrive":
                 self.tags += 1
-                return kind, self.tags, a, None if b % 3 else self.now + 1 + b % 16
+                deadline = None if b % 3 else self.now + 1 + b % 48
+                due = self.now + b % 32 if self.fair and b % 4 == 0 else None
+                return kind, self.tags, a, deadline, due, b % 5 if self.fair else 0
+            case "finish":
+                return kind, chosen, b % 4 != 0
             case "retry":
                 return kind, chosen, None if b % 2 else b % 4
             case "expire":
@@ -122,12 +127,9 @@ class Driver:
         return answer, told(actions)
 
     def do_runtime(self, length: int, capacity: int, kind: int) -> tuple[None, Actions]:
-        points = [(length, 1, 1000)]
-        max_batch = 1
-        if self.timed:
-            points = [(1, 1, 2), (length, 1, 2 + length // (8 + kind % 8))]
-            max_batch = 1 + 3 * (kind // 2 % 2)
-        self.scheduler.add_runtime(length, capacity, points, max_batch=max_batch, dynamic=self.timed and kind % 2 == 1)
+        points = [(1, 1, 2), (length, 1, 2 + length // (8 + kind % 8))]
+        max_batch = 1 + 3 * (kind // 2 % 2)
+        self.scheduler.add_runtime(length, capacity, points, max_batch=max_batch, dynamic=kind % 2 == 1)
         self.runtimes.append(length)
         return None, []
 
@@ -142,17 +144,23 @@ class Driver:
     def do_leave(self, instance: int) -> tuple[None, Actions]:
         return None, self.scheduler.leave(instance, self.now)
 
-    def do_arrive(self, tag: int, length: int, deadline: int | None) -> tuple[str, Actions]:
-        admission, handle, actions = self.scheduler.arrive(tag, length, self.now, deadline)
-        assert (handle is None) == (admission.name in {"TOO_LONG", "FULL"})
+    def do_arrive(
+        self, tag: int, length: int, deadline: int | None, due: int | None, client: int
+    ) -> tuple[str, Actions]:
+        admission, handle, actions = self.scheduler.arrive(tag, length, self.now, deadline, due=due, client=client)
+        assert (handle is None) == (admission.name in {"TOO_LONG", "FULL", "TOO_LATE"})
+        assert admission.name != "TOO_LATE" or deadline is not None
+        if deadline is not None or due is not None:
+            self.limited.add(tag)
         if handle is not None:
             self.handles[tag] = handle
             self.lengths[tag] = length
             self.waiting.add(tag)
         return admission.name, actions
 
-    def do_finish(self, tag: int) -> tuple[None, Actions]:
-        actions = self.scheduler.finish(self.handles[tag], self.now)
+    def do_finish(self, tag: int, good: bool = True) -> tuple[None, Actions]:
+        verdict = _core.Verdict.ANSWERED if good else _core.Verdict.FAILED
+        actions = self.scheduler.finish(self.handles[tag], self.now, verdict)
         self.started.pop(tag, None)
         self.lost.discard(tag)
         self.end(tag, "finished")

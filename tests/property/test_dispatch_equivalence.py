@@ -33,7 +33,7 @@ def test_same_decisions_as_a_linear_scan(
     alpha: float,
 ) -> None:
     scheduler = _core.Scheduler(policy, lambda_=lambda_, alpha=alpha, max_peek=max_peek, max_queued=max_queued)
-    driver = Driver(scheduler, one_length=policy == "uniform", timed=policy == "eft")
+    driver = Driver(scheduler, one_length=policy == "uniform")
     plain = LinearEft if policy == "eft" else LinearScan
     dumb = plain(policy, lambda_, alpha, max_peek, max_queued)
     for event in start + program:
@@ -47,7 +47,8 @@ def test_same_decisions_as_a_linear_scan(
 
 def same_state(driver: Driver, dumb: LinearScan) -> None:
     scheduler = driver.scheduler
-    assert scheduler.parked() == len(dumb.parked)
+    assert scheduler.parked() == dumb.unserved()
+    assert scheduler.overdue() == len(dumb.overdue)
     assert set(driver.present()) == set(dumb.instances)
     for instance in dumb.instances.values():
         view = scheduler.view(instance.id)

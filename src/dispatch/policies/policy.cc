@@ -1,23 +1,46 @@
-// Names of the policies and the ranges of the options.
+// The policies by name, and the ranges of the options.
 #include <array>
 #include <cmath>
+#include <memory>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
+#include "dispatch/policies/early_binding.h"
+#include "dispatch/policies/rule.h"
 #include "dispatch/scheduler.h"
+#include "dispatch/state.h"
 #include "dispatch/validate.h"
 
 namespace arlo::dispatch {
 namespace {
 
-constexpr std::array<std::pair<Policy, std::string_view>, 7> kNames{{{Policy::kRs, "rs"},
-                                                                     {Policy::kIlb, "ilb"},
-                                                                     {Policy::kIg, "ig"},
-                                                                     {Policy::kInfaas, "infaas"},
-                                                                     {Policy::kUniform, "uniform"},
-                                                                     {Policy::kEft, "eft"},
-                                                                     {Policy::kLate, "late"}}};
+struct Known {
+  Policy policy;
+  std::string_view name;
+  PolicyNeeds needs;
+  std::unique_ptr<Rule> (*make)(const State& state);
+};
+
+std::unique_ptr<Rule> by_load(const State& state) { return make_load_rule(state.options); }
+std::unique_ptr<Rule> by_finish(const State& state) { return make_eft(state.requests); }
+
+constexpr PolicyNeeds kCounts{.times = false, .one_length = false};
+constexpr PolicyNeeds kTimes{.times = true, .one_length = false};
+
+constexpr std::array<Known, 7> kPolicies{{{Policy::kRs, "rs", kCounts, by_load},
+                                          {Policy::kIlb, "ilb", kCounts, by_load},
+                                          {Policy::kIg, "ig", kCounts, by_load},
+                                          {Policy::kInfaas, "infaas", kCounts, by_load},
+                                          {Policy::kUniform, "uniform", {.times = false, .one_length = true}, by_load},
+                                          {Policy::kEft, "eft", kTimes, by_finish},
+                                          {Policy::kLate, "late", kTimes, make_late}}};
+
+const Known& known(Policy policy) {
+  for (const Known& entry : kPolicies) {
+    if (entry.policy == policy) return entry;
+  }
+  throw std::invalid_argument("policy: not a known one");
+}
 
 void require(bool holds, std::string_view field, const std::string& value, std::string_view range) {
   if (!holds) throw std::invalid_argument(std::string(field) + ": " + value + " is not " + std::string(range));
@@ -26,21 +49,22 @@ void require(bool holds, std::string_view field, const std::string& value, std::
 }  // namespace
 
 Policy parse_policy(std::string_view name) {
-  std::string known;
-  for (const auto& [policy, text] : kNames) {
-    if (text == name) return policy;
-    known += known.empty() ? "" : ", ";
-    known += text;
+  std::string names;
+  for (const Known& entry : kPolicies) {
+    if (entry.name == name) return entry.policy;
+    names += names.empty() ? "" : ", ";
+    names += entry.name;
   }
-  throw std::invalid_argument("policy: '" + std::string(name) + "' is not one of " + known);
+  throw std::invalid_argument("policy: '" + std::string(name) + "' is not one of " + names);
 }
 
-std::string_view policy_name(Policy policy) {
-  for (const auto& [known, text] : kNames) {
-    if (known == policy) return text;
-  }
-  return "unknown";
-}
+std::string_view policy_name(Policy policy) { return known(policy).name; }
+
+PolicyNeeds needs_of(Policy policy) { return known(policy).needs; }
+
+std::unique_ptr<Rule> make_rule(const State& state) { return known(state.options.policy).make(state); }
+
+std::unique_ptr<Binding> Rule::make_binding(const Parts& parts) { return std::make_unique<EarlyBinding>(parts, *this); }
 
 void validate(const Options& o) {
   require(std::isfinite(o.lambda) && o.lambda > 0, "lambda", std::to_string(o.lambda), "above 0");

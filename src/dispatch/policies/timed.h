@@ -1,4 +1,5 @@
-// When an instance is expected to be free: the bookkeeping of the policies that weigh execution times (eft, late).
+// When an instance is expected to be free: the bookkeeping of the policies that weigh execution times (eft, late), and
+// of all others while there are requests with a time limit.
 //
 // The model of a worker is a server that executes its requests one batch after another. A request is charged its
 // *share*: the time of a full batch by its rows (CostModel::share), which for max_batch 1 is its own time. The sum of
@@ -10,8 +11,10 @@
 // Pace. Workers differ from their latency profile: a slower GPU, a profile from another machine, the network, several
 // execution slots. So each instance has a factor on what the profile says, learned from the requests it finishes: the
 // time since it last made progress over the share of what it finished, each bounded (a hiccup is no pace) and fading
-// with the next sixteen or so. Among idle instances the quicker ones come first, in steps of 19 %. Batches are left
-// out: their rows end at once, and how full they are says more than the worker's speed.
+// with the next sixteen or so. Among idle instances the quicker ones come first, in steps of 19 %. The rows of a batch
+// end together, so those that end within an eighth of the time since the last progress are one batch, which is held
+// against what the profile says of so many rows; it counts when the next batch begins to end. An answer that was no
+// good (Verdict::kFailed) says nothing of the speed.
 //
 // An instance that should be free by now and is not (a slow batch, the network, a hung worker) must not look idle.
 // When such an instance comes up as the best of its group its estimate is put off: it is expected to stay late for as
@@ -49,20 +52,42 @@ inline TimeNs paced(const Instance& x, TimeNs time) {
   return static_cast<TimeNs>(x.pace * static_cast<double>(time) + 0.5);
 }
 
-// A request that the profile gives `share` has been executed. Before progress().
-inline void observe(Instance& x, TimeNs share, TimeNs now) {
+// What the profile gives `share` took the instance so long.
+inline void learn(Instance& x, MultiLevelQueue::Group& group, TimeNs share, TimeNs time) {
+  constexpr double kGroupFade = 63.0 / 64.0;
   constexpr double kFade = 15.0 / 16.0;
   constexpr double kFirst = 4;  // the profile counts like so many requests at the start
   constexpr double kMost = 4;   // times the profile, either way
   if (share <= 0) return;
   const auto expected = static_cast<double>(share);
-  const double took = std::clamp(static_cast<double>(now - x.since), expected / kMost, expected * kMost);
+  const double took = std::clamp(static_cast<double>(time), expected / kMost, expected * kMost);
+  group.took = kGroupFade * group.took + took;
+  group.expected = kGroupFade * group.expected + expected;
   if (x.expected == 0) x.took = x.expected = kFirst * expected;
   x.took = kFade * x.took + took;
   x.expected = kFade * x.expected + expected;
   x.pace = x.took / x.expected;
   const bool usual = x.pace > 0.918 && x.pace < 1.09;  // the same, without the logarithm
   x.pace_step = usual ? kUsualPace : static_cast<std::uint32_t>(kUsualPace + std::lround(4 * std::log2(x.pace)));
+}
+
+// A request of this length has been answered well. Before progress().
+inline void observe(Instance& x, MultiLevelQueue::Group& group, const CostModel& cost, std::int32_t length,
+                    TimeNs now) {
+  if (!cost.batches()) {
+    learn(x, group, cost.share(length), now - x.since);
+    return;
+  }
+  if (x.batch_rows > 0 && x.batch_rows < cost.max_batch() && (now - x.batch_ended) * 8 <= x.batch_took) {
+    ++x.batch_rows;
+    x.batch_longest = std::max(x.batch_longest, length);
+    return;
+  }
+  if (x.batch_rows > 0) learn(x, group, cost.at(x.batch_longest, x.batch_rows), x.batch_took);
+  x.batch_rows = 1;
+  x.batch_longest = length;
+  x.batch_took = now - x.since;
+  x.batch_ended = now;
 }
 
 // Before the request is counted in x.
@@ -96,6 +121,21 @@ inline void progress(Instance& x, TimeNs share, TimeNs now) {
 inline void put_off(Instance& x, const RequestSlab& requests, TimeNs now) {
   const TimeNs current = x.started.empty() ? 0 : requests[x.started.head].share;
   x.free = now + std::max<TimeNs>(now - x.first, 1) + (x.work - current);
+}
+
+// When an instance would be free that is looked at without being the best of its group, so not put off yet.
+inline TimeNs free_at(const Instance& x, const RequestSlab& requests, TimeNs now) {
+  if (x.outstanding() == 0) return now;
+  if (x.free > now) return x.free;
+  const TimeNs current = x.started.empty() ? 0 : requests[x.started.head].share;
+  return now + std::max<TimeNs>(now - x.first, 1) + (x.work - current);
+}
+
+// When it would be free of what it has started alone.
+inline TimeNs started_until(const Instance& x, const RequestSlab& requests, TimeNs now) {
+  TimeNs until = x.since;
+  for (RequestHandle at = x.started.head; at != kNone; at = requests[at].next) until += requests[at].share;
+  return std::max(until, now);
 }
 
 // Makes the head of a group true: idle, or expected to be free after `now`.

@@ -16,8 +16,19 @@ class Late final : public Rule {
   // empty) should start now; queue.groups() when it should wait.
   [[nodiscard]] GroupIndex pick(MultiLevelQueue& queue, std::int32_t level, std::int32_t length, TimeNs now) override;
 
+  [[nodiscard]] std::unique_ptr<Binding> make_binding(const Parts& parts) override;
+
   // The waiting request that an instance with room should start now; kNone when it should start none.
   [[nodiscard]] RequestHandle next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) const;
+
+  // When a request would finish at this home, with none waiting before it.
+  [[nodiscard]] TimeNs finish_at_home(MultiLevelQueue& queue, std::int32_t home, std::int32_t length,
+                                      TimeNs now) const {
+    return finish_at_home(queue, {home, home, 1, length}, length, now);
+  }
+  // When one that lines up for this home with this rank would finish: there, or by the help of longer levels.
+  [[nodiscard]] TimeNs finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, Rank rank,
+                                      TimeNs now) const;
 
  private:
   // What waits for one home level: the FIFOs of the levels `first` to `home`.

@@ -1,0 +1,68 @@
+// When a request is bound to an instance: on its arrival, or when it starts. Two ways to wait, behind one interface;
+// the policy's rule says where it goes (policies/rule.h).
+//
+// All of these are about requests that some active instance fits; what none fits is parked by the scheduler.
+#pragma once
+
+#include "dispatch/forecast.h"
+#include "dispatch/ledger.h"
+#include "dispatch/policies/rule.h"
+#include "dispatch/state.h"
+
+namespace arlo::dispatch {
+
+class Turns;
+
+// The parts of a scheduler, for a binding to work with.
+struct Parts {
+  State& state;
+  Ledger& ledger;
+  Forecast& forecast;
+  Turns& turns;
+};
+
+class Binding {
+ public:
+  explicit Binding(const Parts& parts)
+      : s_(parts.state), ledger_(parts.ledger), forecast_(parts.forecast), turns_(parts.turns) {}
+  virtual ~Binding() = default;
+  Binding(const Binding&) = delete;
+  Binding& operator=(const Binding&) = delete;
+
+  // `arrival.due` is what the request aims at.
+  virtual Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) = 0;
+  // A request of any history that is in no FIFO and not counted as waiting.
+  virtual Admission place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) = 0;
+  // The request in a line, bound to none, that an instance with room should start now; kNone: none.
+  virtual RequestHandle next_for(InstanceId id, TimeNs now) = 0;
+  // The instance whose turn it is cannot have this one of a line finished in time. True: another will.
+  virtual bool on_time_elsewhere(RequestHandle h, TimeNs now) = 0;
+  // An instance has entered service.
+  virtual void joined(InstanceId id, TimeNs now, Actions& out) = 0;
+  // An instance drains now; what was bound to it and fits elsewhere is there already.
+  virtual void draining(InstanceId id, TimeNs now) = 0;
+  // Instances have gone, or time has passed.
+  virtual void look_again(TimeNs now, Actions& out) = 0;
+
+ protected:
+  // The instance that takes a request which may have one to avoid; kNone: none does now.
+  InstanceId pick_for(Rule& rule, RequestHandle h, std::int32_t level, TimeNs now) {
+    const Request& r = s_.requests[h];
+    const InstanceId avoid = r.avoid;
+    const bool hide = avoid != kNone && s_.queue.present(avoid) && s_.queue[avoid].state == InstanceState::kActive;
+    if (hide) s_.queue.deactivate(avoid);
+    const bool another = hide && s_.fits(level);
+    if (hide && !another) s_.queue.activate(avoid, rule.key(s_.queue[avoid]));
+    const GroupIndex g = rule.pick(s_.queue, level, r.length, now);
+    const InstanceId id = g == s_.queue.groups() ? kNone : s_.queue.head(g).id;
+    if (another) s_.queue.activate(avoid, rule.key(s_.queue[avoid]));
+    return id;
+  }
+
+  State& s_;
+  Ledger& ledger_;
+  Forecast& forecast_;
+  Turns& turns_;
+};
+
+}  // namespace arlo::dispatch

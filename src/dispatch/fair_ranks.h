@@ -1,0 +1,55 @@
+// Who goes first among clients: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM'96), counted in requests.
+//
+// A request's rank is its virtual start: the clock, or the virtual finish of its client's request before it where that
+// is later. So of a client that has many in line the n-th stands n turns behind the clock, and one that asks now and
+// then goes before most of them. With one client ranks ascend in order of admission: first come, first served.
+//
+// Bound. The clock follows the requests that start, and it moves with each admission, too. So a request that has n of
+// its client's before it is passed by at most kTurn * n requests that are admitted after it, however many clients
+// there are.
+//
+// Clients are told apart by a hash of their name: two that share a place count as one. Nothing is allocated.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "dispatch/request.h"
+
+namespace arlo::dispatch {
+
+class FairRanks {
+ public:
+  // Of an arrival of this client now. 47 bits of virtual time: enough for 10^12 requests.
+  [[nodiscard]] Rank next(std::uint64_t client) const {
+    return kFirstTry | std::max(clock_, finish_[place(client)]) << kTieBits | (admissions_ & kTies);
+  }
+
+  // It has been admitted with this rank.
+  void admitted(std::uint64_t client, Rank rank) {
+    finish_[place(client)] = start_of(rank) + kTurn;
+    ++admissions_;
+    ++clock_;
+  }
+
+  void started(Rank rank) { clock_ = std::max(clock_, start_of(rank)); }
+
+ private:
+  static constexpr std::uint64_t kTurn = 16;  // of the virtual clock, for one request
+  static constexpr int kTieBits = 16;
+  static constexpr std::uint64_t kTies = (std::uint64_t{1} << kTieBits) - 1;
+  static constexpr int kPlaceBits = 10;
+
+  static std::size_t place(std::uint64_t client) {
+    return static_cast<std::size_t>(client * 0x9e3779b97f4a7c15U >> (64 - kPlaceBits));
+  }
+  static std::uint64_t start_of(Rank rank) { return (rank & ~kFirstTry) >> kTieBits; }
+
+  std::array<std::uint64_t, std::size_t{1} << kPlaceBits> finish_{};
+  std::uint64_t clock_ = 1;
+  std::uint64_t admissions_ = 0;
+};
+
+}  // namespace arlo::dispatch

@@ -1,0 +1,56 @@
+// When a request would be answered: what the books of timed.h say of an instance, for one request more.
+#pragma once
+
+#include "dispatch/policies/timed.h"
+#include "dispatch/state.h"
+
+namespace arlo::dispatch {
+
+class Forecast {
+ public:
+  explicit Forecast(State& state) : s_(state) {}
+
+  // From now on the books are kept, whatever the policy.
+  void begin(TimeNs now) {
+    if (s_.timed) return;
+    s_.timed = true;
+    for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
+      if (!s_.queue.present(id)) continue;
+      Instance& x = s_.queue[id];
+      x.work = 0;
+      x.since = now;
+      for (const Fifo* fifo : {&x.started, &x.waiting}) {
+        for (RequestHandle at = fifo->head; at != kNone; at = s_.requests[at].next) {
+          s_.requests[at].share = timed::paced(x, s_.queue.cost(x.runtime).share(s_.requests[at].length));
+          x.work += s_.requests[at].share;
+        }
+      }
+      x.free = x.first = now + x.work;
+    }
+  }
+
+  // A request's own time on an instance.
+  [[nodiscard]] TimeNs alone(const Instance& x, std::int32_t length) const {
+    return timed::paced(x, s_.queue.cost(x.runtime).alone(length));
+  }
+
+  // Its finish when it is the next one to start there.
+  [[nodiscard]] TimeNs next_on(const Instance& x, std::int32_t length, TimeNs now) const {
+    return timed::started_until(x, s_.requests, now) + alone(x, length);
+  }
+
+  // Its finish when it is bound there with this rank.
+  [[nodiscard]] TimeNs bound_to(const Instance& x, std::int32_t length, Rank rank, TimeNs now) const {
+    if (x.has_room()) return next_on(x, length, now);
+    TimeNs free = timed::free_at(x, s_.requests, now);
+    for (RequestHandle at = x.waiting.tail; at != kNone && s_.requests[at].rank > rank; at = s_.requests[at].prev) {
+      free -= s_.requests[at].share;
+    }
+    return std::max(free, now) + alone(x, length);
+  }
+
+ private:
+  State& s_;
+};
+
+}  // namespace arlo::dispatch

@@ -1,0 +1,72 @@
+// Requests that can no longer be on time, and whose answer is still wanted: one line for each ideal level.
+//
+// They yield to those that can be on time: an instance takes one when it has nothing else to do, and once in a number
+// of turns in any case, so that they move under a lasting overload, too (turns.h). How fast such a line moves is seen
+// from the requests that leave it for an instance; that tells a newcomer how long it would wait.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "dispatch/level_fifos.h"
+#include "dispatch/request.h"
+
+namespace arlo::dispatch {
+
+class OverdueLines {
+ public:
+  [[nodiscard]] std::int32_t total() const { return lines_.total(); }
+  [[nodiscard]] const LevelFifos::Line& operator[](std::int32_t level) const { return lines_[level]; }
+  [[nodiscard]] RequestHandle front(const RequestSlab& requests, std::int32_t first, std::int32_t last) const {
+    return lines_.front(requests, first, last);
+  }
+
+  void insert(RequestSlab& requests, std::int32_t level, RequestHandle handle, TimeNs now) {
+    if (lines_[level].count == 0) moves_[static_cast<std::size_t>(level)].last = now;
+    lines_.insert(requests, level, handle);
+  }
+  void erase(RequestSlab& requests, std::int32_t level, RequestHandle handle) { lines_.erase(requests, level, handle); }
+  // One of this level, still in line, starts now.
+  void starts(std::int32_t level, TimeNs now) {
+    Moves& moves = moves_[static_cast<std::size_t>(level)];
+    const TimeNs took = now - moves.last;
+    moves.each = moves.each == 0 ? took : (7 * moves.each + took) / 8;
+    moves.last = now;
+  }
+
+  // How long a newcomer would wait for its turn.
+  [[nodiscard]] TimeNs wait(std::int32_t level, TimeNs now) const {
+    constexpr std::int32_t kMany = 1'000'000;
+    constexpr TimeNs kLong = 1'000'000'000'000;  // their product fits
+    const std::int32_t ahead = lines_[level].count;
+    if (ahead == 0) return 0;
+    const Moves& moves = moves_[static_cast<std::size_t>(level)];
+    return std::min(ahead, kMany) * std::min(std::max(moves.each, now - moves.last), kLong);
+  }
+
+  // The one that would have to wait longest; kNone when there is none.
+  [[nodiscard]] RequestHandle last(const RequestSlab& requests) const {
+    RequestHandle last = kNone;
+    for (std::size_t level = 0; level < moves_.size(); ++level) {
+      const RequestHandle tail = lines_[static_cast<std::int32_t>(level)].fifo.tail;
+      if (tail != kNone && (last == kNone || requests[tail].rank > requests[last].rank)) last = tail;
+    }
+    return last;
+  }
+
+  void insert_level(RequestSlab& requests, std::int32_t level, std::int32_t max_length) {
+    lines_.insert_level(requests, level, max_length);
+    moves_.insert(moves_.begin() + level, Moves{});
+  }
+
+ private:
+  struct Moves {
+    TimeNs last = 0;  // when one started, or the line began
+    TimeNs each = 0;  // between two that start, faded
+  };
+  LevelFifos lines_;
+  std::vector<Moves> moves_;  // by level
+};
+
+}  // namespace arlo::dispatch

@@ -1,0 +1,29 @@
+// Early binding: a request goes to an instance on arrival, and waits in that one's FIFO until it has room.
+#pragma once
+
+#include <vector>
+
+#include "dispatch/binding.h"
+
+namespace arlo::dispatch {
+
+class EarlyBinding final : public Binding {
+ public:
+  EarlyBinding(const Parts& parts, Rule& rule) : Binding(parts), rule_(rule) {}
+
+  Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) override;
+  Admission place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) override;
+  RequestHandle next_for(InstanceId, TimeNs) override { return kNone; }
+  bool on_time_elsewhere(RequestHandle, TimeNs) override { return false; }
+  void joined(InstanceId id, TimeNs now, Actions& out) override;
+  void draining(InstanceId, TimeNs) override {}
+  void look_again(TimeNs, Actions&) override {}
+
+ private:
+  Admission bind(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
+  std::vector<RequestHandle> take_fitting(InstanceId id);
+
+  Rule& rule_;
+};
+
+}  // namespace arlo::dispatch

@@ -1,0 +1,114 @@
+#include "dispatch/policies/late/late_binding.h"
+
+#include <algorithm>
+
+#include "dispatch/turns.h"
+
+namespace arlo::dispatch {
+
+Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) {
+  const std::int32_t home = s_.queue.home(level);
+  const bool first = s_.lines.front(s_.requests, s_.queue.lowest_at(home), home) == kNone;
+  const GroupIndex g = first ? rule_.pick(s_.queue, level, arrival.length, now) : s_.queue.groups();
+  const InstanceId id = g == s_.queue.groups() ? kNone : s_.queue.head(g).id;
+  const Rank rank = s_.ranks.next(arrival.client);
+  const TimeNs limit = std::min(arrival.due, arrival.deadline);
+  if (limit != kNever) {
+    const TimeNs finish = id != kNone ? forecast_.next_on(s_.queue[id], arrival.length, now)
+                                      : rule_.finish_in_line(s_.queue, home, arrival.length, rank, now);
+    if (finish > limit) return turns_.arrive_overdue(tag, arrival, level, finish, now, out);
+  }
+  if (first) {
+    if (id == kNone && !turns_.may_wait(out)) return {Admission::kFull, kNone};
+    const RequestHandle h = ledger_.admit(tag, arrival, rank);
+    if (id == kNone) {
+      ledger_.wait_in_line(h, level);
+      return {Admission::kQueued, h};
+    }
+    ledger_.charge(h, s_.queue[id], now);
+    ledger_.start(h, id, out);
+    ledger_.refresh_key(id);
+    return {Admission::kStarted, h};
+  }
+  // It lines up, and the first in line may start for it; only if none does may the queue be too full.
+  const RequestHandle h = ledger_.admit(tag, arrival, rank);
+  ledger_.wait_in_line(h, level);
+  balance(home, now, out);
+  if (s_.requests[h].state == RequestState::kStarted) return {Admission::kStarted, h};
+  if (s_.queued <= s_.options.max_queued) return {Admission::kQueued, h};
+  --s_.queued;  // whether it may wait is asked without it
+  const bool waits = turns_.may_wait(out);
+  ++s_.queued;
+  if (waits) return {Admission::kQueued, h};
+  ledger_.remove_waiting(h);
+  return {Admission::kFull, kNone};
+}
+
+Admission LateBinding::place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) {
+  ledger_.wait_in_line(h, level);
+  balance(s_.queue.home(level), now, out);
+  return Admission::kQueued;
+}
+
+bool LateBinding::on_time_elsewhere(RequestHandle h, TimeNs now) {
+  const Request& r = s_.requests[h];
+  return rule_.finish_at_home(s_.queue, s_.queue.home(s_.ideal(r)), r.length, now) <= r.limit();
+}
+
+void LateBinding::joined(InstanceId id, TimeNs now, Actions& out) { turns_.serve(id, now, out); }
+
+// Waiting requests that only this instance fits are bound to it.
+void LateBinding::draining(InstanceId id, TimeNs now) {
+  Instance& x = s_.queue[id];
+  for (std::int32_t level = x.level; level >= 0 && !s_.fits(level); --level) {
+    while (!s_.lines[level].fifo.empty()) {
+      const RequestHandle h = s_.lines[level].fifo.head;
+      ledger_.take_out(h);
+      ledger_.end_wait(h);
+      ledger_.charge(h, x, now);
+      ledger_.wait_bound(h, id);
+    }
+  }
+}
+
+// The longest homes first: a longer request has fewer instances to go to.
+void LateBinding::look_again(TimeNs now, Actions& out) {
+  if (s_.lines.total() == 0) return;
+  for (std::int32_t level = s_.queue.levels() - 1; level >= 0; --level) {
+    if (s_.queue.active_in(level) > 0) balance(level, now, out);
+  }
+}
+
+// Starts requests of a home, first come first, while there is an instance for the first one.
+void LateBinding::balance(std::int32_t home, TimeNs now, Actions& out) {
+  const std::int32_t lowest = s_.queue.lowest_at(home);
+  for (RequestHandle h = s_.lines.front(s_.requests, lowest, home); h != kNone;
+       h = s_.lines.front(s_.requests, lowest, home)) {
+    const Request& r = s_.requests[h];
+    if (r.deadline <= now) {
+      ledger_.expire_one(h, out);
+      continue;
+    }
+    const InstanceId id = pick_for(rule_, h, s_.ideal(r), now);
+    if (id == kNone) {  // what the first one keeps off may still have room for another
+      if (may_serve(r.avoid)) turns_.serve(r.avoid, now, out);
+      return;
+    }
+    const TimeNs finish = r.limit() == kNever ? now : forecast_.next_on(s_.queue[id], r.length, now);
+    if (finish <= r.limit()) {
+      ledger_.start_waiting(h, id, now, out);
+      ledger_.refresh_key(id);
+    } else if (on_time_elsewhere(h, now)) {
+      return;
+    } else {
+      turns_.pass(h, finish, now, out);
+      turns_.serve(id, now, out);
+    }
+  }
+}
+
+bool LateBinding::may_serve(InstanceId id) const {
+  return id != kNone && s_.queue.present(id) && s_.queue[id].state == InstanceState::kActive && s_.queue[id].has_room();
+}
+
+}  // namespace arlo::dispatch

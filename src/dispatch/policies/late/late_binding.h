@@ -1,0 +1,29 @@
+// Late binding: a request waits in the line of its ideal level, and is bound when it starts. See late.cc for who goes
+// where.
+#pragma once
+
+#include "dispatch/binding.h"
+#include "dispatch/policies/late/late.h"
+
+namespace arlo::dispatch {
+
+class LateBinding final : public Binding {
+ public:
+  LateBinding(const Parts& parts, Late& rule) : Binding(parts), rule_(rule) {}
+
+  Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) override;
+  Admission place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) override;
+  RequestHandle next_for(InstanceId id, TimeNs now) override { return rule_.next_for(s_.queue, id, now); }
+  bool on_time_elsewhere(RequestHandle h, TimeNs now) override;
+  void joined(InstanceId id, TimeNs now, Actions& out) override;
+  void draining(InstanceId id, TimeNs now) override;
+  void look_again(TimeNs now, Actions& out) override;
+
+ private:
+  void balance(std::int32_t home, TimeNs now, Actions& out);
+  [[nodiscard]] bool may_serve(InstanceId id) const;
+
+  Late& rule_;
+};
+
+}  // namespace arlo::dispatch

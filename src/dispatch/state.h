@@ -1,0 +1,38 @@
+// What the scheduler knows: the instances, the requests, and where each of them waits.
+#pragma once
+
+#include <cstdint>
+
+#include "dispatch/deadlines.h"
+#include "dispatch/fair_ranks.h"
+#include "dispatch/level_fifos.h"
+#include "dispatch/multi_level_queue.h"
+#include "dispatch/overdue.h"
+#include "dispatch/request.h"
+#include "dispatch/scheduler.h"
+
+namespace arlo::dispatch {
+
+struct State {
+  // `timed`: the policy weighs execution times.
+  State(const Options& given, bool by_times) : options(given), timed(by_times), queue(by_times) {}
+
+  Options options;
+  // The books of timed.h are kept: from the start for a policy that weighs times, for the others from the first request
+  // on that has a time limit.
+  bool timed;
+  MultiLevelQueue queue;
+  RequestSlab requests;
+  LevelFifos lines;  // those bound to no instance, by ideal level: parked, or waiting for late binding
+  OverdueLines overdue;
+  Deadlines deadlines;
+  FairRanks ranks;
+  std::int32_t queued = 0;
+  std::int32_t in_flight = 0;
+
+  [[nodiscard]] std::int32_t ideal(const Request& r) const { return queue.ideal(r.length); }
+  // Some active instance is long enough.
+  [[nodiscard]] bool fits(std::int32_t level) const { return queue.first_fitting(level) != queue.groups(); }
+};
+
+}  // namespace arlo::dispatch

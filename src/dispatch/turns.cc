@@ -1,0 +1,139 @@
+#include "dispatch/turns.h"
+
+#include <algorithm>
+
+namespace arlo::dispatch {
+
+void Turns::serve(InstanceId id, TimeNs now, Actions& out) {
+  Instance& x = s_.queue[id];
+  while (x.has_room()) {
+    const bool owes = s_.overdue.total() > 0 && x.owed >= kShare - 1 && x.state == InstanceState::kActive;
+    if (owes && start_overdue(id, now, out)) continue;
+    const RequestHandle h = next(id, now, out);
+    if (h != kNone) {
+      ledger_.start_waiting(h, id, now, out);
+      continue;
+    }
+    const bool idles = s_.overdue.total() > 0 && x.idles() && x.state == InstanceState::kActive;
+    if (!idles || !start_overdue(id, now, out)) break;
+  }
+  if (x.state == InstanceState::kActive) {
+    ledger_.refresh_key(id);
+  } else if (x.outstanding() == 0) {
+    s_.queue.remove_instance(id);
+  }
+}
+
+RequestHandle Turns::next(InstanceId id, TimeNs now, Actions& out) {
+  const Instance& x = s_.queue[id];
+  for (;;) {
+    RequestHandle h = x.waiting.head;
+    if (h == kNone && x.state == InstanceState::kActive) h = binding_->next_for(id, now);
+    if (h == kNone) return kNone;
+    const Request& r = s_.requests[h];
+    if (r.deadline <= now) {
+      ledger_.expire_one(h, out);
+      continue;
+    }
+    if (r.limit() == kNever || x.state != InstanceState::kActive) return h;
+    const TimeNs finish = forecast_.next_on(x, r.length, now);
+    if (finish <= r.limit()) return h;
+    if (r.instance == kNone && binding_->on_time_elsewhere(h, now)) return kNone;
+    pass(h, finish, now, out);
+  }
+}
+
+void Turns::pass(RequestHandle h, TimeNs finish, TimeNs now, Actions& out) {
+  const Request& r = s_.requests[h];
+  if (finish > r.deadline) {
+    ledger_.expire_one(h, out);
+    return;
+  }
+  ledger_.take_out(h);
+  ledger_.end_wait(h);
+  ledger_.wait_overdue(h, s_.ideal(r), now);
+}
+
+bool Turns::start_overdue(InstanceId id, TimeNs now, Actions& out) {
+  const RequestHandle h = overdue_for(id, now, out);
+  if (h == kNone) return false;
+  s_.overdue.starts(s_.ideal(s_.requests[h]), now);
+  ledger_.start_waiting(h, id, now, out);
+  s_.queue[id].owed = 0;
+  return true;
+}
+
+// The first of the lines that it fits. One that cannot meet its deadline expires here when no shorter instance is there
+// for it, which might be quicker.
+RequestHandle Turns::overdue_for(InstanceId id, TimeNs now, Actions& out) {
+  const Instance& x = s_.queue[id];
+  RequestHandle best = kNone;
+  for (std::int32_t level = 0; level <= x.level; ++level) {
+    for (RequestHandle at = s_.overdue[level].fifo.head; at != kNone;) {
+      const Request& r = s_.requests[at];
+      const RequestHandle after = r.next;
+      const bool dead = r.deadline <= now;
+      if (dead || forecast_.next_on(x, r.length, now) > r.deadline) {
+        if (!dead && s_.queue.home(level) != x.level) break;
+        ledger_.expire_one(at, out);
+      } else if (r.avoid != id || !s_.queue.another_fits(level, id)) {
+        if (best == kNone || r.rank < s_.requests[best].rank) best = at;
+        break;
+      }
+      at = after;
+    }
+  }
+  return best;
+}
+
+// While one waits that is no longer than this level, none is idle: O(1) in an overload, O(N) otherwise.
+InstanceId Turns::idle_for(std::int32_t level, std::int32_t length, InstanceId avoid, TimeNs now) const {
+  if (s_.overdue.front(s_.requests, 0, level) != kNone) return kNone;
+  InstanceId best = kNone;
+  TimeNs best_finish = kNever;
+  for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
+    const Instance& x = s_.queue[id];
+    if (!x.present || x.state != InstanceState::kActive || x.level < level || !x.idles()) continue;
+    if (id == avoid && s_.queue.another_fits(level, id)) continue;
+    const TimeNs finish = forecast_.next_on(x, length, now);
+    if (finish >= best_finish) continue;
+    best_finish = finish;
+    best = id;
+  }
+  return best;
+}
+
+Admitted Turns::arrive_overdue(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs finish, TimeNs now,
+                               Actions& out) {
+  const InstanceId idle = idle_for(level, arrival.length, kNone, now);
+  const TimeNs at = idle != kNone ? forecast_.next_on(s_.queue[idle], arrival.length, now)
+                                  : std::max(finish, now + s_.overdue.wait(level, now));
+  if (at > arrival.deadline) return {Admission::kTooLate, kNone, at - now};
+  if (idle == kNone && s_.queued >= s_.options.max_queued) return {Admission::kFull, kNone};
+  const RequestHandle h = ledger_.admit(tag, arrival, s_.ranks.next(arrival.client));
+  return {place_overdue(h, level, now, out), h};
+}
+
+Admission Turns::place_overdue(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) {
+  Request& r = s_.requests[h];
+  r.overdue = true;
+  const InstanceId idle = idle_for(level, r.length, r.avoid, now);
+  if (idle == kNone) {
+    ledger_.wait_overdue(h, level, now);
+    return Admission::kQueued;
+  }
+  ledger_.charge(h, s_.queue[idle], now);
+  ledger_.start(h, idle, out);
+  ledger_.refresh_key(idle);
+  return Admission::kStarted;
+}
+
+bool Turns::may_wait(Actions& out) {
+  if (s_.queued < s_.options.max_queued) return true;
+  const RequestHandle last = s_.overdue.last(s_.requests);
+  if (last == kNone) return false;
+  ledger_.expire_one(last, out);
+  return true;
+}
+
+}  // namespace arlo::dispatch

@@ -1,0 +1,56 @@
+// Whose turn it is when an instance has room, and what becomes of requests that cannot be on time.
+//
+// A request whose limits are known to be out of reach is never started: the books say when it would finish, with all
+// that is sent already and waits before it. If its deadline is out of reach it is refused on arrival, or expires when
+// its turn comes. If it can only not be on time any more it is *overdue*: it leaves its line and yields to all that can
+// be on time. What is overdue starts on an instance that idles, and in one of kShare turns in any case. So an overload
+// costs those that come too late and nobody else, whatever time their clients give them.
+//
+// On time is aimed at a sixteenth of the time early (aim()): in an overload each line is as long as the limits allow,
+// so every start is at the edge, and half of the predictions err on the wrong side.
+#pragma once
+
+#include <cstdint>
+
+#include "dispatch/binding.h"
+
+namespace arlo::dispatch {
+
+class Turns {
+ public:
+  // While such requests wait, one in so many starts of an instance is of one that is overdue.
+  static constexpr std::int32_t kShare = 32;
+
+  Turns(State& state, Ledger& ledger, Forecast& forecast) : s_(state), ledger_(ledger), forecast_(forecast) {}
+  void set_binding(Binding& binding) { binding_ = &binding; }
+
+  // By when a request that is due then should finish.
+  static TimeNs aim(TimeNs due, TimeNs now) { return due == kNever ? kNever : due - (due - now) / 16; }
+
+  // Starts what waits for an instance while it has room; then brings its key up to date, or lets it go.
+  void serve(InstanceId id, TimeNs now, Actions& out);
+
+  // An arrival that would finish at `finish` where the policy would have it: after its limit.
+  Admitted arrive_overdue(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs finish, TimeNs now, Actions& out);
+  // A request of any history that is overdue, in no FIFO, and not counted as waiting.
+  Admission place_overdue(RequestHandle h, std::int32_t level, TimeNs now, Actions& out);
+  // A waiting request, whose instance or line has come to it, cannot be on time: it yields, or expires.
+  void pass(RequestHandle h, TimeNs finish, TimeNs now, Actions& out);
+
+  // False when one more may not wait. Where the queue is full, one that is overdue makes room.
+  bool may_wait(Actions& out);
+
+ private:
+  bool start_overdue(InstanceId id, TimeNs now, Actions& out);
+  RequestHandle overdue_for(InstanceId id, TimeNs now, Actions& out);
+  InstanceId idle_for(std::int32_t level, std::int32_t length, InstanceId avoid, TimeNs now) const;
+  // The request next in turn, or kNone, and what is done with those that cannot be on time.
+  RequestHandle next(InstanceId id, TimeNs now, Actions& out);
+
+  State& s_;
+  Ledger& ledger_;
+  Forecast& forecast_;
+  Binding* binding_ = nullptr;
+};
+
+}  // namespace arlo::dispatch
