@@ -39,6 +39,8 @@ from arlo.planning.allocation.solve import allocate_or_keep, make_solver
 from arlo.planning.placement.assignment import assign
 from arlo.replay import ReplayOptions, run_replay
 from arlo.replay.records import latency_us
+from arlo.report import figure as frame
+from arlo.report import page
 from arlo.traces import Trace
 from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
@@ -257,7 +259,6 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def plot(figures: dict[str, Any], path: Path) -> None:
     """Allocation over time of each scheme in the first round, as in Fig. 12, and the mean latency of each."""
-    import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
     schemes = list(figures["rounds"])
@@ -267,7 +268,6 @@ def plot(figures: dict[str, Any], path: Path) -> None:
         subplot_titles=[f"{scheme}: instances per runtime" for scheme in schemes] + ["mean latency, ms (median)"],
         vertical_spacing=0.4 / (len(schemes) + 1),
     )
-    colours = ["#1b9e77", "#7570b3", "#e6ab02", "#d95f02", "#e7298a"]
     for row, scheme in enumerate(schemes, start=1):
         samples = figures["rounds"][scheme][0]["allocation"]
         for index, length in enumerate(figures["max_lengths"]):
@@ -278,7 +278,7 @@ def plot(figures: dict[str, Any], path: Path) -> None:
                 legendgroup=str(length),
                 showlegend=row == 1,
                 stackgroup=scheme,
-                line={"shape": "hv", "width": 0, "color": colours[index % len(colours)]},
+                line={"shape": "hv", "width": 0, "color": frame.color(index)},
                 row=row,
                 col=1,
             )
@@ -292,16 +292,13 @@ def plot(figures: dict[str, Any], path: Path) -> None:
         row=len(schemes) + 1,
         col=1,
     )
-    picture.update_layout(
-        go.Layout(
-            template="plotly_white",
-            height=230 * (len(schemes) + 1),
-            title=f"short -> long -> short lengths, {WORKERS} workers: instances of each max_length over time (s)",
-            legend_title_text="max_length",
-        )
+    frame.framed(
+        picture,
+        f"short -> long -> short lengths, {WORKERS} workers: instances of each max_length over time (s)",
+        height=230 * (len(schemes) + 1),
+        legend_title_text="max_length",
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    picture.write_html(path, include_plotlyjs=True)
+    page.write(path, page.render("Lengths that shift", [page.plots([picture])]))
 
 
 def main() -> int:

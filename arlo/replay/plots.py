@@ -12,10 +12,11 @@ from arlo.replay.outcomes import OUTCOMES, Outcome
 from arlo.replay.records import Records, latency_us
 from arlo.replay.result import ReplayResult
 from arlo.replay.summary import ANSWERED, Summary, computed_tokens
+from arlo.report import figure as frame
+from arlo.report.figure import BLUE, GREEN, GREY, ORANGE, PALE, RED, VIOLET
 
 _CDF_POINTS = 1500  # more would only make the file larger
 _BINS, _SHORTEST_BIN_S = 120, 0.5
-BLUE, ORANGE, GREEN, RED, GREY = "#2f6fde", "#e58a2a", "#2f9e6e", "#d1495b", "#8b95a5"
 
 
 def figures(result: ReplayResult) -> list[Any]:
@@ -30,35 +31,12 @@ def figures(result: ReplayResult) -> list[Any]:
     ]
 
 
-def _figure(title: str, x: str, y: str) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    figure.update_layout(
-        template="plotly_white",
-        title={"text": title, "font": {"size": 16}, "x": 0.02},
-        font={"family": "system-ui, sans-serif", "size": 13},
-        margin={"l": 64, "r": 56, "t": 48, "b": 104},
-        height=430,
-        legend={"orientation": "h", "x": 0, "y": -0.26, "yanchor": "top", "traceorder": "normal"},
-        xaxis={"title": {"text": x}},
-        yaxis={"title": {"text": y}},
-        hovermode="x unified",
-    )
-    return figure
-
-
-def _empty(figure: Any, why: str) -> Any:
-    figure.add_annotation(text=why, showarrow=False, xref="paper", yref="paper", x=0.5, y=0.5)
-    return figure
-
-
 def _cdf(answered: Records, summary: Summary) -> Any:
-    figure = _figure(
+    figure = frame.figure(
         "Latency of all answered requests", "latency (ms), from the scheduled instant", "share of requests (%)"
     )
     if len(answered) == 0:
-        return _empty(figure, "nothing was answered")
+        return frame.say(figure, "nothing was answered")
     shown = [("latency", latency_us(answered), BLUE)]
     told = answered["total_us"] >= 0
     if bool(told.any()):
@@ -69,20 +47,17 @@ def _cdf(answered: Records, summary: Summary) -> Any:
         figure.add_scatter(x=np.round(ms, 4), y=np.round(percent, 3), name=name, mode="lines", line={"color": color})
     low = max(float(min(us.min() for _, us, _ in shown)) / 1000, 0.01)
     high = max(float(latency_us(answered).max()) / 1000, summary.slo_ms)
-    figure.add_vline(x=summary.slo_ms, line={"color": RED, "dash": "dot"})
-    figure.add_annotation(
-        x=np.log10(summary.slo_ms), y=8, text=f"SLO {summary.slo_ms:g} ms", showarrow=False, xanchor="right", xshift=-6
-    )
-    figure.update_xaxes(type="log", dtick="D2", range=[np.log10(low * 0.9), np.log10(high * 1.3)])
+    frame.slo_mark(figure, summary.slo_ms)
+    figure.update_xaxes(**frame.log_axis(low * 0.9, high * 1.3))
     figure.update_yaxes(range=[0, 101])
     figure.update_layout(hovermode="closest")
     return figure
 
 
 def _over_time(records: Records, answered: Records, summary: Summary) -> Any:
-    figure = _figure("Load and queue over time", "time (s)", "requests per second")
+    figure = frame.figure("Load and queue over time", "time (s)", "requests per second", right=56)
     if len(records) == 0 or summary.duration_s <= 0:
-        return _empty(figure, "nothing was sent")
+        return frame.say(figure, "nothing was sent")
     bins = int(np.clip(summary.duration_s / _SHORTEST_BIN_S, 1, _BINS))
     edges = np.linspace(0, summary.duration_s, bins + 1)
     width_s = summary.duration_s / bins
@@ -120,9 +95,9 @@ def _in_flight(records: Records, at_us: NDArray[np.float64]) -> NDArray[np.int64
 
 
 def _levels(summary: Summary) -> Any:
-    figure = _figure("Requests per level", "level (its max length in tokens)", "answered requests")
+    figure = frame.figure("Requests per level", "level (its max length in tokens)", "answered requests")
     if not summary.levels:
-        return _empty(figure, "the target does not say at which level a request ran")
+        return frame.say(figure, "the target does not say at which level a request ran")
     names = [f"{v.level} ({v.max_length})" if v.max_length is not None else str(v.level) for v in summary.levels]
     ideal = [v.requests - v.demoted for v in summary.levels]
     figure.add_bar(x=names, y=ideal, name="at their ideal level", marker={"color": BLUE})
@@ -134,11 +109,11 @@ def _levels(summary: Summary) -> Any:
 
 
 def _padding(answered: Records, summary: Summary) -> Any:
-    figure = _figure(
+    figure = frame.figure(
         "Padding saved: tokens computed, by request length", "length of the requests (tokens)", "tokens (thousands)"
     )
     if summary.padding is None:
-        return _empty(figure, "nothing was answered")
+        return frame.say(figure, "nothing was answered")
     longest = summary.padding.longest
     step = max(longest // 16, 1)
     edges = np.arange(0, int(answered["length"].max()) + step, step)
@@ -150,7 +125,7 @@ def _padding(answered: Records, summary: Summary) -> Any:
     parts = (
         ("tokens of the requests", tokens, GREEN),
         ("padding", computed - tokens, ORANGE),
-        (f"saved against padding all to {longest}", if_longest - computed, "#d9dee6"),
+        (f"saved against padding all to {longest}", if_longest - computed, PALE),
     )
     for name, values, color in parts:
         figure.add_bar(x=names, y=np.round(values, 3), name=name, marker={"color": color})
@@ -161,4 +136,4 @@ def _padding(answered: Records, summary: Summary) -> Any:
 
 def outcome_color(name: Outcome) -> str:
     """The colour of an outcome's label."""
-    return dict(zip(OUTCOMES, (GREEN, ORANGE, "#8a5bc7", "#8a5bc7", GREY, RED), strict=True))[name]
+    return dict(zip(OUTCOMES, (GREEN, ORANGE, VIOLET, VIOLET, GREY, RED), strict=True))[name]

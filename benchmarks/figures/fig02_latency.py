@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arlo.report import figure as frame
+from arlo.report import page
 from arlo.simulator.profiles import Profile, dynamic_variants, load_profile, profile_names
 from arlo.simulator.profiles.estimated import SCALES, large_512_ms
 from arlo.traces.generate import PAPER_LONGEST, rescale
@@ -35,8 +37,8 @@ LOADS = (
     ("bert-large", "Bursty", 25_000, 300, 0.981, 0.307),
 )
 COLOURS = {
-    "static": "#1b9e77", "padded": "#444444", "added": "#d95f02", "published": "#e7298a", "falling": "#7570b3",
-    "flat": "#a6761d", "least": "#66a61e", "rising": "#e6ab02",
+    "static": frame.GREEN, "padded": frame.INK, "added": frame.ORANGE, "published": frame.PINK,
+    "falling": frame.VIOLET, "flat": frame.GOLD, "least": frame.OLIVE, "rising": frame.RED,
 }  # fmt: skip
 
 
@@ -227,13 +229,12 @@ def figure(profiles: Sequence[str] = PROFILES, variants: Sequence[str] = VARIANT
             title_text="tokens", tickvals=list(range(0, profile.max_length + 1, 64)), row=panel // columns + 1,
             col=panel % columns + 1,
         )  # fmt: skip
-    picture.update_layout(
-        template="plotly_white",
+    return frame.framed(
+        picture,
+        "Fig. 2: latency over the length, batch 1",
         height=420 * math.ceil(len(profiles) / columns),
-        title="Fig. 2: latency over the length, batch 1",
         legend_title_text="runtime",
     )
-    return picture
 
 
 def print_rows(found: Sequence[dict[str, Any]]) -> None:
@@ -289,10 +290,9 @@ def main() -> int:
         for name in args.profiles
     }
     path = harness.save("fig02_latency", command, {"rows": found, "lengths": list(range(64, 513, 64)), **curves})
-    page = Path("reports/fig02_latency.html")
-    page.parent.mkdir(parents=True, exist_ok=True)
-    figure(args.profiles, args.variants).write_html(page, include_plotlyjs=True)
-    print(f"-> {path}, {page}")
+    written = Path("reports/fig02_latency.html")
+    page.write(written, page.render("Fig. 2 of the paper", [page.plots([figure(args.profiles, args.variants)])]))
+    print(f"-> {path}, {written}")
     return 0
 
 

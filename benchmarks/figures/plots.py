@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
+
+from arlo.report import figure as frame
+from arlo.report.figure import BLUE, GOLD, GREEN, GREY, INK, ORANGE, PINK, RED, TEAL, VIOLET
 
 # One colour for a scheme, policy or allocation wherever it appears.
 COLORS = {
-    "st": "#d1495b", "dt": "#e58a2a", "infaas": "#8a5bc7", "paper": "#2f6fde", "arlo": "#2f9e6e",
-    "rs": "#2f6fde", "eft": "#2f9e6e", "late": "#17a2b8", "ilb": "#b8860b", "ig": "#e377c2",
-    "periodic": "#2f6fde", "even": "#b8860b", "global": "#e377c2", "oracle": "#17a2b8", "queueing": "#2f9e6e",
-    "cluster": "#1d2430", "simulated": "#2f6fde", "published": "#8b95a5",
+    "st": RED, "dt": ORANGE, "infaas": VIOLET, "paper": BLUE, "arlo": GREEN,
+    "rs": BLUE, "eft": GREEN, "late": TEAL, "ilb": GOLD, "ig": PINK,
+    "periodic": BLUE, "even": GOLD, "global": PINK, "oracle": TEAL, "queueing": GREEN,
+    "cluster": INK, "simulated": BLUE, "published": GREY,
 }  # fmt: skip
-_FREE = ("#2f6fde", "#e58a2a", "#2f9e6e", "#d1495b", "#8a5bc7", "#17a2b8", "#b8860b", "#e377c2", "#5a6575", "#7f9c2f")
-# Short to long runtimes, light to dark.
-_LEVELS = ("#fde3b0", "#fbc15e", "#f49a3c", "#e0713f", "#c04b5a", "#953a72", "#663182", "#3a2a78", "#1d2150", "#0d0f26")
 
 
 def draw(plot: dict[str, Any]) -> Any:
     """A plotly figure."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = frame.figure(plot["title"], plot["x"], plot["y"], right=16)
     stacked = plot["kind"] == "stack"
     for index, series in enumerate(plot["series"]):
         color = COLORS.get(series["scheme"]) or (
-            _level(index, len(plot["series"])) if stacked else _FREE[index % len(_FREE)]
+            frame.level_color(index, len(plot["series"])) if stacked else frame.color(index)
         )
         if plot["kind"] == "bars":
             figure.add_bar(x=series["x"], y=series["y"], name=series["name"], marker={"color": color})
@@ -46,14 +43,7 @@ def draw(plot: dict[str, Any]) -> Any:
 
 def _layout(figure: Any, plot: dict[str, Any]) -> None:
     figure.update_layout(
-        template="plotly_white",
-        title={"text": plot["title"], "font": {"size": 15}, "x": 0.01},
-        font={"family": "system-ui, sans-serif", "size": 12},
-        margin={"l": 64, "r": 16, "t": 44, "b": 96},
         height=400,
-        legend={"orientation": "h", "x": 0, "y": -0.22, "yanchor": "top", "traceorder": "normal"},
-        xaxis={"title": {"text": plot["x"]}},
-        yaxis={"title": {"text": plot["y"]}},
         showlegend=True,
         hovermode="x unified" if plot["kind"] in ("steps", "stack") else "closest",
         barmode="group",
@@ -64,7 +54,7 @@ def _layout(figure: Any, plot: dict[str, Any]) -> None:
     ):
         if log:
             low, high = given or _extent(plot, values)
-            axis(type="log", range=[math.log10(low), math.log10(high)], **_log_ticks(low, high))
+            axis(**frame.log_axis(low, high))
         elif given:
             axis(range=list(given))
     if plot["kind"] == "cdf" and not plot["y_range"]:
@@ -74,13 +64,9 @@ def _layout(figure: Any, plot: dict[str, Any]) -> None:
     slo_ms = plot["slo_ms"]
     if slo_ms is not None:
         if plot["kind"] == "cdf":
-            figure.add_vline(x=slo_ms, line={"color": "#8b95a5", "dash": "dot"})
-            at = math.log10(slo_ms) if plot["log_x"] else slo_ms
-            figure.add_annotation(
-                x=at, y=0.04, yref="paper", text=f"SLO {slo_ms:g} ms", showarrow=False, xanchor="right", xshift=-6
-            )
+            frame.slo_mark(figure, slo_ms, log=plot["log_x"], tint=GREY)
         else:
-            figure.add_hline(y=slo_ms, line={"color": "#8b95a5", "dash": "dot"})
+            figure.add_hline(y=slo_ms, line={"color": GREY, "dash": "dot"})
 
 
 def _extent(plot: dict[str, Any], axis: str) -> tuple[float, float]:
@@ -88,14 +74,3 @@ def _extent(plot: dict[str, Any], axis: str) -> tuple[float, float]:
     if not values:
         return 0.1, 10.0
     return min(values) * 0.9, max(values) * 1.15
-
-
-def _log_ticks(low: float, high: float) -> dict[str, Any]:
-    """1, 2, 5, 10, ... written out (plotly shortens them to a lone digit); over many decades powers of ten only."""
-    digits = (1, 2, 5) if math.log10(high / low) < 2.6 else (1, 3) if math.log10(high / low) < 3.6 else (1,)
-    ticks = [digit * 10.0**power for power in range(-5, 8) for digit in digits]
-    return {"tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks], "tickangle": 0}
-
-
-def _level(index: int, count: int) -> str:
-    return _LEVELS[round(index * (len(_LEVELS) - 1) / max(count - 1, 1))]

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from arlo.report import figure as frame
+from arlo.report import page
 from benchmarks.figures.plots import COLORS
 
 SHOWN = ("ig", "eft", "late")
@@ -55,7 +57,7 @@ def over_load(study: Sequence[dict[str, Any]]) -> Any:
                     shown.add(label)
         figure.update_xaxes(title_text="load (%)", row=2, col=column)
         for line in (1, 2):
-            figure.add_hline(y=1.0, line={"color": "#8b95a5", "width": 1}, row=line, col=column)
+            figure.add_hline(y=1.0, line={"color": frame.GREY, "width": 1}, row=line, col=column)
     figure.update_yaxes(type="log", tickvals=[0.05, 0.1, 0.2, 0.5, 1, 1.5], range=[-1.5, 0.35])
     figure.update_yaxes(title_text="mean / mean of rs", row=1, col=1)
     figure.update_yaxes(title_text="p98 / p98 of rs", row=2, col=1)
@@ -78,7 +80,7 @@ def heat_map(summary: Sequence[dict[str, Any]]) -> Any:
             customdata=worst,
             hovertemplate="%{y}, %{x}: %{z:.3f}, %{customdata}<extra></extra>",
             texttemplate="%{text}",
-            colorscale=[[0, "#1b7f5c"], [0.55, "#bfe3d0"], [2 / 3, "#ffffff"], [1, "#d1495b"]],
+            colorscale=[[0, "#1b7f5c"], [0.55, "#bfe3d0"], [2 / 3, "#ffffff"], [1, frame.RED]],
             zmin=0.0,
             zmax=1.5,
             colorbar={"title": {"text": "of rs"}},
@@ -115,13 +117,13 @@ def bar(rows: Sequence[dict[str, Any]]) -> Any:
                 row=1,
                 col=column,
             )
-        figure.add_vline(x=most, line={"color": "#8b95a5", "dash": "dash", "width": 1}, row=1, col=column)
+        figure.add_vline(x=most, line={"color": frame.GREY, "dash": "dash", "width": 1}, row=1, col=column)
     figure.add_scatter(
         x=[row["relaxed_mean"] for row in rows],
         y=names,
         mode="markers",
         name="relaxed problem",
-        marker={"color": "#1d2430", "symbol": "line-ns-open", "size": 14},
+        marker={"color": frame.INK, "symbol": "line-ns-open", "size": 14},
         row=1,
         col=1,
     )
@@ -130,15 +132,8 @@ def bar(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def _styled(figure: Any, title: str, *, width: int, height: int) -> Any:
-    figure.update_layout(
-        template="plotly_white",
-        title={"text": title, "font": {"size": 15}, "x": 0.01},
-        font={"family": "system-ui, sans-serif", "size": 12},
-        width=width,
-        height=height,
-        legend={"orientation": "h", "y": -0.1, "yanchor": "top"},
-    )
-    return figure
+    legend = {"orientation": "h", "y": -0.1, "yanchor": "top"}
+    return frame.framed(figure, title, width=width, height=height, legend=legend)
 
 
 def main() -> int:
@@ -148,12 +143,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("reports/policy_study.html"), help="the file")
     args = parser.parse_args()
-    parts = [
-        figure.to_html(full_html=False, include_plotlyjs="inline" if first == 0 else False)
-        for first, figure in enumerate(figures().values())
-    ]
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text("<!doctype html><meta charset=utf-8><title>Dispatch policies</title>" + "".join(parts))
+    page.write(args.out, page.render("Dispatch policies", [page.plots([figure]) for figure in figures().values()]))
     print(f"-> {args.out}")
     return 0
 

@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 import html
-import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from arlo.errors import EnvironmentProblem
+from arlo.report import page
+from arlo.report.table import table as table_of
 from benchmarks.figures.document import number, of_paper, span
 from benchmarks.figures.experiment import VERDICTS, verdict
 from benchmarks.figures.plots import draw
 
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
-)
 _STYLE = """
-:root { color-scheme: light; }
-body { font: 14px/1.45 system-ui, sans-serif; color: #1d2430; background: #f4f6f9; margin: 0; }
-main { max-width: 1340px; margin: 0 auto; padding: 24px 24px 64px; }
-h1 { font-size: 24px; margin: 0 0 4px; }
+main { max-width: 1340px; }
 h2 { font-size: 19px; margin: 44px 0 6px; padding-top: 10px; border-top: 2px solid #d5dce6; }
 h3 { font-size: 14px; margin: 18px 0 6px; }
 p { margin: 6px 0 10px; max-width: 1100px; }
-p.what { color: #5a6575; }
 a { color: #2f6fde; text-decoration: none; }
-.box { background: #fff; border: 1px solid #e1e6ed; border-radius: 8px; padding: 4px; overflow-x: auto; margin: 8px 0; }
-.plots { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 12px; }
-@media (max-width: 900px) { .plots { grid-template-columns: minmax(0, 1fr); } }
-.plots .box { overflow: hidden; min-width: 0; margin: 0; }
-.plots p { margin: 0 10px 8px; color: #5a6575; font-size: 13px; }
-table { border-collapse: collapse; width: 100%; }
-td, th { padding: 3px 9px; border-bottom: 1px solid #eef1f5; vertical-align: top; text-align: right; }
+.box { margin: 8px 0; }
+.plots .box { margin: 0; }
+td, th { padding: 3px 9px; }
 th { color: #5a6575; font-weight: 600; }
-td:first-child, th:first-child, td.left, th.left, .words td, .words th { text-align: left; }
+td:first-child { font-weight: inherit; }
+td.left, th.left, .words td, .words th { text-align: left; }
 table.summary { font-size: 13px; }
 table.summary td:first-child { min-width: 190px; }
 table.summary td, table.summary th { padding: 3px 6px; }
-tr:last-child td { border-bottom: 0; }
 td.n { white-space: nowrap; font-variant-numeric: tabular-nums; }
 td.note { text-align: left; color: #414b5a; font-size: 12.5px; min-width: 260px; }
 td.span { min-width: 128px; line-height: 1.2; }
@@ -49,38 +38,19 @@ tr.group td { background: #f7f9fc; font-weight: 600; }
 .shipped { background: #d5f0ee; color: #14595a; }
 .short { background: #fde3d9; color: #93330d; } .fact { background: #eceff3; color: #4b5563; }
 .missing { background: #f3e3f7; color: #6b2a7d; }
-.warn { background: #fff6e5; border: 1px solid #f0d49a; border-radius: 8px; padding: 8px 14px; margin: 12px 0; }
 details { margin: 8px 0; } summary { cursor: pointer; color: #2f6fde; }
 """
 
 
 def write(path: Path, results: Sequence[dict[str, Any]]) -> None:
     """Write the page, of about 5 MB (the plotting library is in it). EnvironmentProblem when plotly is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render(results), encoding="utf-8")
+    page.write(path, render(results))
 
 
 def render(results: Sequence[dict[str, Any]]) -> str:
     """The whole page."""
-    try:
-        offline = importlib.import_module("plotly.offline")
-    except ImportError:
-        raise EnvironmentProblem("the report needs plotly: pip install 'arlo-serve[bench]'") from None
-    return "".join(
-        [
-            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>The paper's evaluation, beside ours</title><style>{_STYLE}</style>",
-            f"<script>{offline.get_plotlyjs()}</script></head>\n<body><main>",
-            "<h1>The paper's evaluation, beside ours</h1>",
-            "".join(_summary(results)),
-            *("".join(_section(result)) for result in results),
-            # The first plot measures its box before the second one takes half of the row.
-            '<script>addEventListener("load", () => dispatchEvent(new Event("resize")))</script>',
-            "</main></body></html>\n",
-        ]
-    )
+    parts = [*_summary(results), *("".join(_section(result)) for result in results)]
+    return page.render("The paper's evaluation, beside ours", parts, style=_STYLE)
 
 
 def _summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -105,10 +75,10 @@ def _summary(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         f"</p><p>{tally}</p>"
     )
     if any(result["short"] for result in results):
-        yield (
-            '<div class="warn">A short run: traces of seconds, only to see that everything works. '
-            "Its figures cannot be compared with the paper's.</div>"
-        )
+        yield page.warnings(
+            ["A short run: traces of seconds, only to see that everything works. Its figures cannot be compared with "
+             "the paper's."]
+        )  # fmt: skip
     yield '<div class="box"><table class="summary"><tr><th>quantity</th><th>paper</th><th>ours</th><th>span</th>'
     yield '<th>shipped</th><th></th><th class="left">why</th></tr>'
     for result in results:
@@ -137,13 +107,7 @@ def _section(result: dict[str, Any]) -> Iterator[str]:
     for paragraph in result["findings"]:
         yield f"<p>{html.escape(paragraph)}</p>"
     if result["plots"]:
-        yield '<div class="plots">'
-        for plot in result["plots"]:
-            config = {"displayModeBar": False, "responsive": True}
-            drawn = draw(plot).to_html(full_html=False, include_plotlyjs=False, config=config)
-            caption = f"<p>{html.escape(plot['caption'])}</p>" if plot["caption"] else ""
-            yield f'<div class="box">{drawn}{caption}</div>'
-        yield "</div>"
+        yield page.plots(map(draw, result["plots"]), [plot["caption"] for plot in result["plots"]])
     for table in result["tables"]:
         yield _table(table)
     for table in result["sensitivity"]:
@@ -159,9 +123,6 @@ def _section(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _table(table: dict[str, Any], *, words: bool = False) -> str:
-    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in table["columns"])
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in table["rows"])
     title = f"<h3>{html.escape(table['title'])}</h3>" if table["title"] else ""
     caption = f'<p class="what">{html.escape(table["caption"])}</p>' if table["caption"] else ""
-    kind = ' class="words"' if words else ' class="wide"'
-    return f'{title}{caption}<div class="box"><table{kind}><tr>{top}</tr>{body}</table></div>'
+    return title + caption + table_of(table["columns"], table["rows"], kind="words" if words else "wide")

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from arlo.report import figure as frame
+from arlo.report import page as report
 from benchmarks.gpu.plan import Shape
 from benchmarks.gpu.results import Group, Results, at_batch
 
 PAGE = "fig02.html"
 COLOURS: dict[Shape, str] = {
-    "static": "#1b9e77", "dynamic": "#d95f02", "padded": "#444444", "profiles": "#7570b3", "user": "#e7298a",
+    "static": frame.GREEN, "dynamic": frame.ORANGE, "padded": frame.INK, "profiles": frame.VIOLET, "user": frame.PINK,
 }  # fmt: skip
 _DASH: dict[Shape, str] = {"static": "", "dynamic": "2 3", "padded": "6 4", "profiles": "8 3 2 3", "user": ""}
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP = 330, 220, 46, 30, 52
@@ -48,7 +50,7 @@ def write_plots(results: Results, folder: Path) -> tuple[list[Path], str]:
             written,
             f"{PAGE} was not written, as plotly is not installed: `python -m benchmarks.gpu --report FOLDER`",
         )
-    (folder / PAGE).write_text(page(results))
+    report.write(folder / PAGE, page(results))
     return [*written, folder / PAGE], ""
 
 
@@ -133,17 +135,12 @@ def page(results: Results) -> str:
         groups = [g for g in results.groups() if (g.model, g.precision) == (model, precision)]
         pictures.append(_latency(results, groups, f"{model} {precision}: latency over the length, batch 1"))
         pictures += [heat for group in groups if (heat := _heat(results, group)) is not None]
-    parts = [picture.to_html(full_html=False, include_plotlyjs=index == 0) for index, picture in enumerate(pictures)]
-    name = escape(results.header["machine"]["name"])
-    style = "body{font-family:system-ui,sans-serif;margin:16px}"
-    head = f"<meta charset='utf-8'><title>{name}</title><style>{style}</style>"
-    return f"<!doctype html><html><head>{head}</head><body><h1>{name}</h1>{''.join(parts)}</body></html>\n"
+    return report.render(results.header["machine"]["name"], [report.plots([picture]) for picture in pictures])
 
 
 def _latency(results: Results, groups: Sequence[Group], title: str) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = frame.figure(title, "tokens", "ms")
+    figure.update_layout(height=520, hovermode="closest")
     dashes = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
     for index, group in enumerate(groups):
         for shape, line in lines(results, group).items():
@@ -155,7 +152,6 @@ def _latency(results: Results, groups: Sequence[Group], title: str) -> Any:
                 marker={"size": 4},
                 line={"color": COLOURS[shape], "dash": dashes[index % len(dashes)]},
             )
-    figure.update_layout(template="plotly_white", title=title, height=520, xaxis_title="tokens", yaxis_title="ms")
     figure.update_yaxes(rangemode="tozero")
     return figure
 
@@ -184,8 +180,5 @@ def _heat(results: Results, group: Group) -> Any:
             colorbar={"title": "times"},
         )
     )
-    figure.update_layout(
-        template="plotly_white", title=f"{group.title}: dynamic over static", height=340, xaxis_title="tokens",
-        yaxis_title="rows",
-    )  # fmt: skip
-    return figure
+    title = f"{group.title}: dynamic over static"
+    return frame.framed(figure, title, height=340, xaxis_title="tokens", yaxis_title="rows")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,78 +9,33 @@ import numpy as np
 
 from arlo.compile.lengths.show import cost_title, rows, sentences
 from arlo.compile.steps.lengths import LengthChoice
-from arlo.errors import ConfigError, EnvironmentProblem
 from arlo.planning.lengths.choice import PAPER_STEP
+from arlo.report import figure as frame
+from arlo.report import page
+from arlo.report.figure import BLUE, GREEN, GREY, ORANGE, RED, SLATE
+from arlo.report.numbers import digits
+from arlo.report.table import table
 
-BLUE, ORANGE, GREEN, RED, GREY = "#2f6fde", "#e58a2a", "#2f9e6e", "#d1495b", "#8b95a5"
 _LEVELS = ("#cfe0fb", "#8fb4f2")  # by turns
 _BARS = 64  # of the histogram, at most
 
-# The browser itself holds the page to what it promises: no request leaves it.
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
-)
-
 _STYLE = """
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; color: #1d2430; background: #f4f6f9; margin: 0; }
-main { max-width: 1240px; margin: 0 auto; padding: 28px 24px 48px; }
-h1 { font-size: 24px; margin: 0 0 4px; }
-p.what { margin: 0 0 6px; color: #5a6575; }
-.box { background: #fff; border: 1px solid #e1e6ed; border-radius: 8px; padding: 6px; overflow-x: auto; min-width: 0;
-  margin-top: 14px; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(540px, 100%), 1fr)); gap: 0 14px; }
-.plots .box { overflow: hidden; }
-table { border-collapse: collapse; width: 100%; }
-td, th { padding: 5px 9px; border-bottom: 1px solid #eef1f5; vertical-align: top; text-align: right; }
-td:first-child, th:first-child, td:nth-child(2), th:nth-child(2) { text-align: left; }
+table td:nth-child(2), table th:nth-child(2) { text-align: left; }
 td:first-child { white-space: nowrap; }
-tr:last-child td { border-bottom: 0; }
 tr.chosen td { background: #eaf1fd; font-weight: 600; }
 tr.beside td { color: #5a6575; }
-.warn { background: #fff6e5; border: 1px solid #f0d49a; border-radius: 8px; padding: 8px 14px; margin: 12px 0; }
 """
 
 
 def write_page(found: LengthChoice, path: Path, *, title: str) -> None:
     """Write the page, of about 5 MB (the plotting library is in it). EnvironmentProblem without plotly."""
-    page = render(found, title=title)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror})") from None
+    page.write(path, render(found, title=title))
 
 
 def render(found: LengthChoice, *, title: str) -> str:
     """The whole page."""
-    try:
-        offline = importlib.import_module("plotly.offline")
-    except ImportError:
-        raise EnvironmentProblem("the plot needs plotly: pip install 'arlo-serve[bench]'") from None
-    config = {"displayModeBar": False, "responsive": True}
-    plots = [
-        figure.to_html(full_html=False, include_plotlyjs=False, config=config)
-        for figure in (by_number(found), over_length(found))
-    ]
-    return "".join(
-        [
-            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{html.escape(title)}</title><style>{_STYLE}</style>",
-            f"<script>{offline.get_plotlyjs()}</script></head>\n<body><main><h1>{html.escape(title)}</h1>",
-            *[f'<p class="what">{html.escape(line)}</p>' for line in sentences(found)],
-            *[f'<div class="warn">{html.escape(line)}</div>' for line in found.notes],
-            '<div class="plots">',
-            *[f'<div class="box">{plot}</div>' for plot in plots],
-            "</div>",
-            _table(found),
-            # The first plot measures its box before the second one takes half of the row.
-            '<script>addEventListener("load", () => dispatchEvent(new Event("resize")))</script>',
-            "</main></body></html>\n",
-        ]
-    )
+    parts = [page.warnings(found.notes), page.plots((by_number(found), over_length(found))), _table(found)]
+    return page.render(title, parts, what=list(sentences(found)), style=_STYLE)
 
 
 def by_number(found: LengthChoice) -> Any:
@@ -139,7 +92,7 @@ def by_number(found: LengthChoice) -> Any:
         y=_cost(found, choice.bound_us),
         yref="y2",
         line={"color": GREY, "dash": "dot"},
-        annotation={"text": "a runtime for every length", "font": {"color": "#5a6575", "size": 12}},
+        annotation={"text": "a runtime for every length", "font": {"color": SLATE, "size": 12}},
         annotation_position="bottom right",
     )
     least = 100 * choice.least_saving
@@ -233,38 +186,24 @@ def _cost(found: LengthChoice, cost_us: float) -> float:
     return _digits(100 * cost_us / whole if found.curve.relative else cost_us / 1000)
 
 
-def _digits(value: float) -> float:
-    return float(f"{value:.4g}")
+def _digits(value: float) -> float | None:
+    return digits(value, 4)
 
 
 def _table(found: LengthChoice) -> str:
     head = ("runtimes", "maximum lengths", cost_title(found), "saves", "last one saves", "padding")
-    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    body = "".join(
-        f'<tr class="{"chosen" if row.chosen else "beside" if row.beside else ""}">'
-        + "".join(
-            f"<td>{html.escape(cell)}</td>"
-            for cell in (row.runtimes, row.lengths, row.expected, row.saving, row.further, row.padding)
-        )
-        + "</tr>"
-        for row in rows(found)
+    shown = list(rows(found))
+    return table(
+        head,
+        [(row.runtimes, row.lengths, row.expected, row.saving, row.further, row.padding) for row in shown],
+        classes=["chosen" if row.chosen else "beside" if row.beside else "" for row in shown],
     )
-    return f'<div class="box"><table><tr>{top}</tr>{body}</table></div>'
 
 
 def _figure(title: str, x: str, y: str) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    """The second axis, to the left, is of `y`."""
+    figure = frame.figure(title, x, "", right=64)
     figure.update_layout(
-        template="plotly_white",
-        title={"text": title, "font": {"size": 16}, "x": 0.02},
-        font={"family": "system-ui, sans-serif", "size": 13},
-        margin={"l": 64, "r": 64, "t": 48, "b": 104},
-        height=430,
-        legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "traceorder": "normal"},
-        xaxis={"title": {"text": x}},
         yaxis2={"title": {"text": y}, "overlaying": "y", "side": "left", "rangemode": "tozero", "tickmode": "auto"},
-        hovermode="x unified",
     )
     return figure

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arlo.report import figure as frame
+from arlo.report.figure import GREEN, GREY, LILAC, ORANGE, RED, VIOLET
+from arlo.report.numbers import digits
 from arlo.simulator.report.result import OUTCOMES, Result
 
-COLORS = ("#2f6fde", "#e58a2a", "#2f9e6e", "#d1495b", "#8a5bc7", "#17a2b8", "#b8860b", "#e377c2", "#5a6575", "#7f9c2f")
-RED = "#d1495b"
-OUTCOME_COLORS = dict(zip(OUTCOMES, ("#2f9e6e", "#e58a2a", "#8a5bc7", "#b79ae0", "#8b95a5", "#d1495b"), strict=True))
-# Short to long, light to dark.
-_LEVELS = ("#fde3b0", "#fbc15e", "#f49a3c", "#e0713f", "#c04b5a", "#953a72", "#663182", "#3a2a78", "#1d2150", "#0d0f26")
+OUTCOME_COLORS = dict(zip(OUTCOMES, (GREEN, ORANGE, VIOLET, LILAC, GREY, RED), strict=True))
 _POINTS = 400  # of a timeline; more only make the file larger
 _MOST_STACKS = 6  # of instances over time, one plot for each run
 
@@ -42,30 +41,8 @@ def _stacked(result: Result) -> list[str]:
     return [name for name in result.timeline if name.startswith("instances.")]
 
 
-def _figure(title: str, x: str, y: str) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    figure.update_layout(
-        template="plotly_white",
-        title={"text": title, "font": {"size": 16}, "x": 0.02},
-        font={"family": "system-ui, sans-serif", "size": 13},
-        margin={"l": 68, "r": 24, "t": 48, "b": 104},
-        height=430,
-        legend={"orientation": "h", "x": 0, "y": -0.24, "yanchor": "top", "traceorder": "normal"},
-        xaxis={"title": {"text": x}},
-        yaxis={"title": {"text": y}},
-        hovermode="x unified",
-    )
-    return figure
-
-
-def _color(index: int) -> str:
-    return COLORS[index % len(COLORS)]
-
-
 def _cdf(results: Sequence[Result], labels: Sequence[str]) -> Any:
-    figure = _figure("Latency of all answers", "latency (ms)", "share of the answers (%)")
+    figure = frame.figure("Latency of all answers", "latency (ms)", "share of the answers (%)")
     lows, highs = [], []
     for index, (result, label) in enumerate(zip(results, labels, strict=True)):
         if not result.requests or not math.isfinite(result.mean_ms) or result.cdf_ms[-1] <= 0:
@@ -75,33 +52,22 @@ def _cdf(results: Sequence[Result], labels: Sequence[str]) -> Any:
             y=np.round(result.cdf_q * 100, 4),
             name=label,
             mode="lines",
-            line={"color": _color(index)},
+            line={"color": frame.color(index)},
         )
         lows.append(max(float(result.cdf_ms[0]), 1e-3))
         highs.append(max(float(result.cdf_ms[-1]), result.slo_ms))
     if not lows:
-        figure.add_annotation(text="nothing was answered", showarrow=False, xref="paper", yref="paper", x=0.5, y=0.5)
-        return figure
+        return frame.say(figure, "nothing was answered")
     for slo_ms in sorted({result.slo_ms for result in results}):
-        figure.add_vline(x=slo_ms, line={"color": RED, "dash": "dot"})
-        figure.add_annotation(
-            x=math.log10(slo_ms), y=8, text=f"SLO {slo_ms:g} ms", showarrow=False, xanchor="right", xshift=-6
-        )
-    low, high = min(lows) * 0.9, max(highs) * 1.2
-    figure.update_xaxes(type="log", range=[math.log10(low), math.log10(high)], **_log_ticks(high / low))
+        frame.slo_mark(figure, slo_ms)
+    figure.update_xaxes(**frame.log_axis(min(lows) * 0.9, max(highs) * 1.2))
     figure.update_yaxes(range=[0, 101])
     figure.update_layout(hovermode="closest", showlegend=True)
     return figure
 
 
-def _log_ticks(ratio: float) -> dict[str, Any]:
-    """1, 2, 5, 10, ..., or over wide ranges 1, 10, ...: written out, as plotly shortens them to a lone digit."""
-    ticks = [digit * 10.0**power for power in range(-3, 8) for digit in ((1, 2, 5) if ratio < 2000 else (1,))]
-    return {"tickangle": 0, "tickvals": ticks, "ticktext": [f"{tick:,.10g}" for tick in ticks]}
-
-
 def _outcomes(results: Sequence[Result], labels: Sequence[str]) -> Any:
-    figure = _figure("Outcomes", "share of the requests that were not on time (%)", "")
+    figure = frame.figure("Outcomes", "share of the requests that were not on time (%)", "")
     seen = False
     for name in OUTCOMES[1:]:
         shares = [100 * result.outcomes.get(name, 0) / max(result.requests, 1) for result in results]
@@ -115,9 +81,7 @@ def _outcomes(results: Sequence[Result], labels: Sequence[str]) -> Any:
                 marker={"color": OUTCOME_COLORS[name]},
             )
     if not seen:
-        figure.add_annotation(
-            text="every request was on time", showarrow=False, xref="paper", yref="paper", x=0.5, y=0.5
-        )
+        frame.say(figure, "every request was on time")
     figure.update_layout(
         barmode="stack", bargap=0.7 if len(results) < 3 else 0.3, showlegend=True, hovermode="y unified"
     )
@@ -127,7 +91,7 @@ def _outcomes(results: Sequence[Result], labels: Sequence[str]) -> Any:
 
 
 def _over_time(results: Sequence[Result], labels: Sequence[str], title: str, y: str, column: str) -> Any:
-    figure = _figure(title, "time (s)", y)
+    figure = frame.figure(title, "time (s)", y)
     highest = 0.0
     drawn: list[NDArray[np.float64]] = []
     for index, (result, label) in enumerate(zip(results, labels, strict=True)):
@@ -142,7 +106,7 @@ def _over_time(results: Sequence[Result], labels: Sequence[str], title: str, y: 
             y=_short(values),
             name=label,
             mode="lines",
-            line={"color": _color(index), "shape": "hv" if column == "present" else "linear", "width": 1.6},
+            line={"color": frame.color(index), "shape": "hv" if column == "present" else "linear", "width": 1.6},
         )
         if np.isfinite(values).any():
             highest = max(highest, float(np.nanmax(values)))
@@ -152,7 +116,7 @@ def _over_time(results: Sequence[Result], labels: Sequence[str], title: str, y: 
         _slo_lines(figure, results)
         slo_ms = max(result.slo_ms for result in results)
         if highest > 4 * slo_ms:
-            figure.update_yaxes(type="log", **_log_ticks(1e4))
+            figure.update_yaxes(type="log", **frame.log_ticks(1, 1e4))
         else:
             figure.update_yaxes(range=[0, 1.08 * max(highest, slo_ms)])
     elif column == "attainment":
@@ -175,7 +139,7 @@ def _slo_lines(figure: Any, results: Sequence[Result]) -> None:
 
 def _instances(result: Result, label: str) -> Any:
     title = "Instances of each runtime" + (f": {label}" if label else "")
-    figure = _figure(title, "time (s)", "instances in service")
+    figure = frame.figure(title, "time (s)", "instances in service")
     names = _stacked(result)
     for index, name in enumerate(names):
         time_s, values = _series(result, name)
@@ -185,16 +149,12 @@ def _instances(result: Result, label: str) -> Any:
             name=name.removeprefix("instances."),
             mode="lines",
             stackgroup="one",
-            line={"width": 0.5, "color": _level_color(index, len(names)), "shape": "hv"},
-            fillcolor=_level_color(index, len(names)),
+            line={"width": 0.5, "color": frame.level_color(index, len(names)), "shape": "hv"},
+            fillcolor=frame.level_color(index, len(names)),
         )
     figure.update_layout(showlegend=True)
     figure.update_yaxes(rangemode="tozero")
     return figure
-
-
-def _level_color(index: int, count: int) -> str:
-    return _LEVELS[round(index * (len(_LEVELS) - 1) / max(count - 1, 1)) if count > 1 else 5]
 
 
 def _series(result: Result, column: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -236,7 +196,7 @@ def result_end_s(result: Result) -> float:
 
 def _short(values: NDArray[np.float64]) -> list[float | None]:
     """Five digits are more than a plot shows; NaN as a gap."""
-    return [float(f"{v:.5g}") if math.isfinite(v) else None for v in np.asarray(values, np.float64).tolist()]
+    return [digits(value) for value in np.asarray(values, np.float64).tolist()]
 
 
 def labels_of(results: Sequence[Result]) -> list[str]:

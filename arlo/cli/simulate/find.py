@@ -166,7 +166,8 @@ def _print(made: Sequence[Any], found: list[Found], attainment: float, price: fl
     from rich.markup import escape
     from rich.table import Table
 
-    from arlo.cli.simulate.output import cost, describe, ms, share
+    from arlo.cli.simulate.output import cost, describe
+    from arlo.report.numbers import ms, share
 
     console = Console(highlight=False)
     for built, each in zip(made, found, strict=True):

@@ -11,6 +11,7 @@ import numpy as np
 
 from arlo.cli.simulate.load import least_workers, offered_workers
 from arlo.cli.text import print_json
+from arlo.report.numbers import ms, share
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -85,19 +86,6 @@ def print_as_json(
     """One object, or a list of them under `runs`."""
     runs = [as_dict(plan, result, each, price) for plan, result, each in zip(asked, results, said, strict=True)]
     print_json(runs[0] if len(runs) == 1 else {"runs": runs})
-
-
-def ms(value: float) -> str:
-    """Milliseconds, to what matters."""
-    return "-" if not math.isfinite(value) else f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
-
-
-def share(value: float) -> str:
-    """A share in percent; 100 % only where it is all."""
-    if not math.isfinite(value):
-        return "-"
-    text = f"{value:.2%}"
-    return "99.99+%" if text == "100.00%" and value < 1 else text
 
 
 def describe(built: Built, *, short: bool = False) -> str:

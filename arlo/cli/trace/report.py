@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import html
-import importlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.errors import ConfigError, EnvironmentProblem
+from arlo.report import figure as frame
+from arlo.report import page
 from arlo.traces.measure import CountsSummary, Summary, clip_percentiles, rates
 from arlo.traces.readers import Counts, Format
 from arlo.traces.trace import Trace
 
 _POINTS = 600
-_COLORS = ("#2f6fde", "#e58a2a", "#2f9e6e", "#d1495b", "#8a5bc7", "#8b95a5", "#1aa5b8", "#b0588f", "#6b7a1f", "#5b4636")
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
-)
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1d2430; background: #f4f6f9; margin: 0; }
-main { max-width: 1240px; margin: 0 auto; padding: 28px 24px 48px; }
-h1 { font-size: 24px; margin: 0 0 16px; }
-.box { background: #fff; border: 1px solid #e1e6ed; border-radius: 8px; padding: 6px; min-width: 0; overflow: hidden; }
-.plots { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 14px; }
-@media (max-width: 900px) { .plots { grid-template-columns: minmax(0, 1fr); } }
-"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,28 +52,8 @@ def load_over_time(data: Trace | Counts, points: int) -> tuple[NDArray[np.float6
 
 def write(shown: list[Shown], path: Path) -> None:
     """Write the page. EnvironmentProblem when plotly is not installed."""
-    try:
-        offline = importlib.import_module("plotly.offline")
-    except ImportError:
-        raise EnvironmentProblem("plots need plotly: pip install 'arlo-serve[bench]'") from None
-    config = {"displayModeBar": False, "responsive": True}
-    plots = [figure.to_html(full_html=False, include_plotlyjs=False, config=config) for figure in _figures(shown)]
-    title = html.escape("Traces: " + ", ".join(dict.fromkeys(each.path.name for each in shown)))
-    page = "".join(
-        [
-            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            f"<title>{title}</title><style>{_STYLE}</style><script>{offline.get_plotlyjs()}</script></head>\n",
-            f'<body><main><h1>{title}</h1><div class="plots">',
-            *[f'<div class="box">{plot}</div>' for plot in plots],
-            "</div></main></body></html>\n",
-        ]
-    )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write the plots to {path}: {error}") from None
+    title = "Traces: " + ", ".join(dict.fromkeys(each.path.name for each in shown))
+    page.write(path, page.render(title, [page.plots(_figures(shown))]))
 
 
 def _figures(shown: list[Shown]) -> list[Any]:
@@ -96,25 +63,14 @@ def _figures(shown: list[Shown]) -> list[Any]:
 
 
 def _figure(title: str, x: str, y: str) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    figure.update_layout(
-        template="plotly_white",
-        title={"text": title, "font": {"size": 16}, "x": 0.02},
-        font={"family": "system-ui, sans-serif", "size": 13},
-        margin={"l": 64, "r": 32, "t": 48, "b": 104},
-        height=430,
-        legend={"orientation": "h", "x": 0, "y": -0.26, "yanchor": "top"},
-        showlegend=True,
-        xaxis={"title": {"text": x}},
-        yaxis={"title": {"text": y}, "rangemode": "tozero"},
-    )
+    figure = frame.figure(title, x, y)
+    figure.update_layout(showlegend=True, hovermode="closest")
+    figure.update_yaxes(rangemode="tozero")
     return figure
 
 
 def _line(figure: Any, x: Any, y: Any, name: str, number: int, **more: Any) -> None:
-    line = {"color": _COLORS[number % len(_COLORS)], **more.pop("line", {})}
+    line = {"color": frame.color(number), **more.pop("line", {})}
     # Plain lists: arrays would be written in a form that the page's policy does not let the library decode.
     figure.add_scatter(x=np.asarray(x).tolist(), y=np.asarray(y).tolist(), name=name, line=line, **more)
 
@@ -133,7 +89,7 @@ def _dispersion(shown: list[Shown]) -> Any:
         known = [(window, value) for window, value in each.summary.dispersion.items() if value is not None]
         if known:
             _line(figure, [w for w, _ in known], [v for _, v in known], each.label, number, mode="lines+markers")
-    figure.add_hline(y=1, line={"color": "#8b95a5", "dash": "dot"})
+    figure.add_hline(y=1, line={"color": frame.GREY, "dash": "dot"})
     figure.add_annotation(x=1, xref="paper", y=0, text="Poisson", showarrow=False, xanchor="right", yshift=10)
     figure.update_xaxes(type="log")
     figure.update_yaxes(type="log")

@@ -1,0 +1,118 @@
+"""A page: one HTML file that loads nothing from anywhere.
+
+    text = render("Replay", [cards([("42", "requests")]), plots([figure]), "<h2>Summary</h2>", facts(rows)])
+    write(path, text)
+
+Parts are strings of HTML. What makes them escapes what it is given, unless it says that it takes HTML.
+"""
+
+from __future__ import annotations
+
+import html
+import importlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from arlo.errors import ConfigError, EnvironmentProblem
+
+# The browser itself holds the page to what it promises: no request leaves it.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+)
+
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1d2430; background: #f4f6f9; margin: 0; }
+main { max-width: 1240px; margin: 0 auto; padding: 28px 24px 48px; }
+h1 { font-size: 24px; margin: 0 0 4px; }
+h2 { font-size: 17px; margin: 32px 0 10px; }
+p.what { margin: 0 0 16px; color: #5a6575; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr)); gap: 12px; }
+.card, .box { background: #fff; border: 1px solid #e1e6ed; border-radius: 8px; }
+.card { padding: 12px 16px; }
+.card b { display: block; font-size: 22px; font-weight: 600; }
+.card span { color: #5a6575; font-size: 13px; }
+.box { padding: 6px; overflow-x: auto; min-width: 0; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(540px, 100%), 1fr)); gap: 14px;
+  margin: 14px 0; }
+.plots .box { overflow: hidden; }
+.plots p { margin: 0 10px 8px; color: #5a6575; font-size: 13px; }
+table { border-collapse: collapse; width: 100%; }
+td, th { padding: 5px 9px; border-bottom: 1px solid #eef1f5; vertical-align: top; text-align: right; }
+td:first-child, th:first-child, .facts td { text-align: left; }
+td:first-child { font-weight: 600; }
+.facts td:first-child { width: 1%; white-space: nowrap; }
+tr:last-child td { border-bottom: 0; }
+code { font: 13px ui-monospace, monospace; word-break: break-word; }
+.warn { background: #fff6e5; border: 1px solid #f0d49a; border-radius: 8px; padding: 8px 14px; margin: 12px 0; }
+"""
+
+# The first plot measures its box before the second one takes half of the row.
+_RESIZE = '<script>addEventListener("load", () => dispatchEvent(new Event("resize")))</script>'
+_PLOTS = {"displayModeBar": False, "responsive": True}
+
+
+def render(title: str, parts: Iterable[str], *, what: Sequence[str] = (), style: str = "") -> str:
+    """The whole page, of about 5 MB: the plotting library is in it. `what`: lines below the title, as text.
+
+    `style` is added to the rules that all pages share. EnvironmentProblem when plotly is not installed.
+    """
+    try:
+        offline = importlib.import_module("plotly.offline")
+    except ImportError:
+        raise EnvironmentProblem("the page needs plotly: pip install 'arlo-serve[bench]'") from None
+    name = html.escape(title)
+    return "".join(
+        [
+            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{name}</title><style>{_STYLE}{style}</style>",
+            f"<script>{offline.get_plotlyjs()}</script></head>\n<body><main><h1>{name}</h1>",
+            *(f'<p class="what">{html.escape(line)}</p>' for line in what),
+            *parts,
+            _RESIZE,
+            "</main></body></html>\n",
+        ]
+    )
+
+
+def write(path: Path, text: str) -> None:
+    """Write a page. ConfigError where that is not possible."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def plots(figures: Iterable[Any], captions: Iterable[str] = ()) -> str:
+    """Plotly figures in boxes, two in a row where there is room, with a line of text below each that has one."""
+    notes = iter(captions)
+    boxes = []
+    for figure in figures:
+        drawn = figure.to_html(full_html=False, include_plotlyjs=False, config=_PLOTS)
+        note = next(notes, "")
+        boxes.append(f'<div class="box">{drawn}{f"<p>{html.escape(note)}</p>" if note else ""}</div>')
+    return f'<div class="plots">{"".join(boxes)}</div>'
+
+
+def cards(values: Iterable[tuple[str, str]]) -> str:
+    """Figures, each with what it is."""
+    shown = "".join(
+        f'<div class="card"><b>{html.escape(value)}</b><span>{html.escape(label)}</span></div>'
+        for value, label in values
+    )
+    return f'<div class="cards">{shown}</div>'
+
+
+def outcomes(counts: Iterable[tuple[str, int, str]]) -> str:
+    """A line of counts: name, count, colour."""
+    shown = (f'<b style="color:{color}">{count:,}</b> {html.escape(name)}' for name, count, color in counts)
+    return f"<p>{' &nbsp; '.join(shown)}</p>"
+
+
+def warnings(lines: Iterable[str]) -> str:
+    """Sentences that a reader should not miss."""
+    return "".join(f'<div class="warn">{html.escape(line)}</div>' for line in lines)
