@@ -14,7 +14,12 @@ for entry in "$root"/arlo/*; do
   [ "$(basename "$entry")" = __pycache__ ] || ln -s "$entry" "$tree/arlo/"
 done
 ln -s "$root/compile" "$root/simulator" "$root/traces" "$tree/arlo/"
-[ -d "$root/triton_repo/templates" ] && ln -s "$root/triton_repo/templates" "$tree/arlo/templates"
+# Model code as it lies in a repository: what all engines share beside the engine's own.
+for folder in "$root"/triton_repo/templates/*/; do
+  into=$tree/arlo/templates/$(basename "$folder")
+  mkdir -p "$into"
+  ln -s "$root"/triton_repo/templates/*.py "$folder"*.py "$into/"
+done
 
 cd "$tree"  # the working folder comes first in mypy's search path, before the root
 exec "$venv/bin/mypy" --config-file "$root/pyproject.toml" --cache-dir "$root/.mypy_cache" -p arlo

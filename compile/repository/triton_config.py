@@ -165,5 +165,6 @@ def model_code(template: str) -> tuple[Path, ...]:
     here = Path(__file__).resolve().parent.parent
     for folder in (here.parent / "triton_repo" / "templates", here.parent / "templates"):
         if (folder / template / "model.py").is_file():
-            return tuple(sorted(path for path in (folder / template).iterdir() if path.is_file()))
+            files = [*folder.glob("*.py"), *(folder / template).iterdir()]  # what all engines share, and its own
+            return tuple(sorted((path for path in files if path.is_file()), key=lambda path: path.name))
     raise EnvironmentProblem(f"the model code {template} is missing beside {here}: install Arlo again")
