@@ -84,7 +84,7 @@ def write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be written ({error.strerror})") from None
 
 
 def plots(figures: Iterable[Any], captions: Iterable[str] = ()) -> str:

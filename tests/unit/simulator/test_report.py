@@ -120,7 +120,7 @@ def test_the_page(one: Result, st: Result, tmp_path: Path) -> None:
     assert re.findall(r'(?:src|href)="(?!data:)[^"]+"', body) == []
     for text in ("A &amp; B", "6 &lt;GPUs&gt;", "mind the &lt;gap&gt;", "&lt;one&gt;", "static-512", "goodput /s"):
         assert text in body
-    assert f"{st.mean_ms:.4g}" in body
+    assert f"<td>{st.mean_ms:.2f}</td>" in body
     assert body.count("Plotly.newPlot") == 8
     write_report(tmp_path / "new" / "report.html", [one])
     assert f"{one.requests:,}" in (tmp_path / "new" / "report.html").read_text()
