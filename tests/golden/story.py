@@ -7,7 +7,7 @@ by id. Commands:
     policy NAME [lambda=0.85] [alpha=0.9] [peek=6] [max_queued=4096]
     level LENGTH [instances=1] [capacity=100] [latency_ms=1] [inflight=1] [max_batch=1] [dynamic=64:1,512:4]
     at 10ms                           the time from here on
-    arrive len=90 [deadline=20ms] [times=1]
+    arrive len=90 [due=10ms] [deadline=20ms] [client=0] [times=1]     instants, not durations
     finish r1 [r2 ...]                in this order
     cancel r1    abandon r1    retry r1 [avoid=i0]
     join LENGTH [inflight=1]    drain i0    leave i0    expire
@@ -97,23 +97,30 @@ class Story:
 
     def do_arrive(self, words: list[str]) -> list[str]:
         options = _options(words)
-        deadline = _duration(options["deadline"]) if "deadline" in options else None
+        limits = {name: _duration(options[name]) if name in options else None for name in ("due", "deadline")}
+        client = int(options.get("client", 0))
         times = int(options.get("times", 1))
-        lines = [self.arrive(int(options["len"]), deadline) for _ in range(times)]
+        lines = [self.arrive(int(options["len"]), **limits, client=client) for _ in range(times)]
         if times == 1:
             return lines[0]
         # Without the names: "start r7 on i0 ..." and "r8 waits for i0" count as "on i0 ..." and "waits for i0".
         tally = Counter(line.split(" ", 2 if line.startswith("start") else 1)[-1] for told in lines for line in told)
         return [f"{count} of them: {what}" for what, count in tally.items()]
 
-    def arrive(self, length: int, deadline: int | None) -> list[str]:
+    def arrive(self, length: int, *, due: int | None, deadline: int | None, client: int) -> list[str]:
         self.arrivals += 1
         before = self.bound()
-        admission, handle, actions = self.scheduler.arrive(self.arrivals, length, self.now, deadline)
+        overdue = self.scheduler.overdue()
+        admission, handle, actions = self.scheduler.arrive(
+            self.arrivals, length, self.now, deadline, due=due, client=client
+        )
         if handle is None:
-            reason = "too long" if admission is _core.Admission.TOO_LONG else "queue full"
+            reasons = {_core.Admission.TOO_LONG: "too long", _core.Admission.TOO_LATE: "too late"}
+            reason = reasons.get(admission, "queue full")
             return [f"r{self.arrivals} is refused: {reason}"]
         self.handles[self.arrivals] = handle
+        if self.scheduler.overdue() > overdue:
+            return [*self.tell(actions), f"r{self.arrivals} is overdue"]
         return self.tell(actions) + self.tell_wait(self.arrivals, admission, before, length)
 
     def do_finish(self, words: list[str]) -> list[str]:
@@ -165,7 +172,8 @@ class Story:
                 lines.append(f"i{instance} (level {level}): {view.in_flight} in flight, {view.queued} bound{draining}")
         at = self.scheduler.next_deadline()
         deadline = "" if at is None else f", next deadline {at / MS:g}ms"
-        return [*lines, f"{self.scheduler.queued()} wait, {self.scheduler.parked()} of them parked{deadline}"]
+        overdue = f", {self.scheduler.overdue()} overdue" if self.scheduler.overdue() else ""
+        return [*lines, f"{self.scheduler.queued()} wait, {self.scheduler.parked()} of them parked{overdue}{deadline}"]
 
     def handle(self, name: str) -> int:
         return self.handles[_number(name)]

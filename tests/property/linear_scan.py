@@ -81,10 +81,21 @@ class LinearScan:
             self.parked.append(request)
             return "PARKED", []
         if request.limit is not None:
-            finish = self.books.bound_to(instance, request.length, request.rank, now)
+            instance, finish = self.in_time(instance, request, request.limit, now)
             if finish > request.limit:
                 return self.place_overdue(request, now)
         return self.bind(instance, request, now)
+
+    def in_time(self, chosen: Instance, request: Request, limit: int, now: int) -> tuple[Instance, int]:
+        finish = self.books.bound_to(chosen, request.length, request.rank, now)
+        if finish <= limit or self.policy == "eft":
+            return chosen, finish
+        for x in sorted(self.instances.values(), key=lambda i: i.id):
+            if not x.draining and x.max_length >= request.length and x.id != request.avoid:
+                there = self.books.bound_to(x, request.length, request.rank, now)
+                if there < finish:
+                    chosen, finish = x, there
+        return chosen, finish
 
     def bind(self, instance: Instance, request: Request, now: int) -> tuple[str, list[Decision]]:
         room = instance.room
@@ -298,7 +309,7 @@ class LinearScan:
             self.books.begin(list(self.instances.values()), now)
         instance = self.pick(request, now)
         if instance is not None and request.limit is not None:
-            finish = self.books.bound_to(instance, length, request.rank, now)
+            instance, finish = self.in_time(instance, request, request.limit, now)
             if finish > request.limit:
                 return self.arrive_overdue(request, client, finish, now)
         decisions: list[Decision] = []

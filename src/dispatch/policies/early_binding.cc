@@ -7,11 +7,12 @@
 namespace arlo::dispatch {
 
 Admitted EarlyBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) {
-  const InstanceId id = s_.queue.head(rule_.pick(s_.queue, level, arrival.length, now)).id;
+  InstanceId id = s_.queue.head(rule_.pick(s_.queue, level, arrival.length, now)).id;
   const Rank rank = s_.ranks.next(arrival.client);
   const TimeNs limit = std::min(arrival.due, arrival.deadline);
   if (limit != kNever) {
-    const TimeNs finish = forecast_.bound_to(s_.queue[id], arrival.length, rank, now);
+    TimeNs finish = 0;
+    id = in_time(id, {.deadline = limit, .rank = rank, .length = arrival.length}, now, &finish);
     if (finish > limit) return turns_.arrive_overdue(tag, arrival, level, finish, now, out);
   }
   if (!s_.queue[id].has_room() && !turns_.may_wait(out)) return {Admission::kFull, kNone};
@@ -20,12 +21,31 @@ Admitted EarlyBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t leve
 }
 
 Admission EarlyBinding::place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) {
-  const InstanceId id = pick_for(rule_, h, level, now);
+  InstanceId id = pick_for(rule_, h, level, now);
   const Request& r = s_.requests[h];
-  if (r.limit() != kNever && forecast_.bound_to(s_.queue[id], r.length, r.rank, now) > r.limit()) {
-    return turns_.place_overdue(h, level, now, out);
+  if (r.limit() != kNever) {
+    TimeNs finish = 0;
+    id = in_time(id, r, now, &finish);
+    if (finish > r.limit()) return turns_.place_overdue(h, level, now, out);
   }
   return bind(h, id, now, out);
+}
+
+// A rule that counts requests may choose an instance that cannot be on time where another can: infaas fills one up
+// first. One that weighs times has seen them all. O(N), and only for what would be overdue.
+InstanceId EarlyBinding::in_time(InstanceId chosen, const Request& r, TimeNs now, TimeNs* finish) const {
+  *finish = forecast_.bound_to(s_.queue[chosen], r.length, r.rank, now);
+  if (*finish <= r.limit() || needs_of(s_.options.policy).times) return chosen;
+  const std::int32_t level = s_.ideal(r);
+  for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
+    const Instance& x = s_.queue[id];
+    if (!x.present || x.state != InstanceState::kActive || x.level < level || id == r.avoid) continue;
+    const TimeNs there = forecast_.bound_to(x, r.length, r.rank, now);
+    if (there >= *finish) continue;
+    *finish = there;
+    chosen = id;
+  }
+  return chosen;
 }
 
 Admission EarlyBinding::bind(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
