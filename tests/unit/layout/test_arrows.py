@@ -158,6 +158,14 @@ def test_python_arrows_are_acyclic_and_keep_the_promises() -> None:
     assert reachable("client") <= {"errors", "proto", "clock"}
 
 
+def test_arrows_are_of_folders_that_exist() -> None:
+    assert set(PYTHON_ARROWS) | FREE >= part_folders().keys() >= set(PYTHON_ARROWS) - {"templates"}
+    assert (ROOT / "triton_repo/templates").is_dir()  # installed as arlo.templates
+    assert {folder.name for folder in (ROOT / "src").iterdir() if folder.is_dir()} == set(CPP_ARROWS)
+    for arrows in (PYTHON_ARROWS, CPP_ARROWS):
+        assert set().union(*arrows.values()) <= arrows.keys(), "an arrow leads to a folder that does not exist"
+
+
 def test_heavy_packages_are_imported_where_used() -> None:
     found = []
     for part, base in part_folders().items():
