@@ -37,6 +37,8 @@ from arlo.control.pool import make_pool
 from arlo.control.serve import running
 from arlo.planning.allocation.solve import allocate_or_keep, make_solver
 from arlo.planning.placement.assignment import assign
+from arlo.planning.planner import Seen
+from arlo.planning.traffic.demand import Demand
 from arlo.replay import ReplayOptions, run_replay
 from arlo.replay.records import latency_us
 from arlo.report import figure as frame
@@ -86,10 +88,11 @@ def workload(phase_s: float, load: float, seed: int) -> Workload:
 
 def best(cluster: Cluster, demand: tuple[float, ...]) -> dict[str, int]:
     """The plan for a known demand."""
-    problem = cluster.scheduler.problem(WORKERS, demand)
+    planner = cluster.scheduler.planner
+    problem = planner.problem(WORKERS, Seen(Demand(planner.lengths, demand, demand, 0, 0.0)))
     solver = make_solver("exact", objective="queueing")
     allocation, _ = allocate_or_keep(problem, solver, None, time_limit_s=5.0)
-    return {r.name: n for r, n in zip(cluster.scheduler.static, allocation.instances, strict=True) if n}
+    return {r.name: n for r, n in zip(planner.static, allocation.instances, strict=True) if n}
 
 
 def write_config(folder: Path, scheme: str, period_s: float, allocation: dict[int, int]) -> Config:
@@ -151,7 +154,9 @@ async def one(folder: Path, scheme: str, work: Workload, args: argparse.Namespac
                 phase += 1
                 cluster.reconciler.want(assign(best(cluster, work.demand[phase]), cluster.reconciler.views()))
             observed = Counter(name for names in cluster.status().workers for name in [names.serving] if name)
-            samples.append({"at_s": round(now_s, 2), "instances": [observed[r.name] for r in cluster.scheduler.static]})
+            samples.append(
+                {"at_s": round(now_s, 2), "instances": [observed[r.name] for r in cluster.scheduler.planner.static]}
+            )
             await asyncio.sleep(0.1)
         result = await replay
         plans = [

@@ -28,13 +28,14 @@ from numpy.typing import NDArray
 from arlo import _core
 from arlo.clock import monotonic_s
 from arlo.errors import ConfigError, EnvironmentProblem
-from arlo.simulator.allocation import SECOND_NS, Planner
-from arlo.simulator.control import NEVER_NS, Controller, in_ns
+from arlo.simulator.foresight import SECOND_NS
+from arlo.simulator.ladder import Ladder
 from arlo.simulator.profiles import lognormal_quantiles
 from arlo.simulator.report.result import OUTCOMES, Result
 from arlo.simulator.report.timeline import GONE, Recent, Timeline
-from arlo.simulator.scaling import Scaler
-from arlo.simulator.scenario.scenario import RuntimeModel, Scenario
+from arlo.simulator.scaler import Scaler
+from arlo.simulator.scenario.scenario import Scenario
+from arlo.simulator.world import NEVER_NS, World, in_ns
 
 Progress = Callable[[float, float], None]  # simulated seconds, of how many
 
@@ -135,21 +136,21 @@ class _Run:
         self._end_ns = in_ns(scenario.workload.duration_s)
         self._warm_ns = in_ns(scenario.warmup_s)
         _check(scenario)
-        self._planner = Planner(scenario)
-        self._engine = _engine(scenario, self._planner)
-        self._controller = Controller(scenario, self._planner, self._engine)
+        self._ladder = Ladder(scenario)
+        self._engine = _engine(scenario, self._ladder)
+        self._world = World(scenario, self._ladder, self._engine)
         scales = scenario.scale.kind != "none"
         self._recent = Recent(self._engine, in_ns(scenario.scale.window_s) if scales else None)
-        self._timeline = Timeline(self._engine, self._recent, self._planner.names)
+        self._timeline = Timeline(self._engine, self._recent, self._ladder.names)
         self._scaler: Scaler | None = None
         if scales:
-            self._scaler = Scaler(scenario, self._planner, self._controller, self._engine, self._recent)
+            self._scaler = Scaler(scenario, self._ladder, self._world, self._engine, self._recent)
         self._faults = sorted(scenario.faults, key=lambda fault: fault.at_s)  # stable: at one moment as given
         self._busy_before = 0.0  # worker-ns that were executed in the warm-up
 
     def result(self) -> Result:
         """Run it."""
-        self._controller.start()
+        self._world.start()
         feeder = _Feeder(self._scenario, self._engine)
         interval_ns = in_ns(self._scenario.interval_s)
         next_row_ns = min(interval_ns, self._end_ns)
@@ -165,14 +166,14 @@ class _Run:
             if now_ns >= self._end_ns:
                 break
             while fault < len(self._faults) and in_ns(self._faults[fault].at_s) == now_ns:
-                self._controller.fault(self._faults[fault], now_ns)
+                self._world.fault(self._faults[fault], now_ns)
                 fault += 1
-            if self._controller.next_ns <= now_ns:
-                self._controller.tick(now_ns)
+            if self._world.next_ns <= now_ns:
+                self._world.tick(now_ns)
             if self._scaler is not None and self._scaler.next_ns <= now_ns:
                 self._scaler.tick(now_ns)
             # On to what is due next.
-            due_ns = min(next_row_ns, self._controller.next_ns, self._end_ns)
+            due_ns = min(next_row_ns, self._world.next_ns, self._end_ns)
             if fault < len(self._faults):
                 due_ns = min(due_ns, in_ns(self._faults[fault].at_s))
             if self._scaler is not None:
@@ -187,7 +188,7 @@ class _Run:
                 self._tell(now_ns)
         workers = self._engine.workers()
         queued_ns = float(workers["busy_ns"].sum()) - self._busy_before
-        presence = _Presence(self._controller.asked_ns, workers, self._warm_ns, self._end_ns)
+        presence = _Presence(self._world.asked_ns, workers, self._warm_ns, self._end_ns)
         while feeder.fed_ns != NEVER_NS:
             feeder.more()
         self._engine.finish()
@@ -235,8 +236,8 @@ class _Run:
             padding=1 - totals["tokens"] / totals["padded_tokens"] if totals["padded_tokens"] else 0.0,
             demoted=totals["demoted"] / answered if answered else 0.0,
             retried=int(totals["retried"]),
-            replacements=self._controller.replacements,
-            allocations=self._planner.solved,
+            replacements=self._world.replacements,
+            allocations=self._world.solved,
             wall_s=monotonic_s() - self._began_s,
             cdf_ms=cdf_ms,
             cdf_q=CDF_Q.copy(),
@@ -297,7 +298,7 @@ def _check(scenario: Scenario) -> None:
             )
 
 
-def _engine(scenario: Scenario, planner: Planner) -> _core.Simulation:
+def _engine(scenario: Scenario, ladder: Ladder) -> _core.Simulation:
     dispatch = scenario.dispatch
     try:
         engine = _core.Simulation(
@@ -317,7 +318,7 @@ def _engine(scenario: Scenario, planner: Planner) -> _core.Simulation:
             record=scenario.record,
             noise=lognormal_quantiles(scenario.noise_cv) if scenario.noise_cv else None,
         )
-        for model, capacity in zip(scenario.runtimes, planner.capacities, strict=True):
+        for model, capacity in zip(scenario.runtimes, ladder.capacities, strict=True):
             limit = model.inflight_limit
             engine.add_runtime(
                 model.max_length,
@@ -325,16 +326,12 @@ def _engine(scenario: Scenario, planner: Planner) -> _core.Simulation:
                 _points_ns(model.points),
                 max_batch=model.max_batch,
                 dynamic=model.dynamic,
-                inflight_limit=limit if limit is not None else _inflight_limit(model),
+                inflight_limit=limit if limit is not None else model.rows_in_flight(dispatch.inflight_limit),
                 truth=None if model.truth is None else _points_ns(model.truth),
             )
     except ValueError as error:  # of the core, names the field and its range
         raise ConfigError(f"scenario {scenario.name}: {error}") from None
     return engine
-
-
-def _inflight_limit(model: RuntimeModel) -> int:
-    return 1 if model.max_batch == 1 else 2 * model.max_batch
 
 
 def _points_ns(points: Sequence[tuple[int, int, float]]) -> list[tuple[int, int, int]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from arlo.catalog.latency import LatencyTable
 from arlo.errors import ConfigError
 
 FILE_NAME = "arlo.json"
@@ -48,11 +49,11 @@ class OutputTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyPoint:
-    """Measured latency of a whole batch: rows x tokens -> microseconds."""
+    """Latency of a whole batch: rows x tokens -> microseconds; measured ones are whole."""
 
     length: int
     batch: int
-    latency_us: int
+    latency_us: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class Runtime:
     max_length: int
     max_batch: int
     dynamic: bool  # takes any length up to max_length
-    engine: str  # onnxruntime, tensorrt, tensorrt-rtx, emulated
+    engine: str  # onnxruntime, tensorrt, tensorrt-rtx, emulated, simulated
     precision: str  # fp32, fp16, bf16
     device: str  # what the latency was measured on; empty: not measured yet
     latency: tuple[LatencyPoint, ...]  # empty: not measured yet, as no device at hand ran it
@@ -85,7 +86,22 @@ class Runtime:
     backend: str = "python"  # the Triton backend that serves it: python, tensorrt, onnxruntime, ...
     profiles: tuple[int, ...] = ()  # maximum lengths of a TensorRT engine's optimisation profiles, where it has several
     compute_capabilities: tuple[str, ...] = ()  # GPUs that the engine was built for, as SM86; empty: not bound to any
-    files: dict[str, str] = dataclasses.field(default_factory=dict)  # path relative to the repository -> sha256
+    # Path relative to the repository -> sha256.
+    files: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
+
+    @property
+    def table(self) -> LatencyTable:
+        """Its latency, as all that plan, dispatch or simulate read it."""
+        return LatencyTable.from_us((point.length, point.batch, point.latency_us) for point in self.latency)
+
+    def latency_ns(self, rows: int, length: int | None = None) -> int:
+        """Nanoseconds of a batch: at max_length, which a static runtime computes whatever comes; a dynamic one at
+        `length` tokens."""
+        return self.table.at_ns(length if self.dynamic and length is not None else self.max_length, rows)
+
+    def rows_in_flight(self, batches: int) -> int:
+        """Rows that are sent to one instance at a time, where room is counted in batches."""
+        return batches * self.max_batch
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

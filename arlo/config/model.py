@@ -324,10 +324,10 @@ class DispatchConfig:
     )
     inflight_limit: int = option(
         default=2,
-        doc="Rows sent to one instance at a time; the rest waits in the gateway, where it can still be moved. 1 leaves "
-        "the worker idle for a round trip after every request; 2 hides that; more only lengthens Triton's own queue. "
-        "Runtimes with max_batch above 1 want about 2 x max_batch, or their batches stay small.",
-        unit="rows",
+        doc="Batches (rows, where max_batch is 1) sent to one instance at a time; the rest waits in the gateway, where "
+        "it can still be moved. 1 leaves the worker idle for a round trip after every batch; 2 hides that; more only "
+        "lengthens Triton's own queue.",
+        unit="batches",
         minimum=1,
         maximum=1024,
     )

@@ -40,13 +40,13 @@ from arlo.control.reconcile.deployments import (
     owner_label,
 )
 from arlo.control.reconcile.moves import Probe
-from arlo.control.reconcile.placement import capacity
 from arlo.control.reconcile.probe import warm_up
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.recycler import Recycler
 from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
 from arlo.errors import ArloError, ConfigError, GatewayError
+from arlo.planning.allocation.curves import capacity
 from arlo.workers.local.pool import LocalPool
 from arlo.workers.pool import WorkerPool
 

@@ -22,13 +22,13 @@ from arlo.config.model import ControlConfig, ScalingConfig
 from arlo.control.plane import Cluster as ControlPlane
 from arlo.control.pool import make_pool
 from arlo.control.serve import running
+from arlo.planning.allocation.curves import curves
 from arlo.planning.allocation.problem import AllocationProblem
 from arlo.planning.allocation.solve import allocate, make_solver
 from arlo.replay import ReplayOptions, run_replay
 from arlo.replay.progress import Progress
 from arlo.replay.records import latency_us
 from arlo.replay.result import ReplayResult
-from arlo.simulator.profiles import latency_curve
 from arlo.simulator.scenario.scenario import RuntimeModel
 from arlo.simulator.scenario.schemes import SCHEMES, scheme
 from arlo.traces import Synthetic, Trace, make_workload, materialise
@@ -127,7 +127,7 @@ def first(
         WORKERS,
         slo_ms,
         tuple(lengths),
-        tuple(latency_curve(r) for r in runtimes),
+        curves(runtimes),
         tuple(float(n) * slo_ms / 1000 / what.period_s for n in count),
     )
     solver = make_solver("exact", objective=contender.planned, policy=policy)

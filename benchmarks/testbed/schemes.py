@@ -8,9 +8,10 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+from arlo.planning.allocation.curves import curve
 from arlo.planning.allocation.problem import AllocationProblem
 from arlo.planning.allocation.solve import allocate, make_solver
-from arlo.simulator.profiles import Profile, latency_curve, load_profile
+from arlo.simulator.profiles import Profile, load_profile
 from arlo.simulator.scenario.scenario import RuntimeModel
 from arlo.simulator.scenario.schemes import SCHEMES, scheme
 from arlo.traces import rescale, tweet_lengths
@@ -92,7 +93,7 @@ class Bed:
             self.workers,
             self.slo_ms,
             tuple(r.max_length for r in self.static),
-            tuple(latency_curve(r) for r in self.static),
+            tuple(curve(r) for r in self.static),
             tuple(float(q) for q in self.demand_share * rate_rps * self.slo_ms / 1000),
         )
         solver = make_solver("exact", objective=objective, policy=policy)

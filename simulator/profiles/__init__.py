@@ -14,7 +14,7 @@ from arlo.catalog.manifest import FILE_NAME
 from arlo.config.load import nearest
 from arlo.errors import ConfigError
 from arlo.simulator.profiles import estimated, inflation, measured, tables
-from arlo.simulator.profiles.model import Point, Profile, capacity, latency_curve, latency_ms
+from arlo.simulator.profiles.model import Point, Profile, capacity, latency_ms
 from arlo.simulator.profiles.noise import lognormal_quantiles, wrong
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "Profile",
     "capacity",
     "dynamic_variants",
-    "latency_curve",
     "latency_ms",
     "load_profile",
     "lognormal_quantiles",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections import defaultdict
@@ -68,7 +67,7 @@ def static_runtimes_measured(manifest: Manifest) -> list[Runtime]:
     lengths = {runtime.max_length for runtime in measured}
     if len(lengths) == len(measured):
         return sorted(measured, key=lambda runtime: runtime.max_length)
-    return static_runtimes(dataclasses.replace(manifest, runtimes=tuple(measured)))
+    return static_runtimes(measured)
 
 
 def _static_points(runtimes: Sequence[Runtime]) -> list[Point]:

@@ -1,23 +1,23 @@
 """What a latency profile is, and the runtimes that are made of it. Pure.
 
 A profile is two tables of points (tokens, rows, milliseconds of the batch), one for runtimes compiled for one length
-and one for a runtime compiled for a range of lengths. They are read as the request scheduler reads them
-(src/dispatch/cost_model.h): linear between lengths, flat outside them, linear between batches, flat below the smallest
+and one for a runtime compiled for a range of lengths. They are read as everybody reads them
+(arlo/catalog/latency.py): linear between lengths, flat outside them, linear between batches, flat below the smallest
 one, above the largest in proportion to the rows. So a staircase has two points for each step: its first length, 64k+1,
 and its last, 64k+64; between 64k and 64k + 1 it jumps.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from arlo.catalog.latency import LatencyTable, ms_in_ns
 from arlo.errors import ConfigError
-from arlo.planning.allocation.problem import LatencyCurve
+from arlo.planning.allocation.curves import capacity as rule
 from arlo.simulator.scenario.scenario import RuntimeModel
 
 Kind = Literal["estimated", "derived", "measured"]
@@ -134,58 +134,20 @@ def check_points(points: Sequence[Point], what: str) -> None:
 
 
 def latency_ms(points: Sequence[Point], length: int, batch: int = 1) -> float:
-    """A table's latency at a length and batch, by the rules at the top of this file."""
-    table = _table(tuple(points))
-    rows = [row for row, _ in table]
-    index = bisect.bisect_left(rows, batch)
-    if index == 0:
-        return _line(table[0][1], length)
-    if index == len(rows):
-        return _line(table[-1][1], length) * batch / rows[-1]
-    (low, low_line), (high, high_line) = table[index - 1], table[index]
-    below, above = _line(low_line, length), _line(high_line, length)
-    return below + (above - below) * (batch - low) / (high - low)
-
-
-def latency_curve(runtime: RuntimeModel, length: int | None = None, *, truth: bool = False) -> LatencyCurve:
-    """Latency by batch of a runtime, as the planner wants it; of a dynamic one at `length` tokens (default: longest).
-
-    Believed latencies, or with `truth` the real ones.
-    """
-    points = runtime.truth if truth and runtime.truth is not None else runtime.points
-    at = length if runtime.dynamic and length is not None else runtime.max_length
-    rows = sorted({1, *_batches(points, runtime.max_batch)})
-    return LatencyCurve(tuple((row, latency_ms(points, at, row)) for row in rows))
+    """A table's latency at a length and batch, as everybody reads it (arlo.catalog.latency)."""
+    return _table(tuple(points)).at_ns(length, batch) / 1e6
 
 
 def capacity(runtime: RuntimeModel, slo_ms: float, length: int | None = None) -> int:
-    """M of Eq. 3: requests given at once that one instance finishes within the SLO, at least 1.
-
-    What the runtime states itself, else that of its believed latency: of a dynamic one at `length` tokens, and without
-    one at its max_length, so that M requests of any lengths finish in time.
-    """
+    """M: what the runtime states itself, else the rule that serves for its believed latency, at least 1."""
     if runtime.capacity is not None:
         return runtime.capacity
-    return max(1, latency_curve(runtime, length).capacity(slo_ms))
+    return max(1, rule(runtime, slo_ms, length))
 
 
 @functools.lru_cache(maxsize=256)
-def _table(points: tuple[Point, ...]) -> list[tuple[int, list[tuple[int, float]]]]:
-    """By ascending batch: its (length, ms) by ascending length."""
-    lines: dict[int, list[tuple[int, float]]] = {}
-    for length, batch, ms in points:
-        lines.setdefault(batch, []).append((length, ms))
-    return [(batch, sorted(line)) for batch, line in sorted(lines.items())]
-
-
-def _line(points: Sequence[tuple[int, float]], x: int) -> float:
-    index = bisect.bisect_left(points, (x, -math.inf))
-    if index == 0:
-        return points[0][1]
-    if index == len(points):
-        return points[-1][1]
-    (low, low_y), (high, high_y) = points[index - 1], points[index]
-    return low_y + (high_y - low_y) * (x - low) / (high - low)
+def _table(points: tuple[Point, ...]) -> LatencyTable:
+    return LatencyTable(tuple((length, batch, ms_in_ns(ms)) for length, batch, ms in points))
 
 
 def _batches(points: Sequence[Point], max_batch: int) -> list[int]:

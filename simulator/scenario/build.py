@@ -176,8 +176,9 @@ def _allocate(own: Allocate, config: ScenarioConfig, runtimes: int) -> Allocate:
         objective=objective,
         replacement_s=section.replacement_s,
         max_parallel=section.max_parallel,
-        min_gain=section.min_gain,
+        min_gain=own.min_gain if section.min_gain is None else section.min_gain,
         shift=section.shift,
+        make_before_break=own.make_before_break if section.make_before_break is None else section.make_before_break,
     )
 
 

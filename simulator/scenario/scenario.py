@@ -14,6 +14,8 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from arlo.catalog.manifest import LatencyPoint, Runtime
+
 AllocationKind = Literal["periodic", "even", "global", "oracle", "fixed"]
 ScalingKind = Literal["none", "target", "headroom"]
 
@@ -37,17 +39,23 @@ class Workload(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeModel:
-    """A runtime as the simulator knows it."""
+class RuntimeModel(Runtime):
+    """A runtime with what only a simulation knows: what it really takes, and limits that are set by hand."""
 
-    name: str
-    max_length: int  # tokens
-    points: tuple[tuple[int, int, float], ...]  # believed latency: (length in tokens, batch in rows, ms of the batch)
     max_batch: int = 1
     dynamic: bool = False
-    inflight_limit: int | None = None  # None: 1 for max_batch 1, else 2 * max_batch
-    capacity: int | None = None  # M; None: arlo.simulator.profiles.capacity(), from the believed latency and the SLO
+    engine: str = "simulated"
+    precision: str = ""
+    device: str = ""
+    latency: tuple[LatencyPoint, ...] = dataclasses.field(init=False)  # as `points`
+    points: tuple[tuple[int, int, float], ...]  # believed latency: (length in tokens, batch in rows, ms of the batch)
+    inflight_limit: int | None = None  # rows; None: by the rule that serves, Dispatch.inflight_limit batches
+    capacity: int | None = None  # M; None: by the rule that serves, from the believed latency and the SLO
     truth: tuple[tuple[int, int, float], ...] | None = None  # real latency; None: as believed
+
+    def __post_init__(self) -> None:
+        latency = tuple(LatencyPoint(length=at, batch=batch, latency_us=ms * 1000) for at, batch, ms in self.points)
+        object.__setattr__(self, "latency", latency)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +67,7 @@ class Dispatch:
     alpha: float = 0.9
     max_peek: int = 6
     max_queued: int = 1_000_000_000  # the paper's queues have no bound
+    inflight_limit: int = 2  # batches sent to an instance at a time, as [dispatch] of the serving configuration
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +87,11 @@ class Allocate:
     solver: str = "exact"
     objective: str = "queueing"
     replacement_s: float = 1.0  # loading the other runtime (the paper: about 1 s)
-    max_parallel: int | None = None  # workers that change at a time; None: a tenth of them, at least 1
+    make_before_break: bool = False  # a worker serves on while it loads the other runtime
+    max_parallel: int | None = None  # workers that change at a time; None: by the next two shares, at least 1
+    max_unavailable: float = 0.1  # of the workers, without make_before_break
+    max_moving: float = 0.5  # of the workers, with it; all of them where the gain is large
+    cover_after_s: float | None = None  # without an instance of the longest runtime, until another worker stands in
     min_gain: float = 0.0  # least predicted saving of mean latency, as a share, for which workers are moved
     shift: bool = False  # periodic: plan before the period is over when the traffic has clearly shifted
 

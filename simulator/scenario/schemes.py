@@ -19,13 +19,25 @@ from collections.abc import Sequence
 from typing import Any, Literal, cast, get_args
 
 from arlo.config.load import nearest
+from arlo.config.model import ControlConfig, DispatchConfig
 from arlo.errors import ConfigError
+from arlo.planning.placement.replacement import COVER_AFTER
 from arlo.simulator.profiles import Profile
 from arlo.simulator.scenario.scenario import Allocate, AllocationKind, Dispatch, RuntimeModel, Scale, Scenario, Workload
 
 Share = Literal["proportional", "work"]
 SCHEMES = {"st": "ST", "dt": "DT", "infaas": "INFaaS", "paper": "Arlo (paper)", "arlo": "Arlo (shipped)"}
 _POLICY = {"st": "uniform", "dt": "uniform", "infaas": "infaas", "paper": "rs", "arlo": "late"}
+
+_CONTROL, _GRACE_S = ControlConfig(), DispatchConfig().unavailable_grace_ms / 1000
+# What `arlo serve` does by default, but for its plans between two periods, which are asked for with `shift`.
+_SHIPPED = Allocate(
+    min_gain=_CONTROL.min_gain,
+    make_before_break=_CONTROL.make_before_break,
+    max_unavailable=_CONTROL.max_unavailable,
+    max_moving=_CONTROL.max_moving,
+    cover_after_s=COVER_AFTER * _GRACE_S,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +211,12 @@ def _allocate(
             raise ConfigError("a fixed allocation is given by its numbers: allocation=(instances per runtime)")
         kind = cast(AllocationKind, allocation)
         starts: dict[str, Literal["even", "global"]] = {"even": "even", "global": "global"}
-        return Allocate(kind=kind, start=starts.get(kind, "first"), objective=objective or own)
+        return dataclasses.replace(
+            _SHIPPED if name == "arlo" else Allocate(),
+            kind=kind,
+            start=starts.get(kind, "first"),
+            objective=objective or own,
+        )
     instances = tuple(int(n) for n in allocation)
     if len(instances) != len(runtimes) or min(instances) < 0 or sum(instances) != workers:
         raise ConfigError(

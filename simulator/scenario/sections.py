@@ -232,7 +232,7 @@ class RuntimeSection:
     dynamic: bool = option(default=False, doc="Takes each length as it is instead of padding to max_length.")
     inflight_limit: int | None = option(
         default=None,
-        doc="Rows bound to one worker at a time. Left out: 1, or 2 x max_batch above max_batch 1.",
+        doc="Rows bound to one worker at a time. Left out: 2 x max_batch, as at the gateway by default.",
         unit="rows",
         minimum=1,
         maximum=65536,
@@ -320,18 +320,25 @@ class AllocationSection:
     )
     max_parallel: int | None = option(
         default=_ALLOCATE.max_parallel,
-        doc="Workers that change at a time. Left out: a tenth of them, at least 1.",
+        doc="Workers that change at a time. Left out: for the scheme arlo the shares that `arlo serve` has by default, "
+        "else a tenth of them; at least 1.",
         minimum=1,
     )
-    min_gain: float = option(
-        default=_ALLOCATE.min_gain,
-        doc="Least predicted saving of mean latency, as a share, for which workers change.",
+    min_gain: float | None = option(
+        default=None,
+        doc="Least predicted saving of mean latency, as a share, for which workers change. Left out: what `arlo serve` "
+        "has by default for the scheme arlo, else 0.",
         minimum=0,
         maximum=1,
     )
     shift: bool = option(
         default=_ALLOCATE.shift,
         doc="periodic: allocate before the period is over when the traffic has clearly shifted, as `arlo serve` does.",
+    )
+    make_before_break: bool | None = option(
+        default=None,
+        doc="A worker serves on while it loads another runtime. Left out: true for the scheme arlo, as `arlo serve` "
+        "does where a worker's memory holds two engines.",
     )
 
     def check_relations(self) -> None:

@@ -156,7 +156,7 @@ def _from_files(repository: Path | None, profile_path: Path | None) -> Runtimes:
     else:
         assert profile is not None
         manifest = _as_manifest(profile)
-    static = static_runtimes(manifest)
+    static = static_runtimes(manifest.runtimes)
     source = repository or profile_path
     if not static:
         raise ConfigError(

@@ -9,10 +9,11 @@ from arlo.clock import unix_s
 from arlo.config import Config
 from arlo.control.http.status import COUNTERS, ControlStatus, RuntimeStatus, State, WorkerStatus
 from arlo.control.reconcile.deployments import Deployments
-from arlo.control.reconcile.placement import capacity, service_us
+from arlo.control.reconcile.placement import service_us
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
+from arlo.planning.allocation.curves import capacity
 
 
 def control_status(

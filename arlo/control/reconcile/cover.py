@@ -7,13 +7,13 @@ learns sooner. No I/O, one event loop.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from arlo import proto
 from arlo.catalog.manifest import Runtime
 from arlo.control.events import emit
+from arlo.planning.placement.replacement import stand_in
 
 log = logging.getLogger("arlo.control")
 
@@ -66,15 +66,8 @@ class Cover:
 
     def choose(self, longest: str, serving: Mapping[str, str], has_loaded: Callable[[str], bool]) -> str | None:
         """The worker to take of those that serve (worker -> runtime) something else; None where there is none."""
-        if not serving:
-            return None
         ready = next((worker for worker in serving if has_loaded(worker)), None)
-        if ready is not None:
-            return ready
-        # One of a runtime with many instances, of the longer ones where there are equally many.
-        count = Counter(serving.values())
-        name = max(count, key=lambda name: (count[name], self._lengths[name]))
-        return min(worker for worker in serving if serving[worker] == name)
+        return ready if ready is not None else stand_in(serving, self._lengths)
 
     def begin(self, worker: str, longest: str, *, missing_s: float, restarting: list[str]) -> None:
         """It is this worker."""

@@ -14,6 +14,7 @@ from arlo import proto
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.config import Config
 from arlo.errors import ConfigError
+from arlo.planning.allocation.curves import capacity
 from arlo.planning.lengths.advice import dynamic_runtime
 
 
@@ -62,14 +63,8 @@ def place(plan: Plan, workers: Sequence[str]) -> dict[str, str]:
 
 def service_us(runtime: Runtime) -> float:
     """Time of one request at the runtime's max_length, alone on it (or its share of the smallest measured batch)."""
-    batch = min(point.batch for point in runtime.latency)
-    longest = max((point for point in runtime.latency if point.batch == batch), key=lambda point: point.length)
-    return longest.latency_us / batch
-
-
-def capacity(runtime: Runtime, slo_ms: int) -> int:
-    """M of Eq. 3: requests of max_length that an instance finishes within the SLO; 0 when not even one."""
-    return int(slo_ms * 1000 / max(service_us(runtime), 1e-3))
+    batch = runtime.table.batches()[0]
+    return runtime.latency_ns(batch) / batch / 1000
 
 
 def deployment_message(
@@ -114,13 +109,14 @@ def deployment_message(
         )
         for point in runtime.latency:
             item.latency.add(length=point.length, batch=point.batch, latency_us=point.latency_us)
+    rows = {runtime.name: runtime.rows_in_flight(config.dispatch.inflight_limit) for runtime in manifest.runtimes}
     for worker, name in instances:
         message.instances.add(
             id=instance_id(worker, name),
             worker=worker,
             endpoint=endpoints[worker],
             runtime=name,
-            inflight_limit=config.dispatch.inflight_limit,
+            inflight_limit=rows[name],
         )
     return message
 

@@ -31,18 +31,17 @@ from arlo.control.reconcile.fleet import Fleet
 from arlo.control.reconcile.jobs import REPLACE_BACKOFF_S, Jobs, Trouble
 from arlo.control.reconcile.moves import Mover, NoRoomError, Probe
 from arlo.control.reconcile.overlap import Overlap
-from arlo.control.reconcile.placement import capacity
 from arlo.control.reconcile.probe import warm_up
 from arlo.control.reconcile.restarts import Restarts
 from arlo.errors import ArloError, WorkerError
-from arlo.planning.placement.replacement import Step, replacement_plan
+from arlo.planning.allocation.curves import capacity
+from arlo.planning.placement.replacement import COVER_AFTER, Step, at_a_time, next_step
 from arlo.planning.view import RuntimeView, WorkerView
 from arlo.workers.pool import StuckError, WorkerInfo, WorkerPool
 
 log = logging.getLogger("arlo.control")
 
 PASS_S = 0.5
-COVER_AFTER = 0.25  # of the time that a request waits for an instance that fits it
 
 
 class Reconciler:
@@ -341,10 +340,10 @@ class Reconciler:
             failing = {trouble.target for trouble in self._jobs.troubles.values() if now_s < trouble.again_s}
             held = held | {worker for worker in up if self.desired.get(worker) in failing - {current[worker]}}
         desired = {worker: current[worker] if worker in held else self.desired.get(worker) for worker in up}
-        step = self._next_step(current, desired, overlap=overlap)
         # A worker that is held back, or away, may be the one that is to take over the longest runtime: wait for it.
         heirs = {worker for worker, name in self.desired.items() if name in self._longest()}
-        if step is None or (step.interrupts and (heirs & held or heirs - set(up))):
+        step = self._next_step(current, desired, heirs=bool(heirs & held or heirs - set(up)), overlap=overlap)
+        if step is None:
             return
         for change in step.changes:
             if change.worker in held or not instances.get(change.worker):
@@ -365,25 +364,31 @@ class Reconciler:
         return False
 
     def _next_step(
-        self, current: Mapping[str, str | None], desired: Mapping[str, str | None], *, overlap: bool
+        self, current: Mapping[str, str | None], desired: Mapping[str, str | None], *, heirs: bool, overlap: bool
     ) -> Step | None:
         control = self._config.control
-        share = control.max_moving if overlap else control.max_unavailable
-        if overlap and self._urgent:
-            share = 1.0
-        order = sorted(self._runtimes.values(), key=lambda r: (r.max_length, r.name))
-        steps = replacement_plan(
+        runtimes = self._runtime_views()
+        return next_step(
             current,
             {worker: name for worker, name in desired.items() if name is not None},
-            runtimes=[
-                RuntimeView(name=r.name, max_length=r.max_length, capacity=capacity(r, self._config.model.slo_ms))
-                for r in order
-            ],
-            demand=self.demand or [0.0] * len(order),
-            max_parallel=max(1, int(len(self._fleet.infos) * share)),
+            heirs=heirs,
+            runtimes=runtimes,
+            demand=self.demand or [0.0] * len(runtimes),
+            max_parallel=at_a_time(
+                len(self._fleet.infos),
+                overlap=overlap,
+                urgent=self._urgent,
+                max_moving=control.max_moving,
+                max_unavailable=control.max_unavailable,
+            ),
             overlap=overlap,
         )
-        return steps[0] if steps else None
+
+    def _runtime_views(self) -> list[RuntimeView]:
+        """All runtimes, by ascending max_length."""
+        slo_ms = self._config.model.slo_ms
+        order = sorted(self._runtimes.values(), key=lambda r: (r.max_length, r.name))
+        return [RuntimeView(name=r.name, max_length=r.max_length, capacity=capacity(r, slo_ms)) for r in order]
 
     def _irreplaceable(self, worker: str) -> bool:
         """Whether it is the only one of several workers that serves the longest requests."""

@@ -124,8 +124,8 @@ class Scaler:
             p98_ms=stats.total.p98_us / 1000,
             rows=stats.total.count,
             unanswered=self._usage.unanswered,
-            arrived=self._scheduler.recent_demand(WINDOW_S).rows,
-            load=self._scheduler.offered_load(WINDOW_S),
+            arrived=self._scheduler.planner.recent().rows,
+            load=sum(self._scheduler.planner.loads()),
             workers=self._reconciler.views(busy=self.busy()),
             longest=self._scheduler.longest,
         )

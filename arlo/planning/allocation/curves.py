@@ -1,6 +1,6 @@
-"""Latency curves from a manifest's latency profile: what AllocationProblem is made of. Pure.
+"""Latency curves of runtimes, and M: what AllocationProblem is made of. Pure.
 
-    runtimes = static_runtimes(manifest)
+    runtimes = static_runtimes(manifest.runtimes)
     AllocationProblem(workers, slo_ms, max_lengths(runtimes), curves(runtimes), demand)
 
 Measured points are taken as they come: in any order, some batches missing, a larger batch that happened to be quicker.
@@ -8,11 +8,9 @@ Measured points are taken as they come: in any order, some batches missing, a la
 
 from __future__ import annotations
 
-import bisect
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from arlo.catalog.manifest import Manifest, Runtime
+from arlo.catalog.manifest import Runtime
 from arlo.errors import ConfigError
 from arlo.planning.allocation.problem import LatencyCurve
 
@@ -22,30 +20,34 @@ LEAST_MS = 0.001  # the resolution of a latency profile; an emulated runtime may
 def curve(runtime: Runtime, length: int | None = None) -> LatencyCurve:
     """Latency by batch, 1 to max_batch rows, in ms: at the runtime's max_length, or a dynamic one's at `length` tokens.
 
-    A static runtime takes the same for every length. Between measured lengths and batches linear, outside the
-    measured lengths flat, as the gateway reads a profile; below the smallest measured batch flat, above the largest
-    in proportion to the rows. Repeated points are averaged, and where a larger batch was measured quicker than a
-    smaller one both take their mean: latency never falls with the batch. ConfigError without any point.
+    It is what everybody reads (arlo.catalog.latency), but that it never falls with the batch: where a larger batch was
+    measured quicker than a smaller one both take their mean. ConfigError without any point.
     """
-    tokens = runtime.max_length if length is None or not runtime.dynamic else length
-    if tokens < 1:
-        raise ConfigError(f"a length is at least 1 token, not {tokens}")
-    measured: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for point in runtime.latency:
-        measured[point.batch][point.length].append(point.latency_us / 1000)
-    if not measured:
+    if length is not None and length < 1:
+        raise ConfigError(f"a length is at least 1 token, not {length}")
+    table = runtime.table
+    if not table.points:
         raise ConfigError(f"runtime {runtime.name} has no latency profile: measure it with `arlo profile`")
-    points = []
-    for batch, by_length in sorted(measured.items()):
-        line = sorted((at, sum(values) / len(values)) for at, values in by_length.items())
-        points.append((batch, max(LEAST_MS, _line(line, tokens))))
-    return LatencyCurve(tuple(_never_falling(_whole_range(points, runtime.max_batch))))
+    inside = [batch for batch in table.batches() if 1 < batch < runtime.max_batch]
+    points = [
+        (rows, max(LEAST_MS, runtime.latency_ns(rows, length) / 1e6))
+        for rows in sorted({1, *inside, runtime.max_batch})
+    ]
+    return LatencyCurve(tuple(_never_falling(points)))
 
 
-def static_runtimes(manifest: Manifest) -> list[Runtime]:
+def capacity(runtime: Runtime, slo_ms: float, length: int | None = None) -> int:
+    """M of Eq. 3 of a runtime: requests given at once that one instance finishes within the SLO; 0 when not even one.
+
+    Of a dynamic one at `length` tokens; without, at its max_length, so that M requests of any lengths finish in time.
+    """
+    return curve(runtime, length).capacity(slo_ms)
+
+
+def static_runtimes(runtimes: Iterable[Runtime]) -> list[Runtime]:
     """The static runtimes by ascending max_length; of several with the same one, that with the most rows per second."""
     best: dict[int, Runtime] = {}
-    for runtime in manifest.runtimes:
+    for runtime in runtimes:
         if runtime.dynamic:
             continue
         other = best.get(runtime.max_length)
@@ -67,25 +69,6 @@ def curves(runtimes: Iterable[Runtime]) -> tuple[LatencyCurve, ...]:
 def _row_ms(runtime: Runtime) -> float:
     full = curve(runtime)
     return full.points[-1][1] / full.max_batch
-
-
-def _line(points: Sequence[tuple[int, float]], x: int) -> float:
-    """The line through ascending points at x; flat outside them."""
-    index = bisect.bisect_left(points, x, key=lambda point: point[0])
-    if index == 0:
-        return points[0][1]
-    if index == len(points):
-        return points[-1][1]
-    (low, low_y), (high, high_y) = points[index - 1], points[index]
-    return low_y + (high_y - low_y) * (x - low) / (high - low)
-
-
-def _whole_range(points: Sequence[tuple[int, float]], max_batch: int) -> list[tuple[int, float]]:
-    """The points with batches 1 and max_batch added where they lack, and those above max_batch left out."""
-    largest, largest_ms = points[-1]
-    end = _line(points, max_batch) if max_batch <= largest else largest_ms * max_batch / largest
-    inner = {batch: ms for batch, ms in points if batch < max_batch}
-    return sorted({1: points[0][1], **inner, max_batch: end}.items())
 
 
 def _never_falling(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from arlo.catalog.latency import ms_in_ns
 from arlo.errors import ConfigError
 
 LEAST_MS = 1e-6  # of a latency: a nanosecond
@@ -71,10 +72,12 @@ class LatencyCurve:
         return self.points[-1][1] * (load / self.max_batch + 1) / 2
 
     def capacity(self, slo_ms: float) -> int:
-        """M: requests given at once that one instance finishes within the SLO; 0 when not even one."""
-        full = math.floor(slo_ms / self.points[-1][1])
-        rest_ms = slo_ms - full * self.points[-1][1]
-        part = max((rows for rows in range(1, self.max_batch) if self.batch_ms(rows) <= rest_ms), default=0)
+        """M of Eq. 3: requests given at once that one instance finishes within the SLO; 0 when not even one.
+
+        In whole nanoseconds: an SLO that is an exact multiple of the latency counts the last request too.
+        """
+        full, rest_ns = divmod(ms_in_ns(slo_ms), ms_in_ns(self.points[-1][1]))
+        part = bisect.bisect_right(range(1, self.max_batch), rest_ns, key=lambda rows: ms_in_ns(self.batch_ms(rows)))
         return full * self.max_batch + part
 
 

@@ -41,7 +41,7 @@ def advise(manifest: Manifest, counts: Mapping[int, int], *, lengths: str) -> Re
     """
     if missing(manifest):
         return None
-    static = static_runtimes(manifest)
+    static = static_runtimes(manifest.runtimes)
     times = {"static": _static_us(static), "padded": _constant(_row_us(static[-1]))}
     for kind, runtime in _dynamic(manifest).items():
         times[kind] = _dynamic_us(runtime)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeAlias
 
@@ -32,6 +32,9 @@ Counts: TypeAlias = npt.NDArray[np.int64]  # by kind of change
 Mask: TypeAlias = npt.NDArray[np.bool_]  # by kind of change
 Kind: TypeAlias = tuple[str | None, str | None]  # runtime before, runtime after
 
+# Of the time that a request waits for an instance that fits it: without the longest runtime for so long, another worker
+# stands in.
+COVER_AFTER = 0.25
 _TOLERANCE = 1e-6  # of requests, relative; the sums of demands are not exact
 
 
@@ -109,6 +112,50 @@ def replacement_plan(
     gaining = {kind: workers for kind, workers in moves.items() if kind[1] is not None}
     ending = {kind: workers for kind, workers in moves.items() if kind[1] is None}
     return tuple(step for part in (gaining, ending) if part for step in planner.steps(part, max_parallel))
+
+
+def next_step(
+    current: Mapping[str, str | None],
+    desired: Mapping[str, str],
+    *,
+    heirs: bool,
+    runtimes: Sequence[RuntimeView],
+    demand: Sequence[float],
+    max_parallel: int,
+    overlap: bool,
+) -> Step | None:
+    """The first step of replacement_plan(); None where there is none, or where it is better to wait.
+
+    `heirs`: a worker that cannot be moved now, or is away, is to serve the longest runtime. Then its last instance is
+    not taken away before.
+    """
+    steps = replacement_plan(
+        current, desired, runtimes=runtimes, demand=demand, max_parallel=max_parallel, overlap=overlap
+    )
+    return None if not steps or (steps[0].interrupts and heirs) else steps[0]
+
+
+def at_a_time(workers: int, *, overlap: bool, urgent: bool, max_moving: float, max_unavailable: float) -> int:
+    """How many of `workers` may move at a time, at least one.
+
+    With `overlap` (make before break) a larger share than without; all of them where what serves now is so unfit that
+    it is `urgent`, as each of them serves on.
+    """
+    share = (1.0 if urgent else max_moving) if overlap else max_unavailable
+    return max(1, int(workers * share))
+
+
+def stand_in(serving: Mapping[str, str], lengths: Mapping[str, int]) -> str | None:
+    """Of workers (id -> what it serves) the one that is to stand in for a runtime that has no instance; None: none can.
+
+    `lengths`: max_length by runtime. It is one of a runtime with many instances, of the longer ones where there are
+    equally many.
+    """
+    if not serving:
+        return None
+    count = Counter(serving.values())
+    chosen = max(count, key=lambda name: (count[name], lengths[name]))
+    return min(worker for worker, name in serving.items() if name == chosen)
 
 
 class _Levels:

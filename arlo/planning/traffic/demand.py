@@ -12,7 +12,8 @@ import numpy.typing as npt
 from arlo.planning.allocation.problem import Variation
 
 LEAST_SPANS = 20  # that say anything of how much the rate varies
-CLIPS = (1, 5)  # spans over which requests are counted to tell a rate that varies from chance
+RESOLUTION_S = 0.2  # of a window: bursts are shorter than a second
+CLIPS_S = (0.2, 1.0, 5.0)  # over which requests are counted to tell a rate that varies from chance
 CHANCE = 3.0  # standard deviations by which chance may raise a dispersion
 LEAST_SWING = 0.01  # of a rate, as a share, that is worth a thought
 
@@ -66,9 +67,10 @@ class DemandWindow:
     `add` takes each sample of the counters as it comes. A gap between samples spreads what came over the gap. A gateway
     that restarted counts from zero: the time between the last sample and its start is left out, because nobody counted
     then. Memory is bounded: spans are merged until they are `resolution_s` long, or `window_s / 600` if that is more.
+    Bursts that are shorter than the spans are not seen: `variation` tells the planner of what is.
     """
 
-    def __init__(self, *, window_s: float, resolution_s: float = 1.0) -> None:
+    def __init__(self, *, window_s: float, resolution_s: float = RESOLUTION_S) -> None:
         self._window_s = window_s
         self._resolution_s = max(resolution_s, window_s / 600)
         self._spans: collections.deque[_Span] = collections.deque()
@@ -151,7 +153,7 @@ class DemandWindow:
         """How the rates of the bins from each up varied over the window; None when no more than by chance.
 
         What is seen is chance and variation; the deviations are reduced to what the variance has beyond a Poisson
-        process's. That part is estimated for each group over short and longer clips, and the larger one taken: slow
+        process's. That part is estimated for each group over short and longer clips, and the largest one taken: slow
         changes of few requests are seen in the longer clips only.
         """
         spans = self._spans
@@ -159,24 +161,31 @@ class DemandWindow:
             return None
         seconds = np.array([span.end_s - span.begin_s for span in spans])
         counts = np.array([span.binned(max_lengths) for span in spans])[:, ::-1].cumsum(axis=1)[:, ::-1]
-        part = np.max([_not_chance(counts, seconds, size) for size in CLIPS], axis=0)
+        sizes = {max(1, round(clip_s / seconds.mean())) for clip_s in CLIPS_S}
+        part = np.max([_not_chance(counts, seconds, size) for size in sorted(sizes)], axis=0)
         if not part.any():
             return None
         mean = np.maximum(counts.sum(axis=0) / seconds.sum(), 1e-300)
         factors = 1 + part * (counts / seconds[:, None] / mean - 1)
         return Variation(tuple(seconds.tolist()), tuple(tuple(row) for row in factors.tolist()))
 
-    def dispersion(self, max_lengths: Sequence[int], *, least: int = LEAST_SPANS) -> float | None:
-        """Variance over mean of the requests per span, pooled over the bins: 1 for Poisson arrivals, more for bursts.
+    def dispersion(self, max_lengths: Sequence[int], *, clip_s: float = 0.0, least: int = LEAST_SPANS) -> float | None:
+        """Variance over mean of the requests per clip, pooled over the bins: 1 for Poisson arrivals, more for bursts.
 
-        None with fewer than `least` spans.
+        Clips are of whole spans, at least `clip_s` long. None with fewer than `least` of them.
         """
-        spans = self._spans
-        if len(spans) < least or not max_lengths:
+        clips: list[tuple[float, npt.NDArray[np.float64]]] = []
+        seconds, counts = 0.0, np.zeros(len(max_lengths))
+        for span in self._spans:
+            seconds += span.end_s - span.begin_s
+            counts = counts + span.binned(max_lengths)
+            if seconds > clip_s * 0.99:
+                clips.append((seconds, counts))
+                seconds, counts = 0.0, np.zeros(len(max_lengths))
+        if len(clips) < least or not max_lengths:
             return None
-        seconds = np.array([span.end_s - span.begin_s for span in spans])
-        rates = np.array([span.binned(max_lengths) for span in spans]) / seconds[:, None]
-        return max(1.0, _dispersion(rates, seconds))
+        lengths = np.array([seconds for seconds, _ in clips])
+        return max(1.0, _dispersion(np.array([counts for _, counts in clips]) / lengths[:, None], lengths))
 
 
 def _dispersion(rates: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64]) -> float:

@@ -22,7 +22,7 @@ SHIFT_SPAN_S = 0.25  # the same, of time
 RECENT_S = 10.0
 SHIFT_SCORE = 20.0  # a log-likelihood ratio that chance does not reach in years
 UNKNOWN_DISPERSION = 3.0  # of arrivals, until they have been seen for long enough
-DISPERSION_S = 1.0  # between two looks at it
+DISPERSION_S = 1.0  # between two looks at it, and the clips that it is of, beside those of the window
 SHIFT_GAIN = 0.10
 SHIFT_PAUSE_S = 0.5  # after any plan
 REFINE_S = (0.8, 2.0, 5.0, 15.0)  # after a shift, when more is known of the new traffic, the plan is looked at again
@@ -68,8 +68,8 @@ class ShiftWatch:
         self.recent.add(at_s, started_s, counts)
         if at_s - self._dispersion_at_s >= DISPERSION_S:
             self._dispersion_at_s = at_s
-            known = self._window.dispersion(self._lengths)
-            self._dispersion = known if known is not None else self._dispersion
+            known = [self._window.dispersion(self._lengths, clip_s=clip_s) for clip_s in (0.0, DISPERSION_S)]
+            self._dispersion = max((value for value in known if value is not None), default=self._dispersion)
 
     def pause(self, now_s: float) -> None:
         """A plan is being made, whatever for and whatever comes of it: leave it a moment."""

@@ -8,8 +8,9 @@ import pytest
 
 from arlo import config
 from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime
-from arlo.control.reconcile.placement import Plan, capacity, deployment_message, place, plan_from_config, same_content
+from arlo.control.reconcile.placement import Plan, deployment_message, place, plan_from_config, same_content
 from arlo.errors import ConfigError
+from arlo.planning.allocation.curves import capacity
 
 
 def runtime(length: int, latency_us: int, *, dynamic: bool = False) -> Runtime:

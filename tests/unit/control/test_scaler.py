@@ -60,11 +60,15 @@ class Parts:
     def views(self, **_: Any) -> list[WorkerView]:
         return [WorkerView(id="w0", serving="m_512")]
 
-    def recent_demand(self, last_s: float) -> Demand:
-        return cast(Demand, type("Recent", (), {"rows": 0}))
+    @property
+    def planner(self) -> Parts:
+        return self
 
-    def offered_load(self, last_s: float) -> float:
-        return 0.0
+    def recent(self) -> Demand:
+        return Demand((512,), (0.0,), (0.0,), 0, 0.0)
+
+    def loads(self) -> list[float]:
+        return [0.0]
 
 
 class Script:

@@ -262,7 +262,7 @@ async def test_a_wall_clock_that_is_set_back_is_no_matter(tmp_path: Path, clock:
     traffic.wall_ms = -3_600_000
     await traffic.come(10, n40=1000, n500=50)
     assert scheduler.demand().rows == pytest.approx(21_000, rel=0.03)
-    assert scheduler.recent_demand(5).rows == pytest.approx(5_250, rel=0.05)
+    assert scheduler.planner.recent().rows == pytest.approx(10_500, rel=0.03)
     before = notes.counts["m_512"]
     await traffic.come(1, n40=50, n500=900)
     assert notes.counts["m_512"] > before, "a shift is seen at once"
@@ -289,7 +289,7 @@ async def test_an_older_plan_never_overwrites_a_newer_one(tmp_path: Path, clock:
     config = configured(tmp_path, workers=6, deployment="allocation = {512 = 6}", control="early = false")
     scheduler, notes, traffic = started(config, clock)
     await traffic.come(20, n40=1000, n500=20)
-    slow = scheduler._solver = Slow()
+    slow = scheduler.planner.solver = Slow()
     old = asyncio.create_task(scheduler.plan("period"))
     while not slow.asked:
         await asyncio.sleep(0.001)
@@ -321,7 +321,7 @@ async def test_a_solver_that_fails_leaves_the_last_plan_and_is_counted(
     await traffic.come(20, n40=1000, n500=20)
     await scheduler.plan("period")
     before = dict(notes.desired)
-    scheduler._solver = Broken()
+    scheduler.planner.solver = Broken()
     await traffic.come(20, n500=300)
     await scheduler.plan("period")
     assert notes.desired == before
@@ -359,12 +359,12 @@ async def test_a_repository_of_dynamic_runtimes_only_has_nothing_to_plan(tmp_pat
     await traffic.come(10, n64=100, n512=50)
     await scheduler.plan("period")
     assert notes.counts == {"dyn": 2}
-    assert scheduler.offered_load(10) == pytest.approx(0.35, rel=0.2)
-    assert scheduler.recent_demand(10).rows == pytest.approx(1500, rel=0.1)
+    assert sum(scheduler.planner.loads()) == pytest.approx(0.35, rel=0.2)
+    assert scheduler.planner.recent().rows == pytest.approx(1500, rel=0.1)
 
 
 def test_offered_load_is_work_per_second(tmp_path: Path, clock: Clock) -> None:
     static: list[Runtime] = [runtime for runtime in MANIFEST.runtimes if not runtime.dynamic]
     scheduler, _, _ = started(configured(tmp_path), clock)
-    assert scheduler.offered_load(10) == 0
-    assert [runtime.name for runtime in scheduler.static] == [runtime.name for runtime in static]
+    assert sum(scheduler.planner.loads()) == 0
+    assert [runtime.name for runtime in scheduler.planner.static] == [runtime.name for runtime in static]

@@ -15,12 +15,12 @@ from arlo import proto
 from arlo.config import Config
 from arlo.control.watch import scheduler as control_plane
 from arlo.control.watch.scheduler import RuntimeScheduler
+from arlo.planning.planner import Planner
 from arlo.planning.traffic.demand import Demand, DemandWindow
 from arlo.planning.traffic.shift import SAMPLE_S, SHIFT_ROWS, SHIFT_SPAN_S, Candidate, ShiftWatch, least_gain
-from arlo.simulator.control import Controller
 from arlo.simulator.run import run
 from arlo.simulator.scenario.scenario import Allocate, Dispatch, RuntimeModel
-from arlo.simulator.shift import EarlyPlans
+from arlo.simulator.world import World
 from tests.fakes.simulated import SECOND, Phases, scenario
 from tests.unit.control.test_placement import MANIFEST
 from tests.unit.control.test_scheduler import Notes, configured
@@ -268,14 +268,14 @@ def simulated(policy: str) -> tuple[list[tuple[float, NDArray[np.int64]]], list[
     """The samples that the simulated control plane saw, and its plans: when, and instances wanted then."""
     samples: list[tuple[float, NDArray[np.int64]]] = []
     plans: list[tuple[float, tuple[int, ...]]] = []
-    add, plan = EarlyPlans.add, Controller._plan
+    add, plan = Planner.add, World._plan
 
-    def noted_add(self: EarlyPlans, now_s: float, counts: NDArray[np.int64]) -> None:
-        samples.append((now_s, counts.copy()))
-        add(self, now_s, counts)
+    def noted_add(self: Planner, now_s: float, started_s: float, counts: Any) -> None:
+        samples.append((now_s, np.array(counts, np.int64)))
+        add(self, now_s, started_s, counts)
 
-    def noted_plan(self: Controller, now_ns: int, **named: Any) -> None:
-        plan(self, now_ns, **named)
+    def noted_plan(self: World, now_ns: int, *args: Any, **named: Any) -> None:
+        plan(self, now_ns, *args, **named)
         plans.append((now_ns / SECOND, self.counts()))
 
     runtimes = tuple(
@@ -290,8 +290,8 @@ def simulated(policy: str) -> tuple[list[tuple[float, NDArray[np.int64]]], list[
     allocate = Allocate(period_s=PERIOD_S, start=START, shift=True, min_gain=0.02)
     work = Phases(PHASES, seed=4)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EarlyPlans, "add", noted_add)
-        patch.setattr(Controller, "_plan", noted_plan)
+        patch.setattr(Planner, "add", noted_add)
+        patch.setattr(World, "_plan", noted_plan)
         run(scenario(work, runtimes=runtimes, workers=WORKERS, allocate=allocate, dispatch=Dispatch(policy=policy)))  # type: ignore[arg-type]
     return samples, plans
 
@@ -306,7 +306,7 @@ async def controlled(
     scheduler = RuntimeScheduler(config, MANIFEST, notes, None, Counter())  # type: ignore[arg-type]
     notes.want(scheduler.first_placement())
     plans: list[tuple[float, tuple[int, ...]]] = []
-    names = [runtime.name for runtime in scheduler.static]
+    names = [runtime.name for runtime in scheduler.planner.static]
     for now_s, counts in samples:
         stats = proto.message("Stats")(started_at_ms=0, uptime_ns=round(now_s * 1e9))
         stats.arrivals_by_length.extend(counts.tolist())

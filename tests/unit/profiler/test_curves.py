@@ -93,7 +93,7 @@ def test_no_points_and_bad_lengths_are_refused() -> None:
 def test_static_runtimes_ascend_and_leave_dynamic_out() -> None:
     short, long = runtime((64, 1, 1000)), runtime((256, 1, 3000), max_length=256)
     dynamic = runtime((256, 1, 4000), max_length=256, dynamic=True, name="m_dyn")
-    found = static_runtimes(manifest(long, dynamic, short))
+    found = static_runtimes(manifest(long, dynamic, short).runtimes)
     assert found == [short, long]
     problem = AllocationProblem(4, 50.0, max_lengths(found), curves(found), (10.0, 3.0))
     assert problem.max_lengths == (64, 256)
@@ -103,8 +103,8 @@ def test_static_runtimes_ascend_and_leave_dynamic_out() -> None:
 def test_of_two_runtimes_of_one_length_the_one_with_more_throughput() -> None:
     slow = runtime((64, 1, 1000), name="a")
     fast = runtime((64, 1, 1200), (64, 4, 2000), max_batch=4, name="b")
-    assert static_runtimes(manifest(slow, fast)) == static_runtimes(manifest(fast, slow)) == [fast]
+    assert static_runtimes(manifest(slow, fast).runtimes) == static_runtimes(manifest(fast, slow).runtimes) == [fast]
 
 
 def test_no_static_runtime() -> None:
-    assert static_runtimes(manifest(runtime((64, 1, 1), dynamic=True))) == []
+    assert static_runtimes(manifest(runtime((64, 1, 1), dynamic=True)).runtimes) == []

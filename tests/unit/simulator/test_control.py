@@ -14,9 +14,10 @@ import pytest
 from arlo import _core
 from arlo.planning.allocation.problem import AllocationProblem, LatencyCurve
 from arlo.planning.allocation.solve import allocate, make_solver
+from arlo.planning.placement import replacement
 from arlo.planning.placement.replacement import Step, carried
-from arlo.simulator import control
-from arlo.simulator.allocation import Foresight, Planner
+from arlo.simulator.foresight import Foresight
+from arlo.simulator.ladder import Ladder
 from arlo.simulator.report.result import Result
 from arlo.simulator.run import run
 from arlo.simulator.scenario.scenario import Allocate, Dispatch, Fault, RuntimeModel, Scale, Scenario
@@ -148,13 +149,13 @@ def test_fixed_stays_as_it_starts(start: Any) -> None:
 def test_foresight_counts_what_comes() -> None:
     """Bins over whole seconds, spans one after the other, the last one cut at the workload's end."""
     work = changing()
-    planner = Planner(scenario(work, runtimes=THREE, workers=8))
-    ahead = Foresight(planner, work)
+    ladder = Ladder(scenario(work, runtimes=THREE, workers=8))
+    ahead = Foresight(ladder.planner, work, ladder.max_length)
     for begin, counts in ((0, FIRST), (10, SECOND_PERIOD), (20, THIRD)):
         seen = ahead.span(begin * SECOND, (begin + 10) * SECOND)
         assert seen.demand.mean == pytest.approx([count / 10 * 0.15 for count in counts])
         assert seen.demand.span_s == pytest.approx(10.0)
-    half = Foresight(planner, work).span(25 * SECOND, 45 * SECOND)
+    half = Foresight(ladder.planner, work, ladder.max_length).span(25 * SECOND, 45 * SECOND)
     assert half.demand.mean == pytest.approx([500 * 0.15, 0, 500 * 0.15])
 
 
@@ -230,14 +231,14 @@ def test_the_next_step_waits_for_the_last_and_capacity_holds(
 ) -> None:
     """From nearly all short to nearly all long: in steps of 4, each begun when the one before serves."""
     steps: list[Step] = []
-    plan = control.replacement_plan
+    plan = replacement.replacement_plan
 
     def noted(*args: Any, **named: Any) -> tuple[Step, ...]:
         found = plan(*args, **named)
         steps.extend(found)
         return found
 
-    monkeypatch.setattr(control, "replacement_plan", noted)
+    monkeypatch.setattr(replacement, "replacement_plan", noted)
     work = Phases(((10, 9_000.0, (30, 30, 30, 500)), (20, 3_000.0, (30, 500, 500))), seed=5)
     allocate_ = dataclasses.replace(PAPER, max_parallel=4, start=(16, 24))
     result = run(scenario(work, workers=40, allocate=allocate_, interval_s=0.05))
@@ -272,6 +273,31 @@ def test_a_new_plan_supersedes_the_one_under_way(watched: list[Watched]) -> None
     assert moves[1][0] >= 7 * SECOND
     assert all(two - one >= 5 * SECOND for (one, _), (two, _) in pairwise(moves))
     assert instances(result, 40.0) == (0, 6)
+
+
+def test_make_before_break_takes_no_worker_away(watched: list[Watched]) -> None:
+    """Planned at 10 s for long requests: the worker serves on while it loads, and switches when it has."""
+    work = listed(evenly(10, 0, 15, 500), duration_s=15.0)
+    allocate_ = dataclasses.replace(ONE_BY_ONE, make_before_break=True, replacement_s=2.5)
+    result = run(scenario(work, allocate=allocate_, interval_s=0.5))
+    assert watched[0].did("replace") == [(round(12.5 * SECOND), (0, 1, 0))]
+    assert result.timeline["serving"].min() == 2
+    assert instances(result, 12.0) == (1, 1)
+    assert instances(result, 13.0) == (0, 2)
+    assert result.replacements == 1
+
+
+def test_another_worker_stands_in_for_the_longest_runtime_and_goes_back() -> None:
+    work = listed(evenly(100, 0, 30, 30), evenly(10, 0, 30, 500), duration_s=30.0)
+    fields: dict[str, Any] = {"workers": 3, "faults": (Fault(at_s=5.0, worker=2, kind="fail", restart_s=10.0),)}
+    fixed = Allocate(kind="fixed", start=(2, 1), period_s=10.0, make_before_break=True)
+    alone = run(scenario(work, allocate=fixed, **fields))
+    covered = run(scenario(work, allocate=dataclasses.replace(fixed, cover_after_s=1.0), **fields))
+    assert instances(alone, 10.0) == (2, 0)
+    assert instances(covered, 6.0) == (2, 0)
+    assert instances(covered, 8.0) == (1, 1)
+    assert instances(covered, 30.0) == instances(alone, 30.0) == (2, 1)
+    assert covered.outcomes["late"] < alone.outcomes["late"] / 2
 
 
 # --- scaling ---

@@ -13,14 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arlo import _core
-from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
+from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, Runtime
 from arlo.errors import ArloError, ConfigError, EnvironmentProblem
+from arlo.planning.allocation.curves import curve
 from arlo.profiler.staircase import staircase as find_steps
 from arlo.simulator.profiles import (
     Profile,
     capacity,
     dynamic_variants,
-    latency_curve,
     latency_ms,
     load_profile,
     lognormal_quantiles,
@@ -123,8 +123,8 @@ class TestDynamicShapes:
         profile = load_profile(name, dynamic=variant)
         factors = [profile.dynamic_ms(n) / profile.static_ms(n) for n in range(1, 513)]
         low, high = (1.0, 1.0) if variant == "none" else (1.22, 3.56)
-        assert low - 1e-9 <= min(factors)
-        assert max(factors) <= high + 1e-9
+        assert low - 1e-5 <= min(factors)  # latencies are whole nanoseconds
+        assert max(factors) <= high + 1e-5
 
     def test_each_model_does_what_it_says(self) -> None:
         def ends(variant: str) -> tuple[float, float]:
@@ -238,7 +238,13 @@ class TestDense:
 
 def manifest(runtimes: list[Runtime]) -> Manifest:
     return Manifest(
-        model="mini", task="embedding", source="a test", tokenizer=None, inputs=(), outputs=(), runtimes=tuple(runtimes)
+        model="mini",
+        task="embedding",
+        source="a test",
+        tokenizer=None,
+        inputs=(InputTensor(name="input_ids", datatype="INT64", role="ids"),),
+        outputs=(),
+        runtimes=tuple(runtimes),
     )
 
 
@@ -285,7 +291,7 @@ class TestMeasured:
             load_profile(tmp_path, dynamic="flat")
 
     def test_unmeasured_runtimes_are_left_out(self, tmp_path: Path) -> None:
-        manifest([measured(64, {(64, 1): 2000}), measured(64, {(64, 1): 1500}), measured(128, {})]).save(tmp_path)
+        manifest([measured(64, {(64, 1): 1500}), measured(128, {})]).save(tmp_path)
         profile = load_profile(tmp_path)
         assert (profile.max_length, profile.static_ms(64)) == (64, 1.5)
         manifest([measured(128, {})]).save(tmp_path)
@@ -314,7 +320,7 @@ class TestRuntimes:
         assert believed(ranges, length, batch) == pytest.approx(
             profile.dynamic_ms(length, batch), rel=1e-6, abs=at_most
         )
-        assert latency_curve(ranges, length).batch_ms(batch) == pytest.approx(profile.dynamic_ms(length, batch))
+        assert curve(ranges, length).batch_ms(batch) == pytest.approx(profile.dynamic_ms(length, batch))
 
     def test_above_the_largest_batch_in_proportion(self) -> None:
         profile = load_profile("bert-base-t4-fp16")
@@ -413,7 +419,6 @@ class TestWrong:
         assert {round(ratio, 9) for ratio in ratios} == {0.8, 1.2}
         for a, b in zip(right, off, strict=True):
             assert b.truth == a.points
-            assert latency_curve(b, truth=True) == latency_curve(a)
             assert latency_ms(b.points, b.max_length) != latency_ms(a.points, a.max_length)
         assert wrong(right, 0.2, seed=3) == off
         assert any(wrong(right, 0.2, seed=seed) != off for seed in range(5))

@@ -95,7 +95,11 @@ def test_a_queue_by_hand() -> None:
 
 def test_outcomes_other_than_answers() -> None:
     """Too long, a full queue, and a client that gives up."""
-    only_long = {"runtimes": (LONG,), "workers": 1, "dispatch": Dispatch(policy="uniform", max_queued=2)}
+    only_long = {
+        "runtimes": (LONG,),
+        "workers": 1,
+        "dispatch": Dispatch(policy="uniform", max_queued=2, inflight_limit=1),
+    }
     result = run(scenario(Listed((0, 0, 0, 0, 0), (600, 5, 5, 5, 5), 1.0), timeout_ms=7.0, record=True, **only_long))
     # The second is executed; two wait, of which neither is answered within 7 ms; the last finds the queue full.
     assert result.outcomes == {

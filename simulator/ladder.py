@@ -1,0 +1,90 @@
+"""The runtimes of a scenario by number, in the order in which the scenario and the engine have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from arlo.errors import ConfigError
+from arlo.planning.planner import Planner, PlannerSettings
+from arlo.planning.view import RuntimeView
+from arlo.simulator.profiles import capacity
+from arlo.simulator.scenario.scenario import Scenario
+
+# A limit in wall time is the one thing that could make two runs differ: far above what the solvers need.
+TIME_LIMIT_S = 60.0
+
+
+class Ladder:
+    """Numbers, names and lengths; what the workers get that no plan is made for."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        models = scenario.runtimes
+        if not models:
+            raise ConfigError("a scenario needs at least one runtime")
+        if len({model.name for model in models}) != len(models):
+            raise ConfigError(f"runtimes need names of their own: {', '.join(model.name for model in models)}")
+        self.names = tuple(model.name for model in models)
+        self.index = {name: index for index, name in enumerate(self.names)}
+        self.capacities = tuple(capacity(model, scenario.slo_ms) for model in models)  # M
+        order = sorted(range(len(models)), key=lambda i: (models[i].max_length, models[i].dynamic, i))
+        self.ascending = tuple(order)  # by max_length, a dynamic runtime after a static one
+        self.max_length = max(model.max_length for model in models)
+        self.views = [
+            RuntimeView(name=self.names[i], max_length=models[i].max_length, capacity=self.capacities[i])
+            for i in self.ascending
+        ]
+        start = scenario.allocate.start
+        any_static = any(not model.dynamic for model in models)
+        # Instances that are not planned: of dynamic runtimes beside static ones.
+        self.beside = tuple(
+            start[i] if model.dynamic and any_static and not isinstance(start, str) and i < len(start) else 0
+            for i, model in enumerate(models)
+        )
+        self.planner = Planner(_settings(scenario, sum(self.beside)), models)
+        self.static = tuple(self.index[runtime.name] for runtime in self.planner.static)
+        self.longest = self.static[-1] if self.static else order[-1]
+
+    def even(self, workers: int) -> tuple[int, ...]:
+        """As equal as possible, the longest first; over the static runtimes where there are any."""
+        counts = [0] * len(self.names)
+        among = self.static or self.ascending
+        for turn in range(workers):
+            counts[among[-1 - turn % len(among)]] += 1
+        return tuple(counts)
+
+    def given(self, counts: Sequence[int], workers: int) -> tuple[int, ...]:
+        """A `start` in numbers, checked."""
+        if len(counts) != len(self.names) or min(counts) < 0 or sum(counts) != workers:
+            raise ConfigError(
+                f"a start needs one number of instances for each of the {len(self.names)} runtimes, {workers} in all, "
+                f"not {list(counts)}"
+            )
+        return tuple(counts)
+
+    def with_beside(self, static: Sequence[int]) -> tuple[int, ...]:
+        """Instances of each runtime, from those of the static ones."""
+        counts = list(self.beside)
+        for i, instances in zip(self.static, static, strict=True):
+            counts[i] += instances
+        return tuple(counts)
+
+    def quantities(self, demand: Sequence[float]) -> list[float]:
+        """Demand for each of `views`, from that of the static runtimes: what orders the steps of a replacement."""
+        found: Mapping[int, float] = dict(zip(self.static, demand, strict=True)) if demand else {}
+        return [found.get(i, 0.0) for i in self.ascending]
+
+
+def _settings(scenario: Scenario, beside: int) -> PlannerSettings:
+    allocate = scenario.allocate
+    return PlannerSettings(
+        slo_ms=float(scenario.slo_ms),
+        policy=scenario.dispatch.policy,
+        objective=allocate.objective,
+        solver=allocate.solver,
+        solver_time_limit_s=TIME_LIMIT_S,
+        window_s=allocate.period_s,
+        min_gain=allocate.min_gain,
+        early=allocate.shift and allocate.kind == "periodic",
+        dynamic=beside,
+        load_window_s=scenario.scale.window_s,
+    )
