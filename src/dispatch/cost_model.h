@@ -1,22 +1,24 @@
 // Predicted execution time of a runtime, from its latency profile.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <vector>
 
+#include "base/latency_table.h"
 #include "dispatch/scheduler.h"
 
 namespace arlo::dispatch {
 
-// One curve over the length for each measured batch. Between two lengths linear, outside them flat; between two
-// measured batches linear, below the smallest flat, above the largest in proportion to the rows (as if run in turns).
-// A static runtime is evaluated at its max_length whatever the request's length.
+// The latency table (base/latency_table.h) as the scheduler asks it, which counts no batch beyond kMaxBatch rows. A
+// static runtime is evaluated at its max_length whatever the request's length.
 class CostModel {
  public:
   // Throws std::invalid_argument for points that make no profile.
   explicit CostModel(const RuntimeSpec& spec);
 
-  [[nodiscard]] TimeNs at(std::int32_t length, std::int32_t batch) const;
+  [[nodiscard]] TimeNs at(std::int32_t length, std::int32_t batch) const {
+    return table_.at(dynamic_ ? length : max_length_, std::min(batch, kMaxBatch));
+  }
 
   // Time of one request alone.
   [[nodiscard]] TimeNs alone(std::int32_t length) const { return dynamic_ ? at(length, 1) : alone_; }
@@ -28,17 +30,7 @@ class CostModel {
   [[nodiscard]] std::int32_t max_batch() const { return max_batch_; }
 
  private:
-  struct Point {
-    std::int32_t length;
-    TimeNs latency;
-  };
-  struct Curve {
-    std::int32_t batch;
-    std::vector<Point> points;  // by length
-    [[nodiscard]] TimeNs at(std::int32_t length) const;
-  };
-
-  std::vector<Curve> curves_;  // by batch
+  LatencyTable table_;
   std::int32_t max_length_;
   std::int32_t max_batch_;
   bool dynamic_;

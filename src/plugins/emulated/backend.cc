@@ -209,7 +209,7 @@ TRITONSERVER_Error* WriteOutputs(const EmulatedConfig& config, Work* work) {
 int64_t BatchLatencyNs(Instance* instance, int64_t width, int64_t rows, double slowdown) {
   const EmulatedConfig& config = instance->config;
   const int64_t charged = config.dynamic ? width : config.latency.max_length();
-  const auto latency_ns = static_cast<int64_t>(static_cast<double>(config.latency.LatencyNs(charged, rows)) * slowdown);
+  const auto latency_ns = static_cast<int64_t>(static_cast<double>(config.latency.at(charged, rows)) * slowdown);
   if (config.jitter == 0) return latency_ns;
   std::uniform_real_distribution<double> factor(1 - config.jitter, 1 + config.jitter);
   return static_cast<int64_t>(static_cast<double>(latency_ns) * factor(instance->random));

@@ -78,7 +78,7 @@ EmulatedConfig EmulatedConfig::FromJson(std::string_view text) {
     throw std::invalid_argument(std::string("model configuration not understood: ") + error.what());
   }
   if (latency.empty()) throw std::invalid_argument("parameter latency_us is missing: points length:batch:us");
-  config.latency = LatencyTable::Parse(latency);
+  config.latency = ParseLatency(latency);
   return config;
 }
 

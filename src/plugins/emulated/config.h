@@ -18,7 +18,7 @@ struct OutputSpec {
 };
 
 // What config.pbtxt asks of an emulated runtime. Parameters (all values are string_value):
-//   latency_us     the latency profile, see LatencyTable; required
+//   latency_us     the latency profile, see ParseLatency; required
 //   dynamic        "true": the time depends on the longest row width of the batch; else on the longest length alone
 //   jitter         a fraction J: each time is multiplied by a factor drawn evenly from [1 - J, 1 + J]; default 0
 //   seed           of the jitter; default 0
