@@ -325,9 +325,10 @@ void Desk::check_fit(TimeNs now, Effects& effects) {
   if (scheduler_.parked() == 0 && !some_unfit_) return;
   some_unfit_ = false;
   const TimeNs grace = TimeNs{config_.unavailable_grace_ms()} * kMs;
+  const std::int32_t longest = fleet_.longest();
   std::vector<Row*> over;
   for (Row* row = waiting_.newest(); row != nullptr; row = row->older) {
-    if (fleet_.serves(row->length)) {
+    if (row->length <= longest) {
       row->unfit_since_ns = 0;
       continue;
     }

@@ -261,10 +261,12 @@ bool Fleet::takes(std::int32_t length, const Others& others) const {
   });
 }
 
-bool Fleet::serves(std::int32_t length) const {
-  return std::any_of(instances_.begin(), instances_.end(), [&](const auto& instance) {
-    return instance->in_service() && instance->runtime.max_length >= length;
-  });
+std::int32_t Fleet::longest() const {
+  std::int32_t longest = 0;
+  for (const auto& instance : instances_) {
+    if (instance->in_service()) longest = std::max(longest, instance->runtime.max_length);
+  }
+  return longest;
 }
 
 Fault Fleet::no_instance(std::int32_t length) const {

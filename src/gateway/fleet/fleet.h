@@ -69,8 +69,8 @@ class Fleet {
   [[nodiscard]] TimeNs short_pause() const;
   // Whether an active instance that is not among `others` takes a row of this length.
   [[nodiscard]] bool takes(std::int32_t length, const Others& others) const;
-  // Whether an instance in service is long enough, one that drains included.
-  [[nodiscard]] bool serves(std::int32_t length) const;
+  // Tokens of the longest runtime in service, of instances that drain included; 0: none is.
+  [[nodiscard]] std::int32_t longest() const;
   [[nodiscard]] Fault no_instance(std::int32_t length) const;
 
   void fill(v1::Stats* out, TimeNs now) const;

@@ -108,6 +108,51 @@ OK, EXPIRED, FULL = grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.
 TURNED_AWAY = {EXPIRED, FULL}  # by the deadline, or at once because it could not be met
 
 
+async def test_what_cannot_be_answered_by_the_deadline_is_not_sent(waits_in_triton: Slow) -> None:
+    """The first runs; three more would be answered 250 to 750 ms after that, and are wanted in 125."""
+    slow = waits_in_triton
+    first = await slow.send_first()
+    began_s = monotonic_s()
+    codes = await codes_of([slow.send(timeout=0.5 * SERVICE_S) for _ in range(3)])
+    assert set(codes) <= TURNED_AWAY
+    assert monotonic_s() - began_s < SERVICE_S
+    assert await code_of(first) == OK
+    outcomes = (await slow.idle()).outcomes
+    assert outcomes.expired + outcomes.rejected == outcomes.overloaded == 3
+    assert await slow.executed() == 1
+
+
+async def test_the_timeout_parameter_is_a_deadline(waits_in_triton: Slow) -> None:
+    slow = waits_in_triton
+    first = await slow.send_first()
+    timeout_us = round(0.5e6 * SERVICE_S)
+    codes = await codes_of([slow.send(timeout_us=timeout_us, timeout=10) for _ in range(3)])
+    assert set(codes) <= TURNED_AWAY
+    assert await code_of(first) == OK
+    assert await slow.executed() == 1
+
+
+async def test_a_refusal_tells_how_long_an_answer_would_take(waits_in_gateway: Slow) -> None:
+    slow = waits_in_gateway
+    calls = [await slow.send_first(), *(slow.send() for _ in range(3))]
+    await slow.gateway.stats_when(lambda stats: stats.queued == 3, "three wait")
+    with pytest.raises(
+        grpc.aio.AioRpcError, match=r"an answer would take about \d+ ms, and the deadline is in"
+    ) as raised:
+        await slow.send(timeout=2 * SERVICE_S)
+    assert raised.value.code() == FULL
+    predicted_ms = int(dict(raised.value.trailing_metadata())["arlo-predicted-ms"])
+    assert 3.5 * SERVICE_S * 1000 <= predicted_ms <= 6 * SERVICE_S * 1000
+    stream = slow.gateway.stub.ModelStreamInfer()
+    await stream.write(one_row(5, model="slow", timeout_us=round(2e6 * SERVICE_S)))
+    answer = await stream.read()
+    assert answer.error_message.startswith("[RESOURCE_EXHAUSTED] too much is waiting")
+    assert answer.infer_response.parameters["arlo-predicted-ms"].int64_param >= 3.5 * SERVICE_S * 1000
+    await stream.done_writing()
+    assert await stream.read() == grpc.aio.EOF
+    assert await codes_of(calls) == [OK] * 4
+
+
 async def test_the_earlier_of_deadline_and_timeout_counts(waits_in_gateway: Slow) -> None:
     first = waits_in_gateway.send()
     sent_s = monotonic_s()

@@ -1,0 +1,51 @@
+"""Clients share fairly: one with many rows waiting does not go before one with few."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2_grpc
+
+from arlo.clock import monotonic_s
+from tests.fakes.odd_worker import OddWorker, Sick
+from tests.integration.gateway.examples import check, example, request_of
+from tests.integration.gateway.harness import UNLIMITED, Workers
+
+pytestmark = pytest.mark.integration
+
+SERVICE_S = 0.02
+ROWS = 64
+
+
+@pytest.mark.parametrize("named_by", ["connection", "authorization"])
+@pytest.mark.parametrize("policy", ["late", "eft", "rs"])
+async def test_a_large_batch_does_not_delay_the_single_rows_of_others(
+    workers: Workers, start: Any, named_by: str, policy: str
+) -> None:
+    async with OddWorker(Sick(well=True, takes_s=SERVICE_S)) as worker:
+        deployment = workers.deployment("emu", [(0, 64)], endpoints=[worker.endpoint], inflight_limit=1, slo_ms=60_000)
+        async with start(deployment, dispatch={"policy": policy}) as gateway:
+            options = [*UNLIMITED, ("grpc.use_local_subchannel_pool", 1)]
+            other = grpc.aio.insecure_channel(gateway.grpc, options=options)
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(other) if named_by == "connection" else gateway.stub
+            lengths = [1 + n % 60 for n in range(ROWS)]
+            sent = example(*lengths, outputs=("embedding",))
+            heavy = asyncio.ensure_future(
+                gateway.infer(request_of(sent), metadata=(("authorization", "Bearer heavy"),))
+            )
+            await gateway.stats_when(lambda stats: stats.queued > ROWS // 2, "the batch waits")
+            light = example(5, outputs=("embedding",))
+            metadata = (("authorization", "Bearer light"),) if named_by == "authorization" else ()
+            took_s = []
+            for _ in range(5):
+                began_s = monotonic_s()
+                check(await stub.ModelInfer(request_of(light), metadata=metadata), light)
+                took_s.append(monotonic_s() - began_s)
+            assert not heavy.done()
+            # At most what is with the worker, one row of the batch and the row itself.
+            assert sorted(took_s)[2] < 6 * SERVICE_S
+            check(await heavy, sent)
+            await other.close()
