@@ -4,14 +4,15 @@ Input: the built engine. Output: LatencyPoints in microseconds. Cache key: the e
 versions, this code. Check: the process had a core for itself; where it had not, a warning says so.
 
 It is a measurement in this process, without Triton around it. Other work on the machine only ever adds time, so the
-lower quartile of the repetitions is taken.
+lower quartile of the repetitions is taken, and a point that took longer than one with more tokens or rows is measured
+again: the quicker time counts.
 """
 
 from __future__ import annotations
 
 import resource
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from arlo.catalog.manifest import LatencyPoint
@@ -27,10 +28,37 @@ _REPETITIONS = 9
 _BUDGET_S = 1.0  # for one point; at least three repetitions are made whatever they take
 _SHORT = (8, 16, 32, 64, 128)  # lengths that a dynamic runtime is measured at in any case
 _BUSY = 0.9  # share of one core, CPU time over wall time; 0.98 or more on an idle machine
+_ODD = 1.03  # time over that of a larger point, above which something else ran meanwhile; less is noise
+ROUNDS = 2  # of measuring odd points again
+
+Times = Mapping[tuple[int, int], float]
+"""(Length, batch) -> microseconds."""
 
 
-def latency_step(job: Job, built: Entry, spec: RuntimeSpec, lengths: Sequence[int]) -> Entry:
-    """Entry with meta `points` ([length, batch, microseconds] each) and `device`.
+def odd(times: Times, *, longer: Times | None = None) -> list[tuple[int, int]]:
+    """The points that took clearly longer than one of at least their length and batch, in `times` or in `longer`.
+
+    More tokens or rows are never less work, so such a point was disturbed.
+    """
+    others = [*times.items(), *(longer or {}).items()]
+    return [
+        point
+        for point, took in sorted(times.items())
+        if any(took > _ODD * least for other, least in others if other[0] >= point[0] and other[1] >= point[1])
+    ]
+
+
+def latency_step(
+    job: Job,
+    built: Entry,
+    spec: RuntimeSpec,
+    lengths: Sequence[int],
+    *,
+    before: Entry | None = None,
+    again: Collection[tuple[int, int]] = (),
+) -> Entry:
+    """Entry with meta `points` ([length, batch, microseconds] each) and `device`. `before` and `again`: that entry with
+    the points `again` measured once more, the quicker time of each.
 
     A static runtime takes as long for any text, so only its own length counts; a dynamic one is measured at each length
     of the build (`lengths`) and at some short ones, between which its time is read off. Only the first output is
@@ -51,21 +79,46 @@ def latency_step(job: Job, built: Entry, spec: RuntimeSpec, lengths: Sequence[in
 
     def make(_: object) -> dict[str, Any]:
         runner = engine.open(built.folder, spec, threads=threads)
-        points, share = [], 1.0
-        for length in measured:
-            for batch in _batches(spec.max_batch):
-                rows = pad_rows(job.model, [job.texts.ids(length, sample=index) for index in range(batch)], length)
-                latency_s, core = _measure(runner, rows, output)
-                points.append([length, batch, max(1, round(latency_s * 1e6))])
-                share = min(share, core)
-        return {"points": points, "device": device, "share": share}
+        found: dict[tuple[int, int], tuple[int, float]] = {}  # microseconds, share of a core
 
-    return job.cache.step("latency", parts, make, fresh=job.options.remeasure)
+        def take(point: tuple[int, int]) -> None:
+            length, batch = point
+            rows = pad_rows(job.model, [job.texts.ids(length, sample=index) for index in range(batch)], length)
+            latency_s, core = _measure(runner, rows, output)
+            now = (max(1, round(latency_s * 1e6)), core)
+            found[point] = min(now, found.get(point, now))
+
+        if before is None:
+            for length in measured:
+                for batch in _batches(spec.max_batch):
+                    take((length, batch))
+            for _ in range(ROUNDS):
+                for point in odd({point: us for point, (us, _) in found.items()}):
+                    take(point)
+        else:
+            found.update(
+                ((p[0], p[1]), (p[2], core))
+                for p, core in zip(before.meta["points"], before.meta["cores"], strict=True)
+            )
+            for point in again:
+                take(point)
+        return {
+            "points": [[*point, us] for point, (us, _) in found.items()],
+            "cores": [core for _, core in found.values()],
+            "device": device,
+        }
+
+    return job.cache.step("latency", parts, make, fresh=job.options.remeasure or before is not None)
+
+
+def times_of(entry: Entry) -> Times:
+    """What was measured."""
+    return {(p[0], p[1]): p[2] for p in entry.meta["points"]}
 
 
 def busy_warning(entry: Entry) -> str:
     """What to say where other work took the core away; empty when nothing did."""
-    if entry.meta["share"] >= _BUSY or not entry.meta["device"].startswith("cpu"):  # a GPU leaves the core idle
+    if min(entry.meta["cores"]) >= _BUSY or not entry.meta["device"].startswith("cpu"):  # a GPU leaves the core idle
         return ""
     return "the machine was busy while the latency was measured: measure again with --remeasure"
 

@@ -244,3 +244,31 @@ def test_a_busy_machine_is_said(
     warning = next(event.warning for event in events if event.done and event.step == "latency")
     assert ("the machine was busy" in warning) is busy
     assert manifest.runtimes[0].latency[0].latency_us == 1000
+
+
+def test_a_runtime_slower_than_a_longer_one_is_measured_again(
+    tiny_options: CompileOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something else runs while 16 tokens are measured the first time: 88 ms, where 32 take 75."""
+    times_ms = {16: itertools.chain([88.0], itertools.repeat(40.0)), 32: itertools.repeat(75.0)}
+
+    def measure(_runner: Any, inputs: dict[str, Any], _output: str) -> tuple[float, float]:
+        width = next(iter(inputs.values())).shape[1]
+        return next(times_ms[width]) / 1000, 1.0
+
+    monkeypatch.setattr(arlo.compile.steps.latency, "_measure", measure)
+    events: list[Progress] = []
+    options = dataclasses.replace(tiny_options, lengths=(16, 32), dynamic=False, remeasure=True)
+    manifest = compile_model(options, events.append)
+    assert [r.latency[0].latency_us for r in manifest.runtimes] == [40_000, 75_000]
+    notes = [event.note for event in events if event.done and event.step == "latency"]
+    assert notes == ["88.0 ms", "75.0 ms", "40.0 ms, 88.0 ms before, when something else ran"]
+    assert events[-1].number == events[-1].total
+
+
+def test_odd_points_are_those_above_a_larger_one() -> None:
+    flat = {(16, 1): 100.0, (32, 1): 98.0, (64, 1): 200.0}  # within noise
+    assert arlo.compile.steps.latency.odd(flat) == []
+    assert arlo.compile.steps.latency.odd({**flat, (16, 2): 90.0}) == [(16, 1)]
+    assert arlo.compile.steps.latency.odd(flat, longer={(64, 1): 150.0}) == [(64, 1)]
+    assert arlo.compile.steps.latency.odd(flat, longer={(128, 1): 90.0}) == [(16, 1), (32, 1), (64, 1)]
