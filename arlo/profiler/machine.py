@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import subprocess
@@ -84,7 +85,7 @@ class CpuTimes:
 
     @classmethod
     def read(cls, pid: int | None) -> CpuTimes:
-        """`ours` is this process, and process `pid` with its children (the worker)."""
+        """`ours` is this process, and process `pid` with its children (a worker; or this process, with all of them)."""
         times = psutil.cpu_times()
         # Guest time is counted in user time already.
         idle_s = times.idle + getattr(times, "iowait", 0.0)
@@ -102,15 +103,12 @@ class CpuTimes:
 
 
 def _ours(pid: int | None) -> Iterable[psutil.Process]:
-    yield psutil.Process()
-    if pid is None:
-        return
-    try:
-        worker = psutil.Process(pid)
-        yield worker
-        yield from worker.children(recursive=True)
-    except psutil.Error:
-        return
+    ours = {psutil.Process()}
+    with contextlib.suppress(psutil.Error):
+        if pid is not None:
+            worker = psutil.Process(pid)
+            ours |= {worker, *worker.children(recursive=True)}
+    return ours
 
 
 def _cpu_s(process: psutil.Process) -> float:

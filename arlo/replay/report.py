@@ -27,6 +27,7 @@ def render(result: ReplayResult) -> str:
     parts = [
         _cards(result),
         page.outcomes((name, s.outcomes[name], outcome_color(name)) for name in OUTCOMES),
+        page.notes(result.header.get("notes", ())),
         page.warnings(_warnings(result)),
         page.plots(figures(result)),
         "<h2>Summary</h2>",

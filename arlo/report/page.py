@@ -44,6 +44,7 @@ td:first-child, th:first-child, .facts td { text-align: left; }
 td:first-child { font-weight: 600; }
 .facts td:first-child { width: 1%; white-space: nowrap; }
 tr:last-child td { border-bottom: 0; }
+p.note { margin: 4px 0; }
 code { font: 13px ui-monospace, monospace; word-break: break-word; }
 .warn { background: #fff6e5; border: 1px solid #f0d49a; border-radius: 8px; padding: 8px 14px; margin: 12px 0; }
 """
@@ -111,6 +112,11 @@ def outcomes(counts: Iterable[tuple[str, int, str]]) -> str:
     """A line of counts: name, count, colour."""
     shown = (f'<b style="color:{color}">{count:,}</b> {html.escape(name)}' for name, count, color in counts)
     return f"<p>{' &nbsp; '.join(shown)}</p>"
+
+
+def notes(lines: Iterable[str]) -> str:
+    """What there is to say about the whole, a paragraph each."""
+    return "".join(f'<p class="note">{html.escape(line)}</p>' for line in lines)
 
 
 def warnings(lines: Iterable[str]) -> str:

@@ -41,13 +41,13 @@ def mark() -> Iterator[str]:
 def command(folder: Path, *arguments: str) -> list[str]:
     (folder / "demo.toml").write_text(CONFIG)
     where = ["--config", str(folder / "demo.toml"), "--out", str(folder / "out")]
-    return [sys.executable, "-m", "arlo.cli", "demo", *where, *arguments]
+    return [sys.executable, "-m", "arlo.cli", "demo", *where, "--slo-ms", "10000", *arguments]
 
 
 async def test_demo(tmp_path: Path, mark: str) -> None:
     done = await asyncio.to_thread(
         subprocess.run,
-        command(tmp_path, "--duration", "3", "--rate", "5", "--json"),
+        command(tmp_path, "--duration", "3", "--rate", "5", "--emulated", "2", "--json"),
         env={**os.environ, MARK: mark},
         capture_output=True,
         text=True,
@@ -65,7 +65,16 @@ async def test_demo(tmp_path: Path, mark: str) -> None:
     assert 0 < summary["padding"]["share"] < summary["padding"]["share_if_longest"]
     assert result["difference"]["texts"] == summary["planned"]
     assert 0 < result["difference"]["largest"] <= LIMIT
-    assert "<html" in Path(result["report"]).read_text()
+    assert any(note.startswith("Machine: ") for note in result["notes"])
+    assert any(
+        note.startswith("Asked: 5 requests per second (as asked); SLO 10000 ms (as asked)") for note in result["notes"]
+    )
+    assert [note.split(":")[0] for note in result["notes"] if "Emulated" in note] == [
+        "Emulated, no GPU", "Emulated, padded to the longest", "Emulated, by length",
+    ]  # fmt: skip
+    page = Path(result["report"]).read_text()
+    assert "<html" in page
+    assert "Emulated, no GPU" in page
     await nothing_left(mark)
 
 

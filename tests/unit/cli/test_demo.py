@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from arlo import config
+from arlo.cli.demo import emulated
 from arlo.cli.demo.check import LIMIT, Difference, compare
-from arlo.cli.demo.command import demo_config, for_demo
+from arlo.cli.demo.command import demo_config, for_demo, fresh
+from arlo.cli.demo.measure import Capacity, capacity, disturbance, measure, plan, workers_for
+from arlo.traces import parse_lengths, rescale
 
 
 class Constant:
@@ -44,6 +49,98 @@ def test_demo_configuration_is_that_of_the_checkout_and_moves_to_free_ports(tmp_
     assert loaded.gateway.http_address == "127.0.0.1:8002"
     assert loaded.model.name == "minilm"
     assert loaded.worker_count == 4
+    assert loaded.deployment.instances == 0  # what was measured decides
     moved = for_demo(loaded, tmp_path)
     assert {moved.gateway.grpc_address, moved.gateway.http_address, moved.gateway.admin_address} == {"127.0.0.1:0"}
     assert moved.workers.run_dir == tmp_path / "run"
+    assert 2 <= moved.worker_count <= 4
+
+
+def busy(rps: float, p98_ms: float) -> Capacity:
+    return Capacity(workers=4, answers=60, rps=rps, p50_ms=p98_ms / 3, p98_ms=p98_ms, others=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rps", "p98_ms", "rate", "slo_ms"),
+    [
+        (2.3, 3210.0, 1.1, 6500),  # a slow laptop, or one core beside a busy loop
+        (41.0, 265.4, 20.0, 540),
+        (620.0, 48.0, 100.0, 96),  # 32 cores: the sender is the limit
+        (90_000.0, 0.4, 100.0, 20),
+    ],
+)
+def test_rate_and_slo_follow_from_what_was_measured(rps: float, p98_ms: float, rate: float, slo_ms: int) -> None:
+    asked = plan(busy(rps, p98_ms), rate=None, slo_ms=None)
+    assert (asked.rate, asked.slo_ms) == (rate, slo_ms)
+    assert asked.rate <= rps / 2
+    assert asked.slo_ms >= 2 * p98_ms * 0.999
+    assert ("one sender" in asked.why_rate) is (rps > 200)
+
+
+def test_what_the_user_says_needs_no_measurement() -> None:
+    asked = plan(None, rate=7.0, slo_ms=300)
+    assert (asked.rate, asked.slo_ms, asked.why_rate, asked.why_slo) == (7.0, 300, "as asked", "as asked")
+    assert plan(busy(40, 100), rate=None, slo_ms=300).rate == 20
+
+
+def test_no_more_workers_than_cores() -> None:
+    assert [workers_for(4, cores) for cores in (1, 2, 3, 32)] == [2, 2, 3, 4]
+
+
+def test_capacity_is_counted_after_the_warm_up() -> None:
+    ended = [0.5, *(1.0 + 0.1 * i for i in range(40))]
+    started = [end - 0.2 for end in ended]
+    found = capacity(2, 8, started, ended, None)
+    assert found.rps == pytest.approx(10)
+    assert found.answers == 33
+    assert (found.p50_ms, found.p98_ms) == pytest.approx((200, 200))
+    slow = capacity(2, 8, [0.0, 0.0, 0.0], [10.0, 20.0, 30.0], None)  # fewer answers than the warm-up has
+    assert slow.rps == pytest.approx(0.1)
+
+
+async def test_measuring_keeps_every_worker_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, most, sent = 0, 0, []
+
+    class Client:
+        async def infer(self, row: str, *, timeout_s: float) -> None:
+            nonlocal under_way, most
+            under_way, most = under_way + 1, max(most, under_way + 1)
+            sent.append(row)
+            await asyncio.sleep(0.01)
+            under_way -= 1
+
+    monkeypatch.setattr("arlo.cli.demo.measure.LEAST_S", 0.2)
+    found = await measure(Client(), ["a", "b", "c"], 3, threading.Event())
+    assert found is not None
+    assert most == 6
+    assert sent[:4] == ["a", "b", "c", "a"]
+    assert 0 < found.rps <= 600
+    stopped = threading.Event()
+    stopped.set()
+    assert await measure(Client(), ["a"], 3, stopped) is None
+
+
+def test_a_machine_that_became_busy_is_said() -> None:
+    assert "Other programs took 60%" in disturbance(0.1, 0.6)
+    assert disturbance(0.5, 0.6) == disturbance(None, 0.9) == ""
+
+
+def test_a_second_report_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    assert fresh(out) == out
+    for expected in ("demo-2", "demo-3"):
+        folder = fresh(out)
+        folder.mkdir()
+        (folder / "result.json").write_text("{}")
+        assert fresh(out) == tmp_path / expected
+
+
+def test_emulated_engines_carry_the_rate_by_length_and_not_padded() -> None:
+    """Workers' time that the second part's traffic takes each second, of WORKERS."""
+    times = emulated.table()
+    lengths = rescale(parse_lengths("tweets")(20_000, np.random.default_rng(1)), emulated.LENGTHS[-1])
+    ideal = np.searchsorted(sorted(emulated.BY_LENGTH), lengths)
+    by_length = np.array([times.latency_ms[emulated.LENGTHS.index(n)] for n in sorted(emulated.BY_LENGTH)])
+    assert sum(emulated.BY_LENGTH.values()) == sum(emulated.PADDED.values()) == emulated.WORKERS
+    assert times.rate * by_length[ideal].mean() / 1000 < 0.8 * emulated.WORKERS
+    assert times.rate * times.latency_ms[-1] / 1000 > 1.3 * emulated.WORKERS

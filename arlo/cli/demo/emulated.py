@@ -1,0 +1,110 @@
+"""The demo's second part: what lengths bring on a GPU, shown with emulated engines on real workers and gateway.
+
+On a CPU a fixed shape gains nothing, so the first part serves what the machine's own figures recommend. Here the
+engines wait for as long as a published table of a GPU says, and compute nothing; all else is real, and everything that
+is shown says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arlo.cli.demo.measure import digits
+
+if TYPE_CHECKING:
+    from arlo.catalog.manifest import Manifest
+    from arlo.config import Config
+    from arlo.replay import ReplayResult
+
+PROFILE = "bert-large-t4-fp16"
+LENGTHS = (128, 256, 384, 512)
+WORKERS = 4
+SLO_MS = 150
+OVER = 1.4
+"""The rate over what the workers carry when every row is padded to the longest length: padding cannot, lengths can."""
+
+BY_LENGTH = {128: 1, 256: 2, 512: 1}
+PADDED = {512: WORKERS}
+SLOW = 1.25  # execution over the table's time: above it the machine is too busy for an engine to keep its time
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The latencies that the engines keep to: milliseconds of one row at each of LENGTHS, and where they come from."""
+
+    latency_ms: tuple[float, ...]
+    source: str
+
+    @property
+    def rate(self) -> float:
+        """Requests per second to send, in whole tens."""
+        return 10 * round(OVER * WORKERS * 1000 / self.latency_ms[-1] / 10)
+
+
+def table() -> Table:
+    """From the published table that the package carries."""
+    from arlo.simulator.profiles import load_profile
+
+    profile = load_profile(PROFILE)
+    return Table(latency_ms=tuple(round(profile.static_ms(n), 3) for n in LENGTHS), source=profile.source)
+
+
+def repository(folder: Path, times: Table) -> Manifest:
+    """Writes the emulated runtimes."""
+    from arlo.workers.emulated.repository import write_emulated_repository
+
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_emulated_repository(
+        folder, model="emulated", max_lengths=LENGTHS, latency_ms=times.latency_ms, token_dims=1
+    )
+
+
+def configured(demo: Config, folder: Path, allocation: dict[int, int], run_dir: Path) -> Config:
+    """The demo's configuration with emulated engines on a fixed allocation."""
+    return dataclasses.replace(
+        demo,
+        model=dataclasses.replace(demo.model, name="emulated", source=None, repository=folder, slo_ms=SLO_MS),
+        workers=dataclasses.replace(demo.workers, count=WORKERS, run_dir=run_dir),
+        deployment=dataclasses.replace(demo.deployment, allocation=allocation, dynamic=0, runtimes="recommended"),
+        control=dataclasses.replace(demo.control, reallocate=False),
+    )
+
+
+def replayed(endpoint: str, allocation: dict[int, int], *, rate: float, duration_s: float, seed: int,
+             stop: threading.Event) -> ReplayResult:  # fmt: skip
+    """The same arrivals and lengths whatever the allocation; random ids, as the engines read no text. Blocks."""
+    from arlo.replay import ReplayOptions, run_replay
+    from arlo.traces import parse_lengths, poisson, rescale
+
+    draw = parse_lengths("tweets")
+    trace = poisson(rate, duration_s, lambda n, rng: rescale(draw(n, rng), LENGTHS[-1]), seed)
+    options = ReplayOptions(
+        endpoint=endpoint, model="emulated", sender="native", seed=seed, slo_ms=SLO_MS, drain_s=10.0,
+        level_lengths=sorted(allocation),
+    )  # fmt: skip
+    return run_replay(trace, options, stop=stop)
+
+
+def line(name: str, result: ReplayResult) -> str:
+    """One allocation's outcome in a line."""
+    s = result.summary
+    latency = "nothing was answered"
+    if s.latency is not None:
+        latency = f"latency mean {digits(s.latency.mean_ms)} ms, p98 {digits(s.latency.p98_ms)} ms"
+    computed = "" if s.padding is None else f", {s.padding.share:.0%} of the computed tokens are padding"
+    on_time = f"{s.slo_attainment:.1%} of {s.requests} on time, {digits(s.goodput_rps)} per second"
+    return f"{name}: {on_time}; {latency}{computed}"
+
+
+def doubt(times: Table, padded: ReplayResult) -> str:
+    """What to say where the machine was too busy for the engines to keep their times; empty otherwise."""
+    took_ms = padded.summary.server.execute_ms
+    if took_ms is None or took_ms <= SLOW * times.latency_ms[-1]:
+        return ""
+    return (
+        f"This machine is too busy for this part: an engine that answers after {digits(times.latency_ms[-1])} ms took "
+        f"{digits(took_ms)} ms in the mean. Do not go by these two lines; run it again when the machine is quieter."
+    )
