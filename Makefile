@@ -17,6 +17,7 @@ configure = mkdir -p build && { cmake --preset $(1) -DPython_EXECUTABLE=$(abspat
   { cat build/$(1)-configure.log; exit 1; }; }
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 60
+CHECK_FUZZ_SECONDS ?= 20
 # ThreadSanitizer needs the address layout that this switches to on kernels with many random bits; plain where refused.
 FIXED_LAYOUT := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
@@ -68,23 +69,47 @@ serve: setup ## the demo cluster, staying up: gRPC on 8001, HTTP on 8002, model 
 
 # --- check ----------------------------------------------------------------------------------------------------------
 
-.PHONY: test test-cpp test-python
-test: test-cpp test-python ## all tests: C++ units, then pytest with the real Triton
-
-test-cpp: build-dev ## the C++ unit tests
-	ctest --preset dev
-
 # Tests without servers run side by side; those with servers want the machine for themselves. Ray's client cannot reach its
 # cluster from a process in which grpcio has been at work before.
+QUICK_TESTS := tests/unit tests/property tests/golden
 RAY_TESTS := tests/integration/test_ray_pool.py
-test-python: setup $(if $(filter test,$(MAKECMDGOALS)),test-cpp)
-ifeq ($(strip $(PYTEST_ARGS)),)
-	$(PY) -m pytest -n $(JOBS) --dist loadfile tests/unit tests/property tests/golden
-	$(PY) -m pytest $(RAY_TESTS)
+# Minutes each: clusters that are killed, scaled and healed, whole builds, Ray.
+LONG_TESTS := $(RAY_TESTS) tests/integration/test_control_failures.py tests/integration/test_control_following.py \
+	tests/integration/test_control_killed.py tests/integration/test_deploy_cluster.py tests/integration/test_profile.py \
+	tests/integration/test_serve_recommended.py tests/integration/compile tests/integration/workers
+# The build folder of the install: the C++ unit tests are built there too, on the same libraries.
+native = $$(ls -d build/cp3*-*/ | head -n 1)
+
+.PHONY: test test-cpp test-quick test-servers test-python check
+test: test-cpp test-quick ## what a change needs in minutes: C++ units, Python units, the main stories with the real Triton
+	$(PY) -m pytest tests/integration $(addprefix --ignore=,$(LONG_TESTS))
+
+test-cpp: setup ## the C++ unit tests
+	cmake --build $(native) --target unit_tests
+	ctest --test-dir $(native) --output-on-failure
+
+test-quick: setup $(if $(filter test,$(MAKECMDGOALS)),test-cpp)
+	$(PY) -m pytest -n $(JOBS) --dist loadfile $(QUICK_TESTS)
+
+test-servers: setup
 	$(PY) -m pytest tests/integration --ignore=$(RAY_TESTS)
+
+test-python: setup ## all Python tests, or those that PYTEST_ARGS names
+ifeq ($(strip $(PYTEST_ARGS)),)
+	@$(MAKE) test-quick
+	$(PY) -m pytest $(RAY_TESTS)
+	@$(MAKE) test-servers
 else
 	$(PY) -m pytest $(PYTEST_ARGS)
 endif
+
+# The tests wait more than they compute, so linters, sanitizers and fuzzers run beside them; see tools/check.py.
+check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
+	@tools/system_packages.sh lint
+	@$(PY) tools/check.py "test-cpp=make test-cpp" "test-quick=make test-quick" "ray=$(PY) -m pytest $(RAY_TESTS)" \
+	  "test-servers=make test-servers" -- \
+	  "lint-python=make lint-python" "asan=make asan" "tsan=make tsan" "lint-cpp=make lint-cpp" \
+	  "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
 
 # Property tests draw the same examples in every run; this draws others. SEED=N draws those of an earlier run again.
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
@@ -105,20 +130,14 @@ lint-python: setup
 lint-cpp: setup
 	tools/clang_format.sh $(VENV) --check
 	tools/system_packages.sh lint
-	@$(call configure,dev)
-	cmake --build --preset dev --target arlo_grpc arlo_proto
-	$(PY) tools/clang_tidy.py --build build/dev --jobs $(JOBS)
+	$(PY) tools/clang_tidy.py --build $(native) --jobs $(JOBS)
 
 format: setup ## rewrite our Python and C++ in the project's format
 	$(VENV)/bin/ruff check --fix-only --quiet .
 	$(VENV)/bin/ruff format .
 	tools/clang_format.sh $(VENV) --write
 
-.PHONY: build-dev asan tsan fuzz
-build-dev: setup
-	@$(call configure,dev)
-	cmake --build --preset dev
-
+.PHONY: asan tsan fuzz
 asan tsan: setup ## the C++ unit tests under AddressSanitizer + UBSan, or ThreadSanitizer
 	@$(call configure,$@)
 	cmake --build --preset $@

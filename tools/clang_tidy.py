@@ -1,9 +1,10 @@
 """Run clang-tidy on our C++ sources, several at a time; what was clean is not run again until something changes.
 
-usage: tools/clang_tidy.py [--build build/dev] [--jobs N] [FILE...]     (no FILE: all that the build folder compiles)
+usage: tools/clang_tidy.py [--build FOLDER] [--jobs N] [FILE...]     (no FILE: all that the build folder compiles)
 
-A file counts as unchanged when its compile command, .clang-tidy, and every header under src/ and tests/ are the same as
-when it was last clean. Results lie in BUILD/clang-tidy/.
+gcc's precompiled headers are left out of the commands: clang cannot read them. A file counts as unchanged when its
+compile command, .clang-tidy, and every header under src/ and tests/ are the same as when it was last clean. Results lie
+in BUILD/clang-tidy/.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS = ("src", "tests", "benchmarks")
+BINDINGS = ROOT / "src" / "bindings"
+GCC_HEADER = re.compile(r" -Winvalid-pch| -include \S*cmake_pch\.hxx")
 # The commands are g++'s; clang knows fewer warnings by name.
 EXTRA = ["--extra-arg=-Wno-unknown-warning-option", "--quiet"]
 # Path analysis of GoogleTest's macros takes most of the time and finds nothing; nor is speed what tests are about.
@@ -32,10 +36,17 @@ def compiled_files(build: Path) -> dict[Path, str]:
     if not database.exists():
         sys.exit(f"{database} is missing: run `make lint-cpp`, or configure with `cmake --preset dev`")
     found: dict[Path, str] = {}
+    entries: list[dict[str, str]] = []
     for entry in json.loads(database.read_text()):
         path = Path(entry["directory"], entry["file"]).resolve()
-        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in OURS:
-            found[path] = entry["command"]
+        if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in OURS and path.is_file():
+            if path.is_relative_to(BINDINGS):  # nanobind's macros
+                continue
+            found[path] = GCC_HEADER.sub("", entry["command"])
+            entries.append({"directory": entry["directory"], "file": str(path), "command": found[path]})
+    cache = build / "clang-tidy"
+    cache.mkdir(parents=True, exist_ok=True)
+    (cache / "compile_commands.json").write_text(json.dumps(entries, indent=1))
     return found
 
 
@@ -49,7 +60,8 @@ def headers_digest() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "dev", help="folder with compile_commands.json")
+    installed = next(iter(sorted((ROOT / "build").glob("cp3*-*"))), ROOT / "build" / "dev")
+    parser.add_argument("--build", type=Path, default=installed, help="folder with compile_commands.json")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("files", nargs="*", type=Path)
     arguments = parser.parse_args()
@@ -62,7 +74,6 @@ def main() -> int:
         # A file the build folder does not compile (the Python binding, a fuzz target) has no command to check it with.
         commands = {p: commands[p] for p in (f.resolve() for f in arguments.files) if p in commands}
     cache = arguments.build / "clang-tidy"
-    cache.mkdir(parents=True, exist_ok=True)
     shared = headers_digest()
 
     def check(path: Path) -> tuple[Path, bool, str]:
@@ -74,7 +85,7 @@ def main() -> int:
         if stamp.exists() and stamp.read_text() == key:
             return path, True, ""
         result = subprocess.run(
-            [tool, "-p", str(arguments.build), *options, str(path)], capture_output=True, text=True, check=False
+            [tool, "-p", str(cache), *options, str(path)], capture_output=True, text=True, check=False
         )
         if result.returncode == 0:
             stamp.write_text(key)

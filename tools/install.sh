@@ -7,6 +7,12 @@ cd "$(dirname "$0")/.."
 python=$1/bin/python
 pip=("$python" -m pip --disable-pip-version-check)
 log=build/install.log
+# The C++ unit tests and micro benchmarks are configured in the same build folder, and built there on demand: its libraries
+# serve them too. clang-tidy reads its compile commands.
+also=()
+for define in ARLO_BUILD_TESTS ARLO_BUILD_BENCH CMAKE_EXPORT_COMPILE_COMMANDS; do
+  also+=(--config-settings="cmake.define.$define=ON")
+done
 mkdir -p build
 
 # Bytecode is left to the first import: compiling all of it takes longer than the rest of the installation. What pip is
@@ -23,7 +29,7 @@ build() {
   tail --follow=name --retry --lines=+1 "$log" 2>/dev/null \
     > >(grep --line-buffered -oE '\[[0-9]+/[0-9]+\] [A-Z][a-z]+ing .*' | sed -u -E 's/^/   /; s#(.{110}).*#\1#') &
   local showing=$! status=0
-  "${pip[@]}" "$@" --verbose --no-deps --no-build-isolation >"$log" 2>&1 || status=$?
+  "${pip[@]}" "$@" --verbose --no-deps --no-build-isolation "${also[@]}" >"$log" 2>&1 || status=$?
   kill $showing 2>/dev/null || true
   if [ $status -ne 0 ]; then
     cat "$log" >&2

@@ -1,0 +1,138 @@
+"""Everything that CI checks, in two lanes side by side: what computes (linters, sanitizers, fuzzers), and the tests,
+most of which wait. The lane that computes is niced, so that the tests' time limits hold.
+
+usage: tools/check.py STAGE... [-- STAGE...]   a STAGE is NAME=COMMAND; what stands before `--` is the lane of the tests
+
+The first failure ends both lanes and its whole output is shown. At the end stands how long each stage took, then the
+output of the last stage of the tests, so that the test runner's closing line comes last. Logs: build/check/NAME.log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+LOGS = Path("build/check")
+NICE = 10
+TELL_EVERY_S = 60.0
+
+
+class Lanes:
+    """Runs lanes of stages, each lane one stage after the other; `failed` names the first stage that failed."""
+
+    def __init__(self) -> None:
+        self._start_s = time.monotonic()
+        self._lock = threading.Lock()
+        self._running: dict[str, tuple[float, subprocess.Popen[bytes]]] = {}
+        self.took_s: dict[str, float] = {}
+        self.failed: str | None = None
+
+    def run(self, stages: list[tuple[str, str]], nice: int) -> None:
+        """One lane; ends early when another one failed."""
+        for name, command in stages:
+            with self._lock:
+                if self.failed is not None:
+                    return
+                self.say(f"{name} begins: {command}")
+                begin_s = time.monotonic()
+                with (LOGS / f"{name}.log").open("wb") as log:
+                    process = subprocess.Popen(
+                        ["nice", "-n", str(nice), "bash", "-euo", "pipefail", "-c", command],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,  # its children end with it
+                    )
+                self._running[name] = (begin_s, process)
+            status = process.wait()
+            with self._lock:
+                del self._running[name]
+                self.took_s[name] = time.monotonic() - begin_s
+                if self.failed is not None:
+                    return
+                self.say(
+                    f"{name} {'done' if status == 0 else f'FAILED with status {status}'}, {self.took_s[name]:.0f} s"
+                )
+                if status != 0:
+                    self.failed = name
+                    self._end_all()
+
+    def tell(self) -> None:
+        """Say what runs, and since when."""
+        with self._lock:
+            now_s = time.monotonic()
+            running = ", ".join(f"{name} for {now_s - begin:.0f} s" for name, (begin, _) in self._running.items())
+        if running:
+            self.say(f"running: {running}")
+
+    def stop(self) -> None:
+        """End all that runs, as after a failure."""
+        with self._lock:
+            self.failed = self.failed or "interrupted"
+            self._end_all()
+
+    def say(self, text: str) -> None:
+        """A line with the time since the start."""
+        print(f"=== {time.monotonic() - self._start_s:5.0f} s  {text}", flush=True)
+
+    def _end_all(self) -> None:
+        for _, process in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+
+
+def parsed(arguments: list[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """The stages of the tests and those that compute."""
+    lanes: list[list[tuple[str, str]]] = [[]]
+    for argument in arguments:
+        if argument == "--":
+            lanes.append([])
+            continue
+        name, equals, command = argument.partition("=")
+        if not equals:
+            sys.exit(__doc__)
+        lanes[-1].append((name, command))
+    if len(lanes) != 2 or not lanes[0]:
+        sys.exit(__doc__)
+    return lanes[0], lanes[1]
+
+
+def main() -> int:
+    tests, work = parsed(sys.argv[1:])
+    LOGS.mkdir(parents=True, exist_ok=True)
+    lanes = Lanes()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    threads = [
+        threading.Thread(target=lanes.run, args=(tests, 0)),
+        threading.Thread(target=lanes.run, args=(work, NICE)),
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(TELL_EVERY_S)
+                if thread.is_alive():
+                    lanes.tell()
+    except BaseException:
+        lanes.stop()
+        raise
+    if lanes.failed is not None:
+        print((LOGS / f"{lanes.failed}.log").read_text(errors="replace"), flush=True)
+        lanes.say(f"{lanes.failed} FAILED")
+        return 1
+    lanes.say("all passed:")
+    for name, took_s in lanes.took_s.items():
+        print(f"    {name:<14} {took_s:5.0f} s")
+    print((LOGS / f"{tests[-1][0]}.log").read_text(errors="replace"), end="", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
