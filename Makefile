@@ -176,7 +176,7 @@ constraints: setup ## pin again what is installed in .venv
 
 .PHONY: clean distclean
 clean: ## remove build outputs and caches; keeps .venv
-	rm -rf build dist out reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist out reports .mypy_cache .ruff_cache .pytest_cache .hypothesis $(VENV)/.native.stamp
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## clean, and remove .venv too

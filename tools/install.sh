@@ -15,11 +15,19 @@ for define in ARLO_BUILD_TESTS ARLO_BUILD_BENCH CMAKE_EXPORT_COMPILE_COMMANDS; d
 done
 mkdir -p build
 
+# Numbers pip's downloads, so that one sees how many are to come: as many as there are pins, less what is not for here.
+numbered() {
+  awk -v total="$(grep -c == constraints.txt)" '
+    /\.metadata \(/ { next }
+    /^ *(Downloading|Using cached)/ { sub(/^ */, ""); printf "   package %d of about %d: %.90s\n", ++n, total, $0; fflush(); next }
+    /^Installing/ { printf "   %d packages are here, unpacking them, which takes a minute or more\n", n; fflush() }
+    /^Successfully/ { print "   packages are installed"; fflush() }'
+}
+
 # Bytecode is left to the first import: compiling all of it takes longer than the rest of the installation. What pip is
 # busy with is shown, its remarks on each of a hundred packages are not.
 install() {
-  "${pip[@]}" install --no-compile --no-build-isolation --progress-bar off -c constraints.txt "$@" \
-    > >(grep --line-buffered -E '^(  Downloading|  Using cached|Installing|Successfully)' | cut -c1-110 | sed -u 's/^ */   /') \
+  "${pip[@]}" install --no-compile --no-build-isolation --progress-bar off -c constraints.txt "$@" > >(numbered) \
     2> >(grep --line-buffered -v '^WARNING: Location .* is ignored' >&2)
 }
 
@@ -39,15 +47,17 @@ build() {
 }
 
 if [ "${2:-}" != --native ]; then
-  echo "== What the build needs"
+  echo "== Set-up, once, three steps: what the build needs; packages and C++ side by side; Arlo itself. Minutes on two cores."
+  echo "== 1 of 3: what the build needs"
   install $("$python" tools/requirements.py build)
-  echo "== Packages, and the C++ parts beside them (their log: $log)"
+  echo "== 2 of 3: packages, and the C++ parts beside them, [done/all] (their log: $log)"
   build wheel --wheel-dir build/wheel . &
   building=$!
   trap 'kill $building 2>/dev/null || true' EXIT
   install $("$python" tools/requirements.py dev)
   wait $building
+  last="3 of 3: "
   trap - EXIT
 fi
-echo "== Arlo itself"
+echo "== ${last:-}Arlo itself"
 build install --no-compile --editable .
