@@ -6,7 +6,7 @@ loop. Each cell then offers a multiple of it for `--seconds` to clients that giv
 before and after. Figures of a cell:
 
     on_time_rps    answers within the SLO per second of the overload, by the moment of sending
-    of_peak        the same over the best cell with the same time-out
+    of_peak        the same over the best of this cell and those with less load and the same time-out
     long_on_time   share of the rows above 256 tokens that were on time over that of all rows
     recovery_s     from the end of the overload until all half seconds that follow have 95 % on time
     pending_max    requests at one Triton that it had not finished, by its own counter, looked at 20 times a second
@@ -143,7 +143,7 @@ def capacity(work: Path, backends: Sequence[harness.Backend], policy: str, secon
     payloads = [harness.payload(int(length), seed=index) for index, length in enumerate(lengths(512, 1))]
     with gateway(work, backends, policy) as port:
         report = harness.load(work, port, payloads, "--concurrency", "48", "--seconds", f"{seconds:g}")
-    return float(report["rate"])
+    return float(report["done"] / report["duration_s"])
 
 
 def on_time(records: Any) -> Any:
@@ -217,13 +217,14 @@ def main() -> int:
             for timeout_s in args.timeouts:
                 args.timeout_s = timeout_s
                 by_multiple = cells.setdefault(f"{timeout_s:g}", {})
-                for multiple in args.multiples:
+                for multiple in sorted(args.multiples):
                     figures = one(work, backends, urls, rate, multiple=multiple, args=args)
                     by_multiple[f"{multiple:g}"] = figures
                     said = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
                     print(f"time-out {timeout_s:g} s  {multiple:g} x  {said}", flush=True)
-                peak = max(figures["on_time_rps"] for figures in by_multiple.values())
+                peak = 0.0
                 for figures in by_multiple.values():
+                    peak = max(peak, figures["on_time_rps"])
                     figures["of_peak"] = figures["on_time_rps"] / peak if peak else 0.0
                 print(
                     f"time-out {timeout_s:g} s  of the peak: "
