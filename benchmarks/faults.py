@@ -55,16 +55,20 @@ def internal(work: Path, args: Any) -> dict[str, float]:
     }
 
 
+def with_long(lengths: Any, seed: int) -> Any:
+    """A share of the requests made long, the others cut to 256 tokens."""
+    is_long = np.random.default_rng(seed).random(len(lengths)) < LONG_SHARE
+    return np.where(is_long, LONG_TOKENS, np.minimum(lengths, 256)).astype(np.int32)
+
+
 def long_among_bursts(work: Path, args: Any) -> dict[str, float]:
     with overload.cluster(work, overload.LATENCY_MS, overload.PLACED) as (backends, _):
-        rate = overload.capacity(work, backends, args.policy, min(args.seconds, 10))
+        rate = overload.capacity(
+            work, backends, args.policy, min(args.seconds, 10), with_long(overload.lengths(512, 1), seed=5)
+        )
         bursts = int(max(args.seconds / (2 * BURST_S), 1))
         trace = overload.arrivals([(BURST_S, BURST * rate), (BURST_S, LULL * rate)] * bursts, seed=3)
-        is_long = np.random.default_rng(4).random(len(trace)) < LONG_SHARE
-        trace = Trace(
-            arrived_at_s=trace.arrived_at_s,
-            length=np.where(is_long, LONG_TOKENS, np.minimum(trace.length, 256)).astype(np.int32),
-        )
+        trace = Trace(arrived_at_s=trace.arrived_at_s, length=with_long(trace.length, seed=4))
         with overload.gateway(work, backends, args.policy) as port:
             records = replay(trace, port, TIMEOUT_S)
     on_time, long = overload.on_time(records), records["length"] == LONG_TOKENS

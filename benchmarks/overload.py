@@ -138,9 +138,9 @@ def gateway(work: Path, backends: Sequence[harness.Backend], policy: str) -> Ite
         yield port
 
 
-def capacity(work: Path, backends: Sequence[harness.Backend], policy: str, seconds: float) -> float:
-    """Answers per second to a closed loop that keeps every worker busy."""
-    payloads = [harness.payload(int(length), seed=index) for index, length in enumerate(lengths(512, 1))]
+def capacity(work: Path, backends: Sequence[harness.Backend], policy: str, seconds: float, sent: Any) -> float:
+    """Answers per second to a closed loop that keeps every worker busy with requests of these lengths."""
+    payloads = [harness.payload(int(length), seed=index) for index, length in enumerate(sent)]
     with gateway(work, backends, policy) as port:
         report = harness.load(work, port, payloads, "--concurrency", "48", "--seconds", f"{seconds:g}")
     return float(report["done"] / report["duration_s"])
@@ -212,7 +212,7 @@ def main() -> int:
         latency_ms = {length: args.scale * ms for length, ms in LATENCY_MS.items()}
         with cluster(work, latency_ms, PLACED) as (backends, workers):
             urls = [worker.metrics_url for worker in workers if worker.metrics_url]
-            rate = capacity(work, backends, args.policy, min(args.seconds, 10))
+            rate = capacity(work, backends, args.policy, min(args.seconds, 10), lengths(512, 1))
             print(f"capacity {rate:.0f} answers/s", flush=True)
             for timeout_s in args.timeouts:
                 args.timeout_s = timeout_s
