@@ -100,8 +100,8 @@ class Runtime:
         return self.table.at_ns(length if self.dynamic and length is not None else self.max_length, rows)
 
     def rows_in_flight(self, batches: int) -> int:
-        """Rows that are sent to one instance at a time, where room is counted in batches."""
-        return batches * self.max_batch
+        """Rows that are sent to one instance at a time, with room counted in batches; bounded as in the contract."""
+        return min(batches * self.max_batch, MAX_BATCH)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
