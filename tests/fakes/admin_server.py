@@ -87,3 +87,12 @@ class AdminServer:
             if request.once:
                 return
             await asyncio.sleep(request.interval_ms / 1000)
+
+
+def deployment(version: int) -> object:
+    message = proto.message("Deployment")(version=version)
+    message.model.name = "m"
+    message.model.slo_ms = 150
+    message.runtimes.add(name="m_64", max_length=64, capacity=10)
+    message.instances.add(id="w0.m_64", worker="w0", endpoint="h:1", runtime="m_64", inflight_limit=2)
+    return message

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from arlo import config as configuration
 from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.clock import monotonic_s
@@ -138,3 +140,10 @@ async def seen(condition: Callable[[], Any], what: str) -> float:
     began_s = monotonic_s()
     await until(condition, what, timeout_s=60)
     return monotonic_s() - began_s
+
+
+R16, R32, R64 = "emu_len16", "emu_len32", "emu_len64"
+
+
+def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
+    return [record.__dict__["fields"] for record in caplog.records if record.__dict__.get("event") == name]

@@ -6,16 +6,19 @@ import logging
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from arlo.control.plane import Cluster
 from arlo.planning.placement.assignment import assign
 from tests.fakes.emulated_cluster import (
+    R16,
+    R32,
+    R64,
     cluster_of,
     configure,
     endpoint,
+    events,
     local_pool,
     pid,
     runtime,
@@ -26,12 +29,6 @@ from tests.fakes.emulated_cluster import (
 from tests.fakes.steady_load import steady_load
 
 pytestmark = pytest.mark.integration
-
-R16, R32, R64 = "emu_len16", "emu_len32", "emu_len64"
-
-
-def events(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    return [record.__dict__["fields"] for record in caplog.records if record.__dict__.get("event") == name]
 
 
 @pytest.fixture(autouse=True)

@@ -16,9 +16,20 @@ from arlo.control.pool import make_pool
 from arlo.control.watch import recycler, scheduler
 from arlo.planning.allocation.problem import Allocation, AllocationProblem, SolverError
 from arlo.planning.health.creep import CreepDetector
-from tests.fakes.emulated_cluster import cluster_of, configure, endpoint, local_pool, pid, runtime, seen, settled
+from tests.fakes.emulated_cluster import (
+    R16,
+    R64,
+    cluster_of,
+    configure,
+    endpoint,
+    events,
+    local_pool,
+    pid,
+    runtime,
+    seen,
+    settled,
+)
 from tests.fakes.steady_load import steady_load
-from tests.integration.test_control_failures import R16, R64, events
 
 pytestmark = pytest.mark.integration
 

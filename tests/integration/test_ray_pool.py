@@ -32,8 +32,8 @@ from arlo.workers.pool import WorkerInfo
 from arlo.workers.ray.pool import RayPool
 from tests.fakes import ray_driver
 from tests.fakes.processes import MARK, kill_marked, marked
+from tests.fakes.serving import serving
 from tests.integration.gateway.harness import ACTIVE, Workers, gateway_of, until
-from tests.integration.test_serve import serving
 
 pytestmark = [
     pytest.mark.integration,

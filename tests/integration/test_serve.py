@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import os
 import signal
@@ -12,7 +11,7 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,8 @@ from arlo.client.errors import ClientError
 from arlo.control.gateway.admin import AdminClient
 from arlo.errors import GatewayError
 from arlo.workers.emulated.repository import write_emulated_repository
-from tests.fakes.processes import MARK, kill_marked, marked, nothing_left, until
+from tests.fakes.processes import MARK, marked, nothing_left, until
+from tests.fakes.serving import Serving, serving
 
 pytestmark = pytest.mark.integration
 
@@ -49,58 +49,11 @@ http_address = "127.0.0.1:0"
 """
 
 
-@dataclasses.dataclass
-class Serving:
-    """A running `arlo serve`: its process, what it printed when ready, its log so far."""
-
-    process: asyncio.subprocess.Process
-    mark: str
-    log: Path
-    ready: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    async def wait_ready(self) -> None:
-        assert self.process.stdout is not None
-        async with asyncio.timeout(60):
-            line = await self.process.stdout.readline()
-        assert line, f"it ended before it was ready: {self.log.read_text()}"
-        self.ready = json.loads(line)
-
-    async def wait(self, *, timeout_s: float = 30) -> int:
-        async with asyncio.timeout(timeout_s):
-            return await self.process.wait()
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        lines = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
-        return [line for line in lines if line.get("event") == name]
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     write_emulated_repository(tmp_path / "repository", model="emu", max_lengths=LENGTHS, latency_ms=(5, 20))
     (tmp_path / "serve.toml").write_text(CONFIG.format(port=0))
     return tmp_path
-
-
-@contextlib.asynccontextmanager
-async def serving(folder: Path, *, ready: bool = True, extra: tuple[str, ...] = ()) -> AsyncIterator[Serving]:
-    """`arlo serve` on folder/serve.toml; whatever is left of it after the block is killed."""
-    mark = uuid.uuid4().hex
-    log = folder / f"{mark}.log"
-    with log.open("wb") as stderr:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "arlo.cli", "serve", str(folder / "serve.toml"), "--json", "--log-json", *extra),
-            env={**os.environ, MARK: mark},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=stderr,
-        )
-    one = Serving(process, mark, log)
-    try:
-        if ready:
-            await one.wait_ready()
-        yield one
-    finally:
-        kill_marked(mark)
-        await process.wait()
 
 
 def client_of(one: Serving, **options: Any) -> AsyncClient:

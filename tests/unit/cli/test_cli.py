@@ -14,8 +14,7 @@ from arlo import errors
 from arlo.cli import app, main
 from arlo.cli.commands import COMMANDS
 from arlo.control.gateway.admin import AdminClient
-from tests.fakes.admin_server import AdminServer
-from tests.unit.control.test_admin import deployment
+from tests.fakes.admin_server import AdminServer, deployment
 
 SERVE = """\
 [model]

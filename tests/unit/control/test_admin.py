@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from arlo import proto
 from arlo.control.gateway.admin import AdminClient, GatewayUnreachableError
 from arlo.errors import GatewayError
-from tests.fakes.admin_server import AdminServer
-
-
-def deployment(version: int) -> object:
-    message = proto.message("Deployment")(version=version)
-    message.model.name = "m"
-    message.model.slo_ms = 150
-    message.runtimes.add(name="m_64", max_length=64, capacity=10)
-    message.instances.add(id="w0.m_64", worker="w0", endpoint="h:1", runtime="m_64", inflight_limit=2)
-    return message
+from tests.fakes.admin_server import AdminServer, deployment
 
 
 async def test_apply_is_versioned_and_idempotent() -> None:

@@ -20,8 +20,8 @@ from arlo.control.serve import running
 from arlo.errors import ConfigError, EnvironmentProblem, GatewayError, WorkerError
 from arlo.workers.pool import WorkerInfo
 from tests.fakes.admin_server import AdminServer
+from tests.fakes.placements import MANIFEST
 from tests.fakes.processes import until
-from tests.unit.control.test_placement import MANIFEST
 
 ROOT = Path(__file__).parents[3]
 CONFIG = """\

@@ -18,7 +18,7 @@ from arlo.control.reconcile.deployments import (
     owner_label,
 )
 from tests.fakes.admin_server import AdminServer
-from tests.unit.control.test_placement import MANIFEST, configured
+from tests.fakes.placements import MANIFEST, configured
 
 FIRST, SECOND = owner_label(1_000), owner_label(2_000)
 

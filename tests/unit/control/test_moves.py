@@ -18,7 +18,7 @@ from arlo.control.reconcile.restarts import Restarts
 from arlo.errors import GatewayError, WorkerError
 from tests.fakes import virtual_time
 from tests.fakes.memory_cluster import MemoryAdmin, MemoryPool, World
-from tests.unit.control.test_placement import MANIFEST, configured
+from tests.fakes.placements import MANIFEST, configured
 
 
 class Bench:

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 
 from arlo.control.reconcile.probe import check_answer, request_for, warm_up
 from arlo.errors import WorkerError
-from tests.unit.control.test_placement import MANIFEST
+from tests.fakes.placements import MANIFEST
 
 RUNTIME = MANIFEST.runtimes[0]
 

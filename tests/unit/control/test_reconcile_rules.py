@@ -18,7 +18,7 @@ from arlo.control.reconcile.probation import Probation
 from arlo.control.reconcile.restarts import AGAIN_S, LOAD_FAILURES, LOAD_FAILURES_ALONE, Restarts
 from tests.fakes import virtual_time
 from tests.fakes.memory_cluster import MemoryPool, World
-from tests.unit.control.test_placement import MANIFEST, configured
+from tests.fakes.placements import MANIFEST, configured
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from arlo.errors import ArloError, WorkerError
 from arlo.planning.placement.assignment import assign
 from tests.fakes import virtual_time
 from tests.fakes.memory_cluster import MemoryAdmin, MemoryPool, World
-from tests.unit.control.test_placement import MANIFEST
+from tests.fakes.placements import MANIFEST
 
 RUNTIMES = ("m_64", "m_128", "m_512")
 LONGEST = "m_512"

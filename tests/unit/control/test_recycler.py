@@ -15,7 +15,7 @@ from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch import recycler
 from arlo.control.watch.recycler import INTERVAL_S, Recycler
 from arlo.control.watch.usage import UsageWindow
-from tests.unit.control.test_placement import MANIFEST
+from tests.fakes.placements import MANIFEST
 
 ROW_US = 1150  # of m_64 by the latency profile
 

@@ -19,7 +19,7 @@ from arlo.planning.scaling.policies import Decision
 from arlo.planning.traffic.demand import Demand
 from arlo.planning.view import WorkerView
 from arlo.workers.pool import WorkerInfo, WorkerPool
-from tests.unit.control.test_placement import configured
+from tests.fakes.placements import configured
 
 INFO = WorkerInfo(id="w1", endpoint="h:2", metrics_url=None, state="ready", pid=None, restarts=0, runtimes=(), log=None)
 

@@ -8,13 +8,11 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from arlo import config as configuration
 from arlo import proto
 from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
 from arlo.config import Config
@@ -23,49 +21,8 @@ from arlo.control.watch import scheduler as module
 from arlo.control.watch.scheduler import RuntimeScheduler
 from arlo.errors import ConfigError
 from arlo.planning.allocation.problem import Allocation, AllocationProblem, SolverError
-from arlo.planning.view import WorkerView
-from tests.unit.control.test_placement import MANIFEST
-
-CONFIG = """\
-[model]
-repository = "repository"
-slo_ms = 150
-[workers]
-count = {workers}
-run_dir = "run"
-[deployment]
-{deployment}
-[control]
-period_s = 60
-{control}
-"""
-
-
-def configured(folder: Path, *, workers: int = 4, deployment: str = "", control: str = "") -> Config:
-    (folder / "run").mkdir(exist_ok=True)
-    return configuration.parse(CONFIG.format(workers=workers, deployment=deployment, control=control), base=folder)
-
-
-class Notes:
-    """A reconciler that does at once what it is told, and workers that come and go as the test says."""
-
-    def __init__(self, workers: int) -> None:
-        self.up = [f"w{i}" for i in range(workers)]
-        self.desired: dict[str, str] = {}
-        self.wanted: list[dict[str, str]] = []
-        self.urgent = False
-
-    def views(self, *, grace_s: float = 0.0, busy: Mapping[str, float] | None = None) -> list[WorkerView]:
-        return [WorkerView(id=worker, serving=self.desired.get(worker)) for worker in self.up]
-
-    def want(self, placement: Mapping[str, str], demand: Sequence[float] = (), *, urgent: bool = False) -> None:
-        self.desired = dict(placement)
-        self.wanted.append(self.desired)
-        self.urgent = urgent
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return dict(Counter(self.desired.values()))
+from tests.fakes.noted_wishes import Notes, configured
+from tests.fakes.placements import MANIFEST
 
 
 class Clock:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from arlo.control.reconcile import state
-from tests.unit.control.test_placement import MANIFEST, configured
+from tests.fakes.placements import MANIFEST, configured
 
 MARK = state.fingerprint(configured("allocation = {64 = 1}"), MANIFEST)
 STATE = state.DesiredState(placement={"w0": "m_64"}, reason="period", at_ms=5, fingerprint=MARK)

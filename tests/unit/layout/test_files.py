@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from functools import cache
@@ -97,6 +98,53 @@ def test_the_patterns_match_what_they_should(pattern: str, sample: tuple[str, st
     bad, good = sample
     assert re.search(pattern, bad)
     assert not re.search(pattern, good)
+
+
+def imported_tests(tree: ast.Module) -> list[str]:
+    """Test modules that a file imports, by name."""
+    names = [
+        name
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [f"{node.module}.{alias.name}" for alias in node.names]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    ]
+    return [name for name in names if re.search(r"(^|\.)test_\w+", name)]
+
+
+def test_no_test_imports_another() -> None:
+    """What two tests need lies in tests/fakes, in a conftest.py or in a module that holds no tests."""
+    found = {
+        str(path.relative_to(ROOT)): names
+        for path in text_files({".py"})
+        if path.relative_to(ROOT).parts[0] in {"tests", "benchmarks"}
+        and (names := imported_tests(ast.parse(path.read_text())))
+    }
+    assert found == {}
+
+
+def test_what_imports_a_test_is_seen() -> None:
+    bad = "from tests.unit.test_a import helper\nimport tests.golden.test_b\nfrom tests.unit import test_c, story\n"
+    assert imported_tests(ast.parse(bad)) == ["tests.unit.test_a.helper", "tests.golden.test_b", "tests.unit.test_c"]
+
+
+STEP = re.compile(r'^"""Step (\d+), (\w+)')
+
+
+def test_the_steps_of_compile_are_numbered_once_and_in_order() -> None:
+    """A step may have several modules; it has one number, that of its line in docs/compile.md."""
+    numbered = {
+        (int(match[1]), match[2])
+        for path in (ROOT / "compile/steps").glob("*.py")
+        if (match := STEP.match(path.read_text()))
+    }
+    lines = re.findall(r"^\| (\d+) \| (\w+) \|", (ROOT / "docs/compile.md").read_text(), flags=re.M)
+    assert [int(number) for number, _ in lines] == list(range(1, len(lines) + 1))
+    assert numbered == {(int(number), name) for number, name in lines}
 
 
 def test_no_generated_files_are_committed() -> None:

@@ -21,9 +21,9 @@ from arlo.planning.traffic.shift import SAMPLE_S, SHIFT_ROWS, SHIFT_SPAN_S, Cand
 from arlo.simulator.run import run
 from arlo.simulator.scenario.scenario import Allocate, Dispatch, RuntimeModel
 from arlo.simulator.world import World
+from tests.fakes.noted_wishes import Notes, configured
+from tests.fakes.placements import MANIFEST
 from tests.fakes.simulated import SECOND, Phases, scenario
-from tests.unit.control.test_placement import MANIFEST
-from tests.unit.control.test_scheduler import Notes, configured
 
 LENGTHS = (64, 512)
 SLO_MS = 150.0
