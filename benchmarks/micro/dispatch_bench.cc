@@ -104,7 +104,9 @@ Scheduler make_for(Policy policy, const benchmark::State& state) {
 // A steady load of two requests for each instance, moved on by one arrival and one finish.
 class Load {
  public:
-  Load(Policy policy, const benchmark::State& state) : scheduler_(make_for(policy, state)) {
+  // `limited`: each request is due after 150 ms and dead after a second.
+  Load(Policy policy, const benchmark::State& state, bool limited = false)
+      : scheduler_(make_for(policy, state)), limited_(limited) {
     const auto instances = static_cast<int>(state.range(0));
     running_.reserve(static_cast<std::size_t>(instances));
     out_.reserve(1024);
@@ -118,7 +120,12 @@ class Load {
 
   void arrive() {
     now_ += 2'000;
-    scheduler_.arrive(next_, {.length = draws().length[next_ % kDraws], .deadline = now_ + 1'000'000'000}, now_, out_);
+    arlo::dispatch::Arrival arrival{.length = draws().length[next_ % kDraws]};
+    if (limited_) {
+      arrival.due = now_ + 150'000'000;
+      arrival.deadline = now_ + 1'000'000'000;
+    }
+    scheduler_.arrive(next_, arrival, now_, out_);
     ++next_;
     take();
   }
@@ -138,6 +145,7 @@ class Load {
  private:
   void take() {
     for (const Action& action : out_) {
+      if (action.kind != arlo::dispatch::ActionKind::kStart) continue;
       running_.push_back(action.handle);
       ++started_;
       demoted_ += action.demoted ? 1 : 0;
@@ -146,6 +154,7 @@ class Load {
   }
 
   Scheduler scheduler_;
+  bool limited_;
   Actions out_;
   std::vector<RequestHandle> running_;
   TimeNs now_ = 0;
@@ -186,8 +195,8 @@ void pair(benchmark::State& state, Policy policy) {
 }
 
 // A slice of arrivals, then as many finishes: the load swings by a slice around two for each instance.
-void decision(benchmark::State& state, Policy policy) {
-  Load load(policy, state);
+void decide(benchmark::State& state, Policy policy, bool limited) {
+  Load load(policy, state, limited);
   std::vector<double> arrivals;
   std::vector<double> finishes;
   while (state.KeepRunning()) {
@@ -205,6 +214,9 @@ void decision(benchmark::State& state, Policy policy) {
   state.counters["ns_finish"] = median(finishes);
   state.counters["demoted"] = load.demoted();
 }
+
+void decision(benchmark::State& state, Policy policy) { decide(state, policy, false); }
+void decision_limited(benchmark::State& state, Policy policy) { decide(state, policy, true); }
 
 // The paper's experiment: 2 N requests at once on an idle cluster. Per burst: 0.737 ms for 2,400 requests there.
 void burst(benchmark::State& state, Policy policy) {
@@ -245,6 +257,11 @@ int register_all() {
     common(benchmark::RegisterBenchmark((name + "/pair").c_str(), pair, policy)->Args({300, 6, 0})->Args({1200, 6, 0}));
     common(benchmark::RegisterBenchmark((name + "/decision").c_str(), decision, policy)
                ->Args({300, 6, 0})
+               ->Args({1200, 6, 0}));
+  }
+  for (const Policy policy : {Policy::kRs, Policy::kEft, Policy::kLate}) {
+    const std::string name(arlo::dispatch::policy_name(policy));
+    common(benchmark::RegisterBenchmark((name + "/decision_limited").c_str(), decision_limited, policy)
                ->Args({1200, 6, 0}));
   }
   // Fig. 9: over the number of instances and L, at capacity so that L counts.

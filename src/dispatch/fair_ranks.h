@@ -47,9 +47,9 @@ class FairRanks {
   }
   static std::uint64_t start_of(Rank rank) { return (rank & ~kFirstTry) >> kTieBits; }
 
-  std::array<std::uint64_t, std::size_t{1} << kPlaceBits> finish_{};
   std::uint64_t clock_ = 1;
   std::uint64_t admissions_ = 0;
+  std::array<std::uint64_t, std::size_t{1} << kPlaceBits> finish_{};  // by place; that of unnamed clients comes first
 };
 
 }  // namespace arlo::dispatch

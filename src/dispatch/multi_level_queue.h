@@ -23,33 +23,34 @@ inline constexpr std::uint32_t kUsualPace = 8;  // Instance::pace_step of a pace
 
 inline constexpr Key kNobody = std::numeric_limits<Key>::max();  // key of the head of an empty group
 
-struct Instance {
+// What policies that count requests touch comes first: one cache line.
+struct alignas(64) Instance {
   std::int32_t in_flight = 0;  // started, not finished
   std::int32_t queued = 0;     // bound, not started
   std::int32_t limit = 0;      // of in_flight
   std::int32_t capacity = 0;   // M
   GroupIndex group = 0;
   std::int32_t level = 0;
+  RuntimeId runtime = 0;
   Fifo waiting;             // bound, not started; by rank
   Fifo started;             // by start
   std::int32_t passed = 0;  // turns in a row that went to another line than its own (late)
   std::int32_t owed = 0;    // starts since one that is overdue, while such ones wait
-  // What is expected of its times; see timed.h.
-  TimeNs work = 0;   // sum of the shares of all its requests
-  TimeNs free = 0;   // when it is expected to be free; 0 when it has no request
-  TimeNs first = 0;  // the same before it was put off because the instance was overdue
-  TimeNs since = 0;  // when it last made progress, or got something to do
-  double pace = 1;   // on the times of the latency profile
-  double took = 0;   // faded sums that the pace comes from, ns
-  double expected = 0;
-  std::uint32_t pace_step = kUsualPace;  // the pace in quarters of a doubling
-  std::int32_t batch_rows = 0;           // of the batch whose rows end now
-  std::int32_t batch_longest = 0;        // tokens
-  TimeNs batch_took = 0;
-  TimeNs batch_ended = 0;
-  RuntimeId runtime = 0;
   InstanceState state = InstanceState::kActive;
   bool present = false;
+  std::uint32_t pace_step = kUsualPace;  // the pace in quarters of a doubling
+  // What is expected of its times; see timed.h.
+  TimeNs work = 0;                 // sum of the shares of all its requests
+  TimeNs free = 0;                 // when it is expected to be free; 0 when it has no request
+  TimeNs first = 0;                // the same before it was put off because the instance was overdue
+  TimeNs since = 0;                // when it last made progress, or got something to do
+  double pace = 1;                 // on the times of the latency profile
+  double took = 0;                 // faded sums that the pace comes from, ns
+  double expected = 0;             //
+  std::int32_t batch_rows = 0;     // of the batch whose rows end now
+  std::int32_t batch_longest = 0;  // tokens
+  TimeNs batch_took = 0;
+  TimeNs batch_ended = 0;
 
   [[nodiscard]] std::int32_t outstanding() const { return in_flight + queued; }
   [[nodiscard]] bool has_room() const { return in_flight < limit; }

@@ -128,8 +128,7 @@ Admission Turns::place_overdue(RequestHandle h, std::int32_t level, TimeNs now, 
   return Admission::kStarted;
 }
 
-bool Turns::may_wait(Actions& out) {
-  if (s_.queued < s_.options.max_queued) return true;
+bool Turns::make_room(Actions& out) {
   const RequestHandle last = s_.overdue.last(s_.requests);
   if (last == kNone) return false;
   ledger_.expire_one(last, out);

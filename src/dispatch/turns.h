@@ -38,9 +38,10 @@ class Turns {
   void pass(RequestHandle h, TimeNs finish, TimeNs now, Actions& out);
 
   // False when one more may not wait. Where the queue is full, one that is overdue makes room.
-  bool may_wait(Actions& out);
+  bool may_wait(Actions& out) { return s_.queued < s_.options.max_queued || make_room(out); }
 
  private:
+  bool make_room(Actions& out);
   bool start_overdue(InstanceId id, TimeNs now, Actions& out);
   RequestHandle overdue_for(InstanceId id, TimeNs now, Actions& out);
   InstanceId idle_for(std::int32_t level, std::int32_t length, InstanceId avoid, TimeNs now) const;

@@ -138,14 +138,14 @@ TimeNs Late::least_gain(const MultiLevelQueue& queue, const Backlog& own, const 
   return kWorthHalves * each / 2 + kSlack * cost.alone(length);
 }
 
-TimeNs Late::finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, Rank rank,
+TimeNs Late::finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, Rank rank, TimeNs limit,
                             TimeNs now) const {
   TimeNs best = kNever;
   TimeNs work = 0;  // of what waits before it, for all instances up to this home together
   std::int32_t instances = 0;
   const std::int32_t own = home;
   std::int32_t first = queue.lowest_at(home);
-  while (home < queue.levels()) {
+  while (home < queue.levels() && best > limit) {
     Backlog waiting = backlog(first, home);
     for (std::int32_t level = first; home == own && level <= home; ++level) {
       const LevelFifos::Behind behind = lines_.behind(requests_, level, rank);

@@ -26,9 +26,10 @@ class Late final : public Rule {
                                       TimeNs now) const {
     return finish_at_home(queue, {home, home, 1, length}, length, now);
   }
-  // When one that lines up for this home with this rank would finish: there, or by the help of longer levels.
+  // When one that lines up for this home with this rank would finish: there, or by the help of longer levels. No longer
+  // level is looked at when one is found that is in time.
   [[nodiscard]] TimeNs finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, Rank rank,
-                                      TimeNs now) const;
+                                      TimeNs limit, TimeNs now) const;
 
  private:
   // What waits for one home level: the FIFOs of the levels `first` to `home`.

@@ -15,7 +15,7 @@ Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level
   const TimeNs limit = std::min(arrival.due, arrival.deadline);
   if (limit != kNever) {
     const TimeNs finish = id != kNone ? forecast_.next_on(s_.queue[id], arrival.length, now)
-                                      : rule_.finish_in_line(s_.queue, home, arrival.length, rank, now);
+                                      : rule_.finish_in_line(s_.queue, home, arrival.length, rank, limit, now);
     if (finish > limit) return turns_.arrive_overdue(tag, arrival, level, finish, now, out);
   }
   if (first) {
