@@ -20,6 +20,7 @@ FORMAT = 2
 
 Role = Literal["ids", "mask", "other"]
 
+MAX_VOCABULARY = 2**32 - 1
 MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length
 MAX_BATCH = 1 << 16  # rows
 MAX_LATENCY_US = (1 << 32) - 1  # what the contract with the gateway holds: 71 minutes
@@ -35,6 +36,7 @@ class InputTensor:
     role: Role
     pad_value: int = 0
     optional: bool = False
+    vocabulary: int = 0  # of role ids: they are 0 to this - 1; 0: not known
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +221,8 @@ def _tensor_problems(manifest: Manifest) -> Iterator[str]:
     for tensor in manifest.inputs:
         if tensor.role not in ("ids", "mask", "other"):
             yield f"input {tensor.name!r} has the role {tensor.role!r}; known are ids, mask and other"
+        if not _is_whole(tensor.vocabulary, 0, MAX_VOCABULARY):
+            yield f"input {tensor.name!r} has a vocabulary of {tensor.vocabulary}; it is 0 to {MAX_VOCABULARY}"
         if tensor.datatype not in ("INT64", "INT32"):
             yield f"input {tensor.name!r} is {tensor.datatype!r}; inputs are INT64 or INT32"
     roles = [tensor.role for tensor in manifest.inputs]

@@ -16,7 +16,7 @@ from arlo.errors import ConfigError
 
 T = TypeVar("T")
 
-Format = Literal["address", "endpoint"]
+Format = Literal["address", "admin", "endpoint"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +165,10 @@ def check_range(value: Any, doc: Doc) -> str | None:
             return f"must be {doc.range}{unit}, not {value}"
     if doc.format is not None:
         for text in value if isinstance(value, tuple) else (value,):
+            if doc.format == "admin" and len(text) > len("unix:") and text.startswith("unix:"):
+                continue
             host, colon, port = text.rpartition(":")
-            lowest = 0 if doc.format == "address" else 1
+            lowest = 1 if doc.format == "endpoint" else 0
             if not (host and colon and port.isdecimal() and lowest <= int(port) <= 65535):
                 return f'must be "host:port" with a port from {lowest} to 65535, not {text!r}'
     return None

@@ -48,6 +48,7 @@ def gateway_message(config: Config, *, ready_file: Path | None = None) -> Any:
         ),
         max_attempts=dispatch.max_attempts,
         unavailable_grace_ms=dispatch.unavailable_grace_ms,
+        drain_delay_ms=gateway.drain_delay_ms,
         drain_timeout_ms=gateway.drain_timeout_ms,
         max_rows=gateway.max_rows,
         log_level=gateway.log_level,

@@ -235,9 +235,9 @@ class GatewayConfig:
     )
     admin_address: str = option(
         default="127.0.0.1:8003",
-        doc="Admin port. It has no authentication: keep it on loopback or on a network of its own. Port 0 picks a free "
-        "one.",
-        format="address",
+        doc="Admin port; it asks for no key. unix:PATH is a socket that only this user may open: take that where other "
+        "users log in. A port is for loopback or a network of its own; port 0 picks a free one.",
+        format="admin",
     )
     tls_certificate_file: Path | None = option(
         default=None, doc="PEM certificate chain of the data port. Left out: plain text.", relation="with tls_key_file"
@@ -262,9 +262,17 @@ class GatewayConfig:
         maximum=2**31 - 1,
     )
     max_rows: int = option(default=256, doc="Rows in one client request.", unit="rows", minimum=1, maximum=65536)
+    drain_delay_ms: int = option(
+        default=1000,
+        doc="After SIGTERM: how long the gateway says that it is not ready (/readyz, grpc.health.v1) and still serves, "
+        "so that a load balancer sends elsewhere first: more than the time between two of its checks.",
+        unit="ms",
+        minimum=0,
+        maximum=600_000,
+    )
     drain_timeout_ms: int = option(
         default=30_000,
-        doc="How long running requests may take after SIGTERM before the gateway stops all the same.",
+        doc="After that: how long running requests may take before the gateway stops all the same.",
         unit="ms",
         minimum=1,
         maximum=3_600_000,

@@ -353,7 +353,13 @@ def _inputs(config: dict[str, Any]) -> tuple[InputTensor, ...]:
     default_pad = 1 if kind in _OFFSET_POSITIONS else 0
     pad = config.get("pad_token_id", default_pad)
     inputs = [
-        InputTensor(name="input_ids", datatype="INT64", role="ids", pad_value=pad if pad is not None else 0),
+        InputTensor(
+            name="input_ids",
+            datatype="INT64",
+            role="ids",
+            pad_value=pad if pad is not None else 0,
+            vocabulary=config.get("vocab_size") or 0,
+        ),
         InputTensor(name="attention_mask", datatype="INT64", role="mask"),
     ]
     if config.get("type_vocab_size", 2 if kind in _TOKEN_TYPES_BY_DEFAULT else 0) > 1 and kind != "distilbert":

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -14,6 +16,45 @@ namespace arlo::gateway {
 namespace {
 std::atomic<LogLevel> threshold{LogLevel::kInfo};
 constexpr std::string_view kNames[] = {"debug", "info", "warning", "error"};
+
+// What libraries log can be called forth by strangers, a line for each bad header: so many in a second are written, and
+// one line says how many more there were.
+class Ration {
+ public:
+  // Whether one more may be written now; `left_out` is set to those before it that were not.
+  bool take(TimeNs now, std::int64_t* left_out) {
+    constexpr TimeNs kPeriod = 1'000'000'000;
+    constexpr int kLines = 20;
+    const std::lock_guard lock(mutex_);
+    if (now - begin_ >= kPeriod) {
+      begin_ = now;
+      lines_ = 0;
+    }
+    if (lines_ == kLines) {
+      ++left_out_;
+      return false;
+    }
+    ++lines_;
+    *left_out = std::exchange(left_out_, 0);
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  TimeNs begin_ = 0;
+  int lines_ = 0;
+  std::int64_t left_out_ = 0;
+};
+
+void log_for(std::string_view library, LogLevel level, std::string_view message, std::string_view file, int line) {
+  static Ration ration;
+  if (level < threshold.load(std::memory_order_relaxed)) return;
+  std::int64_t left_out = 0;
+  if (!ration.take(now_ns(), &left_out)) return;
+  if (left_out != 0) log(LogLevel::kWarning, "lines_left_out", {{"count", left_out}});
+  log(level, library, {{"message", message}, {"file", file}, {"line", std::int64_t{line}}});
+}
+
 }  // namespace
 
 void capture_library_logs() {
@@ -21,14 +62,14 @@ void capture_library_logs() {
     const auto level = args->severity == GPR_LOG_SEVERITY_ERROR  ? LogLevel::kError
                        : args->severity == GPR_LOG_SEVERITY_INFO ? LogLevel::kInfo
                                                                  : LogLevel::kDebug;
-    log(level, "grpc", {{"message", args->message}, {"file", args->file}, {"line", std::int64_t{args->line}}});
+    log_for("grpc", level, args->message, args->file, args->line);
   });
   google::protobuf::SetLogHandler(
       [](google::protobuf::LogLevel severity, const char* file, int line, const std::string& message) {
         const auto level = severity == google::protobuf::LOGLEVEL_INFO      ? LogLevel::kInfo
                            : severity == google::protobuf::LOGLEVEL_WARNING ? LogLevel::kWarning
                                                                             : LogLevel::kError;
-        log(level, "protobuf", {{"message", message}, {"file", file}, {"line", std::int64_t{line}}});
+        log_for("protobuf", level, message, file, line);
       });
 }
 

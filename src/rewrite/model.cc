@@ -1,6 +1,7 @@
 #include "rewrite/model.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 namespace arlo::gateway {
@@ -155,6 +156,11 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment) {
                               static_cast<std::size_t>(datatype_size(output.datatype())),
                               output.token_level(),
                               {output.dims().begin(), output.dims().end()}});
+  }
+  model->vocabulary = from.vocabulary();
+  if (model->vocabulary == 0) {
+    model->vocabulary =
+        model->inputs[model->ids].item == 4 ? std::int64_t{1} << 31 : std::numeric_limits<std::int64_t>::max();
   }
   model->slo_ns = std::int64_t{from.slo_ms()} * 1'000'000;
   model->default_timeout_ns = std::int64_t{from.default_timeout_ms()} * 1'000'000;

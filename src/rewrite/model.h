@@ -36,8 +36,9 @@ struct ModelSpec {
   std::string name;
   std::vector<InputSpec> inputs;
   std::vector<OutputSpec> outputs;
-  std::size_t ids = 0;     // index in inputs
-  std::int64_t mask = -1;  // index in inputs, -1: the model has none
+  std::size_t ids = 0;          // index in inputs
+  std::int64_t mask = -1;       // index in inputs, -1: the model has none
+  std::int64_t vocabulary = 0;  // token ids are 0 to this - 1; where the manifest does not say, all of the datatype's
   std::int64_t slo_ns = 0;
   std::int64_t default_timeout_ns = 0;
   std::int32_t longest = 0;  // tokens, of the longest runtime in the deployment

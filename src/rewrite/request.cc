@@ -24,6 +24,12 @@ enum ContentsField : std::uint8_t { kIntContents = 2, kInt64Contents = 3 };
 enum ParameterField : std::uint8_t { kBool = 1, kInt64 = 2, kString = 3, kDouble = 4, kUint64 = 5 };
 
 constexpr std::size_t kMaxIdBytes = 4096;
+// What one message may hold besides its tensors. A few bytes each, sent by the million, would take gigabytes of views,
+// and seconds of the thread that all clients share; parameters are written into the request of every row.
+constexpr std::size_t kMaxParts = 64;  // inputs, outputs, raw contents, parameters; of each
+constexpr std::size_t kMaxDims = 16;
+constexpr std::size_t kMaxParameterBytes = 16 * 1024;         // of all parameters of a message
+constexpr std::size_t kMaxFields = 65536;                     // of all kinds, unknown ones included
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;  // of one input; no message holds as many
 
 Fault malformed(const char* where) {
@@ -33,6 +39,11 @@ Fault malformed(const char* where) {
 Fault malformed_parameter(const char* where) {
   return Fault{Code::kInvalidArgument,
                std::string("malformed ModelInferRequest: ") + where + " does not parse or is not UTF-8"};
+}
+
+Fault too_many(const char* what) {
+  return Fault{Code::kInvalidArgument, std::string("the request has too many ") + what + ": at most " +
+                                           std::to_string(kMaxParts) + " are taken"};
 }
 
 // A map<string, InferParameter> entry.
@@ -82,6 +93,17 @@ void fill(char* out, std::size_t count, std::size_t item, std::int64_t value) {
   for (std::size_t i = 0; i < count; ++i) std::memcpy(out + i * item, &value, item);  // little-endian hosts only
 }
 
+std::uint64_t read_id(const char* at, std::size_t item) {
+  if (item == 8) {
+    std::uint64_t wide = 0;
+    std::memcpy(&wide, at, sizeof(wide));
+    return wide;
+  }
+  std::int32_t narrow = 0;
+  std::memcpy(&narrow, at, sizeof(narrow));
+  return static_cast<std::uint64_t>(std::int64_t{narrow});
+}
+
 std::size_t shape_size(std::int64_t tokens) { return 1 + wire::varint_size(static_cast<std::uint64_t>(tokens)); }
 
 }  // namespace
@@ -89,6 +111,7 @@ std::size_t shape_size(std::int64_t tokens) { return 1 + wire::varint_size(stati
 MaybeFault InferRequest::parse(std::string_view body) {
   wire::Reader reader(body);
   while (reader.next()) {
+    if (auto fault = count_field()) return fault;
     if (reader.type() != wire::kBytes) {
       if (reader.field() <= kRaw) return malformed("a field");
       continue;
@@ -114,6 +137,7 @@ MaybeFault InferRequest::parse(std::string_view body) {
         fault = parse_output(reader.bytes());
         break;
       case kRaw:
+        if (raw_.size() == kMaxParts) return too_many("raw_input_contents");
         raw_.push_back(reader.bytes());
         break;
       default:
@@ -128,7 +152,20 @@ MaybeFault InferRequest::parse(std::string_view body) {
   return {};
 }
 
+MaybeFault InferRequest::count_field() {
+  if (++fields_ <= kMaxFields) return {};
+  return invalid("the request has more than " + std::to_string(kMaxFields) + " fields");
+}
+
+MaybeFault InferRequest::count_parameter(std::string_view entry) {
+  if (++parameters_ > kMaxParts) return too_many("parameters");
+  parameter_bytes_ += entry.size();
+  if (parameter_bytes_ <= kMaxParameterBytes) return {};
+  return invalid("the request's parameters have more than " + std::to_string(kMaxParameterBytes) + " bytes");
+}
+
 MaybeFault InferRequest::parse_parameter(std::string_view entry) {
+  if (auto fault = count_parameter(entry)) return fault;
   Parameter parameter;
   if (!read_parameter(entry, &parameter)) return malformed_parameter("a parameter");
   const auto key = parameter.key;
@@ -160,6 +197,7 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
 }
 
 MaybeFault InferRequest::parse_input(std::string_view body) {
+  if (tensors_.size() == kMaxParts) return too_many("inputs");
   Tensor tensor;
   wire::Reader reader(body);
   auto add_dim = [&tensor](std::uint64_t value) {
@@ -167,15 +205,18 @@ MaybeFault InferRequest::parse_input(std::string_view body) {
     ++tensor.dims;
   };
   while (reader.next()) {
+    if (auto fault = count_field()) return fault;
     if (reader.is(kTensorName, wire::kBytes)) {
       tensor.name = reader.bytes();
     } else if (reader.is(kDatatype, wire::kBytes)) {
       tensor.datatype = reader.bytes();
     } else if (reader.is(kShape, wire::kBytes)) {
+      if (reader.bytes().size() > kMaxDims * 10) return malformed("an input's shape");
       if (!wire::for_each_packed(reader.bytes(), add_dim)) return malformed("an input's shape");
     } else if (reader.is(kShape, wire::kVarint)) {
       add_dim(reader.number());
     } else if (reader.is(kTensorParameters, wire::kBytes)) {
+      if (auto fault = count_parameter(reader.bytes())) return fault;
       Parameter parameter;
       if (!read_parameter(reader.bytes(), &parameter)) return malformed_parameter("an input's parameter");
       if (parameter.key.substr(0, 13) == "shared_memory") {
@@ -198,11 +239,14 @@ MaybeFault InferRequest::parse_input(std::string_view body) {
 }
 
 MaybeFault InferRequest::parse_output(std::string_view body) {
+  if (output_names_.size() == kMaxParts) return too_many("outputs");
   wire::Reader reader(body);
   std::string_view name;
   while (reader.next()) {
+    if (auto fault = count_field()) return fault;
     if (reader.is(1, wire::kBytes)) name = reader.bytes();
     if (reader.is(2, wire::kBytes)) {
+      if (auto fault = count_parameter(reader.bytes())) return fault;
       Parameter parameter;
       if (!read_parameter(reader.bytes(), &parameter)) return malformed_parameter("an output's parameter");
       if (parameter.key.substr(0, 13) == "shared_memory") {
@@ -327,6 +371,7 @@ MaybeFault InferRequest::decode_typed(const Tensor& tensor, const InputSpec& spe
   };
   wire::Reader reader(tensor.contents);
   while (reader.next()) {
+    if (count > elements) break;  // refused below; the rest need not be read
     if (reader.is(wanted, wire::kBytes)) {
       if (!wire::for_each_packed(reader.bytes(), add)) return malformed("typed contents");
     } else if (reader.is(wanted, wire::kVarint)) {
@@ -363,8 +408,23 @@ MaybeFault InferRequest::find_lengths() {
                      " tokens (truncate on the client if that is what you want)");
     }
     lengths_[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(length);
+    if (auto fault = check_ids(row, length)) return fault;
   }
   return {};
+}
+
+// An engine that is given an id outside its vocabulary answers nonsense (ONNX counts negative ones from the end), or
+// fails in a way that looks like a broken worker.
+MaybeFault InferRequest::check_ids(std::int64_t row, std::int64_t length) const {
+  const auto& spec = model_->inputs[model_->ids];
+  const char* at = bound_[model_->ids].data + static_cast<std::size_t>(row * width_) * spec.item;
+  const std::int64_t bound = model_->vocabulary;
+  std::uint64_t highest = 0;  // a negative id is a very high one
+  for (std::int64_t i = 0; i < length; ++i, at += spec.item) highest = std::max(highest, read_id(at, spec.item));
+  if (highest < static_cast<std::uint64_t>(bound)) return {};
+  const auto id = spec.item == 8 ? static_cast<std::int64_t>(highest) : static_cast<std::int32_t>(highest);
+  return invalid("row " + std::to_string(row) + " has the token id " + std::to_string(id) + "; model '" + model_->name +
+                 "' takes ids of 0 to " + std::to_string(bound - 1));
 }
 
 bool InferRequest::requested(int output) const {

@@ -63,6 +63,9 @@ class InferRequest {
   MaybeFault bind_input(const Tensor& tensor, std::string_view raw, bool raw_given);
   MaybeFault decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements, const char** data);
   MaybeFault find_lengths();
+  [[nodiscard]] MaybeFault check_ids(std::int64_t row, std::int64_t length) const;
+  MaybeFault count_field();
+  MaybeFault count_parameter(std::string_view entry);
 
   std::string_view model_name_;
   std::string_view model_version_;
@@ -73,6 +76,9 @@ class InferRequest {
   std::vector<Tensor> tensors_;
   std::vector<std::string_view> raw_;
   std::vector<std::string_view> output_names_;
+  std::size_t fields_ = 0;           // read so far, of all messages but typed contents
+  std::size_t parameters_ = 0;       // of the message, its inputs and its outputs
+  std::size_t parameter_bytes_ = 0;  // their entries
   std::size_t outputs_size_ = 0;
   std::size_t forwarded_size_ = 0;
 

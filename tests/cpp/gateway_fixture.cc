@@ -19,7 +19,7 @@ v1::Model parse_model(const std::string& text) {
 
 // Ids and mask may differ in width of element; an input without a default; outputs of 8 bytes, of one, of none.
 constexpr std::array<const char*, kModels> kModelTexts = {
-    R"(name: "encoder" slo_ms: 100 default_timeout_ms: 2000
+    R"(name: "encoder" slo_ms: 100 default_timeout_ms: 2000 vocabulary: 30522
        inputs { name: "input_ids" datatype: "INT64" role: ROLE_IDS pad_value: 5 }
        inputs { name: "attention_mask" datatype: "INT64" role: ROLE_MASK }
        inputs { name: "token_type_ids" datatype: "INT64" role: ROLE_OTHER pad_value: 7 optional: true }
@@ -203,7 +203,9 @@ inference::ModelInferRequest random_request(Random& random, const ModelSpec& mod
       const std::int64_t length =
           1 + static_cast<std::int64_t>(below(random, static_cast<std::uint64_t>(std::min(width, std::int64_t{32}))));
       for (std::int64_t i = 0; i < width; ++i) {
-        if (spec->role != Role::kMask) {
+        if (spec->role == Role::kIds) {
+          values.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(model.vocabulary)));
+        } else if (spec->role != Role::kMask) {
           values.push_back(random_value(random, spec->item));
         } else if (i + 1 == length) {
           values.push_back(chance(random, 90) ? 1 : std::int64_t{1} << (spec->item == 8 ? 32 : 30));  // low bytes all 0

@@ -31,7 +31,7 @@ MANIFEST = Manifest(
     source="made up",
     tokenizer=None,
     inputs=(
-        InputTensor(name="input_ids", datatype="INT64", role="ids"),
+        InputTensor(name="input_ids", datatype="INT64", role="ids", vocabulary=30_522),
         InputTensor(name="attention_mask", datatype="INT64", role="mask", optional=True),
         InputTensor(name="token_type_ids", datatype="INT64", role="other", pad_value=1, optional=True),
     ),

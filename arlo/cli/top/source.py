@@ -125,7 +125,9 @@ def seen_from_here(admin: str, control: str) -> str:
 
 
 def checked(address: str, option: str) -> str:
-    """host:port with a port that one can connect to, or ConfigError."""
+    """host:port with a port that one can connect to, or unix:PATH for --admin; else ConfigError."""
+    if option == "--admin" and len(address) > len("unix:") and address.startswith("unix:"):
+        return address
     host, colon, port = address.rpartition(":")
     if not (host and colon and port.isdecimal() and 0 < int(port) <= 65535):
         why = "that port is drawn when `arlo serve` starts, and logged" if port == "0" else f"not {address!r}"

@@ -116,7 +116,7 @@ class GatewayProcess:
             [str(program), "--config", str(path)],
             env=os.environ,
             log=self.log,
-            grace_s=self._config.gateway.drain_timeout_ms / 1000 + 5,
+            grace_s=self._drain_s + 5,
             orphan_grace_s=2.0,
             linger_s=self._config.workers.linger_s,
             socket_path=self._record.socket,
@@ -201,7 +201,11 @@ class GatewayProcess:
 
     @property
     def _stop_timeout_s(self) -> float:
-        return self._config.gateway.drain_timeout_ms / 1000 + 10
+        return self._drain_s + 10
+
+    @property
+    def _drain_s(self) -> float:
+        return (self._config.gateway.drain_delay_ms + self._config.gateway.drain_timeout_ms) / 1000
 
     async def wait(self) -> int:
         """Wait until it has ended; its exit code, 128 + signal when a signal ended it."""

@@ -92,6 +92,8 @@ def deployment_message(
         message.model.inputs.add(
             name=tensor.name, datatype=tensor.datatype, role=role, pad_value=tensor.pad_value, optional=tensor.optional
         )
+        if tensor.role == "ids":
+            message.model.vocabulary = tensor.vocabulary
     for output in manifest.outputs:
         message.model.outputs.add(
             name=output.name, datatype=output.datatype, token_level=output.token_level, dims=output.dims

@@ -10,6 +10,15 @@ namespace arlo::gateway {
 namespace {
 constexpr auto kPause = std::chrono::milliseconds(5);
 constexpr std::uint64_t kMessageBytes = 64U << 20;
+constexpr std::uint64_t kFarAhead = 1'000'000'000;
+
+// Versions only grow, so one near the end of the numbers would shut out every later deployment.
+MaybeFault check_version(std::uint64_t wanted, std::uint64_t in_force) {
+  if (wanted <= in_force || wanted - in_force <= kFarAhead) return {};
+  return Fault{Code::kFailedPrecondition, "deployment version " + std::to_string(wanted) + " is far ahead of version " +
+                                              std::to_string(in_force) + ", which is in force: at most " +
+                                              std::to_string(kFarAhead) + " above it"};
+}
 }  // namespace
 
 // One WatchStats stream, of the admin thread alone: its operations end there and tick() is called there.
@@ -17,7 +26,7 @@ class StatsStream final : public Event {
  public:
   explicit StatsStream(AdminServer& server) : server_(server), writer_(&context_) {
     server_.service_.RequestWatchStats(&context_, &request_, &writer_, server_.queue_.get(), server_.queue_.get(),
-                                       this);
+                                       tag());
   }
 
   void proceed(bool ok) override {
@@ -67,11 +76,11 @@ class StatsStream final : public Event {
     state_ = State::kWriting;
     v1::Stats stats;
     server_.router_.stats(&stats);
-    writer_.Write(stats, this);
+    writer_.Write(stats, tag());
   }
   void finish(const grpc::Status& status) {
     state_ = State::kFinishing;
-    writer_.Finish(status, this);
+    writer_.Finish(status, tag());
   }
 
   AdminServer& server_;
@@ -111,7 +120,8 @@ void AdminServer::serve_methods() {
                     service_.RequestApply(context, request, writer, queue, queue, tag);
                   },
                   [this](const auto&, const v1::ApplyRequest& request, v1::ApplyReply* reply, const Apply::Done& done) {
-                    const auto fault = router_.apply(request.deployment(), reply);
+                    auto fault = check_version(request.deployment().version(), router_.deployment().version());
+                    if (!fault) fault = router_.apply(request.deployment(), reply);
                     done(fault ? to_status(*fault) : grpc::Status::OK);
                   }}));
   using Drain = UnaryMethod<v1::DrainRequest, v1::DrainReply>;
@@ -163,7 +173,7 @@ void AdminServer::poll_queue() {
   void* tag = nullptr;
   bool ok = false;
   while (queue_->AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) == grpc::CompletionQueue::GOT_EVENT) {
-    static_cast<Event*>(tag)->proceed(ok);
+    Event::handle(tag, ok);
   }
 }
 

@@ -20,7 +20,7 @@ class HealthCheck final : public Event {
     request_.set_name(instance_->runtime.name);
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
     reader_ = instance_->worker->stub->AsyncModelReady(&context_, request_, &queue);
-    reader_->Finish(&response_, &status_, this);
+    reader_->Finish(&response_, &status_, tag());
   }
   void proceed(bool) override {
     listener_.health_done(instance_, status_, response_.ready());

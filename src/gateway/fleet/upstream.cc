@@ -63,7 +63,7 @@ void UpstreamCall::start() {
   reader_.reset(grpc::internal::ClientAsyncResponseReaderHelper::Create<grpc::ByteBuffer>(
       worker.channel.get(), call_.queue, worker.infer_method, &context_, body));
   reader_->StartCall();
-  reader_->Finish(&response_, &status_, this);
+  reader_->Finish(&response_, &status_, tag());
 }
 
 void UpstreamCall::proceed(bool) {

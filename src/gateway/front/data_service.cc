@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/ascii.h"
 #include "base/utf8.h"
 #include "gateway/fleet/upstream.h"
 #include "gateway/front/encode.h"
@@ -15,6 +16,9 @@ namespace arlo::gateway {
 namespace {
 
 constexpr int kWaitingCalls = 128;  // each accepted call makes the next; so many may come in one burst unpolled
+// Of answers that clients have not taken; some of the largest fit in any case.
+constexpr std::size_t kUnsentBytes = 256 << 20;
+constexpr std::size_t kUnsentLargest = 4;
 constexpr TimeNs kLongestTimeout = TimeNs{24} * 3600 * 1'000'000'000;
 
 // Comparison in time that does not tell how much of the token was right.
@@ -37,17 +41,22 @@ TimeNs deadline_of(const grpc::ServerContext& context, TimeNs received, TimeNs f
 }  // namespace
 
 DataService::DataService(Router& router, const v1::GatewayConfig& config, std::string token)
-    : router_(router), config_(config), token_(std::move(token)) {
+    : router_(router),
+      config_(config),
+      token_(std::move(token)),
+      unsent_(std::max<std::size_t>(kUnsentBytes, kUnsentLargest * config.max_message_bytes())) {
   limits_.max_rows = config.max_rows();
 }
 
 MaybeFault DataService::authorize(const Context& context) const {
   if (token_.empty()) return {};
-  constexpr std::string_view kScheme = "Bearer ";
+  constexpr std::string_view kScheme = "bearer ";  // its case does not matter (RFC 9110, 11.1)
   const auto found = context.client_metadata().find("authorization");
   if (found != context.client_metadata().end()) {
     const std::string_view value(found->second.data(), found->second.size());
-    if (value.substr(0, kScheme.size()) == kScheme && same_secret(value.substr(kScheme.size()), token_)) return {};
+    if (equal_ignoring_case(value.substr(0, kScheme.size()), kScheme) &&
+        same_secret(value.substr(kScheme.size()), token_))
+      return {};
   }
   return Fault{Code::kUnauthenticated, "a bearer token is needed: send the metadata 'authorization: Bearer TOKEN'"};
 }
@@ -85,8 +94,8 @@ MaybeFault DataService::receive(const grpc::ByteBuffer& body, const Context& con
   auto& model = call->model;
   if (auto fault = find_model(context, call->request.model_name(), call->request.model_version(), &model)) return fault;
   if (auto fault = call->request.bind(*model, limits_)) return fault;
-  if (const auto bytes = known_answer_bytes(*model, call->request); bytes > config_.max_message_bytes()) {
-    return answer_too_large(bytes, config_.max_message_bytes());
+  if (const auto known = known_answer_bytes(*model, call->request); known > config_.max_message_bytes()) {
+    return answer_too_large(known, config_.max_message_bytes());
   }
   call->client = client_of(context);
   call->deadline_ns = deadline_of(context, call->received_ns, model->default_timeout_ns);

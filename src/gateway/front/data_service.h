@@ -16,6 +16,7 @@
 
 #include "gateway/desk/call.h"
 #include "gateway/desk/router.h"
+#include "gateway/front/unsent.h"
 #include "kserve_grpc.h"
 
 namespace arlo::gateway {
@@ -67,6 +68,7 @@ class DataService final : public DataServiceBase {
   // Who asks, for fairness: the authorization that is sent, or else the connection.
   [[nodiscard]] std::uint64_t client_of(const Context& context) const;
   [[nodiscard]] Router& router() const { return router_; }
+  [[nodiscard]] UnsentAnswers& unsent() { return unsent_; }
   [[nodiscard]] std::uint64_t max_message_bytes() const { return config_.max_message_bytes(); }
 
  private:
@@ -100,6 +102,7 @@ class DataService final : public DataServiceBase {
   const v1::GatewayConfig& config_;
   const std::string token_;
   RequestLimits limits_;
+  UnsentAnswers unsent_;
 
   std::atomic<std::uint64_t> open_calls_{0};
   std::mutex streams_mutex_;

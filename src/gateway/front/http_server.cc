@@ -1,61 +1,211 @@
 #include "gateway/front/http_server.h"
 
-#include <httplib.h>
+#include <netdb.h>
+#include <poll.h>
 #include <prometheus/text_serializer.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <list>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
+#include "base/clock.h"
 #include "gateway/desk/metrics.h"
+#include "gateway/front/address.h"
+#include "gateway/front/http_message.h"
 
 namespace arlo::gateway {
+namespace {
 
-struct HttpServer::Impl {
-  httplib::Server server;
-  std::thread thread;
+constexpr std::size_t kMostConnections = 256;
+constexpr TimeNs kRequestTime = 5'000'000'000;  // from the connection or the last answer to the end of the next answer
+constexpr TimeNs kPause = 100'000'000;          // when descriptors have run out
+
+// A listening socket; -1 where the address cannot be bound.
+int bind_and_listen(const HostPort& address) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) != 0) return -1;
+  int fd = -1;
+  for (const auto* at = found; at != nullptr && fd < 0; at = at->ai_next) {
+    fd = socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
+    if (fd < 0) continue;
+    // Without SO_REUSEPORT: two gateways that share the port would each answer some of the scrapes.
+    const int yes = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && ::listen(fd, SOMAXCONN) == 0) break;
+    close(fd);
+    fd = -1;
+  }
+  freeaddrinfo(found);
+  return fd;
+}
+
+int port_of(int fd) {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size);
+  const auto raw = bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
+                                               : reinterpret_cast<const sockaddr_in&>(bound).sin_port;
+  return ntohs(raw);
+}
+
+HttpAnswer answer_to(const HttpRequest& request, Router& router) {
+  if (!request.good) return {400, "text/plain", "this is no HTTP/1 request\n"};
+  if (request.method != "GET" && request.method != "HEAD") return {405, "text/plain", "GET only\n"};
+  if (request.path == "/livez") return {200, "text/plain", "ok\n"};
+  if (request.path == "/readyz") {
+    const bool ready = router.ready();
+    return {ready ? 200 : 503, "text/plain", ready ? "ok\n" : "no active instance\n"};
+  }
+  if (request.path == "/metrics") {
+    return {200, "text/plain; version=0.0.4", prometheus::TextSerializer().Serialize(collect_metrics(router))};
+  }
+  return {404, "text/plain", "there are /metrics, /livez and /readyz\n"};
+}
+
+}  // namespace
+
+class HttpServer::Loop {
+ public:
+  Loop(Router& router, int listening) : router_(router), listening_(listening), wake_(eventfd(0, EFD_CLOEXEC)) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Loop() {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = write(wake_, &one, sizeof one);
+    thread_.join();
+    for (const auto& connection : connections_) close(connection.fd);
+    close(listening_);
+    close(wake_);
+  }
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+ private:
+  struct Connection {
+    int fd = -1;
+    TimeNs until = 0;  // closed then
+    std::string in;
+    std::string out;
+    std::size_t sent = 0;
+    bool last = false;    // closes when `out` is sent
+    bool closed = false;  // to be taken out
+  };
+
+  void run() {
+    std::vector<pollfd> polled;
+    for (;;) {
+      const TimeNs now = now_ns();
+      TimeNs next = now + kRequestTime;
+      polled.assign({{wake_, POLLIN, 0}, {listening_, static_cast<short>(now < pause_until_ ? 0 : POLLIN), 0}});
+      if (now < pause_until_) next = pause_until_;
+      for (const auto& connection : connections_) {
+        polled.push_back({connection.fd, static_cast<short>(connection.out.empty() ? POLLIN : POLLOUT), 0});
+        next = std::min(next, connection.until);
+      }
+      const auto wait_ms = static_cast<int>(std::max<TimeNs>(0, next - now) / 1'000'000 + 1);
+      if (poll(polled.data(), polled.size(), wait_ms) < 0 && errno != EINTR) return;
+      if (polled[0].revents != 0) return;
+      std::size_t i = 2;
+      for (auto& connection : connections_) {
+        if (polled[i++].revents != 0) serve(connection);
+        if (now_ns() >= connection.until) connection.closed = true;
+      }
+      connections_.remove_if([](const Connection& connection) {
+        if (connection.closed) close(connection.fd);
+        return connection.closed;
+      });
+      if (polled[1].revents != 0) accept_all();
+    }
+  }
+
+  void accept_all() {
+    for (;;) {
+      const int fd = accept4(listening_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+      if (fd < 0) {
+        if (errno == EINTR || errno == ECONNABORTED) continue;
+        if (errno != EAGAIN && !drop_one()) pause_until_ = now_ns() + kPause;
+        return;
+      }
+      if (connections_.size() >= kMostConnections) drop_one();
+      connections_.emplace_back();
+      connections_.back().fd = fd;
+      connections_.back().until = now_ns() + kRequestTime;
+    }
+  }
+
+  // The one whose time is up first; false where there is none.
+  bool drop_one() {
+    const auto first = std::min_element(connections_.begin(), connections_.end(),
+                                        [](const auto& a, const auto& b) { return a.until < b.until; });
+    if (first == connections_.end()) return false;
+    close(first->fd);
+    connections_.erase(first);
+    return true;
+  }
+
+  // Goes on with a connection as far as it goes without waiting.
+  void serve(Connection& connection) {
+    for (;;) {
+      if (!connection.out.empty()) {
+        const auto size = connection.out.size() - connection.sent;
+        const auto count = send(connection.fd, connection.out.data() + connection.sent, size, MSG_NOSIGNAL);
+        if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+        if (count < 0) break;
+        connection.sent += static_cast<std::size_t>(count);
+        if (connection.sent < connection.out.size()) continue;
+        if (connection.last) break;
+        connection.out.clear();
+        connection.sent = 0;
+        connection.until = now_ns() + kRequestTime;
+      }
+      if (const auto request = read_request(connection.in)) {
+        connection.last = request->last || !request->good;
+        connection.out = write_answer(answer_to(*request, router_), request->method == "HEAD", connection.last);
+        connection.in.erase(0, request->size);
+        continue;
+      }
+      if (connection.in.size() > kLongestHead) {
+        connection.last = true;
+        connection.out = write_answer({431, "text/plain", "the request's head is too long\n"}, false, true);
+        continue;
+      }
+      char buffer[4096];
+      const auto count = recv(connection.fd, buffer, sizeof buffer, 0);
+      if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+      if (count <= 0) break;
+      connection.in.append(buffer, static_cast<std::size_t>(count));
+    }
+    connection.closed = true;
+  }
+
+  Router& router_;
+  const int listening_;
+  const int wake_;
+  TimeNs pause_until_ = 0;
+  std::list<Connection> connections_;
+  std::thread thread_;
 };
 
-HttpServer::HttpServer(Router& router, const std::string& address) : impl_(std::make_unique<Impl>()) {
-  const auto colon = address.rfind(':');
-  if (colon == std::string::npos) throw std::invalid_argument("http_address '" + address + "' is not host:port");
-  const std::string host = address.substr(0, colon);
-  int port = 0;
-  try {
-    port = std::stoi(address.substr(colon + 1));
-  } catch (const std::exception&) {
-    throw std::invalid_argument("http_address '" + address + "' is not host:port");
-  }
-  auto& server = impl_->server;
-  server.new_task_queue = [] { return new httplib::ThreadPool(2); };
-  // Without it two gateways could share the port, each answering some of the scrapes.
-  server.set_socket_options([](socket_t socket) {
-    const int yes = 1;
-    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  });
-  server.Get("/metrics", [&router](const httplib::Request&, httplib::Response& response) {
-    response.set_content(prometheus::TextSerializer().Serialize(collect_metrics(router)), "text/plain; version=0.0.4");
-  });
-  server.Get("/livez",
-             [](const httplib::Request&, httplib::Response& response) { response.set_content("ok\n", "text/plain"); });
-  server.Get("/readyz", [&router](const httplib::Request&, httplib::Response& response) {
-    const bool ready = router.ready();
-    response.status = ready ? 200 : 503;
-    response.set_content(ready ? "ok\n" : "no active instance\n", "text/plain");
-  });
-  if (port == 0) {
-    port = server.bind_to_any_port(host);
-    if (port < 0) throw std::invalid_argument("http_address '" + address + "' cannot be bound");
-  } else if (!server.bind_to_port(host, port)) {
+HttpServer::HttpServer(Router& router, const std::string& address) {
+  const auto wanted = parse_address(address);
+  if (!wanted) throw std::invalid_argument("http_address '" + address + "' is not host:port");
+  const int listening = bind_and_listen(*wanted);
+  if (listening < 0) {
     throw std::invalid_argument("http_address '" + address + "' cannot be bound: is the port in use?");
   }
-  address_ = host + ":" + std::to_string(port);
-  impl_->thread = std::thread([this] { impl_->server.listen_after_bind(); });
-  while (!server.is_running()) std::this_thread::yield();
+  address_ = address.substr(0, address.rfind(':') + 1) + std::to_string(port_of(listening));
+  loop_ = std::make_unique<Loop>(router, listening);
 }
 
-HttpServer::~HttpServer() {
-  impl_->server.stop();
-  impl_->thread.join();
-}
+HttpServer::~HttpServer() = default;
 
 }  // namespace arlo::gateway

@@ -8,8 +8,11 @@
 
 namespace arlo::gateway {
 
-// Serves on threads of its own from construction to destruction. Throws std::invalid_argument when the address cannot
-// be bound.
+// Serves from construction to destruction. Throws std::invalid_argument when the address cannot be bound.
+//
+// One thread waits for all connections at once, so none can keep it from the others: neither one that says nothing nor
+// one that does not read. A connection has some seconds for each request; there are so many, and a new one takes the
+// place of the one whose time is up first.
 class HttpServer {
  public:
   HttpServer(Router& router, const std::string& address);
@@ -20,8 +23,8 @@ class HttpServer {
   [[nodiscard]] const std::string& address() const { return address_; }  // with the real port
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  class Loop;
+  std::unique_ptr<Loop> loop_;
   std::string address_;
 };
 

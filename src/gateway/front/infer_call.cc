@@ -9,8 +9,8 @@ namespace arlo::gateway {
 InferCall::InferCall(DataService& service, grpc::ServerCompletionQueue& call_queue)
     : service_(service), queue_(call_queue) {
   queue = &queue_;
-  context_.AsyncNotifyWhenDone(&over_);
-  service_.RequestModelInfer(&context_, &incoming_, &writer_, &queue_, &queue_, &received_);
+  context_.AsyncNotifyWhenDone(over_.tag());
+  service_.RequestModelInfer(&context_, &incoming_, &writer_, &queue_, &queue_, received_.tag());
 }
 
 void InferCall::received(bool ok) {
@@ -24,7 +24,7 @@ void InferCall::received(bool ok) {
   incoming_.Clear();
   if (fault) {
     service_.router().count_refused(*fault);
-    writer_.FinishWithError(to_status(*fault), &finished_);
+    writer_.FinishWithError(to_status(*fault), finished_.tag());
   } else {
     service_.router().submit(*this);
   }
@@ -34,9 +34,10 @@ void InferCall::complete() {
   grpc::ByteBuffer answer;
   if (const auto fault = encode_answer(*this, false, service_.max_message_bytes(), &answer)) {
     if (fault->predicted_ms != 0) context_.AddTrailingMetadata(kPredictedMs, std::to_string(fault->predicted_ms));
-    writer_.FinishWithError(to_status(*fault), &finished_);
+    writer_.FinishWithError(to_status(*fault), finished_.tag());
   } else {
-    writer_.Finish(answer, grpc::Status::OK, &finished_);
+    service_.unsent().add(unsent_, context_, answer.Length());
+    writer_.Finish(answer, grpc::Status::OK, finished_.tag());
   }
 }
 
@@ -45,7 +46,10 @@ void InferCall::over(bool) {
   release();
 }
 
-void InferCall::finished(bool) { release(); }
+void InferCall::finished(bool) {
+  service_.unsent().remove(unsent_);
+  release();
+}
 
 void InferCall::release() {
   if (events_left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;

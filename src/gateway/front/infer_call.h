@@ -8,6 +8,7 @@
 #include "gateway/desk/call.h"
 #include "gateway/front/data_service.h"
 #include "gateway/front/rpc.h"
+#include "gateway/front/unsent.h"
 
 namespace arlo::gateway {
 
@@ -30,6 +31,7 @@ class InferCall final : public Call {
   grpc::ServerContext context_;
   grpc::ByteBuffer incoming_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> writer_{&context_};
+  UnsentAnswers::Answer unsent_;
   MemberEvent<InferCall> received_{*this, &InferCall::received};
   MemberEvent<InferCall> over_{*this, &InferCall::over};
   MemberEvent<InferCall> finished_{*this, &InferCall::finished};

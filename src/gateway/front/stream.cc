@@ -1,5 +1,6 @@
 #include "gateway/front/stream.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -20,13 +21,15 @@ class StreamCall::Item final : public Call {
     stream_.answer(message, this);
   }
 
+  std::size_t owed = 0;  // bytes that its answer is expected to take; under the stream's lock
+
  private:
   StreamCall& stream_;
 };
 
 StreamCall::StreamCall(DataService& service, grpc::ServerCompletionQueue& queue) : service_(service), queue_(queue) {
-  context_.AsyncNotifyWhenDone(&over_);
-  service_.RequestModelStreamInfer(&context_, &io_, &queue_, &queue_, &accepted_);
+  context_.AsyncNotifyWhenDone(over_.tag());
+  service_.RequestModelStreamInfer(&context_, &io_, &queue_, &queue_, accepted_.tag());
 }
 
 void StreamCall::accepted(bool ok) {
@@ -45,15 +48,18 @@ void StreamCall::accepted(bool ok) {
   const auto fault = service_.authorize(context_);
   Lock lock(mutex_);
   if (fault) status_ = to_status(*fault);
-  ended_ = ended_ || closing || fault.has_value();
+  closing_ = closing_ || closing;
+  ended_ = ended_ || fault.has_value();
   advance(lock);
 }
 
 void StreamCall::read(bool ok) {
   std::shared_ptr<Item> item;
+  bool closing = false;
   {
     Lock lock(mutex_);
-    if (!ok || ended_) {
+    closing = closing_;
+    if (!ok || ended_ || finishing_) {
       reading_ = false;
       ended_ = true;
       advance(lock);
@@ -62,10 +68,15 @@ void StreamCall::read(bool ok) {
     item = std::make_shared<Item>(*this);
     open_.emplace(item.get(), item);
   }
-  const auto fault = service_.receive(incoming_, context_, true, item.get());
+  auto fault = service_.receive(incoming_, context_, true, item.get());
+  if (!fault && closing) fault = Fault{Code::kUnavailable, "the gateway is stopping: send the request elsewhere"};
   incoming_.Clear();
   {
     Lock lock(mutex_);
+    if (!fault) {
+      item->owed = std::max(known_answer_bytes(*item->model, item->request), largest_);
+      owed_ += item->owed;
+    }
     reading_ = false;  // not before incoming_ is free: advance() may start the next read
     advance(lock);     // does not end the stream: the item is open
   }
@@ -83,17 +94,33 @@ void StreamCall::answer(const grpc::ByteBuffer& message, Item* item) {
   const auto found = open_.find(item);
   kept = std::move(found->second);
   open_.erase(found);
-  if (!broken_) outbox_.push_back(message);
+  owed_ -= kept->owed;
+  if (!broken_) {
+    auto& outgoing = outbox_.emplace_back(Outgoing{message, {}});
+    const std::size_t bytes = message.Length();
+    service_.unsent().add(outgoing.unsent, context_, bytes);
+    owed_ += bytes;
+    largest_ = std::max(largest_, bytes);
+  }
   advance(lock);
 }
 
 void StreamCall::written(bool ok) {
   Lock lock(mutex_);
   writing_ = false;
+  service_.unsent().remove(outbox_.front().unsent);
+  owed_ -= outbox_.front().unsent.bytes;
   outbox_.pop_front();
   broken_ = broken_ || !ok;
-  if (broken_) outbox_.clear();
+  if (broken_) drop_outbox();
   advance(lock);
+}
+
+void StreamCall::drop_outbox() {
+  for (; !outbox_.empty(); outbox_.pop_front()) {
+    service_.unsent().remove(outbox_.front().unsent);
+    owed_ -= outbox_.front().unsent.bytes;
+  }
 }
 
 void StreamCall::over(bool) {
@@ -101,7 +128,7 @@ void StreamCall::over(bool) {
   if (context_.IsCancelled()) {
     const Lock lock(mutex_);
     ended_ = broken_ = true;
-    if (!writing_) outbox_.clear();
+    if (!writing_) drop_outbox();
     for (const auto& [key, item] : open_) open.push_back(item);
   }
   for (const auto& item : open) service_.router().cancel(*item);
@@ -118,23 +145,26 @@ void StreamCall::finished(bool) {
 
 void StreamCall::close() {
   Lock lock(mutex_);
-  ended_ = true;
+  closing_ = true;
   advance(lock);
 }
 
 void StreamCall::advance(Lock& lock) {
   if (deleting_) return;  // close() met a stream that is on its way out
-  if (!reading_ && !ended_ && open_.size() < kWindow) {
+  const bool over = (ended_ || closing_) && open_.empty() && outbox_.empty();
+  if (!reading_ && !ended_ && !over && open_.size() + outbox_.size() < kWindow && owed_ < kMostOwed) {
     reading_ = true;
-    io_.Read(&incoming_, &read_);
+    io_.Read(&incoming_, read_.tag());
   }
   if (!writing_ && !outbox_.empty()) {
     writing_ = true;
-    io_.Write(outbox_.front(), &written_);
+    io_.Write(outbox_.front().message, written_.tag());
   }
-  if (!writing_ && !finishing_ && ended_ && open_.empty()) {
+  if (!writing_ && !finishing_ && over) {
     finishing_ = true;
-    io_.Finish(status_, &finished_);
+    if (!ended_)
+      status_ = {grpc::StatusCode::UNAVAILABLE, "the gateway is stopping: what is unanswered was not served"};
+    io_.Finish(status_, finished_.tag());
   }
   if (finish_done_ && over_done_ && !reading_ && open_.empty()) {
     deleting_ = true;

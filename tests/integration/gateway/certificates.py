@@ -24,7 +24,7 @@ class Authority:
         self.ca = folder / "ca.pem"
         self.ca.write_bytes(self._own.public_bytes(Encoding.PEM))
 
-    def _sign(self, name: str, key: Any) -> x509.Certificate:
+    def _sign(self, name: str, key: Any, *, valid: bool = True) -> x509.Certificate:
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         own = key is self._key
         day = datetime.timedelta(days=1)
@@ -35,8 +35,8 @@ class Authority:
             .issuer_name(subject if own else self._own.subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - day)
-            .not_valid_after(now + day)
+            .not_valid_before(now - 2 * day)
+            .not_valid_after(now + day if valid else now - day)
             .add_extension(x509.BasicConstraints(ca=own, path_length=None), critical=True)
             .add_extension(
                 x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
@@ -44,10 +44,10 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
 
-    def issue(self, name: str) -> tuple[Path, Path]:
-        """Certificate and key file for `name`."""
+    def issue(self, name: str, *, valid: bool = True) -> tuple[Path, Path]:
+        """Certificate and key file for `name`; one that has expired when not `valid`."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate, key_file = self._folder / f"{name}.pem", self._folder / f"{name}.key"
-        certificate.write_bytes(self._sign(name, key).public_bytes(Encoding.PEM))
+        certificate.write_bytes(self._sign(name, key, valid=valid).public_bytes(Encoding.PEM))
         key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
         return certificate, key_file

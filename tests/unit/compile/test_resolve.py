@@ -91,7 +91,7 @@ def test_old_folders_keep_the_transformer_in_a_folder_of_its_own(tmp_path: Path)
 @pytest.mark.parametrize(
     ("config", "limit", "pad", "types"),
     [
-        ({"pad_token_id": 0, "type_vocab_size": 2}, MAX_TOKENS, 0, True),
+        ({"pad_token_id": 0, "type_vocab_size": 2, "vocab_size": 77}, MAX_TOKENS, 0, True),
         ({"model_type": "roberta", "pad_token_id": 1, "type_vocab_size": 1}, MAX_TOKENS - 2, 1, False),
         ({"model_type": "distilbert", "pad_token_id": None}, MAX_TOKENS, 0, False),
         ({"model_type": "deberta-v2", "type_vocab_size": 0}, MAX_TOKENS, 0, False),
@@ -101,6 +101,7 @@ def test_limits_and_inputs_by_family(tmp_path: Path, config: dict[str, Any], lim
     folder = write_shell(tmp_path, **config)
     model = read(folder, lengths=(limit,))
     assert (model.max_tokens, model.inputs[0].pad_value, len(model.inputs) == 3) == (limit, pad, types)
+    assert model.inputs[0].vocabulary == config.get("vocab_size", 0)
     with pytest.raises(ConfigError, match=f"length {limit + 1} .* positions for {limit} tokens"):
         read(folder, lengths=(16, limit + 1))
 

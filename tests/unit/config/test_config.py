@@ -90,6 +90,8 @@ def test_refused(old: str, new: str, message: str) -> None:
         ("[workers]\nkind = 'endpoints'\nendpoints = ['a:1']", "serve.toml:9: workers.endpoints gives 1 worker(s)"),
         ("[gateway]\ngrpc_address = '8001'", "serve.toml:8: gateway.grpc_address must be"),
         ("[gateway]\nhttp_address = 'h:65536'", "serve.toml:8: gateway.http_address must be"),
+        ("[gateway]\nadmin_address = 'unix:'", "serve.toml:8: gateway.admin_address must be"),
+        ("[gateway]\ngrpc_address = 'unix:/run/a'", "serve.toml:8: gateway.grpc_address must be"),
         ("[gateway]\ntls_key_file = 'k'", "gateway.tls_key_file needs tls_certificate_file beside it"),
         ("[gateway]\ntls_certificate_file = 'k'", "gateway.tls_certificate_file needs tls_key_file beside it"),
         ("[gateway]\ntls_client_ca_file = 'k'", "gateway.tls_client_ca_file needs tls_certificate_file and"),
@@ -178,3 +180,10 @@ def test_effective_configuration_is_a_configuration() -> None:
     assert effective(again) == effective(loaded)
     assert again.worker_count == 4
     assert again.model.timeout_ms == 1500
+
+
+def test_the_admin_port_may_be_a_socket() -> None:
+    assert (
+        parse(SMALL + "[gateway]\nadmin_address = 'unix:/run/arlo.sock'\n").gateway.admin_address
+        == "unix:/run/arlo.sock"
+    )

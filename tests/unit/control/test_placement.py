@@ -53,6 +53,7 @@ def test_deployment_message() -> None:
     message = deployment_message(loaded, MANIFEST, placed, {"w0": "h:1", "w1": "h:2"}, version=7)
     assert message.version == 7
     assert (message.model.name, message.model.slo_ms, message.model.default_timeout_ms) == ("m", 150, 1500)
+    assert message.model.vocabulary == 30_522
     assert [(t.name, t.role, t.pad_value, t.optional) for t in message.model.inputs] == [
         ("input_ids", 1, 0, False),
         ("attention_mask", 2, 0, True),

@@ -1,0 +1,73 @@
+#include "gateway/front/http_message.h"
+
+#include <algorithm>
+
+#include "base/ascii.h"
+
+namespace arlo::gateway {
+namespace {
+
+std::string_view reason(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 431:
+      return "Request Header Fields Too Large";
+    default:
+      return "Service Unavailable";
+  }
+}
+
+}  // namespace
+
+std::optional<HttpRequest> read_request(std::string_view bytes) {
+  constexpr std::string_view kEnd = "\r\n\r\n";
+  const auto end = bytes.find(kEnd);
+  if (end == std::string_view::npos) return {};
+  HttpRequest request;
+  request.size = end + kEnd.size();
+  std::string_view head = bytes.substr(0, end);
+  const auto line = head.substr(0, head.find("\r\n"));
+  head.remove_prefix(std::min(head.size(), line.size() + 2));
+  const auto first = line.find(' ');
+  const auto second = line.rfind(' ');
+  if (first == std::string_view::npos || second == first) return request;
+  const auto version = line.substr(second + 1);
+  request.method = line.substr(0, first);
+  request.path = line.substr(first + 1, second - first - 1);
+  request.path = request.path.substr(0, request.path.find('?'));
+  request.good = version == "HTTP/1.1" || version == "HTTP/1.0";
+  request.last = version != "HTTP/1.1";
+  while (!head.empty()) {
+    const auto header = head.substr(0, head.find("\r\n"));
+    head.remove_prefix(std::min(head.size(), header.size() + 2));
+    const auto colon = header.find(':');
+    if (colon == std::string_view::npos) continue;
+    const auto name = header.substr(0, colon);
+    auto value = header.substr(colon + 1);
+    while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) value.remove_prefix(1);
+    while (!value.empty() && (value.back() == ' ' || value.back() == '\t')) value.remove_suffix(1);
+    if (equal_ignoring_case(name, "connection") && equal_ignoring_case(value, "close")) request.last = true;
+    if (equal_ignoring_case(name, "transfer-encoding")) request.last = true;
+    if (equal_ignoring_case(name, "content-length") && value != "0") request.last = true;
+  }
+  return request;
+}
+
+std::string write_answer(const HttpAnswer& answer, bool head_only, bool last) {
+  std::string out = "HTTP/1.1 " + std::to_string(answer.status) + " ";
+  out.append(reason(answer.status)).append("\r\nContent-Type: ").append(answer.type);
+  out.append("\r\nContent-Length: ").append(std::to_string(answer.body.size()));
+  if (last) out.append("\r\nConnection: close");
+  out.append("\r\n\r\n");
+  if (!head_only) out.append(answer.body);
+  return out;
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,82 @@
+// The HTTP port's requests and answers, and addresses as the configuration writes them.
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "gateway/front/address.h"
+#include "gateway/front/http_message.h"
+
+namespace arlo::gateway {
+namespace {
+
+TEST(HttpMessage, ARequestIsReadOnceItsHeadIsThere) {
+  const std::string head = "GET /metrics?name=x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+  for (std::size_t size = 0; size < head.size(); ++size) {
+    EXPECT_FALSE(read_request(std::string_view(head).substr(0, size)).has_value());
+  }
+  const std::string bytes = head + "GET /livez";
+  const auto request = read_request(bytes);
+  ASSERT_TRUE(request.has_value());
+  EXPECT_TRUE(request->good);
+  EXPECT_FALSE(request->last);
+  EXPECT_EQ(request->method, "GET");
+  EXPECT_EQ(request->path, "/metrics");
+  EXPECT_EQ(request->size, head.size());
+}
+
+TEST(HttpMessage, TheConnectionEndsAfterSomeRequests) {
+  for (const std::string rest : {"HTTP/1.0\r\n", "HTTP/1.1\r\nCONNECTION:  Close \r\n",
+                                 "HTTP/1.1\r\nContent-Length: 3\r\n", "HTTP/1.1\r\nTransfer-Encoding: chunked\r\n"}) {
+    const std::string bytes = "GET / " + rest + "\r\n";
+    const auto request = read_request(bytes);
+    ASSERT_TRUE(request.has_value()) << rest;
+    EXPECT_TRUE(request->good && request->last) << rest;
+  }
+}
+
+TEST(HttpMessage, WhatIsNoRequestIsSeen) {
+  for (const std::string line : {"", " ", "GET", "GET /livez", "GET /livez HTTP/2", "\x16\x03\x01", "\r\n"}) {
+    const std::string bytes = line + "\r\n\r\n";
+    const auto request = read_request(bytes);
+    ASSERT_TRUE(request.has_value()) << line;
+    EXPECT_FALSE(request->good) << line;
+    EXPECT_GT(request->size, 0U);
+  }
+}
+
+TEST(HttpMessage, AnAnswerSaysHowLongItIs) {
+  EXPECT_EQ(write_answer({503, "text/plain", "no\n"}, false, false),
+            "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nno\n");
+  EXPECT_EQ(write_answer({200, "text/plain", "ok\n"}, true, true),
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\n");
+}
+
+TEST(Address, HostAndPort) {
+  const auto plain = parse_address("gateway.local:80");
+  ASSERT_TRUE(plain.has_value());
+  EXPECT_EQ(plain->host, "gateway.local");
+  EXPECT_EQ(plain->port, 80);
+  const auto six = parse_address("[::1]:0");
+  ASSERT_TRUE(six.has_value());
+  EXPECT_EQ(six->host, "::1");
+  EXPECT_EQ(six->port, 0);
+  for (const char* wrong : {"", "host", ":80", "host:", "host:x", "host:-1", "host:65536", "host:80x", "::1:80", "[]:1",
+                            "[::1:80", "[::1]"}) {
+    EXPECT_FALSE(parse_address(wrong).has_value()) << wrong;
+  }
+}
+
+TEST(Address, WhatOnlyThisMachineReaches) {
+  for (const char* local : {"127.0.0.1:1", "127.1.2.3:0", "[::1]:5", "localhost:80", "unix:/run/arlo.sock"}) {
+    EXPECT_TRUE(is_local(local)) << local;
+  }
+  for (const char* open : {"0.0.0.0:1", "[::]:1", "10.0.0.1:80", "gateway:80", "unix:", ""}) {
+    EXPECT_FALSE(is_local(open)) << open;
+  }
+  EXPECT_EQ(unix_path("unix:/run/arlo.sock"), "/run/arlo.sock");
+  EXPECT_EQ(unix_path("127.0.0.1:1"), "");
+}
+
+}  // namespace
+}  // namespace arlo::gateway
