@@ -9,7 +9,7 @@ ArloError
     ├── AuthError                token or client certificate missing, wrong or not enough
     ├── UnimplementedError       the server does not offer this
     ├── OverloadedError          refused because queues are full                             retried
-    ├── UnavailableError         no connection, or nobody there to answer                    retried
+    ├── UnavailableError         no connection, or no worker to answer                       retried
     ├── DeadlineExceededError    no answer within timeout_s
     ├── RequestCancelledError    cancelled before the answer came
     ├── ServerError              the server failed, or answered nonsense

@@ -171,7 +171,7 @@ class DeploymentConfig:
         factory=dict,
         doc="Instances of each static runtime by its max_length: `{64 = 1, 512 = 2}`.",
         relation="each length is one of the repository's; left out, with no `dynamic` either, workers are counted and "
-        "the first plan is for lengths that nobody knows yet",
+        "the first plan is for lengths that are not known yet",
     )
     dynamic: int = option(
         default=0,

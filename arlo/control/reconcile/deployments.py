@@ -225,7 +225,7 @@ class Deployments:
 def _next(version: int) -> int:
     if version >= LAST_VERSION:
         raise VersionSpentError(
-            f"the deployment in force has version {version}, which no other can follow: somebody else applied it. "
+            f"the deployment in force has version {version}, which no other can follow: it was applied from elsewhere. "
             "Restart the gateway"
         )
     return version + 1
