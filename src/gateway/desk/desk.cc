@@ -84,8 +84,8 @@ Fault Desk::refusal(const Call& call, std::int32_t length, const dispatch::Admit
   switch (admitted.admission) {
     case dispatch::Admission::kTooLate:
       fault.predicted_ms = admitted.predicted / kMs;
-      fault.message = "too much is waiting: an answer would take about " + in_ms(admitted.predicted) +
-                      ", and the deadline is in " + in_ms(call.deadline_ns - now) + "; try again later";
+      fault.message = "an answer would take about " + in_ms(admitted.predicted) + ", and the deadline is in " +
+                      in_ms(call.deadline_ns - now) + ": allow more time, or try again later";
       return fault;
     case dispatch::Admission::kFull:
       fault.message = "the gateway's queue is full (" + std::to_string(config_.dispatch().max_queued()) +

@@ -146,7 +146,7 @@ async def test_a_refusal_tells_how_long_an_answer_would_take(waits_in_gateway: S
     stream = slow.gateway.stub.ModelStreamInfer()
     await stream.write(one_row(5, model="slow", timeout_us=round(2e6 * SERVICE_S)))
     answer = await stream.read()
-    assert answer.error_message.startswith("[RESOURCE_EXHAUSTED] too much is waiting")
+    assert answer.error_message.startswith("[RESOURCE_EXHAUSTED] an answer would take")
     assert answer.infer_response.parameters["arlo-predicted-ms"].int64_param >= 3.5 * SERVICE_S * 1000
     await stream.done_writing()
     assert await stream.read() == grpc.aio.EOF
@@ -249,7 +249,7 @@ async def test_one_request_of_a_stream_may_expire(waits_in_gateway: Slow) -> Non
     await stream.write(request_of(hasty, model="slow", timeout_us=100_000))
     answer = await stream.read()
     assert answer.infer_response.id == "hasty"
-    assert answer.error_message.startswith(("[DEADLINE_EXCEEDED] the request waited", "[RESOURCE_EXHAUSTED] too much"))
+    assert answer.error_message.startswith(("[DEADLINE_EXCEEDED] the request waited", "[RESOURCE_EXHAUSTED] an answer"))
     answer = await stream.read()
     check(answer.infer_response, patient, model="slow")
     await stream.done_writing()
