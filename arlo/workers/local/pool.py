@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from arlo.errors import ConfigError, WorkerError
-from arlo.workers.local.worker import LocalSettings, LocalWorker
+from arlo.workers.local.server import LocalSettings
+from arlo.workers.local.worker import LocalWorker
 from arlo.workers.pool import WorkerInfo
 from arlo.workers.record import RecordFile, recorded_names
 from arlo.workers.triton.server import TritonServer, core_count, environment, find_triton, prepare_backends

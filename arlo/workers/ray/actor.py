@@ -23,7 +23,8 @@ from typing import Any
 import arlo
 from arlo.clock import monotonic_s
 from arlo.errors import ArloError, EnvironmentProblem, WorkerError
-from arlo.workers.local.worker import LocalSettings, LocalWorker
+from arlo.workers.local.server import LocalSettings
+from arlo.workers.local.worker import LocalWorker
 from arlo.workers.pool import StuckError
 from arlo.workers.triton.server import environment, find_triton, prepare_backends
 

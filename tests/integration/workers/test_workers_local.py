@@ -127,7 +127,11 @@ async def test_a_load_given_up_on_is_taken_back(pool: LocalPool, eventually: Eve
         return next(m for m in index.models if m.name == "slow_len32").state == "UNAVAILABLE"
 
     await eventually(unloaded, "the load is over and taken back")
-    assert (await info(pool, "w1")).runtimes == ()
+
+    async def seen() -> bool:
+        return (await info(pool, "w1")).runtimes == ()
+
+    await eventually(seen, "the pool's next check sees it")
 
 
 async def test_a_killed_worker_comes_back_with_its_runtimes(
