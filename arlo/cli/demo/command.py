@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import functools
 import itertools
 import math
 import os
@@ -359,11 +360,10 @@ def second_part(demo: Demo) -> list[str] | None:
     lines, results = [label], {}
     for name, allocation in (("padded to the longest", emulated.PADDED), ("by length", emulated.BY_LENGTH)):
         config = emulated.configured(demo.config, folder / "repository", allocation, folder / "run")
-        result = asyncio.run(
-            served(demo, lambda endpoint, stop, to=allocation: emulated.replayed(
-                endpoint, to, rate=times.rate, duration_s=demo.args.emulated, seed=demo.args.seed, stop=stop,
-            ), config=config, manifest=manifest)
-        )  # fmt: skip
+        work = functools.partial(
+            emulated.replayed, allocation, rate=times.rate, duration_s=demo.args.emulated, seed=demo.args.seed
+        )
+        result = asyncio.run(served(demo, work, config=config, manifest=manifest))
         if result is None or result.exit_code == 130:
             return None
         results[name] = result

@@ -73,8 +73,15 @@ def configured(demo: Config, folder: Path, allocation: dict[int, int], run_dir: 
     )
 
 
-def replayed(endpoint: str, allocation: dict[int, int], *, rate: float, duration_s: float, seed: int,
-             stop: threading.Event) -> ReplayResult:  # fmt: skip
+def replayed(
+    allocation: dict[int, int],
+    endpoint: str,
+    stop: threading.Event,
+    *,
+    rate: float,
+    duration_s: float,
+    seed: int,
+) -> ReplayResult:
     """The same arrivals and lengths whatever the allocation; random ids, as the engines read no text. Blocks."""
     from arlo.replay import ReplayOptions, run_replay
     from arlo.traces import parse_lengths, poisson, rescale
