@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import hypothesis
 import pytest
 
@@ -21,3 +23,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def rewrite_golden(request: pytest.FixtureRequest) -> bool:
     """True when golden files are to be rewritten instead of compared."""
     return bool(request.config.getoption("--rewrite-golden"))
+
+
+def pytest_configure() -> None:
+    """A run in the background of a shell ignores SIGINT, and so would every program that a test interrupts."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -186,7 +186,7 @@ def test_grafana_is_provisioned_with_what_is_there(compose: dict[str, Any]) -> N
 
 def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     control = {metric.full_name for metric in METRICS}
-    declared = "".join(path.read_text() for path in (ROOT / "src" / "gateway").glob("*metrics*"))
+    declared = "".join(path.read_text() for path in (ROOT / "src" / "gateway").rglob("*metrics*"))
     for name in dashboard_metrics():
         if name.startswith("arlo_control_"):
             assert name in control, f"the control plane has no metric {name}"
