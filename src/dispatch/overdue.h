@@ -57,7 +57,10 @@ class OverdueLines {
 
   void insert_level(RequestSlab& requests, std::int32_t level, std::int32_t max_length) {
     lines_.insert_level(requests, level, max_length);
-    moves_.insert(moves_.begin() + level, Moves{});
+    // What moves down to it has moved as the line above did.
+    const bool longest = static_cast<std::size_t>(level) == moves_.size();
+    const Moves above = longest ? Moves{} : moves_[static_cast<std::size_t>(level)];
+    moves_.insert(moves_.begin() + level, above);
   }
 
  private:

@@ -129,9 +129,8 @@ Admission Turns::place_overdue(RequestHandle h, std::int32_t level, TimeNs now, 
 }
 
 bool Turns::make_room(Actions& out) {
-  const RequestHandle last = s_.overdue.last(s_.requests);
-  if (last == kNone) return false;
-  ledger_.expire_one(last, out);
+  if (s_.queued - s_.overdue.total() >= s_.options.max_queued) return false;  // it would not be enough
+  while (s_.queued >= s_.options.max_queued) ledger_.expire_one(s_.overdue.last(s_.requests), out);
   return true;
 }
 

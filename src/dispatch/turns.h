@@ -37,7 +37,8 @@ class Turns {
   // A waiting request, whose instance or line has come to it, cannot be on time: it yields, or expires.
   void pass(RequestHandle h, TimeNs finish, TimeNs now, Actions& out);
 
-  // False when one more may not wait. Where the queue is full, one that is overdue makes room.
+  // False when one more may not wait. Where the queue is full, one that is overdue makes room, or several where
+  // retried ones have filled it beyond its bound.
   bool may_wait(Actions& out) { return s_.queued < s_.options.max_queued || make_room(out); }
 
  private:

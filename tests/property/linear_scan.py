@@ -239,11 +239,12 @@ class LinearScan:
     def may_wait(self, decisions: list[Decision]) -> bool:
         if self.queued() < self.max_queued:
             return True
-        if not self.overdue:
+        if self.queued() - len(self.overdue) >= self.max_queued:
             return False
-        last = max(self.overdue, key=lambda r: r.rank)
-        self.overdue.remove(last)
-        decisions.append(("expired", last.tag))
+        while self.queued() >= self.max_queued:
+            last = max(self.overdue, key=lambda r: r.rank)
+            self.overdue.remove(last)
+            decisions.append(("expired", last.tag))
         return True
 
     # -- events: what they answer, and the decisions ---------------------------------------------------------------
@@ -255,6 +256,9 @@ class LinearScan:
         return answer
 
     def do_runtime(self, _: int, max_length: int, capacity: int, kind: int) -> tuple[None, list[Decision]]:
+        longer = min((length for length in self.lengths() if length > max_length), default=0)
+        if max_length not in self.lengths() and longer in self.moves:
+            self.moves[max_length] = self.moves[longer]
         self.runtimes.append((max_length, capacity))
         self.books.kinds.append(kind)
         return None, []
