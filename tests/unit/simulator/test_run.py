@@ -15,7 +15,7 @@ from arlo.errors import ConfigError, EnvironmentProblem
 from arlo.simulator.report.result import OUTCOMES, Result
 from arlo.simulator.run import run, run_many
 from arlo.simulator.scenario.scenario import Allocate, Dispatch, Fault, RuntimeModel, Scale, Scenario
-from tests.fakes.simulated import LONG, SECOND, SHORT, Listed, Phases, evenly, listed, scenario
+from tests.fakes.simulated import LONG, MS, SECOND, SHORT, Listed, Phases, evenly, listed, scenario
 
 
 def fixed(*counts: int) -> Allocate:
@@ -94,19 +94,30 @@ def test_a_queue_by_hand() -> None:
 
 
 def test_outcomes_other_than_answers() -> None:
-    """Too long, a full queue, and a client that gives up."""
-    only_long = {
+    """Too long, a full queue, and clients that give up: the worker has become slower than anyone knows."""
+    given: dict[str, Any] = {
         "runtimes": (LONG,),
         "workers": 1,
-        "dispatch": Dispatch(policy="uniform", max_queued=2, inflight_limit=1),
+        "dispatch": Dispatch(policy="uniform", max_queued=1, inflight_limit=1),
+        "faults": (Fault(at_s=0.001, worker=0, kind="slow", factor=4.0),),
     }
-    result = run(scenario(Listed((0, 0, 0, 0, 0), (600, 5, 5, 5, 5), 1.0), timeout_ms=7.0, record=True, **only_long))
-    # The second is executed; two wait, of which neither is answered within 7 ms; the last finds the queue full.
+    arrivals = Listed((0, 0, 0, 0, 6 * MS), (600, 5, 5, 5, 5), 1.0)
+    result = run(scenario(arrivals, timeout_ms=20.0, record=True, **given))
+    # The second is executed. The third, too, from 5 to 25 ms, when its client has gone; the last waits for that, and
+    # cannot be answered any more. The fourth finds the queue full.
     assert result.outcomes == {
         "on_time": 1, "late": 0, "rejected": 2, "expired": 2, "cancelled": 0, "failed": 0,
     }  # fmt: skip
     assert tuple(result.outcomes) == OUTCOMES
     assert result.timeline["unanswered"].sum() == 4
+
+
+def test_what_cannot_be_answered_in_time_is_rejected() -> None:
+    """An execution takes 5 ms: of three at once that are given 7 ms the last two would end too late."""
+    only_long = {"runtimes": (LONG,), "workers": 1, "dispatch": Dispatch(policy="uniform", inflight_limit=1)}
+    result = run(scenario(Listed((0, 0, 0), (5, 5, 5), 1.0), timeout_ms=7.0, record=True, **only_long))
+    assert (result.outcomes["on_time"], result.outcomes["rejected"], result.outcomes["expired"]) == (1, 2, 0)
+    assert result.timeline["unanswered"].sum() == 2
 
 
 def test_nothing_answered_has_no_latency() -> None:
