@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arlo.client import ClientError, DeadlineExceededError, NotFoundError, Result, TooLongError
+from arlo.client import ClientError, NotFoundError, OverloadedError, Result, TooLongError
 from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.client_twins import KINDS, Twin
 
@@ -104,12 +104,12 @@ def test_a_stream_of_mixed_lengths(client: Twin) -> None:
     assert [item.id for item in items] != [str(n) for n in range(len(rows))]  # short ones overtake long ones
 
 
-def test_deadlines(client: Twin) -> None:
+def test_deadlines_that_cannot_be_met(client: Twin) -> None:
     client.model_info()
-    with pytest.raises(DeadlineExceededError):
+    with pytest.raises(OverloadedError):
         client.infer(np.ones(64, np.int64), timeout_s=0.01)
     items = list(client.stream([np.ones(64, np.int64)] * 3, timeout_s=0.01))
-    assert {(type(item), item.request_id) for item in items} == {(DeadlineExceededError, str(n)) for n in range(3)}
+    assert {(type(item), item.request_id) for item in items} == {(OverloadedError, str(n)) for n in range(3)}
     assert client.infer([1])["embedding"][0] == 1.0
 
 

@@ -256,7 +256,7 @@ async def test_statistics(workers: Workers, start: Any) -> None:
 async def test_outcomes_add_up(workers: Workers, start: Any) -> None:
     """Every row ends in exactly one outcome."""
     deployment = workers.deployment("slow", [(2, 64)], slo_ms=450, inflight_limit=1)
-    async with start(deployment, dispatch={"max_queued": 5}) as gateway:
+    async with start(deployment, dispatch={"max_queued": 3}) as gateway:
 
         async def send(**options: Any) -> None:
             with contextlib.suppress(grpc.aio.AioRpcError):
@@ -265,17 +265,18 @@ async def test_outcomes_add_up(workers: Workers, start: Any) -> None:
         calls = [asyncio.ensure_future(send())]  # on time
         await gateway.stats_when(lambda stats: stats.in_flight == 1, "it runs")
         calls += [asyncio.ensure_future(send()) for _ in range(2)]  # late
-        calls += [asyncio.ensure_future(send(timeout=0.1)) for _ in range(2)]  # expire
-        await gateway.stats_when(lambda stats: (stats.in_flight, stats.queued) == (1, 4), "under way")
+        await gateway.stats_when(lambda stats: (stats.in_flight, stats.queued) == (1, 2), "under way")
+        for _ in range(2):
+            await send(timeout=0.1)  # rejected: no answer can come in time
         gone = asyncio.ensure_future(send())
-        await gateway.stats_when(lambda stats: stats.queued == 5, "full")
-        await send()  # rejected
+        await gateway.stats_when(lambda stats: stats.queued == 3, "full")
+        await send()  # rejected: the queue is full
         gone.cancel()
         await asyncio.gather(*calls)
         stats = await gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 0, "idle")
     outcomes = stats.outcomes
-    assert (outcomes.on_time, outcomes.late, outcomes.rejected) == (1, 2, 1)
-    assert (outcomes.expired, outcomes.cancelled, outcomes.failed) == (2, 1, 0)
+    assert (outcomes.on_time, outcomes.late, outcomes.rejected, outcomes.overloaded) == (1, 2, 3, 3)
+    assert (outcomes.expired, outcomes.cancelled, outcomes.failed) == (0, 1, 0)
     assert sum(stats.arrivals_by_length) == 7
 
 
