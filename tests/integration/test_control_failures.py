@@ -79,6 +79,8 @@ async def test_workers_killed_and_hanging(tmp_path: Path, caplog: pytest.LogCapt
                 "killed and restarted",
             )
             await settled(cluster)
+            # What waited for the workers yields to what can be on time, and is answered after it.
+            await seen(lambda: cluster.scheduler.stats.queued == 0, "nothing waits any more")
             await load.more(50)
         load.check()
         assert "no health check for 6 s" in str(events(caplog, "worker_state"))

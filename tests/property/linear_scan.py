@@ -36,7 +36,9 @@ class LinearScan:
     admissions: int = 0
     clock: int = 1
     finishes: dict[int, int] = field(default_factory=dict)  # virtual, by client
-    moves: dict[int, tuple[int, int]] = field(default_factory=dict)  # of overdue lines by level length: last, each
+    moves: dict[int, tuple[int, int, int]] = field(
+        default_factory=dict
+    )  # of overdue lines by level length: since, last, each
 
     def __post_init__(self) -> None:
         self.books = Books(kept=self.policy == "eft")
@@ -168,7 +170,7 @@ class LinearScan:
     def wait_overdue(self, request: Request, now: int) -> None:
         level = self.ideal(request.length)
         if not self.line(level):
-            self.moves[level] = (now, self.moves.get(level, (0, 0))[1])
+            self.moves[level] = (now, now, self.moves.get(level, (0, 0, 0))[2])
         request.overdue = True
         self.overdue.append(request)
 
@@ -196,8 +198,9 @@ class LinearScan:
         if not found:
             return False
         request = min(found, key=lambda r: r.rank)
-        last, each = self.moves[self.ideal(request.length)]
-        self.moves[self.ideal(request.length)] = (now, now - last if each == 0 else (7 * each + now - last) // 8)
+        since, last, each = self.moves[self.ideal(request.length)]
+        took = min(now - last, max(50_000_000, 4 * each))
+        self.moves[self.ideal(request.length)] = (since, now, took if each == 0 else (7 * each + took) // 8)
         self.overdue.remove(request)
         self.books.charge(instance, request, now)
         decisions.append(self.start(instance, request))
@@ -218,8 +221,10 @@ class LinearScan:
             at = self.books.next_on(idle, request.length, now)
         else:
             level = self.ideal(request.length)
-            last, each = self.moves.get(level, (0, 0))
-            at = max(finish, now + len(self.line(level)) * max(each, now - last))
+            since, last, each = self.moves.get(level, (0, 0, 0))
+            ahead = len(self.line(level))
+            young = ahead == 0 or now - since < 10_000_000_000
+            at = max(finish, now + (0 if young else ahead * each + max(now - last - each, 0)))
         if request.deadline is not None and at > request.deadline:
             return "TOO_LATE", []
         if idle is None and self.queued() >= self.max_queued:
