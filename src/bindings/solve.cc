@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "solve/exact.h"
 #include "bindings/bind.h"
+#include "solve/exact.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -28,8 +28,8 @@ class OverdueLines {
     lines_.insert(requests, level, handle);
   }
   void erase(RequestSlab& requests, std::int32_t level, RequestHandle handle) { lines_.erase(requests, level, handle); }
-  // One of this level, still in line, starts now. A stall (a worker that hangs or is replaced) is no pace: it counts for
-  // a few times the usual.
+  // One of this level, still in line, starts now. A stall (a worker that hangs or is replaced) is no pace: it counts
+  // for a few times the usual.
   void starts(std::int32_t level, TimeNs now) {
     constexpr TimeNs kFirst = 50'000'000;  // what a gap counts at most while no pace is known
     Moves& moves = moves_[static_cast<std::size_t>(level)];

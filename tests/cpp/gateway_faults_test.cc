@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "rewrite/request.h"
 #include "gateway_fixture.h"
 #include "gateway_reference.h"
+#include "rewrite/request.h"
 
 namespace arlo::gateway {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "rewrite/model.h"
 #include "kserve.h"
+#include "rewrite/model.h"
 
 namespace arlo::gateway::fixture {
 

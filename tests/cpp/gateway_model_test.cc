@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "rewrite/model.h"
 #include "gateway_fixture.h"
+#include "rewrite/model.h"
 
 namespace arlo::gateway {
 namespace {

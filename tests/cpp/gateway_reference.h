@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "kserve.h"
+#include "rewrite/model.h"
 #include "rewrite/request.h"
 #include "rewrite/response.h"
-#include "rewrite/model.h"
-#include "kserve.h"
 
 namespace arlo::gateway::reference {
 

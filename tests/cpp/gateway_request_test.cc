@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "rewrite/request.h"
 #include "gateway_fixture.h"
 #include "gateway_reference.h"
+#include "rewrite/request.h"
 
 namespace arlo::gateway {
 namespace {

@@ -19,7 +19,7 @@ from arlo.cli import serve as command
 from arlo.control import events
 from arlo.control.http.status import WorkerStep
 from arlo.control.plane import Cluster
-from arlo.control.reconcile import reconciler
+from arlo.control.reconcile import jobs
 from arlo.control.serve import serve
 from arlo.planning.placement.assignment import assign
 
@@ -27,15 +27,15 @@ from arlo.planning.placement.assignment import assign
 def main(path: Path) -> int:
     events.configure(as_json=True)
     kill_at = path.with_name("kill_at")
-    set_step = reconciler.Reconciler._set_step
+    set_step = jobs.Jobs.set_step
 
-    def watched(self: reconciler.Reconciler, worker: str, step: WorkerStep) -> None:
+    def watched(self: jobs.Jobs, worker: str, step: WorkerStep) -> None:
         set_step(self, worker, step)
         if kill_at.exists() and kill_at.read_text() == step:
             kill_at.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    reconciler.Reconciler._set_step = watched  # type: ignore[method-assign]
+    jobs.Jobs.set_step = watched  # type: ignore[method-assign]
 
     def ready(cluster: Cluster) -> None:
         def flip() -> None:

@@ -11,9 +11,9 @@ namespace {
 
 using nlohmann::json;
 
-const std::set<std::string, std::less<>> kParameters = {
-    "latency_us",    "dynamic",         "jitter",    "seed",     "ids", "mask",
-    "load_delay_ms", "unload_delay_ms", "fail_load", "memory_mb"};
+const std::set<std::string, std::less<>> kParameters = {"latency_us", "dynamic",  "jitter",        "seed",
+                                                        "ids",        "mask",     "load_delay_ms", "unload_delay_ms",
+                                                        "fail_load",  "memory_mb"};
 
 template <typename Number>
 Number ParseNumber(const std::string& name, const std::string& text, Number minimum, Number maximum) {
