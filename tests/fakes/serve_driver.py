@@ -44,7 +44,7 @@ def main(path: Path) -> int:
             wanted = flips[1] if now == flips[0] else flips[0]
             placement = assign(dict(sorted(wanted.items())), cluster.reconciler.views())
             cluster.reconciler.want(placement)
-            cluster.scheduler._save(placement, "period")
+            cluster.scheduler._orders._save(placement, "period")
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, flip)
         sys.stdout.write(json.dumps(command.as_dict(cluster)) + "\n")
