@@ -111,7 +111,8 @@ void Fleet::check_drained(const std::shared_ptr<Instance>& instance, Effects& ef
     effects.calls.push_back([done = std::move(waiter.done)] { done(true); });
   }
   instance->waiters.clear();
-  const auto drained = instance;  // the reference may be into instances_
+  // The reference may be into instances_. NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
+  const auto drained = instance;
   if (drained->retired) std::erase(instances_, drained);
   log(LogLevel::kInfo, "instance_drained", {{"instance", drained->id}, {"worker", drained->worker_label}});
 }
