@@ -47,7 +47,7 @@ class Lanes:
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
-                        start_new_session=True,  # its children end with it
+                        process_group=0,  # its children end with it; one session, so that niceness counts
                     )
                 self._running[name] = (begin_s, process)
             status = process.wait()
