@@ -34,6 +34,7 @@ __attribute__((constructor)) void put_key(int argc, char** argv, char** /*enviro
     char* text = static_cast<char*>(std::malloc(before + key_size + after_size));  // for as long as the process lives
     if (text == nullptr) std::abort();  // a placeholder would be a key that is no secret
     std::memcpy(text, argv[i], before);
+    // The rest, with its end, follows. NOLINTNEXTLINE(bugprone-not-null-terminated-result)
     std::memcpy(text + before, key, key_size);
     std::memcpy(text + before + key_size, after, after_size);
     argv[i] = text;
