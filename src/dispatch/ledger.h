@@ -14,18 +14,29 @@ class Ledger {
 
   // `arrival.due` is what the request aims at.
   RequestHandle admit(Tag tag, const Arrival& arrival, Rank rank) {
-    const RequestHandle h = s_.requests.take();
+    const RequestHandle h = admit(tag, arrival);
     Request& r = s_.requests[h];
-    r.tag = tag;
-    r.deadline = arrival.deadline;
-    r.aim = arrival.due;
     r.rank = rank;
-    r.instance = kNone;
-    r.avoid = kNone;
-    r.length = arrival.length;
-    r.overdue = false;
-    s_.ranks.admitted(arrival.client, rank);
+    s_.ranks.admitted(r.client, rank);
     return h;
+  }
+
+  RequestHandle admit_overdue(Tag tag, const Arrival& arrival) {
+    const RequestHandle h = admit(tag, arrival);
+    s_.requests[h].rank = kFirstTry;
+    make_overdue(h);
+    return h;
+  }
+
+  // From now on it stands among those that are overdue. It does not wait now.
+  void make_overdue(RequestHandle h) {
+    Request& r = s_.requests[h];
+    if (r.overdue) return;
+    r.overdue = true;
+    r.watched = false;  // what the heap of deadlines holds has its old rank
+    const Rank rank = s_.overdue_ranks.next(r.client);
+    s_.overdue_ranks.admitted(r.client, rank);
+    r.rank = (r.rank & kFirstTry) | (rank & ~kFirstTry);
   }
 
   void emit(ActionKind kind, RequestHandle h, InstanceId id, std::int32_t level, Actions& out) const {
@@ -61,7 +72,7 @@ class Ledger {
 
   void wait_overdue(RequestHandle h, std::int32_t level, TimeNs now) {
     s_.requests[h].instance = kNone;
-    s_.requests[h].overdue = true;
+    make_overdue(h);
     s_.overdue.insert(s_.requests, level, h, now);
     begin_wait(h);
   }
@@ -127,7 +138,7 @@ class Ledger {
     ++s_.in_flight;
     if (s_.overdue.total() > 0) ++x.owed;
     x.started.push_back(s_.requests, h);
-    s_.ranks.started(r.rank);
+    (r.overdue ? s_.overdue_ranks : s_.ranks).started(r.rank);
     emit(ActionKind::kStart, h, id, x.level, out);
   }
 
@@ -165,6 +176,21 @@ class Ledger {
   }
 
  private:
+  // With no rank yet.
+  RequestHandle admit(Tag tag, const Arrival& arrival) {
+    const RequestHandle h = s_.requests.take();
+    Request& r = s_.requests[h];
+    r.tag = tag;
+    r.deadline = arrival.deadline;
+    r.aim = arrival.due;
+    r.instance = kNone;
+    r.avoid = kNone;
+    r.length = arrival.length;
+    r.client = FairRanks::place(arrival.client);
+    r.overdue = false;
+    return h;
+  }
+
   State& s_;
   const Rule& rule_;
 };

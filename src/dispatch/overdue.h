@@ -24,30 +24,36 @@ class OverdueLines {
 
   void insert(RequestSlab& requests, std::int32_t level, RequestHandle handle, TimeNs now) {
     Moves& moves = moves_[static_cast<std::size_t>(level)];
-    if (lines_[level].count == 0) moves.last = moves.since = now;
+    if (lines_[level].count == 0) {
+      moves.last = now;
+      if (now - moves.newest > kPause) moves.since = now;
+    }
+    moves.newest = now;
     lines_.insert(requests, level, handle);
   }
   void erase(RequestSlab& requests, std::int32_t level, RequestHandle handle) { lines_.erase(requests, level, handle); }
-  // One of this level, still in line, starts now. A stall (a worker that hangs or is replaced) is no pace: it counts
-  // for a few times the usual.
-  void starts(std::int32_t level, TimeNs now) {
-    constexpr TimeNs kFirst = 50'000'000;  // what a gap counts at most while no pace is known
+  // One of this level, still in line, starts now. A gap longer than `longest` is a stall (a worker hangs or is
+  // replaced), and no pace.
+  void starts(std::int32_t level, TimeNs longest, TimeNs now) {
     Moves& moves = moves_[static_cast<std::size_t>(level)];
-    const TimeNs took = std::min(now - moves.last, std::max(kFirst, 4 * moves.each));
+    const TimeNs took = std::min(now - moves.last, longest);
     moves.each = moves.each == 0 ? took : (7 * moves.each + took) / 8;
     moves.last = now;
   }
 
-  // How long a newcomer would wait for its turn: those ahead at the line's pace, and for how long it has stood still. A
-  // line that is young says nothing: a worker that hangs or died is replaced, and its rows are served, within kTrust.
-  [[nodiscard]] TimeNs wait(std::int32_t level, TimeNs now) const {
+  // How long a newcomer would wait for its turn: those ahead at the line's pace, and for how long it has stood still.
+  // A line is believed when it has been there for as long as the newcomer could wait (`spare`), or for kTrust: a worker
+  // that hangs or died is replaced, and its rows are served, within that time.
+  [[nodiscard]] TimeNs wait(std::int32_t level, TimeNs now, TimeNs spare) const {
     constexpr TimeNs kTrust = 10'000'000'000;
     constexpr std::int32_t kMany = 1'000'000;
     constexpr TimeNs kLong = 1'000'000'000'000;  // their product fits
     const std::int32_t ahead = lines_[level].count;
     const Moves& moves = moves_[static_cast<std::size_t>(level)];
-    if (ahead == 0 || now - moves.since < kTrust) return 0;
-    return std::min(ahead, kMany) * std::min(moves.each, kLong) + std::max<TimeNs>(now - moves.last - moves.each, 0);
+    if (ahead == 0 || now - moves.since < std::min(kTrust, spare)) return 0;
+    const TimeNs stands = now - moves.last;
+    const TimeNs each = moves.each == 0 ? stands : moves.each;
+    return std::min(ahead, kMany) * std::min(each, kLong) + std::max<TimeNs>(stands - each, 0);
   }
 
   // The one that would have to wait longest; kNone when there is none.
@@ -70,10 +76,12 @@ class OverdueLines {
 
  private:
   struct Moves {
-    TimeNs since = 0;  // when the line began
-    TimeNs last = 0;   // when one started, or the line began
-    TimeNs each = 0;   // between two that start, faded
+    TimeNs since = 0;   // when the line began, but for short pauses
+    TimeNs newest = 0;  // when the last one came
+    TimeNs last = 0;    // when one started, or the line began
+    TimeNs each = 0;    // between two that start, faded
   };
+  static constexpr TimeNs kPause = 1'000'000'000;
   LevelFifos lines_;
   std::vector<Moves> moves_;  // by level
 };

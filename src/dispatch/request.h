@@ -17,16 +17,17 @@ struct alignas(64) Request {
   Tag tag = 0;
   TimeNs deadline = kNever;
   TimeNs aim = kNever;  // a finish by then counts as on time: a little before it is due
-  Rank rank = 0;        // of FairRanks; without kFirstTry when it is retried
+  Rank rank = 0;        // of State::ranks, or of overdue_ranks; without kFirstTry when it is retried
   TimeNs share = 0;     // what its instance's expected free time holds for it (timed.h)
   RequestHandle prev = kNone;
   RequestHandle next = kNone;   // in its FIFO; the free list when the state is kGone
   InstanceId instance = kNone;  // bound to or started on; kNone otherwise
   InstanceId avoid = kNone;     // the instance to avoid when there is a choice
   std::int32_t length = 0;      // tokens
+  std::uint16_t client = 0;     // its place in FairRanks
   RequestState state = RequestState::kGone;
-  bool watched = false;  // has an entry in the deadline heap
-  bool overdue = false;  // it cannot be on time any more
+  bool watched : 1 = false;  // has an entry in the deadline heap
+  bool overdue : 1 = false;  // it cannot be on time any more
 
   [[nodiscard]] std::uint64_t order() const { return rank & ~kFirstTry; }
   // It has to finish by then to wait among those that can be on time; kNever: no time limits.

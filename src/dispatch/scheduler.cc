@@ -121,7 +121,7 @@ class Scheduler::Impl {
     const std::int32_t level = s_.queue.ideal(arrival.length);
     if (s_.fits(level)) return binding_->arrive(tag, arrival, level, now, out);
     if (!turns_.may_wait(out)) return {Admission::kFull, kNone};
-    const RequestHandle h = ledger_.admit(tag, arrival, s_.ranks.next(arrival.client));
+    const RequestHandle h = ledger_.admit(tag, arrival, s_.ranks.next(FairRanks::place(arrival.client)));
     ledger_.wait_in_line(h, level);
     return {Admission::kParked, h};
   }

@@ -26,7 +26,9 @@ struct State {
   LevelFifos lines;  // those bound to no instance, by ideal level: parked, or waiting for late binding
   OverdueLines overdue;
   Deadlines deadlines;
-  FairRanks ranks;
+  FairRanks ranks{0};
+  FairRanks overdue_ranks{
+      1};  // of those that are overdue: what is refused or expires among them costs no client its turns
   std::int32_t queued = 0;
   std::int32_t in_flight = 0;
 

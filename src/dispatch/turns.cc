@@ -57,7 +57,8 @@ void Turns::pass(RequestHandle h, TimeNs finish, TimeNs now, Actions& out) {
 bool Turns::start_overdue(InstanceId id, TimeNs now, Actions& out) {
   const RequestHandle h = overdue_for(id, now, out);
   if (h == kNone) return false;
-  s_.overdue.starts(s_.ideal(s_.requests[h]), now);
+  const Request& r = s_.requests[h];
+  s_.overdue.starts(s_.ideal(r), kShare * forecast_.alone(s_.queue[id], r.length), now);
   ledger_.start_waiting(h, id, now, out);
   s_.queue[id].owed = 0;
   return true;
@@ -107,16 +108,16 @@ Admitted Turns::arrive_overdue(Tag tag, const Arrival& arrival, std::int32_t lev
                                Actions& out) {
   const InstanceId idle = idle_for(level, arrival.length, kNone, now);
   const TimeNs at = idle != kNone ? forecast_.next_on(s_.queue[idle], arrival.length, now)
-                                  : std::max(finish, now + s_.overdue.wait(level, now));
+                                  : std::max(finish, now + s_.overdue.wait(level, now, arrival.deadline - finish));
   if (at > arrival.deadline) return {Admission::kTooLate, kNone, at - now};
   if (idle == kNone && s_.queued >= s_.options.max_queued) return {Admission::kFull, kNone};
-  const RequestHandle h = ledger_.admit(tag, arrival, s_.ranks.next(arrival.client));
+  const RequestHandle h = ledger_.admit_overdue(tag, arrival);
   return {place_overdue(h, level, now, out), h};
 }
 
 Admission Turns::place_overdue(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) {
-  Request& r = s_.requests[h];
-  r.overdue = true;
+  ledger_.make_overdue(h);
+  const Request& r = s_.requests[h];
   const InstanceId idle = idle_for(level, r.length, r.avoid, now);
   if (idle == kNone) {
     ledger_.wait_overdue(h, level, now);

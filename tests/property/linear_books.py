@@ -13,6 +13,7 @@ class Request:
     aim: int | None
     seq: int
     start: int  # virtual, by client
+    client: int = 0
     retried: bool = False
     avoid: int | None = None
     overdue: bool = False
@@ -29,6 +30,27 @@ class Request:
 
     def dead(self, now: int) -> bool:
         return self.deadline is not None and self.deadline <= now
+
+
+@dataclass
+class FairOrder:
+    """Start-time fair queueing: the ranks of src/dispatch/fair_ranks.h."""
+
+    TURN = 16  # of the virtual clock
+    ties: int  # even or odd
+    clock: int = 1
+    finishes: dict[int, int] = field(default_factory=dict)  # virtual, by client
+
+    def next(self, client: int) -> tuple[int, int]:
+        return self.ties, max(self.clock, self.finishes.get(client, 0))
+
+    def admitted(self, client: int, start: int) -> None:
+        self.finishes[client] = start + self.TURN
+        self.ties += 2
+        self.clock += 1
+
+    def started(self, start: int) -> None:
+        self.clock = max(self.clock, start)
 
 
 @dataclass

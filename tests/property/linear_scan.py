@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from tests.property.linear_books import Books, Instance, Request
+from tests.property.linear_books import Books, FairOrder, Instance, Request
 
 Decision = tuple[object, ...]
-TURN = 16  # of the virtual clock
+PAUSE = 1_000_000_000  # ns; a line that is empty for less is the same line
 SHARE = 32  # of the starts of an instance, one is overdue
 
 
@@ -33,12 +33,10 @@ class LinearScan:
     parked: list[Request] = field(default_factory=list)
     overdue: list[Request] = field(default_factory=list)
     lost: list[Request] = field(default_factory=list)
-    admissions: int = 0
-    clock: int = 1
-    finishes: dict[int, int] = field(default_factory=dict)  # virtual, by client
-    moves: dict[int, tuple[int, int, int]] = field(
-        default_factory=dict
-    )  # of overdue lines by level length: since, last, each
+    fair: FairOrder = field(default_factory=lambda: FairOrder(0))
+    fair_overdue: FairOrder = field(default_factory=lambda: FairOrder(1))
+    # of overdue lines by level length: since, newest, last, each
+    moves: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.books = Books(kept=self.policy == "eft")
@@ -116,7 +114,7 @@ class LinearScan:
     def start(self, instance: Instance, request: Request) -> Decision:
         instance.started.append(request)
         instance.owed += 1 if self.overdue else 0
-        self.clock = max(self.clock, request.start)
+        (self.fair_overdue if request.overdue else self.fair).started(request.start)
         return self.tell("start", instance, request)
 
     def tell(self, verb: str, instance: Instance, request: Request) -> Decision:
@@ -169,10 +167,19 @@ class LinearScan:
 
     def wait_overdue(self, request: Request, now: int) -> None:
         level = self.ideal(request.length)
+        since, newest, last, each = self.moves.get(level, (0, 0, 0, 0))
         if not self.line(level):
-            self.moves[level] = (now, now, self.moves.get(level, (0, 0, 0))[2])
-        request.overdue = True
+            last = now
+            since = now if now - newest > PAUSE else since
+        self.moves[level] = (since, now, last, each)
+        self.make_overdue(request)
         self.overdue.append(request)
+
+    def make_overdue(self, request: Request) -> None:
+        if not request.overdue:
+            request.overdue = True
+            request.seq, request.start = self.fair_overdue.next(request.client)
+            self.fair_overdue.admitted(request.client, request.start)
 
     def line(self, level: int) -> list[Request]:
         return sorted((r for r in self.overdue if self.ideal(r.length) == level), key=lambda r: r.rank)
@@ -198,9 +205,9 @@ class LinearScan:
         if not found:
             return False
         request = min(found, key=lambda r: r.rank)
-        since, last, each = self.moves[self.ideal(request.length)]
-        took = min(now - last, max(50_000_000, 4 * each))
-        self.moves[self.ideal(request.length)] = (since, now, took if each == 0 else (7 * each + took) // 8)
+        since, newest, last, each = self.moves[self.ideal(request.length)]
+        took = min(now - last, SHARE * self.books.paced(instance, request.length))
+        self.moves[self.ideal(request.length)] = (since, newest, now, took if each == 0 else (7 * each + took) // 8)
         self.overdue.remove(request)
         self.books.charge(instance, request, now)
         decisions.append(self.start(instance, request))
@@ -215,25 +222,26 @@ class LinearScan:
         idle = [i for i in idle if i.id != avoid or not self.another_fits(level, i.id)]
         return min(idle, key=lambda i: (self.books.next_on(i, length, now), i.id), default=None)
 
-    def arrive_overdue(self, request: Request, client: int, finish: int, now: int) -> tuple[str, list[Decision]]:
+    def arrive_overdue(self, request: Request, finish: int, now: int) -> tuple[str, list[Decision]]:
         idle = self.idle_for(request.length, None, now)
         if idle is not None:
             at = self.books.next_on(idle, request.length, now)
         else:
             level = self.ideal(request.length)
-            since, last, each = self.moves.get(level, (0, 0, 0))
+            since, _, last, each = self.moves.get(level, (0, 0, 0, 0))
             ahead = len(self.line(level))
-            young = ahead == 0 or now - since < 10_000_000_000
+            spare = 10_000_000_000 if request.deadline is None else min(10_000_000_000, request.deadline - finish)
+            young = ahead == 0 or now - since < spare
+            each = each or now - last
             at = max(finish, now + (0 if young else ahead * each + max(now - last - each, 0)))
         if request.deadline is not None and at > request.deadline:
             return "TOO_LATE", []
         if idle is None and self.queued() >= self.max_queued:
             return "FULL", []
-        self.admit(request, client)
         return self.place_overdue(request, now)
 
     def place_overdue(self, request: Request, now: int) -> tuple[str, list[Decision]]:
-        request.overdue = True
+        self.make_overdue(request)
         idle = self.idle_for(request.length, request.avoid, now)
         if idle is None:
             self.wait_overdue(request, now)
@@ -313,28 +321,23 @@ class LinearScan:
         if not 1 <= length <= max((length for length, _ in self.runtimes), default=0):
             return "TOO_LONG", []
         aim = None if due is None else due - (due - now) // 16
-        request = Request(tag, length, deadline, aim, self.admissions, max(self.clock, self.finishes.get(client, 0)))
+        request = Request(tag, length, deadline, aim, *self.fair.next(client), client)
         if request.limit is not None:
             self.books.begin(list(self.instances.values()), now)
         instance = self.pick(request, now)
         if instance is not None and request.limit is not None:
             instance, finish = self.in_time(instance, request, request.limit, now)
             if finish > request.limit:
-                return self.arrive_overdue(request, client, finish, now)
+                return self.arrive_overdue(request, finish, now)
         decisions: list[Decision] = []
         if (instance is None or not instance.room) and not self.may_wait(decisions):
             return "FULL", []
-        self.admit(request, client)
+        self.fair.admitted(client, request.start)
         if instance is None:
             self.parked.append(request)
             return "PARKED", decisions
         admission, told = self.bind(instance, request, now)
         return admission, decisions + told
-
-    def admit(self, request: Request, client: int) -> None:
-        self.finishes[client] = request.start + TURN
-        self.admissions += 1
-        self.clock += 1
 
     def do_finish(self, now: int, tag: int, good: bool) -> tuple[None, list[Decision]]:
         if any(r.tag == tag for r in self.lost):
