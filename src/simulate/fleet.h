@@ -1,0 +1,70 @@
+// The workers of a simulation and their lives: they start, join the scheduler, drain, load another runtime, fail, and
+// are gone. What they execute is the engine's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dispatch/scheduler.h"
+#include "simulate/agenda.h"
+#include "simulate/worker.h"
+
+namespace arlo::simulate {
+
+class Fleet {
+ public:
+  struct Runtime {
+    ExecutionTimes times;
+    std::int32_t max_length;
+    std::int32_t max_batch;
+    std::int32_t inflight_limit;
+    bool dynamic;
+    RuntimeView view;
+  };
+
+  // What the scheduler decides is appended to `actions`.
+  Fleet(dispatch::Scheduler& scheduler, dispatch::Actions& actions) : scheduler_(scheduler), actions_(actions) {}
+
+  RuntimeId add_runtime(const RuntimeOptions& runtime);
+  WorkerId add_worker(RuntimeId runtime, TimeNs at, TimeNs now);
+  void replace(WorkerId id, RuntimeId runtime, TimeNs delay, TimeNs now);
+  void remove(WorkerId id, TimeNs now);
+  void fail(WorkerId id, TimeNs restart, TimeNs now);
+  void slow(WorkerId id, double factor);
+
+  // When the next one joins, and it does.
+  [[nodiscard]] TimeNs next_join() { return joins_.next(workers_); }
+  void join(TimeNs now);
+  // A request of this worker has been answered: when it drains, it may be empty now.
+  void answered(WorkerId id, TimeNs now);
+  // Its batch has been executed for this long.
+  void count_busy(Worker& worker, TimeNs took);
+
+  [[nodiscard]] Worker& operator[](WorkerId id) { return workers_[id]; }
+  [[nodiscard]] WorkerId at(dispatch::InstanceId instance) const { return by_instance_[instance]; }
+  [[nodiscard]] std::size_t size() const { return workers_.size(); }
+  [[nodiscard]] Runtime& runtime(RuntimeId id) { return runtimes_[id]; }
+  [[nodiscard]] std::size_t runtimes() const { return runtimes_.size(); }
+  void need_runtime(RuntimeId runtime) const;
+
+  Steps steps;  // of the workers
+
+ private:
+  Worker& present(WorkerId id);
+  void drain(WorkerId id, TimeNs now);
+  // The last request of a draining worker is answered.
+  void emptied(WorkerId id, TimeNs now);
+  static void become(Worker& worker, WorkerState state, TimeNs now) {
+    worker.state = state;
+    worker.since = now;
+  }
+
+  dispatch::Scheduler& scheduler_;
+  dispatch::Actions& actions_;
+  std::vector<Runtime> runtimes_;
+  std::vector<Worker> workers_;
+  std::vector<WorkerId> by_instance_;
+  Joins joins_;
+};
+
+}  // namespace arlo::simulate

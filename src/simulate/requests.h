@@ -1,0 +1,69 @@
+// The requests in the system, by slot, and their luck.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "simulate/accounts.h"
+#include "simulate/worker.h"
+
+namespace arlo::simulate {
+
+class Requests {
+ public:
+  explicit Requests(const Options& options) : noise_(options.noise), seed_(options.seed) {}
+
+  [[nodiscard]] Request& operator[](Slot slot) { return requests_[slot]; }
+  [[nodiscard]] Slot slots() const { return static_cast<Slot>(requests_.size()); }
+
+  Slot take(TimeNs now, std::int32_t length) {
+    Slot slot;
+    if (free_.empty()) {
+      slot = static_cast<Slot>(requests_.size());
+      requests_.emplace_back();
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    Request& request = requests_[slot];
+    request = Request{};
+    request.arrived = now;
+    request.number = arrivals_++;
+    request.length = length;
+    request.present = true;
+    return slot;
+  }
+
+  void give_back(Slot slot) {
+    requests_[slot].present = false;
+    free_.push_back(slot);
+  }
+
+  // Of its execution time. The same factor for a request whatever the policy, so that policies are compared under equal
+  // luck.
+  [[nodiscard]] double noise(Slot slot) const {
+    if (noise_.empty()) return 1;
+    const Request& request = requests_[slot];
+    const auto attempt = static_cast<std::uint64_t>(request.lost);
+    const std::uint64_t random = mixed(mixed(seed_) ^ (request.number << 8 | attempt));
+    return noise_[static_cast<std::size_t>(((random >> 32) * noise_.size()) >> 32)];
+  }
+
+ private:
+  // splitmix64: a good 64-bit mix of a counter.
+  static std::uint64_t mixed(std::uint64_t x) {
+    x += 0x9e3779b97f4a7c15U;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+    return x ^ (x >> 31);
+  }
+
+  std::vector<double> noise_;
+  std::uint64_t seed_;
+  std::vector<Request> requests_;
+  std::vector<Slot> free_;
+  std::uint64_t arrivals_ = 0;
+};
+
+}  // namespace arlo::simulate
