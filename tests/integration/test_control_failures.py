@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from arlo.control.plane import Cluster
+from arlo.control.reconcile import moves
 from arlo.planning.placement.assignment import assign
 from tests.fakes.emulated_cluster import (
     R16,
@@ -160,6 +161,31 @@ async def test_loads_that_take_too_long(tmp_path: Path, caplog: pytest.LogCaptur
             await seen(lambda: cluster.reconciler.infos["w0"].state == "ready", "answers again")
             await settled(cluster)
         load.check()
+
+
+async def test_an_unload_that_does_not_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "UNLOAD_TIMEOUT_S", 2.0)
+    config = configure(
+        tmp_path,
+        runtime(16, 2),
+        runtime(32, 3, unload_delay_ms=600_000),
+        runtime(64, 4),
+        allocation="{16 = 1, 32 = 1, 64 = 1}",
+        control="reallocate = false\nmake_before_break = false",
+    )
+    async with cluster_of(config) as cluster:
+        async with steady_load(endpoint(cluster)) as load:
+            before = pid(cluster, "w1")
+            assert worker(cluster, "w1").serving == R32
+            move(cluster, len16=2, len64=1)
+            await seen(lambda: cluster.reconciler.infos["w1"].pid not in (None, before), "restarted")
+            await seen(lambda: sum(cluster.status().observed.values()) == 3, "it serves again")
+            assert cluster.status().counters["worker_restarts"] == 1
+            await load.more(50)
+        load.check()
+    assert "did not unload emu_len32 within 2 s" in str(events(caplog, "worker_not_moved"))
 
 
 async def test_memory_for_one_engine_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

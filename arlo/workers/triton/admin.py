@@ -107,7 +107,7 @@ class TritonAdmin:
                         f"worker {self.endpoint} did not load {runtime}: {reason or f'its state is {state!r}'}"
                     )
                 if monotonic_s() > deadline_s:
-                    raise WorkerError(f"worker {self.endpoint} did not load {runtime} within {timeout_s:g} s")
+                    raise WorkerError(f"worker {self.endpoint} did not load {runtime} within {timeout_s:.3g} s")
                 await asyncio.sleep(POLL_S)
         except WorkerError:
             # A later operation wins over an unfinished one, and clears a failed one.
@@ -126,7 +126,7 @@ class TritonAdmin:
                 return
             if monotonic_s() > deadline_s:
                 raise StuckError(
-                    f"worker {self.endpoint} did not unload {runtime} within {timeout_s:g} s: it is still {state}"
+                    f"worker {self.endpoint} did not unload {runtime} within {timeout_s:.3g} s: it is still {state}"
                 )
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, 0.1)
