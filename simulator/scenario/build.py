@@ -149,13 +149,8 @@ def _points(points: tuple[tuple[float, ...], ...]) -> tuple[tuple[int, int, floa
 
 def _dispatch(own: Dispatch, config: ScenarioConfig) -> Dispatch:
     section = config.dispatch
-    return Dispatch(
-        policy=section.policy or own.policy,
-        lambda_=section.lambda_,
-        alpha=section.alpha,
-        max_peek=section.max_peek,
-        max_queued=section.max_queued,
-    )
+    values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
+    return dataclasses.replace(own, **{**values, "policy": section.policy or own.policy})
 
 
 def _allocate(own: Allocate, config: ScenarioConfig, runtimes: int) -> Allocate:

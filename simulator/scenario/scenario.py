@@ -15,9 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.catalog.manifest import LatencyPoint, Runtime
+from arlo.config.model import ControlConfig, DispatchConfig, ScalingConfig
 
 AllocationKind = Literal["periodic", "even", "global", "oracle", "fixed"]
 ScalingKind = Literal["none", "target", "headroom"]
+# What `arlo serve` does by default. A simulation does the same where nothing else is said, and why.
+_SERVED, _CONTROL, _SCALING = DispatchConfig(), ControlConfig(), ScalingConfig()
 
 
 class Workload(Protocol):
@@ -62,12 +65,12 @@ class RuntimeModel(Runtime):
 class Dispatch:
     """The request scheduler."""
 
-    policy: str = "late"
-    lambda_: float = 0.85
-    alpha: float = 0.9
-    max_peek: int = 6
+    policy: str = _SERVED.policy
+    lambda_: float = _SERVED.lambda_
+    alpha: float = _SERVED.alpha
+    max_peek: int = _SERVED.max_peek
     max_queued: int = 1_000_000_000  # the paper's queues have no bound
-    inflight_limit: int = 2  # batches sent to an instance at a time, as [dispatch] of the serving configuration
+    inflight_limit: int = _SERVED.inflight_limit  # batches sent to an instance at a time
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,16 +86,18 @@ class Allocate:
 
     kind: AllocationKind = "periodic"
     start: tuple[int, ...] | Literal["even", "global", "first"] = "first"  # first: solved for the first period's demand
-    period_s: float = 120.0
-    solver: str = "exact"
-    objective: str = "queueing"
+    period_s: float = _CONTROL.period_s
+    solver: str = _CONTROL.solver
+    objective: str = _CONTROL.objective
     replacement_s: float = 1.0  # loading the other runtime (the paper: about 1 s)
-    make_before_break: bool = False  # a worker serves on while it loads the other runtime
+    make_before_break: bool = False  # a worker serves on while it loads the other runtime; in the paper it does not
     max_parallel: int | None = None  # workers that change at a time; None: by the next two shares, at least 1
-    max_unavailable: float = 0.1  # of the workers, without make_before_break
-    max_moving: float = 0.5  # of the workers, with it; all of them where the gain is large
+    max_unavailable: float = 0.1  # of the workers, without make_before_break: the paper's
+    max_moving: float = _CONTROL.max_moving  # of the workers, with it; all of them where the gain is large
     cover_after_s: float | None = None  # without an instance of the longest runtime, until another worker stands in
-    min_gain: float = 0.0  # least predicted saving of mean latency, as a share, for which workers are moved
+    min_gain: float = (
+        0.0  # least predicted saving of mean latency, as a share, for which workers are moved; the paper has none
+    )
     shift: bool = False  # periodic: plan before the period is over when the traffic has clearly shifted
 
 
@@ -101,13 +106,13 @@ class Scale:
     """Automatic scaling, as [scaling] of the serving configuration."""
 
     kind: ScalingKind = "none"
-    min_workers: int = 1
-    max_workers: int = 1000
-    scale_out_share: float = 0.95
-    scale_in_share: float = 0.5
-    scale_in_period_s: float = 60.0
-    headroom: float = 0.05
-    cooldown_s: float = 5.0
+    min_workers: int = _SCALING.min_workers
+    max_workers: int = 1000  # there is no count of workers to start from, as [scaling] has
+    scale_out_share: float = _SCALING.scale_out_share
+    scale_in_share: float = _SCALING.scale_in_share
+    scale_in_period_s: float = _SCALING.scale_in_period_s
+    headroom: float = _SCALING.headroom
+    cooldown_s: float = 5.0  # the paper states none; a worker that was added serves after start_s
     window_s: float = 10.0
     start_s: float = 1.0  # a new worker serves so long after it was asked for
     # The runtime that a new worker loads. least_headroom: the one whose own requests (those that it is the ideal

@@ -1,4 +1,9 @@
-"""The sections of a scenario file: every key, its default and what it means. docs/scenario.md is written from this."""
+"""The sections of a scenario file: every key, its default and what it means. docs/scenario.md and the flags of
+`arlo simulate` are written from this.
+
+A key that `arlo serve` has too is taken over from its declaration in arlo/config/model.py (`same`). Where its default
+or range differs here, `but` gives the reason.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,19 @@ import math
 from pathlib import Path
 from typing import Literal
 
-from arlo.config.field import FieldError, option, section
+from arlo.config.field import FieldError, Flag, option, same, section
+from arlo.config.model import ControlConfig, DispatchConfig, Objective, Policy, ScalingConfig, SolverName
 from arlo.simulator.scenario.scenario import Allocate, Dispatch, Scale, Scenario
 from arlo.traces.make import ArrivalsName
 
-# Defaults live in scenario.py; those that depend on the scheme are left out here and set by it.
+# Defaults live in arlo/config/model.py, those that `arlo serve` has not or not so in scenario.py; what depends on the
+# scheme is left out here and set by it.
 _DISPATCH, _ALLOCATE, _SCALE = Dispatch(), Allocate(), Scale()
 _RUN = {field.name: field.default for field in dataclasses.fields(Scenario)}
 
-Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
 SchemeName = Literal["arlo", "paper", "st", "dt", "infaas"]
 DEFAULT_DURATION_S = 120.0
+MOST_WORKERS = 100_000
 # What a trace brings along itself.
 TRACE_EXCLUDES = ("arrivals", "length", "drift", "burst", "sojourn_ms", "cv", "counts", "segment", "smooth_s")
 
@@ -26,13 +33,16 @@ TRACE_EXCLUDES = ("arrivals", "length", "drift", "burst", "sojourn_ms", "cv", "c
 class RunSection:
     """The run itself."""
 
-    name: str = option(default="", doc="What tables and plots call it. Left out: the scheme, the workers and the rate.")
+    name: str = option(
+        default="", doc="What tables and plots call it.", left_out="the scheme, the workers and the rate"
+    )
     seed: int = option(
         default=_RUN["seed"],
         doc="Of all that is drawn at random: arrivals, lengths, noise. The same seed gives the same result, to the "
         "last bit.",
         minimum=0,
         maximum=2**63 - 1,
+        flag=Flag("N", "of all that is random", sweep=True),
     )
     warmup_s: float = option(
         default=_RUN["warmup_s"],
@@ -40,6 +50,7 @@ class RunSection:
         unit="s",
         minimum=0,
         relation="below workload.duration_s",
+        flag=Flag("S", "requests before are not counted"),
     )
     interval_s: float = option(
         default=_RUN["interval_s"], doc="Resolution of what is shown over time.", unit="s", above=0
@@ -54,31 +65,38 @@ class WorkloadSection:
     arrivals: ArrivalsName | None = option(
         default=None,
         doc="`twitter-stable` and `twitter-bursty` as in the paper: inside a second Poisson, or Markov-modulated "
-        "Poisson. `poisson`, `mmpp` (Markov-modulated throughout), `gamma`, `constant`. Left out: `twitter-bursty`.",
+        "Poisson. `poisson`, `mmpp` (Markov-modulated throughout), `gamma`, `constant`.",
+        left_out="`twitter-bursty`",
         relation="not with trace",
+        flag=Flag("NAME", "when requests arrive", sweep=True),
     )
     rate: float | str | None = option(
         default=None,
         doc="Mean requests per second, or one that changes: `steps:0=100,60=200`, `ramp:100:500`, "
-        "`sine:MEAN:DEPTH:PERIOD_S`. With `counts`, `segment` or `trace`: the mean that these are brought to. Left "
-        "out: 1,000, or theirs.",
+        "`sine:MEAN:DEPTH:PERIOD_S`. With `counts`, `segment` or `trace`: the mean that these are brought to.",
+        left_out="1,000, or theirs",
         unit="1/s",
         above=0,
         maximum=100_000_000,
+        flag=Flag("RPS", "mean requests per second, or ramp:A:B, ...", sweep=True),
     )
     duration_s: float | None = option(
         default=None,
-        doc="How long requests arrive. Left out: 120, or that of `trace`, `counts` or `segment`.",
+        doc="How long requests arrive.",
+        left_out="120, or that of `trace`, `counts` or `segment`",
         unit="s",
         above=0,
         maximum=10_000_000,
+        flag=Flag("S", "how long they arrive"),
     )
     length: str | None = option(
         default=None,
         doc="Lengths in tokens: `paper` (the quantiles of the paper, stretched to 512), `tweets`, `fixed:N`, "
         "`uniform:MIN:MAX`, `lognormal:MEDIAN:P98:MAX`, `bimodal:A:B:SHARE_OF_B`, `file:PATH`, "
-        "`mixture:SHARE*SPEC+SHARE*SPEC`. Left out: `paper`.",
+        "`mixture:SHARE*SPEC+SHARE*SPEC`.",
+        left_out="`paper`",
         relation="not with trace",
+        flag=Flag("SPEC", "lengths: paper, tweets, fixed:N, ..."),
     )
     rescale: int | None = option(
         default=None,
@@ -86,42 +104,60 @@ class WorkloadSection:
         unit="tokens",
         minimum=1,
         maximum=1_000_000,
+        flag=Flag("MAX", "stretch lengths so that 125 tokens become MAX"),
     )
     drift: str | None = option(
         default=None,
-        doc="How lengths drift over minutes: `none`, `weak`, `paper` (as Fig. 1), `SPREAD[:TAU_S[:MEDIAN]]`. Left out: "
-        "`paper` for twitter arrivals, else `none`.",
+        doc="How lengths drift over minutes: `none`, `weak`, `paper` (as Fig. 1), `SPREAD[:TAU_S[:MEDIAN]]`.",
+        left_out="`paper` for twitter arrivals, else `none`",
         relation="not with trace",
+        flag=Flag("NAME", "of lengths over minutes: none, weak, paper, SPREAD[:TAU_S]"),
     )
     burst: float | None = option(
         default=None,
-        doc="mmpp, twitter-bursty: rate while busy over that while quiet. Left out: 3.",
+        doc="mmpp, twitter-bursty: rate while busy over that while quiet.",
+        left_out="3",
         minimum=1,
         maximum=1_000_000,
+        flag=Flag("X", "busy over quiet rate, of twitter-bursty and mmpp"),
     )
     sojourn_ms: float | str | None = option(
         default=None,
-        doc="mmpp, twitter-bursty: mean time in a state, or `BUSY:QUIET`. Left out: 100.",
+        doc="mmpp, twitter-bursty: mean time in a state, or `BUSY:QUIET`.",
+        left_out="100",
         unit="ms",
         above=0,
+        flag=Flag("MS", "mean time busy, and quiet"),
     )
     cv: float | None = option(
-        default=None, doc="gamma: coefficient of variation of the gaps. Left out: 2.", minimum=0, maximum=20
+        default=None, doc="gamma: coefficient of variation of the gaps.", left_out="2", minimum=0, maximum=20
     )
     counts: Path | None = option(
-        default=None, doc="A file of arrivals per second or minute, whose course the rate follows. Left out: none."
+        default=None,
+        doc="A file of arrivals per second or minute, whose course the rate follows.",
+        left_out="none",
+        flag=Flag("FILE", "the rate follows arrivals counted per second or minute"),
     )
     segment: str | None = option(
-        default=None, doc="The window of `counts`, or without it a load that is shipped. Left out: none."
+        default=None,
+        doc="The window of `counts`, or without it a load that is shipped.",
+        left_out="none",
+        flag=Flag("NAME", "the rate follows a load that is shipped"),
     )
     smooth_s: float | None = option(
-        default=None, doc="counts: seconds that a mean is taken over. Left out: 10.", unit="s", above=0
+        default=None, doc="counts: seconds that a mean is taken over.", left_out="10", unit="s", above=0
     )
     trace: Path | None = option(
-        default=None, doc="A trace file, CSV or Parquet with arrived_at_s and length. Left out: drawn."
+        default=None,
+        doc="A trace file, CSV or Parquet with arrived_at_s and length.",
+        left_out="drawn",
+        flag=Flag("FILE", "the requests of a trace (CSV or Parquet)"),
     )
     tokens: Literal["context", "generated", "total"] | None = option(
-        default=None, doc="Which count of an Azure LLM trace is the length. Left out: its reader's."
+        default=None,
+        doc="Which count of an Azure LLM trace is the length.",
+        left_out="its reader's",
+        flag=Flag("NAME", "lengths in an Azure LLM trace"),
     )
 
     @property
@@ -140,52 +176,67 @@ class WorkloadSection:
 class ClusterSection:
     """The workers and what they can run."""
 
+    workers: int = option(
+        default=10,
+        doc="GPUs at the start.",
+        minimum=1,
+        maximum=MOST_WORKERS,
+        flag=Flag("N", "GPUs; 8,10,12 or 8-12 compares", sweep=True),
+    )
     scheme: SchemeName = option(
         default="arlo",
         doc="`arlo`: as it is shipped. `paper`: as it is published (Algorithm 1, Eq. 1). Its rivals: `st` pads "
         "everything to the longest, `dt` has one dynamic-shape runtime, `infaas` packs requests onto variants. Each "
         "sets the defaults of [dispatch], [allocation] and [scaling]; docs/latency-profiles.md says how.",
+        flag=Flag("NAME", "arlo as it ships, paper as it is published, or a rival: st, dt, infaas", sweep=True),
     )
-    workers: int = option(default=10, doc="GPUs at the start.", minimum=1, maximum=100_000)
     profile: str | None = option(
         default=None,
         doc="Latencies of the runtimes: a name that `arlo simulate --profiles` lists, a repository with `arlo.json`, "
-        "or what `arlo profile` wrote. Left out: `bert-base`.",
+        "or what `arlo profile` wrote.",
+        left_out="`bert-base`",
         relation="not with [[runtime]]",
+        flag=Flag("NAME", "latencies: the name of a latency profile, or a repository"),
     )
     max_lengths: tuple[int, ...] = option(
         default=(),
-        doc="Maximum lengths of the runtimes. Left out: the repository's, else all steps of the latency profile.",
+        doc="Maximum lengths of the runtimes.",
+        left_out="the repository's, else all steps of the latency profile",
         unit="tokens",
         minimum=1,
         relation="with profile",
     )
     max_batch: int | None = option(
         default=None,
-        doc="Rows that a runtime executes at once. Left out: as the repository has them, else 1.",
+        doc="Rows that a runtime executes at once.",
+        left_out="as the repository has them, else 1",
         unit="rows",
         minimum=1,
         maximum=4096,
         relation="with profile",
+        flag=Flag("ROWS", "rows at once"),
     )
     dynamic: str | None = option(
         default=None,
-        doc="Model of the latency of dynamic shapes; docs/latency-profiles.md has them. Left out: what was measured; "
-        "`added` for profiles that are not measured.",
+        doc="Model of the latency of dynamic shapes; docs/latency-profiles.md has them.",
+        left_out="what was measured; `added` for profiles that are not measured",
         relation="with profile",
+        flag=Flag("NAME", "model of the latency of dynamic shapes, for dt"),
     )
     slo_ms: float | None = option(
         default=None,
-        doc="Latency within which an answer is on time. Left out: that of the latency profile (bert-base 150, "
-        "bert-large 450), else 150.",
+        doc="Latency within which an answer is on time.",
+        left_out="that of the latency profile (bert-base 150, bert-large 450), else 150",
         unit="ms",
         above=0,
+        flag=Flag("MS", "the SLO"),
     )
     overhead_ms: float = option(
         default=_RUN["overhead_ms"],
         doc="Added to each request's latency; occupies nothing. The paper's value (section 5.2.1).",
         unit="ms",
         minimum=0,
+        flag=Flag("MS", "added to each request"),
     )
     hop_out_ms: float = option(
         default=_RUN["hop_out_ms"], doc="From the request scheduler to a worker.", unit="ms", minimum=0
@@ -198,9 +249,11 @@ class ClusterSection:
     )
     timeout_ms: float | None = option(
         default=_RUN["timeout_ms"],
-        doc="After this the client gives up: `expired`. Left out: never.",
+        doc="After this the client gives up: `expired`.",
+        left_out="never",
         unit="ms",
         above=0,
+        flag=Flag("MS", "clients give up after this"),
     )
     retries: int = option(
         default=_RUN["retries"], doc="Times that a request is tried again whose worker failed.", minimum=0, maximum=1000
@@ -211,6 +264,7 @@ class ClusterSection:
         "so that the coefficient is met); the scheduler does not know it.",
         minimum=0,
         maximum=10,
+        flag=Flag("CV", "variation of execution times"),
     )
 
 
@@ -227,12 +281,15 @@ class RuntimeSection:
         doc="Measured latencies, `[[length, batch, ms], ...]`; linear between them.",
         relation="or latency_ms",
     )
-    name: str = option(default="", doc="Left out: `len-` and max_length.")
+    name: str = option(
+        default="", doc="What tables and plots call it.", left_out="`static-` or `dynamic-`, and max_length"
+    )
     max_batch: int = option(default=1, doc="Rows that it executes at once.", unit="rows", minimum=1, maximum=4096)
     dynamic: bool = option(default=False, doc="Takes each length as it is instead of padding to max_length.")
     inflight_limit: int | None = option(
         default=None,
-        doc="Rows bound to one worker at a time. Left out: 2 x max_batch, as at the gateway by default.",
+        doc="Rows bound to one worker at a time.",
+        left_out="2 x max_batch, as at the gateway by default",
         unit="rows",
         minimum=1,
         maximum=65536,
@@ -263,24 +320,23 @@ class RuntimeSection:
 class DispatchSection:
     """The request scheduler."""
 
-    policy: Policy | None = option(
+    policy: Policy | None = same(
+        DispatchConfig,
+        "policy",
         default=None,
-        doc="How an instance is chosen for a request; docs/architecture.md describes each. Left out: that of the "
-        "scheme, `late` for arlo.",
+        left_out="that of the scheme, `late` for arlo",
+        flag=Flag("NAME", "how an instance is chosen", sweep=True),
     )
-    lambda_: float = option(
-        default=_DISPATCH.lambda_,
-        doc="rs: share of an instance's capacity above which a level is congested.",
-        above=0,
-        maximum=100,
-    )
-    alpha: float = option(default=_DISPATCH.alpha, doc="rs: decay of that per level looked at.", above=0, maximum=1)
-    max_peek: int = option(default=_DISPATCH.max_peek, doc="rs: levels looked at.", minimum=1, maximum=1000)
-    max_queued: int = option(
+    lambda_: float = same(DispatchConfig, "lambda_", default=_DISPATCH.lambda_)
+    alpha: float = same(DispatchConfig, "alpha", default=_DISPATCH.alpha)
+    max_peek: int = same(DispatchConfig, "max_peek", default=_DISPATCH.max_peek)
+    max_queued: int = same(
+        DispatchConfig,
+        "max_queued",
         default=_DISPATCH.max_queued,
-        doc="Requests waiting, in all; further ones are rejected. The paper's queues have no bound.",
-        minimum=0,
+        text="Rows waiting, in all. Further ones are refused at once.",
         maximum=1_000_000_000,
+        but="The paper's queues have no bound, so the default is none that is ever reached.",
     )
 
 
@@ -292,53 +348,63 @@ class AllocationSection:
         default=None,
         doc="`periodic`: every period, for the demand seen. `even`: as equal as possible, the longest first. `global`: "
         "once, for the demand of the whole workload. `oracle`: every period, for the demand that is to come. `fixed`: "
-        "`instances`. Left out: `fixed` where instances are given, else that of the scheme, `periodic` for arlo.",
+        "`instances`.",
+        left_out="`fixed` where instances are given, else that of the scheme, `periodic` for arlo",
+        flag=Flag("KIND", "when instances are allocated", name="allocation", sweep=True),
     )
     instances: tuple[int, ...] = option(
         default=(),
         doc="Instances of each runtime, ascending max_length: for good (kind fixed), or at the start.",
         minimum=0,
         relation="their sum is cluster.workers",
+        flag=Flag("N,N,...", "instances of each runtime, fixed"),
     )
     start: Literal["even", "global", "first"] | None = option(
         default=None,
-        doc="Without instances, at the start: even, for the whole workload's demand, or for the first period's. Left "
-        "out: `even` and `global` for these kinds, else `first`.",
+        doc="Without instances, at the start: even, for the whole workload's demand, or for the first period's.",
+        left_out="`even` and `global` for these kinds, else `first`",
     )
-    period_s: float = option(default=_ALLOCATE.period_s, doc="Between two allocations.", unit="s", above=0)
-    solver: Literal["exact", "gurobi", "highs"] = option(default=_ALLOCATE.solver, doc="What solves it.")
-    objective: Literal["queueing", "paper"] | None = option(
+    period_s: float = same(
+        ControlConfig, "period_s", default=_ALLOCATE.period_s, flag=Flag("S", "between two allocations")
+    )
+    solver: SolverName = same(
+        ControlConfig, "solver", default=_ALLOCATE.solver, flag=Flag("NAME", "what solves for the allocation")
+    )
+    objective: Objective | None = same(
+        ControlConfig,
+        "objective",
         default=None,
-        doc="`paper` is Eq. 1 as printed; `queueing` counts waiting under random arrivals too. "
-        "Left out: that of the scheme, `queueing` for arlo.",
+        left_out="that of the scheme, `queueing` for arlo",
+        flag=Flag("NAME", "what an allocation minimises"),
     )
     replacement_s: float = option(
         default=_ALLOCATE.replacement_s,
         doc="How long a worker is away while it loads another runtime; about 1 s in the paper.",
         unit="s",
         minimum=0,
+        flag=Flag("S", "to load another runtime"),
     )
     max_parallel: int | None = option(
         default=_ALLOCATE.max_parallel,
-        doc="Workers that change at a time. Left out: for the scheme arlo the shares that `arlo serve` has by default, "
-        "else a tenth of them; at least 1.",
+        doc="Workers that change at a time.",
+        left_out="for the scheme arlo the shares that `arlo serve` has by default, else a tenth of them; at least 1",
         minimum=1,
     )
-    min_gain: float | None = option(
-        default=None,
-        doc="Least predicted saving of mean latency, as a share, for which workers change. Left out: what `arlo serve` "
-        "has by default for the scheme arlo, else 0.",
-        minimum=0,
-        maximum=1,
+    min_gain: float | None = same(
+        ControlConfig, "min_gain", default=None, left_out="what `arlo serve` has by default for the scheme arlo, else 0"
     )
-    shift: bool = option(
+    shift: bool = same(
+        ControlConfig,
+        "early",
         default=_ALLOCATE.shift,
-        doc="periodic: allocate before the period is over when the traffic has clearly shifted, as `arlo serve` does.",
+        but="`arlo serve` calls it `early`, and has it on; the paper plans by the period only.",
     )
-    make_before_break: bool | None = option(
+    make_before_break: bool | None = same(
+        ControlConfig,
+        "make_before_break",
         default=None,
-        doc="A worker serves on while it loads another runtime. Left out: true for the scheme arlo, as `arlo serve` "
-        "does where a worker's memory holds two engines.",
+        text="A worker serves on while it loads another runtime.",
+        left_out="true for the scheme arlo, as `arlo serve` does where a worker's memory holds two engines",
     )
 
     def check_relations(self) -> None:
@@ -352,33 +418,40 @@ class AllocationSection:
 class ScalingSection:
     """How the number of workers follows the load."""
 
-    kind: Literal["none", "target", "headroom", "scheme"] = option(
-        default="none",
-        doc="`target`: by the p98 latency against the SLO, as in the paper. `headroom`: keeps spare capacity, as "
-        "INFaaS does. `scheme`: that of cluster.scheme, `target` for arlo and paper, `headroom` for the others.",
+    kind: Literal["none", "target", "headroom", "scheme"] = same(
+        ScalingConfig,
+        "policy",
+        default=_SCALE.kind,
+        but="`scheme`: that of cluster.scheme, `target` for arlo and paper, `headroom` for the others.",
+        flag=Flag("KIND", "how the number of GPUs follows the load", name="scaling", sweep=True),
     )
-    min_workers: int = option(default=_SCALE.min_workers, doc="Never fewer.", minimum=1, maximum=100_000)
-    max_workers: int = option(
-        default=_SCALE.max_workers, doc="Never more.", minimum=1, maximum=100_000, relation="at least min_workers"
+    min_workers: int = same(
+        ScalingConfig,
+        "min_workers",
+        default=_SCALE.min_workers,
+        maximum=MOST_WORKERS,
+        but="A simulated cluster may be larger than one that is served.",
+        flag=Flag("N", "never fewer GPUs"),
     )
-    scale_out_share: float = option(
-        default=_SCALE.scale_out_share,
-        doc="target: add a worker when p98 reaches this share of the SLO.",
-        above=0,
-        maximum=10,
+    max_workers: int = same(
+        ScalingConfig,
+        "max_workers",
+        default=_SCALE.max_workers,
+        maximum=MOST_WORKERS,
+        left_out=None,
+        but="A simulation has no count of its own that would be the limit.",
+        flag=Flag("N", "never more GPUs"),
     )
-    scale_in_share: float = option(
-        default=_SCALE.scale_in_share,
-        doc="target: release one when p98 stayed below this share for scale_in_period_s.",
-        minimum=0,
-        maximum=10,
-        relation="below scale_out_share",
+    scale_out_share: float = same(ScalingConfig, "scale_out_share", default=_SCALE.scale_out_share)
+    scale_in_share: float = same(ScalingConfig, "scale_in_share", default=_SCALE.scale_in_share)
+    scale_in_period_s: float = same(ScalingConfig, "scale_in_period_s", default=_SCALE.scale_in_period_s)
+    headroom: float = same(ScalingConfig, "headroom", default=_SCALE.headroom)
+    cooldown_s: float = same(
+        ScalingConfig,
+        "cooldown_s",
+        default=_SCALE.cooldown_s,
+        but="Shorter than that of `arlo serve`, as a simulated worker serves after start_s; the paper states none.",
     )
-    scale_in_period_s: float = option(default=_SCALE.scale_in_period_s, doc="See scale_in_share.", unit="s", above=0)
-    headroom: float = option(
-        default=_SCALE.headroom, doc="headroom: spare capacity, as a share of the load.", minimum=0
-    )
-    cooldown_s: float = option(default=_SCALE.cooldown_s, doc="Least time between two steps.", unit="s", minimum=0)
     window_s: float = option(
         default=_SCALE.window_s, doc="Of the latency and the load that are looked at.", unit="s", above=0
     )
@@ -388,12 +461,13 @@ class ScalingSection:
     new_runtime: Literal["longest", "least_headroom"] | None = option(
         default=None,
         doc="The runtime that a new worker loads: the longest, or the one whose own requests leave it the least spare "
-        "capacity, as INFaaS does. Left out: that of the scheme.",
+        "capacity, as INFaaS does.",
+        left_out="that of the scheme",
     )
     replan: bool | None = option(
         default=None,
-        doc="Plan anew when the number of workers changes, as `arlo serve` does. Left out: true for the scheme arlo; "
-        "the paper waits for the end of the period.",
+        doc="Plan anew when the number of workers changes, as `arlo serve` does.",
+        left_out="true for the scheme arlo; the paper waits for the end of the period",
     )
 
     def check_relations(self) -> None:
@@ -411,7 +485,7 @@ class FaultSection:
     worker: int = option(doc="Which, from 0; workers are numbered by ascending max_length at the start.", minimum=0)
     kind: Literal["fail", "slow"] = option(default="fail", doc="It dies, or it becomes slow.")
     restart_s: float | None = option(
-        default=None, doc="fail: it serves again after this. Left out: it is gone for good.", unit="s", minimum=0
+        default=None, doc="fail: it serves again after this.", left_out="it is gone for good", unit="s", minimum=0
     )
     factor: float = option(default=2.0, doc="slow: execution takes so many times as long from then on.", above=0)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.cli.text import print_json
+from arlo.config.flag import flag_help
+from arlo.config.model import ControlConfig
 from arlo.errors import ArloError, ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
@@ -67,14 +69,19 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
 
     how = parser.add_argument_group("solving")
-    how.add_argument("--solver", default="exact", metavar="NAME", help="exact, gurobi or highs (default: exact)")
-    how.add_argument(
-        "--objective",
-        default="paper",
-        metavar="NAME",
-        help="paper: Eq. 1 as printed; queueing: with waiting under random arrivals, exact only (default: paper)",
-    )
-    how.add_argument("--time-limit-s", type=float, default=60.0, metavar="S", help="for each allocation (default: 60)")
+    for key, brief, default in (
+        ("solver", "what solves it", ControlConfig.solver),
+        # Not those of `arlo serve`: the paper's numbers come from Eq. 1, and no cluster waits for the answer.
+        ("objective", "paper: Eq. 1 as printed; queueing: with waiting under random arrivals, exact only", "paper"),
+        ("solver_time_limit_s", "for each allocation", 60.0),
+    ):
+        how.add_argument(
+            "--" + key.removeprefix("solver_").replace("_", "-"),
+            default=default,
+            type=type(default),
+            metavar="S" if key.endswith("_s") else "NAME",
+            help=flag_help(ControlConfig, key, brief, default=default),
+        )
     add("--json", action="store_true", help="print JSON; for a range, an object with a list under `plans`")
     return parser
 

@@ -4,137 +4,36 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from arlo.config.flag import KeyFlag, flags_of
 from arlo.errors import ConfigError
 
-Kind = Literal["int", "float", "rate", "text", "ints", "path"]
 ALIASES = {"bursty": "twitter-bursty", "stable": "twitter-stable"}  # of --arrivals
 MOST_RUNS = 1000
 MOST_SPAN = 10_000  # of a range of workers
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Flag:
-    """`option` sets `section`.`key`; with `sweep`, several values joined by commas make several runs."""
-
-    option: str
-    section: str
-    key: str
-    kind: Kind
-    metavar: str
-    help: str
-    sweep: bool = False
-
-    @property
-    def name(self) -> str:
-        """The attribute in the parsed arguments."""
-        return self.option.removeprefix("--").replace("-", "_")
-
-
-GROUPS: dict[str, tuple[Flag, ...]] = {
-    "the requests": (
-        Flag(
-            "--arrivals",
-            "workload",
-            "arrivals",
-            "text",
-            "NAME",
-            "twitter-bursty (default), twitter-stable, poisson, mmpp, gamma, constant",
-            True,
-        ),
-        Flag(
-            "--rate",
-            "workload",
-            "rate",
-            "rate",
-            "RPS",
-            "mean requests per second (default: 1000), or ramp:A:B, ...",
-            True,
-        ),
-        Flag("--duration-s", "workload", "duration_s", "float", "S", "how long they arrive (default: 120)"),
-        Flag("--length", "workload", "length", "text", "SPEC", "lengths: paper (default), tweets, fixed:N, ..."),
-        Flag("--trace", "workload", "trace", "path", "FILE", "the requests of a trace (CSV or Parquet)"),
-        Flag(
-            "--burst",
-            "workload",
-            "burst",
-            "float",
-            "X",
-            "busy over quiet rate, of twitter-bursty and mmpp (default: 3)",
-        ),
-        Flag("--sojourn-ms", "workload", "sojourn_ms", "float", "MS", "mean time busy, and quiet (default: 100)"),
-        Flag(
-            "--drift", "workload", "drift", "text", "NAME", "of lengths over minutes: none, weak, paper, SPREAD[:TAU_S]"
-        ),
-        Flag(
-            "--counts", "workload", "counts", "path", "FILE", "the rate follows arrivals counted per second or minute"
-        ),
-        Flag("--segment", "workload", "segment", "text", "NAME", "the rate follows a load that is shipped"),
-        Flag(
-            "--tokens", "workload", "tokens", "text", "NAME", "lengths in an Azure LLM trace: context, generated, total"
-        ),
-        Flag("--rescale", "workload", "rescale", "int", "MAX", "stretch lengths so that 125 tokens become MAX"),
-    ),
-    "the cluster": (
-        Flag("--workers", "cluster", "workers", "int", "N", "GPUs (default: 10); 8,10,12 or 8-12 compares", True),
-        Flag(
-            "--scheme",
-            "cluster",
-            "scheme",
-            "text",
-            "NAME",
-            "arlo (default: as we ship it), paper (Arlo as published), st, dt, infaas",
-            True,
-        ),
-        Flag("--profile", "cluster", "profile", "text", "NAME", "latencies: bert-base (default), ..., or a repository"),
-        Flag("--max-batch", "cluster", "max_batch", "int", "ROWS", "rows at once (default: 1, or the repository's)"),
-        Flag("--dynamic", "cluster", "dynamic", "text", "NAME", "model of the latency of dynamic shapes, for dt"),
-        Flag("--slo-ms", "cluster", "slo_ms", "float", "MS", "the SLO (default: the latency profile's, else 150)"),
-        Flag("--overhead-ms", "cluster", "overhead_ms", "float", "MS", "added to each request (default: 0.8)"),
-        Flag("--timeout-ms", "cluster", "timeout_ms", "float", "MS", "clients give up after this (default: never)"),
-        Flag("--noise", "cluster", "noise", "float", "CV", "variation of execution times (default: 0)"),
-    ),
-    "scheduling": (
-        Flag(
-            "--policy",
-            "dispatch",
-            "policy",
-            "text",
-            "NAME",
-            "rs, ilb, ig, infaas, uniform, eft, late (default: the scheme's; late for arlo)",
-            True,
-        ),
-        Flag(
-            "--allocation",
-            "allocation",
-            "kind",
-            "text",
-            "KIND",
-            "periodic, even, global, oracle (default: the scheme's; periodic for arlo)",
-            True,
-        ),
-        Flag("--instances", "allocation", "instances", "ints", "N,N,...", "instances of each runtime, fixed"),
-        Flag("--period-s", "allocation", "period_s", "float", "S", "between two allocations (default: 120)"),
-        Flag("--solver", "allocation", "solver", "text", "NAME", "exact, gurobi or highs (default: exact)"),
-        Flag("--objective", "allocation", "objective", "text", "NAME", "queueing or paper (default: the scheme's)"),
-        Flag("--replacement-s", "allocation", "replacement_s", "float", "S", "to load another runtime (default: 1)"),
-    ),
-    "scaling": (
-        Flag("--scaling", "scaling", "kind", "text", "KIND", "none (default), target, headroom, or scheme", True),
-        Flag("--min-workers", "scaling", "min_workers", "int", "N", "never fewer GPUs (default: 1)"),
-        Flag("--max-workers", "scaling", "max_workers", "int", "N", "never more GPUs (default: 1000)"),
-    ),
-    "the run": (
-        Flag("--seed", "run", "seed", "int", "N", "of all that is random (default: 0)", True),
-        Flag("--warmup-s", "run", "warmup_s", "float", "S", "requests before are not counted (default: 0)"),
-    ),
+GROUPS: dict[str, tuple[str, ...]] = {  # title in the help: sections of a scenario
+    "the requests": ("workload",),
+    "the cluster": ("cluster",),
+    "scheduling": ("dispatch", "allocation"),
+    "scaling": ("scaling",),
+    "the run": ("run",),
 }
-FLAGS = tuple(flag for group in GROUPS.values() for flag in group)
+
+
+@functools.cache
+def flags() -> tuple[KeyFlag, ...]:
+    """All flags that set a key, in the order of the help."""
+    from arlo.simulator.scenario.sections import SECTIONS
+
+    return tuple(flag for sections in GROUPS.values() for name in sections for flag in flags_of(name, SECTIONS[name]))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,11 +46,12 @@ class Plan:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add FLAGS, and those that need more than one key."""
-    for title, flags in GROUPS.items():
+    """Add those of keys, and those that need more than one key."""
+    for title, sections in GROUPS.items():
         group = parser.add_argument_group(title)
-        for flag in flags:
-            group.add_argument(flag.option, metavar=flag.metavar, help=flag.help)
+        for flag in flags():
+            if flag.section in sections:
+                flag.add_to(group)
         if title == "the cluster":
             group.add_argument("--max-lengths", metavar="L,L,...", help="maximum lengths of the runtimes, ascending")
             group.add_argument(
@@ -179,8 +79,8 @@ def plans(args: argparse.Namespace) -> list[Plan]:
     from arlo.simulator.scenario.sections import ScenarioConfig
 
     base = files.load(args.file) if args.file is not None else ScenarioConfig()
-    given: dict[Flag, list[Any]] = {}
-    for flag in FLAGS:
+    given: dict[KeyFlag, list[Any]] = {}
+    for flag in flags():
         text = getattr(args, flag.name)
         if text is not None:
             given[flag] = list(_values(flag, text))
@@ -196,7 +96,7 @@ def plans(args: argparse.Namespace) -> list[Plan]:
     return made
 
 
-def _values(flag: Flag, text: str) -> Iterator[Any]:
+def _values(flag: KeyFlag, text: str) -> Iterator[Any]:
     if flag.kind == "path":
         yield Path(text).expanduser().absolute()
         return
@@ -208,11 +108,11 @@ def _values(flag: Flag, text: str) -> Iterator[Any]:
     if flag.kind == "ints":
         yield tuple(_number(flag.option, part, int) for part in text.split(","))
         return
-    if flag.kind == "rate" and ":" in text:  # steps:0=100,60=200: its commas are its own
+    if flag.kind == "spec" and ":" in text:  # steps:0=100,60=200: its commas are its own
         yield text
         return
     # A length distribution or a path may hold commas; what sweeps does not.
-    for part in text.split(",") if flag.sweep else [text]:
+    for part in text.split(",") if flag.flag.sweep else [text]:
         if flag.key == "workers" and "-" in part:
             yield from _span(part)
         elif flag.kind == "text":
@@ -220,7 +120,7 @@ def _values(flag: Flag, text: str) -> Iterator[Any]:
                 raise ConfigError(f"{flag.option} has an empty value in {text!r}")
             yield ALIASES.get(part.strip(), part.strip()) if flag.key == "arrivals" else part.strip()
         else:
-            if not flag.sweep and "," in part:
+            if not flag.flag.sweep and "," in part:
                 raise ConfigError(f"{flag.option} takes one number, not the list {text!r}")
             yield _number(flag.option, part, int if flag.kind == "int" else float)
 
@@ -245,7 +145,7 @@ def _number(option: str, text: str, kind: type[int] | type[float]) -> Any:
     return value
 
 
-def _word(flag: Flag, value: Any) -> str:
+def _word(flag: KeyFlag, value: Any) -> str:
     """A varied value in the name of its run."""
     if flag.section == "scaling":
         return f"scaling {value}"
@@ -256,7 +156,7 @@ def _word(flag: Flag, value: Any) -> str:
     return {"workers": f"{value} GPUs", "seed": f"seed {value}"}.get(flag.key, str(value))
 
 
-def _config(base: Any, chosen: dict[Flag, Any], args: argparse.Namespace) -> Any:
+def _config(base: Any, chosen: dict[KeyFlag, Any], args: argparse.Namespace) -> Any:
     """The file's scenario with these values. FieldErrors are told in terms of the flags."""
     from arlo.config.field import FieldError
     from arlo.config.load import renamed
@@ -281,7 +181,7 @@ def _config(base: Any, chosen: dict[Flag, Any], args: argparse.Namespace) -> Any
 
 def in_flags(text: str, file: Path | None) -> str:
     """A message about keys of a scenario, in terms of the flags that set them."""
-    for flag in sorted(FLAGS, key=lambda flag: -len(flag.key)):
+    for flag in sorted(flags(), key=lambda flag: -len(flag.key)):
         text = text.replace(f"{flag.section}.{flag.key}", flag.option)
     text = text.replace("fault.worker", "the worker of --fail and --slow")
     text = text.replace("cluster.max_lengths", "--max-lengths")

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 from google.protobuf import json_format
 
-from arlo import config, proto
+from arlo import _core, config, proto
 from arlo.cli.config import effective, to_toml
-from arlo.config.field import Doc
+from arlo.config.field import Doc, option, same, section
+from arlo.config.flag import choices
 from arlo.config.gateway import gateway_json
 from arlo.config.load import toml_key
-from arlo.config.model import SECTIONS
+from arlo.config.model import SECTIONS, ControlConfig, DispatchConfig, ScalingConfig
 from arlo.config.reference import reference
 from arlo.errors import ConfigError
+from arlo.planning.allocation.solve import OBJECTIVES, SOLVERS
+from arlo.planning.scaling.policies import make_policy
 
 SMALL = """\
 [model]
@@ -172,6 +175,36 @@ def test_every_key_is_documented_and_in_the_reference() -> None:
             assert isinstance(field.metadata["doc"], Doc)
             assert field.metadata["doc"].text.endswith(".")
             assert f"| `{toml_key(field.name)}` |" in page
+
+
+def test_the_names_that_may_be_chosen_are_those_that_there_are() -> None:
+    assert set(choices(ControlConfig, "solver")) == set(SOLVERS)
+    assert set(choices(ControlConfig, "objective")) == set(OBJECTIVES)
+    for name in choices(DispatchConfig, "policy"):
+        _core.Scheduler(name)
+    scaling = dataclasses.asdict(ScalingConfig(max_workers=2))
+    del scaling["policy"]
+    for name in choices(ScalingConfig, "policy"):
+        assert make_policy(name, **scaling).name == name
+
+
+def test_a_key_that_two_sections_have_is_declared_once() -> None:
+    @section("first")
+    class First:
+        load: float = option(default=0.5, doc="Share.", unit="s", minimum=0, maximum=1)
+
+    @section("second")
+    class Second:
+        load: float = same(First, "load", default=0.25, maximum=2, but="Half, as nothing else is there.")
+
+    doc = dataclasses.fields(Second)[0].metadata["doc"]  # type: ignore[arg-type]
+    assert (doc.text, doc.unit, doc.minimum, doc.maximum) == ("Share. Half, as nothing else is there.", "s", 0, 2)
+    assert Second().load == 0.25
+    with pytest.raises(ConfigError, match=r"second.load must be at least 0, at most 2 s, not 3"):
+        Second(load=3)
+    for changed in ({"default": 0.25}, {"default": 0.5, "maximum": 2}):
+        with pytest.raises(TypeError, match=r"First\.load differs here .*say why"):
+            same(First, "load", **changed)
 
 
 def test_effective_configuration_is_a_configuration() -> None:
