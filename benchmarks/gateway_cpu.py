@@ -43,7 +43,7 @@ PAYLOADS = [harness.payload(length, seed=length) for length in range(10, 61)]
 
 
 def measure(
-    work: Path, program: harness.Program, port: int, *, rate: int, seconds: float, concurrency: int
+    work: Path, program: harness.Measured, port: int, *, rate: int, seconds: float, concurrency: int
 ) -> dict[str, float]:
     """CPU of a request in microseconds and answered requests per second; rate 0: as many as go through."""
 

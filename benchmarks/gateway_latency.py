@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import statistics
 import sys
 import tempfile
@@ -40,8 +39,8 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
             await pool.load("w0", f"bench_len{LENGTH}")
             endpoint = (await pool.workers())[0].endpoint
             backend = harness.Backend(endpoint=endpoint, runtime=f"bench_len{LENGTH}", max_length=LENGTH)
-            with contextlib.ExitStack() as stack:
-                _, port = stack.enter_context(harness.gateway(work, [backend], dims=DIMS))
+            async with harness.serving(work, [backend], dims=DIMS) as gateway:
+                port = harness.port_of(gateway)
                 direct_port = int(endpoint.rsplit(":", 1)[1])
                 through, direct = harness.payload(LENGTH), harness.payload(LENGTH, model=f"bench_len{LENGTH}")
                 rows: list[tuple[float, float]] = []

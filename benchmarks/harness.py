@@ -5,6 +5,7 @@ Machines are noisy: contenders alternate within one run, and results are medians
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
@@ -16,20 +17,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import grpc
 import numpy as np
-from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 
-from arlo import proto
+from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime
 from arlo.clock import unix_s
-from arlo.config.gateway import gateway_json
-from arlo.config.model import Config, DeploymentConfig, ModelConfig, WorkersConfig
 from arlo.replay.plan import write_plan
+from tests.fakes import gateway as fakes
+from tests.fakes.gateway import Gateway, Instance
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -63,13 +63,37 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-class Program:
+class Measured:
+    """A process whose CPU time and memory are looked at."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def pids(self) -> list[int]:
+        """The process and its descendants (nginx has a worker process)."""
+        return descendants(self.pid)
+
+    def cpu_s(self) -> float:
+        """User and system time so far, seconds."""
+        total = 0
+        for pid in self.pids():
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            total += int(fields[11]) + int(fields[12])
+        return total / TICKS
+
+    def rss_mb(self) -> float:
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+
+
+class Program(Measured):
     """A process that is measured and surely ended."""
 
     def __init__(self, command: Sequence[str | Path], *, log: Path) -> None:
         self.command = [str(c) for c in command]
         self._log = log.open("w")
         self.process = subprocess.Popen(self.command, stdout=self._log, stderr=subprocess.STDOUT)
+        super().__init__(self.process.pid)
 
     def __enter__(self) -> Self:
         return self
@@ -83,22 +107,6 @@ class Program:
                 self.process.kill()
                 self.process.wait()
         self._log.close()
-
-    def pids(self) -> list[int]:
-        """The process and its descendants (nginx has a worker process)."""
-        return descendants(self.process.pid)
-
-    def cpu_s(self) -> float:
-        """User and system time so far, seconds."""
-        total = 0
-        for pid in self.pids():
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            total += int(fields[11]) + int(fields[12])
-        return total / TICKS
-
-    def rss_mb(self) -> float:
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
 def wait_for_port(port: int, timeout_s: float = 20.0) -> None:
@@ -131,26 +139,19 @@ class Backend:
     dynamic: bool = False
     points_us: tuple[tuple[int, int], ...] = ()  # (length, latency) of a dynamic runtime, instead of latency_us
 
-
-def gateway_config(work: Path, *, policy: str | None = None, max_queued: int | None = None) -> Path:
-    """The gateway's JSON: what ships, but for what is given, on free ports; ready.json is written beside it."""
-    only = ModelConfig(repository=work, slo_ms=1500)
-    shipped = Config(model=only, deployment=DeploymentConfig(allocation={64: 1}), workers=WorkersConfig(count=1))
-    given = {"policy": policy, "max_queued": max_queued}
-    config = dataclasses.replace(
-        shipped,
-        gateway=dataclasses.replace(
-            shipped.gateway,
-            grpc_address="127.0.0.1:0",
-            http_address="127.0.0.1:0",
-            admin_address="127.0.0.1:0",
-            log_level="warning",
-        ),
-        dispatch=dataclasses.replace(shipped.dispatch, **{k: v for k, v in given.items() if v is not None}),
-    )
-    path = work / "gateway.json"
-    path.write_text(gateway_json(config, ready_file=work / "ready.json"))
-    return path
+    def as_runtime(self) -> Runtime:
+        """As a manifest has it; rows are executed one at a time."""
+        points = self.points_us or ((self.max_length, self.latency_us),)
+        return Runtime(
+            name=self.runtime,
+            max_length=self.max_length,
+            max_batch=1,
+            dynamic=self.dynamic,
+            engine="emulated",
+            precision="",
+            device="",
+            latency=tuple(LatencyPoint(length=length, batch=1, latency_us=us) for length, us in points),
+        )
 
 
 def deployment(
@@ -162,90 +163,55 @@ def deployment(
     slo_ms: int = 1500,
 ) -> Any:
     """An arlo.v1.Deployment: inputs input_ids and attention_mask, output embedding FP32 [rows, dims]."""
-    runtimes: dict[str, Any] = {
-        b.runtime: {
-            "name": b.runtime,
-            "max_length": b.max_length,
-            "max_batch": 1,
-            "dynamic": b.dynamic,
-            "capacity": b.capacity,
-            "latency": [
-                {"length": length, "batch": 1, "latency_us": us}
-                for length, us in b.points_us or ((b.max_length, b.latency_us),)
-            ],
-        }
-        for b in backends
-    }
-    return json_format.ParseDict(
-        {
-            "version": 1,
-            "model": {
-                "name": model,
-                "slo_ms": slo_ms,
-                "default_timeout_ms": 60000,
-                "inputs": [
-                    {"name": "input_ids", "datatype": "INT64", "role": "ROLE_IDS"},
-                    {"name": "attention_mask", "datatype": "INT64", "role": "ROLE_MASK", "optional": True},
-                ],
-                "outputs": [{"name": "embedding", "datatype": "FP32", "dims": [dims]}],
-            },
-            "runtimes": list(runtimes.values()),
-            "instances": [
-                {
-                    "id": f"i{k}",
-                    "worker": f"w{k}",
-                    "endpoint": b.endpoint,
-                    "runtime": b.runtime,
-                    "inflight_limit": inflight_limit,
-                }
-                for k, b in enumerate(backends)
-            ],
-        },
-        proto.message("Deployment")(),
+    manifest = Manifest(
+        model=model,
+        task="emulated",
+        source="",
+        tokenizer=None,
+        inputs=(
+            InputTensor(name="input_ids", datatype="INT64", role="ids"),
+            InputTensor(name="attention_mask", datatype="INT64", role="mask", optional=True),
+        ),
+        outputs=(OutputTensor(name="embedding", datatype="FP32", token_level=False, dims=(dims,)),),
+        runtimes=(),
+    )
+    instances = [
+        Instance(f"i{k}", f"w{k}", backend.endpoint, backend.as_runtime(), backend.capacity)
+        for k, backend in enumerate(backends)
+    ]
+    return fakes.deployment(
+        manifest, instances, slo_ms=slo_ms, default_timeout_ms=60_000, inflight_limit=inflight_limit
     )
 
 
+@contextlib.asynccontextmanager
+async def serving(
+    work: Path, backends: Sequence[Backend], *, policy: str | None = None, dims: int = 384, **options: Any
+) -> AsyncIterator[Gateway]:
+    """A gateway serving these backends, with the settings that ship but for the policy; `options` of deployment()."""
+    settings = {"log_level": "warning", "dispatch": {"policy": policy} if policy is not None else {}}
+    wanted = deployment(backends, dims=dims, **options)
+    async with fakes.gateway_of(work, wanted, settings, program=binary("arlo-gateway")) as gateway:
+        yield gateway
+
+
 @contextlib.contextmanager
-def gateway(
-    work: Path,
-    backends: Sequence[Backend],
-    *,
-    dims: int = 384,
-    policy: str | None = None,
-    model: str = "bench",
-    inflight_limit: int = INFLIGHT_LIMIT,
-    slo_ms: int = 1500,
-) -> Iterator[tuple[Program, int]]:
-    """A gateway serving these backends, with the settings that ship unless told otherwise: program and data port."""
-    ready = work / "ready.json"
-    ready.unlink(missing_ok=True)
-    config = gateway_config(work, policy=policy)
-    with Program([binary("arlo-gateway"), "--config", config], log=work / "gateway.log") as program:
-        deadline = time.monotonic() + 20
-        while not ready.exists():
-            if time.monotonic() > deadline or program.process.poll() is not None:
-                raise SystemExit(f"the gateway did not start:\n{(work / 'gateway.log').read_text()}")
-            time.sleep(0.02)
-        addresses = json.loads(ready.read_text())
-        with grpc.insecure_channel(addresses["admin"]) as channel:
-            call = channel.unary_unary(
-                "/arlo.v1.Admin/Apply",
-                request_serializer=lambda m: m.SerializeToString(),
-                response_deserializer=proto.message("ApplyReply").FromString,
-            )
-            wanted = deployment(backends, dims=dims, model=model, inflight_limit=inflight_limit, slo_ms=slo_ms)
-            call(proto.message("ApplyRequest")(deployment=wanted))
-            stats = channel.unary_stream(
-                "/arlo.v1.Admin/WatchStats",
-                request_serializer=lambda m: m.SerializeToString(),
-                response_deserializer=proto.message("Stats").FromString,
-            )
-            for update in stats(proto.message("WatchStatsRequest")(interval_ms=100)):
-                if all(i.state == 2 for i in update.instances):
-                    break
-                if time.monotonic() > deadline:
-                    raise SystemExit("the instances did not join")
-        yield program, int(addresses["grpc"].rsplit(":", 1)[1])
+def gateway(work: Path, backends: Sequence[Backend], **options: Any) -> Iterator[tuple[Measured, int]]:
+    """As serving(), for benches without an event loop: its process and its data port."""
+    with asyncio.Runner() as runner:
+        started = serving(work, backends, **options)
+        running = runner.run(started.__aenter__())
+        try:
+            yield Measured(running.pid), port_of(running)
+        except BaseException:
+            runner.run(started.__aexit__(*sys.exc_info()))
+            raise
+        runner.run(started.__aexit__(None, None, None))
+
+
+def port_of(gateway: Gateway) -> int:
+    """Of its data port."""
+    return int(gateway.grpc.rsplit(":", 1)[1])
 
 
 def load(work: Path, port: int, payloads: Sequence[bytes], *flags: str) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import statistics
 import sys
 import tempfile
@@ -74,7 +73,7 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
                 for seed in range(args.rounds):
                     trace = poisson(top * load, args.duration, lengths, seed)
                     for policy in args.policies:
-                        result = await asyncio.to_thread(one, work, backends, policy, trace)
+                        result = await one(work, backends, policy, trace)
                         rows.setdefault(f"{load:.2f}", {}).setdefault(policy, []).append(result)
                         print(
                             f"load {load:.2f} round {seed + 1} {policy:5} "
@@ -93,11 +92,10 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def one(work: Path, backends: list[harness.Backend], policy: str, trace: Any) -> dict[str, float]:
-    with contextlib.ExitStack() as stack:
-        _, port = stack.enter_context(harness.gateway(work, backends, dims=4, policy=policy, inflight_limit=2))
-        options = ReplayOptions(endpoint=f"127.0.0.1:{port}", model="bench", slo_ms=SLO_MS, timeout_ms=20_000)
-        summary = run_replay(trace, options).summary
+async def one(work: Path, backends: list[harness.Backend], policy: str, trace: Any) -> dict[str, float]:
+    async with harness.serving(work, backends, dims=4, policy=policy, inflight_limit=2) as gateway:
+        options = ReplayOptions(endpoint=gateway.grpc, model="bench", slo_ms=SLO_MS, timeout_ms=20_000)
+        summary = (await asyncio.to_thread(run_replay, trace, options)).summary
     if summary.outcomes["failed"]:
         raise SystemExit(f"{summary.outcomes['failed']} requests failed")
     return {

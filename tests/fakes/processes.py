@@ -26,12 +26,17 @@ def marked(mark: str) -> dict[int, str]:
     return found
 
 
-async def until(condition: Callable[[], Any], what: str, *, timeout_s: float = 20) -> None:
-    """Wait for something that has no event of its own, in small steps."""
+async def until(condition: Callable[[], Any], what: str, *, timeout_s: float = 20.0, every_s: float = 0.01) -> Any:
+    """Wait for something that has no event of its own; `condition` may be async. Returns what it returned."""
     deadline_s = monotonic_s() + timeout_s
-    while not condition():
+    while True:
+        result = condition()
+        if asyncio.iscoroutine(result):
+            result = await result
+        if result:
+            return result
         assert monotonic_s() < deadline_s, f"not within {timeout_s:g} s: {what}"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(every_s)
 
 
 async def nothing_left(mark: str) -> None:

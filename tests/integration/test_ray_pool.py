@@ -31,9 +31,10 @@ from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.pool import WorkerInfo
 from arlo.workers.ray.pool import RayPool
 from tests.fakes import ray_driver
-from tests.fakes.processes import MARK, kill_marked, marked
+from tests.fakes.gateway import ACTIVE, gateway_of
+from tests.fakes.processes import MARK, kill_marked, marked, until
 from tests.fakes.serving import serving
-from tests.integration.gateway.harness import ACTIVE, Workers, gateway_of, until
+from tests.fakes.triton_workers import Workers
 
 pytestmark = [
     pytest.mark.integration,

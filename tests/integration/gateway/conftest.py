@@ -13,7 +13,8 @@ from pytest_asyncio import is_async_test
 
 from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import write_emulated_repository
-from tests.integration.gateway.harness import Gateway, Workers, gateway_of
+from tests.fakes.gateway import Gateway, gateway_of
+from tests.fakes.triton_workers import Workers
 
 LENGTHS = (64, 128, 256, 512)
 

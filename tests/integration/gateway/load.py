@@ -10,8 +10,9 @@ from typing import Self
 import grpc
 import numpy as np
 
+from tests.fakes.gateway import Gateway
+from tests.fakes.processes import until
 from tests.integration.gateway.examples import Example, check, request_of, rows_of
-from tests.integration.gateway.harness import Gateway, until
 
 
 class Load:

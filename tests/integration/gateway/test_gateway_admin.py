@@ -15,8 +15,10 @@ import pytest
 
 from arlo import proto
 from arlo.clock import monotonic_s, unix_s
+from tests.fakes.gateway import ACTIVE, Gateway
+from tests.fakes.processes import until
+from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, one_row, request_of
-from tests.integration.gateway.harness import ACTIVE, Gateway, Workers, until
 from tests.integration.gateway.load import Load
 
 pytestmark = pytest.mark.integration

@@ -13,6 +13,8 @@ import pytest
 from tritonclient.grpc import service_pb2_grpc
 
 from arlo.clock import monotonic_s
+from tests.fakes.gateway import Gateway, split_of
+from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.conftest import LENGTHS
 from tests.integration.gateway.examples import (
     Example,
@@ -24,7 +26,6 @@ from tests.integration.gateway.examples import (
     request_of,
     rows_of,
 )
-from tests.integration.gateway.harness import Gateway, Workers, split_of
 
 pytestmark = pytest.mark.integration
 

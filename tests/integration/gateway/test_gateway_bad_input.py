@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.fakes.gateway import Gateway
 from tests.integration.gateway.examples import check, example, one_row, request_of
-from tests.integration.gateway.harness import Gateway
 
 pytestmark = pytest.mark.integration
 

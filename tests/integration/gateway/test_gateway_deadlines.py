@@ -17,8 +17,10 @@ import pytest
 import pytest_asyncio
 
 from arlo.clock import monotonic_s
+from tests.fakes.gateway import Gateway, gateway_of
+from tests.fakes.processes import until
+from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, one_row, request_of
-from tests.integration.gateway.harness import Gateway, Workers, gateway_of, until
 
 pytestmark = pytest.mark.integration
 

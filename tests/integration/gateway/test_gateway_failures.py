@@ -19,9 +19,10 @@ from tritonclient.grpc import service_pb2
 from arlo.clock import monotonic_s
 from arlo.replay.plan import write_plan
 from arlo.workers.ports import free_port
+from tests.fakes.gateway import ACTIVE, EJECTED, Gateway
 from tests.fakes.odd_worker import Behaviour, OddWorker, dies_of, echo, embedding, good, tensors_of
+from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, one_row, request_of
-from tests.integration.gateway.harness import ACTIVE, EJECTED, Gateway, Workers
 from tests.integration.gateway.load import Load
 
 pytestmark = pytest.mark.integration

@@ -10,9 +10,10 @@ import pytest
 from tritonclient.grpc import service_pb2_grpc
 
 from arlo.clock import monotonic_s
+from tests.fakes.gateway import UNLIMITED
 from tests.fakes.odd_worker import OddWorker, Sick
+from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, request_of
-from tests.integration.gateway.harness import UNLIMITED, Workers
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,10 @@ import grpc
 import numpy as np
 import pytest
 
+from tests.fakes.gateway import ACTIVE, EJECTED, Gateway
 from tests.fakes.odd_worker import Behaviour, OddWorker, Sick, fails_on, good
+from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, request_of
-from tests.integration.gateway.harness import ACTIVE, EJECTED, Gateway, Workers
 
 pytestmark = pytest.mark.integration
 

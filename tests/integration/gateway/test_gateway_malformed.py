@@ -12,8 +12,9 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from arlo import proto
+from tests.fakes.gateway import ACTIVE, Gateway
+from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, request_of
-from tests.integration.gateway.harness import ACTIVE, Gateway, Workers
 
 pytestmark = pytest.mark.integration
 

@@ -22,16 +22,10 @@ from tritonclient.grpc import service_pb2_grpc
 from arlo.clock import monotonic_s
 from arlo.control.gateway.process import gateway_program
 from arlo.workers.ports import free_port
+from tests.fakes.gateway import NOT_SERVING, SERVING, Gateway, grpc_health, write_config
+from tests.fakes.processes import until
+from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, one_row, request_of
-from tests.integration.gateway.harness import (
-    NOT_SERVING,
-    SERVING,
-    Gateway,
-    Workers,
-    grpc_health,
-    until,
-    write_config,
-)
 
 pytestmark = pytest.mark.integration
 

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from arlo.clock import monotonic_s
+from tests.fakes.gateway import EJECTED, Gateway
 from tests.fakes.odd_worker import Behaviour, OddWorker, good, holds
+from tests.fakes.processes import until
+from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, request_of
-from tests.integration.gateway.harness import EJECTED, Gateway, Workers, until
 
 pytestmark = pytest.mark.integration
 

@@ -22,7 +22,8 @@ from arlo.client import (
 )
 from arlo.clock import monotonic_s
 from arlo.workers.ports import free_port
-from tests.integration.gateway.harness import Gateway, Workers
+from tests.fakes.gateway import Gateway
+from tests.fakes.triton_workers import Workers
 
 pytestmark = pytest.mark.integration
 

@@ -21,9 +21,11 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from arlo.clock import monotonic_s
+from tests.fakes.gateway import Gateway
+from tests.fakes.processes import until
 from tests.fakes.raw_http2 import HEADERS, MAX_CONCURRENT_STREAMS, RST_STREAM, RawHttp2
+from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import Example, check, example, one_row, request_of
-from tests.integration.gateway.harness import Gateway, Workers, until
 
 pytestmark = pytest.mark.integration
 

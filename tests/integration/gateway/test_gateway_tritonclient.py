@@ -20,9 +20,9 @@ import tritonclient.grpc.aio as triton_aio
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from tests.fakes.gateway import SERVING, Gateway, grpc_health
 from tests.integration.gateway.conftest import LENGTHS
 from tests.integration.gateway.examples import DIMS, Example, answer_to, example, one_row, rows_of
-from tests.integration.gateway.harness import SERVING, Gateway, grpc_health
 
 pytestmark = pytest.mark.integration
 

@@ -1,4 +1,4 @@
-"""What the gateway's tests share: real workers with the emulated engine, gateway processes, known answers."""
+"""A gateway process of a test or a bench: its settings, its life, its ports, and what it is told to serve."""
 
 from __future__ import annotations
 
@@ -13,151 +13,41 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2_grpc
 
 from arlo import proto
-from arlo.catalog.manifest import Manifest
-from arlo.clock import monotonic_s
+from arlo.catalog.manifest import Manifest, Runtime
+from arlo.config.gateway import gateway_json
+from arlo.config.model import Config, DeploymentConfig, ModelConfig
 from arlo.control.gateway.process import gateway_program
-from arlo.workers import LocalPool
 from arlo.workers.process import GuardedProcess
+from tests.fakes.processes import until
 
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 ACTIVE = proto.message("InstanceStats").State.Value("STATE_ACTIVE")
 SERVING, NOT_SERVING = 1, 2  # of grpc.health.v1
 EJECTED = proto.message("InstanceStats").State.Value("STATE_EJECTED")
 
-DEFAULTS: dict[str, Any] = {
-    "grpc_address": "127.0.0.1:0",
-    "http_address": "127.0.0.1:0",
-    "admin_address": "127.0.0.1:0",
-    "tls": {"certificate_file": "", "key_file": "", "client_ca_file": ""},
-    "bearer_token_file": "",
+FREE_PORTS = {f"{port}_address": "127.0.0.1:0" for port in ("grpc", "http", "admin")}
+# What tests change of the settings that ship: it fails soon, refuses early and says all.
+TESTING: dict[str, Any] = {
     "max_message_bytes": 16 << 20,
-    "dispatch": {"policy": "rs", "lambda": 0.85, "alpha": 0.9, "max_peek": 6, "max_queued": 4096},
+    "dispatch": {"policy": "rs"},
     "health": {"interval_ms": 200, "timeout_ms": 300, "failures": 2, "retry_interval_ms": 50, "silence_ms": 5000},
-    "max_attempts": 3,
     "unavailable_grace_ms": 1000,
+    "drain_delay_ms": 0,
     "drain_timeout_ms": 5000,
     "max_rows": 64,
     "log_level": "debug",
-    "ready_file": "",
-    "threads": 0,
-    "drain_delay_ms": 0,
 }
 
 
-async def until(condition: Callable[[], Any], what: str, *, timeout_s: float = 20.0, every_s: float = 0.01) -> Any:
-    """Wait for something that has no event of its own; `condition` may be async. Returns what it returned."""
-    deadline_s = monotonic_s() + timeout_s
-    while True:
-        result = condition()
-        if asyncio.iscoroutine(result):
-            result = await result
-        if result:
-            return result
-        assert monotonic_s() < deadline_s, f"not within {timeout_s:g} s: {what}"
-        await asyncio.sleep(every_s)
-
-
-class Workers:
-    """Real Triton servers, each with every runtime of every model loaded: any deployment can be made of them."""
-
-    def __init__(self, pool: LocalPool, manifests: Mapping[str, Manifest]) -> None:
-        self.pool = pool
-        self.manifests = manifests
-        self.endpoints: list[str] = []
-        self._channels: list[grpc.aio.Channel] = []
-
-    @property
-    def runtimes(self) -> list[str]:
-        return sorted(runtime.name for manifest in self.manifests.values() for runtime in manifest.runtimes)
-
-    async def start(self) -> None:
-        infos = await self.pool.workers()
-        self.endpoints = [info.endpoint for info in infos]
-        self._channels = [grpc.aio.insecure_channel(endpoint) for endpoint in self.endpoints]
-
-        async def load_all(worker: str) -> None:
-            for runtime in self.runtimes:
-                await self.pool.load(worker, runtime)
-
-        await asyncio.gather(*(load_all(info.id) for info in infos))
-
-    async def close(self) -> None:
-        for channel in self._channels:
-            await channel.close()
-
-    async def pid(self, worker: int) -> int:
-        pid = (await self.pool.workers())[worker].pid
-        assert pid is not None
-        return pid
-
-    async def whole(self) -> None:
-        """Wait until every worker has everything loaded, as after a restart."""
-
-        async def ready() -> bool:
-            return all(list(info.runtimes) == self.runtimes for info in await self.pool.workers())
-
-        await until(ready, "all workers with all runtimes")
-
-    async def executions(self, worker: int, runtime: str) -> int:
-        """Requests that the worker has executed, ever; its count follows the answers by a little."""
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channels[worker])
-        statistics = await stub.ModelStatistics(service_pb2.ModelStatisticsRequest(name=runtime))
-        return int(statistics.model_stats[0].execution_count)
-
-    def deployment(
-        self,
-        model: str,
-        placement: Sequence[tuple[int, int]],
-        *,
-        version: int = 1,
-        slo_ms: int = 2000,
-        default_timeout_ms: int = 20_000,
-        inflight_limit: int = 4,
-        endpoints: Sequence[str] | None = None,
-    ) -> Any:
-        """An arlo.v1.Deployment with an instance per (worker, max_length)."""
-        manifest = self.manifests[model]
-        runtimes = {runtime.max_length: runtime for runtime in manifest.runtimes}
-        message = proto.message("Deployment")(version=version)
-        message.model.name = model
-        message.model.slo_ms = slo_ms
-        message.model.default_timeout_ms = default_timeout_ms
-        for tensor in manifest.inputs:
-            role = {"ids": "ROLE_IDS", "mask": "ROLE_MASK", "other": "ROLE_OTHER"}[tensor.role]
-            message.model.inputs.add(name=tensor.name, datatype=tensor.datatype, role=role)
-        for output in manifest.outputs:
-            message.model.outputs.add(
-                name=output.name, datatype=output.datatype, token_level=output.token_level, dims=output.dims
-            )
-        for length in sorted({length for _, length in placement}):
-            runtime = runtimes[length]
-            longest = runtime.latency[-1].latency_us
-            item = message.runtimes.add(
-                name=runtime.name,
-                max_length=length,
-                max_batch=runtime.max_batch,
-                dynamic=runtime.dynamic,
-                capacity=max(1, slo_ms * 1000 // max(1, longest)),
-            )
-            for point in runtime.latency:
-                item.latency.add(length=point.length, batch=point.batch, latency_us=point.latency_us)
-        for worker, length in placement:
-            message.instances.add(
-                id=f"w{worker}.{length}",
-                worker=f"w{worker}",
-                endpoint=(endpoints or self.endpoints)[worker],
-                runtime=runtimes[length].name,
-                inflight_limit=inflight_limit,
-            )
-        return message
-
-
-def write_config(path: Path, **changes: Any) -> Path:
-    """The gateway's JSON: DEFAULTS, with changes; those of an object are merged into it, None leaves a field out."""
-    path.write_text(json.dumps(_merged(DEFAULTS, changes)))
+def write_config(path: Path, settings: Mapping[str, Any] = TESTING, **changes: Any) -> Path:
+    """The gateway's JSON: what ships, on free ports, with `settings` and changes; those of an object are merged into
+    it, None leaves a field out."""
+    model = ModelConfig(repository=path.parent, slo_ms=1500)  # not of the gateway; a configuration has to have them
+    shipped = json.loads(gateway_json(Config(model=model, deployment=DeploymentConfig(allocation={64: 1}))))
+    path.write_text(json.dumps(_merged(_merged({**shipped, **FREE_PORTS}, settings), changes)))
     return path
 
 
@@ -245,14 +135,16 @@ class Gateway:
         await self._admin.close()
 
 
-async def start_gateway(work: Path, **changes: Any) -> Gateway:
-    """A gateway on free ports in folder `work`; the caller stops it."""
+async def start_gateway(
+    work: Path, settings: Mapping[str, Any] = TESTING, *, program: Path | None = None, **changes: Any
+) -> Gateway:
+    """A gateway on free ports in folder `work`; the caller stops it. `program`: None is that of gateway_program()."""
     work.mkdir(parents=True, exist_ok=True)
     ready = work / "ready.json"
     ready.unlink(missing_ok=True)
-    config = write_config(work / "gateway.json", ready_file=str(ready), **changes)
+    config = write_config(work / "gateway.json", settings, ready_file=str(ready), **changes)
     log = work / "gateway.log"
-    command = [str(gateway_program()), "--config", str(config)]
+    command = [str(program or gateway_program()), "--config", str(config)]
     process = GuardedProcess.start(command, env=os.environ, log=log, grace_s=20)
     try:
         await until(lambda: ready.exists() or process.returncode is not None, "the gateway's ready file")
@@ -265,9 +157,16 @@ async def start_gateway(work: Path, **changes: Any) -> Gateway:
 
 
 @contextlib.asynccontextmanager
-async def gateway_of(work: Path, deployment: Any = None, **changes: Any) -> AsyncIterator[Gateway]:
-    """A gateway, serving `deployment`. It must stop cleanly at the end, whatever the test did to it."""
-    gateway = await start_gateway(work, **changes)
+async def gateway_of(
+    work: Path,
+    deployment: Any = None,
+    settings: Mapping[str, Any] = TESTING,
+    *,
+    program: Path | None = None,
+    **changes: Any,
+) -> AsyncIterator[Gateway]:
+    """A gateway, serving `deployment`. It must stop cleanly at the end, whatever was done to it."""
+    gateway = await start_gateway(work, settings, program=program, **changes)
     try:
         if deployment is not None:
             await gateway.apply(deployment)
@@ -284,6 +183,61 @@ async def gateway_of(work: Path, deployment: Any = None, **changes: Any) -> Asyn
         async with asyncio.timeout(20):
             code = await gateway.process.wait()
             assert code == 0, f"{gateway.log}: {gateway.log.read_text()[-4000:]}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instance:
+    """One of a deployment. `capacity`: of its runtime, in requests; None: what the SLO and its latency make of it."""
+
+    id: str
+    worker: str
+    endpoint: str
+    runtime: Runtime
+    capacity: int | None = None
+
+
+def deployment(
+    manifest: Manifest,
+    instances: Sequence[Instance],
+    *,
+    version: int = 1,
+    slo_ms: int,
+    default_timeout_ms: int,
+    inflight_limit: int,
+) -> Any:
+    """An arlo.v1.Deployment of these instances, with the runtimes that they have."""
+    message = proto.message("Deployment")(version=version)
+    message.model.name = manifest.model
+    message.model.slo_ms = slo_ms
+    message.model.default_timeout_ms = default_timeout_ms
+    for tensor in manifest.inputs:
+        role = {"ids": "ROLE_IDS", "mask": "ROLE_MASK", "other": "ROLE_OTHER"}[tensor.role]
+        message.model.inputs.add(name=tensor.name, datatype=tensor.datatype, role=role, optional=tensor.optional)
+    for output in manifest.outputs:
+        message.model.outputs.add(
+            name=output.name, datatype=output.datatype, token_level=output.token_level, dims=output.dims
+        )
+    by_name = {instance.runtime.name: instance for instance in instances}
+    for instance in sorted(by_name.values(), key=lambda instance: instance.runtime.max_length):
+        runtime = instance.runtime
+        item = message.runtimes.add(
+            name=runtime.name,
+            max_length=runtime.max_length,
+            max_batch=runtime.max_batch,
+            dynamic=runtime.dynamic,
+            capacity=instance.capacity or max(1, slo_ms * 1000 // max(1, round(runtime.latency[-1].latency_us))),
+        )
+        for point in runtime.latency:
+            item.latency.add(length=point.length, batch=point.batch, latency_us=round(point.latency_us))
+    for instance in instances:
+        message.instances.add(
+            id=instance.id,
+            worker=instance.worker,
+            endpoint=instance.endpoint,
+            runtime=instance.runtime.name,
+            inflight_limit=inflight_limit,
+        )
+    return message
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
