@@ -20,7 +20,7 @@ from arlo.traces import poisson
 from benchmarks import harness
 from benchmarks.testbed import results, scaling
 from benchmarks.testbed.calibrate import PAPER, Calibration, calibrate
-from benchmarks.testbed.cluster import EmulatedCluster, emulated_cluster
+from benchmarks.testbed.cluster import PATIENT_MS, EmulatedCluster, emulated_cluster
 from benchmarks.testbed.compare import QUANTILES, compare, curve, figures
 from benchmarks.testbed.schemes import CONTENDERS, INFLIGHT_LIMIT, TITLES, Bed, Cluster, tweets
 from benchmarks.testbed.simulated import simulate
@@ -42,6 +42,7 @@ class Plan:
 
     cluster: Cluster
     rate_rps: float
+    timeout_ms: float
     round: int
     number: str  # of the run, for people
 
@@ -56,10 +57,10 @@ def plans(bed: Bed, args: argparse.Namespace) -> list[Plan]:
         names = args.contenders or ["rs", "late"]
     if args.short:
         rates, names = rates[:1], names[-1:]
-    todo = list(itertools.product(range(args.rounds), rates, names))
+    todo = list(itertools.product(range(args.rounds), args.timeouts or [PATIENT_MS], rates, names))
     return [
-        Plan(bed.cluster(name, rate), rate, round_, f"{number} of {len(todo)}")
-        for number, (round_, rate, name) in enumerate(todo, start=1)
+        Plan(bed.cluster(name, rate), rate, timeout_ms, round_, f"{number} of {len(todo)}")
+        for number, (round_, timeout_ms, rate, name) in enumerate(todo, start=1)
     ]
 
 
@@ -70,7 +71,7 @@ async def one(
     await cluster.prepare(plan.cluster.placed())
     trace = poisson(plan.rate_rps, args.warmup + args.duration, tweets, seed=args.seed + plan.round)
     show = progress(plan) if sys.stderr.isatty() else None
-    run = await asyncio.to_thread(cluster.run, trace, plan.cluster, on_progress=show)
+    run = await asyncio.to_thread(cluster.run, trace, plan.cluster, timeout_ms=plan.timeout_ms, on_progress=show)
     if show is not None:
         print("\r\033[K", end="", file=sys.stderr)
     real = run.side.after(args.warmup)
@@ -79,6 +80,7 @@ async def one(
         "policy": plan.cluster.policy,
         "rate_rps": plan.rate_rps,
         "load": plan.rate_rps / bed.full_rate_rps,
+        "timeout_ms": plan.timeout_ms,
         "round": plan.round,
         "instances": {r.name: n for r, n in zip(plan.cluster.runtimes, plan.cluster.instances, strict=True) if n},
         "valid": not run.problems,
@@ -92,7 +94,7 @@ async def one(
     }
     kept: dict[str, Any] = {"arrived_s": real.arrived_s, "length": real.length, "cluster_ms": real.latency_ms}
     for side, told in zip(results.SIDES, (calibration, PAPER), strict=True):
-        simulated = simulate(trace, plan.cluster, told, run.dispatch).after(args.warmup)
+        simulated = simulate(trace, plan.cluster, told, run.dispatch, plan.timeout_ms).after(args.warmup)
         found[side] = compare(real, simulated, bed.slo_ms)
         kept[f"{side}_ms"] = simulated.latency_ms
     if args.records is not None:
@@ -122,9 +124,17 @@ def line(run: dict[str, Any]) -> str:
         f"  {error['mean_ms']:+6.2f} ±{spread['mean_ms']:4.2f}{error['p98_ms']:+7.2f} ±{spread['p98_ms']:5.2f}"
         f"{error['p50_ms']:+7.2f} {plain['mean_ms']:+8.2f}{plain['p98_ms']:+8.2f}"
         f"   {real['attainment']:7.4f} {ours['simulated']['attainment']:6.4f}"
+        + ("" if run["timeout_ms"] == PATIENT_MS else f"   time-out {run['timeout_ms']:g} ms, {answered(run)}")
         + "".join(f"\n   not valid: {problem}" for problem in run["problems"])
         + disturbed(run["cpu"])
     )
+
+
+def answered(run: dict[str, Any]) -> str:
+    """The shares that were answered."""
+    sides = (run["cluster"], run["calibrated"]["simulated"])
+    real, simulated = (side["answered"] / side["requests"] for side in sides)
+    return f"answered {real:.4f} and {simulated:.4f}"
 
 
 def disturbed(cpu: dict[str, float]) -> str:
@@ -183,6 +193,13 @@ def main() -> int:
         "--contenders", nargs="+", choices=CONTENDERS, help="default: rs late; with --schemes all of them"
     )
     parser.add_argument("--loads", type=float, nargs="+", default=[0.4, 0.65, 0.85], metavar="SHARE")
+    parser.add_argument(
+        "--timeouts",
+        type=float,
+        nargs="+",
+        metavar="MS",
+        help="of the clients; goes to a file of its own (default: a minute)",
+    )
     parser.add_argument("--rates", type=float, nargs="+", metavar="RPS", help="--schemes: in the paper's time")
     parser.add_argument("--model", choices=sorted(RATES_RPS), default="bert-base")
     parser.add_argument("--stretch", type=float, default=10.0, help="times the latency profile and SLO (default: 10)")
@@ -206,7 +223,7 @@ def main() -> int:
         )
     if not args.short:
         command = shlex.join(["python", "-m", "benchmarks.testbed", *sys.argv[1:]])
-        print(f"-> {harness.save(results.name_of(args.model, args.schemes), command, found)}")
+        print(f"-> {harness.save(results.name_of(args.model, args.schemes, bool(args.timeouts)), command, found)}")
     return 0 if summary["without_valid"] == 0 else 1
 
 

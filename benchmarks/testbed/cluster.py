@@ -31,6 +31,7 @@ from benchmarks.testbed.compare import Side
 from benchmarks.testbed.schemes import INFLIGHT_LIMIT, Cluster, execution_ms, points_us
 
 # A run in which the load generator does not keep to the trace says nothing about the cluster.
+PATIENT_MS = 60_000.0  # a time-out that never passes
 LATE_MS, LATE_SHARE, LATE_P98_MS = 5.0, 0.001, 1.0
 
 
@@ -91,16 +92,22 @@ class EmulatedCluster:
             for endpoint, runtime in zip(self._endpoints, placed, strict=False)
         ]
 
-    def run(self, trace: Trace, cluster: Cluster, *, on_progress: ProgressHook | None = None) -> Run:
+    def run(
+        self,
+        trace: Trace,
+        cluster: Cluster,
+        *,
+        timeout_ms: float = PATIENT_MS,
+        on_progress: ProgressHook | None = None,
+    ) -> Run:
         """Replay `trace` open-loop against the prepared runtimes, with a gateway of its own."""
         placed, policy, slo_ms = cluster.placed(), cluster.policy, cluster.slo_ms
         backends = self.backends(placed, slo_ms)
-        with harness.gateway(self._work, backends, dims=4, policy=policy, inflight_limit=INFLIGHT_LIMIT) as (
-            gateway,
-            port,
-        ):
+        with harness.gateway(
+            self._work, backends, dims=4, policy=policy, inflight_limit=INFLIGHT_LIMIT, slo_ms=round(slo_ms)
+        ) as (gateway, port):
             options = ReplayOptions(
-                endpoint=f"127.0.0.1:{port}", model="bench", slo_ms=slo_ms, timeout_ms=60_000, late_ms=LATE_MS
+                endpoint=f"127.0.0.1:{port}", model="bench", slo_ms=slo_ms, timeout_ms=timeout_ms, late_ms=LATE_MS
             )
             gateway_s, workers_s, busy_s, began_s = gateway.cpu_s(), self._cpu_s(), _busy_s(), monotonic_s()
             result = run_replay(trace, options, on_progress=on_progress)

@@ -46,9 +46,10 @@ def figures(latency_ms: NDArray[np.float64], slo_ms: float) -> dict[str, float]:
 
 
 def errors_percent(simulated: dict[str, float], real: dict[str, float]) -> dict[str, float]:
-    """How much the simulator says above what was measured. Attainment in percentage points."""
+    """How much the simulator says above what was measured. Attainment, and the share answered, in percentage points."""
     found = {name: 100 * (simulated[name] / real[name] - 1) for name in LATENCIES}
     found["attainment"] = 100 * (simulated["attainment"] - real["attainment"])
+    found["answered"] = 100 * (simulated["answered"] / simulated["requests"] - real["answered"] / real["requests"])
     return found
 
 

@@ -11,13 +11,14 @@ FIDELITY = "testbed"
 SCHEMES = "testbed_schemes"
 SCALING = "testbed_scaling"
 SIDES = ("calibrated", "paper")  # simulated, with the overheads measured here, or with the paper's fixed one
-PLANNED = ("scheme", "rate_rps", "round")  # tell one planned run from the others
+OVERLOAD = "testbed_overload"
+PLANNED = ("scheme", "rate_rps", "timeout_ms", "round")  # tell one planned run from the others
 OF_RUN = ("scheme", "policy", "rate_rps", "load", "round", "valid")
 
 
-def name_of(model: str, schemes: bool) -> str:
+def name_of(model: str, schemes: bool, timeouts: bool) -> str:
     """Which file a bench writes."""
-    return (SCHEMES if schemes else FIDELITY) + ("" if model == "bert-base" else f"_{model}")
+    return (SCHEMES if schemes else OVERLOAD if timeouts else FIDELITY) + ("" if model == "bert-base" else f"_{model}")
 
 
 def load(name: str = FIDELITY) -> dict[str, Any]:

@@ -34,7 +34,9 @@ class Replayed:
         return f"{len(self._trace)} requests of a trace"
 
 
-def scenario(trace: Trace, cluster: Cluster, told: Calibration, dispatch: Mapping[str, Any]) -> Scenario:
+def scenario(
+    trace: Trace, cluster: Cluster, told: Calibration, dispatch: Mapping[str, Any], timeout_ms: float
+) -> Scenario:
     """`dispatch`: the gateway's own dispatch options, so that both sides have the same."""
     return Scenario(
         name=cluster.name,
@@ -47,6 +49,7 @@ def scenario(trace: Trace, cluster: Cluster, told: Calibration, dispatch: Mappin
         ),
         workers=sum(cluster.instances),
         slo_ms=cluster.slo_ms,
+        timeout_ms=timeout_ms,
         dispatch=Dispatch(
             policy=cluster.policy,
             lambda_=dispatch["lambda"],
@@ -62,9 +65,9 @@ def scenario(trace: Trace, cluster: Cluster, told: Calibration, dispatch: Mappin
     )
 
 
-def simulate(trace: Trace, cluster: Cluster, told: Calibration, dispatch: Mapping[str, Any]) -> Side:
+def simulate(trace: Trace, cluster: Cluster, told: Calibration, dispatch: Mapping[str, Any], timeout_ms: float) -> Side:
     """Both sides have the requests in the order of the trace."""
-    columns = run(scenario(trace, cluster, told, dispatch)).columns
+    columns = run(scenario(trace, cluster, told, dispatch, timeout_ms)).columns
     assert columns is not None
     answered = columns["outcome"] < ANSWERED
     # As the gateway counts them: levels of the runtimes that have an instance.
