@@ -64,8 +64,8 @@ async def run(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         work = Path(folder)
         upstream_port = harness.free_port()
-        upstream = [harness.binary("arlo-instant-upstream"), "--port", str(upstream_port)]
-        upstream += ["--output", f"embedding:FP32:1,{DIMS}"]
+        output = f"embedding:FP32:1,{DIMS}"
+        upstream = [harness.binary("arlo-instant-upstream"), "--port", str(upstream_port), "--output", output]
         stack.enter_context(harness.Program(upstream, log=work / "upstream.log"))
         harness.wait_for_port(upstream_port)
         backend = harness.Backend(endpoint=f"127.0.0.1:{upstream_port}", runtime="len64", max_length=64, latency_us=100)

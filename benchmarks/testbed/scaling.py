@@ -39,6 +39,7 @@ from benchmarks.testbed.scaled import (
     CONTENDERS,
     MODEL,
     MOST,
+    TIMEOUT_MS,
     WORKERS,
     Contender,
     Course,
@@ -82,7 +83,7 @@ def simulated(
     planned = contender.planned is not None
     at_a_time = control.max_moving if contender.shipped else control.max_unavailable
     return dataclasses.replace(
-        scenario(what.trace, cluster, overheads, dispatch),
+        scenario(what.trace, cluster, overheads, dispatch, TIMEOUT_MS),
         allocate=Allocate(
             kind="periodic" if planned else "fixed",
             start=cluster.instances,
