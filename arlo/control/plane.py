@@ -5,16 +5,14 @@ supervise() keeps it so until it is cancelled; stop() takes the gateway out firs
 answer), then the workers. One event loop.
 
 Who does what: the pool restarts a worker that died; the runtime scheduler (scheduler.py) decides which worker has which
-runtime; the reconciler (reconciler.py) makes it so; the gateway finds by its own health checks what answers. A managed
-gateway that died is started again on the same ports and gets the deployment; one that runs elsewhere gets it when it
-has lost it.
+runtime; the reconciler (reconciler.py) makes it so; the gateway finds by its own health checks what answers, and is
+itself kept by gateway/keeper.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import fcntl
 import logging
 from collections import Counter
@@ -26,36 +24,29 @@ from arlo.catalog.manifest import Manifest
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
 from arlo.control.events import emit
-from arlo.control.gateway.admin import AdminClient, GatewayUnreachableError
-from arlo.control.gateway.process import Addresses, GatewayProcess, made_run_dir, reachable
-from arlo.control.gateway.watch import GatewayWatch
+from arlo.control.gateway.admin import AdminClient
+from arlo.control.gateway.keeper import GatewayKeeper
+from arlo.control.gateway.process import Addresses, made_run_dir, reachable
 from arlo.control.http.report import control_status
 from arlo.control.http.server import ControlHttp
 from arlo.control.http.status import ControlStatus
 from arlo.control.reconcile.choice import servable
-from arlo.control.reconcile.deployments import (
-    Deployments,
-    OtherControlPlaneError,
-    VersionSpentError,
-    owner_label,
-)
+from arlo.control.reconcile.deployments import Deployments, OtherControlPlaneError, owner_label
 from arlo.control.reconcile.moves import Probe
 from arlo.control.reconcile.probe import warm_up
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.recycler import Recycler
 from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
-from arlo.errors import ArloError, ConfigError, GatewayError
+from arlo.errors import ArloError, ConfigError
 from arlo.planning.allocation.curves import capacity
 from arlo.workers.local.pool import LocalPool
 from arlo.workers.pool import WorkerPool
 
 log = logging.getLogger("arlo.control")
 
-DEPLOYMENT_POLL_S = 2.0
-LOG_CHECK_S = 10.0
-BACKOFF_S = (0.1, 5.0)  # of a gateway that keeps dying: first, longest
-STEADY_S = 30.0  # a gateway that has lived this long starts over with the first
+BACKOFF_S = (0.1, 5.0)  # of a loop that keeps failing: first, longest
+STEADY_S = 30.0  # one that has run this long starts over with the first
 
 
 class Cluster:
@@ -84,11 +75,8 @@ class Cluster:
         self.scheduler.listeners += [self.scaler.see, self.recycler.see]
         self.reconciler.stats = lambda: self.scheduler.stats
         self._http = ControlHttp(config.control.http_address, self.status)
-        self._gateway: GatewayProcess | None = None
-        self._gateway_up = False
-        self._watch: GatewayWatch | None = None
+        self._gateway = GatewayKeeper(config, self._deployments, self.counters)
         self._run_lock: IO[bytes] | None = None
-        self.addresses: Addresses | None = None
         self.http_address = ""  # of /status and /metrics, as bound
 
     @property
@@ -99,7 +87,12 @@ class Cluster:
     @property
     def gateway_pid(self) -> int | None:
         """Of the managed gateway."""
-        return self._gateway.pid if self._gateway is not None else None
+        return self._gateway.pid
+
+    @property
+    def addresses(self) -> Addresses | None:
+        """Where the gateway listens; after start()."""
+        return self._gateway.addresses
 
     @property
     def admin(self) -> AdminClient:
@@ -109,7 +102,7 @@ class Cluster:
     def status(self) -> ControlStatus:
         """What `/status` says."""
         return control_status(
-            self._config,
+            self._gateway.config,
             self.manifest,
             reconciler=self.reconciler,
             scheduler=self.scheduler,
@@ -118,7 +111,7 @@ class Cluster:
             counters=self.counters,
             started_at_ms=self._started_at_ms,
             gateway_admin=reachable(self.addresses.admin) if self.addresses else "",
-            gateway_up=self._gateway_up and not (self._watch is not None and self._watch.silent),
+            gateway_up=self._gateway.answers,
         )
 
     async def start(self) -> None:
@@ -137,7 +130,7 @@ class Cluster:
             )
             self.http_address = await self._http.start()
             self._report(f"starting {self._config.worker_count} worker(s) and the gateway")
-            await _all(self._pool.start(), self._start_gateway())
+            await _all(self._pool.start(), self._gateway.start())
             if not self._config.gateway.managed:  # (a managed one has the lock of the run folder)
                 await self._deployments.claim()
             await self.reconciler.observe()
@@ -167,13 +160,8 @@ class Cluster:
             "reconciler": self.reconciler.run,
             "scheduler": self.scheduler.run,
             "scaler": self.scaler.run,
-            "deployment": self._keep_deployment,
+            **self._gateway.loops(),
         }
-        if self._gateway is not None:
-            loops["gateway"] = self._keep_gateway
-            loops["gateway_log"] = self._limit_gateway_log
-        if self._watch is not None:
-            loops["gateway_watch"] = self._watch.run
         await _all(*(self._kept(name, loop) for name, loop in loops.items()))
 
     async def _kept(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -197,16 +185,10 @@ class Cluster:
         """Drain and stop the managed gateway, stop the pool. Idempotent; goes on where a step fails."""
         await self.reconciler.stop()
         problems: list[ArloError] = []
-        if self._gateway is not None:
-            try:
-                code = await self._gateway.stop()
-                emit(log, "gateway_stopped", code=code)
-            except ArloError as error:
-                problems.append(error)
-        elif self._gateway_up:
-            with contextlib.suppress(GatewayError):
-                await self._deployments.release()
-        self._gateway_up = False
+        try:
+            await self._gateway.stop()
+        except ArloError as error:
+            problems.append(error)
         await self._deployments.close()
         try:
             await self._pool.stop()
@@ -243,112 +225,11 @@ class Cluster:
                 f"another `arlo serve` uses {run_dir}: stop it, or give this one another workers.run_dir"
             ) from None
 
-    async def _start_gateway(self) -> None:
-        gateway = self._config.gateway
-        if gateway.managed:
-            self._gateway = GatewayProcess(self._config)
-            self.addresses = await self._gateway.start()
-            # Port 0 is drawn once: after a restart clients find the gateway where it was.
-            pinned = dataclasses.replace(
-                gateway,
-                grpc_address=_with_port(gateway.grpc_address, self.addresses.grpc),
-                http_address=_with_port(gateway.http_address, self.addresses.http),
-                admin_address=_with_port(gateway.admin_address, self.addresses.admin),
-            )
-            self._config = dataclasses.replace(self._config, gateway=pinned)
-            emit(log, "gateway_started", pid=self._gateway.pid, **dataclasses.asdict(self.addresses))
-        else:
-            self.addresses = Addresses(
-                grpc=gateway.grpc_address, http=gateway.http_address, admin=gateway.admin_address
-            )
-        self._deployments.connect(reachable(self.addresses.admin))
-        self._watch = GatewayWatch(
-            reachable(self.addresses.grpc),
-            tls=gateway.tls_certificate_file is not None,
-            hang_timeout_s=gateway.hang_timeout_s,
-            kill=self._kill_gateway if gateway.managed else None,
-        )
-        if not gateway.managed:
-            await self.admin.get_deployment()
-        self._gateway_up = True
-
-    async def _keep_deployment(self) -> None:
-        lost = False
-        while True:
-            await asyncio.sleep(DEPLOYMENT_POLL_S)
-            try:
-                await self._deployments.ensure(states=True)
-                lost, self._gateway_up = False, True
-            except GatewayUnreachableError as error:
-                self._gateway_up = False
-                # A managed gateway that is gone is _keep_gateway's business.
-                if not lost and not self._config.gateway.managed:
-                    emit(log, "gateway_unreachable", level=logging.WARNING, error=str(error))
-                lost = True
-            except OtherControlPlaneError:
-                raise
-            except GatewayError as error:
-                emit(log, "deployment_refused", level=logging.ERROR, error=str(error))
-                if isinstance(error, VersionSpentError):
-                    self._kill_gateway()  # a new one has no version yet
-
-    # --- repairs ---
-
-    async def _keep_gateway(self) -> None:
-        assert self._gateway is not None
-        backoff = BACKOFF_S[0]
-        while True:
-            started = monotonic_s()
-            code = await self._gateway.wait()
-            if monotonic_s() - started > STEADY_S:
-                backoff = BACKOFF_S[0]
-            self._gateway_up = False
-            emit(log, "gateway_died", level=logging.ERROR, code=code, restart_in_s=backoff, log=str(self._gateway.log))
-            while not await self._restart_gateway(backoff):
-                backoff = min(2 * backoff, BACKOFF_S[1])
-            backoff = min(2 * backoff, BACKOFF_S[1])
-
-    async def _limit_gateway_log(self) -> None:
-        while True:
-            await asyncio.sleep(LOG_CHECK_S)
-            if self._gateway is not None:
-                await asyncio.to_thread(self._gateway.limit_log)
-
-    async def _restart_gateway(self, backoff: float) -> bool:
-        """After `backoff` seconds; False when it does not start."""
-        await asyncio.sleep(backoff)
-        self._gateway = GatewayProcess(self._config)
-        try:
-            self.addresses = await self._gateway.start()
-        except ArloError as error:
-            self.counters["gateway_restart_failures"] += 1
-            emit(log, "gateway_restart_failed", level=logging.ERROR, error=str(error))
-            return False
-        if self._watch is not None:
-            self._watch.started()
-        self.counters["gateway_restarts"] += 1
-        emit(log, "gateway_restarted", pid=self._gateway.pid, **dataclasses.asdict(self.addresses))
-        try:
-            await self.admin.connected()
-            await self._deployments.ensure()
-            self._gateway_up = True
-        except GatewayError as error:  # _keep_deployment goes on trying
-            emit(log, "deployment_refused", level=logging.ERROR, error=str(error))
-        return True
-
-    def _kill_gateway(self) -> None:
-        if self._gateway is not None:
-            self._gateway.kill_now()
-
     def kill_now(self) -> None:
         """Kill the managed gateway and local workers without waiting: they would linger when this process just ends."""
-        self._kill_gateway()
+        self._gateway.kill_now()
         if isinstance(self._pool, LocalPool):
             self._pool.kill_now()
-
-
-def _with_port(asked: str, bound: str) -> str:
-    return f"{asked.rpartition(':')[0]}:{bound.rpartition(':')[2]}"
 
 
 async def _all(*jobs: Coroutine[Any, Any, None]) -> None:

@@ -1,14 +1,12 @@
 """Makes what is observed what is desired: each worker's runtime, one small step after the other, no request lost.
 
 Desired: worker -> runtime, and workers that are to go. Observed: what each worker has in memory (Triton's own
-repository index) and what the gateway sends to it. Every pass compares the two anew and starts what is missing, so it
-does not matter at which step an earlier control plane was killed.
+repository index) and what the gateway sends to it (situation.py). Every pass compares the two anew and starts what is
+missing, so it does not matter at which step an earlier control plane was killed.
 
-A worker is moved by one task (moves.py). Repairs, which take no capacity away, start at once; replacements start in the
-small batches of arlo.planning.placement.replacement, the next batch when the last one is done. One event loop.
-
-The longest runtime is looked after more than the others, as some requests fit no other. While the gateway finds none of
-its instances well, or the last one is to be restarted, another worker serves it beside its own runtime.
+A worker is moved by one task (moves.py). Repairs, which take no capacity away, start at once (repairs.py); replacements
+start in small batches, the next one when the last is done (replacements.py); the longest runtime is looked after in
+longest.py. One event loop.
 """
 
 from __future__ import annotations
@@ -28,15 +26,17 @@ from arlo.control.http.status import WorkerStep
 from arlo.control.reconcile.cover import ActiveInstances, Cover
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.fleet import Fleet
-from arlo.control.reconcile.jobs import REPLACE_BACKOFF_S, Jobs, Trouble
+from arlo.control.reconcile.jobs import Jobs
+from arlo.control.reconcile.longest import LongestRuntime
 from arlo.control.reconcile.moves import Mover, NoRoomError, Probe
 from arlo.control.reconcile.overlap import Overlap
 from arlo.control.reconcile.probe import warm_up
+from arlo.control.reconcile.repairs import Repairs
+from arlo.control.reconcile.replacements import Replacements
 from arlo.control.reconcile.restarts import Restarts
+from arlo.control.reconcile.situation import Desired, Situation
 from arlo.errors import ArloError, WorkerError
-from arlo.planning.allocation.curves import capacity
-from arlo.planning.placement.replacement import COVER_AFTER, Step, at_a_time, next_step
-from arlo.planning.view import RuntimeView, WorkerView
+from arlo.planning.view import WorkerView
 from arlo.workers.pool import StuckError, WorkerInfo, WorkerPool
 
 log = logging.getLogger("arlo.control")
@@ -57,19 +57,18 @@ class Reconciler:
         *,
         probe: Probe = warm_up,
     ) -> None:
-        self._config = config
         self._pool = pool
         self._deployments = deployments
         self._counters = counters
-        self._runtimes = {runtime.name: runtime for runtime in manifest.runtimes}
-        self._urgent = False
-        self._leaving: set[str] = set()
         self._wake = asyncio.Event()
         self.active = ActiveInstances()  # what the gateway sends to
+        self.stats: Callable[[], Any] = lambda: None  # the newest arlo.v1.Stats that was read elsewhere
+        runtimes = {runtime.name: runtime for runtime in manifest.runtimes}
+        self._wanted = Desired(runtimes)
         self._cover = Cover(manifest.runtimes)
         self._overlap = Overlap(wanted=config.control.make_before_break)
         self._restarts = Restarts()
-        self._fleet = Fleet(pool, deployments, counters, runtimes=self._runtimes, grace_s=config.control.worker_grace_s)
+        self._fleet = Fleet(pool, deployments, counters, runtimes=runtimes, grace_s=config.control.worker_grace_s)
         self._jobs = Jobs(deployments, counters, failed_with=self._failed_with, ended=self._wake.set)
         self._mover = Mover(
             config,
@@ -82,28 +81,44 @@ class Reconciler:
             set_step=self._jobs.set_step,
             probe=probe,
         )
-        self.stats: Callable[[], Any] = lambda: None  # the newest arlo.v1.Stats that was read elsewhere
-        self.desired: dict[str, str] = {}
-        self.demand: Sequence[float] = ()  # of the last plan, by ascending max_length of all runtimes; orders the steps
+        situation = Situation(
+            desired=self._wanted,
+            fleet=self._fleet,
+            deployments=deployments,
+            active=self.active,
+            restarts=self._restarts,
+            jobs=self._jobs,
+        )
+        self._repairs = Repairs(situation, pool, self._mover, self._cover, counters)
+        self._replacements = Replacements(config, situation, self._mover, self._overlap)
+        self._longest = LongestRuntime(
+            situation,
+            self._mover,
+            self._overlap,
+            self._cover,
+            counters,
+            grace_s=config.dispatch.unavailable_grace_ms / 1000,
+            wake=self._wake.set,
+        )
 
     # --- what others ask and tell ---
 
     def want(self, placement: Mapping[str, str], demand: Sequence[float] = (), *, urgent: bool = False) -> None:
-        """From now on this is desired: worker -> runtime; workers left out are emptied. `demand`: see the field.
+        """From now on this is desired: worker -> runtime; workers left out are emptied. `demand`: see Desired.
 
         `urgent`: what serves now is so unfit that all workers may be moved at a time, as long as each serves on.
         """
-        self.desired = dict(placement)
-        self._urgent = urgent
+        self._wanted.placement = dict(placement)
+        self._wanted.urgent = urgent
         if demand:
-            self.demand = tuple(demand)
-        self._deployments.always = self._longest()
+            self._wanted.demand = tuple(demand)
+        self._deployments.always = self._wanted.longest()
         self._wake.set()
 
     def let_go(self, worker: str) -> None:
         """Drain, empty and stop a worker for good."""
-        self._leaving.add(worker)
-        self.desired.pop(worker, None)
+        self._wanted.leaving.add(worker)
+        self._wanted.placement.pop(worker, None)
         self._wake.set()
 
     def recycle(self, worker: str) -> None:
@@ -124,6 +139,11 @@ class Reconciler:
         self._wake.set()
 
     @property
+    def desired(self) -> Mapping[str, str]:
+        """Worker -> runtime, as it is wanted."""
+        return self._wanted.placement
+
+    @property
     def infos(self) -> Mapping[str, WorkerInfo]:
         """The workers, as last seen."""
         return self._fleet.infos
@@ -138,7 +158,7 @@ class Reconciler:
     @property
     def leaving(self) -> frozenset[str]:
         """Workers that are being let go."""
-        return frozenset(self._leaving)
+        return frozenset(self._wanted.leaving)
 
     def step(self, worker: str) -> tuple[WorkerStep, int]:
         """Where a worker is, and since when (Unix milliseconds)."""
@@ -151,11 +171,11 @@ class Reconciler:
 
     def usable(self, worker: str, *, grace_s: float = 0.0) -> bool:
         """Whether a plan may give a worker an instance: see Fleet.usable."""
-        return worker not in self._leaving and self._fleet.usable(worker, grace_s=grace_s)
+        return worker not in self._wanted.leaving and self._fleet.usable(worker, grace_s=grace_s)
 
     def views(self, *, grace_s: float = 0.0, busy: Mapping[str, float] | None = None) -> list[WorkerView]:
         """All workers but those that are leaving, as planning sees them."""
-        return self._fleet.views(grace_s=grace_s, busy=busy or {}, without=self._leaving)
+        return self._fleet.views(grace_s=grace_s, busy=busy or {}, without=self._wanted.leaving)
 
     # --- life ---
 
@@ -163,7 +183,7 @@ class Reconciler:
         """Ask the pool; note what changed. WorkerError when it cannot say."""
         for worker in await self._fleet.observe():
             self._jobs.forget(worker)
-            self._leaving.discard(worker)
+            self._wanted.leaving.discard(worker)
             self._restarts.gone(worker)
 
     async def resume(self) -> bool:
@@ -221,191 +241,14 @@ class Reconciler:
         """Give up on what is under way. Idempotent."""
         await self._jobs.stop()
 
-    # --- one pass ---
-
     def _start_tasks(self) -> None:
+        """One pass: start what is missing."""
         now_s = monotonic_s()
         self.active.see(self.stats(), now_s)
-        held = {worker for worker in self._fleet.infos if not self._repair(worker, now_s)}
-        self._look_after_longest(held | self._jobs.tasks.keys(), now_s)
+        held = {worker for worker in self._fleet.infos if not self._repairs.start(worker, now_s)}
+        self._longest.look_after(held | self._jobs.tasks.keys(), now_s)
         if not self._jobs.replacing:
-            self._start_replacements(held | self._jobs.tasks.keys(), now_s)
-
-    def _repair(self, worker: str, now_s: float) -> bool:
-        """Start what takes no capacity away. False for a worker that cannot be moved now."""
-        jobs, ready = self._jobs, self._fleet.ready(worker)
-        target = self.desired.get(worker)
-        trouble = jobs.trouble(worker, target)
-        if worker in jobs.tasks:
-            return False
-        leaving = worker in self._leaving
-        if not ready and not leaving:
-            jobs.set_step(worker, "failed")
-        if (trouble is not None and now_s < trouble.again_s) or (not ready and not leaving):
-            return False
-        serving = self._deployments.instances.get(worker, [])
-        loaded = self._fleet.loaded(worker)
-        restarts = worker in self._restarts.pending
-        if leaving:
-            if not serving or not ready:
-                jobs.start(worker, self._remove(worker), None)
-        elif worker == self._cover.worker:
-            return False
-        elif target is None and self._fleet.left_out(worker):
-            return False  # what it has loaded serves, until it is known whether it stays
-        elif restarts and self._restarts.unfit(worker) and not (set(serving) & set(loaded) and self._serves(worker)):
-            self._restarts.done(worker)
-            jobs.start(worker, self._mover.recycle(worker), target, settles=False)
-        elif not serving and target is not None:
-            self._fill(worker, target, trouble)
-        elif target in serving and target not in loaded:
-            # It came back without what it had, or a load was lost: nothing is taken away by loading it again.
-            jobs.start(worker, self._mover.join(worker, target), target)
-        elif target in serving and len(serving) > 1:
-            others = [name for name in serving if name != target]
-            jobs.start(worker, self._mover.finish(worker, target, others), target)
-        elif serving in ([], [target]) and set(loaded) - {target} and not restarts:
-            jobs.start(worker, self._mover.tidy(worker, [n for n in loaded if n != target]), target)
-        elif serving in ([], [target]) and not restarts:
-            jobs.set_step(worker, "steady" if serving else "waiting")
-        return True
-
-    def _fill(self, worker: str, target: str, trouble: Trouble | None) -> None:
-        """Give a worker that serves nothing its runtime; where that does not come up, the longest one meanwhile."""
-        longest = next(iter(self._longest()), target)
-        if trouble is not None and trouble.attempts > 1 and longest != target:
-            emit(log, "stand_in", level=logging.WARNING, worker=worker, runtime=longest, error=trouble.error)
-            trouble.again_s = monotonic_s() + REPLACE_BACKOFF_S[0]
-            self._jobs.start(worker, self._mover.join(worker, longest), target, settles=False)
-        else:
-            self._jobs.start(worker, self._mover.join(worker, target), target)
-
-    def _look_after_longest(self, held: set[str], now_s: float) -> None:
-        """Begin or end the cover of the longest runtime, see the module."""
-        longest = next(iter(self._longest()), None)
-        if longest is None:
-            return
-        missing_s = self.active.missing_s(longest, now_s)
-        pending, covering = self._restarts.pending, self._cover.worker
-        if covering is not None:
-            others = any(
-                name == longest
-                and worker != covering
-                and worker not in self._jobs.tasks
-                and worker not in pending
-                and self.active.has(worker, longest)
-                for worker, name in self.desired.items()
-            )
-            if not self._fleet.ready(covering) or others or self.desired.get(covering) == longest:
-                self._cover.end(longest)
-                self._wake.set()
-            return
-        last = any(worker not in held and self._irreplaceable(worker) for worker in pending)
-        grace_s = self._config.dispatch.unavailable_grace_ms / 1000
-        if last or missing_s > COVER_AFTER * grace_s:
-            self._begin_cover(longest, held, missing_s, now_s)
-
-    def _begin_cover(self, longest: str, held: set[str], missing_s: float, now_s: float) -> None:
-        serving = {
-            worker: names[0]
-            for worker, names in self._deployments.instances.items()
-            if worker not in held | self._leaving | self._restarts.pending
-            and longest not in names
-            and self.active.has(worker, names[0])
-        }
-        worker = self._cover.choose(longest, serving, lambda worker: longest in self._fleet.loaded(worker))
-        if worker is None:
-            return
-        self._cover.begin(worker, longest, missing_s=missing_s, restarting=sorted(self._restarts.pending))
-        self._counters["covers"] += 1
-        if self._overlap.allowed(now_s):
-            self._jobs.start(worker, self._mover.stand_by(worker, longest), longest)
-        else:
-            self._jobs.start(worker, self._mover.replace(worker, longest, overlap=False), longest)
-
-    def _start_replacements(self, held: set[str], now_s: float) -> None:
-        instances, overlap = self._deployments.instances, self._overlap.allowed(now_s)
-        # A worker that is down, or that the gateway gets no answer of, carries nothing. (Of the latter, those that are
-        # where they should be are left out; the others are moved, which takes nothing away.)
-        up = [
-            worker
-            for worker in self._fleet.infos
-            if self._fleet.ready(worker)
-            and (worker not in instances or self.desired.get(worker) not in instances[worker] or self._serves(worker))
-        ]
-        current = {worker: instances[worker][0] if self._serves(worker) else None for worker in up}
-        if self._start_restart(current, held):
-            return
-        if not overlap:  # one worker at a time finds out whether a runtime that did not come up does now
-            failing = {trouble.target for trouble in self._jobs.troubles.values() if now_s < trouble.again_s}
-            held = held | {worker for worker in up if self.desired.get(worker) in failing - {current[worker]}}
-        desired = {worker: current[worker] if worker in held else self.desired.get(worker) for worker in up}
-        # A worker that is held back, or away, may be the one that is to take over the longest runtime: wait for it.
-        heirs = {worker for worker, name in self.desired.items() if name in self._longest()}
-        step = self._next_step(current, desired, heirs=bool(heirs & held or heirs - set(up)), overlap=overlap)
-        if step is None:
-            return
-        for change in step.changes:
-            if change.worker in held or not instances.get(change.worker):
-                continue  # gaining a first runtime takes nothing away: it was started above
-            job = self._mover.replace(change.worker, change.after, overlap=overlap, interrupts=step.interrupts)
-            self._jobs.start(change.worker, job, self.desired.get(change.worker), replaces=True)
-
-    def _start_restart(self, current: Mapping[str, str | None], held: set[str]) -> bool:
-        """Restart one worker that serves; True when there is one."""
-        for worker in sorted(self._restarts.pending - held):
-            name = current.get(worker)
-            there = name is not None and (self.desired.get(worker) == name or self._restarts.unfit(worker))
-            if there and not self._irreplaceable(worker):
-                self._restarts.done(worker)
-                job = self._mover.recycle(worker, interrupts=len(self._fleet.infos) == 1)
-                self._jobs.start(worker, job, self.desired.get(worker), replaces=True)
-                return True
-        return False
-
-    def _next_step(
-        self, current: Mapping[str, str | None], desired: Mapping[str, str | None], *, heirs: bool, overlap: bool
-    ) -> Step | None:
-        control = self._config.control
-        runtimes = self._runtime_views()
-        return next_step(
-            current,
-            {worker: name for worker, name in desired.items() if name is not None},
-            heirs=heirs,
-            runtimes=runtimes,
-            demand=self.demand or [0.0] * len(runtimes),
-            max_parallel=at_a_time(
-                len(self._fleet.infos),
-                overlap=overlap,
-                urgent=self._urgent,
-                max_moving=control.max_moving,
-                max_unavailable=control.max_unavailable,
-            ),
-            overlap=overlap,
-        )
-
-    def _runtime_views(self) -> list[RuntimeView]:
-        """All runtimes, by ascending max_length."""
-        slo_ms = self._config.model.slo_ms
-        order = sorted(self._runtimes.values(), key=lambda r: (r.max_length, r.name))
-        return [RuntimeView(name=r.name, max_length=r.max_length, capacity=capacity(r, slo_ms)) for r in order]
-
-    def _irreplaceable(self, worker: str) -> bool:
-        """Whether it is the only one of several workers that serves the longest requests."""
-        longest, now_s = self._longest(), monotonic_s()
-        if not longest & set(self._deployments.instances.get(worker, ())):
-            return False
-        up = [other for other in self._fleet.infos if other != worker and self._fleet.ready(other)]
-        return bool(up) and not any(
-            self.active.answers(other, name, now_s)
-            for other in up
-            if other not in self._jobs.tasks
-            for name in longest & set(self._deployments.instances.get(other, ()))
-        )
-
-    def _serves(self, worker: str) -> bool:
-        now_s = monotonic_s()
-        return any(self.active.answers(worker, n, now_s) for n in self._deployments.instances.get(worker, [])[:1])
+            self._replacements.start(held | self._jobs.tasks.keys(), now_s)
 
     # --- what went wrong ---
 
@@ -433,17 +276,3 @@ class Reconciler:
         if stuck or self._restarts.cannot_load(worker, elsewhere=elsewhere, serves=serves):
             self.restart_unfit(worker, str(error))
         return False
-
-    async def _remove(self, worker: str) -> None:
-        served = self._deployments.instances.pop(worker, None)
-        if served is not None:  # it died while it was to leave
-            await self._deployments.ensure()
-        await self._pool.remove(worker)
-        self._leaving.discard(worker)
-        self._jobs.forget(worker)
-        self._counters["workers_removed"] += 1
-        emit(log, "worker_removed", worker=worker)
-
-    def _longest(self) -> set[str]:
-        placed = [self._runtimes[name] for name in self.desired.values()]
-        return {max(placed, key=lambda runtime: runtime.max_length).name} if placed else set()

@@ -1,0 +1,177 @@
+"""Keeps the gateway up, and the deployment in force at it. One event loop.
+
+A managed gateway that died, or that answers nothing, is started again on the same ports and gets the deployment; one
+that runs elsewhere gets it when it has lost it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from arlo.clock import monotonic_s
+from arlo.config import Config
+from arlo.control.events import emit
+from arlo.control.gateway.admin import GatewayUnreachableError
+from arlo.control.gateway.process import Addresses, GatewayProcess, reachable
+from arlo.control.gateway.watch import GatewayWatch
+from arlo.control.reconcile.deployments import Deployments, OtherControlPlaneError, VersionSpentError
+from arlo.errors import ArloError, GatewayError
+
+log = logging.getLogger("arlo.control")
+
+DEPLOYMENT_POLL_S = 2.0
+LOG_CHECK_S = 10.0
+BACKOFF_S = (0.1, 5.0)  # of a gateway that keeps dying: first, longest
+STEADY_S = 30.0  # a gateway that has lived this long starts over with the first
+
+
+class GatewayKeeper:
+    """See the module. Life: start(), then all loops() side by side until they are cancelled, then stop()."""
+
+    def __init__(self, config: Config, deployments: Deployments, counters: Counter[str]) -> None:
+        self.config = config  # after start() with the ports that a managed gateway has bound
+        self._deployments = deployments
+        self._counters = counters
+        self._process: GatewayProcess | None = None  # where it is managed
+        self._up = False
+        self._watch: GatewayWatch | None = None
+        self.addresses: Addresses | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the managed gateway."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def answers(self) -> bool:
+        """Whether it did, on the admin port and on the data port, when it was asked last."""
+        return self._up and not (self._watch is not None and self._watch.silent)
+
+    async def start(self) -> None:
+        """Start it, take it over, or connect to the one that runs. ArloError when it does not answer."""
+        gateway = self.config.gateway
+        if gateway.managed:
+            self._process = GatewayProcess(self.config)
+            self.addresses = await self._process.start()
+            # Port 0 is drawn once: after a restart clients find the gateway where it was.
+            pinned = dataclasses.replace(
+                gateway,
+                grpc_address=_with_port(gateway.grpc_address, self.addresses.grpc),
+                http_address=_with_port(gateway.http_address, self.addresses.http),
+                admin_address=_with_port(gateway.admin_address, self.addresses.admin),
+            )
+            self.config = dataclasses.replace(self.config, gateway=pinned)
+            emit(log, "gateway_started", pid=self._process.pid, **dataclasses.asdict(self.addresses))
+        else:
+            self.addresses = Addresses(
+                grpc=gateway.grpc_address, http=gateway.http_address, admin=gateway.admin_address
+            )
+        self._deployments.connect(reachable(self.addresses.admin))
+        self._watch = GatewayWatch(
+            reachable(self.addresses.grpc),
+            tls=gateway.tls_certificate_file is not None,
+            hang_timeout_s=gateway.hang_timeout_s,
+            kill=self.kill_now if gateway.managed else None,
+        )
+        if not gateway.managed:
+            await self._deployments.admin.get_deployment()
+        self._up = True
+
+    def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """What keeps it so, by name."""
+        loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {"deployment": self._keep_deployment}
+        if self._process is not None:
+            loops["gateway"] = self._keep_process
+            loops["gateway_log"] = self._limit_log
+        if self._watch is not None:
+            loops["gateway_watch"] = self._watch.run
+        return loops
+
+    async def stop(self) -> None:
+        """Drain and stop a managed gateway, let go of one that runs elsewhere. ArloError when it does not stop."""
+        try:
+            if self._process is not None:
+                code = await self._process.stop()
+                emit(log, "gateway_stopped", code=code)
+            elif self._up:
+                with contextlib.suppress(GatewayError):
+                    await self._deployments.release()
+        finally:
+            self._up = False
+
+    def kill_now(self) -> None:
+        """Kill a managed gateway without waiting."""
+        if self._process is not None:
+            self._process.kill_now()
+
+    async def _keep_deployment(self) -> None:
+        lost = False
+        while True:
+            await asyncio.sleep(DEPLOYMENT_POLL_S)
+            try:
+                await self._deployments.ensure(states=True)
+                lost, self._up = False, True
+            except GatewayUnreachableError as error:
+                self._up = False
+                # A managed gateway that is gone is _keep_process's business.
+                if not lost and not self.config.gateway.managed:
+                    emit(log, "gateway_unreachable", level=logging.WARNING, error=str(error))
+                lost = True
+            except OtherControlPlaneError:
+                raise
+            except GatewayError as error:
+                emit(log, "deployment_refused", level=logging.ERROR, error=str(error))
+                if isinstance(error, VersionSpentError):
+                    self.kill_now()  # a new one has no version yet
+
+    async def _keep_process(self) -> None:
+        assert self._process is not None
+        backoff = BACKOFF_S[0]
+        while True:
+            started = monotonic_s()
+            code = await self._process.wait()
+            if monotonic_s() - started > STEADY_S:
+                backoff = BACKOFF_S[0]
+            self._up = False
+            emit(log, "gateway_died", level=logging.ERROR, code=code, restart_in_s=backoff, log=str(self._process.log))
+            while not await self._restart(backoff):
+                backoff = min(2 * backoff, BACKOFF_S[1])
+            backoff = min(2 * backoff, BACKOFF_S[1])
+
+    async def _limit_log(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_CHECK_S)
+            if self._process is not None:
+                await asyncio.to_thread(self._process.limit_log)
+
+    async def _restart(self, backoff: float) -> bool:
+        """After `backoff` seconds; False when it does not start."""
+        await asyncio.sleep(backoff)
+        self._process = GatewayProcess(self.config)
+        try:
+            self.addresses = await self._process.start()
+        except ArloError as error:
+            self._counters["gateway_restart_failures"] += 1
+            emit(log, "gateway_restart_failed", level=logging.ERROR, error=str(error))
+            return False
+        if self._watch is not None:
+            self._watch.started()
+        self._counters["gateway_restarts"] += 1
+        emit(log, "gateway_restarted", pid=self._process.pid, **dataclasses.asdict(self.addresses))
+        try:
+            await self._deployments.admin.connected()
+            await self._deployments.ensure()
+            self._up = True
+        except GatewayError as error:  # _keep_deployment goes on trying
+            emit(log, "deployment_refused", level=logging.ERROR, error=str(error))
+        return True
+
+
+def _with_port(asked: str, bound: str) -> str:
+    return f"{asked.rpartition(':')[0]}:{bound.rpartition(':')[2]}"

@@ -1,0 +1,58 @@
+"""What is desired, and what is known of how things are: what the steps of a pass compare. No I/O, no clock."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from arlo.catalog.manifest import Runtime
+from arlo.control.reconcile.cover import ActiveInstances
+from arlo.control.reconcile.deployments import Deployments
+from arlo.control.reconcile.fleet import Fleet
+from arlo.control.reconcile.jobs import Jobs
+from arlo.control.reconcile.restarts import Restarts
+
+
+@dataclasses.dataclass(slots=True)
+class Desired:
+    """What the last plan wants."""
+
+    runtimes: Mapping[str, Runtime]  # all that there are, by name
+    placement: dict[str, str] = dataclasses.field(default_factory=dict)  # worker -> runtime
+    demand: Sequence[float] = ()  # by ascending max_length of all runtimes; orders the steps
+    urgent: bool = False  # all workers may be moved at a time, as long as each serves on
+    leaving: set[str] = dataclasses.field(default_factory=set)  # workers that are to go
+
+    def longest(self) -> set[str]:
+        """The longest runtime that is wanted, if any is."""
+        placed = [self.runtimes[name] for name in self.placement.values()]
+        return {max(placed, key=lambda runtime: runtime.max_length).name} if placed else set()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """See the module."""
+
+    desired: Desired
+    fleet: Fleet  # the workers, as the pool sees them
+    deployments: Deployments  # what the gateway was told
+    active: ActiveInstances  # what the gateway sends to
+    restarts: Restarts
+    jobs: Jobs
+
+    def serves(self, worker: str, now_s: float) -> bool:
+        """Whether the gateway sends to the first instance of a worker, as far as it tells."""
+        return any(self.active.answers(worker, n, now_s) for n in self.deployments.instances.get(worker, [])[:1])
+
+    def irreplaceable(self, worker: str, now_s: float) -> bool:
+        """Whether it is the only one of several workers that serves the longest requests."""
+        longest = self.desired.longest()
+        if not longest & set(self.deployments.instances.get(worker, ())):
+            return False
+        up = [other for other in self.fleet.infos if other != worker and self.fleet.ready(other)]
+        return bool(up) and not any(
+            self.active.answers(other, name, now_s)
+            for other in up
+            if other not in self.jobs.tasks
+            for name in longest & set(self.deployments.instances.get(other, ()))
+        )
