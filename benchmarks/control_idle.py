@@ -1,6 +1,6 @@
 """What the control plane costs: CPU of `arlo serve`'s own process with ten emulated workers.
 
-    idle       nobody asks for anything
+    idle       no requests, no questions
     polled     the same, with /status read every second, as `arlo top` does
     traffic    300 requests a second go through the gateway (no part of the control plane)
 

@@ -5,8 +5,8 @@
 
 An entry is written to a temporary sibling and renamed, so a killed step leaves nothing that can be taken for whole;
 such leftovers of dead processes are removed on the next run. A file whose size or time of change is another than when
-it was written is hashed again before the entry is used: it may be hard-linked into repositories, where somebody may
-have written to it. (Hashing all of them took longer than the rest of a build that finds everything here.)
+it was written is hashed again before the entry is used: it may be hard-linked into repositories, where it may
+have been written to. (Hashing all of them took longer than the rest of a build that finds everything here.)
 """
 
 from __future__ import annotations

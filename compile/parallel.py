@@ -1,4 +1,4 @@
-"""Work in other processes: several runtimes at a time, each where a crash or a chatty C++ library disturbs nobody.
+"""Work in other processes: several runtimes at a time, each where a crash or a chatty C++ library disturbs no other.
 
 TensorRT prints to the standard streams from C++ and takes gigabytes; a model that it cannot build may take the process
 with it. So builds run in worker processes, started afresh, whose standard streams go to a file. What a

@@ -89,7 +89,7 @@ def _in_processes(scenarios: Sequence[Scenario], jobs: int) -> Iterator[Result]:
         raise EnvironmentProblem(
             f"a simulation's process was ended from outside, perhaps for lack of memory: use fewer jobs than {jobs}"
         ) from None
-    except BaseException:  # a scenario's error, Ctrl-C: nobody wants the rest
+    except BaseException:  # a scenario's error, Ctrl-C: the rest is not wanted
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()

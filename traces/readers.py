@@ -112,7 +112,7 @@ def read_trace(path: Path, *, tokens: str = "context", lang: str | None = None) 
     tokens: of an Azure LLM trace, `context` (prompt), `generated`, or `total`. lang: of tweets, only this language.
 
     The public sample of tweets has those of the same ten milliseconds of every second. As they stand they would arrive
-    in ten milliseconds and pause for 990, which nobody's traffic does: they are spread over their second, at random.
+    in ten milliseconds and pause for 990, as no traffic does: they are spread over their second, at random.
     """
     found = detect(path)
     if found.counts:

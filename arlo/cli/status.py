@@ -98,7 +98,7 @@ def health(deployment: Any, stats: Any) -> str:
 
     if not deployment.version:
         return "empty"
-    # A level whose runtimes have all moved elsewhere stays in the statistics; nobody wants instances of it.
+    # A level whose runtimes have all moved elsewhere stays in the statistics; no instances of it are wanted.
     wanted = {runtime.max_length for runtime in deployment.runtimes}
     if any(level.instances == 0 for level in stats.levels if level.max_length in wanted):
         return "failing"

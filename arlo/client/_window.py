@@ -88,7 +88,7 @@ class Window:
         self._under_way[entry.id] = entry
 
     def answer(self, response: Any, now_s: float) -> Result | ClientError | None:
-        """What a ModelStreamInferResponse means; None for one that nobody waits for any more."""
+        """What a ModelStreamInferResponse means; None for one that is not waited for any more."""
         self._breaks = 0
         inner = response.infer_response
         name = inner.id

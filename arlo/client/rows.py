@@ -32,7 +32,7 @@ _NONE: Mapping[str, NDArray[np.integer[Any]]] = {}
 class RowReader:
     """Checks and tokenises rows for one model.
 
-    `limit` is the longest row, None when nobody knows it; `truncate` cuts longer ones instead of refusing them.
+    `limit` is the longest row, None when it is not known; `truncate` cuts longer ones instead of refusing them.
     """
 
     ids_name: str

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 ROOT = "arlo"
 WARNING = logging.WARNING
-KEPT_LINES = 10_000  # while nobody reads them
+KEPT_LINES = 10_000  # while they are not read
 FLUSH_S = 1.0  # at the end of the process
 
 
@@ -71,7 +71,7 @@ def _trace(record: logging.LogRecord) -> str:
 
 
 class BackgroundHandler(logging.Handler):
-    """Writes lines to a descriptor in a thread of its own, so that a reader that stops reading stops nobody else.
+    """Writes lines to a descriptor in a thread of its own, so that a reader that stops reading stops nothing else.
 
     Lines that find KEPT_LINES waiting are dropped; how many, is said as soon as there is a reader again.
     """
@@ -127,10 +127,10 @@ class BackgroundHandler(logging.Handler):
             try:
                 while left:
                     left = left[os.write(self._descriptor, left) :]
-            except BlockingIOError:  # a pipe that was made non-blocking by somebody else
+            except BlockingIOError:  # a pipe that was made non-blocking by another process
                 self._dropped += 1
             except OSError:
-                pass  # nobody can be told
+                pass  # there is nowhere left to say so
 
 
 def configure(*, as_json: bool = False, level: int = logging.INFO, stream: TextIO | None = None) -> None:

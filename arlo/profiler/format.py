@@ -86,7 +86,7 @@ class How:
     confidence: float  # of the intervals, such as 0.95
     precision: float  # half width over mean that was asked for
     max_seconds: float  # longest time spent on one point
-    threads: int | None  # of the worker; None: somebody else's worker
+    threads: int | None  # of the worker; None: a worker that was not started here
     outputs: tuple[str, ...]  # that were asked for
     method: str = "one request at a time over gRPC, directly to the worker"
 

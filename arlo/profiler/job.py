@@ -209,7 +209,7 @@ async def _loaded(pool: WorkerPool, worker: WorkerInfo, runtime: str, timeout_s:
     try:
         yield
     except BaseException:
-        # Triton unloads when the request that was given up has ended; nobody waits for that.
+        # Triton unloads when the request that was given up has ended; that is not waited for.
         with contextlib.suppress(WorkerError):
             await pool.unload(worker.id, runtime, timeout_s=1.0)
         raise
@@ -260,7 +260,7 @@ class _Session:
         before = counted(self._client, name, start.count + warm) if start is not None else None
         cpu = CpuTimes.read(self._pid)
         times_us = [1e6 * seconds for seconds in repeat(call, until, now=monotonic_s, stopped=stopped)]
-        # Of somebody else's worker only our own CPU would be seen, and the worker itself might be the "other".
+        # Of a worker that runs elsewhere only our own CPU would be seen, and the worker itself might be the "other".
         load = cpu.other_load(CpuTimes.read(self._pid)) if self._pid is not None else None
         after = counted(self._client, name, before.count + len(times_us)) if before is not None else None
         compute_us, queue_us = mean_between(before, after)

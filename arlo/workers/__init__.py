@@ -1,4 +1,4 @@
-"""Where workers come from: local Triton processes, or endpoints that somebody else runs."""
+"""Where workers come from: local Triton processes, or endpoints that run already."""
 
 from arlo.workers.endpoints.pool import EndpointsPool
 from arlo.workers.local.pool import LocalPool

@@ -11,7 +11,7 @@ class ReservedPort:
     """A free port that stays ours until `release`, while a child that sets SO_REUSEPORT listens on it.
 
     With `port`, that one: a child of this user that was adopted may be listening on it already.
-    The socket is bound and never listens: the kernel gives the port to nobody else, connections reach the child
+    The socket is bound and never listens: the kernel gives the port to no other process, connections reach the child
     alone, and are refused while no child listens. So an endpoint stays the same over restarts, without a race.
     """
 

@@ -63,7 +63,7 @@ class GuardedProcess:
         """Start `command`, its output appended to `log`.
 
         `grace_s` is the time from SIGTERM to SIGKILL, `orphan_grace_s` the same when we are gone, which it notices
-        `linger_s` later unless somebody has adopted it at `socket_path` by then. Shared-memory files
+        `linger_s` later unless another process has adopted it at `socket_path` by then. Shared-memory files
         `/dev/shm/{shm_prefix}*` are removed when the program has ended. EnvironmentProblem when the program can't be
         executed.
         """
@@ -195,7 +195,7 @@ class GuardedProcess:
 
 
 async def _connect(path: Path) -> socket.socket | None:
-    """A connection to a guard's socket; None when nobody listens there."""
+    """A connection to a guard's socket; None when nothing listens there."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
     folder = -1

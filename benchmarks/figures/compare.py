@@ -62,7 +62,7 @@ class Variant:
     options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)  # by scheme
     infaas: str | None = None  # a reading of infaas_readings()
     balance: Balance = "least"  # of ST and DT
-    counts: bool = True  # whether the span of a row includes it: a bound that nobody would assume does not
+    counts: bool = True  # whether the span of a row includes it: a bound that is not a plausible reading does not
 
 
 def scenarios(cluster: Cluster, variant: Variant, schemes: Sequence[str] = ORDER) -> dict[str, Scenario]:

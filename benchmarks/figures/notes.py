@@ -66,7 +66,7 @@ COMMON = (
 
 
 def bound(label: str, cluster: Cluster) -> str:
-    """What a scheduler could do at best where nobody waits."""
+    """What a scheduler could do at best where no request waits."""
     profile = cluster.profile()
     static, dynamic = cluster.ideal_ms()
     longest, over = profile.static_ms(profile.max_length), cluster.overhead_ms
@@ -74,10 +74,10 @@ def bound(label: str, cluster: Cluster) -> str:
     dt = 100 * (1 - (static + over) / (dynamic + over))
     return (
         f"{label}: a request takes {longest:.2f} ms in ST, {dynamic:.2f} ms in DT and {static:.2f} ms on its ideal "
-        f"runtime on average, plus {over:g} ms. Where nobody waits, no scheduler can be more than {st:.1f} % below ST "
-        f"or {dt:.1f} % below DT in mean. At {cluster.rate:,.0f} requests per second on {cluster.workers} GPUs ST is "
-        f"busy {100 * cluster.busy(longest):.0f} % of the time, DT {100 * cluster.busy(dynamic):.0f} %, ideal runtimes "
-        f"{100 * cluster.busy(static):.0f} %."
+        f"runtime on average, plus {over:g} ms. Where no request waits, no scheduler can be more than {st:.1f} % below "
+        f"ST or {dt:.1f} % below DT in mean. At {cluster.rate:,.0f} requests per second on {cluster.workers} GPUs "
+        f"ST is busy {100 * cluster.busy(longest):.0f} % of the time, DT {100 * cluster.busy(dynamic):.0f} %, ideal "
+        f"runtimes {100 * cluster.busy(static):.0f} %."
     )
 
 
@@ -174,6 +174,6 @@ def explain(cluster: Cluster, other: str, results: Results, assumed: Mapping[str
     dealt = assumed.get("ST and DT deal requests at random")
     random = f" Dealt at random instead of to the least loaded: {against(dealt, other):.1f} %." if dealt else ""
     return (
-        f"{means} {other.upper()} is {100 * busy:.0f} % busy, and where nobody waits no scheduler can be more than "
+        f"{means} {other.upper()} is {100 * busy:.0f} % busy, and where no request waits no scheduler can be more than "
         f"{least:.1f} % below it with these latencies and lengths.{random}"
     )

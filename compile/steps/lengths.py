@@ -61,7 +61,7 @@ def choose_step(job: Job, *, measure: Measure | None = None) -> Entry:
     measure: microseconds of one row at lengths in tokens, in the place of a measurement of the dynamic runtime here.
     With `options.lengths` named, these are the lengths, and the best ones stand beside them. ConfigError for a
     histogram or latency profile that cannot be read, and for a longest length that the model cannot read or that
-    nobody measured.
+    was not measured.
     """
     options = job.options
     longest = longest_served(options, job.model.max_tokens)

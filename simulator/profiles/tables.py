@@ -81,7 +81,7 @@ def dense(path: Path | None = None) -> Profile:
 
     Linear between published lengths, but where latency jumps by more than 6 % it stays flat up to the token before
     the upper one, so that steps stay steps. 512 tokens are left out: at every batch the engine takes 2.4 to
-    3.2 times what it takes at 509, and nobody would deploy that; they take what 509 take. No static engine was
+    3.2 times what it takes at 509, and that would not be deployed; they take what 509 take. No static engine was
     published: a runtime compiled for one length is taken to be as fast as this one at it, which says nothing about
     the price of dynamic shapes.
     """

@@ -17,8 +17,8 @@ from arlo.config.model import ControlConfig, DispatchConfig, Objective, Policy, 
 from arlo.simulator.scenario.scenario import Allocate, Dispatch, Scale, Scenario
 from arlo.traces.make import ArrivalsName
 
-# Defaults live in arlo/config/model.py, those that `arlo serve` has not or not so in scenario.py; what depends on the
-# scheme is left out here and set by it.
+# Defaults live in arlo/config/model.py; those that a simulation does not share with `arlo serve` are in scenario.py.
+# What depends on the scheme is left out here and set by it.
 _DISPATCH, _ALLOCATE, _SCALE = Dispatch(), Allocate(), Scale()
 _RUN = {field.name: field.default for field in dataclasses.fields(Scenario)}
 

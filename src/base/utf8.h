@@ -1,4 +1,4 @@
-// Text of clients in protobuf string fields: other bytes than UTF-8 there make a message that nobody can parse.
+// Text of clients in protobuf string fields: other bytes than UTF-8 there make a message that cannot be parsed.
 #pragma once
 
 #include <cstddef>

@@ -22,7 +22,7 @@
 // instance idles, and in one of 32 turns in any case (turns.h). In a full queue an overdue one makes room for one that
 // can be on time, and expires. Requests without time limits wait for ever, and never yield.
 //
-// Nobody waits for ever. A request is passed by later ones only in these ways, each of them bounded:
+// No request waits for ever. A request is passed by later ones only in these ways, each of them bounded:
 //   retried ones       each at most once for each of its retries;
 //   other clients      16 later admissions for each request that its own client had before it (fair_ranks.h);
 //   late               an instance takes from another line than its own at most 3 times in a row (late.cc);

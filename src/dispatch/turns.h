@@ -4,7 +4,7 @@
 // that is sent already and waits before it. If its deadline is out of reach it is refused on arrival, or expires when
 // its turn comes. If it can only not be on time any more it is *overdue*: it leaves its line and yields to all that can
 // be on time. What is overdue starts on an instance that idles, and in one of kShare turns in any case. So an overload
-// costs those that come too late and nobody else, whatever time their clients give them.
+// costs those that come too late and no others, whatever time their clients give them.
 //
 // On time is aimed at a sixteenth of the time early (aim()): in an overload each line is as long as the limits allow,
 // so every start is at the edge, and half of the predictions err on the wrong side.

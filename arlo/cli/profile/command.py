@@ -97,7 +97,7 @@ class Target:
 
     repository: Path
     out: Path
-    threads: int | None  # None: somebody else's worker
+    threads: int | None  # None: a worker that was not started here
     endpoint: str | None
     config: Config | None
     workers: WorkersConfig

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _first(source: Any) -> Any:
-    """The first sample; GatewayError when nobody answers."""
+    """The first sample; GatewayError when no gateway answers."""
     sample = await source.sample()
     if sample.control is None and sample.gateway is None:
         raise GatewayError(f"{sample.control_error}\nand {sample.gateway_error}")

@@ -87,7 +87,7 @@ class Source:
 
 
 def fetch_status(address: str) -> ControlStatus:
-    """GET /status. Blocks up to TIMEOUT_S; ControlUnreachableError when nobody answers or somebody else does."""
+    """GET /status. Blocks up to TIMEOUT_S; ControlUnreachableError when nothing answers there, or another program."""
     host, _, port = address.rpartition(":")
     host = "127.0.0.1" if host in ANY else host.strip("[]")
     connection = http.client.HTTPConnection(host, int(port), timeout=TIMEOUT_S)

@@ -60,7 +60,7 @@ def choose(config: Config, manifest: Manifest) -> Choice:
 
 
 def servable(config: Config, manifest: Manifest) -> Manifest:
-    """The manifest without runtimes whose latency nobody measured, which are none of those that are served.
+    """The manifest without runtimes whose latency was not measured, which are none of those that are served.
 
     ConfigError when one that would be served was not measured: planning and dispatch go by its latency.
     """

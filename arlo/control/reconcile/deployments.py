@@ -97,7 +97,7 @@ class Deployments:
             self._check_owner(await self.admin.get_deployment(), owns=True)
 
     async def release(self) -> None:
-        """Say that nobody keeps the deployment any more; it stays in force. GatewayError when that cannot be said."""
+        """Give the deployment up: it stays in force without an owner. GatewayError when the gateway cannot be told."""
         async with self._lock:
             current = await self.admin.get_deployment()
             if self._owns and current.owner == self._owner:
@@ -107,7 +107,7 @@ class Deployments:
     async def ensure(self, *, states: bool = False) -> None:
         """Apply what is wanted unless it is in force already; its version follows the one in force.
 
-        `states`: apply it too when somebody else has drained an instance that is to serve.
+        `states`: apply it too when another program has drained an instance that is to serve.
         GatewayError when the gateway refuses it or cannot be reached.
         """
         async with self._lock:

@@ -30,7 +30,7 @@ class Restarts:
         self._unfit: set[str] = set()  # of `pending`, those that need not be where they should be first
 
     def ask(self, worker: str) -> None:
-        """Somebody wants it restarted."""
+        """It is to be restarted."""
         self.pending.add(worker)
 
     def ask_unfit(self, worker: str, now_s: float) -> bool:

@@ -3,7 +3,7 @@
 The time of a row is the time that the instance had work divided by the rows it was sent: with one or two rows in flight
 an instance that computes one after the other has no other time between them. It is held against two measures. The
 latency profile says what a row should take. The peers, workers with the same runtime, say what it takes here and now:
-when all of them are slow the profile is wrong, or the machine is, and restarting workers helps nobody.
+when all of them are slow the profile is wrong, or the machine is, and restarting workers does not help.
 """
 
 from __future__ import annotations

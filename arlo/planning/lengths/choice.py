@@ -50,7 +50,7 @@ class CostCurve:
 
     reading, between two points: `line` takes the line through them. `steps` takes the next longer point's time, for
     curves that rise in steps or whose points are far apart: a length in between is known to take no longer than that,
-    and more is not known, so no saving is counted that nobody measured. Below the shortest point both take its time.
+    and more is not known, so no saving is counted that was not measured. Below the shortest point both take its time.
     """
 
     points: tuple[tuple[int, float], ...]  # (tokens, microseconds), ascending
@@ -105,7 +105,7 @@ class Choice:
     further: Evaluation | None  # the best of one runtime more than allowed, if that saves anything
     paper: Evaluation  # every 64 tokens
     uniform: Evaluation  # as many runtimes as chosen, equally far apart
-    given: Evaluation | None  # lengths that somebody named
+    given: Evaluation | None  # lengths that were given by hand
     bound_us: float  # expected cost with a runtime for every length: no set costs less
     longest: int  # tokens that are served
 

@@ -107,7 +107,7 @@ class ScalingSettings:
 def make_policy(name: str, **settings: Any) -> ScalingPolicy:
     """The policy `none`, `target` or `headroom`; `settings` are the fields of ScalingSettings (`none` needs none).
 
-    ConfigError: another name, a setting that there is not, or limits that contradict each other.
+    ConfigError: another name, an unknown setting, or limits that contradict each other.
     """
     kinds: dict[str, type[TargetTracking | Headroom]] = {"target": TargetTracking, "headroom": Headroom}
     unknown = sorted(set(settings) - {field.name for field in dataclasses.fields(ScalingSettings)})
@@ -172,7 +172,7 @@ class _Paced(abc.ABC):
             self._calm_since_s = None
             del self._coming[: len(fresh)]
         self._coming = [asked for asked in self._coming if now - asked.at_s < limits.start_limit_s]
-        # Between two calls further apart than the window there are moments that nobody saw.
+        # Between two calls further apart than the window there are moments that were not seen.
         gap = self._seen_s is not None and now - self._seen_s > limits.window_s
         self._seen_s = now
         if not self._calm(signals):

@@ -65,7 +65,7 @@ class DemandWindow:
     """A sliding window over the gateway's arrival counters.
 
     `add` takes each sample of the counters as it comes. A gap between samples spreads what came over the gap. A gateway
-    that restarted counts from zero: the time between the last sample and its start is left out, because nobody counted
+    that restarted counts from zero: the time between the last sample and its start is left out, because nothing counted
     then. Memory is bounded: spans are merged until they are `resolution_s` long, or `window_s / 600` if that is more.
     Bursts that are shorter than the spans are not seen: `variation` tells the planner of what is.
     """
@@ -237,7 +237,7 @@ def latest_shift(window: DemandWindow, old: Demand, slo_ms: float, *, min_rows: 
     """The most likely moment at which requests stopped coming as in `old`; None when too few came to say.
 
     For each sample in the window, what came since is compared with `old` bin by bin, both as Poisson counts with rates
-    that nobody knows (the two-sample likelihood ratio, which also sees when `old` itself rests on little). The largest
+    that is not known (the two-sample likelihood ratio, which also sees when `old` itself rests on little). The largest
     ratio wins, so a part of a second is enough for a plain shift, and a small one takes as long as it needs. Bursty
     arrivals vary more than Poisson ones: divide the score by `dispersion`.
     """

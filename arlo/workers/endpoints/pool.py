@@ -1,4 +1,4 @@
-"""The endpoints worker pool: Triton servers that somebody else runs, such as docker compose or a node agent."""
+"""The endpoints worker pool: Triton servers that run elsewhere, started by docker compose or a node agent."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class EndpointsPool:
             metrics_url=self._metrics_urls.get(endpoint),
             state=state,
             pid=None,
-            restarts=0,  # somebody else restarts it
+            restarts=0,  # whatever runs it restarts it
             runtimes=runtimes,
             log=None,
             error=error,

@@ -36,7 +36,7 @@ class LocalWorker:
         self._locks: dict[str, asyncio.Lock] = {}
         self._changed = asyncio.Condition()
         self._monitor: asyncio.Task[None] | None = None
-        self._asked: asyncio.Future[None] | None = None  # a restart that somebody waits for
+        self._asked: asyncio.Future[None] | None = None  # a restart that a caller waits for
         self._wake = asyncio.Event()  # ends the wait before the next attempt
         self._loaded: tuple[str, ...] = ()  # READY when last seen
         self._sightings = 0  # of what is loaded; an answer older than the newest one is void

@@ -141,7 +141,7 @@ class TritonActor:
     # --- ownership ---
 
     def _take(self, owner: str) -> bool:
-        """True when `owner` commands from now on: it did, nobody does, or who did is gone."""
+        """True when `owner` commands from now on: it did already, none did, or the one that did is gone."""
         now_s = monotonic_s()
         free = self._owner is None or (self._reports == 0 and now_s - self._heard_s > OWNER_SILENT_S)
         if self._owner != owner and not free:

@@ -257,7 +257,7 @@ async def in_thread(function: Callable[[], T], *, timeout_s: float = CALL_TIMEOU
             result = function()
         except BaseException as problem:
             error = problem
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to wake
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=run, name="arlo ray call", daemon=True).start()

@@ -269,7 +269,7 @@ class RayWorker:
         self._set("failed" if self.placed else "starting", why)
 
     async def _make_again(self) -> None:
-        """An actor that has ended for good (somebody killed it, its lease ran out) is replaced."""
+        """An actor that has ended for good (it was killed, its lease ran out) is replaced."""
         try:
             await self.create()
         except WorkerError as error:

@@ -48,7 +48,7 @@ TRITONSERVER_Error* NewError(TRITONSERVER_Error_Code code, const std::string& me
   return TRITONSERVER_ErrorNew(code, message.c_str());
 }
 
-// For errors on the way out, where nobody is left to tell.
+// For errors on the way out, where there is nowhere left to say so.
 void LogAndDelete(TRITONSERVER_Error* error) {
   if (error == nullptr) return;
   TRITONSERVER_Error* unlogged =

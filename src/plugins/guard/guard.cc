@@ -9,7 +9,7 @@
 //
 //   SIGTERM                  SIGTERM to the program; SIGKILL to whatever is left after grace-s seconds (default 5)
 //   end-of-file              the same after orphan-grace-s seconds (default 2); with linger-s (default 0), only when
-//                            nobody has taken the program over within that time
+//                            no other process has taken the program over within that time
 //   SIGQUIT                  SIGKILL at once
 //   the program exits        whatever it left behind (such as Python-backend stubs) is killed; so are shared-memory
 //                            files /dev/shm/P* (what a killed server leaves); the guard exits with the program's code,

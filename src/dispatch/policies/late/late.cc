@@ -18,11 +18,11 @@
 // Always serving the line that is furthest behind, which is what `eft` comes to, wastes the longer runtimes on small
 // differences, and the mean pays. What a line is behind beyond the SLO (capacity M times a request's share, by Eq. 3)
 // counts an eighth: what waits there is late in any case, and the longer requests need not be. With all of it, where
-// one line is overloaded for good, all end up late (p98 up to 1.28 times that of rs); with none of it, nobody would
-// help that line at last (1.66 times). kWorth and kSlack lie in a wide range that does well (1.25 to 2 and 2 to 5:
-// means within 0.2 %, p98 within 1 %).
+// one line is overloaded for good, all end up late (p98 up to 1.28 times that of rs); with none of it, that
+// line would get no help at last (1.66 times). kWorth and kSlack lie in a wide range that does well (1.25 to 2 and 2 to
+// 5: means within 0.2 %, p98 within 1 %).
 //
-// Nobody starves. However far another line is behind, an instance passes its own line over kMostPassed times in a row
+// No row starves. However far another line is behind, an instance passes its own line over kMostPassed times in a row
 // at most, and not at all when the first of it could not be on time after one turn more. So a request with n before it
 // in the lines of its home starts within (n + 1) * (kMostPassed + 1) turns of the home's instances, or has become
 // overdue. Without a bound a lasting overload of short requests, whose line is always far behind, kept every longer
