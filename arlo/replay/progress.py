@@ -8,11 +8,10 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from rich.text import Text
 
 from arlo.replay.outcomes import OUTCOMES, Outcome, outcome_of_error
+from arlo.report.progress import LiveBar
 
 PLAIN_EVERY_S = 5.0  # without a terminal: one line this often
 
@@ -85,41 +84,27 @@ def describe(p: Progress) -> Text:
     return line
 
 
-class _Line(ProgressColumn):
-    max_refresh = None
-
-    def render(self, task: Task) -> Text:
-        latest: Progress | None = task.fields.get("latest")
-        return describe(latest) if latest is not None else Text("starting")
-
-
 class LiveProgress:
     """A bar that follows a replay; without a terminal, a line now and then. A context manager and a ProgressHook."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar: Bar | None = None
+        self._bar = LiveBar(console)
         self._printed_s = 0.0
-        if console.is_terminal:
-            columns = (TimeElapsedColumn(), BarColumn(bar_width=24), _Line())
-            self._bar = Bar(*columns, console=console, transient=True, refresh_per_second=4)
-            self._task = self._bar.add_task("replay", total=None, latest=None)
 
     def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.__exit__(kind, error, trace)
 
     def __call__(self, progress: Progress) -> None:
         """Show this state."""
-        if self._bar is not None:
-            self._bar.update(self._task, total=progress.total, completed=progress.done, latest=progress)
+        if self._bar.live:
+            self._bar.show(progress.done, progress.total, describe(progress))
         elif progress.t_s - self._printed_s >= PLAIN_EVERY_S:
             self._printed_s = progress.t_s
             self._console.print(f"{progress.t_s:6.1f} s  {describe(progress).plain}", highlight=False, soft_wrap=True)

@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
+from arlo.report.progress import LiveBar
 from arlo.simulator.report.result import Result
 from arlo.simulator.run import run_many
 from arlo.simulator.scenario.scenario import Scenario
@@ -56,14 +58,10 @@ class Runner:
     def run(self, what: str, scenarios: Sequence[Scenario]) -> list[Result]:
         """The results, in order."""
 
-        def show(done: int, of: int) -> None:
-            if not self._quiet and (done % 8 == 0 or done == of):
-                full = round(30 * done / of)
-                end = "\n" if done == of else ""
-                sys.stderr.write(f"\r{what:24} [{'#' * full}{'.' * (30 - full)}] {done}/{of}{end}")
-                sys.stderr.flush()
-
-        results = run_many(scenarios, self._jobs, show)
+        with LiveBar(Console(stderr=True, quiet=self._quiet), what) as bar:
+            results = run_many(
+                scenarios, self._jobs, lambda done, of: bar.show(done, of, f"{what}  {done} of {of} runs")
+            )
         self.requests += sum(r.requests for r in results)
         return results
 

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
-from arlo.replay.progress import Progress, ProgressHook
+from arlo.replay.progress import Progress
+from arlo.report.progress import LiveBar
 from arlo.simulator.scenario.schemes import SCHEMES
 from arlo.traces import poisson
 from benchmarks import harness
@@ -70,10 +72,13 @@ async def one(
     """Run one plan on both sides."""
     await cluster.prepare(plan.cluster.placed())
     trace = poisson(plan.rate_rps, args.warmup + args.duration, tweets, seed=args.seed + plan.round)
-    show = progress(plan) if sys.stderr.isatty() else None
-    run = await asyncio.to_thread(cluster.run, trace, plan.cluster, timeout_ms=plan.timeout_ms, on_progress=show)
-    if show is not None:
-        print("\r\033[K", end="", file=sys.stderr)
+    title = f"run {plan.number}, {TITLES[plan.cluster.name]} at {plan.rate_rps:.0f} req/s"
+    with LiveBar(Console(stderr=True), title) as bar:
+
+        def show(at: Progress) -> None:
+            bar.show(at.sent, at.total, f"{title}: {at.sent} of {at.total} requests")
+
+        run = await asyncio.to_thread(cluster.run, trace, plan.cluster, timeout_ms=plan.timeout_ms, on_progress=show)
     real = run.side.after(args.warmup)
     found: dict[str, Any] = {
         "scheme": plan.cluster.name,
@@ -102,16 +107,6 @@ async def one(
         name = f"{plan.cluster.name}-{plan.rate_rps:.0f}-{plan.round}.npz"
         np.savez_compressed(args.records / name, **kept)
     return found
-
-
-def progress(plan: Plan) -> ProgressHook:
-    """A line of a terminal that is written over."""
-    title = f"run {plan.number}, {TITLES[plan.cluster.name]} at {plan.rate_rps:.0f} req/s"
-
-    def show(at: Progress) -> None:
-        print(f"\r{title}: {at.sent} of {at.total} requests\033[K", end="", file=sys.stderr, flush=True)
-
-    return show
 
 
 def line(run: dict[str, Any]) -> str:

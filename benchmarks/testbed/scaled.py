@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+from rich.console import Console
 
 from arlo import config as configuration
 from arlo.catalog.manifest import LatencyPoint, Manifest
@@ -29,6 +29,7 @@ from arlo.replay import ReplayOptions, run_replay
 from arlo.replay.progress import Progress
 from arlo.replay.records import latency_us
 from arlo.replay.result import ReplayResult
+from arlo.report.progress import LiveBar
 from arlo.simulator.scenario.scenario import RuntimeModel
 from arlo.simulator.scenario.schemes import SCHEMES, scheme
 from arlo.traces import Synthetic, Trace, make_workload, materialise
@@ -282,11 +283,10 @@ async def serve(folder: Path, contender: Contender, cluster: Cluster, what: Cour
     def show(at: Progress) -> None:
         control.scaler.policy = decides
         begin[0] = min(begin[0], unix_s() - at.t_s)
-        if sys.stderr.isatty():
-            line = f"{contender.title}: {at.sent} of {at.total} requests, {len(control.reconciler.infos)} workers"
-            print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True)
+        line = f"{contender.title}: {at.sent} of {at.total} requests, {len(control.reconciler.infos)} workers"
+        bar.show(at.sent, at.total, line)
 
-    with events_kept() as events:
+    with LiveBar(Console(stderr=True), contender.title) as bar, events_kept() as events:
         async with running(control, asyncio.Event()) as up:
             assert up
             assert control.addresses is not None
@@ -303,8 +303,6 @@ async def serve(folder: Path, contender: Contender, cluster: Cluster, what: Cour
             result = await replay
             busy = psutil.cpu_percent() / 100
         counters = dict(control.counters)
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
     return {
         **measured(result, what, cluster.slo_ms),
         **told(events, known, begin[0], what),

@@ -18,12 +18,10 @@ def display(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
         yield lambda event: _line(event, stream)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
 
-    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Bar(*columns, console=Console(file=stream), transient=True) as bar:
-        task = bar.add_task("", total=None)
+    from arlo.report.progress import LiveBar
+
+    with LiveBar(Console(file=stream)) as bar:
         under_way: dict[tuple[str, str], None] = {}
 
         def move(event: Progress) -> None:
@@ -33,7 +31,8 @@ def display(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
                 under_way[event.step, event.title] = None
             names = [f"{step} {title}" for step, title in under_way]
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            bar.update(task, total=event.total, completed=event.number, description=", ".join(names[:_SHOWN]) + more)
+            what = f"{event.number}/{event.total}  {', '.join(names[:_SHOWN])}{more}"
+            bar.show(event.number, event.total, what)
 
         yield move
 

@@ -380,10 +380,9 @@ def second_part(demo: Demo) -> list[str] | None:
 
 def check(demo: Demo, result: ReplayResult) -> Difference:
     """Compare the embeddings that were kept with direct computation."""
-    from rich.progress import Progress
-
     from arlo.cli.demo.check import DirectModel, compare
     from arlo.compile import demo_model_path
+    from arlo.report.progress import LiveBar
 
     served = []
     for index, outputs in sorted(result.responses.items()):
@@ -391,9 +390,9 @@ def check(demo: Demo, result: ReplayResult) -> Difference:
         embedding = next(value for value in outputs.values() if value.ndim == 1)
         served.append((row.text if row.text is not None else row.ids.tolist(), embedding))
     demo.console.print(f"[bold]check[/]    {len(served)} embeddings against transformers")
-    with Progress(console=demo.console, transient=True, disable=not demo.console.is_terminal) as bar:
-        task = bar.add_task("", total=len(served))
-        return compare(served, DirectModel(demo_model_path()), lambda: bar.advance(task))
+    done = itertools.count(1)
+    with LiveBar(demo.console, "comparing") as bar:
+        return compare(served, DirectModel(demo_model_path()), lambda: bar.show(next(done), len(served)))
 
 
 def finish(demo: Demo, result: ReplayResult, difference: Difference) -> int:

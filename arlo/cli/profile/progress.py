@@ -6,8 +6,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+
+from arlo.report.progress import LiveBar
 
 if TYPE_CHECKING:
     from arlo.profiler import Progress
@@ -29,32 +29,20 @@ class LiveProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar: Bar | None = None
-        if console.is_terminal:
-            columns = (
-                TimeElapsedColumn(),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[what]}"),
-            )
-            self._bar = Bar(*columns, console=console, transient=True, refresh_per_second=4)
-            self._task = self._bar.add_task("profile", total=None, what="starting a worker")
+        self._bar = LiveBar(console, "starting a worker")
 
     def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.__exit__(kind, error, trace)
 
     def __call__(self, progress: Progress) -> None:
         """Show this state."""
-        if self._bar is not None:
-            self._bar.update(self._task, total=progress.total, completed=progress.done, what=describe(progress))
-        elif progress.point is not None:
-            line = f"{progress.done}/{progress.total}  {describe(progress)}"
+        line = f"{progress.done}/{progress.total}  {describe(progress)}"
+        self._bar.show(progress.done, progress.total, line)
+        if progress.point is not None and not self._bar.live:
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)

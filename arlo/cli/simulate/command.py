@@ -164,24 +164,21 @@ def jobs_for(scenarios: Sequence[Any], jobs: int | None) -> int | None:
 def simulate(scenarios: Sequence[Any], jobs: int | None) -> list[Result]:
     """Run them, in processes where that is worth it, with a bar on stderr where that is a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from arlo.report.progress import LiveBar
     from arlo.simulator.run import run as run_one
     from arlo.simulator.run import run_many
 
-    console = Console(stderr=True)
-    columns = (TimeElapsedColumn(), BarColumn(bar_width=24), TextColumn("{task.fields[what]}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("simulate", total=None, what="starting")
+    with LiveBar(Console(stderr=True)) as bar:
         if len(scenarios) == 1:
 
             def tell(now_s: float, of_s: float) -> None:
-                bar.update(task, completed=now_s, total=of_s, what=f"{now_s:,.0f} of {of_s:,.0f} s simulated")
+                bar.show(now_s, of_s, f"{now_s:,.0f} of {of_s:,.0f} s simulated")
 
             return [run_one(scenarios[0], tell)]
 
         def tell_runs(done: int, of: int) -> None:
-            bar.update(task, completed=done, total=of, what=f"{done} of {of} runs")
+            bar.show(done, of, f"{done} of {of} runs")
 
         tell_runs(0, len(scenarios))
         results: list[Result] = run_many(scenarios, jobs_for(scenarios, jobs), tell_runs)

@@ -11,8 +11,6 @@ from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from arlo.traces.measure import CountsSummary, Summary
     from arlo.traces.workloads import Workload
 
@@ -186,14 +184,16 @@ def run(args: argparse.Namespace) -> int:
 def _make(args: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from arlo.report.progress import LiveBar
     from arlo.traces.measure import summarise
     from arlo.traces.workloads import materialise
     from arlo.traces.writers import write_workload
 
     workload = workload_of(args)
     console = Console(stderr=True)
-    with _bar(console, f"writing {args.file.name}", workload.expected()) as advance:
-        requests = write_workload(workload, args.file, advance)
+    expected = workload.expected()
+    with LiveBar(console, f"writing {args.file.name}") as bar:
+        requests = write_workload(workload, args.file, lambda done: bar.show(done, expected))
     summary = None
     if 0 < requests <= MOST_SUMMARISED:
         summary = summarise(materialise(workload), workload.duration_s)
@@ -215,12 +215,13 @@ def _inspect(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from arlo.cli.trace import report as trace_report
+    from arlo.report.progress import LiveBar
     from arlo.traces.measure import summarise, summarise_counts
     from arlo.traces.readers import detect, read_counts, read_trace, segments
 
     shown: list[dict[str, Any]] = []
     reports: list[trace_report.Shown] = []
-    with _bar(Console(stderr=True), "reading", len(args.files)) as advance:
+    with LiveBar(Console(stderr=True), "reading") as bar:
         for done, path in enumerate(args.files):
             found = detect(path)
             if found.counts:
@@ -235,7 +236,7 @@ def _inspect(args: argparse.Namespace) -> int:
                 if len(trace) == 0:
                     raise ConfigError(f"{path} holds no request")
                 reports.append(trace_report.Shown(path, found, None, summarise(trace), trace))
-            advance(done + 1)
+            bar.show(done + 1, len(args.files))
     for each in reports:
         about = {"file": str(each.path), "format": each.format.name}
         about |= {"segment": each.segment} if each.segment is not None else {}
@@ -326,37 +327,3 @@ def _charts(shown: Any) -> None:
         print("  lengths" if len(lengths) <= 4096 else "  lengths (4096: and longer)")
         for line in charts.histogram(lengths, (), width, 5, glyphs):
             console.print("  ", line, sep="", no_wrap=True)
-
-
-class _Advance:
-    """A bar on a terminal, nothing elsewhere."""
-
-    def __init__(self, console: Console, what: str, total: float) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._bar = None
-        if console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=30),
-                TextColumn("{task.percentage:>3.0f} %"),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=console, transient=True)
-            self._task = self._bar.add_task(what, total=total)
-
-    def __enter__(self) -> _Advance:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, done: int) -> None:
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done)
-
-
-_bar = _Advance

@@ -1,0 +1,45 @@
+"""The bar that says on a terminal how far a long task is; it is gone when the task is done."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TimeElapsedColumn
+from rich.text import Text
+
+
+class _What(ProgressColumn):
+    max_refresh = None
+
+    def render(self, task: Task) -> Text:
+        what: str | Text = task.fields["what"]
+        return what if isinstance(what, Text) else Text(what)
+
+
+class LiveBar:
+    """Time so far, a bar, and what is being done. A context manager; without a terminal it draws nothing."""
+
+    def __init__(self, console: Console, what: str = "starting") -> None:
+        self.live = console.is_terminal
+        columns = (TimeElapsedColumn(), BarColumn(bar_width=24), _What())
+        self._bar = Progress(
+            *columns, console=console, transient=True, refresh_per_second=4, disable=not console.is_terminal
+        )
+        self._task = self._bar.add_task("", total=None, what=what)
+        self._what: str | Text = what
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def show(self, done: float, total: float | None, what: str | Text | None = None) -> None:
+        """So much is done, of so much; `what`: None leaves the words as they are."""
+        self._what = self._what if what is None else what
+        self._bar.update(self._task, completed=done, total=total, what=self._what)
