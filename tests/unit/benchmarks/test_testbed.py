@@ -18,6 +18,7 @@ from arlo.traces import Trace, poisson
 from benchmarks.figures import fidelity
 from benchmarks.testbed import compare, results, scaled, scaling
 from benchmarks.testbed.calibrate import Calibration, _between_ms
+from benchmarks.testbed.cluster import PATIENT_MS
 from benchmarks.testbed.schemes import CONTENDERS, LONGEST, Bed, Cluster, even, execution_ms, tweets
 from benchmarks.testbed.simulated import simulate
 
@@ -124,11 +125,11 @@ def test_simulated_side_by_hand() -> None:
     cluster = Cluster("one", "uniform", (runtime,), (1,), 100)
     trace = Trace(arrived_at_s=np.array([0.0, 0.0, 0.1]), length=np.array([5, 6, 7], np.int32))
     told = Calibration(overhead_ms=0.5, hop_out_ms=0.25, hop_back_ms=0.25, turn_around_ms=1.0)
-    found = simulate(trace, cluster, told, DISPATCH)
+    found = simulate(trace, cluster, told, DISPATCH, PATIENT_MS)
     # 0.25 there, 11 executing, 0.25 back, 0.5 overhead; the second waits at the worker for the first one's 11 ms.
     assert found.latency_ms.tolist() == pytest.approx([12.0, 23.0, 12.0])
     assert found.level.tolist() == [0, 0, 0]
-    plain = simulate(trace, cluster, Calibration(), DISPATCH)
+    plain = simulate(trace, cluster, Calibration(), DISPATCH, PATIENT_MS)
     assert plain.latency_ms.tolist() == pytest.approx([10.0, 20.0, 10.0])
 
 
@@ -138,7 +139,7 @@ def test_every_contender_simulates(name: str) -> None:
     rate = 0.2 * bed.full_rate_rps
     cluster = bed.cluster(name, rate)
     trace = poisson(rate, 5.0, tweets, seed=2)
-    found = simulate(trace, cluster, Calibration(), DISPATCH)
+    found = simulate(trace, cluster, Calibration(), DISPATCH, PATIENT_MS)
     placed = cluster.placed()
     levels = sorted({r.max_length for r in placed})
     assert (np.array(levels)[found.level] >= trace.length).all()
@@ -156,7 +157,8 @@ def test_rows_and_summary() -> None:
     pair = compare.compare(real, dataclasses.replace(real, latency_ms=real.latency_ms * 0.97), slo_ms=15)
     far = compare.compare(real, dataclasses.replace(real, latency_ms=real.latency_ms * 1.5), slo_ms=15)
     run = {
-        "scheme": "rs", "policy": "rs", "rate_rps": 1.0, "load": 0.4, "round": 0, "valid": True,
+        "scheme": "rs", "policy": "rs", "rate_rps": 1.0, "load": 0.4, "timeout_ms": PATIENT_MS, "round": 0,
+        "valid": True,
         "cluster": compare.figures(real.latency_ms, 15), "curve_ms": compare.curve(real.latency_ms),
         "calibrated": pair, "paper": far,
     }  # fmt: skip
