@@ -6,7 +6,6 @@ import asyncio
 import datetime
 import ipaddress
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +30,8 @@ from arlo.client import (
     UnavailableError,
 )
 from arlo.errors import ConfigError
-from tests.fakes.client_twins import KINDS, Twin
+from tests.fakes.client_twins import Twin
 from tests.fakes.kserve_server import KServeServer, answer
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def server() -> Iterator[KServeServer]:
-    with KServeServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(kind: str, server: KServeServer) -> Iterator[Twin]:
-    with Twin(kind, server.endpoint) as twin:
-        yield twin
 
 
 def test_infer_and_infer_batch(client: Twin, server: KServeServer) -> None:

@@ -34,15 +34,10 @@ from arlo.client import (
     errors,
 )
 from arlo.errors import ConfigError
-from tests.fakes.client_twins import KINDS, Twin
+from tests.fakes.client_twins import Twin
 from tests.fakes.kserve_server import MODEL
 
 VECTOR = np.arange(3, dtype=np.float32)
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture

@@ -29,25 +29,8 @@ from arlo.client import (
     TooLongError,
     UnavailableError,
 )
-from tests.fakes.client_twins import KINDS, Twin
+from tests.fakes.client_twins import Twin
 from tests.fakes.kserve_server import KServeServer, answer
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def server() -> Iterator[KServeServer]:
-    with KServeServer() as running:
-        yield running
-
-
-@pytest.fixture
-def client(kind: str, server: KServeServer) -> Iterator[Twin]:
-    with Twin(kind, server.endpoint) as twin:
-        yield twin
 
 
 def sums(items: Any) -> dict[str, float]:

@@ -8,12 +8,9 @@ import contextlib
 import os
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from arlo import config as configuration
-from arlo.config import Config
 from arlo.control.reconcile import fleet, jobs, moves, reconciler
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.overlap import AGAIN_S
@@ -23,7 +20,7 @@ from arlo.errors import ArloError, WorkerError
 from arlo.planning.placement.assignment import assign
 from tests.fakes import virtual_time
 from tests.fakes.memory_cluster import MemoryAdmin, MemoryPool, World
-from tests.fakes.placements import MANIFEST
+from tests.fakes.placements import MANIFEST, configured
 
 RUNTIMES = ("m_64", "m_128", "m_512")
 LONGEST = "m_512"
@@ -36,24 +33,12 @@ def _virtual(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "monotonic_s", virtual_time.now_s)
 
 
-def configured(*, overlap: bool) -> Config:
-    text = f"""[model]
-repository = "r"
-slo_ms = 150
-[deployment]
-allocation = {{512 = 1}}
-[control]
-make_before_break = {str(overlap).lower()}
-"""
-    return configuration.parse(text, base=Path("/srv"))
-
-
 class Plane:
     """A control plane's reconciler, which can be killed and started again on the same world."""
 
     def __init__(self, world: World, *, overlap: bool) -> None:
         self.world = world
-        self.config = configured(overlap=overlap)
+        self.config = configured("allocation = {512 = 1}", f"[control]\nmake_before_break = {str(overlap).lower()}")
         self.saved: dict[str, str] = {}  # the desired state, which survives
         self.counters: Counter[str] = Counter()
         self._run: asyncio.Task[None] | None = None

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from arlo import config as configuration
 from arlo import proto
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch import recycler
 from arlo.control.watch.recycler import INTERVAL_S, Recycler
 from arlo.control.watch.usage import UsageWindow
-from tests.fakes.placements import MANIFEST
+from tests.fakes.placements import MANIFEST, configured
 
 ROW_US = 1150  # of m_64 by the latency profile
 
@@ -43,8 +41,7 @@ class Feed:
     """Statistics of workers with m_64, 100 rows a second each, `slow` times the expected time of a row."""
 
     def __init__(self, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
-        text = '[model]\nrepository = "r"\nslo_ms = 150\n[deployment]\nallocation = {64 = 3}\n[control]\n'
-        config = configuration.parse(f"{text}recycle_factor = {factor}", base=Path("/srv"))
+        config = configured("allocation = {64 = 3}", f"[control]\nrecycle_factor = {factor}")
         self.asked = Asked()
         self.one = Recycler(config, MANIFEST, cast(Reconciler, self.asked))
         self.at_s = 0.0
@@ -151,9 +148,8 @@ class Ejected:
     """Statistics in which the gateway takes workers out of service."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        text = '[model]\nrepository = "r"\nslo_ms = 150\n[deployment]\nallocation = {64 = 4}\n'
         self.asked = Asked()
-        self.one = Recycler(configuration.parse(text, base=Path("/srv")), MANIFEST, cast(Reconciler, self.asked))
+        self.one = Recycler(configured("allocation = {64 = 4}"), MANIFEST, cast(Reconciler, self.asked))
         self.at_s = 0.0
         self.counts = dict.fromkeys(("w0", "w1", "w2", "w3"), 0)
         self.restarts = dict.fromkeys(self.counts, 0)
