@@ -13,7 +13,7 @@ PY := $(VENV)/bin/python
 JOBS ?= $(shell nproc)
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 # Configures a preset with the environment's Python (it holds the Triton protocol); quiet unless it fails.
-configure = mkdir -p build && { cmake --preset $(1) -DPython_EXECUTABLE=$(abspath $(PY)) >build/$(1)-configure.log 2>&1 || \
+configure = mkdir -p build && { cmake --preset $(1) -DPython_EXECUTABLE=$(abspath $(PY)) $(2) >build/$(1)-configure.log 2>&1 || \
   { cat build/$(1)-configure.log; exit 1; }; }
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 60
@@ -79,6 +79,8 @@ LONG_TESTS := $(RAY_TESTS) tests/integration/test_control_failures.py tests/inte
 	tests/integration/test_serve_recommended.py tests/integration/compile tests/integration/workers
 # The build folder of the install: the C++ unit tests are built there too, on the same libraries.
 native = $$(ls -d build/cp3*-*/ | head -n 1)
+# The generated message and service classes that builds with sanitizers take from there.
+generated = -DARLO_GENERATED=$(CURDIR)/$(native)
 
 .PHONY: test test-cpp test-quick test-servers test-python check
 test: test-cpp test-quick ## what a change needs in minutes: C++ units, Python units, the main stories with the real Triton
@@ -138,14 +140,15 @@ format: setup ## rewrite our Python and C++ in the project's format
 	tools/clang_format.sh $(VENV) --write
 
 .PHONY: asan tsan fuzz
-asan tsan: setup ## the C++ unit tests under AddressSanitizer + UBSan, or ThreadSanitizer
-	@$(call configure,$@)
+asan tsan: setup ## C++ unit tests, and the gateway over sockets, under AddressSanitizer + UBSan, or ThreadSanitizer
+	@$(call configure,$@,$(generated))
 	cmake --build --preset $@
-	$(FIXED_LAYOUT) ctest --preset $@
+	$(FIXED_LAYOUT) ctest --preset $@ --parallel $(JOBS)
+	$(FIXED_LAYOUT) tools/sanitized_gateway.sh $(PY) build/$@/src/gateway/arlo-gateway
 
 fuzz: setup ## libFuzzer on request validation and rewriting, FUZZ_SECONDS each (default 60)
 	tools/system_packages.sh lint
-	@$(call configure,fuzz)
+	@$(call configure,fuzz,$(generated))
 	cmake --build --preset fuzz
 	tools/fuzz.sh build/fuzz $(FUZZ_SECONDS)
 

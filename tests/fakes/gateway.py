@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.fakes.processes import until
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 ACTIVE = proto.message("InstanceStats").State.Value("STATE_ACTIVE")
 SERVING, NOT_SERVING = 1, 2  # of grpc.health.v1
+SANITIZED = bool(os.environ.get("ARLO_SANITIZED"))  # ARLO_GATEWAY names a program built with sanitizers
 EJECTED = proto.message("InstanceStats").State.Value("STATE_EJECTED")
 
 FREE_PORTS = {f"{port}_address": "127.0.0.1:0" for port in ("grpc", "http", "admin")}
@@ -33,7 +35,13 @@ FREE_PORTS = {f"{port}_address": "127.0.0.1:0" for port in ("grpc", "http", "adm
 TESTING: dict[str, Any] = {
     "max_message_bytes": 16 << 20,
     "dispatch": {"policy": "rs"},
-    "health": {"interval_ms": 200, "timeout_ms": 300, "failures": 2, "retry_interval_ms": 50, "silence_ms": 5000},
+    "health": {
+        "interval_ms": 200,
+        "timeout_ms": 3000 if SANITIZED else 300,  # a slow program and its workers in one process with the test
+        "failures": 2,
+        "retry_interval_ms": 50,
+        "silence_ms": 5000,
+    },
     "unavailable_grace_ms": 1000,
     "drain_delay_ms": 0,
     "drain_timeout_ms": 5000,
@@ -125,7 +133,7 @@ class Gateway:
 
     def rss_mb(self) -> float:
         """Resident memory; 0 where a sanitizer keeps what was freed, so that it says nothing of the gateway."""
-        if os.environ.get("ARLO_SANITIZED"):
+        if SANITIZED:
             return 0.0
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
@@ -172,7 +180,9 @@ async def gateway_of(
             await gateway.apply(deployment)
         yield gateway
         ended_by_test = gateway.process.returncode is not None
-    except BaseException:
+    except BaseException as error:
+        if gateway.process.returncode is not None:
+            error.add_note(f"the gateway has ended, {last_words(gateway.log)}")
         gateway.process.kill()
         await gateway.process.wait()
         raise
@@ -182,7 +192,14 @@ async def gateway_of(
         os.kill(gateway.pid, signal.SIGTERM)
         async with asyncio.timeout(20):
             code = await gateway.process.wait()
-            assert code == 0, f"{gateway.log}: {gateway.log.read_text()[-4000:]}"
+            assert code == 0, last_words(gateway.log)
+
+
+def last_words(log: Path) -> str:
+    """What a sanitizer has found, from its beginning; else the end of the log."""
+    text = log.read_text()
+    found = re.search(r"(ERROR|WARNING): \w+Sanitizer|runtime error: ", text)
+    return f"{log}: {text[found.start() :][:6000] if found else text[-4000:]}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

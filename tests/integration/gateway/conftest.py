@@ -1,4 +1,7 @@
-"""Four real workers for all gateway tests, and one gateway per module in front of them."""
+"""Four real workers for all gateway tests, and one gateway per module in front of them.
+
+A gateway built with sanitizers has stand-ins behind it: see tools/sanitized_gateway.sh.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from pytest_asyncio import is_async_test
 
 from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import write_emulated_repository
-from tests.fakes.gateway import Gateway, gateway_of
+from tests.fakes.gateway import SANITIZED, Gateway, gateway_of
+from tests.fakes.small_workers import small_workers
 from tests.fakes.triton_workers import Workers
 
 LENGTHS = (64, 128, 256, 512)
@@ -39,6 +43,10 @@ async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wor
         "queued": write("queued", max_lengths=(64,), latency_ms=(250,)),
         "wide": write("wide", max_lengths=(512,), latency_ms=(0,), token_dims=384),
     }
+    if SANITIZED:
+        async with small_workers(manifests) as small:
+            yield small
+        return
     # Configurations as others may have written them.
     for model, size in (("tight", 1), ("queued", 64)):
         with (path / f"{model}_len64" / "config.pbtxt").open("a") as config:
