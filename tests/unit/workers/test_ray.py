@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from arlo.config import Config, DeploymentConfig, ModelConfig, WorkersConfig
 from arlo.control.pool import make_pool, ray_namespace
 from arlo.errors import ConfigError, EnvironmentProblem, WorkerError
 from arlo.workers.emulated.repository import write_emulated_repository
-from arlo.workers.ray.actor import ActorSpec
+from arlo.workers.ray.actor import ActorSpec, private_folder
 from arlo.workers.ray.cluster import Need, RayCluster, View
 from arlo.workers.ray.pool import RayPool
 from arlo.workers.ray.worker import lost_because
@@ -141,3 +143,26 @@ def test_the_namespace_is_that_of_the_repository_and_the_run_folder(repository: 
     name = ray_namespace(config(repository, tmp_path))
     assert name == ray_namespace(config(repository, tmp_path, linger_s=5))
     assert name != ray_namespace(config(repository, tmp_path / "other"))
+
+
+@pytest.mark.parametrize("found", ["nothing", "ours", "open to others", "a link", "a file"])
+def test_a_folder_in_the_temporary_one_is_ours_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    named = tmp_path / "temporary" / f"arlo-{os.getuid()}"
+    if found in {"ours", "open to others"}:
+        named.mkdir(mode=0o700)
+        named.chmod(0o700 if found == "ours" else 0o777)
+    elif found == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        named.symlink_to(tmp_path / "elsewhere")
+    elif found == "a file":
+        named.touch()
+    folder = private_folder("arlo")
+    assert (folder == named) == (found in {"nothing", "ours"})
+    assert folder.parent == named.parent
+    assert folder.is_dir()
+    assert not folder.is_symlink()
+    assert folder.stat().st_mode & 0o777 == 0o700
