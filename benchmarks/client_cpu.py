@@ -58,9 +58,26 @@ async def cpu_us(load: Awaitable[int]) -> float:
     return (count := await load) and (time.process_time() - before) / count * 1e6
 
 
-async def run(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+async def measure(target: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """By client and load: CPU of a request, microseconds, medians of the rounds."""
     rows: dict[str, dict[str, list[float]]] = {}
     ids = np.arange(1000, 1000 + LENGTH)
+    async with grpc.aio.insecure_channel(target) as channel, AsyncClient(target, model="bench") as client:
+        bare = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        message = harness.payload(LENGTH)
+        calls: dict[str, Call] = {"grpc.aio": lambda: bare(message), "AsyncClient": lambda: client.infer(ids)}
+        for call in calls.values():
+            await eight(call, 0.5)
+        for round_ in range(args.rounds):
+            for name, call in calls.items():
+                row = rows.setdefault(name, {})
+                row.setdefault("at 20/s", []).append(await cpu_us(paced(call, 20, args.seconds)))
+                row.setdefault("eight under way", []).append(await cpu_us(eight(call, args.seconds)))
+            print(f"round {round_ + 1}: " + ", ".join(f"{n} {v}" for n, v in _last(rows).items()), flush=True)
+    return {name: {k: statistics.median(v) for k, v in row.items()} for name, row in rows.items()}
+
+
+def run(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         work = Path(folder)
         upstream_port = harness.free_port()
@@ -70,20 +87,7 @@ async def run(args: argparse.Namespace) -> dict[str, dict[str, float]]:
         harness.wait_for_port(upstream_port)
         backend = harness.Backend(endpoint=f"127.0.0.1:{upstream_port}", runtime="len64", max_length=64, latency_us=100)
         _, port = stack.enter_context(harness.gateway(work, [backend] * 4, dims=DIMS))
-        target = f"127.0.0.1:{port}"
-        async with grpc.aio.insecure_channel(target) as channel, AsyncClient(target, model="bench") as client:
-            bare = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-            message = harness.payload(LENGTH)
-            calls: dict[str, Call] = {"grpc.aio": lambda: bare(message), "AsyncClient": lambda: client.infer(ids)}
-            for call in calls.values():
-                await eight(call, 0.5)
-            for round_ in range(args.rounds):
-                for name, call in calls.items():
-                    row = rows.setdefault(name, {})
-                    row.setdefault("at 20/s", []).append(await cpu_us(paced(call, 20, args.seconds)))
-                    row.setdefault("eight under way", []).append(await cpu_us(eight(call, args.seconds)))
-                print(f"round {round_ + 1}: " + ", ".join(f"{n} {v}" for n, v in _last(rows).items()), flush=True)
-    return {name: {k: statistics.median(v) for k, v in row.items()} for name, row in rows.items()}
+        return asyncio.run(measure(f"127.0.0.1:{port}", args))
 
 
 def _last(rows: dict[str, dict[str, list[float]]]) -> dict[str, str]:
@@ -95,7 +99,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    figures = asyncio.run(run(args))
+    figures = run(args)
     path = harness.save("client_cpu", "python -m benchmarks.client_cpu " + " ".join(sys.argv[1:]), {"cpu_us": figures})
     print(f"CPU per request at 20/s / eight under way, us: {figures} -> {path}")
     return 0
