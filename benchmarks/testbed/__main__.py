@@ -205,6 +205,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--records", type=Path, metavar="FOLDER", help="keep both sides' latencies by request (.npz)")
     args = parser.parse_args()
+    if args.schemes and args.timeouts:
+        parser.error("--timeouts goes with --loads, not with --schemes")
     if args.short:
         args.duration, args.rounds, args.warmup = min(args.duration, 10.0), 1, min(args.warmup, 2.0)
     found = asyncio.run(bench(Bed(args.model, args.stretch, args.workers), args))

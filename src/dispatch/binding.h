@@ -29,7 +29,7 @@ class Binding {
   Binding(const Binding&) = delete;
   Binding& operator=(const Binding&) = delete;
 
-  // `arrival.due` is what the request aims at.
+  // `arrival.due` is what the request aims at, `arrival.client` its place in FairRanks.
   virtual Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) = 0;
   // A request of any history that is in no FIFO and not counted as waiting.
   virtual Admission place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) = 0;

@@ -23,22 +23,20 @@ namespace arlo::dispatch {
 class FairRanks {
  public:
   // Even or odd ties (0, 1): no rank of the one is of the other.
-  explicit FairRanks(std::uint64_t ties) : admissions_(ties) {}
+  explicit FairRanks(std::uint64_t ties) : ties_(ties) {}
 
-  // Where a client's finish stands.
-  static std::uint16_t place(std::uint64_t client) {
-    return static_cast<std::uint16_t>(client * 0x9e3779b97f4a7c15U >> (64 - kPlaceBits));
-  }
+  // Where a client's finish stands; fits 16 bits.
+  static std::uint64_t place(std::uint64_t client) { return client * 0x9e3779b97f4a7c15U >> (64 - kPlaceBits); }
 
-  // Of an arrival of this client now. 47 bits of virtual time: enough for 10^12 requests.
-  [[nodiscard]] Rank next(std::uint16_t place) const {
-    return kFirstTry | std::max(clock_, finish_[place]) << kTieBits | (admissions_ & kTies);
+  // Of an arrival now, of the client at this place. 47 bits of virtual time: enough for 10^12 requests.
+  [[nodiscard]] Rank next(std::uint64_t place) const {
+    return kFirstTry | std::max(clock_, finish_[place]) << kTieBits | (ties_ & kTies);
   }
 
   // It has been admitted with this rank.
-  void admitted(std::uint16_t place, Rank rank) {
+  void admitted(std::uint64_t place, Rank rank) {
     finish_[place] = start_of(rank) + kTurn;
-    admissions_ += 2;
+    ties_ += 2;
     ++clock_;
   }
 
@@ -53,7 +51,7 @@ class FairRanks {
   static std::uint64_t start_of(Rank rank) { return (rank & ~kFirstTry) >> kTieBits; }
 
   std::uint64_t clock_ = 1;
-  std::uint64_t admissions_;                                          // twice, and the first of the ties
+  std::uint64_t ties_;                                                // grows with each admission
   std::array<std::uint64_t, std::size_t{1} << kPlaceBits> finish_{};  // by place; that of unnamed clients comes first
 };
 

@@ -12,7 +12,7 @@ class Ledger {
  public:
   Ledger(State& state, const Rule& rule) : s_(state), rule_(rule) {}
 
-  // `arrival.due` is what the request aims at.
+  // `arrival.due` is what the request aims at, `arrival.client` its place in FairRanks.
   RequestHandle admit(Tag tag, const Arrival& arrival, Rank rank) {
     const RequestHandle h = admit(tag, arrival);
     Request& r = s_.requests[h];
@@ -186,7 +186,7 @@ class Ledger {
     r.instance = kNone;
     r.avoid = kNone;
     r.length = arrival.length;
-    r.client = FairRanks::place(arrival.client);
+    r.client = static_cast<std::uint16_t>(arrival.client);
     r.overdue = false;
     return h;
   }

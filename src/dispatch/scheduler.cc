@@ -118,10 +118,11 @@ class Scheduler::Impl {
     if (arrival.length < 1 || arrival.length > s_.queue.longest()) return {Admission::kTooLong, kNone};
     if (arrival.due != kNever || arrival.deadline != kNever) forecast_.begin(now);
     arrival.due = Turns::aim(arrival.due, now);
+    arrival.client = FairRanks::place(arrival.client);
     const std::int32_t level = s_.queue.ideal(arrival.length);
     if (s_.fits(level)) return binding_->arrive(tag, arrival, level, now, out);
     if (!turns_.may_wait(out)) return {Admission::kFull, kNone};
-    const RequestHandle h = ledger_.admit(tag, arrival, s_.ranks.next(FairRanks::place(arrival.client)));
+    const RequestHandle h = ledger_.admit(tag, arrival, s_.ranks.next(arrival.client));
     ledger_.wait_in_line(h, level);
     return {Admission::kParked, h};
   }

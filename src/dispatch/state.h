@@ -27,8 +27,8 @@ struct State {
   OverdueLines overdue;
   Deadlines deadlines;
   FairRanks ranks{0};
-  FairRanks overdue_ranks{
-      1};  // of those that are overdue: what is refused or expires among them costs no client its turns
+  // Of those that are overdue: what is refused or expires among them costs no client its turns.
+  FairRanks overdue_ranks{1};
   std::int32_t queued = 0;
   std::int32_t in_flight = 0;
 

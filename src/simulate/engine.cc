@@ -77,7 +77,6 @@ class Engine::Impl {
   Accounts accounts_;
   std::vector<std::int64_t> by_length_;
   Fleet fleet_;
-
   Feed feed_;
 
  private:

@@ -8,7 +8,7 @@ namespace arlo::dispatch {
 
 Admitted EarlyBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) {
   InstanceId id = s_.queue.head(rule_.pick(s_.queue, level, arrival.length, now)).id;
-  const Rank rank = s_.ranks.next(FairRanks::place(arrival.client));
+  const Rank rank = s_.ranks.next(arrival.client);
   const TimeNs limit = std::min(arrival.due, arrival.deadline);
   if (limit != kNever) {
     TimeNs finish = 0;

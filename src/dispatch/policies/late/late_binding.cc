@@ -11,7 +11,7 @@ Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level
   const bool first = s_.lines.front(s_.requests, s_.queue.lowest_at(home), home) == kNone;
   const GroupIndex g = first ? rule_.pick(s_.queue, level, arrival.length, now) : s_.queue.groups();
   const InstanceId id = g == s_.queue.groups() ? kNone : s_.queue.head(g).id;
-  const Rank rank = s_.ranks.next(FairRanks::place(arrival.client));
+  const Rank rank = s_.ranks.next(arrival.client);
   const TimeNs limit = std::min(arrival.due, arrival.deadline);
   if (limit != kNever) {
     const TimeNs finish = id != kNone ? forecast_.next_on(s_.queue[id], arrival.length, now)
