@@ -73,28 +73,26 @@ serve: setup ## the demo cluster, staying up: gRPC on 8001, HTTP on 8002, model 
 # cluster from a process in which grpcio has been at work before.
 QUICK_TESTS := tests/unit tests/property tests/golden
 RAY_TESTS := tests/integration/test_ray_pool.py
-# Minutes each: clusters that are killed, scaled and healed, whole builds, Ray.
-LONG_TESTS := $(RAY_TESTS) tests/integration/test_control_failures.py tests/integration/test_control_following.py \
-	tests/integration/test_control_killed.py tests/integration/test_deploy_cluster.py tests/integration/test_profile.py \
-	tests/integration/test_serve_recommended.py tests/integration/compile tests/integration/workers
 # The build folder of the install: the C++ unit tests are built there too, on the same libraries.
 native = $$(ls -d build/cp3*-*/ | head -n 1)
 # The generated message and service classes that builds with sanitizers take from there.
 generated = -DARLO_GENERATED=$(CURDIR)/$(native)
+quick = "test-cpp=make test-cpp" "test-quick=make test-quick PYTEST_ARGS='$(1)'"
 
+# Tests marked `long` take tens of seconds each: whole builds, clusters that are killed, scaled and healed, Ray.
 .PHONY: test test-cpp test-quick test-servers test-python check
-test: test-cpp test-quick ## what a change needs in minutes: C++ units, Python units, the main stories with the real Triton
-	$(PY) -m pytest tests/integration $(addprefix --ignore=,$(LONG_TESTS))
+test: setup ## what a change needs in minutes: C++ units, Python units, the main stories with the real Triton
+	@$(PY) tools/check.py "test-servers=make test-servers PYTEST_ARGS='-m \"not long\"'" -- $(call quick,-m \"not long\")
 
 test-cpp: setup ## the C++ unit tests
 	cmake --build $(native) --target unit_tests
 	ctest --test-dir $(native) --output-on-failure
 
-test-quick: setup $(if $(filter test,$(MAKECMDGOALS)),test-cpp)
-	$(PY) -m pytest -n $(JOBS) --dist loadfile $(QUICK_TESTS)
+test-quick: setup
+	$(PY) -m pytest -n $(JOBS) --dist loadfile $(QUICK_TESTS) $(PYTEST_ARGS)
 
 test-servers: setup
-	$(PY) -m pytest tests/integration --ignore=$(RAY_TESTS)
+	$(PY) -m pytest tests/integration --ignore=$(RAY_TESTS) $(PYTEST_ARGS)
 
 test-python: setup ## all Python tests, or those that PYTEST_ARGS names
 ifeq ($(strip $(PYTEST_ARGS)),)
@@ -105,13 +103,12 @@ else
 	$(PY) -m pytest $(PYTEST_ARGS)
 endif
 
-# The tests wait more than they compute, so linters, sanitizers and fuzzers run beside them; see tools/check.py.
+# Tests with servers wait more than they compute, so the rest runs beside them; see tools/check.py.
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
-	@$(PY) tools/check.py "test-cpp=make test-cpp" "test-quick=make test-quick" "ray=$(PY) -m pytest $(RAY_TESTS)" \
-	  "test-servers=make test-servers" -- \
-	  "lint-python=make lint-python" "asan=make asan" "tsan=make tsan" "lint-cpp=make lint-cpp" \
-	  "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
+	@$(PY) tools/check.py "ray=$(PY) -m pytest $(RAY_TESTS)" "test-servers=make test-servers" -- \
+	  $(quick) "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)" -- \
+	  "asan=make asan" "tsan=make tsan" "lint-cpp=make lint-cpp" "lint-python=make lint-python"
 
 # Property tests draw the same examples in every run; this draws others. SEED=N draws those of an earlier run again.
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')

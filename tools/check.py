@@ -1,10 +1,11 @@
-"""Everything that CI checks, in two lanes side by side: what computes (linters, sanitizers, fuzzers), and the tests,
-most of which wait. The lane that computes is niced, so that the tests' time limits hold.
+"""Runs what is to be checked in lanes side by side: tests with servers, which wait most of the time, and what computes
+(other tests, linters, sanitizers, fuzzers). Lanes that compute are niced, so that the time limits of the first hold.
 
-usage: tools/check.py STAGE... [-- STAGE...]   a STAGE is NAME=COMMAND; what stands before `--` is the lane of the tests
+usage: tools/check.py STAGE... [-- STAGE...]...   a STAGE is NAME=COMMAND; `--` begins a lane; the first is not niced
 
-The first failure ends both lanes and its whole output is shown. At the end stands how long each stage took, then the
-output of the last stage of the tests, so that the test runner's closing line comes last. Logs: build/check/NAME.log.
+The first failure ends all lanes and its whole output is shown. At the end stands how long each stage took and its last
+line, then the output of the last stage of the first lane: a test runner's closing line comes last. Logs:
+build/check/NAME.log.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class Lanes:
                 os.killpg(process.pid, signal.SIGTERM)
 
 
-def parsed(arguments: list[str]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """The stages of the tests and those that compute."""
+def parsed(arguments: list[str]) -> list[list[tuple[str, str]]]:
+    """Lanes of (name, command)."""
     lanes: list[list[tuple[str, str]]] = [[]]
     for argument in arguments:
         if argument == "--":
@@ -98,19 +99,24 @@ def parsed(arguments: list[str]) -> tuple[list[tuple[str, str]], list[tuple[str,
         if not equals:
             sys.exit(__doc__)
         lanes[-1].append((name, command))
-    if len(lanes) != 2 or not lanes[0]:
+    if not all(lanes):
         sys.exit(__doc__)
-    return lanes[0], lanes[1]
+    return lanes
+
+
+def last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n")
+    return next((line.strip("= ")[:90] for line in reversed(lines) if line.strip()), "")
 
 
 def main() -> int:
-    tests, work = parsed(sys.argv[1:])
+    planned = parsed(sys.argv[1:])
     LOGS.mkdir(parents=True, exist_ok=True)
     lanes = Lanes()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     threads = [
-        threading.Thread(target=lanes.run, args=(tests, 0)),
-        threading.Thread(target=lanes.run, args=(work, NICE)),
+        threading.Thread(target=lanes.run, args=(stages, NICE if number else 0))
+        for number, stages in enumerate(planned)
     ]
     try:
         for thread in threads:
@@ -129,8 +135,8 @@ def main() -> int:
         return 1
     lanes.say("all passed:")
     for name, took_s in lanes.took_s.items():
-        print(f"    {name:<14} {took_s:5.0f} s")
-    print((LOGS / f"{tests[-1][0]}.log").read_text(errors="replace"), end="", flush=True)
+        print(f"    {name:<14} {took_s:5.0f} s   {last_line(LOGS / f'{name}.log')}")
+    print((LOGS / f"{planned[0][-1][0]}.log").read_text(errors="replace"), end="", flush=True)
     return 0
 
 

@@ -26,7 +26,7 @@ inline void need_factor(double value, const char* field) {
        std::string(field) + ": " + std::to_string(value) + " is not above 0 and at most 1e6");
 }
 
-inline const Options& checked(const Options& options) {
+inline Options checked(Options options) {
   need_duration(options.slo, "slo", 1);
   if (options.timeout != kNever) need_duration(options.timeout, "timeout", 1);
   need_duration(options.overhead, "overhead");

@@ -32,7 +32,7 @@ from tests.fakes.emulated_cluster import (
 )
 from tests.fakes.steady_load import steady_load
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
 @pytest.fixture(autouse=True)

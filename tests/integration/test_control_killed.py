@@ -23,7 +23,7 @@ from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.processes import MARK, kill_marked, nothing_left, until
 from tests.fakes.steady_load import steady_load
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 LENGTHS = (16, 64)
 FLIPS = ({"emu_len16": 2, "emu_len64": 1}, {"emu_len16": 1, "emu_len64": 2})

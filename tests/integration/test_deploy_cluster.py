@@ -22,7 +22,7 @@ from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.ports import free_port
 from arlo.workers.triton.server import environment, find_triton, prepare_backends
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

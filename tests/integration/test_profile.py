@@ -24,7 +24,7 @@ from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import EmulatedRuntime, write_emulated_repository, write_runtimes
 from tests.fakes.processes import MARK, kill_marked, marked, nothing_left, until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 MEASURE = (sys.executable, "-m", "arlo.cli", "profile")
 QUICK = ("--precision", "0.05", "--max-seconds", "2")

@@ -23,7 +23,7 @@ from arlo.client import Client
 from arlo.workers.emulated.repository import EmulatedRuntime, write_runtimes
 from tests.fakes.processes import MARK, kill_marked
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 CONFIG = """\
 [model]

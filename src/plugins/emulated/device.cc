@@ -16,7 +16,7 @@ EmulatedDevice::EmulatedDevice(int64_t memory_mb, std::string slow_file)
 EmulatedDevice EmulatedDevice::FromEnvironment() {
   const char* memory = std::getenv("ARLO_EMULATED_MEMORY_MB");
   const char* folder = std::getenv("ARLO_EMULATED_SLOW_DIR");
-  return EmulatedDevice(memory == nullptr ? -1 : std::atoll(memory),
+  return EmulatedDevice(memory == nullptr ? -1 : std::strtoll(memory, nullptr, 10),
                         folder == nullptr ? "" : std::string(folder) + "/slow." + std::to_string(getpid()));
 }
 

@@ -36,6 +36,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -67,6 +69,20 @@ int64_t NowMs() {
   return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
 }
 
+// Whole `text` as a number; false when it is not one.
+template <typename T>
+bool Number(std::string_view text, T* number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool Milliseconds(std::string_view seconds, int* milliseconds) {
+  double number = 0;
+  if (!Number(seconds, &number) || std::isnan(number) || number < 0 || number > 1e6) return false;
+  *milliseconds = static_cast<int>(number * 1000);
+  return true;
+}
+
 bool Parse(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
@@ -77,15 +93,15 @@ bool Parse(int argc, char** argv, Options* options) {
     const char* equals = std::strchr(argv[i], '=');
     if (equals == nullptr) return false;
     if (argument.starts_with("--grace-s=")) {
-      options->grace_ms = static_cast<int>(std::atof(equals + 1) * 1000);
+      if (!Milliseconds(equals + 1, &options->grace_ms)) return false;
     } else if (argument.starts_with("--orphan-grace-s=")) {
-      options->orphan_grace_ms = static_cast<int>(std::atof(equals + 1) * 1000);
+      if (!Milliseconds(equals + 1, &options->orphan_grace_ms)) return false;
     } else if (argument.starts_with("--linger-s=")) {
-      options->linger_ms = static_cast<int>(std::atof(equals + 1) * 1000);
+      if (!Milliseconds(equals + 1, &options->linger_ms)) return false;
     } else if (argument.starts_with("--socket=")) {
       options->socket = equals + 1;
     } else if (argument.starts_with("--report-fd=")) {
-      options->report_fd = std::atoi(equals + 1);
+      if (!Number(equals + 1, &options->report_fd)) return false;
     } else if (argument.starts_with("--shm-prefix=")) {
       options->shm_prefix = equals + 1;
     } else {
@@ -138,14 +154,16 @@ std::vector<pid_t> Children() {
   DIR* proc = opendir("/proc");
   if (proc == nullptr) return children;
   while (const dirent* entry = readdir(proc)) {
-    const pid_t pid = std::atoi(entry->d_name);
-    if (pid <= 0) continue;
+    pid_t pid = 0;
+    if (!Number(entry->d_name, &pid)) continue;
     std::ifstream file("/proc/" + std::string(entry->d_name) + "/stat");
     std::string line;
     std::getline(file, line);
     const size_t name_end = line.rfind(')');  // the name may hold anything, so count from its last bracket
     if (name_end == std::string::npos || name_end + 4 >= line.size()) continue;
-    if (std::atoi(line.c_str() + name_end + 4) == getpid()) children.push_back(pid);
+    const std::string_view fields = std::string_view(line).substr(name_end + 4);
+    pid_t parent = 0;
+    if (Number(fields.substr(0, fields.find(' ')), &parent) && parent == getpid()) children.push_back(pid);
   }
   closedir(proc);
   return children;

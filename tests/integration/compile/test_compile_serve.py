@@ -20,7 +20,7 @@ from arlo.compile.texts import Texts
 from arlo.workers import LocalPool
 from tests.fakes.tiny_model import VOCABULARY, write_tiny
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
 MAX_BATCH = 4
 

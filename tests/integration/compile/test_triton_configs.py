@@ -28,7 +28,7 @@ from arlo.workers import LocalPool
 from arlo.workers.triton.server import has_gpu
 from tests.fakes import tiny_graph
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
 TENSORRT = get_engine("tensorrt", EngineSettings(device="cuda", backend="native"))
 TOLERANCE = {"fp32": 1e-5, "fp16": 5e-3}

@@ -18,7 +18,7 @@ from arlo.errors import WorkerError
 from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import EmulatedRuntime, config_pbtxt, write_emulated_repository
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
 MS = 1_000_000  # nanoseconds
 

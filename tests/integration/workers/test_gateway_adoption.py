@@ -21,7 +21,7 @@ from arlo.control.gateway.process import Addresses, GatewayProcess
 from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import write_emulated_repository
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 Eventually = Callable[..., Awaitable[None]]
 Alive = Callable[[int], bool]

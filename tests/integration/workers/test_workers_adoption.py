@@ -23,7 +23,7 @@ from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.local.worker import LocalWorker
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
 Eventually = Callable[..., Awaitable[None]]
 Alive = Callable[[int], bool]

@@ -15,7 +15,7 @@ from arlo.workers import EndpointsPool, LocalPool
 from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.ports import ReservedPort
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

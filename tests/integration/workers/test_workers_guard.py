@@ -15,7 +15,7 @@ import pytest
 from arlo.errors import EnvironmentProblem, WorkerError
 from arlo.workers.process import GuardedProcess
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 Eventually = Callable[..., Awaitable[None]]
 Alive = Callable[[int], bool]

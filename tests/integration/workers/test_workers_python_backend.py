@@ -19,7 +19,7 @@ import tritonclient.grpc.aio as triton
 from arlo.clock import monotonic_s
 from arlo.workers import LocalPool
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
 MODEL = """
 import json, os, sys, time

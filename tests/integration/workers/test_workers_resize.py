@@ -20,7 +20,7 @@ from arlo.workers import LocalPool, WorkerInfo
 from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.triton.admin import TritonAdmin
 
-pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
 Eventually = Callable[..., Awaitable[None]]
 Alive = Callable[[int], bool]

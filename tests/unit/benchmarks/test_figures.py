@@ -167,6 +167,7 @@ def test_the_documents_are_those_of_the_results() -> None:
         assert page.read_text() == text, "run `make figures`, or `python -m benchmarks.figures --report-only`"
 
 
+@pytest.mark.long
 def test_a_short_run_of_everything(tmp_path: Path) -> None:
     """As `make figures SHORT=1`: every experiment runs, and the report has every row and loads nothing."""
     page = tmp_path / "report.html"

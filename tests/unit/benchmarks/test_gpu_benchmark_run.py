@@ -20,6 +20,8 @@ from benchmarks.gpu.standalone import ROOT
 TINY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 CONTENDERS = "ort-cpu,torch-eager,transformers,sentence-transformers"
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:

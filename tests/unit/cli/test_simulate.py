@@ -431,6 +431,7 @@ def test_a_wrong_flag_over_a_file_names_both(tmp_path: Path, capsys: Capture) ->
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples/simulate").glob("*.toml"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_run(path: Path, capsys: Capture) -> None:
     found = simulate(capsys, str(path), "--rate", "40")

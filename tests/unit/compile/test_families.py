@@ -62,6 +62,7 @@ EVERY: list[tuple[str, str, Precision]] = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("family", "task", "precision"), EVERY if os.environ.get("ARLO_ALL_FAMILIES") else CHOSEN)
 def test_a_family_from_folder_to_engine(tmp_path: Path, family: str, task: str, precision: Precision) -> None:
     source = write_tiny(tmp_path / "model", family=family, head=HEADS[task], labels=1 if task == "reranker" else LABELS)

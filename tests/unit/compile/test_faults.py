@@ -64,6 +64,7 @@ def run_build(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_killed_at_any_point_and_resumed(tiny: Path, tmp_path: Path) -> None:
     out, cache = tmp_path / "place" / "out", tmp_path / "cache"
     kept: set[str] = set()  # steps that an earlier, killed build finished
