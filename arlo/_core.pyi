@@ -88,6 +88,16 @@ class Action:
     def demoted(self) -> bool:
         """The level is above the ideal one."""
 
+    @property
+    def runtime(self) -> int | None:
+        """START: that executes it."""
+
+    @property
+    def batch(self) -> int | None:
+        """
+        START: the same number for the rows of one batch, which come one after the other; None: alone.
+        """
+
     def __repr__(self) -> str: ...
 
 class InstanceView:
@@ -101,7 +111,7 @@ class InstanceView:
     def state(self) -> InstanceState: ...
     @property
     def in_flight(self) -> int:
-        """Requests started, not finished."""
+        """Batches started, not finished."""
 
     @property
     def queued(self) -> int:
@@ -123,6 +133,7 @@ class Scheduler:
         alpha: float = 0.9,
         max_peek: int = 6,
         max_queued: int = 4096,
+        batching: str = "one",
     ) -> None: ...
     def add_runtime(
         self,
@@ -136,6 +147,11 @@ class Scheduler:
         """
         Adds a runtime and returns its id. `max_length` in tokens, `capacity` is M (requests within the SLO),
         `latency` the measured points (length in tokens, batch in rows, ns).
+        """
+
+    def add_bundle(self, runtimes: Sequence[int]) -> int:
+        """
+        Runtimes that a worker holds together; its id stands where a runtime's does.
         """
 
     def join(self, runtime: int, inflight_limit: int, now: int) -> tuple[int, list[Action]]:
@@ -256,6 +272,7 @@ class Simulation:
         seed: int = 0,
         warmup: int = 0,
         record: bool = False,
+        batching: str = "one",
         noise: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)]
         | None = None,
     ) -> None:
@@ -277,6 +294,11 @@ class Simulation:
         """
         A runtime, as Scheduler.add_runtime; returns its id. `truth`: what execution takes, where it is not what
         the scheduler believes.
+        """
+
+    def add_bundle(self, runtimes: Sequence[int], *, inflight_limit: int = 1) -> int:
+        """
+        Runtimes that a worker holds together, `inflight_limit` batches at a time; its id stands where a runtime's does.
         """
 
     def add_worker(self, runtime: int, at: int) -> int:

@@ -40,9 +40,17 @@ class Ladder:
             start[i] if model.dynamic and any_static and not isinstance(start, str) and i < len(start) else 0
             for i, model in enumerate(models)
         )
+        # What the workers hold when it is all runtimes: named and numbered like one more of them.
+        self.bundle = len(models) if scenario.bundle == "all" else None
         self.planner = Planner(_settings(scenario, sum(self.beside)), models)
         self.static = tuple(self.index[runtime.name] for runtime in self.planner.static)
         self.longest = self.static[-1] if self.static else order[-1]
+        if self.bundle is not None:
+            self.names = (*self.names, "all")
+            self.index["all"] = self.longest = self.bundle
+            self.ascending, self.static, self.beside = (self.bundle,), (), (*self.beside, 0)
+            most = max(self.views, key=lambda view: view.max_length)
+            self.views = [RuntimeView(name="all", max_length=most.max_length, capacity=most.capacity)]
 
     def even(self, workers: int) -> tuple[int, ...]:
         """As equal as possible, the longest first; over the static runtimes where there are any."""

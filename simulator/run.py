@@ -235,6 +235,7 @@ class _Run:
             utilization=busy_ns / presence.worker_ns if presence.worker_ns else 0.0,
             padding=1 - totals["tokens"] / totals["padded_tokens"] if totals["padded_tokens"] else 0.0,
             demoted=totals["demoted"] / answered if answered else 0.0,
+            mean_batch=totals["rows"] / totals["batches"] if totals["batches"] else nothing,
             retried=int(totals["retried"]),
             replacements=self._world.replacements,
             allocations=self._world.solved,
@@ -308,6 +309,7 @@ def _engine(scenario: Scenario, ladder: Ladder) -> _core.Simulation:
             alpha=dispatch.alpha,
             max_peek=dispatch.max_peek,
             max_queued=dispatch.max_queued,
+            batching="one" if dispatch.batching == "worker" else dispatch.batching,
             timeout=None if scenario.timeout_ms is None else _ms_in_ns(scenario.timeout_ms),
             overhead=_ms_in_ns(scenario.overhead_ms),
             hop_out=_ms_in_ns(scenario.hop_out_ms),
@@ -318,6 +320,9 @@ def _engine(scenario: Scenario, ladder: Ladder) -> _core.Simulation:
             record=scenario.record,
             noise=lognormal_quantiles(scenario.noise_cv) if scenario.noise_cv else None,
         )
+        # A batch is sent ahead to hide the way to the worker; without one, what comes meanwhile would miss it.
+        hops = scenario.hop_out_ms + scenario.hop_back_ms > 0
+        ahead = 0 if dispatch.batching == "worker" else dispatch.inflight_limit if hops else 1
         for model, capacity in zip(scenario.runtimes, ladder.capacities, strict=True):
             limit = model.inflight_limit
             engine.add_runtime(
@@ -326,9 +331,11 @@ def _engine(scenario: Scenario, ladder: Ladder) -> _core.Simulation:
                 _points_ns(model.points),
                 max_batch=model.max_batch,
                 dynamic=model.dynamic,
-                inflight_limit=limit if limit is not None else model.rows_in_flight(dispatch.inflight_limit),
+                inflight_limit=limit if limit is not None else ahead or model.rows_in_flight(dispatch.inflight_limit),
                 truth=None if model.truth is None else _points_ns(model.truth),
             )
+        if ladder.bundle is not None:
+            engine.add_bundle(list(range(ladder.bundle)), inflight_limit=ahead or dispatch.inflight_limit)
     except ValueError as error:  # of the core, names the field and its range
         raise ConfigError(f"scenario {scenario.name}: {error}") from None
     return engine

@@ -24,7 +24,7 @@ PAPER_MEDIAN, PAPER_P98, PAPER_LONGEST = 21, 72, 125
 """Tokens of the tweets of the Arlo paper: Fig. 1 and sec. 2.1, and the longest, about, of sec. 5, "Workloads"."""
 
 LENGTH_FORMS = (
-    "paper, tweets, fixed:N, uniform:MIN:MAX, lognormal:MEDIAN:P98:MAX, bimodal:A:B:SHARE_OF_B, file:PATH "
+    "paper, tweets, rag, mix, fixed:N, uniform:MIN:MAX, lognormal:MEDIAN:P98:MAX, bimodal:A:B:SHARE_OF_B, file:PATH "
     "or mixture:SHARE*SPEC+SHARE*SPEC"
 )
 
@@ -158,6 +158,28 @@ def paper_lengths() -> Lengths:
     return dataclasses.replace(fitted, source=f"fitted to the Arlo paper's quantiles: {fitted.source}")
 
 
+@functools.lru_cache(maxsize=1)
+def rag_chunks() -> Lengths:
+    """Passages of documents as retrieval stores them, a model: normal, mean 290, deviation 90, 20 to 512 tokens."""
+    normal = NormalDist(290, 90)
+    low, high = normal.cdf(20), normal.cdf(512)
+    points = [normal.inv_cdf(low + (high - low) * (i + 0.5) / POINTS) for i in range(POINTS)]
+    return Lengths(np.array(points), 512, "passages for retrieval: normal, mean 290, deviation 90, 20 to 512 tokens")
+
+
+def tweets() -> Lengths:
+    """As they were counted."""
+    return histogram(tweet_lengths())
+
+
+def mix() -> Lengths:
+    """Four tweets to one passage: searches, and what is indexed for them."""
+    return mixture([(0.8, tweets()), (0.2, rag_chunks())])
+
+
+NAMED = {"paper": paper_lengths, "tweets": tweets, "rag": rag_chunks, "mix": mix}
+
+
 def parse_length_spec(spec: str, rescale: int | None = None) -> Lengths:
     """One of LENGTH_FORMS. `rescale` stretches 125 tokens to so many; `paper` alone is stretched to 512."""
     lengths = _parse(spec.strip())
@@ -172,8 +194,8 @@ def _parse(spec: str) -> Lengths:
         return _parse_mixture(rest, spec)
     if name == "file" and rest:
         return from_file(Path(rest))
-    if name in {"paper", "tweets"} and not rest:
-        return paper_lengths() if name == "paper" else histogram(tweet_lengths())
+    if name in NAMED and not rest:
+        return NAMED[name]()
     try:
         if name == "lognormal":
             median, p98, longest = (float(number) for number in rest.split(":"))

@@ -17,8 +17,11 @@ import csv
 import functools
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from arlo.errors import EnvironmentProblem
 from arlo.simulator.profiles import inflation
@@ -30,6 +33,8 @@ DENSE = "distilbert-dense"
 DENSE_FILE = Path("latency/distilbert_tensorrt_dense_seqlen.csv")  # in the folder that TRACES_VARIABLE names
 TRACES_VARIABLE = "ARLO_TRACES"
 STEP = 64
+FINE_STEP = 32  # of profiles by tokens
+BY_TOKENS = {"bert-base-a100": "bert-base-a100-fp16"}  # name -> table
 LONGEST = 512
 PUBLISHED = (128, 384)  # tokens
 SLO_MS = {"BERT Base": 150.0, "BERT Large": 450.0}  # the paper's
@@ -42,12 +47,14 @@ def tables() -> dict[str, dict[str, Any]]:
 
 
 def names() -> tuple[str, ...]:
-    """Profiles of tables(), sorted."""
-    return tuple(sorted(tables()))
+    """Profiles that from_table() knows, sorted."""
+    return tuple(sorted({*tables(), *BY_TOKENS}))
 
 
 def from_table(name: str, dynamic: str = inflation.DEFAULT) -> Profile:
     """The profile of a name of names(); `dynamic` names a model of inflation.DESCRIPTIONS."""
+    if name in BY_TOKENS:
+        return by_tokens(name, BY_TOKENS[name], dynamic)
     table = tables()[name]
     static = line_staircase({int(batch): (a, b) for batch, (a, b) in table["latency_ms"].items()})
     return Profile(
@@ -62,6 +69,50 @@ def from_table(name: str, dynamic: str = inflation.DEFAULT) -> Profile:
         dynamic=inflation.inflate(static, dynamic, LONGEST),
         dynamic_source=dynamic_source(dynamic),
         max_batch=max(int(batch) for batch in table["latency_ms"]),
+    )
+
+
+def by_tokens(name: str, of: str, dynamic: str = inflation.DEFAULT) -> Profile:
+    """A profile for batches, from the table `of`: the time of a batch goes by its tokens.
+
+    Exact at both published lengths. Up to 128 tokens a batch takes what the same number of tokens takes in rows of 128;
+    beyond, it lies on the line between the curves of both lengths at the same number of tokens.
+    """
+    table = tables()[of]
+    rows = sorted(int(batch) for batch in table["latency_ms"])
+    low, high = ([float(table["latency_ms"][str(batch)][i]) for batch in rows] for i in (0, 1))
+
+    def curve(length: int, ms: Sequence[float], tokens: float) -> float:
+        last = rows[-1] * length
+        return ms[-1] * tokens / last if tokens > last else float(np.interp(tokens, [b * length for b in rows], ms))
+
+    def at(length: int, batch: int) -> float:
+        tokens = float(length * batch)
+        ms = curve(PUBLISHED[0], low, tokens)
+        if length <= PUBLISHED[0]:
+            return ms
+        return ms + (curve(PUBLISHED[1], high, tokens) - ms) * (length - PUBLISHED[0]) / (PUBLISHED[1] - PUBLISHED[0])
+
+    edges = range(FINE_STEP, LONGEST + 1, FINE_STEP)
+    static = tuple(
+        (length, batch, at(edge, batch)) for batch in rows for edge in edges for length in (edge - FINE_STEP + 1, edge)
+    )
+    errors = [curve(PUBLISHED[0], low, b * PUBLISHED[1]) / ms - 1 for b, ms in zip(rows, high, strict=True)]
+    return Profile(
+        name=name,
+        kind="derived",
+        source=f"{table['model']} on {table['gpu']}, {table['engine']}, {table['precision']}: lengths 128 and 384 as "
+        f"published ({table['source']}), the others by tokens: up to 128 as so many tokens in rows of 128, beyond on "
+        "the line between both lengths at equal tokens, flat in "
+        f"steps of {FINE_STEP}. Tokens alone would be off at 384 tokens by {max(errors, key=abs):.0%} for a row alone, "
+        f"by {errors[-1]:.0%} for {rows[-1]} rows.",
+        slo_ms=SLO_MS[table["model"]],
+        max_length=LONGEST,
+        step=FINE_STEP,
+        static=static,
+        dynamic=inflation.inflate(static, dynamic, LONGEST),
+        dynamic_source=dynamic_source(dynamic),
+        max_batch=rows[-1],
     )
 
 

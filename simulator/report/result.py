@@ -38,6 +38,7 @@ class Result:
     utilization: float  # executing, of the workers' time
     padding: float  # share of the computed tokens that is padding
     demoted: float  # share of the answers
+    mean_batch: float  # rows of an execution
     retried: int
     replacements: int
     allocations: int  # solved

@@ -28,10 +28,16 @@ class Built:
 
 def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Built:
     """The scenario. ConfigError says what does not fit together."""
-    cluster = config.cluster
+    cluster, batching = config.cluster, config.dispatch.batching
+    if batching == "fifo":
+        cluster = dataclasses.replace(cluster, scheme="dt", dynamic=cluster.dynamic or "none")
+    if batching == "one":
+        cluster = dataclasses.replace(cluster, max_batch=1)
     workload = _workload(config.workload, config.run.seed)
     if config.runtime:
         runtimes = _given_runtimes(config.runtime, cluster.scheme)
+        if batching == "one":
+            runtimes = tuple(dataclasses.replace(runtime, max_batch=1) for runtime in runtimes)
         slo_ms, latencies = DEFAULT_SLO_MS, "given"
         # The scheme's defaults do not depend on latencies; its runtimes are not used.
         profile = Profile(
@@ -80,6 +86,7 @@ def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Bu
         dispatch=_dispatch(pieces.dispatch, config),
         allocate=_allocate(pieces.allocate, config, len(runtimes)),
         scale=_scale(pieces.scale, config),
+        bundle=cluster.bundle,
         faults=tuple(
             Fault(at_s=f.at_s, worker=f.worker, kind=f.kind, restart_s=f.restart_s, factor=f.factor)
             for f in config.fault
@@ -150,7 +157,10 @@ def _points(points: tuple[tuple[float, ...], ...]) -> tuple[tuple[int, int, floa
 def _dispatch(own: Dispatch, config: ScenarioConfig) -> Dispatch:
     section = config.dispatch
     values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
-    return dataclasses.replace(own, **{**values, "policy": section.policy or own.policy})
+    values["policy"] = section.policy or own.policy
+    if section.batching == "fifo":  # the order of arrival is that of late binding where all share one line
+        values |= {"policy": section.policy or "late", "batching": "fill"}
+    return dataclasses.replace(own, **values)
 
 
 def _allocate(own: Allocate, config: ScenarioConfig, runtimes: int) -> Allocate:

@@ -71,6 +71,8 @@ class Dispatch:
     max_peek: int = _SERVED.max_peek
     max_queued: int = 1_000_000_000  # the paper's queues have no bound
     inflight_limit: int = _SERVED.inflight_limit  # batches sent to an instance at a time
+    # worker: rows are sent one by one, and the worker joins them; the others: src/dispatch/batching.
+    batching: Literal["worker", "one", "fill", "deadline"] = "worker"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,7 @@ class Scenario:
     slo_ms: float
     dispatch: Dispatch = Dispatch()
     allocate: Allocate = Allocate()
+    bundle: Literal["one", "all"] = "one"  # the runtimes that a worker holds
     scale: Scale = Scale()
     faults: tuple[Fault, ...] = ()
     overhead_ms: float = 0.8  # section 5.2.1

@@ -216,6 +216,13 @@ class ClusterSection:
         relation="with profile",
         flag=Flag("ROWS", "rows at once"),
     )
+    bundle: Literal["one", "all"] = option(
+        default=_RUN["bundle"],
+        doc="What a worker holds: `one` runtime, as the paper has it, or `all` of them, any of which may run next. "
+        "With `all` there is nothing to allocate.",
+        relation="all: not with scaling, nor with st, dt and infaas",
+        flag=Flag("NAME", "what a worker holds: one runtime, or all", sweep=True),
+    )
     dynamic: str | None = option(
         default=None,
         doc="Model of the latency of dynamic shapes; docs/latency-profiles.md has them.",
@@ -326,6 +333,15 @@ class DispatchSection:
         default=None,
         left_out="that of the scheme, `late` for arlo",
         flag=Flag("NAME", "how an instance is chosen", sweep=True),
+    )
+    batching: Literal["worker", "one", "fill", "deadline", "fifo"] = option(
+        default=_DISPATCH.batching,
+        doc="Who forms batches, of up to max_batch rows. `worker`: it joins the rows that have arrived, as Triton's "
+        "batcher does. `one`: each row is executed alone. `fill`: the scheduler, of what waits and fits together. "
+        "`deadline`: the same, as far as every row can be on time. `fifo`: batches in order of arrival, padded to "
+        "their longest, on one dynamic runtime as quick as the static ones: what servers do that know no lengths.",
+        relation="fifo: not with bundle = all",
+        flag=Flag("NAME", "who forms batches: worker, one, fill, deadline, or the rival fifo", sweep=True),
     )
     lambda_: float = same(DispatchConfig, "lambda_", default=_DISPATCH.lambda_)
     alpha: float = same(DispatchConfig, "alpha", default=_DISPATCH.alpha)
@@ -544,6 +560,13 @@ class ScenarioConfig:
                 f"must be from scaling.min_workers ({scaling.min_workers}) to max_workers ({scaling.max_workers}), "
                 f"not {cluster.workers}",
             )
+        if cluster.bundle == "all":
+            if cluster.scheme not in ("arlo", "paper"):
+                raise FieldError("cluster", "bundle", f"is one with the scheme {cluster.scheme}, which has one runtime")
+            if self.dispatch.batching == "fifo":
+                raise FieldError("cluster", "bundle", "is one with batching fifo, which has one runtime")
+            if scaling.kind != "none":
+                raise FieldError("cluster", "bundle", "is one with scaling: that of bundles is not simulated yet")
         most = scaling.max_workers if scaling.kind != "none" else cluster.workers
         for fault in self.fault:
             if fault.worker >= most:

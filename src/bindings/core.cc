@@ -84,13 +84,18 @@ void bind_values(nb::module_& m) {
           "instance", [](const Action& a) { return optional_id(a.instance); }, "None for EXPIRED.")
       .def_ro("level", &Action::level, "The level it runs on; the ideal level for EXPIRED.")
       .def_ro("demoted", &Action::demoted, "The level is above the ideal one.")
+      .def_prop_ro(
+          "runtime", [](const Action& a) { return optional_id(a.runtime); }, "START: that executes it.")
+      .def_prop_ro(
+          "batch", [](const Action& a) { return optional_id(a.batch); },
+          "START: the same number for the rows of one batch, which come one after the other; None: alone.")
       .def("__repr__", &repr);
 
   nb::class_<InstanceView>(m, "InstanceView", "An instance as the scheduler sees it.")
       .def_ro("runtime", &InstanceView::runtime)
       .def_ro("level", &InstanceView::level)
       .def_ro("state", &InstanceView::state)
-      .def_ro("in_flight", &InstanceView::in_flight, "Requests started, not finished.")
+      .def_ro("in_flight", &InstanceView::in_flight, "Batches started, not finished.")
       .def_ro("queued", &InstanceView::queued, "Requests bound to it, not started.");
 }
 
@@ -104,11 +109,12 @@ void bind_scheduler(nb::module_& m) {
   scheduler.def(
       "__init__",
       [](Scheduler* self, std::string_view policy, double lambda, double alpha, std::int32_t max_peek,
-         std::int32_t max_queued) {
-        new (self) Scheduler(Options{parse_policy(policy), lambda, alpha, max_peek, max_queued});
+         std::int32_t max_queued, std::string_view batching) {
+        new (self)
+            Scheduler(Options{parse_policy(policy), lambda, alpha, max_peek, max_queued, parse_batching(batching)});
       },
       "policy"_a = "rs", nb::kw_only(), "lambda_"_a = defaults.lambda, "alpha"_a = defaults.alpha,
-      "max_peek"_a = defaults.max_peek, "max_queued"_a = defaults.max_queued);
+      "max_peek"_a = defaults.max_peek, "max_queued"_a = defaults.max_queued, "batching"_a = "one");
 
   scheduler.def(
       "add_runtime",
@@ -123,6 +129,8 @@ void bind_scheduler(nb::module_& m) {
       "`latency` the measured points (length in tokens, batch in rows, ns).");
 
   scheduler
+      .def("add_bundle", &Scheduler::add_bundle, "runtimes"_a,
+           "Runtimes that a worker holds together; its id stands where a runtime's does.")
       .def(
           "join",
           [](Scheduler& s, RuntimeId runtime, std::int32_t limit, TimeNs now) {

@@ -61,6 +61,8 @@ nb::dict totals(const Engine& engine) {
   d["retried"] = t.retried;
   d["tokens"] = t.tokens;
   d["padded_tokens"] = t.padded_tokens;
+  d["batches"] = t.batches;
+  d["rows"] = t.rows;
   d["latency_sum_ns"] = t.latency_sum_ns;
   d["wait_sum_ns"] = t.wait_sum_ns;
   d["execute_sum_ns"] = t.execute_sum_ns;
@@ -164,10 +166,11 @@ void bind(nb::module_& m) {
       "__init__",
       [](Engine* self, std::string_view policy, TimeNs slo, double lambda, double alpha, std::int32_t max_peek,
          std::int32_t max_queued, std::optional<TimeNs> timeout, TimeNs overhead, TimeNs hop_out, TimeNs hop_back,
-         std::int32_t retries, std::uint64_t seed, TimeNs warmup, bool record,
+         std::int32_t retries, std::uint64_t seed, TimeNs warmup, bool record, std::string_view batching,
          const std::optional<Input<double>>& noise) {
         Options options;
-        options.dispatch = {dispatch::parse_policy(policy), lambda, alpha, max_peek, max_queued};
+        options.dispatch = {dispatch::parse_policy(policy),    lambda, alpha, max_peek, max_queued,
+                            dispatch::parse_batching(batching)};
         options.slo = slo;
         options.timeout = timeout.value_or(kNever);
         options.overhead = overhead;
@@ -183,7 +186,7 @@ void bind(nb::module_& m) {
       "policy"_a = "rs", nb::kw_only(), "slo"_a, "lambda_"_a = defaults.lambda, "alpha"_a = defaults.alpha,
       "max_peek"_a = defaults.max_peek, "max_queued"_a = defaults.max_queued, "timeout"_a = nb::none(),
       "overhead"_a = 0, "hop_out"_a = 0, "hop_back"_a = 0, "retries"_a = 2, "seed"_a = 0, "warmup"_a = 0,
-      "record"_a = false, "noise"_a = nb::none(),
+      "record"_a = false, "batching"_a = "one", "noise"_a = nb::none(),
       "`noise`: float64 quantiles, evenly spaced, of the factor on each execution time.");
   engine
       .def(
@@ -199,6 +202,9 @@ void bind(nb::module_& m) {
           "inflight_limit"_a = 1, "truth"_a = nb::none(),
           "A runtime, as Scheduler.add_runtime; returns its id. `truth`: what execution takes, where it is not what\n"
           "the scheduler believes.")
+      .def("add_bundle", &Engine::add_bundle, "runtimes"_a, nb::kw_only(), "inflight_limit"_a = 1,
+           "Runtimes that a worker holds together, `inflight_limit` batches at a time; its id stands where a runtime's "
+           "does.")
       .def("add_worker", &Engine::add_worker, "runtime"_a, "at"_a, "A worker that serves from `at` on; its id.")
       .def("replace", &Engine::replace, "worker"_a, "runtime"_a, "delay"_a,
            "Drains the worker; when it is empty it loads `runtime`, which takes `delay`.")

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "base/latency_table.h"
 #include "dispatch/scheduler.h"
@@ -17,6 +19,7 @@ class CostModel {
   explicit CostModel(const RuntimeSpec& spec);
 
   [[nodiscard]] TimeNs at(std::int32_t length, std::int32_t batch) const {
+    if (static_cast<std::size_t>(batch) <= by_rows_.size()) return by_rows_[static_cast<std::size_t>(batch) - 1];
     return table_.at(dynamic_ ? length : max_length_, std::min(batch, kMaxBatch));
   }
 
@@ -28,6 +31,12 @@ class CostModel {
   }
   [[nodiscard]] bool batches() const { return max_batch_ > 1; }
   [[nodiscard]] std::int32_t max_batch() const { return max_batch_; }
+  [[nodiscard]] std::int32_t max_length() const { return max_length_; }
+  [[nodiscard]] bool dynamic() const { return dynamic_; }
+  // Rows from which on a larger batch saves next to nothing for each of them; max_batch for a dynamic runtime.
+  [[nodiscard]] std::int32_t saturated() const { return saturated_; }
+  // Rows from which on a batch gets at least four fifths of the rows of a saturated one done in a time.
+  [[nodiscard]] std::int32_t efficient() const { return efficient_; }
 
  private:
   LatencyTable table_;
@@ -36,6 +45,46 @@ class CostModel {
   bool dynamic_;
   TimeNs alone_ = 0;  // static runtimes only
   TimeNs share_ = 0;  // static runtimes only
+  std::int32_t saturated_ = 1;
+  std::int32_t efficient_ = 1;
+  std::vector<TimeNs> by_rows_;  // static runtimes only: of a batch of index + 1 rows
+};
+
+// The runtimes that a worker holds together, as one of them or another executes what it gets. One runtime is a bundle,
+// too.
+class Bundle {
+ public:
+  struct Member {
+    RuntimeId runtime;
+    CostModel cost;
+  };
+
+  Bundle(RuntimeId runtime, CostModel cost) : members_{{runtime, std::move(cost)}} {}
+  // At least one member.
+  explicit Bundle(std::vector<Member> members);
+
+  // The runtime that a row of this length takes: that on which it costs least, of equal ones the shorter. At most
+  // longest().
+  [[nodiscard]] const Member& of(std::int32_t length) const {
+    return members_.size() == 1 ? members_.front() : members_[of_length_[static_cast<std::size_t>(length)]];
+  }
+  [[nodiscard]] std::int32_t longest() const { return members_.back().cost.max_length(); }
+
+  [[nodiscard]] TimeNs at(std::int32_t length, std::int32_t batch) const { return of(length).cost.at(length, batch); }
+  [[nodiscard]] TimeNs alone(std::int32_t length) const { return of(length).cost.alone(length); }
+  [[nodiscard]] TimeNs share(std::int32_t length) const { return of(length).cost.share(length); }
+  // Rows that a turn should have room for, of those that wait in a line: where a row has time left for a smaller batch
+  // only, and there are batches enough behind it (in all lines), they would pay for it.
+  [[nodiscard]] std::int32_t turn_rows(std::int32_t length, std::int32_t in_line, std::int32_t in_all) const {
+    constexpr std::int32_t kDeep = 4;  // batches
+    const CostModel& cost = of(length).cost;
+    return in_all <= kDeep * cost.saturated() ? 1 : std::clamp(in_line, 1, cost.efficient());
+  }
+  [[nodiscard]] const std::vector<Member>& members() const { return members_; }
+
+ private:
+  std::vector<Member> members_;           // by max_length
+  std::vector<std::uint16_t> of_length_;  // index in members_; empty for one member
 };
 
 }  // namespace arlo::dispatch

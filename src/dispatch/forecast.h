@@ -39,6 +39,22 @@ class Forecast {
     return timed::started_until(x, s_.requests, now) + alone(x, length);
   }
 
+  // Its finish when it is the first row of the next batch there, which is not to be a small one where many wait.
+  [[nodiscard]] TimeNs turn_on(const Instance& x, const Request& r, TimeNs now) const {
+    if (!s_.batching()) return next_on(x, r.length, now);
+    const bool bound = r.instance != kNone;
+    const std::int32_t in_line = bound ? x.queued : s_.lines[s_.ideal(r)].count;
+    const std::int32_t in_all = bound ? x.queued : s_.lines.total();
+    const Bundle& bundle = s_.queue.cost(x.runtime);
+    const TimeNs time = bundle.at(r.length, bundle.turn_rows(r.length, in_line, in_all));
+    return timed::started_until(x, s_.requests, now) + timed::paced(x, time);
+  }
+
+  // When it could begin something new.
+  [[nodiscard]] TimeNs start_on(const Instance& x, TimeNs now) const {
+    return timed::started_until(x, s_.requests, now);
+  }
+
   // Its finish when it is bound there with this rank.
   [[nodiscard]] TimeNs bound_to(const Instance& x, std::int32_t length, Rank rank, TimeNs now) const {
     if (x.has_room()) return next_on(x, length, now);

@@ -2,6 +2,9 @@
 // nothing.
 #pragma once
 
+#include <algorithm>
+#include <span>
+
 #include "dispatch/policies/rule.h"
 #include "dispatch/policies/timed.h"
 #include "dispatch/state.h"
@@ -41,7 +44,7 @@ class Ledger {
 
   void emit(ActionKind kind, RequestHandle h, InstanceId id, std::int32_t level, Actions& out) const {
     const Request& r = s_.requests[h];
-    out.push_back({kind, h, r.tag, id, level, level > s_.ideal(r)});
+    out.push_back({kind, h, r.tag, id, level, level > s_.ideal(r), kNone, kNone});
   }
 
   // The key of an instance follows its load; a draining one has none.
@@ -121,61 +124,130 @@ class Ledger {
 
   // -- starting and finishing ---------------------------------------------------------------------------------------
 
+  // It is to wait for this instance.
   void charge(RequestHandle h, Instance& x, TimeNs now) {
-    if (!s_.timed) return;
-    Request& r = s_.requests[h];
-    r.share = timed::paced(x, s_.queue.cost(x.runtime).share(r.length));
-    timed::add(x, r.share, now);
+    if (s_.timed) add(s_.requests[h], x, s_.queue.cost(x.runtime).share(s_.requests[h].length), now);
   }
 
-  // The request is charged to the instance already, and in no FIFO. The key is left to the caller.
-  void start(RequestHandle h, InstanceId id, Actions& out) {
-    Request& r = s_.requests[h];
+  // In no FIFO, and not charged: it starts alone. The key is left to the caller, here and below.
+  void start_alone(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
     Instance& x = s_.queue[id];
-    r.state = RequestState::kStarted;
-    r.instance = id;
-    ++x.in_flight;
-    ++s_.in_flight;
-    if (s_.overdue.total() > 0) ++x.owed;
-    x.started.push_back(s_.requests, h);
-    (r.overdue ? s_.overdue_ranks : s_.ranks).started(r.rank);
-    emit(ActionKind::kStart, h, id, x.level, out);
+    const std::int32_t length = s_.requests[h].length;
+    const Bundle::Member& on = s_.queue.cost(x.runtime).of(length);
+    if (s_.timed) add(s_.requests[h], x, s_.batching() ? on.cost.alone(length) : on.cost.share(length), now);
+    begun(x);
+    started(h, id, on, kNone, out);
   }
 
-  // Waits in its instance's FIFO, or in a line, and starts.
-  void start_waiting(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
-    Request& r = s_.requests[h];
+  // All wait for this instance, or in lines, and start as one batch on a runtime of its bundle.
+  void start_waiting(std::span<const RequestHandle> rows, InstanceId id, const Bundle::Member& on, TimeNs now,
+                     Actions& out) {
     Instance& x = s_.queue[id];
-    if (r.instance == kNone) {
-      take_out(h);
-      charge(h, x, now);
-    } else {
-      x.waiting.erase(s_.requests, h);
-      --x.queued;
+    std::int32_t longest = 0;
+    for (const RequestHandle h : rows) {
+      Request& r = s_.requests[h];
+      longest = std::max(longest, r.length);
+      if (r.instance == kNone) {
+        take_out(h);
+        if (!s_.batching()) charge(h, x, now);
+      } else {
+        x.waiting.erase(s_.requests, h);
+        --x.queued;
+        if (s_.batching() && s_.timed) timed::withdraw(x, r.share);
+      }
+      end_wait(h);
     }
-    end_wait(h);
-    start(h, id, out);
+    BatchId batch = kNone;
+    if (s_.batching()) {
+      const TimeNs time = on.cost.at(longest, static_cast<std::int32_t>(rows.size()));
+      if (rows.size() > 1) {
+        const TimeNs shares = s_.lines.total() > 0 ? shares_of(rows, s_.queue.cost(x.runtime)) : 0;
+        batch = s_.batches.take({static_cast<std::int32_t>(rows.size()), true, on.runtime, time, shares});
+      }
+      for (const RequestHandle h : rows) s_.requests[h].share = 0;  // the first stands for all
+      if (s_.timed) add(s_.requests[rows.front()], x, time, now);
+    }
+    begun(x);
+    for (const RequestHandle h : rows) started(h, id, on, batch, out);
   }
 
-  void observe(RequestHandle h, TimeNs now) {
+  // The worker is through with it; before release().
+  void observe(RequestHandle h, Verdict verdict, TimeNs now) {
     if (!s_.timed) return;
     const Request& r = s_.requests[h];
     Instance& x = s_.queue[r.instance];
-    timed::observe(x, s_.queue.group(x.group), s_.queue.cost(x.runtime), r.length, now);
+    const Bundle::Member& on = s_.queue.cost(x.runtime).of(r.length);
+    bool answered = verdict == Verdict::kAnswered;
+    if (!s_.batching()) {
+      if (answered) timed::observe(x, s_.queue.group(x.group), on.cost, r.length, now);
+      return;
+    }
+    TimeNs time = 0, shares = 0;
+    if (r.batch() == kNone) {
+      time = on.cost.alone(r.length);
+    } else {
+      Batches::Batch& batch = s_.batches[r.batch()];
+      answered = batch.answered = batch.answered && answered;
+      if (batch.rows > 1) return;
+      time = batch.time;
+      shares = batch.shares;
+    }
+    if (!answered) return;
+    // How long a line lasts is learned while there is one: batches are not always full.
+    const TimeNs took = timed::learn(x, time, now - x.since);
+    if (shares > 0 && took > 0) timed::learn(s_.queue.group(x.group), shares, took);
   }
 
-  // A started request no longer runs on its instance. The key is left to the caller.
-  void release(RequestHandle h, TimeNs now) {
+  // A started request no longer runs on its instance. False: others of its batch do.
+  bool release(RequestHandle h, TimeNs now) {
     Request& r = s_.requests[h];
     Instance& x = s_.queue[r.instance];
+    const BatchId batch = r.batch();
     x.started.erase(s_.requests, h);
-    --x.in_flight;
     --s_.in_flight;
-    if (s_.timed) timed::progress(x, r.share, now);
     r.instance = kNone;
+    r.avoid = kNone;
+    if (batch != kNone) {
+      if (--s_.batches[batch].rows > 0) {
+        if (s_.timed) x.work -= r.share;
+        return false;
+      }
+      s_.batches.give_back(batch);
+    }
+    --x.in_flight;
+    if (s_.timed) timed::progress(x, r.share, now);
+    return true;
   }
 
  private:
+  [[nodiscard]] TimeNs shares_of(std::span<const RequestHandle> rows, const Bundle& bundle) const {
+    TimeNs shares = 0;
+    for (const RequestHandle h : rows) shares += bundle.share(s_.requests[h].length);
+    return shares;
+  }
+
+  void add(Request& r, Instance& x, TimeNs time, TimeNs now) {
+    r.share = timed::paced(x, time);
+    timed::add(x, r.share, now);
+  }
+
+  void begun(Instance& x) {
+    ++x.in_flight;
+    if (s_.overdue.total() > 0) ++x.owed;
+  }
+
+  void started(RequestHandle h, InstanceId id, const Bundle::Member& on, BatchId batch, Actions& out) {
+    Request& r = s_.requests[h];
+    r.state = RequestState::kStarted;
+    r.instance = id;
+    r.avoid = batch;
+    ++s_.in_flight;
+    s_.queue[id].started.push_back(s_.requests, h);
+    (r.overdue ? s_.overdue_ranks : s_.ranks).started(r.rank);
+    const std::int32_t level = s_.queue.ideal(on.cost.max_length());
+    out.push_back({ActionKind::kStart, h, r.tag, id, level, level > s_.ideal(r), on.runtime, batch});
+  }
+
   // With no rank yet.
   RequestHandle admit(Tag tag, const Arrival& arrival) {
     const RequestHandle h = s_.requests.take();

@@ -6,32 +6,50 @@
 
 namespace arlo::dispatch {
 
-RuntimeId MultiLevelQueue::add_runtime(RuntimeSpec spec, std::int32_t* new_level) {
-  costs_.emplace_back(spec);  // first: it may throw
-  const auto runtime = static_cast<RuntimeId>(specs_.size());
+RuntimeId MultiLevelQueue::add_runtime(const RuntimeSpec& spec, std::int32_t* new_level) {
+  const auto runtime = static_cast<RuntimeId>(costs_.size());
+  costs_.emplace_back(runtime, CostModel(spec));  // first: it may throw
+  capacities_.push_back(spec.capacity);
   const std::int32_t max_length = spec.max_length;
-  specs_.push_back(std::move(spec));
 
   const auto above = std::lower_bound(levels_.begin(), levels_.end(), max_length,
                                       [](const Level& l, std::int32_t length) { return l.max_length < length; });
   const auto level = static_cast<std::int32_t>(above - levels_.begin());
-  GroupIndex group = above == levels_.end() ? groups() : above->first_group;
   const bool makes_level = above == levels_.end() || above->max_length != max_length;
   *new_level = makes_level ? level : -1;
   if (makes_level) {
-    levels_.insert(above, {max_length, group});
+    levels_.insert(above, {max_length, above == levels_.end() ? groups() : above->first_group});
     for (Group& g : groups_) g.level += g.level >= level ? 1 : 0;
     for (Instance& x : instances_) x.level += x.level >= level ? 1 : 0;
     index_lengths();
-  } else if (group_by_runtime_) {
-    group = level + 1 < levels() ? this->level(level + 1).first_group : groups();  // after the others of the level
   }
-  if (makes_level || group_by_runtime_) {
+  add_to_level(runtime, level, makes_level);
+  return runtime;
+}
+
+RuntimeId MultiLevelQueue::add_bundle(const std::vector<RuntimeId>& runtimes) {
+  const auto id = static_cast<RuntimeId>(costs_.size());
+  std::vector<Bundle::Member> members;
+  members.reserve(runtimes.size());
+  for (const RuntimeId runtime : runtimes) members.push_back({runtime, costs_[runtime].members().front().cost});
+  Bundle bundle(std::move(members));
+  const std::int32_t longest = bundle.longest();
+  capacities_.push_back(capacities_[bundle.of(longest).runtime]);
+  costs_.push_back(std::move(bundle));
+  add_to_level(id, ideal(longest), false);
+  return id;
+}
+
+void MultiLevelQueue::add_to_level(RuntimeId runtime, std::int32_t level, bool is_new) {
+  GroupIndex group = this->level(level).first_group;
+  if (!is_new && group_by_runtime_) {  // after the others of the level
+    group = level + 1 < levels() ? this->level(level + 1).first_group : groups();
+  }
+  if (is_new || group_by_runtime_) {
     insert_group(group, level, runtime);
     for (auto l = static_cast<std::size_t>(level) + 1; l < levels_.size(); ++l) ++levels_[l].first_group;
   }
   group_of_runtime_.push_back(group);
-  return runtime;
 }
 
 void MultiLevelQueue::insert_group(GroupIndex at, std::int32_t level, RuntimeId runtime) {
@@ -75,7 +93,7 @@ InstanceId MultiLevelQueue::add_instance(RuntimeId runtime, std::int32_t limit) 
   Instance& x = instances_[id];
   x = {};
   x.limit = limit;
-  x.capacity = specs_[runtime].capacity;
+  x.capacity = capacities_[runtime];
   x.runtime = runtime;
   x.group = group_of_runtime_[runtime];
   x.level = groups_[x.group].level;

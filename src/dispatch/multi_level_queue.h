@@ -25,7 +25,7 @@ inline constexpr Key kNobody = std::numeric_limits<Key>::max();  // key of the h
 
 // What policies that count requests touch comes first: one cache line.
 struct alignas(64) Instance {
-  std::int32_t in_flight = 0;  // started, not finished
+  std::int32_t in_flight = 0;  // batches started, not finished
   std::int32_t queued = 0;     // bound, not started
   std::int32_t limit = 0;      // of in_flight
   std::int32_t capacity = 0;   // M
@@ -79,7 +79,9 @@ class MultiLevelQueue {
   explicit MultiLevelQueue(bool group_by_runtime) : group_by_runtime_(group_by_runtime) {}
 
   // The spec has been checked. Sets `*new_level` to the level that was made, -1 when there was one.
-  RuntimeId add_runtime(RuntimeSpec spec, std::int32_t* new_level);
+  RuntimeId add_runtime(const RuntimeSpec& spec, std::int32_t* new_level);
+  // Of runtimes that are there, none of them a bundle; checked.
+  RuntimeId add_bundle(const std::vector<RuntimeId>& runtimes);
 
   // Levels.
   [[nodiscard]] std::int32_t levels() const { return static_cast<std::int32_t>(levels_.size()); }
@@ -121,8 +123,8 @@ class MultiLevelQueue {
 
   // Runtimes.
   [[nodiscard]] std::size_t runtimes() const { return costs_.size(); }
-  [[nodiscard]] const CostModel& cost(RuntimeId runtime) const { return costs_[runtime]; }
-  [[nodiscard]] const CostModel& group_cost(GroupIndex g) const { return costs_[groups_[g].runtime]; }
+  [[nodiscard]] const Bundle& cost(RuntimeId runtime) const { return costs_[runtime]; }
+  [[nodiscard]] const Bundle& group_cost(GroupIndex g) const { return costs_[groups_[g].runtime]; }
 
   // Instances. Ids are the smallest ones free.
   InstanceId add_instance(RuntimeId runtime, std::int32_t limit);
@@ -144,6 +146,8 @@ class MultiLevelQueue {
   }
 
  private:
+  // The group of a new runtime of this level, which is the last one that was made.
+  void add_to_level(RuntimeId runtime, std::int32_t level, bool is_new);
   void insert_group(GroupIndex at, std::int32_t level, RuntimeId runtime);
   void head_changed(GroupIndex g);
   void index_lengths();
@@ -155,8 +159,8 @@ class MultiLevelQueue {
   std::vector<IndexedHeap::Entry> heads_;  // copies of the heaps' heads, side by side for the scans
   std::vector<GroupIndex> next_active_;    // one more than groups
   std::vector<std::uint16_t> level_of_length_;
-  std::vector<RuntimeSpec> specs_;
-  std::vector<CostModel> costs_;
+  std::vector<std::int32_t> capacities_;  // M, by runtime
+  std::vector<Bundle> costs_;
   std::vector<GroupIndex> group_of_runtime_;
   std::vector<Instance> instances_;
   HeapPositions positions_;

@@ -22,13 +22,14 @@ struct alignas(64) Request {
   RequestHandle prev = kNone;
   RequestHandle next = kNone;   // in its FIFO; the free list when the state is kGone
   InstanceId instance = kNone;  // bound to or started on; kNone otherwise
-  InstanceId avoid = kNone;     // the instance to avoid when there is a choice
+  InstanceId avoid = kNone;     // while it waits: the instance to avoid when there is a choice; started: its batch
   std::int32_t length = 0;      // tokens
   std::uint16_t client = 0;     // its place in FairRanks
   RequestState state = RequestState::kGone;
   bool watched : 1 = false;  // has an entry in the deadline heap
   bool overdue : 1 = false;  // it cannot be on time any more
 
+  [[nodiscard]] BatchId batch() const { return avoid; }  // of a started one; kNone: alone
   [[nodiscard]] std::uint64_t order() const { return rank & ~kFirstTry; }
   // It has to finish by then to wait among those that can be on time; kNever: no time limits.
   [[nodiscard]] TimeNs limit() const { return std::min(aim, deadline); }
@@ -65,6 +66,35 @@ class RequestSlab {
  private:
   std::vector<Request> requests_;
   RequestHandle free_ = kNone;  // the last one given back is the next one taken: it is still in the cache
+};
+
+// The batches of more than one row that are started.
+class Batches {
+ public:
+  struct Batch {
+    std::int32_t rows = 0;  // that are still on their instance
+    bool answered = true;   // with a good answer, all that have ended
+    RuntimeId runtime = kNone;
+    TimeNs time = 0;    // by the profile
+    TimeNs shares = 0;  // sum of those of its rows in full batches; 0: nothing was left waiting when it started
+  };
+  Batch& operator[](BatchId id) { return batches_[id]; }
+
+  BatchId take(Batch batch) {
+    if (free_.empty()) {
+      batches_.push_back(batch);
+      return static_cast<BatchId>(batches_.size() - 1);
+    }
+    const BatchId id = free_.back();
+    free_.pop_back();
+    batches_[id] = batch;
+    return id;
+  }
+  void give_back(BatchId id) { free_.push_back(id); }
+
+ private:
+  std::vector<Batch> batches_;
+  std::vector<BatchId> free_;
 };
 
 // An intrusive doubly linked list over the slab.

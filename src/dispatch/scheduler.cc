@@ -26,6 +26,7 @@
 // Outstanding requests, keys and heaps agree.
 #include "dispatch/scheduler.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -68,6 +69,20 @@ class Scheduler::Impl {
       s_.overdue.insert_level(s_.requests, new_level, max_length);
     }
     return runtime;
+  }
+
+  RuntimeId add_bundle(std::vector<RuntimeId> runtimes) {
+    if (runtimes.empty()) throw std::invalid_argument("runtimes: a bundle has at least one");
+    std::sort(runtimes.begin(), runtimes.end());
+    for (std::size_t i = 0; i < runtimes.size(); ++i) {
+      if (runtimes[i] >= s_.queue.runtimes() || s_.queue.cost(runtimes[i]).members().front().runtime != runtimes[i]) {
+        throw std::invalid_argument("runtimes: " + std::to_string(runtimes[i]) + " is no runtime that has been added");
+      }
+      if (i > 0 && runtimes[i] == runtimes[i - 1]) {
+        throw std::invalid_argument("runtimes: " + std::to_string(runtimes[i]) + " is there twice");
+      }
+    }
+    return s_.queue.add_bundle(runtimes);
   }
 
   InstanceId join(RuntimeId runtime, std::int32_t limit, TimeNs now, Actions& out) {
@@ -132,10 +147,10 @@ class Scheduler::Impl {
     if (state == RequestState::kLost) s_.requests.give_back(h);
     if (state != RequestState::kStarted) return;
     const InstanceId id = s_.requests[h].instance;
-    if (verdict == Verdict::kAnswered) ledger_.observe(h, now);
-    ledger_.release(h, now);
+    ledger_.observe(h, verdict, now);
+    const bool through = ledger_.release(h, now);
     s_.requests.give_back(h);
-    turns_.serve(id, now, out);
+    if (through) turns_.serve(id, now, out);
   }
 
   bool cancel(RequestHandle h) {
@@ -147,10 +162,14 @@ class Scheduler::Impl {
   Admission retry(RequestHandle h, InstanceId avoid, TimeNs now, Actions& out) {
     const RequestState state = s_.requests.state(h);
     if (state != RequestState::kStarted && state != RequestState::kLost) return Admission::kTooLong;
-    const InstanceId old = state == RequestState::kStarted ? s_.requests[h].instance : kNone;
+    InstanceId old = state == RequestState::kStarted ? s_.requests[h].instance : kNone;
     if (old != kNone) {
-      ledger_.release(h, now);
-      ledger_.refresh_key(old);
+      ledger_.observe(h, Verdict::kFailed, now);
+      if (ledger_.release(h, now)) {
+        ledger_.refresh_key(old);
+      } else {
+        old = kNone;  // others of its batch are still there
+      }
     }
     Request& r = s_.requests[h];
     r.rank = r.order();
@@ -228,6 +247,8 @@ Scheduler& Scheduler::operator=(Scheduler&&) noexcept = default;
 
 RuntimeId Scheduler::add_runtime(const RuntimeSpec& spec) { return impl_->add_runtime(spec); }
 
+RuntimeId Scheduler::add_bundle(const std::vector<RuntimeId>& runtimes) { return impl_->add_bundle(runtimes); }
+
 InstanceId Scheduler::join(RuntimeId runtime, std::int32_t inflight_limit, TimeNs now, Actions& out) {
   return impl_->join(runtime, inflight_limit, now, out);
 }
@@ -285,7 +306,9 @@ InstanceView Scheduler::view(InstanceId instance) const {
 }
 
 TimeNs Scheduler::cost(RuntimeId runtime, std::int32_t length, std::int32_t batch) const {
-  return runtime < impl_->state().queue.runtimes() ? impl_->state().queue.cost(runtime).at(length, batch) : 0;
+  if (runtime >= impl_->state().queue.runtimes()) return 0;
+  const Bundle& bundle = impl_->state().queue.cost(runtime);
+  return bundle.at(std::clamp(length, 1, bundle.longest()), batch);
 }
 
 }  // namespace arlo::dispatch

@@ -57,7 +57,8 @@ using arlo::TimeNs;
 using Tag = std::uint64_t;            // the caller's name for a request, never interpreted
 using RequestHandle = std::uint32_t;  // dense, valid from arrive() until the request leaves; then reused
 using InstanceId = std::uint32_t;     // dense, valid from join() until the instance is gone; then reused
-using RuntimeId = std::uint32_t;      // index in add_runtime() order
+using RuntimeId = std::uint32_t;      // index in the order of add_runtime() and add_bundle()
+using BatchId = std::uint32_t;        // dense, valid until the last of its rows has left its instance; then reused
 
 inline constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 inline constexpr std::int32_t kMaxLength = 1 << 20;  // tokens, the longest max_length of a runtime
@@ -86,12 +87,21 @@ enum class Policy : std::uint8_t { kRs, kIlb, kIg, kInfaas, kUniform, kEft, kLat
 Policy parse_policy(std::string_view name);
 std::string_view policy_name(Policy policy);
 
+// What an instance with room takes at a time. Names as in configuration: "one", "fill", "deadline".
+enum class Batching : std::uint8_t {
+  kOne,       // one row; a runtime of more than one may join what it has been sent itself
+  kFill,      // the row whose turn it is, and what waits beside it, as far as it pays and no deadline is lost
+  kDeadline,  // the same, as far as each of them can be on time; of several lines the one that gives most for the time
+};
+Batching parse_batching(std::string_view name);  // throws std::invalid_argument
+
 struct Options {
   Policy policy = Policy::kRs;
   double lambda = 0.85;            // Algorithm 1: initial congestion threshold, > 0
   double alpha = 0.9;              // Algorithm 1: threshold decay per level, in (0, 1]
   std::int32_t max_peek = 6;       // Algorithm 1: L, levels looked at, >= 1
   std::int32_t max_queued = 4096;  // requests waiting (not started) in all; further ones are refused, >= 0
+  Batching batching = Batching::kOne;
 };
 
 // What is asked for. An answer at `due` is on time, one at `deadline` is still wanted.
@@ -136,6 +146,9 @@ struct Action {
   InstanceId instance;  // kNone for kExpired
   std::int32_t level;   // level it runs on (kStart, kLost); ideal level (kExpired)
   bool demoted;         // level above the ideal one
+  RuntimeId runtime;    // that executes it (kStart), of the instance's bundle
+  // kStart: the rows of one batch come one after the other, and have the same number here; kNone for a row alone.
+  BatchId batch;
 };
 using Actions = std::vector<Action>;  // appended to, never cleared, by every call
 
@@ -152,7 +165,7 @@ struct InstanceView {
   RuntimeId runtime;
   std::int32_t level;
   InstanceState state;
-  std::int32_t in_flight;  // started, not finished
+  std::int32_t in_flight;  // batches started, not finished
   std::int32_t queued;     // bound to it, not started
 };
 
@@ -168,7 +181,12 @@ class Scheduler {
   // `uniform` takes runtimes of one max_length only. Throws std::invalid_argument.
   RuntimeId add_runtime(const RuntimeSpec& spec);
 
-  // An instance with room for `inflight_limit` requests at a time enters service; waiting requests that it fits, parked
+  // Runtimes that a worker holds together: any of them may run next, each row on the one where it costs least. join()
+  // takes the id as that of a runtime; the bundle's level is that of its longest. At least one runtime, none twice, no
+  // bundle among them. Throws std::invalid_argument.
+  RuntimeId add_bundle(const std::vector<RuntimeId>& runtimes);
+
+  // An instance with room for `inflight_limit` batches at a time enters service; waiting requests that it fits, parked
   // or bound to other instances, are bound again in order of admission. Its id is the smallest one free.
   // O(K + N + W log W), W the requests that wait. Throws std::invalid_argument for an unknown runtime or a limit
   // below 1.
@@ -184,7 +202,8 @@ class Scheduler {
 
   // Algorithm 1 for `rs`. O(log(N/K)), plus O(L) for rs and O(K) for all but rs and ilb.
   Admitted arrive(Tag tag, const Arrival& arrival, TimeNs now, Actions& out);
-  // The worker is through with a started request; its handle is gone, and the instance starts what waits. A client that
+  // The worker is through with a started request; its handle is gone, and with the last row of its batch the instance
+  // has room again and starts what waits. A client that
   // gave up frees nothing: the worker is busy all the same. Also ends a kLost request (its answer was on the way).
   void finish(RequestHandle handle, Verdict verdict, TimeNs now, Actions& out);
   // True: it was waiting, is removed, and the handle is gone. False: it has started; finish() must still be called.

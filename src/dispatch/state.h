@@ -23,6 +23,7 @@ struct State {
   bool timed;
   MultiLevelQueue queue;
   RequestSlab requests;
+  Batches batches;
   LevelFifos lines;  // those bound to no instance, by ideal level: parked, or waiting for late binding
   OverdueLines overdue;
   Deadlines deadlines;
@@ -33,6 +34,8 @@ struct State {
   std::int32_t in_flight = 0;
 
   [[nodiscard]] std::int32_t ideal(const Request& r) const { return queue.ideal(r.length); }
+  // Batches are formed here, not at the workers.
+  [[nodiscard]] bool batching() const { return options.batching != Batching::kOne; }
   // Some active instance is long enough.
   [[nodiscard]] bool fits(std::int32_t level) const { return queue.first_fitting(level) != queue.groups(); }
 };

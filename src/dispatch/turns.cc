@@ -11,7 +11,7 @@ void Turns::serve(InstanceId id, TimeNs now, Actions& out) {
     if (owes && start_overdue(id, now, out)) continue;
     const RequestHandle h = next(id, now, out);
     if (h != kNone) {
-      ledger_.start_waiting(h, id, now, out);
+      start(h, id, now, out);
       continue;
     }
     const bool idles = s_.overdue.total() > 0 && x.idles() && x.state == InstanceState::kActive;
@@ -22,6 +22,13 @@ void Turns::serve(InstanceId id, TimeNs now, Actions& out) {
   } else if (x.outstanding() == 0) {
     s_.queue.remove_instance(id);
   }
+}
+
+void Turns::start(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
+  rows_.assign(1, h);
+  const Bundle::Member& on =
+      s_.batching() ? gather_.batch(id, now, rows_) : s_.queue.cost(s_.queue[id].runtime).of(s_.requests[h].length);
+  ledger_.start_waiting(rows_, id, on, now, out);
 }
 
 RequestHandle Turns::next(InstanceId id, TimeNs now, Actions& out) {
@@ -36,16 +43,16 @@ RequestHandle Turns::next(InstanceId id, TimeNs now, Actions& out) {
       continue;
     }
     if (r.limit() == kNever || x.state != InstanceState::kActive) return h;
-    const TimeNs finish = forecast_.next_on(x, r.length, now);
+    const TimeNs finish = forecast_.turn_on(x, r, now);
     if (finish <= r.limit()) return h;
     if (r.instance == kNone && binding_->on_time_elsewhere(h, now)) return kNone;
-    pass(h, finish, now, out);
+    pass(h, id, now, out);
   }
 }
 
-void Turns::pass(RequestHandle h, TimeNs finish, TimeNs now, Actions& out) {
+void Turns::pass(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
   const Request& r = s_.requests[h];
-  if (finish > r.deadline) {
+  if (forecast_.next_on(s_.queue[id], r.length, now) > r.deadline) {
     ledger_.expire_one(h, out);
     return;
   }
@@ -59,7 +66,7 @@ bool Turns::start_overdue(InstanceId id, TimeNs now, Actions& out) {
   if (h == kNone) return false;
   const Request& r = s_.requests[h];
   s_.overdue.starts(s_.ideal(r), kShare * forecast_.alone(s_.queue[id], r.length), now);
-  ledger_.start_waiting(h, id, now, out);
+  start(h, id, now, out);
   s_.queue[id].owed = 0;
   return true;
 }
@@ -123,8 +130,7 @@ Admission Turns::place_overdue(RequestHandle h, std::int32_t level, TimeNs now, 
     ledger_.wait_overdue(h, level, now);
     return Admission::kQueued;
   }
-  ledger_.charge(h, s_.queue[idle], now);
-  ledger_.start(h, idle, out);
+  ledger_.start_alone(h, idle, now, out);
   ledger_.refresh_key(idle);
   return Admission::kStarted;
 }

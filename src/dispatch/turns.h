@@ -11,7 +11,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
+#include "dispatch/batching/gather.h"
 #include "dispatch/binding.h"
 
 namespace arlo::dispatch {
@@ -21,7 +23,8 @@ class Turns {
   // While such requests wait, one in so many starts of an instance is of one that is overdue.
   static constexpr std::int32_t kShare = 32;
 
-  Turns(State& state, Ledger& ledger, Forecast& forecast) : s_(state), ledger_(ledger), forecast_(forecast) {}
+  Turns(State& state, Ledger& ledger, Forecast& forecast)
+      : s_(state), ledger_(ledger), forecast_(forecast), gather_(state, forecast) {}
   void set_binding(Binding& binding) { binding_ = &binding; }
 
   // By when a request that is due then should finish.
@@ -30,12 +33,16 @@ class Turns {
   // Starts what waits for an instance while it has room; then brings its key up to date, or lets it go.
   void serve(InstanceId id, TimeNs now, Actions& out);
 
+  // Starts a waiting request on an instance that has room, and what goes with it (batching/gather.h). The key is left
+  // to the caller.
+  void start(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
+
   // An arrival that would finish at `finish` where the policy would have it: after its limit.
   Admitted arrive_overdue(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs finish, TimeNs now, Actions& out);
   // A request of any history that is overdue, in no FIFO, and not counted as waiting.
   Admission place_overdue(RequestHandle h, std::int32_t level, TimeNs now, Actions& out);
   // A waiting request, whose instance or line has come to it, cannot be on time: it yields, or expires.
-  void pass(RequestHandle h, TimeNs finish, TimeNs now, Actions& out);
+  void pass(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
 
   // False when one more may not wait. Where the queue is full, one that is overdue makes room, or several where
   // retried ones have filled it beyond its bound.
@@ -52,6 +59,8 @@ class Turns {
   State& s_;
   Ledger& ledger_;
   Forecast& forecast_;
+  Gather gather_;
+  std::vector<RequestHandle> rows_;  // of the batch that starts
   Binding* binding_ = nullptr;
 };
 

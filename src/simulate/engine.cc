@@ -132,7 +132,11 @@ class Engine::Impl {
     touch(id);
     if (worker.batch.empty() || worker.ends != now_) return;
     fleet_.count_busy(worker, worker.ends - worker.begun);
-    ++fleet_.runtime(worker.runtime).view.batches;
+    ++fleet_.runtime(worker.executes).view.batches;
+    if (worker.begun >= options_.warmup) {
+      ++accounts_.totals.batches;
+      accounts_.totals.rows += worker.batch.size();
+    }
     worker.served += worker.batch.size();
     ended_.swap(worker.batch);
     worker.batch.clear();
@@ -180,7 +184,7 @@ class Engine::Impl {
         requests_[slot].worker = id;
         requests_[slot].demoted = action.demoted;
         requests_[slot].handle = action.handle;
-        fleet_[id].inbox.push({slot, now_ + options_.hop_out});
+        fleet_[id].inbox.push({slot, now_ + options_.hop_out, action.runtime, action.batch});
         touch(id);
       } else if (action.kind == ActionKind::kExpired) {
         end(slot, Outcome::kExpired);
@@ -228,15 +232,16 @@ class Engine::Impl {
       fleet_.steps.schedule(worker, id, worker.inbox.front().ready);
       return;
     }
-    const Fleet::Runtime& runtime = fleet_.runtime(worker.runtime);
+    const Inbox::Row first = worker.inbox.front();
+    const Fleet::Runtime& runtime = fleet_.runtime(first.runtime);
+    worker.executes = first.runtime;
     std::int32_t longest = 1;
     do {
       const Slot slot = worker.inbox.front().slot;
       worker.inbox.pop();
       worker.batch.push_back(slot);
       longest = std::max(longest, requests_[slot].length);
-    } while (std::ssize(worker.batch) < runtime.max_batch && !worker.inbox.empty() &&
-             worker.inbox.front().ready <= now_);
+    } while (!worker.inbox.empty() && joins(worker.inbox.front(), first, worker.batch.size(), runtime.max_batch));
     TimeNs took = runtime.times.of(longest, worker.batch.size());
     const double factor = requests_.noise(worker.batch.front()) * worker.slow;
     if (factor != 1) {
@@ -247,12 +252,20 @@ class Engine::Impl {
       Request& request = requests_[slot];
       request.begun = now_;
       request.executed = took;
-      request.runtime = worker.runtime;
+      request.runtime = worker.executes;
       request.computed = runtime.dynamic ? longest : runtime.max_length;
     }
     worker.begun = now_;
     worker.ends = now_ + took;
     fleet_.steps.schedule(worker, id, worker.ends);
+  }
+
+  // Whether the next row at a worker is executed with the first one.
+  [[nodiscard]] bool joins(const Inbox::Row& next, const Inbox::Row& first, std::size_t rows,
+                           std::int32_t max_batch) const {
+    if (options_.dispatch.batching != dispatch::Batching::kOne)
+      return first.batch != kNone && next.batch == first.batch;
+    return rows < static_cast<std::size_t>(max_batch) && next.ready <= now_ && next.runtime == first.runtime;
   }
 
   Requests requests_;
@@ -267,6 +280,9 @@ Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;
 
 RuntimeId Engine::add_runtime(const RuntimeOptions& runtime) { return impl_->fleet_.add_runtime(runtime); }
+RuntimeId Engine::add_bundle(const std::vector<RuntimeId>& runtimes, std::int32_t inflight_limit) {
+  return impl_->fleet_.add_bundle(runtimes, inflight_limit);
+}
 WorkerId Engine::add_worker(RuntimeId runtime, TimeNs at) { return impl_->fleet_.add_worker(runtime, at, impl_->now_); }
 void Engine::replace(WorkerId worker, RuntimeId runtime, TimeNs delay) { impl_->replace(worker, runtime, delay); }
 void Engine::remove(WorkerId worker) { impl_->remove(worker); }

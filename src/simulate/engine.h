@@ -3,10 +3,12 @@
 // calls of advance().
 //
 // A worker executes one batch at a time. What the scheduler starts on it reaches it `hop_out` later and waits there in
-// order; when the worker is free it takes up to max_batch of the rows that have arrived, all of them at once, for the
-// time of its true latency profile at the longest of them (dynamic runtimes) times the batch's noise times the worker's
-// slowness. The scheduler learns of the end `hop_back` later. A request's latency is the time from its arrival to that
-// moment plus `overhead`, which occupies nothing (section 5.2.1 of the paper: 0.8 ms).
+// order. Where the scheduler forms batches (dispatch::Batching), the worker executes them as they are; where it sends
+// rows one by one, a worker that is free takes up to max_batch of the rows that have arrived, all of them at once. A
+// batch takes the time of the true latency profile of its runtime at the longest row (dynamic runtimes) times the
+// batch's noise times the worker's slowness. The scheduler learns of the end `hop_back` later. A request's latency is
+// the time from its arrival to that moment plus `overhead`, which occupies nothing (section 5.2.1 of the paper: 0.8
+// ms).
 //
 // Outcomes. Each arrival has exactly one:
 //   on_time   answered within the SLO
@@ -85,7 +87,9 @@ struct Totals {
   std::uint64_t demoted = 0;        // answered, and started on a level above the ideal one
   std::uint64_t retried = 0;        // times that a lost request was scheduled again (not: found expired then)
   std::uint64_t tokens = 0;         // of the answered requests
-  std::uint64_t padded_tokens = 0;  // computed for them: max_length, or the length on a dynamic runtime
+  std::uint64_t padded_tokens = 0;  // computed for them: max_length, or the longest of the batch on a dynamic runtime
+  std::uint64_t batches = 0;        // that began to execute at or after `warmup`, and came to their end
+  std::uint64_t rows = 0;           // of these
   double latency_sum_ns = 0;        // of the answered requests (on_time and late)
   double wait_sum_ns = 0;           // part of it: arrival to begin of execution
   double execute_sum_ns = 0;        // part of it: execution
@@ -102,7 +106,7 @@ struct Recent {
 };
 
 struct WorkerView {
-  RuntimeId runtime;  // in service, or to come (kStarting)
+  RuntimeId runtime;  // or bundle; in service, or to come (kStarting)
   WorkerState state;
   std::int32_t waiting;  // requests bound to it or at it, not executing
   std::int32_t executing;
@@ -138,6 +142,8 @@ class Engine {
   Engine& operator=(Engine&&) noexcept;
 
   RuntimeId add_runtime(const RuntimeOptions& runtime);
+  // Runtimes that a worker holds together; the id is that of a runtime for add_worker() and replace().
+  RuntimeId add_bundle(const std::vector<RuntimeId>& runtimes, std::int32_t inflight_limit);
 
   // --- what the caller does at now(); all throw std::invalid_argument for an unknown id or a state that does not allow
   // it

@@ -22,6 +22,19 @@ RuntimeId Fleet::add_runtime(const RuntimeOptions& runtime) {
   return id;
 }
 
+RuntimeId Fleet::add_bundle(const std::vector<RuntimeId>& runtimes, std::int32_t inflight_limit) {
+  need(inflight_limit >= 1, "inflight_limit: " + std::to_string(inflight_limit) + " is not at least 1");
+  const RuntimeId id = scheduler_.add_bundle(runtimes);
+  Runtime longest = runtimes_[runtimes.front()];
+  for (const RuntimeId runtime : runtimes) {
+    if (runtimes_[runtime].max_length > longest.max_length) longest = runtimes_[runtime];
+  }
+  longest.inflight_limit = inflight_limit;
+  longest.view = {};
+  runtimes_.push_back(std::move(longest));
+  return id;
+}
+
 WorkerId Fleet::add_worker(RuntimeId runtime, TimeNs at, TimeNs now) {
   need_runtime(runtime);
   need(at >= now && at < kFar, "at: a worker starts now or later, within 2^61 ns");
@@ -103,7 +116,7 @@ void Fleet::answered(WorkerId id, TimeNs now) {
 
 void Fleet::count_busy(Worker& worker, TimeNs took) {
   worker.busy += took;
-  runtimes_[worker.runtime].view.busy += took;
+  runtimes_[worker.executes].view.busy += took;
 }
 
 void Fleet::need_runtime(RuntimeId runtime) const {

@@ -26,6 +26,7 @@ class Fleet {
   Fleet(dispatch::Scheduler& scheduler, dispatch::Actions& actions) : scheduler_(scheduler), actions_(actions) {}
 
   RuntimeId add_runtime(const RuntimeOptions& runtime);
+  RuntimeId add_bundle(const std::vector<RuntimeId>& runtimes, std::int32_t inflight_limit);
   WorkerId add_worker(RuntimeId runtime, TimeNs at, TimeNs now);
   void replace(WorkerId id, RuntimeId runtime, TimeNs delay, TimeNs now);
   void remove(WorkerId id, TimeNs now);
@@ -37,7 +38,7 @@ class Fleet {
   void join(TimeNs now);
   // A request of this worker has been answered: when it drains, it may be empty now.
   void answered(WorkerId id, TimeNs now);
-  // Its batch has been executed for this long.
+  // The batch that it executes has taken so long.
   void count_busy(Worker& worker, TimeNs took);
 
   [[nodiscard]] Worker& operator[](WorkerId id) { return workers_[id]; }

@@ -41,6 +41,8 @@ class Inbox {
   struct Row {
     Slot slot;
     TimeNs ready;  // when it is at the worker
+    RuntimeId runtime;
+    dispatch::BatchId batch;  // that the scheduler formed; kNone: none
   };
   [[nodiscard]] bool empty() const { return head_ == rows_.size(); }
   [[nodiscard]] std::size_t size() const { return rows_.size() - head_; }
@@ -65,7 +67,8 @@ class Inbox {
 };
 
 struct Worker {
-  RuntimeId runtime = 0;
+  RuntimeId runtime = 0;   // or bundle
+  RuntimeId executes = 0;  // the runtime of the batch
   WorkerState state = WorkerState::kStarting;
   dispatch::InstanceId instance = dispatch::kNone;  // while it serves or drains
   bool scheduled = false;                           // it has an event in the heap

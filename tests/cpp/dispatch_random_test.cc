@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "dispatch_fixture.h"
@@ -22,6 +23,7 @@ class Books {
     if (a.admission != Admission::kStarted && ended_.count(tag) == 0) waiting_.emplace(tag, a.handle);
   }
   void take(Actions& out) {
+    check_batches(out);
     for (const Action& a : out) {
       waiting_.erase(a.tag);
       if (a.kind == ActionKind::kStart) {
@@ -35,6 +37,26 @@ class Books {
     }
     out.clear();
   }
+  // The rows of a batch come one after the other, on one instance and runtime.
+  static void check_batches(const Actions& out) {
+    std::set<BatchId> seen;
+    for (std::size_t i = 0; i < out.size();) {
+      const Action& first = out[i];
+      std::size_t next = i + 1;
+      if (first.kind == ActionKind::kStart && first.batch != kNone) {
+        ASSERT_TRUE(seen.insert(first.batch).second);
+        while (next < out.size() && out[next].kind == ActionKind::kStart && out[next].batch == first.batch) {
+          ASSERT_EQ(out[next].instance, first.instance);
+          ASSERT_EQ(out[next].runtime, first.runtime);
+          ++next;
+        }
+        ASSERT_GT(next - i, 1);
+        ASSERT_LE(next - i, kMostRows);
+      }
+      i = next;
+    }
+  }
+  static constexpr std::size_t kMostRows = 4;
   void end(Tag tag) { ASSERT_TRUE(ended_.insert({tag, true}).second) << "request " << tag << " ended twice"; }
 
   std::map<Tag, RequestHandle> waiting_, running_, lost_;
@@ -44,17 +66,26 @@ class Books {
 
 class Program {
  public:
-  Program(Policy policy, unsigned seed)
-      : random_(seed), policy_(policy), scheduler_(Options{.policy = policy, .max_queued = 50}) {
+  Program(Policy policy, Batching batching, unsigned seed)
+      : random_(seed), scheduler_(Options{.policy = policy, .max_queued = 50, .batching = batching}) {
+    std::vector<RuntimeId> ladder;
     for (const std::int32_t length : {64, 128, 256, 512}) {
       if (policy == Policy::kUniform && length != 512) continue;
-      scheduler_.add_runtime({.max_length = length,
-                              .max_batch = length == 256 ? 4 : 1,
-                              .capacity = 8,
-                              .dynamic = length == 512,
-                              .latency = {{16, 1, 20}, {length, 1, 20 + length}}});
+      ladder.push_back(
+          scheduler_.add_runtime({.max_length = length,
+                                  .max_batch = length == 256 || batching != Batching::kOne ? 4 : 1,
+                                  .capacity = 8,
+                                  .dynamic = length == 512,
+                                  .latency = {{16, 1, 20}, {length, 1, 20 + length}, {length, 4, 2 * length}}}));
       ++runtimes_;
     }
+    if (batching == Batching::kOne) return;
+    scheduler_.add_bundle(ladder);
+    ++runtimes_;
+    ladder.erase(ladder.begin());
+    if (ladder.empty()) return;
+    scheduler_.add_bundle(ladder);
+    ++runtimes_;
   }
 
   void run(int steps) {
@@ -155,22 +186,23 @@ class Program {
   }
 
   std::mt19937 random_;
-  Policy policy_;
   Scheduler scheduler_;
   Books books_;
   Actions out_;
   TimeNs now_ = 0;
   Tag tags_ = 0;
-  std::uint32_t runtimes_ = 0;
+  std::uint32_t runtimes_ = 0;  // and bundles
 };
 
 class EveryPolicy : public ::testing::TestWithParam<Policy> {};
 
 TEST_P(EveryPolicy, EveryRequestEndsOnce) {
   for (unsigned seed = 0; seed < 20; ++seed) {
-    Program program(GetParam(), seed);
-    program.run(2000);
-    program.wind_down();
+    for (const Batching batching : {Batching::kOne, Batching::kFill, Batching::kDeadline}) {
+      Program program(GetParam(), batching, seed);
+      program.run(2000);
+      program.wind_down();
+    }
   }
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from arlo.client import ClientError, NotFoundError, OverloadedError, Result, TooLongError
+from arlo.client import ClientError, DeadlineExceededError, NotFoundError, OverloadedError, Result, TooLongError
 from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.client_twins import KINDS, Twin
 
@@ -105,11 +105,17 @@ def test_a_stream_of_mixed_lengths(client: Twin) -> None:
 
 
 def test_deadlines_that_cannot_be_met(client: Twin) -> None:
+    """They take 40 ms. On a busy machine the client's own clock may come before the gateway's refusal."""
     client.model_info()
-    with pytest.raises(OverloadedError):
-        client.infer(np.ones(64, np.int64), timeout_s=0.01)
-    items = list(client.stream([np.ones(64, np.int64)] * 3, timeout_s=0.01))
-    assert {(type(item), item.request_id) for item in items} == {(OverloadedError, str(n)) for n in range(3)}
+    refused = 0
+    for _ in range(5):
+        with pytest.raises((OverloadedError, DeadlineExceededError)) as error:
+            client.infer(np.ones(64, np.int64), timeout_s=0.03)
+        refused += error.type is OverloadedError
+    assert refused
+    items = list(client.stream([np.ones(64, np.int64)] * 3, timeout_s=0.03))
+    assert {item.request_id for item in items} == {"0", "1", "2"}
+    assert {type(item) for item in items} <= {OverloadedError, DeadlineExceededError}
     assert client.infer([1])["embedding"][0] == 1.0
 
 

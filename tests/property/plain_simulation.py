@@ -8,7 +8,8 @@ the order of events, batches, workers that come and go, the books.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from arlo import _core
 
@@ -34,6 +35,7 @@ class Settings:
     seed: int = 0
     warmup: int = 0
     noise: tuple[float, ...] = ()
+    batching: str = "one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,8 @@ class Request:
     runtime: int = -1
     demoted: bool = False
     at_worker: int | None = None  # when it is there
+    on: int = -1  # the runtime that it was started for
+    batch: int | None = None  # that it was started in
     returning: bool = False
     latency: int | None = None
     outcome: str | None = None
@@ -88,10 +92,13 @@ class Worker:
 class PlainSimulation:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.scheduler = _core.Scheduler(settings.policy, max_peek=settings.max_peek, max_queued=settings.max_queued)
+        self.scheduler = _core.Scheduler(
+            settings.policy, max_peek=settings.max_peek, max_queued=settings.max_queued, batching=settings.batching
+        )
         self.truth = _core.Scheduler("rs")  # only asked for what an execution really takes
         self.runtimes: list[Runtime] = []
         self.batches: list[int] = []
+        self.counted_batches, self.counted_rows = 0, 0
         self.runtime_busy: list[int] = []
         self.workers: list[Worker] = []
         self.requests: list[Request] = []
@@ -108,6 +115,14 @@ class PlainSimulation:
         self.scheduler.add_runtime(runtime.max_length, runtime.capacity, runtime.latency, **shape)  # type: ignore[arg-type]
         self.truth.add_runtime(runtime.max_length, 1, runtime.truth or runtime.latency, **shape)  # type: ignore[arg-type]
         self.runtimes.append(runtime)
+        self.batches.append(0)
+        self.runtime_busy.append(0)
+
+    def add_bundle(self, runtimes: list[int], inflight_limit: int) -> None:
+        self.scheduler.add_bundle(runtimes)
+        self.truth.add_bundle(runtimes)
+        longest = max((self.runtimes[i] for i in runtimes), key=lambda runtime: runtime.max_length)
+        self.runtimes.append(replace(longest, inflight_limit=inflight_limit))
         self.batches.append(0)
         self.runtime_busy.append(0)
 
@@ -244,9 +259,12 @@ class PlainSimulation:
         self.settle(actions)
 
     def execution_ends(self, w: Worker) -> list[_core.Action]:
-        rows, w.batch = w.batch, []
         self.count_busy(w, w.ends - w.begun)
-        self.batches[w.runtime] += 1
+        rows, w.batch = w.batch, []
+        self.batches[rows[0].on] += 1
+        if w.begun >= self.settings.warmup:
+            self.counted_batches += 1
+            self.counted_rows += len(rows)
         w.served += len(rows)
         actions: list[_core.Action] = []
         for request in rows:
@@ -283,6 +301,8 @@ class PlainSimulation:
                 w = next(w for w in self.workers if w.instance == action.instance)
                 request.worker, request.demoted, request.handle = w.id, action.demoted, action.handle
                 request.at_worker = self.now + self.settings.hop_out
+                assert action.runtime is not None
+                request.on, request.batch = action.runtime, action.batch
                 w.inbox.append(request)
                 got.append(w)
             elif not request.returning:
@@ -304,22 +324,26 @@ class PlainSimulation:
         return actions
 
     def begin(self, w: Worker) -> None:
-        """An idle worker takes all rows that are there, up to its max_batch."""
+        """An idle worker takes the batch that is there, or rows for the runtime of the first, up to its max_batch."""
         if w.batch:
             return
         here = [r for r in w.inbox if r.at_worker is not None and r.at_worker <= self.now]
-        rows = here[: self.runtimes[w.runtime].max_batch]
-        if not rows:
+        if not here:
             return
+        first = here[0]
+        if self.settings.batching == "one":
+            rows = list(takewhile(lambda r: r.on == first.on, here))[: self.runtimes[first.on].max_batch]
+        else:
+            rows = [r for r in here if r is first or (first.batch is not None and r.batch == first.batch)]
         w.inbox = w.inbox[len(rows) :]
         w.batch = rows
         w.begun = self.now
         w.ends = self.now + self.execution_ns(w, rows)
         for request in rows:
-            request.begun, request.executed, request.runtime = self.now, w.ends - w.begun, w.runtime
+            request.begun, request.executed, request.runtime = self.now, w.ends - w.begun, first.on
 
     def execution_ns(self, w: Worker, rows: list[Request]) -> int:
-        took = self.truth.cost(w.runtime, max(r.length for r in rows), len(rows))
+        took = self.truth.cost(rows[0].on, max(r.length for r in rows), len(rows))
         factor = self.noise(rows[0]) * w.slow
         exact = took * factor
         whole = math.floor(exact)
@@ -361,7 +385,7 @@ class PlainSimulation:
 
     def count_busy(self, w: Worker, took: int) -> None:
         w.busy += took
-        self.runtime_busy[w.runtime] += took
+        self.runtime_busy[w.batch[0].on] += took
 
     # -- what is seen ----------------------------------------------------------------------------------------------
 

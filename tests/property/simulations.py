@@ -25,6 +25,7 @@ Act = tuple[int, str, int, int, int]  # when, what, which worker, which runtime,
 class Program:
     settings: Settings
     runtimes: list[Runtime]
+    bundles: list[tuple[list[int], int]]  # runtimes, in-flight limit; numbered on after the runtimes
     first: list[tuple[int, int]]  # workers: runtime, from when on
     arrivals: list[tuple[int, int]]  # when, length
     acts: list[Act]
@@ -70,8 +71,17 @@ def made(policy: str, seed: int, size: int) -> Program:
         seed=seed,
         warmup=draw.choice([0, 0, 20]),
         noise=draw.choice(NOISE),
+        batching=draw.choice(["one", "one", "fill", "deadline"]),
     )
-    return Program(settings, runtimes, first, arrivals, sorted(acts))
+    numbers = list(range(len(runtimes)))
+    bundles = [
+        (draw.sample(numbers, draw.randint(1, len(numbers))), draw.choice([1, 1, 2, 5]))
+        for _ in range(draw.choice([0, 1, 2]))
+    ]
+    most = len(runtimes) + len(bundles)
+    first = [(draw.choice([number, draw.randrange(most)]), at) for number, at in first]
+    acts = [(*what[:3], draw.choice([what[3], draw.randrange(most)]), what[4]) for what in acts]
+    return Program(settings, runtimes, bundles, first, arrivals, sorted(acts))
 
 
 def runtime(draw: Random, length: int) -> Runtime:
@@ -115,6 +125,7 @@ def engine(settings: Settings, *, record: bool = True) -> _core.Simulation:
         warmup=s.warmup,
         record=record,
         noise=noise,
+        batching=s.batching,
     )
 
 
@@ -128,6 +139,30 @@ def add_runtime(sim: _core.Simulation, r: Runtime) -> int:
         inflight_limit=r.inflight_limit,
         truth=r.truth,
     )
+
+
+def add_all(sim: _core.Simulation, program: Program) -> None:
+    """The runtimes, bundles and first workers of a program."""
+    for each in program.runtimes:
+        add_runtime(sim, each)
+    for members, limit in program.bundles:
+        sim.add_bundle(members, inflight_limit=limit)
+    for number, at in program.first:
+        sim.add_worker(number, at)
+
+
+def members(program: Program, number: int) -> list[Runtime]:
+    """The runtimes of a bundle, or the runtime of that number alone."""
+    if number < len(program.runtimes):
+        return [program.runtimes[number]]
+    return [program.runtimes[i] for i in program.bundles[number - len(program.runtimes)][0]]
+
+
+def inflight_limit(program: Program, number: int) -> int:
+    """In batches; in rows where none are formed."""
+    if number < len(program.runtimes):
+        return program.runtimes[number].inflight_limit
+    return program.bundles[number - len(program.runtimes)][1]
 
 
 def feed(sim: _core.Simulation, arrivals: list[tuple[int, int]]) -> None:

@@ -16,7 +16,19 @@ from numpy.typing import NDArray
 
 from arlo import _core
 from tests.property.plain_simulation import OUTCOMES, Runtime
-from tests.property.simulations import POLICIES, Program, act, add_runtime, engine, feed, made, rows
+from tests.property.simulations import (
+    POLICIES,
+    Program,
+    act,
+    add_all,
+    add_runtime,
+    engine,
+    feed,
+    inflight_limit,
+    made,
+    members,
+    rows,
+)
 
 Columns = dict[str, NDArray[Any]]
 ON_TIME, LATE, REJECTED, EXPIRED, FAILED = range(5)
@@ -32,10 +44,7 @@ class Watched:
         self.recent: list[dict[str, float]] = []
         self.recent_counts = np.zeros(4000, np.uint64)
         self.no_begin: list[tuple[int, int]] = []  # worker, when it was found starting or gone
-        for runtime in program.runtimes:
-            add_runtime(self.sim, runtime)
-        for first, at in program.first:
-            self.sim.add_worker(first, at)
+        add_all(self.sim, program)
         if not pieces:
             feed(self.sim, program.arrivals)
         fed = 0
@@ -62,9 +71,10 @@ class Watched:
         assert (workers["busy_ns"] <= now).all(), "busy for longer than there was time"
         for worker, state in enumerate(workers["state"].tolist()):
             executing, waiting = workers["executing"][worker], workers["waiting"][worker]
-            limit = self.program.runtimes[workers["runtime"][worker]].inflight_limit
-            assert executing <= self.program.runtimes[workers["runtime"][worker]].max_batch
-            assert executing <= limit
+            holds = workers["runtime"][worker]
+            assert executing <= max(runtime.max_batch for runtime in members(self.program, holds))
+            if self.program.settings.batching == "one":
+                assert executing <= inflight_limit(self.program, holds)
             if state in (STARTING, GONE):
                 assert executing == 0
                 assert waiting == 0
@@ -128,7 +138,7 @@ def totals_are_those_of_the_columns(seen: Watched) -> None:
     added = seen.program.settings.hop_back + seen.program.settings.overhead
     parts = totals["wait_sum_ns"] + totals["execute_sum_ns"] + added * answered.sum()
     assert totals["latency_sum_ns"] == parts
-    served = np.bincount(columns["runtime"][answered], minlength=len(seen.program.runtimes))
+    served = np.bincount(columns["runtime"][answered], minlength=len(seen.program.runtimes + seen.program.bundles))
     assert served.tolist() == seen.sim.runtimes()["served"].tolist()
     workers, runtimes = seen.sim.workers(), seen.sim.runtimes()
     assert workers["busy_ns"].sum() == runtimes["busy_ns"].sum(), "all time is some worker's and some runtime's"
@@ -160,7 +170,7 @@ def recent_adds_up(seen: Watched) -> None:
 
 
 def executions_are_possible(seen: Watched) -> None:
-    """On each worker one batch after the other, of the rows of one runtime, none larger than it takes."""
+    """On each worker one batch after the other, of rows for one runtime, none larger than it takes."""
     columns, program = seen.columns, seen.program
     begin = columns["arrived_ns"] + columns["wait_ns"]
     ends = columns["arrived_ns"] + columns["latency_ns"] - program.settings.hop_back - program.settings.overhead
@@ -172,7 +182,7 @@ def executions_are_possible(seen: Watched) -> None:
             batch = here & (begin == at)
             assert len(np.unique(columns["runtime"][batch])) == 1 or zero_time(program)
             runtime = program.runtimes[columns["runtime"][batch][0]]
-            assert rows_there <= min(runtime.max_batch, runtime.inflight_limit) or zero_time(program)
+            assert rows_there <= runtime.max_batch or zero_time(program)
         answered = here & (columns["latency_ns"] >= 0)
         order = np.argsort(begin[answered], kind="stable")
         first, last = begin[answered][order], ends[answered][order]

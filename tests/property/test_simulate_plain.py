@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from arlo import _core
 from tests.property.plain_simulation import OUTCOMES, PlainSimulation
-from tests.property.simulations import POLICIES, Program, act, add_runtime, engine, feed, programs, rows
+from tests.property.simulations import POLICIES, Program, act, add_all, engine, feed, programs, rows
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -22,11 +22,12 @@ def test_same_as_the_plain_one(policy: str) -> None:
 
 def run_both(program: Program) -> None:
     fast, plain = engine(program.settings), PlainSimulation(program.settings)
+    add_all(fast, program)
     for runtime in program.runtimes:
-        add_runtime(fast, runtime)
         plain.add_runtime(runtime)
+    for members, limit in program.bundles:
+        plain.add_bundle(members, limit)
     for first, at in program.first:
-        fast.add_worker(first, at)
         plain.add_worker(first, at)
     feed(fast, program.arrivals)
     plain.feed(program.arrivals)
@@ -68,6 +69,8 @@ def same_sums(fast: _core.Simulation, plain: PlainSimulation) -> None:
         "latency_sum_ns": sum(r.latency or 0 for r in answers),
         "wait_sum_ns": sum((r.begun or 0) - r.arrived for r in answers),
         "execute_sum_ns": sum(r.executed for r in answers),
+        "batches": plain.counted_batches,
+        "rows": plain.counted_rows,
         "latency_max_ns": max((r.latency or 0 for r in answers), default=0),
     }
     if not any(runtime.dynamic for runtime in computed):

@@ -50,10 +50,10 @@ InstanceId EarlyBinding::in_time(InstanceId chosen, const Request& r, TimeNs now
 
 Admission EarlyBinding::bind(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
   const bool room = s_.queue[id].has_room();
-  ledger_.charge(h, s_.queue[id], now);
   if (room) {
-    ledger_.start(h, id, out);
+    ledger_.start_alone(h, id, now, out);
   } else {
+    ledger_.charge(h, s_.queue[id], now);
     ledger_.wait_bound(h, id);
   }
   ledger_.refresh_key(id);

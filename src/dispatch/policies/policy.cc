@@ -58,6 +58,13 @@ Policy parse_policy(std::string_view name) {
   throw std::invalid_argument("policy: '" + std::string(name) + "' is not one of " + names);
 }
 
+Batching parse_batching(std::string_view name) {
+  if (name == "one") return Batching::kOne;
+  if (name == "fill") return Batching::kFill;
+  if (name == "deadline") return Batching::kDeadline;
+  throw std::invalid_argument("batching: '" + std::string(name) + "' is not one of one, fill, deadline");
+}
+
 std::string_view policy_name(Policy policy) { return known(policy).name; }
 
 PolicyNeeds needs_of(Policy policy) { return known(policy).needs; }

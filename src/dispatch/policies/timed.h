@@ -52,23 +52,33 @@ inline TimeNs paced(const Instance& x, TimeNs time) {
   return static_cast<TimeNs>(x.pace * static_cast<double>(time) + 0.5);
 }
 
-// What the profile gives `share` took the instance so long.
-inline void learn(Instance& x, MultiLevelQueue::Group& group, TimeNs share, TimeNs time) {
-  constexpr double kGroupFade = 63.0 / 64.0;
+// What the profile gives `share` took the instances of the group so long.
+inline void learn(MultiLevelQueue::Group& group, TimeNs share, TimeNs time) {
+  constexpr double kFade = 63.0 / 64.0;
+  group.took = kFade * group.took + static_cast<double>(time);
+  group.expected = kFade * group.expected + static_cast<double>(share);
+}
+
+// The same of the instance.
+inline TimeNs learn(Instance& x, TimeNs share, TimeNs time) {
   constexpr double kFade = 15.0 / 16.0;
   constexpr double kFirst = 4;  // the profile counts like so many requests at the start
   constexpr double kMost = 4;   // times the profile, either way
-  if (share <= 0) return;
+  if (share <= 0) return 0;
   const auto expected = static_cast<double>(share);
   const double took = std::clamp(static_cast<double>(time), expected / kMost, expected * kMost);
-  group.took = kGroupFade * group.took + took;
-  group.expected = kGroupFade * group.expected + expected;
   if (x.expected == 0) x.took = x.expected = kFirst * expected;
   x.took = kFade * x.took + took;
   x.expected = kFade * x.expected + expected;
   x.pace = x.took / x.expected;
   const bool usual = x.pace > 0.918 && x.pace < 1.09;  // the same, without the logarithm
   x.pace_step = usual ? kUsualPace : static_cast<std::uint32_t>(kUsualPace + std::lround(4 * std::log2(x.pace)));
+  return static_cast<TimeNs>(took);
+}
+
+inline void learn(Instance& x, MultiLevelQueue::Group& group, TimeNs share, TimeNs time) {
+  const TimeNs took = learn(x, share, time);
+  if (took > 0) learn(group, share, took);
 }
 
 // A request of this length has been answered well. Before progress().

@@ -393,7 +393,7 @@ def test_flags_and_keys_agree() -> None:
         ("--fail 3:99", "the worker of --fail and --slow must be from 0 to 9, not 99"),
         ("--slow 3:1", "--slow is AT:WORKER:FACTOR"),
         ("--burst 3 --arrivals poisson", "burst cannot be set here"),
-        ("--length fixd:3", "lengths are paper, tweets, fixed:N"),
+        ("--length fixd:3", "lengths are paper, tweets, rag, mix, fixed:N"),
         ("--trace no.csv", "no.csv"),
         ("--trace no.csv --length fixed:3", "--length is of drawn requests; leave it out with trace"),
         ("--warmup-s 120", "--warmup-s must be below --duration-s (120)"),

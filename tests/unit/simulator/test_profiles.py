@@ -171,6 +171,16 @@ class TestTables:
                 assert profile.static_ms(384, int(batch)) == pytest.approx(long)
                 assert profile.static_ms(256, int(batch)) == pytest.approx((short + long) / 2)
 
+    def test_by_tokens(self) -> None:
+        profile = load_profile("bert-base-a100")
+        published = tables.tables()["bert-base-a100-fp16"]["latency_ms"]
+        for batch, (short, long) in published.items():
+            assert profile.static_ms(128, int(batch)) == pytest.approx(short)
+            assert profile.static_ms(384, int(batch)) == pytest.approx(long)
+        assert profile.static_ms(32, 32) == profile.static_ms(64, 16) == pytest.approx(published["8"][0])
+        assert profile.static_ms(32, 1) == pytest.approx(published["1"][0])
+        assert "by -34% for a row alone, by -7% for 128 rows" in profile.source
+
     def test_the_first_step_is_the_floor(self) -> None:
         profile = load_profile("bert-base-l4-fp16")
         assert profile.static_ms(1) == profile.static_ms(64) == pytest.approx(1.00 - (2.09 - 1.00) / 4)
@@ -178,7 +188,7 @@ class TestTables:
     def test_all_models_and_gpus(self) -> None:
         gpus = {name.split("-")[2] for name in tables.names()}
         assert gpus == {"a100", "a30", "l4", "l40s", "t4", "v100"}
-        assert len(tables.names()) == 24
+        assert len(tables.tables()) == 24
 
     def test_longer_never_takes_less(self) -> None:
         for name in SHIPPED:

@@ -77,18 +77,33 @@ Late::Backlog Late::backlog(std::int32_t first, std::int32_t home) const {
   return waiting;
 }
 
+TimeNs Late::finish_of_turn(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, std::int32_t in_line,
+                            TimeNs now) const {
+  const std::int32_t in_all = lines_.total();
+  TimeNs best = kNever;
+  for (GroupIndex g = queue.first_fitting(home); g != queue.groups() && queue.group(g).level == home;
+       g = queue.next_active(g + 1)) {
+    timed::refresh(queue, g, requests_, *this, now);
+    const Bundle& cost = queue.group_cost(g);
+    const IndexedHeap::Entry head = queue.head(g);
+    const TimeNs time = cost.at(length, batching_ ? cost.turn_rows(length, in_line, in_all) : 1);
+    best = std::min(best, timed::start_of(head.key, now) + timed::paced(queue[head.id], time));
+  }
+  return best;
+}
+
 TimeNs Late::finish_at_home(MultiLevelQueue& queue, const Backlog& waiting, std::int32_t length, TimeNs now) const {
-  const std::int32_t ahead = waiting.count - 1;
   TimeNs best = kNever;
   for (GroupIndex g = queue.first_fitting(waiting.home); g != queue.groups() && queue.group(g).level == waiting.home;
        g = queue.next_active(g + 1)) {
     timed::refresh(queue, g, requests_, *this, now);
-    const CostModel& cost = queue.group_cost(g);
+    const Bundle& cost = queue.group_cost(g);
     const IndexedHeap::Entry head = queue.head(g);
-    TimeNs finish = timed::start_of(head.key, now) + timed::paced(queue[head.id], cost.alone(length));
-    if (ahead > 0) {
+    const std::int32_t together = batching_ ? cost.turn_rows(length, waiting.count, waiting.count) : 1;
+    TimeNs finish = timed::start_of(head.key, now) + timed::paced(queue[head.id], cost.at(length, together));
+    if (waiting.count > together) {
       const auto mean = static_cast<std::int32_t>(waiting.tokens / waiting.count);
-      finish += ahead * cost.share(mean) / queue.active_in(waiting.home);
+      finish += (waiting.count - together) * cost.share(mean) / queue.active_in(waiting.home);
     }
     best = std::min(best, finish);
   }
@@ -132,7 +147,7 @@ RequestHandle Late::front_for(const MultiLevelQueue& queue, const Backlog& waiti
   return best;
 }
 
-TimeNs Late::least_gain(const MultiLevelQueue& queue, const Backlog& own, const CostModel& cost, std::int32_t length) {
+TimeNs Late::least_gain(const MultiLevelQueue& queue, const Backlog& own, const Bundle& cost, std::int32_t length) {
   const auto mean = static_cast<std::int32_t>(own.tokens / own.count);
   const TimeNs each = own.count * cost.share(mean) / queue.active_in(own.home);
   return kWorthHalves * each / 2 + kSlack * cost.alone(length);
@@ -158,7 +173,7 @@ TimeNs Late::finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int3
       work += queue.group(g).paced(waiting.count * queue.group_cost(g).share(mean));
     }
     instances += queue.active_in(home);
-    best = std::min(best, finish_at_home(queue, home, length, now) + work / instances);
+    best = std::min(best, finish_of_turn(queue, home, length, waiting.count + 1, now) + work / instances);
     first = home + 1;
     home = first == queue.levels() ? first : queue.home(first);
   }
@@ -172,7 +187,7 @@ RequestHandle Late::next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) 
   const RequestHandle own = front_for(queue, {lowest, x.level, 0, 0}, id);
   if (own != kNone && lowest == 0) return own;
 
-  const CostModel& cost = queue.cost(x.runtime);
+  const Bundle& cost = queue.cost(x.runtime);
   const TimeNs behind = own == kNone ? 0 : least_gain(queue, backlog(lowest, x.level), cost, requests_[own].length);
   const TimeNs start = timed::start_of(timed::key_of(x), now);
   if (own != kNone) {
@@ -216,6 +231,8 @@ RequestHandle Late::next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) 
 
 std::unique_ptr<Binding> Late::make_binding(const Parts& parts) { return std::make_unique<LateBinding>(parts, *this); }
 
-std::unique_ptr<Rule> make_late(const State& state) { return std::make_unique<Late>(state.lines, state.requests); }
+std::unique_ptr<Rule> make_late(const State& state) {
+  return std::make_unique<Late>(state.lines, state.requests, state.batching());
+}
 
 }  // namespace arlo::dispatch

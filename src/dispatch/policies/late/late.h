@@ -8,7 +8,9 @@ namespace arlo::dispatch {
 
 class Late final : public Rule {
  public:
-  Late(const LevelFifos& lines, const RequestSlab& requests) : lines_(lines), requests_(requests) {}
+  // `batching`: batches are formed here.
+  Late(const LevelFifos& lines, const RequestSlab& requests, bool batching)
+      : lines_(lines), requests_(requests), batching_(batching) {}
 
   [[nodiscard]] Key key(const Instance& x) const override;
 
@@ -21,11 +23,9 @@ class Late final : public Rule {
   // The waiting request that an instance with room should start now; kNone when it should start none.
   [[nodiscard]] RequestHandle next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) const;
 
-  // When a request would finish at this home, with none waiting before it.
-  [[nodiscard]] TimeNs finish_at_home(MultiLevelQueue& queue, std::int32_t home, std::int32_t length,
-                                      TimeNs now) const {
-    return finish_at_home(queue, {home, home, 1, length}, length, now);
-  }
+  // When a request would finish at this home if its turn were next, with so many in its line.
+  [[nodiscard]] TimeNs finish_of_turn(MultiLevelQueue& queue, std::int32_t home, std::int32_t length,
+                                      std::int32_t in_line, TimeNs now) const;
   // When one that lines up for this home with this rank would finish: there, or by the help of longer levels. No longer
   // level is looked at when one is found that is in time.
   [[nodiscard]] TimeNs finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, Rank rank,
@@ -44,11 +44,12 @@ class Late final : public Rule {
   [[nodiscard]] TimeNs finish_at_home(MultiLevelQueue& queue, const Backlog& waiting, std::int32_t length,
                                       TimeNs now) const;
   // By how much a request of a lower home must gain for an instance to take it before its own home's line.
-  [[nodiscard]] static TimeNs least_gain(const MultiLevelQueue& queue, const Backlog& own, const CostModel& cost,
+  [[nodiscard]] static TimeNs least_gain(const MultiLevelQueue& queue, const Backlog& own, const Bundle& cost,
                                          std::int32_t length);
 
   const LevelFifos& lines_;
   const RequestSlab& requests_;
+  bool batching_;
 };
 
 }  // namespace arlo::dispatch

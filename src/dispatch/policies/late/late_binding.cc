@@ -25,8 +25,7 @@ Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level
       ledger_.wait_in_line(h, level);
       return {Admission::kQueued, h};
     }
-    ledger_.charge(h, s_.queue[id], now);
-    ledger_.start(h, id, out);
+    ledger_.start_alone(h, id, now, out);
     ledger_.refresh_key(id);
     return {Admission::kStarted, h};
   }
@@ -52,7 +51,8 @@ Admission LateBinding::place(RequestHandle h, std::int32_t level, TimeNs now, Ac
 
 bool LateBinding::on_time_elsewhere(RequestHandle h, TimeNs now) {
   const Request& r = s_.requests[h];
-  return rule_.finish_at_home(s_.queue, s_.queue.home(s_.ideal(r)), r.length, now) <= r.limit();
+  return rule_.finish_of_turn(s_.queue, s_.queue.home(s_.ideal(r)), r.length, s_.lines[s_.ideal(r)].count, now) <=
+         r.limit();
 }
 
 void LateBinding::joined(InstanceId id, TimeNs now, Actions& out) { turns_.serve(id, now, out); }
@@ -94,14 +94,14 @@ void LateBinding::balance(std::int32_t home, TimeNs now, Actions& out) {
       if (may_serve(r.avoid)) turns_.serve(r.avoid, now, out);
       return;
     }
-    const TimeNs finish = r.limit() == kNever ? now : forecast_.next_on(s_.queue[id], r.length, now);
+    const TimeNs finish = r.limit() == kNever ? now : forecast_.turn_on(s_.queue[id], r, now);
     if (finish <= r.limit()) {
-      ledger_.start_waiting(h, id, now, out);
+      turns_.start(h, id, now, out);
       ledger_.refresh_key(id);
     } else if (on_time_elsewhere(h, now)) {
       return;
     } else {
-      turns_.pass(h, finish, now, out);
+      turns_.pass(h, id, now, out);
       turns_.serve(id, now, out);
     }
   }

@@ -1,0 +1,132 @@
+#include "dispatch/batching/gather.h"
+
+#include <algorithm>
+
+#include "dispatch/policies/timed.h"
+
+namespace arlo::dispatch {
+
+const Bundle::Member& Gather::batch(InstanceId id, TimeNs now, std::vector<RequestHandle>& rows) {
+  const Request& r = s_.requests[rows.front()];
+  const Instance& x = s_.queue[id];
+  const Bundle& bundle = s_.queue.cost(x.runtime);
+  const TimeNs start = s_.timed ? forecast_.start_on(x, now) : now;
+  const bool in_line = !r.overdue && r.instance == kNone;
+  const Bundle::Member& on = in_line ? runtime_for(r, bundle, x, start) : bundle.of(r.length);
+  Batch batch{.id = id, .on = &on, .start = start, .limit = limit(r), .longest = r.length, .time = 0, .now = now};
+  batch.time = on.cost.at(r.length, 1);
+  if (r.overdue) {
+    from(s_.overdue[s_.ideal(r)].fifo, batch, rows);
+  } else if (r.instance != kNone) {
+    from(x.waiting, batch, rows);
+  } else {
+    from_lines(batch, rows);
+  }
+  return on;
+}
+
+std::int32_t Gather::waiting_for(const Bundle::Member& member, const Bundle& bundle) const {
+  std::int32_t waiting = 0;
+  for (std::int32_t level = s_.queue.ideal(member.cost.max_length()); level >= 0; --level) {
+    if (s_.lines[level].count == 0) continue;
+    if (bundle.of(s_.queue.level(level).max_length).runtime == member.runtime) waiting += s_.lines[level].count;
+  }
+  return waiting;
+}
+
+const Bundle::Member& Gather::runtime_for(const Request& first, const Bundle& bundle, const Instance& x,
+                                          TimeNs start) const {
+  const Bundle::Member* best = &bundle.of(first.length);
+  if (bundle.members().size() == 1 || s_.lines.total() == 1) return *best;
+  std::int32_t rows = waiting_for(*best, bundle);
+  if (rows >= best->cost.saturated()) return *best;
+  TimeNs time = best->cost.at(first.length, rows);
+  for (const Bundle::Member& longer : bundle.members()) {
+    if (longer.cost.max_length() <= best->cost.max_length()) continue;
+    const std::int32_t more = waiting_for(longer, bundle);
+    if (more == 0 || rows + more > longer.cost.saturated()) continue;
+    const TimeNs both = longer.cost.at(longer.cost.max_length(), rows + more);
+    if (both > time + longer.cost.at(longer.cost.max_length(), more) || start + timed::paced(x, both) > limit(first)) {
+      continue;
+    }
+    best = &longer;
+    rows += more;
+    time = both;
+  }
+  return *best;
+}
+
+// What the batch has to end by for this one. One that is overdue asks for an answer only.
+TimeNs Gather::limit(const Request& r) const {
+  return s_.options.batching == Batching::kDeadline && !r.overdue ? r.limit() : r.deadline;
+}
+
+bool Gather::own(std::int32_t level, const Batch& batch) const {
+  const Bundle& bundle = s_.queue.cost(s_.queue[batch.id].runtime);
+  return bundle.of(s_.queue.level(level).max_length).runtime == batch.on->runtime;
+}
+
+void Gather::from_lines(Batch& batch, std::vector<RequestHandle>& rows) {
+  const std::int32_t top = s_.queue.ideal(batch.on->cost.max_length());
+  // Its own lines in the order of their requests.
+  fronts_.clear();
+  for (std::int32_t level = top; level >= 0; --level) {
+    if (own(level, batch)) fronts_.push_back(s_.lines[level].fifo.head);
+  }
+  if (fronts_.size() == 1) {
+    if (!from(s_.lines[top].fifo, batch, rows)) return;
+  } else {
+    for (;;) {
+      auto next = fronts_.end();
+      for (auto at = fronts_.begin(); at != fronts_.end(); ++at) {
+        if (*at != kNone && (next == fronts_.end() || s_.requests[*at].rank < s_.requests[*next].rank)) next = at;
+      }
+      if (next == fronts_.end()) break;
+      const RequestHandle h = *next;
+      *next = s_.requests[h].next;
+      if (take(h, batch, rows) == Fit::kFull) return;
+    }
+  }
+  for (std::int32_t level = top - 1; level >= 0; --level) {
+    if (s_.lines[level].count > 0 && !own(level, batch) && !from(s_.lines[level].fifo, batch, rows)) return;
+  }
+}
+
+bool Gather::from(const Fifo& fifo, Batch& batch, std::vector<RequestHandle>& rows) const {
+  constexpr int kPassed = 64;  // of those that cannot go along, before the rest is left alone
+  int passed = 0;
+  for (RequestHandle h = fifo.head; h != kNone && passed < kPassed; h = s_.requests[h].next) {
+    const Fit fit = take(h, batch, rows);
+    // In a line all cost the same, and those of the lines below cost less. What is bound to an instance is mixed.
+    if (fit == Fit::kFull || (fit == Fit::kNoGain && s_.requests[h].instance == kNone)) return false;
+    passed += fit == Fit::kTaken ? 0 : 1;
+  }
+  return true;
+}
+
+Gather::Fit Gather::take(RequestHandle h, Batch& batch, std::vector<RequestHandle>& rows) const {
+  const CostModel& cost = batch.on->cost;
+  const auto many = static_cast<std::int32_t>(rows.size()) + 1;
+  if (many > cost.saturated()) return Fit::kFull;
+  const Request& r = s_.requests[h];
+  if (h == rows.front() || r.length > cost.max_length()) return Fit::kPassed;
+  if (r.avoid == batch.id && s_.queue.another_fits(s_.ideal(r), batch.id)) return Fit::kPassed;
+  const Instance& x = s_.queue[batch.id];
+  const std::int32_t longest = std::max(batch.longest, r.length);
+  const TimeNs time = cost.at(longest, many);
+  const TimeNs end = batch.start + timed::paced(x, time);
+  if (end > batch.limit) return Fit::kFull;
+  if (end > limit(r)) return Fit::kPassed;
+  const Bundle::Member& home = s_.queue.cost(x.runtime).of(r.length);
+  if (home.runtime != batch.on->runtime) {
+    const std::int32_t there = std::clamp(s_.lines[s_.ideal(r)].count, 1, home.cost.saturated());
+    if (time - batch.time > home.cost.at(r.length, there) / there) return Fit::kNoGain;
+  }
+  batch.limit = std::min(batch.limit, limit(r));
+  batch.longest = longest;
+  batch.time = time;
+  rows.push_back(h);
+  return Fit::kTaken;
+}
+
+}  // namespace arlo::dispatch

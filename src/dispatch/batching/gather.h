@@ -1,0 +1,60 @@
+// Which waiting requests go with the one whose turn it is, as one batch.
+//
+// They wait with it: in the FIFO of the instance, in the lines that its runtime serves, or in its line of those that
+// are overdue. They are taken in turn, up to the rows from which on a larger batch saves next to nothing
+// (CostModel::saturated), and no further than the time limits allow: with each row that is taken the batch ends later
+// for all of them. `fill` holds the deadlines, `deadline` also keeps on time what can be.
+//
+// Rows of several lines go together where the cost table says that it gains; a few rows more cost little in a small
+// batch. Up: while all that waits beside the first row is less than a full batch, it takes the runtime of a longer
+// line, with what waits there, when one batch of both takes no longer than two. Down: where a batch has room left, a
+// row of a shorter line goes along when it makes the batch longer by less than its share of the batch that its own line
+// would give.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dispatch/forecast.h"
+#include "dispatch/state.h"
+
+namespace arlo::dispatch {
+
+class Gather {
+ public:
+  Gather(State& state, Forecast& forecast) : s_(state), forecast_(forecast) {}
+
+  // Appends to `rows`, which holds the first one, and returns the runtime for them. O(lines + rows looked at); none is
+  // moved.
+  const Bundle::Member& batch(InstanceId id, TimeNs now, std::vector<RequestHandle>& rows);
+
+ private:
+  struct Batch {
+    InstanceId id;
+    const Bundle::Member* on;
+    TimeNs start;          // of its execution
+    TimeNs limit;          // by when all of them want it to end
+    std::int32_t longest;  // tokens
+    TimeNs time;           // by the profile
+    TimeNs now;
+  };
+  enum class Fit : std::uint8_t { kTaken, kPassed, kNoGain, kFull };
+
+  // The runtime on which the first row and what waits beside it take the least time.
+  [[nodiscard]] const Bundle::Member& runtime_for(const Request& first, const Bundle& bundle, const Instance& x,
+                                                  TimeNs start) const;
+  [[nodiscard]] std::int32_t waiting_for(const Bundle::Member& member, const Bundle& bundle) const;
+
+  Fit take(RequestHandle h, Batch& batch, std::vector<RequestHandle>& rows) const;
+  void from_lines(Batch& batch, std::vector<RequestHandle>& rows);
+  // False when the batch takes no more.
+  bool from(const Fifo& fifo, Batch& batch, std::vector<RequestHandle>& rows) const;
+  [[nodiscard]] TimeNs limit(const Request& r) const;
+  [[nodiscard]] bool own(std::int32_t level, const Batch& batch) const;
+
+  State& s_;
+  Forecast& forecast_;
+  std::vector<RequestHandle> fronts_;  // of several lines of one runtime
+};
+
+}  // namespace arlo::dispatch

@@ -1,0 +1,218 @@
+// Batches and bundles: which rows go together, on which runtime, and what becomes of them.
+#include "dispatch_fixture.h"
+
+namespace arlo::dispatch {
+namespace {
+
+// A batch of one takes 4 ms on 64 tokens and 8 ms on 128; each row more costs 1 and 2 ms.
+class BatchRig : public Rig {
+ public:
+  explicit BatchRig(Batching batching, int limit = 1, Policy policy = Policy::kLate)
+      : Rig(Options{.policy = policy, .batching = batching}) {
+    for (const std::int32_t length : {64, 128}) {
+      const TimeNs row = length / 64 * kMs;
+      runtimes.push_back(scheduler.add_runtime({.max_length = length,
+                                                .max_batch = 8,
+                                                .capacity = 100,
+                                                .latency = {{length, 1, 4 * row}, {length, 8, 11 * row}}}));
+    }
+    bundle = scheduler.add_bundle(runtimes);
+    worker = scheduler.join(bundle, limit, now, out);
+  }
+
+  // Ends the batches that the actions since the last look began, in order; what that started.
+  std::vector<Actions> batches() {
+    std::vector<Actions> found;
+    for (const Action& a : look()) {
+      EXPECT_EQ(a.kind, ActionKind::kStart);
+      if (found.empty() || a.batch == kNone || found.back().back().batch != a.batch) found.emplace_back();
+      found.back().push_back(a);
+    }
+    return found;
+  }
+
+  void finish(const Actions& batch, Verdict verdict = Verdict::kAnswered) {
+    for (const Action& a : batch) scheduler.finish(a.handle, verdict, now, out);
+  }
+
+  std::vector<RuntimeId> runtimes;
+  RuntimeId bundle = 0;
+  InstanceId worker = 0;
+};
+
+std::vector<Tag> tags(const Actions& batch) {
+  std::vector<Tag> found;
+  for (const Action& a : batch) found.push_back(a.tag);
+  return found;
+}
+
+TEST(Batches, WhatWaitsStartsTogetherWhenTheWorkerIsThrough) {
+  BatchRig rig(Batching::kFill);
+  rig.arrive(100);
+  const auto first = rig.batches();
+  ASSERT_EQ(first.size(), 1);
+  EXPECT_EQ(first[0][0].runtime, rig.runtimes[1]);
+  EXPECT_EQ(first[0][0].batch, kNone);
+  for (int i = 0; i < 3; ++i) rig.arrive(50);
+  EXPECT_TRUE(rig.look().empty());
+  rig.now = 8 * kMs;
+  rig.finish(first[0]);
+  const auto second = rig.batches();
+  ASSERT_EQ(second.size(), 1);
+  EXPECT_EQ(tags(second[0]), (std::vector<Tag>{1, 2, 3}));
+  EXPECT_EQ(second[0][0].runtime, rig.runtimes[0]);
+  EXPECT_EQ(second[0][0].level, 0);
+  EXPECT_FALSE(second[0][0].demoted);
+  EXPECT_EQ(rig.scheduler.in_flight(), 3);
+  EXPECT_EQ(rig.scheduler.view(rig.worker).in_flight, 1);
+}
+
+TEST(Batches, TheWorkerHasRoomWithTheLastRow) {
+  BatchRig rig(Batching::kFill);
+  rig.arrive(10);
+  const auto first = rig.batches();
+  for (int i = 0; i < 2; ++i) rig.arrive(10);
+  rig.finish(first[0]);
+  const auto pair = rig.batches();
+  ASSERT_EQ(pair[0].size(), 2);
+  rig.arrive(10);
+  rig.scheduler.finish(pair[0][0].handle, Verdict::kAnswered, rig.now, rig.out);
+  EXPECT_TRUE(rig.look().empty());
+  rig.scheduler.finish(pair[0][1].handle, Verdict::kFailed, rig.now, rig.out);
+  EXPECT_EQ(tags(rig.batches()[0]), (std::vector<Tag>{3}));
+}
+
+TEST(Batches, NoMoreRowsThanSaveSomething) {
+  BatchRig rig(Batching::kFill);
+  rig.arrive(10);
+  const auto first = rig.batches();
+  for (int i = 0; i < 20; ++i) rig.arrive(10);
+  rig.finish(first[0]);
+  const auto next = rig.batches();
+  ASSERT_EQ(next.size(), 1);
+  EXPECT_EQ(next[0].size(), 8) << "each row more makes every one cheaper";
+}
+
+TEST(Batches, ARowOfAShorterLineGoesAlongWhereItIsCheaperThere) {
+  BatchRig rig(Batching::kFill);
+  rig.arrive(100);
+  const auto first = rig.batches();
+  rig.arrive(100);
+  rig.arrive(50);  // alone 4 ms; beside the other one 2 ms more
+  rig.finish(first[0]);
+  const auto next = rig.batches();
+  ASSERT_EQ(next.size(), 1);
+  EXPECT_EQ(tags(next[0]), (std::vector<Tag>{1, 2}));
+  EXPECT_EQ(next[0][0].runtime, rig.runtimes[1]);
+  EXPECT_TRUE(next[0][1].demoted);
+}
+
+TEST(Batches, AShortRowThatIsFirstTakesTheLongerRuntimeWithWhatWaitsThere) {
+  BatchRig rig(Batching::kFill);
+  rig.arrive(100);
+  const auto first = rig.batches();
+  rig.arrive(50);  // two batches: 4 + 8 ms; one of both: 10 ms
+  rig.arrive(100);
+  rig.finish(first[0]);
+  const auto next = rig.batches();
+  ASSERT_EQ(next.size(), 1);
+  EXPECT_EQ(next[0].size(), 2);
+  EXPECT_EQ(next[0][0].runtime, rig.runtimes[1]);
+}
+
+TEST(Batches, FullLinesKeepApart) {
+  BatchRig rig(Batching::kFill);
+  rig.arrive(100);
+  const auto first = rig.batches();
+  for (int i = 0; i < 8; ++i) rig.arrive(50);
+  for (int i = 0; i < 8; ++i) rig.arrive(100);
+  rig.finish(first[0]);
+  const auto next = rig.batches();
+  ASSERT_EQ(next.size(), 1);
+  EXPECT_EQ(next[0].size(), 8);
+  EXPECT_EQ(next[0][0].runtime, rig.runtimes[0]);
+}
+
+TEST(Batches, ABatchEndsBeforeTheFirstDeadlineInIt) {
+  BatchRig rig(Batching::kFill);
+  rig.arrive(10);
+  const auto first = rig.batches();
+  rig.arrive(10, 4 * kMs + 6 * kMs);  // with 2 rows more, 6 ms
+  for (int i = 0; i < 7; ++i) rig.arrive(10);
+  rig.now = 4 * kMs;
+  rig.finish(first[0]);
+  const auto next = rig.batches();
+  ASSERT_EQ(next.size(), 1);
+  EXPECT_EQ(tags(next[0]), (std::vector<Tag>{1, 2, 3}));
+}
+
+TEST(Batches, WhatIsCancelledIsLeftOut) {
+  BatchRig rig(Batching::kFill);
+  rig.arrive(10);
+  const auto first = rig.batches();
+  rig.arrive(10);
+  const RequestHandle cancelled = rig.arrive(10);
+  rig.arrive(10);
+  EXPECT_TRUE(rig.scheduler.cancel(cancelled, rig.now, rig.out));
+  rig.finish(first[0]);
+  EXPECT_EQ(tags(rig.batches()[0]), (std::vector<Tag>{1, 3}));
+}
+
+TEST(Batches, OneIsSentAheadWhereTheLimitIsTwo) {
+  BatchRig rig(Batching::kFill, 2);
+  rig.arrive(10);
+  rig.arrive(10);
+  ASSERT_EQ(rig.batches().size(), 2) << "room for two batches";
+  for (int i = 0; i < 3; ++i) rig.arrive(10);
+  EXPECT_TRUE(rig.look().empty());
+}
+
+TEST(Batches, ALostBatchComesBackRowByRow) {
+  BatchRig rig(Batching::kFill);
+  rig.arrive(10);
+  const auto first = rig.batches();
+  for (int i = 0; i < 3; ++i) rig.arrive(10);
+  rig.finish(first[0]);
+  rig.look();
+  rig.scheduler.leave(rig.worker, rig.now, rig.out);
+  const Actions lost = rig.look();
+  ASSERT_EQ(lost.size(), 3);
+  const InstanceId another = rig.scheduler.join(rig.bundle, 1, rig.now, rig.out);
+  for (const Action& a : lost) {
+    EXPECT_EQ(a.kind, ActionKind::kLost);
+    rig.scheduler.retry(a.handle, rig.worker == another ? kNone : rig.worker, rig.now, rig.out);
+  }
+  EXPECT_EQ(rig.scheduler.in_flight() + rig.scheduler.queued(), 3);
+}
+
+TEST(Batches, BoundRowsGoTogetherToo) {
+  BatchRig rig(Batching::kFill, 1, Policy::kEft);
+  rig.arrive(10);
+  const auto first = rig.batches();
+  for (int i = 0; i < 3; ++i) rig.arrive(10);
+  EXPECT_EQ(rig.scheduler.view(rig.worker).queued, 3);
+  rig.finish(first[0]);
+  EXPECT_EQ(rig.batches()[0].size(), 3);
+}
+
+TEST(Bundles, AreOfRuntimesThatAreThere) {
+  Scheduler scheduler(Options{.policy = Policy::kLate});
+  const RuntimeId runtime = scheduler.add_runtime(static_runtime(64));
+  EXPECT_THROW(scheduler.add_bundle({}), std::invalid_argument);
+  EXPECT_THROW(scheduler.add_bundle({runtime, runtime}), std::invalid_argument);
+  EXPECT_THROW(scheduler.add_bundle({runtime + 1}), std::invalid_argument);
+  const RuntimeId bundle = scheduler.add_bundle({runtime});
+  EXPECT_THROW(scheduler.add_bundle({bundle}), std::invalid_argument);
+}
+
+TEST(Bundles, EachRowRunsWhereItCostsLeast) {
+  BatchRig rig(Batching::kOne);
+  rig.arrive(10);
+  EXPECT_EQ(rig.look()[0].runtime, rig.runtimes[0]);
+  EXPECT_EQ(rig.scheduler.cost(rig.bundle, 10), 4 * kMs);
+  EXPECT_EQ(rig.scheduler.cost(rig.bundle, 100), 8 * kMs);
+  EXPECT_EQ(rig.scheduler.cost(rig.bundle, 100, 8), 22 * kMs);
+}
+
+}  // namespace
+}  // namespace arlo::dispatch
