@@ -231,7 +231,7 @@ class Ledger {
     timed::add(x, r.share, now);
   }
 
-  void begun(Instance& x) {
+  void begun(Instance& x) const {
     ++x.in_flight;
     if (s_.overdue.total() > 0) ++x.owed;
   }

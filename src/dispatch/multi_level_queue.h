@@ -98,8 +98,12 @@ class MultiLevelQueue {
   }
   // The lowest level whose home is `home`, which has active instances.
   [[nodiscard]] std::int32_t lowest_at(std::int32_t home) const {
-    while (home > 0 && active_in(home - 1) == 0) --home;
+    while (home > 0 && !has_active(home - 1)) --home;
     return home;
+  }
+  [[nodiscard]] bool has_active(std::int32_t level) const {
+    const GroupIndex g = first_fitting(level);
+    return g != groups() && groups_[g].level == level;
   }
   [[nodiscard]] std::int32_t active_in(std::int32_t level) const;  // instances
   // Some active instance other than `id` fits the level.

@@ -54,7 +54,7 @@ class Scheduler::Impl {
     turns_.set_binding(*binding_);
   }
 
-  RuntimeId add_runtime(RuntimeSpec spec) {
+  RuntimeId add_runtime(const RuntimeSpec& spec) {
     validate(spec);
     const std::int32_t max_length = spec.max_length;
     if (needs_of(s_.options.policy).one_length && s_.queue.levels() == 1 && s_.queue.longest() != max_length) {
@@ -63,7 +63,7 @@ class Scheduler::Impl {
                                   std::string(policy_name(s_.options.policy)) + " takes one max_length only");
     }
     std::int32_t new_level = -1;
-    const RuntimeId runtime = s_.queue.add_runtime(std::move(spec), &new_level);
+    const RuntimeId runtime = s_.queue.add_runtime(spec, &new_level);
     if (new_level >= 0) {
       s_.lines.insert_level(s_.requests, new_level, max_length);
       s_.overdue.insert_level(s_.requests, new_level, max_length);

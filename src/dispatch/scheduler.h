@@ -89,9 +89,9 @@ std::string_view policy_name(Policy policy);
 
 // What an instance with room takes at a time. Names as in configuration: "one", "fill", "deadline".
 enum class Batching : std::uint8_t {
-  kOne,       // one row; a runtime of more than one may join what it has been sent itself
+  kOne,       // one row; a worker may join those that it has been sent itself
   kFill,      // the row whose turn it is, and what waits beside it, as far as it pays and no deadline is lost
-  kDeadline,  // the same, as far as each of them can be on time; of several lines the one that gives most for the time
+  kDeadline,  // the same, as far as each of them can be on time
 };
 Batching parse_batching(std::string_view name);  // throws std::invalid_argument
 

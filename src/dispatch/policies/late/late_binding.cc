@@ -75,7 +75,7 @@ void LateBinding::draining(InstanceId id, TimeNs now) {
 void LateBinding::look_again(TimeNs now, Actions& out) {
   if (s_.lines.total() == 0) return;
   for (std::int32_t level = s_.queue.levels() - 1; level >= 0; --level) {
-    if (s_.queue.active_in(level) > 0) balance(level, now, out);
+    if (s_.queue.has_active(level)) balance(level, now, out);
   }
 }
 
