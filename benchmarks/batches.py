@@ -4,8 +4,8 @@
 
 For tweets, passages for retrieval and a mix of both: the highest rate at which 99 % of the rows are answered within the
 SLO (100 ms), found by halving. Contenders: one row at a time on the length that fits; batches in order of arrival,
-padded to their longest, on a dynamic runtime as quick as the static ones (`fifo`); ours, `fill` and `deadline`. Then the
-same at twice the rate that ours carries, with clients that wait for the SLO or ten times as long.
+padded to their longest, on a dynamic runtime as quick as the static ones (`fifo`); ours, `fill` and `deadline`. Then
+the same at twice the rate that ours carries, with clients that wait for the SLO or ten times as long.
 """
 
 from __future__ import annotations
