@@ -56,8 +56,10 @@ CostModel::CostModel(const RuntimeSpec& spec)
 }
 
 Bundle::Bundle(std::vector<Member> members) : members_(std::move(members)) {
-  std::stable_sort(members_.begin(), members_.end(),
-                   [](const Member& a, const Member& b) { return a.cost.max_length() < b.cost.max_length(); });
+  std::sort(members_.begin(), members_.end(), [](const Member& a, const Member& b) {
+    const std::int32_t first = a.cost.max_length(), second = b.cost.max_length();
+    return first != second ? first < second : a.runtime < b.runtime;
+  });
   if (members_.size() == 1) return;
   of_length_.resize(static_cast<std::size_t>(longest()) + 1);
   for (std::int32_t length = 1; length <= longest(); ++length) {

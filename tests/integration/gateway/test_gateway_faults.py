@@ -127,7 +127,7 @@ async def test_two_sick_of_four_are_both_put_aside(workers: Workers, start: Any)
             failed += sum(result is not None for result in results)
         stats = await gateway.stats()
         assert [instance.ejections > 0 for instance in stats.instances] == [True, False, True, False]
-        assert failed <= 4  # before anything was known of either
+        assert failed <= 6  # before anything was known of either: the first wave at most
 
 
 async def test_a_bad_row_makes_none_of_its_request_an_answered_one(workers: Workers, start: Any) -> None:
