@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 LOGS = Path("build/check")
-NICE = 10
+NICE = 15
 TELL_EVERY_S = 60.0
 
 
