@@ -103,11 +103,11 @@ else
 	$(PY) -m pytest $(PYTEST_ARGS)
 endif
 
-# Tests with servers wait more than they compute, so the rest runs beside them, one after the other; see tools/check.py.
+# The tests wait more than they compute, so linters, sanitizers and fuzzers run beside them; see tools/check.py.
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
-	@$(PY) tools/check.py "ray=$(PY) -m pytest $(RAY_TESTS)" "test-servers=make test-servers" -- \
-	  $(quick) "asan=make asan" "tsan=make tsan" "lint-cpp=make lint-cpp" "lint-python=make lint-python" \
+	@$(PY) tools/check.py $(quick) "ray=$(PY) -m pytest $(RAY_TESTS)" "test-servers=make test-servers" -- \
+	  "asan=make asan" "tsan=make tsan" "lint-cpp=make lint-cpp" "lint-python=make lint-python" \
 	  "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
 
 # Property tests draw the same examples in every run; this draws others. SEED=N draws those of an earlier run again.

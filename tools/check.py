@@ -1,5 +1,5 @@
-"""Runs what is to be checked in lanes side by side: tests with servers, which wait most of the time, and what computes
-(other tests, linters, sanitizers, fuzzers). Lanes that compute are niced, so that the time limits of the first hold.
+"""Runs what is to be checked in lanes side by side: tests, most of which wait, and what computes (linters, sanitizers,
+fuzzers). Lanes after the first are niced, so that the time limits of the tests in it hold.
 
 usage: tools/check.py STAGE... [-- STAGE...]...   a STAGE is NAME=COMMAND; `--` begins a lane; the first is not niced
 
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 LOGS = Path("build/check")
-NICE = 15
+NICE = 10
 TELL_EVERY_S = 60.0
 
 
