@@ -36,7 +36,7 @@ class Forecast {
 
   // Its finish when it is the next one to start there.
   [[nodiscard]] TimeNs next_on(const Instance& x, std::int32_t length, TimeNs now) const {
-    return timed::started_until(x, s_.requests, now) + alone(x, length);
+    return start_on(x, now) + alone(x, length);
   }
 
   // Its finish when it is the first row of the next batch there, which is not to be a small one where many wait.
@@ -47,7 +47,7 @@ class Forecast {
     const std::int32_t in_all = bound ? x.queued : s_.lines.total();
     const Bundle& bundle = s_.queue.cost(x.runtime);
     const TimeNs time = bundle.at(r.length, bundle.turn_rows(r.length, in_line, in_all));
-    return timed::started_until(x, s_.requests, now) + timed::paced(x, time);
+    return start_on(x, now) + timed::paced(x, time);
   }
 
   // When it could begin something new.

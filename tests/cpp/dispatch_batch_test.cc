@@ -20,7 +20,7 @@ class BatchRig : public Rig {
     worker = scheduler.join(bundle, limit, now, out);
   }
 
-  // Ends the batches that the actions since the last look began, in order; what that started.
+  // The batches that have started since the last look, in order.
   std::vector<Actions> batches() {
     std::vector<Actions> found;
     for (const Action& a : look()) {

@@ -13,8 +13,8 @@ const Bundle::Member& Gather::batch(InstanceId id, TimeNs now, std::vector<Reque
   const TimeNs start = s_.timed ? forecast_.start_on(x, now) : now;
   const bool in_line = !r.overdue && r.instance == kNone;
   const Bundle::Member& on = in_line ? runtime_for(r, bundle, x, start) : bundle.of(r.length);
-  Batch batch{.id = id, .on = &on, .start = start, .limit = limit(r), .longest = r.length, .time = 0, .now = now};
-  batch.time = on.cost.at(r.length, 1);
+  Batch batch{
+      .id = id, .on = &on, .start = start, .limit = limit(r), .longest = r.length, .time = on.cost.at(r.length, 1)};
   if (r.overdue) {
     from(s_.overdue[s_.ideal(r)].fifo, batch, rows);
   } else if (r.instance != kNone) {
@@ -28,8 +28,7 @@ const Bundle::Member& Gather::batch(InstanceId id, TimeNs now, std::vector<Reque
 std::int32_t Gather::waiting_for(const Bundle::Member& member, const Bundle& bundle) const {
   std::int32_t waiting = 0;
   for (std::int32_t level = s_.queue.ideal(member.cost.max_length()); level >= 0; --level) {
-    if (s_.lines[level].count == 0) continue;
-    if (bundle.of(s_.queue.level(level).max_length).runtime == member.runtime) waiting += s_.lines[level].count;
+    if (own(level, bundle, member.runtime)) waiting += s_.lines[level].count;
   }
   return waiting;
 }
@@ -61,17 +60,14 @@ TimeNs Gather::limit(const Request& r) const {
   return s_.options.batching == Batching::kDeadline && !r.overdue ? r.limit() : r.deadline;
 }
 
-bool Gather::own(std::int32_t level, const Batch& batch) const {
-  const Bundle& bundle = s_.queue.cost(s_.queue[batch.id].runtime);
-  return bundle.of(s_.queue.level(level).max_length).runtime == batch.on->runtime;
-}
-
 void Gather::from_lines(Batch& batch, std::vector<RequestHandle>& rows) {
+  const Bundle& bundle = s_.queue.cost(s_.queue[batch.id].runtime);
+  const RuntimeId runtime = batch.on->runtime;
   const std::int32_t top = s_.queue.ideal(batch.on->cost.max_length());
   // Its own lines in the order of their requests.
   fronts_.clear();
   for (std::int32_t level = top; level >= 0; --level) {
-    if (own(level, batch)) fronts_.push_back(s_.lines[level].fifo.head);
+    if (own(level, bundle, runtime)) fronts_.push_back(s_.lines[level].fifo.head);
   }
   if (fronts_.size() == 1) {
     if (!from(s_.lines[top].fifo, batch, rows)) return;
@@ -88,7 +84,7 @@ void Gather::from_lines(Batch& batch, std::vector<RequestHandle>& rows) {
     }
   }
   for (std::int32_t level = top - 1; level >= 0; --level) {
-    if (s_.lines[level].count > 0 && !own(level, batch) && !from(s_.lines[level].fifo, batch, rows)) return;
+    if (!own(level, bundle, runtime) && !from(s_.lines[level].fifo, batch, rows)) return;
   }
 }
 

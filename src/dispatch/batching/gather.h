@@ -36,7 +36,6 @@ class Gather {
     TimeNs limit;          // by when all of them want it to end
     std::int32_t longest;  // tokens
     TimeNs time;           // by the profile
-    TimeNs now;
   };
   enum class Fit : std::uint8_t { kTaken, kPassed, kNoGain, kFull };
 
@@ -50,7 +49,10 @@ class Gather {
   // False when the batch takes no more.
   bool from(const Fifo& fifo, Batch& batch, std::vector<RequestHandle>& rows) const;
   [[nodiscard]] TimeNs limit(const Request& r) const;
-  [[nodiscard]] bool own(std::int32_t level, const Batch& batch) const;
+  // The rows of this line take this runtime of the bundle.
+  [[nodiscard]] bool own(std::int32_t level, const Bundle& bundle, RuntimeId runtime) const {
+    return bundle.of(s_.queue.level(level).max_length).runtime == runtime;
+  }
 
   State& s_;
   Forecast& forecast_;
