@@ -106,8 +106,8 @@ endif
 # The tests wait more than they compute, so linters, sanitizers and fuzzers run beside them; see tools/check.py.
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
-	@$(PY) tools/check.py $(quick) "ray=$(PY) -m pytest $(RAY_TESTS)" "test-servers=make test-servers" -- \
-	  "asan=make asan" "tsan=make tsan" "lint-cpp=make lint-cpp" "lint-python=make lint-python" \
+	@$(PY) tools/check.py "lint-python=make lint-python" $(quick) "test-servers=make test-servers" -- \
+	  "asan=make asan" "tsan=make tsan" "ray=$(PY) -m pytest $(RAY_TESTS)" "lint-cpp=make lint-cpp" \
 	  "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
 
 # Property tests draw the same examples in every run; this draws others. SEED=N draws those of an earlier run again.
@@ -137,10 +137,10 @@ format: setup ## rewrite our Python and C++ in the project's format
 	tools/clang_format.sh $(VENV) --write
 
 .PHONY: asan tsan fuzz
-asan tsan: setup ## C++ unit tests, and the gateway over sockets, under AddressSanitizer + UBSan, or ThreadSanitizer
+asan tsan: setup ## the gateway over sockets under AddressSanitizer + UBSan (C++ unit tests too), or ThreadSanitizer
 	@$(call configure,$@,$(generated))
 	cmake --build --preset $@
-	$(FIXED_LAYOUT) ctest --preset $@ --parallel $(JOBS)
+	if [ $@ = asan ]; then $(FIXED_LAYOUT) ctest --preset asan --parallel $(JOBS); fi
 	$(FIXED_LAYOUT) tools/sanitized_gateway.sh $(PY) build/$@/src/gateway/arlo-gateway
 
 fuzz: setup ## libFuzzer on request validation and rewriting, FUZZ_SECONDS each (default 60)

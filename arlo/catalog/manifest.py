@@ -92,6 +92,11 @@ class Runtime:
     files: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
     @property
+    def parts(self) -> tuple[Runtime, ...]:
+        """What a worker loads for it: itself, or the members of a bundle (arlo.catalog.bundle)."""
+        return (self,)
+
+    @property
     def table(self) -> LatencyTable:
         """Its latency, as all that plan, dispatch or simulate read it."""
         return LatencyTable.from_us((point.length, point.batch, point.latency_us) for point in self.latency)

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
@@ -18,6 +19,7 @@ EPILOG = """examples:
   arlo emulate --out emu --max-lengths 64,128,256,512 --latency-ms 1.15,1.7,2.9,5.2
   arlo emulate --out emu --max-lengths 512 --latency-ms 5.2 --max-batch 8 --batch-growth 0.3
   arlo emulate --out emu --max-lengths 64,512 --latency-ms 1,5 --dynamic     dynamic-shape runtimes
+  arlo emulate --out emu --max-lengths 32,64,128,512 --profile bert-base-a100 --max-batch 32
 
 Then name the folder in a configuration (model.repository) and `arlo serve` it."""
 
@@ -33,8 +35,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the repository to write")
     parser.add_argument("--model", default="emulated", metavar="NAME", help="logical model name (default: emulated)")
     parser.add_argument("--max-lengths", required=True, metavar="L,L,...", help="maximum lengths in tokens, ascending")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--latency-ms", metavar="MS,MS,...", help="latency of one row at each maximum length")
+    given.add_argument(
+        "--profile", metavar="NAME", help="batches and lengths of a latency profile: a name, or a repository's folder"
+    )
     parser.add_argument(
-        "--latency-ms", required=True, metavar="MS,MS,...", help="latency of one row at each maximum length"
+        "--slower", type=float, default=1.0, metavar="F", help="times of the profile, multiplied (default: 1)"
     )
     parser.add_argument("--max-batch", type=int, default=1, metavar="ROWS", help="rows in one execution (default: 1)")
     parser.add_argument(
@@ -42,9 +49,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         type=float,
         default=1.0,
         metavar="F",
-        help="each further row of a batch costs F of the first (default: 1)",
+        help="each further row of a batch costs F of the first; with --latency-ms (default: 1)",
     )
     parser.add_argument("--dynamic", action="store_true", help="runtimes of dynamic shape: time follows the length")
+    parser.add_argument(
+        "--batcher", action="store_true", help="Triton joins requests itself ([dispatch] batching worker)"
+    )
     parser.add_argument(
         "--jitter",
         type=float,
@@ -63,18 +73,22 @@ def run(args: argparse.Namespace) -> int:
 
     from arlo.workers.emulated.repository import write_emulated_repository
 
+    lengths = _numbers(args.max_lengths, int, "--max-lengths")
     args.out.mkdir(parents=True, exist_ok=True)
-    manifest = write_emulated_repository(
-        args.out,
-        model=args.model,
-        max_lengths=_numbers(args.max_lengths, int, "--max-lengths"),
-        latency_ms=_numbers(args.latency_ms, float, "--latency-ms"),
-        max_batch=args.max_batch,
-        batch_growth=args.batch_growth,
-        dynamic=args.dynamic,
-        jitter=args.jitter,
-        seed=args.seed,
-    )
+    common = {"jitter": args.jitter, "seed": args.seed, "batcher": args.batcher}
+    if args.profile is not None:
+        manifest = _profiled(args, lengths, common)
+    else:
+        manifest = write_emulated_repository(
+            args.out,
+            model=args.model,
+            max_lengths=lengths,
+            latency_ms=_numbers(args.latency_ms, float, "--latency-ms"),
+            max_batch=args.max_batch,
+            batch_growth=args.batch_growth,
+            dynamic=args.dynamic,
+            **common,
+        )
     if args.json:
         print_json(dataclasses.asdict(manifest))
     else:
@@ -82,6 +96,33 @@ def run(args: argparse.Namespace) -> int:
         for runtime in manifest.runtimes:
             print(f"  {runtime.name:<24} up to {runtime.max_length} tokens, {runtime.max_batch} row(s)")
     return 0
+
+
+def _profiled(args: argparse.Namespace, lengths: list[int], common: dict[str, Any]) -> Manifest:
+    """The runtimes of a profile: a static one per length, or one of dynamic shape up to the longest."""
+    from arlo.simulator.profiles import load_profile
+    from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name, write_runtimes
+
+    if args.slower <= 0:
+        raise ConfigError(f"--slower must be above 0, not {args.slower:g}")
+    profile = load_profile(args.profile)
+    dynamic = [profile.dynamic_runtime(lengths[-1], max_batch=args.max_batch)] if args.dynamic else []
+    models = dynamic or profile.static_runtimes(lengths, max_batch=args.max_batch)
+    runtimes = [
+        EmulatedRuntime(
+            name=runtime_name(args.model, model.max_length),
+            max_length=model.max_length,
+            max_batch=model.max_batch,
+            dynamic=model.dynamic,
+            latency=tuple(
+                LatencyPoint(length=length, batch=batch, latency_us=round(1000 * args.slower * ms))
+                for length, batch, ms in model.points
+            ),
+            **common,
+        )
+        for model in models
+    ]
+    return write_runtimes(args.out, model=args.model, runtimes=runtimes)
 
 
 def _numbers(text: str, kind: Any, option: str) -> list[Any]:

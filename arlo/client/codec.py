@@ -254,6 +254,7 @@ def _timing(parameters: Mapping[str, Any], elapsed_us: int) -> Timing:
         execute_us=number("execute_us"),
         total_us=number("total_us"),
         computed_tokens=number("computed_tokens"),
+        batch_rows=number("batch_rows"),
     )
 
 

@@ -17,8 +17,9 @@ class Timing:
     """Where the time went. The server's fields are None when it does not send them (a Triton without Arlo).
 
     `level` is where the request ran (0 = shortest; of a batch the longest), `demoted` how many of its rows ran on a
-    longer level than their ideal one, `computed_tokens` the tokens computed for it, padding included. `elapsed_us` is
-    measured by the client over all attempts, back-off included.
+    longer level than their ideal one, `computed_tokens` the tokens computed for it, padding included, and `batch_rows`
+    how many rows went to the worker together, those of other clients included (the most that any of its rows went
+    with). `elapsed_us` is measured by the client over all attempts, back-off included.
     """
 
     elapsed_us: int
@@ -28,6 +29,7 @@ class Timing:
     execute_us: int | None = None
     total_us: int | None = None
     computed_tokens: int | None = None
+    batch_rows: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

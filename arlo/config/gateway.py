@@ -28,11 +28,16 @@ def gateway_message(config: Config, *, ready_file: Path | None = None) -> Any:
         files[key.removeprefix("tls_")] = str(path) if path is not None else ""
     made = {
         "tls": _filled("TlsConfig", files),
-        "dispatch": _filled("DispatchConfig", _values(config.dispatch)),
+        "dispatch": _filled("DispatchConfig", _values(config.dispatch) | {"batching": _batching(config)}),
         "health": _filled("HealthConfig", _values(config.health)),
         "ready_file": str(ready_file) if ready_file is not None else "",
     }
     return _filled("GatewayConfig", {**_values(config.dispatch), **_values(config.gateway), **files, **made})
+
+
+def _batching(config: Config) -> str:
+    """What the gateway's scheduler does, which knows nothing of a worker's own batches."""
+    return "one" if config.dispatch.batching == "worker" else config.dispatch.batching
 
 
 def _values(section: Any) -> dict[str, Any]:

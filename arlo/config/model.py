@@ -187,29 +187,24 @@ class DeploymentConfig:
         minimum=0,
         maximum=1000,
     )
-    runtimes: Literal["recommended", "static", "dynamic"] = option(
+    runtimes: Literal["recommended", "static", "dynamic", "bundle"] = option(
         default="recommended",
         doc="What the workers serve where neither `allocation` nor `dynamic` says it. `recommended`: what `arlo "
         "compile` or `arlo profile` measured to be quicker on this device (`arlo inspect` shows it), static runtimes "
         "where nothing was compared. `static`: a runtime per length, allocated by [control]. `dynamic`: every worker "
-        "serves the dynamic-shape runtime, and nothing is allocated.",
-        relation="`dynamic` goes without `allocation`, `static` without `dynamic` instances",
+        "serves the dynamic-shape runtime, and nothing is allocated. `bundle`: every worker holds all static runtimes, "
+        "and each row takes that of its length; nothing is allocated either, and a worker's memory has to hold them.",
+        relation="`dynamic` and `bundle` go without `allocation`, `static` and `bundle` without `dynamic` instances",
     )
 
     def check_relations(self) -> None:
-        if self.runtimes == "dynamic" and any(self.allocation.values()):
-            raise FieldError(
-                "deployment",
-                "runtimes",
-                "is dynamic, but `allocation` asks for static runtimes: remove one of the two",
-            )
-        if self.runtimes == "static" and self.dynamic:
-            raise FieldError(
-                "deployment",
-                "runtimes",
-                f"is static, but `dynamic` asks for {self.dynamic} instance(s) of the dynamic runtime: remove one of "
-                "the two",
-            )
+        asked = ""
+        if self.runtimes in ("dynamic", "bundle") and any(self.allocation.values()):
+            asked = "`allocation` asks for static runtimes"
+        elif self.runtimes in ("static", "bundle") and self.dynamic:
+            asked = f"`dynamic` asks for {self.dynamic} instance(s) of the dynamic runtime"
+        if asked:
+            raise FieldError("deployment", "runtimes", f"is {self.runtimes}, but {asked}: remove one of the two")
         for length, instances in self.allocation.items():
             if length < 1 or not 0 <= instances <= 1000:
                 raise FieldError(
@@ -339,6 +334,13 @@ class DispatchConfig:
         unit="rows",
         minimum=0,
         maximum=10_000_000,
+    )
+    batching: Literal["worker", "one", "fill", "deadline"] = option(
+        default="deadline",
+        doc="Who forms batches, of up to max_batch rows of the runtime. `deadline`: the scheduler, when a worker has "
+        "room, of what waits and fits together, as far as every row can be on time. `fill`: the same, as far as no "
+        "row's deadline passes. `one`: each row is executed alone. `worker`: rows are sent one by one, and Triton's "
+        "own batcher joins them.",
     )
     inflight_limit: int = option(
         default=2,

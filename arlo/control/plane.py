@@ -40,6 +40,7 @@ from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
 from arlo.errors import ArloError, ConfigError
 from arlo.planning.allocation.curves import capacity
+from arlo.workers.bundled import BundledPool
 from arlo.workers.local.pool import LocalPool
 from arlo.workers.pool import WorkerPool
 
@@ -68,9 +69,10 @@ class Cluster:
         self._started_at_ms = round(unix_s() * 1000)
         self.counters: Counter[str] = Counter()
         self._deployments = Deployments(config, manifest, self.counters, owner=owner_label(self._started_at_ms))
-        self.reconciler = Reconciler(config, manifest, pool, self._deployments, self.counters, probe=probe)
+        bundled = BundledPool(pool, manifest)
+        self.reconciler = Reconciler(config, manifest, bundled, self._deployments, self.counters, probe=probe)
         self.scheduler = RuntimeScheduler(config, manifest, self.reconciler, self._deployments, self.counters)
-        self.scaler = Scaler(config, pool, self.reconciler, self.scheduler, counters=self.counters)
+        self.scaler = Scaler(config, bundled, self.reconciler, self.scheduler, counters=self.counters)
         self.recycler = Recycler(config, manifest, self.reconciler)
         self.scheduler.listeners += [self.scaler.see, self.recycler.see]
         self.reconciler.stats = lambda: self.scheduler.stats

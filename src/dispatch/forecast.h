@@ -41,7 +41,7 @@ class Forecast {
 
   // Its finish when it is the first row of the next batch there, which is not to be a small one where many wait.
   [[nodiscard]] TimeNs turn_on(const Instance& x, const Request& r, TimeNs now) const {
-    if (!s_.batching()) return next_on(x, r.length, now);
+    if (!s_.batching() || r.trial != 0) return next_on(x, r.length, now);
     const bool bound = r.instance != kNone;
     const std::int32_t in_line = bound ? x.queued : s_.lines[s_.ideal(r)].count;
     const std::int32_t in_all = bound ? x.queued : s_.lines.total();

@@ -185,6 +185,7 @@ class Ledger {
     TimeNs time = 0, shares = 0;
     if (r.batch() == kNone) {
       time = on.cost.alone(r.length);
+      if (s_.lines.total() > 0) shares = on.cost.share(r.length);
     } else {
       Batches::Batch& batch = s_.batches[r.batch()];
       answered = batch.answered = batch.answered && answered;
@@ -260,6 +261,7 @@ class Ledger {
     r.length = arrival.length;
     r.client = static_cast<std::uint16_t>(arrival.client);
     r.overdue = false;
+    r.trial = 0;
     return h;
   }
 

@@ -27,6 +27,7 @@
 #include "dispatch/scheduler.h"
 
 #include <algorithm>
+#include <bit>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -153,13 +154,20 @@ class Scheduler::Impl {
     if (through) turns_.serve(id, now, out);
   }
 
+  void hold() { s_.held = s_.batching(); }
+
+  void release(TimeNs now, Actions& out) {
+    if (!std::exchange(s_.held, false)) return;
+    binding_->released(now, out);
+  }
+
   bool cancel(RequestHandle h) {
     if (s_.requests.state(h) != RequestState::kWaiting) return false;
     ledger_.remove_waiting(h);
     return true;
   }
 
-  Admission retry(RequestHandle h, InstanceId avoid, TimeNs now, Actions& out) {
+  Admission retry(RequestHandle h, InstanceId avoid, TimeNs now, Actions& out, std::int32_t most) {
     const RequestState state = s_.requests.state(h);
     if (state != RequestState::kStarted && state != RequestState::kLost) return Admission::kTooLong;
     InstanceId old = state == RequestState::kStarted ? s_.requests[h].instance : kNone;
@@ -174,6 +182,7 @@ class Scheduler::Impl {
     Request& r = s_.requests[h];
     r.rank = r.order();
     r.avoid = avoid;
+    if (most > 0) r.trial = static_cast<std::uint8_t>(std::bit_width(static_cast<std::uint32_t>(most)));
     Admission admission = Admission::kQueued;
     if (r.deadline <= now) {
       ledger_.emit(ActionKind::kExpired, h, kNone, s_.ideal(r), out);
@@ -261,14 +270,18 @@ Admitted Scheduler::arrive(Tag tag, const Arrival& arrival, TimeNs now, Actions&
   return impl_->arrive(tag, arrival, now, out);
 }
 
+void Scheduler::hold() { impl_->hold(); }
+
+void Scheduler::release(TimeNs now, Actions& out) { impl_->release(now, out); }
+
 void Scheduler::finish(RequestHandle handle, Verdict verdict, TimeNs now, Actions& out) {
   impl_->finish(handle, verdict, now, out);
 }
 
 bool Scheduler::cancel(RequestHandle handle, TimeNs, Actions&) { return impl_->cancel(handle); }
 
-Admission Scheduler::retry(RequestHandle handle, InstanceId avoid, TimeNs now, Actions& out) {
-  return impl_->retry(handle, avoid, now, out);
+Admission Scheduler::retry(RequestHandle handle, InstanceId avoid, TimeNs now, Actions& out, std::int32_t most) {
+  return impl_->retry(handle, avoid, now, out, most);
 }
 
 void Scheduler::abandon(RequestHandle handle) { impl_->abandon(handle); }

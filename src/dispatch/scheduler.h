@@ -200,6 +200,10 @@ class Scheduler {
   // bound again.
   void leave(InstanceId instance, TimeNs now, Actions& out);
 
+  // Between the two, requests that arrive only wait: they come together, and are to start as batches. Nothing changes
+  // with Batching::kOne. Other calls in between start what they would.
+  void hold();
+  void release(TimeNs now, Actions& out);
   // Algorithm 1 for `rs`. O(log(N/K)), plus O(L) for rs and O(K) for all but rs and ilb.
   Admitted arrive(Tag tag, const Arrival& arrival, TimeNs now, Actions& out);
   // The worker is through with a started request; its handle is gone, and with the last row of its batch the instance
@@ -212,7 +216,9 @@ class Scheduler {
   // scheduled again, ahead of what waits, on another instance than `avoid` where one fits (kNone: any). Never refused
   // for a full queue. Until it ends, the request keeps off `avoid` when it is bound again, too. When its deadline has
   // come it is emitted as kExpired instead, and kQueued returned. kTooLong for a handle in another state.
-  Admission retry(RequestHandle handle, InstanceId avoid, TimeNs now, Actions& out);
+  // `most` above 0: one of its batch may be at fault. From now on it goes in batches of so many rows at most (of powers
+  // of two, the next one below), with others of which the same was said only.
+  Admission retry(RequestHandle handle, InstanceId avoid, TimeNs now, Actions& out, std::int32_t most = 0);
   // A kLost request is given up; its handle is gone.
   void abandon(RequestHandle handle);
   // Emits kExpired for every waiting request whose deadline is at or before `now`, earliest first. Under `late` it also

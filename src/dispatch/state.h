@@ -30,6 +30,7 @@ struct State {
   FairRanks ranks{0};
   // Of those that are overdue: what is refused or expires among them costs no client its turns.
   FairRanks overdue_ranks{1};
+  bool held = false;  // requests that arrive wait for others that come with them
   std::int32_t queued = 0;
   std::int32_t in_flight = 0;
 

@@ -135,6 +135,17 @@ Admission Turns::place_overdue(RequestHandle h, std::int32_t level, TimeNs now, 
   return Admission::kStarted;
 }
 
+// Rows that could start now, in batches, were they of the right length.
+std::int32_t Turns::rows_with_room() const {
+  std::int64_t rows = 0;
+  for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
+    const Instance& x = s_.queue[id];
+    if (!x.present || x.state != InstanceState::kActive || !x.has_room()) continue;
+    rows += std::int64_t{x.limit - x.in_flight} * s_.queue.cost(x.runtime).members().back().cost.max_batch();
+  }
+  return static_cast<std::int32_t>(std::min<std::int64_t>(rows, 1 << 20));
+}
+
 bool Turns::make_room(Actions& out) {
   if (s_.queued - s_.overdue.total() >= s_.options.max_queued) return false;  // it would not be enough
   while (s_.queued >= s_.options.max_queued) ledger_.expire_one(s_.overdue.last(s_.requests), out);

@@ -45,11 +45,15 @@ class Turns {
   void pass(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
 
   // False when one more may not wait. Where the queue is full, one that is overdue makes room, or several where
-  // retried ones have filled it beyond its bound.
-  bool may_wait(Actions& out) { return s_.queued < s_.options.max_queued || make_room(out); }
+  // retried ones have filled it beyond its bound. Those that are held do not wait as far as there is room for them.
+  bool may_wait(Actions& out) {
+    return s_.queued < s_.options.max_queued || (s_.held && s_.queued < s_.options.max_queued + rows_with_room()) ||
+           make_room(out);
+  }
 
  private:
   bool make_room(Actions& out);
+  [[nodiscard]] std::int32_t rows_with_room() const;
   bool start_overdue(InstanceId id, TimeNs now, Actions& out);
   RequestHandle overdue_for(InstanceId id, TimeNs now, Actions& out);
   InstanceId idle_for(std::int32_t level, std::int32_t length, InstanceId avoid, TimeNs now) const;

@@ -45,6 +45,10 @@ MaybeFault check_model(const v1::Model& model) {
   if (ids != 1) return invalid("model.inputs must have exactly one input of role ROLE_IDS, not " + std::to_string(ids));
   if (masks > 1) return invalid("model.inputs must have at most one input of role ROLE_MASK");
   if (model.outputs().empty()) return invalid("model.outputs is empty");
+  if (model.outputs_size() > kMaxOutputs) {
+    return invalid("model.outputs has " + std::to_string(model.outputs_size()) + " outputs; at most " +
+                   std::to_string(kMaxOutputs) + " are taken");
+  }
   names.clear();
   for (const auto& output : model.outputs()) {
     if (output.name().empty() || !names.insert(output.name()).second) {
@@ -114,13 +118,24 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
     }
     if (auto fault = check_runtime(runtime)) return fault;
   }
+  std::set<std::string> held = runtimes;
+  for (const auto& bundle : deployment.bundles()) {
+    const std::string where = "bundles: '" + bundle.name() + "' ";
+    if (bundle.name().empty() || !held.insert(bundle.name()).second) return invalid(where + "is empty or given twice");
+    if (bundle.runtimes().empty()) return invalid(where + "has no runtimes");
+    std::set<std::string> members;
+    for (const auto& name : bundle.runtimes()) {
+      if (runtimes.count(name) == 0) return invalid(where + "names unknown runtime '" + name + "'");
+      if (!members.insert(name).second) return invalid(where + "names runtime '" + name + "' twice");
+    }
+  }
   std::set<std::string> instances;
   for (const auto& instance : deployment.instances()) {
     const std::string where = "instances: '" + instance.id() + "' ";
     if (instance.id().empty() || !instances.insert(instance.id()).second)
       return invalid(where + "is empty or given twice");
     if (instance.endpoint().empty()) return invalid(where + "has no endpoint");
-    if (runtimes.count(instance.runtime()) == 0)
+    if (held.count(instance.runtime()) == 0)
       return invalid(where + "names unknown runtime '" + instance.runtime() + "'");
     if (instance.inflight_limit() == 0 || instance.inflight_limit() > 65536) {
       return invalid(where + "needs an inflight_limit of 1 to 65536");

@@ -13,6 +13,11 @@
 
 namespace arlo::gateway {
 
+// Some of a model's outputs, by their place in ModelSpec::outputs.
+using OutputSet = std::uint64_t;
+inline constexpr OutputSet kAllOutputs = ~OutputSet{0};
+inline constexpr int kMaxOutputs = 64;
+
 enum class Role : std::uint8_t { kIds, kMask, kOther };
 
 struct InputSpec {

@@ -104,7 +104,9 @@ std::uint64_t read_id(const char* at, std::size_t item) {
   return static_cast<std::uint64_t>(std::int64_t{narrow});
 }
 
-std::size_t shape_size(std::int64_t tokens) { return 1 + wire::varint_size(static_cast<std::uint64_t>(tokens)); }
+std::size_t shape_size(std::size_t rows, std::size_t tokens) {
+  return wire::varint_size(rows) + wire::varint_size(tokens);
+}
 
 }  // namespace
 
@@ -267,15 +269,13 @@ MaybeFault InferRequest::parse_output(std::string_view body) {
 
 MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limits) {
   model_ = &model;
-  for (std::size_t i = 0; i < output_names_.size(); ++i) {
-    if (model.find_output(output_names_[i]) < 0) {
-      return invalid("unknown output " + quoted(output_names_[i]) + " of model '" + model.name + "'");
-    }
-    if (std::find(output_names_.begin(), output_names_.begin() + static_cast<std::ptrdiff_t>(i), output_names_[i]) !=
-        output_names_.begin() + static_cast<std::ptrdiff_t>(i)) {
-      return invalid("output " + quoted(output_names_[i]) + " is asked for twice");
-    }
-    outputs_size_ += wire::field_size(wire::field_size(output_names_[i].size()));
+  if (!output_names_.empty()) outputs_ = 0;
+  for (const auto name : output_names_) {
+    const int output = model.find_output(name);
+    if (output < 0) return invalid("unknown output " + quoted(name) + " of model '" + model.name + "'");
+    const OutputSet bit = OutputSet{1} << output;
+    if ((outputs_ & bit) != 0) return invalid("output " + quoted(name) + " is asked for twice");
+    outputs_ |= bit;
   }
 
   // Shape first: every per-token input must have the shape of the ids.
@@ -427,58 +427,72 @@ MaybeFault InferRequest::check_ids(std::int64_t row, std::int64_t length) const 
                  "' takes ids of 0 to " + std::to_string(bound - 1));
 }
 
-bool InferRequest::requested(int output) const {
-  if (output_names_.empty()) return true;
-  const auto& name = model_->outputs[static_cast<std::size_t>(output)].name;
-  return std::find(output_names_.begin(), output_names_.end(), name) != output_names_.end();
+WorkerRequest::WorkerRequest(std::span<const Row> rows, const RuntimeInfo& runtime, std::int32_t tokens)
+    : rows_(rows), runtime_(runtime), tokens_(static_cast<std::size_t>(tokens)) {
+  for (const Row& row : rows) outputs_ |= row.request->outputs_;
 }
 
-std::size_t InferRequest::row_size(std::size_t row, const RuntimeInfo& runtime) const {
-  const auto tokens = padded_length(lengths_[row], runtime);
-  std::size_t size = wire::field_size(runtime.name.size()) + forwarded_size_ + outputs_size_;
-  if (!id_.empty()) size += wire::field_size(id_.size());
-  for (const auto& spec : model_->inputs) {
+// Of a batch there is none that would say whose it is.
+std::string_view WorkerRequest::id() const { return rows_.size() == 1 ? first().id_ : std::string_view{}; }
+
+std::size_t WorkerRequest::size() const {
+  const ModelSpec& model = *first().model_;
+  std::size_t size = wire::field_size(runtime_.name.size()) + first().forwarded_size_;
+  if (!id().empty()) size += wire::field_size(id().size());
+  for (const auto& spec : model.inputs) {
     size += wire::field_size(wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) +
-                             wire::field_size(shape_size(tokens)));
-    size += wire::field_size(static_cast<std::size_t>(tokens) * spec.item);
+                             wire::field_size(shape_size(rows_.size(), tokens_)));
+    size += wire::field_size(rows_.size() * tokens_ * spec.item);
+  }
+  if (outputs_ == kAllOutputs) return size;
+  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
+    if ((outputs_ >> i & 1) != 0) size += wire::field_size(wire::field_size(model.outputs[i].name.size()));
   }
   return size;
 }
 
-void InferRequest::write_row(std::size_t row, const RuntimeInfo& runtime, char* out) const {
-  const auto length = static_cast<std::size_t>(lengths_[row]);
-  const auto tokens = static_cast<std::size_t>(padded_length(lengths_[row], runtime));
+void WorkerRequest::write(char* out) const {
+  const ModelSpec& model = *first().model_;
   wire::Writer writer(out);
-  writer.bytes(kName, runtime.name);
-  if (!id_.empty()) writer.bytes(kId, id_);
-  for (const auto entry : forwarded_) writer.bytes(kParameters, entry);
-  for (const auto& spec : model_->inputs) {
-    const std::size_t shape = shape_size(static_cast<std::int64_t>(tokens));
+  writer.bytes(kName, runtime_.name);
+  if (!id().empty()) writer.bytes(kId, id());
+  for (const auto entry : first().forwarded_) writer.bytes(kParameters, entry);
+  for (const auto& spec : model.inputs) {
+    const std::size_t shape = shape_size(rows_.size(), tokens_);
     writer.header(
         kInputs, wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) + wire::field_size(shape));
     writer.bytes(kTensorName, spec.name);
     writer.bytes(kDatatype, spec.datatype);
     writer.header(kShape, shape);
-    writer.varint(1);
-    writer.varint(tokens);
+    writer.varint(rows_.size());
+    writer.varint(tokens_);
   }
-  for (const auto name : output_names_) {
-    writer.header(kOutputs, wire::field_size(name.size()));
-    writer.bytes(1, name);
+  for (std::size_t i = 0; outputs_ != kAllOutputs && i < model.outputs.size(); ++i) {
+    if ((outputs_ >> i & 1) == 0) continue;
+    writer.header(kOutputs, wire::field_size(model.outputs[i].name.size()));
+    writer.bytes(1, model.outputs[i].name);
   }
-  for (std::size_t i = 0; i < model_->inputs.size(); ++i) {
-    const auto& spec = model_->inputs[i];
-    const char* from = bound_[i].data;
-    writer.header(kRaw, tokens * spec.item);
-    char* at = writer.at();
+  for (std::size_t i = 0; i < model.inputs.size(); ++i) {
+    const std::size_t bytes = rows_.size() * tokens_ * model.inputs[i].item;
+    writer.header(kRaw, bytes);
+    write_tensor(i, writer.at());
+    writer = wire::Writer(writer.at() + bytes);
+  }
+}
+
+void WorkerRequest::write_tensor(std::size_t input, char* out) const {
+  const auto& spec = first().model_->inputs[input];
+  for (const auto& [request, row] : rows_) {
+    const auto length = static_cast<std::size_t>(request->lengths_[row]);
+    const char* from = request->bound_[input].data;
     if (from != nullptr) {
-      std::memcpy(at, from + row * static_cast<std::size_t>(width_) * spec.item, length * spec.item);
+      std::memcpy(out, from + row * static_cast<std::size_t>(request->width_) * spec.item, length * spec.item);
     } else {
       // A missing mask means that all tokens count; other missing inputs are their pad value throughout.
-      fill(at, length, spec.item, spec.role == Role::kMask ? 1 : spec.pad_value);
+      fill(out, length, spec.item, spec.role == Role::kMask ? 1 : spec.pad_value);
     }
-    fill(at + length * spec.item, tokens - length, spec.item, spec.pad_value);
-    writer = wire::Writer(at + tokens * spec.item);
+    fill(out + length * spec.item, tokens_ - length, spec.item, spec.pad_value);
+    out += tokens_ * spec.item;
   }
 }
 

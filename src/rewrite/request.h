@@ -1,12 +1,14 @@
-// A client's ModelInferRequest: parsed in place, checked against the model, cut into rows, and written anew for the
-// runtime that each row goes to. Pure: bytes in, bytes or a fault out. Fuzzed by tests/cpp/fuzz_infer_request.cc.
+// A client's ModelInferRequest: parsed in place, checked against the model, cut into rows; and rows of one or several
+// requests written as one for the runtime that they go to. Pure: bytes in, bytes or a fault out. Fuzzed by
+// tests/cpp/fuzz_infer_request.cc.
 //
-// A request of R rows and width W (every per-token input has shape [R, W]) becomes R requests of one row. Row r has
-// the length that its attention mask says (index of the last non-zero + 1; W without a mask) and is padded to the
-// runtime's max_length, or not at all for a dynamic runtime.
+// A request of R rows and width W (every per-token input has shape [R, W]) is cut into R rows. Row r has the length
+// that its attention mask says (index of the last non-zero + 1; W without a mask) and is padded to the runtime's
+// max_length, or to the longest row beside it for a dynamic runtime.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,17 +36,14 @@ class InferRequest {
   [[nodiscard]] std::int64_t timeout_us() const { return timeout_us_; }  // 0: none given
   [[nodiscard]] bool wants_final_response() const { return wants_final_response_; }
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
-  [[nodiscard]] bool requested(int output) const;                                      // index in ModelSpec::outputs
-
-  // The request of one row to `runtime`: its size, then its bytes, which must be written into that much memory.
-  [[nodiscard]] std::size_t row_size(std::size_t row, const RuntimeInfo& runtime) const;
-  void write_row(std::size_t row, const RuntimeInfo& runtime, char* out) const;
-
-  static std::int32_t padded_length(std::int32_t length, const RuntimeInfo& runtime) {
-    return runtime.dynamic ? length : runtime.max_length;
+  [[nodiscard]] OutputSet outputs() const { return outputs_; }                         // that it asks for
+  // Rows of both may be sent to a worker as one request: they are for one model, and forward the same parameters.
+  [[nodiscard]] bool goes_with(const InferRequest& other) const {
+    return model_ == other.model_ && forwarded_ == other.forwarded_;
   }
 
  private:
+  friend class WorkerRequest;
   struct Tensor {
     std::string_view name;
     std::string_view datatype;
@@ -76,10 +75,10 @@ class InferRequest {
   std::vector<Tensor> tensors_;
   std::vector<std::string_view> raw_;
   std::vector<std::string_view> output_names_;
+  OutputSet outputs_ = kAllOutputs;  // after bind()
   std::size_t fields_ = 0;           // read so far, of all messages but typed contents
   std::size_t parameters_ = 0;       // of the message, its inputs and its outputs
   std::size_t parameter_bytes_ = 0;  // their entries
-  std::size_t outputs_size_ = 0;
   std::size_t forwarded_size_ = 0;
 
   const ModelSpec* model_ = nullptr;
@@ -88,6 +87,37 @@ class InferRequest {
   std::vector<Bound> bound_;
   std::vector<std::string> decoded_;  // typed contents, made raw
   std::vector<std::int32_t> lengths_;
+};
+
+// Rows as one request to a worker: tensors of [rows, tokens]. What is given must outlive it.
+class WorkerRequest {
+ public:
+  struct Row {
+    const InferRequest* request;  // bound
+    std::size_t row;
+  };
+  // At least one row; of several requests, all go_with() each other. `tokens`: not less than any row has.
+  WorkerRequest(std::span<const Row> rows, const RuntimeInfo& runtime, std::int32_t tokens);
+
+  [[nodiscard]] OutputSet outputs() const { return outputs_; }  // that any of them asks for
+  // Its size, then its bytes, which must be written into that much memory.
+  [[nodiscard]] std::size_t size() const;
+  void write(char* out) const;
+
+  // Tokens that rows of at most this length are sent with.
+  static std::int32_t tokens(std::int32_t longest, const RuntimeInfo& runtime) {
+    return runtime.dynamic ? longest : runtime.max_length;
+  }
+
+ private:
+  [[nodiscard]] const InferRequest& first() const { return *rows_.front().request; }
+  [[nodiscard]] std::string_view id() const;
+  void write_tensor(std::size_t input, char* out) const;
+
+  std::span<const Row> rows_;
+  const RuntimeInfo& runtime_;
+  std::size_t tokens_;
+  OutputSet outputs_ = 0;
 };
 
 }  // namespace arlo::gateway

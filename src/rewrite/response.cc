@@ -63,6 +63,17 @@ std::int64_t count_elements(std::string_view raw) {
   return count;
 }
 
+// The bytes of the first `count` elements, which are there.
+std::size_t element_bytes(std::string_view raw, std::size_t count) {
+  std::size_t bytes = 0;
+  for (; count > 0; --count) {
+    std::uint32_t size = 0;
+    std::memcpy(&size, raw.data() + bytes, sizeof(size));
+    bytes += sizeof(size) + size;
+  }
+  return bytes;
+}
+
 // unit * the product of dims; empty when a dimension is negative or the product does not fit.
 std::optional<std::size_t> total_size(std::size_t unit, const std::vector<std::int64_t>& dims) {
   if (std::any_of(dims.begin(), dims.end(), [](auto dim) { return dim < 0; })) return {};
@@ -81,7 +92,7 @@ std::uint64_t known_answer_bytes(const ModelSpec& model, const InferRequest& req
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < model.outputs.size(); ++i) {
     const auto& spec = model.outputs[i];
-    if (!request.requested(static_cast<int>(i))) continue;
+    if ((request.outputs() >> i & 1) == 0) continue;
     const auto row = total_size(spec.item * (spec.token_level ? longest : 1), spec.dims);
     std::uint64_t all = 0;
     if (row && !__builtin_mul_overflow(*row, lengths.size(), &all)) bytes += all;
@@ -89,8 +100,9 @@ std::uint64_t known_answer_bytes(const ModelSpec& model, const InferRequest& req
   return bytes;
 }
 
-MaybeFault RowResponse::parse(std::string_view body, const ModelSpec& model, const InferRequest& request,
-                              std::int32_t padded) {
+MaybeFault WorkerResponse::parse(std::string_view body, const ModelSpec& model, OutputSet outputs, std::size_t rows,
+                                 std::int32_t tokens) {
+  rows_ = rows;
   outputs_.clear();
   struct Seen {
     std::string_view name;
@@ -122,8 +134,9 @@ MaybeFault RowResponse::parse(std::string_view body, const ModelSpec& model, con
     return bad_worker(std::to_string(raw.size()) + " raw contents for " + std::to_string(seen.size()) + " outputs");
   }
 
+  const auto many = static_cast<std::int64_t>(rows);
   for (std::size_t i = 0; i < model.outputs.size(); ++i) {
-    if (!request.requested(static_cast<int>(i))) continue;
+    if ((outputs >> i & 1) == 0) continue;
     const auto& spec = model.outputs[i];
     std::size_t k = 0;
     while (k < seen.size() && seen[k].name != spec.name) ++k;
@@ -134,32 +147,55 @@ MaybeFault RowResponse::parse(std::string_view body, const ModelSpec& model, con
                         spec.datatype);
     }
     const std::size_t leading = spec.token_level ? 2 : 1;
-    if (shape.size() < leading || shape[0] != 1 || (spec.token_level && shape[1] != padded)) {
-      return bad_worker("output '" + spec.name + "' has a shape other than [1" +
-                        (spec.token_level ? ", " + std::to_string(padded) : "") + ", ...]");
+    if (shape.size() < leading || shape[0] != many || (spec.token_level && shape[1] != tokens)) {
+      return bad_worker("output '" + spec.name + "' has a shape other than [" + std::to_string(many) +
+                        (spec.token_level ? ", " + std::to_string(tokens) : "") + ", ...]");
     }
     Output output;
-    output.spec = static_cast<int>(i);
-    output.raw = raw[k];
-    output.tail.assign(shape.begin() + static_cast<std::ptrdiff_t>(leading), shape.end());
-    const auto tokens = static_cast<std::size_t>(spec.token_level ? padded : 1);
-    const auto size = total_size(std::max<std::size_t>(spec.item, 1) * tokens, output.tail);
-    if (!size) return bad_worker("output '" + spec.name + "' has impossible dimensions");
-    if (spec.item == 0) {
-      const auto count = count_elements(output.raw);
-      if (count < 0 || static_cast<std::size_t>(count) != *size) {
-        return bad_worker("output '" + spec.name + "' carries " +
-                          (count < 0 ? "elements that are cut short" : std::to_string(count) + " elements") +
-                          "; its shape needs " + std::to_string(*size));
-      }
-    } else if (output.raw.size() != *size) {
-      return bad_worker("output '" + spec.name + "' carries " + std::to_string(output.raw.size()) +
-                        " bytes; its shape needs " + std::to_string(*size));
-    }
-    output.token_bytes = *size / tokens;
+    output.all.spec = static_cast<int>(i);
+    output.all.raw = raw[k];
+    output.all.tail.assign(shape.begin() + static_cast<std::ptrdiff_t>(leading), shape.end());
+    const auto each = static_cast<std::size_t>(spec.token_level ? tokens : 1);
+    if (auto fault = parse_raw(spec, rows, each, &output)) return fault;
     outputs_.push_back(std::move(output));
   }
   return {};
+}
+
+MaybeFault WorkerResponse::parse_raw(const OutputSpec& spec, std::size_t rows, std::size_t tokens, Output* output) {
+  const auto size = total_size(std::max<std::size_t>(spec.item, 1) * tokens * rows, output->all.tail);
+  if (!size) return bad_worker("output '" + spec.name + "' has impossible dimensions");
+  output->all.token_bytes = *size / tokens / rows;
+  const std::string_view raw = output->all.raw;
+  if (spec.item != 0) {
+    if (raw.size() == *size) return {};
+    return bad_worker("output '" + spec.name + "' carries " + std::to_string(raw.size()) + " bytes; its shape needs " +
+                      std::to_string(*size));
+  }
+  const auto count = count_elements(raw);
+  if (count < 0 || static_cast<std::size_t>(count) != *size) {
+    return bad_worker("output '" + spec.name + "' carries " +
+                      (count < 0 ? "elements that are cut short" : std::to_string(count) + " elements") +
+                      "; its shape needs " + std::to_string(*size));
+  }
+  std::string_view left = raw;
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::size_t bytes = element_bytes(left, *size / rows);
+    output->of_varying.push_back(left.substr(0, bytes));
+    left.remove_prefix(bytes);
+  }
+  return {};
+}
+
+RowResponse WorkerResponse::row(std::size_t row, OutputSet outputs) const {
+  RowResponse response;
+  for (const auto& [all, of_varying] : outputs_) {
+    if ((outputs >> all.spec & 1) == 0) continue;
+    auto& output = response.outputs_.emplace_back(all);
+    const std::size_t bytes = all.raw.size() / rows_;
+    output.raw = of_varying.empty() ? all.raw.substr(row * bytes, bytes) : of_varying[row];
+  }
+  return response;
 }
 
 void ResponsePlan::text_part(std::size_t from) {
@@ -184,6 +220,7 @@ MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& reque
   writer.parameter("total_us", kInt64, static_cast<std::uint64_t>(timing.total_us));
   writer.parameter("computed_tokens", kInt64, static_cast<std::uint64_t>(timing.computed_tokens));
   writer.parameter("demoted", kInt64, static_cast<std::uint64_t>(timing.demoted));
+  writer.parameter("batch_rows", kInt64, static_cast<std::uint64_t>(timing.batch_rows));
   if (streamed && request.wants_final_response()) writer.parameter("triton_final_response", kBool, 1);
 
   const auto& lengths = request.lengths();

@@ -1,7 +1,7 @@
-// The workers' answers to the rows of one request, put together into the client's answer. Pure.
+// The workers' answers, cut into rows, and the rows of one request put together into the client's answer. Pure.
 //
-// Token-level outputs come back as [1, padded, dims...] and are cut to the row's length; rows of different lengths are
-// filled with zeros to the longest row of the request, not to what they were padded to on the worker.
+// Token-level outputs come back as [rows, tokens, dims...] and are cut to the row's length; rows of different lengths
+// are filled with zeros to the longest row of the request, not to what they were padded to on the worker.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,37 @@ namespace arlo::gateway {
 // Bytes of the tensors of the answer to a bound request, as far as the model says how large they are: a lower bound.
 std::uint64_t known_answer_bytes(const ModelSpec& model, const InferRequest& request);
 
-// One worker's answer to one row, parsed in place: views into the body, which must outlive it.
+// The answer to one row: views into the body of the worker's answer, which must outlive it.
 class RowResponse {
- public:
-  // `padded`: tokens the row was sent with. A worker that answers in another form than the model's is INTERNAL.
-  MaybeFault parse(std::string_view body, const ModelSpec& model, const InferRequest& request, std::int32_t padded);
-
  private:
   friend class ResponsePlan;
+  friend class WorkerResponse;
   struct Output {
     int spec = -1;
     std::vector<std::int64_t> tail;  // dims after rows (and tokens)
     std::size_t token_bytes = 0;     // token-level: bytes of one token
     std::string_view raw;
   };
+  std::vector<Output> outputs_;  // in the order of ModelSpec::outputs
+};
+
+// A worker's answer to a WorkerRequest, parsed in place.
+class WorkerResponse {
+ public:
+  // `outputs`, `rows`, `tokens`: as they were sent. A worker that answers in another form than the model's is INTERNAL.
+  MaybeFault parse(std::string_view body, const ModelSpec& model, OutputSet outputs, std::size_t rows,
+                   std::int32_t tokens);
+  // Of these outputs, which are among those that were parsed.
+  [[nodiscard]] RowResponse row(std::size_t row, OutputSet outputs) const;
+
+ private:
+  struct Output {
+    RowResponse::Output all;                   // `raw`: of all rows
+    std::vector<std::string_view> of_varying;  // BYTES: of each row
+  };
+  static MaybeFault parse_raw(const OutputSpec& spec, std::size_t rows, std::size_t tokens, Output* output);
+
+  std::size_t rows_ = 0;
   std::vector<Output> outputs_;  // in the order of ModelSpec::outputs
 };
 
@@ -43,6 +60,7 @@ struct Timing {
   std::int64_t total_us = 0;
   std::int64_t computed_tokens = 0;  // padding included, of all rows
   std::int64_t demoted = 0;          // rows that ran above their ideal level
+  std::int64_t batch_rows = 0;       // of the largest batch that one of the rows was in
 };
 
 // The answer as a list of parts, so that large tensors need not be copied.

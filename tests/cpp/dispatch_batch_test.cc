@@ -1,4 +1,6 @@
 // Batches and bundles: which rows go together, on which runtime, and what becomes of them.
+#include <map>
+
 #include "dispatch_fixture.h"
 
 namespace arlo::dispatch {
@@ -144,6 +146,67 @@ TEST(Batches, ABatchEndsBeforeTheFirstDeadlineInIt) {
   const auto next = rig.batches();
   ASSERT_EQ(next.size(), 1);
   EXPECT_EQ(tags(next[0]), (std::vector<Tag>{1, 2, 3}));
+}
+
+TEST(Batches, RequestsThatComeTogetherStartTogether) {
+  for (const Policy policy : {Policy::kLate, Policy::kEft, Policy::kRs, Policy::kIg}) {
+    BatchRig rig(Batching::kFill, 1, policy);
+    rig.scheduler.hold();
+    for (int i = 0; i < 10; ++i) rig.arrive(10);
+    EXPECT_TRUE(rig.look().empty()) << policy_name(policy);
+    rig.scheduler.release(rig.now, rig.out);
+    const auto first = rig.batches();
+    ASSERT_EQ(first.size(), 1) << policy_name(policy);
+    EXPECT_EQ(first[0].size(), 8) << policy_name(policy);
+    rig.finish(first[0]);
+    EXPECT_EQ(tags(rig.batches()[0]), (std::vector<Tag>{8, 9})) << policy_name(policy);
+  }
+}
+
+// A queue that is full has room for what can start at once.
+TEST(Batches, RequestsThatComeTogetherAreNotTooManyForTheQueueWhileThereIsRoom) {
+  for (const Policy policy : {Policy::kLate, Policy::kRs}) {
+    Rig rig(Options{.policy = policy, .max_queued = 2, .batching = Batching::kFill});
+    const RuntimeId runtime = rig.scheduler.add_runtime(
+        {.max_length = 64, .max_batch = 8, .capacity = 100, .latency = {{64, 1, 4 * kMs}, {64, 8, 8 * kMs}}});
+    rig.scheduler.join(runtime, 1, 0, rig.out);
+    rig.scheduler.hold();
+    std::map<Admission, int> admitted;
+    for (int i = 0; i < 12; ++i) {
+      rig.arrive(10);
+      ++admitted[rig.last.admission];
+    }
+    rig.scheduler.release(rig.now, rig.out);
+    EXPECT_EQ(admitted[Admission::kQueued], 10) << policy_name(policy);
+    EXPECT_EQ(admitted[Admission::kFull], 2) << policy_name(policy);
+    EXPECT_EQ(rig.look().size(), 8) << policy_name(policy);
+    EXPECT_EQ(rig.scheduler.queued(), 2) << policy_name(policy);
+  }
+}
+
+// Of a batch that failed, halves: who is at fault is found after as many steps as there are halves, and nothing that
+// has not failed goes along.
+TEST(Batches, WhatIsOnTrialGoesInHalvesAndByItself) {
+  BatchRig rig(Batching::kFill);
+  rig.scheduler.hold();
+  for (int i = 0; i < 8; ++i) rig.arrive(10);
+  rig.scheduler.release(rig.now, rig.out);
+  const auto failed = rig.batches();
+  for (int i = 0; i < 4; ++i) rig.arrive(10);
+  for (const Action& a : failed[0]) rig.scheduler.retry(a.handle, rig.worker, rig.now, rig.out, 4);
+  const auto half = rig.batches();
+  ASSERT_EQ(half.size(), 1);
+  EXPECT_EQ(tags(half[0]), (std::vector<Tag>{0, 1, 2, 3}));
+  rig.finish(half[0]);
+  const auto other = rig.batches();
+  EXPECT_EQ(tags(other[0]), (std::vector<Tag>{4, 5, 6, 7}));
+  for (const Action& a : other[0]) rig.scheduler.retry(a.handle, rig.worker, rig.now, rig.out, 1);
+  for (Tag tag = 4; tag < 8; ++tag) {
+    const auto alone = rig.batches();
+    EXPECT_EQ(tags(alone[0]), (std::vector<Tag>{tag}));
+    rig.finish(alone[0]);
+  }
+  EXPECT_EQ(tags(rig.batches()[0]), (std::vector<Tag>{8, 9, 10, 11}));
 }
 
 TEST(Batches, WhatIsCancelledIsLeftOut) {

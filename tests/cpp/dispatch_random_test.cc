@@ -1,10 +1,8 @@
 // Long random programs over every policy, mostly for the sanitizers: every request ends once, and nothing is left over.
 // tests/property checks the decisions themselves, against a linear scan.
 #include <map>
-#include <mutex>
 #include <random>
 #include <set>
-#include <thread>
 
 #include "dispatch_fixture.h"
 
@@ -137,7 +135,7 @@ class Program {
     const RequestHandle h = from.at(tag);
     from.erase(tag);
     books_.waiting_[tag] = h;
-    scheduler_.retry(h, pick(2) == 0 ? kNone : pick(8), now_, out_);
+    scheduler_.retry(h, pick(2) == 0 ? kNone : pick(8), now_, out_, static_cast<std::int32_t>(pick(5)));
   }
 
   void step() {
@@ -174,15 +172,24 @@ class Program {
       case 10:
         if (!books_.running_.empty()) finish(any(books_.running_));
         break;
-      default: {
-        const Arrival arrival{.length = static_cast<std::int32_t>(1 + pick(512)),
-                              .due = pick(3) == 0 ? now_ + TimeNs{pick(1500)} : kNever,
-                              .deadline = pick(2) == 0 ? now_ + 1 + TimeNs{pick(3000)} : kNever,
-                              .client = pick(5)};
-        books_.admitted(scheduler_.arrive(tags_, arrival, now_, out_), tags_);
-        ++tags_;
+      case 11: {
+        scheduler_.hold();
+        for (std::uint32_t rows = pick(6); rows > 0; --rows) arrive();
+        scheduler_.release(now_, out_);
+        break;
       }
+      default:
+        arrive();
     }
+  }
+
+  void arrive() {
+    const Arrival arrival{.length = static_cast<std::int32_t>(1 + pick(512)),
+                          .due = pick(3) == 0 ? now_ + TimeNs{pick(1500)} : kNever,
+                          .deadline = pick(2) == 0 ? now_ + 1 + TimeNs{pick(3000)} : kNever,
+                          .client = pick(5)};
+    books_.admitted(scheduler_.arrive(tags_, arrival, now_, out_), tags_);
+    ++tags_;
   }
 
   std::mt19937 random_;
@@ -204,44 +211,6 @@ TEST_P(EveryPolicy, EveryRequestEndsOnce) {
       program.wind_down();
     }
   }
-}
-
-// One scheduler behind one lock, as the gateway has it: several threads bring requests in and finish them.
-TEST_P(EveryPolicy, ThreadsShareOneBehindALock) {
-  Scheduler scheduler(Options{.policy = GetParam(), .max_queued = 64});
-  Actions joined;
-  const RuntimeId runtime = scheduler.add_runtime(static_runtime(512));
-  for (int i = 0; i < 4; ++i) scheduler.join(runtime, 2, 0, joined);
-  std::mutex lock;
-  std::vector<RequestHandle> running;
-  TimeNs now = 0;
-  std::size_t finished = 0;
-  std::size_t admitted = 0;
-  const auto work = [&](unsigned seed) {
-    std::mt19937 random(seed);
-    for (int i = 0; i < 3000; ++i) {
-      const std::lock_guard<std::mutex> hold(lock);
-      Actions out;
-      now += 10;
-      if (random() % 2 == 0) {
-        const auto length = static_cast<std::int32_t>(1 + random() % 512);
-        admitted += scheduler.arrive(0, {.length = length}, now, out).handle != kNone ? 1 : 0;
-      } else if (!running.empty()) {
-        const std::size_t at = random() % running.size();
-        const RequestHandle h = running[at];
-        running[at] = running.back();
-        running.pop_back();
-        scheduler.finish(h, Verdict::kAnswered, now, out);
-        ++finished;
-      }
-      for (const Action& a : out) running.push_back(a.handle);
-    }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned seed = 0; seed < 4; ++seed) threads.emplace_back(work, seed);
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(static_cast<std::size_t>(scheduler.queued() + scheduler.in_flight()) + finished, admitted);
-  EXPECT_EQ(running.size(), static_cast<std::size_t>(scheduler.in_flight()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Dispatch, EveryPolicy, ::testing::ValuesIn(kAll),

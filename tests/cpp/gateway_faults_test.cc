@@ -313,8 +313,11 @@ TEST(Refused, ButNotWhatHasNoEffect) {
     auto fault = request.parse(body);
     if (!fault) fault = request.bind(*model, kLimits);
     ASSERT_FALSE(fault.has_value()) << i << ": " << fault->message;
-    std::string out(request.row_size(0, fixture::runtimes()[0]), '\0');
-    request.write_row(0, fixture::runtimes()[0], out.data());
+    const WorkerRequest::Row row{&request, 0};
+    const auto& runtime = fixture::runtimes()[0];
+    const WorkerRequest worker({&row, 1}, runtime, WorkerRequest::tokens(request.lengths()[0], runtime));
+    std::string out(worker.size(), '\0');
+    worker.write(out.data());
     ModelInferRequest sent;
     ASSERT_TRUE(sent.ParseFromString(out));
     EXPECT_EQ(sent.parameters_size(), 0) << i << ": sent on";

@@ -64,6 +64,10 @@ TEST(Deployment, FaultsNameTheField) {
        },
        "model.inputs: 'token_type_ids' has pad_value 2147483648, which does not fit INT32"},
       {[](auto& d) { d.mutable_model()->clear_outputs(); }, "model.outputs is empty"},
+      {[](auto& d) {
+         for (int i = 0; i < 62; ++i) *d.mutable_model()->add_outputs() = d.model().outputs(0);
+       },
+       "model.outputs has 65 outputs; at most 64 are taken"},
       {[](auto& d) { d.mutable_model()->mutable_outputs(1)->set_name("hidden"); },
        "model.outputs: name 'hidden' is empty or given twice"},
       {[](auto& d) { d.mutable_model()->mutable_outputs(1)->set_datatype("FLOAT"); },

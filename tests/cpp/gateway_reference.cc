@@ -177,9 +177,11 @@ Parameters parameters_of(const Request& request) {
 std::string says(const MaybeFault& fault) { return fault ? "'" + fault->message + "'" : "nothing"; }
 
 std::string written_row(const InferRequest& request, std::size_t index, const RuntimeInfo& runtime) {
-  const std::size_t size = request.row_size(index, runtime);
+  const WorkerRequest::Row row{&request, index};
+  const WorkerRequest sent({&row, 1}, runtime, WorkerRequest::tokens(request.lengths()[index], runtime));
+  const std::size_t size = sent.size();
   const std::unique_ptr<char[]> memory(new char[size]);  // a byte too many is a heap overflow, which ASan sees
-  request.write_row(index, runtime, memory.get());
+  sent.write(memory.get());
   return {memory.get(), size};
 }
 
@@ -190,9 +192,10 @@ std::optional<Response> merged_answer(const InferRequest& request, const std::st
   std::vector<RowResponse> rows;
   MaybeFault fault;
   for (const auto tokens : padded) {
-    rows.emplace_back();
-    fault = rows.back().parse(answer, model, request, tokens);
+    WorkerResponse worker;
+    fault = worker.parse(answer, model, request.outputs(), 1, tokens);
     if (fault) break;
+    rows.push_back(worker.row(0, request.outputs()));
   }
   ResponsePlan plan;
   if (!fault) fault = plan.build(model, request, rows, timing, true);
@@ -297,7 +300,9 @@ Request row(const Request& request, const ModelSpec& model, std::size_t index, s
   for (const auto& [key, value] : request.parameters()) {
     if (use_of(key, value) == Use::kForward) (*out.mutable_parameters())[key] = value;
   }
-  for (const auto& output : request.outputs()) out.add_outputs()->set_name(output.name());
+  for (const auto& spec : model.outputs) {
+    if (!request.outputs().empty() && is_requested(request, spec.name)) out.add_outputs()->set_name(spec.name);
+  }
   const auto& ids = request.inputs(find_input(request, model.inputs[model.ids].name));
   const std::int64_t width = ids.shape(1);
   for (const auto& spec : model.inputs) {
@@ -333,6 +338,7 @@ std::optional<Response> merge(const std::vector<Response>& workers, const Reques
   set_parameter(&out, "total_us", timing.total_us);
   set_parameter(&out, "computed_tokens", timing.computed_tokens);
   set_parameter(&out, "demoted", timing.demoted);
+  set_parameter(&out, "batch_rows", timing.batch_rows);
   const auto wants = request.parameters().find("triton_enable_empty_final_response");
   if (streamed && wants != request.parameters().end() && wants->second.has_bool_param() && wants->second.bool_param()) {
     (*out.mutable_parameters())["triton_final_response"].set_bool_param(true);
@@ -426,10 +432,15 @@ std::string check_response(const std::string& body, const std::string& answer, c
   std::vector<std::int32_t> padded;
   for (const auto length : request.lengths()) {
     if (length > runtime.max_length) return "";
-    padded.push_back(InferRequest::padded_length(length, runtime));
+    padded.push_back(WorkerRequest::tokens(length, runtime));
   }
-  const Timing timing{
-      .level = 64, .queue_us = 1, .execute_us = 200, .total_us = 300'000, .computed_tokens = 7, .demoted = 0};
+  const Timing timing{.level = 64,
+                      .queue_us = 1,
+                      .execute_us = 200,
+                      .total_us = 300'000,
+                      .computed_tokens = 7,
+                      .demoted = 0,
+                      .batch_rows = 1};
   std::string problem;
   const auto merged = merged_answer(request, answer, model, padded, timing, &problem);
   if (!problem.empty()) return problem;

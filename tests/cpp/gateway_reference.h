@@ -37,7 +37,7 @@ std::optional<std::size_t> count_bytes_elements(std::string_view raw);
 // The messages agree, unknown fields included; else where they differ.
 std::string difference(const google::protobuf::Message& expected, const google::protobuf::Message& actual);
 
-// Runs `body` through parse, bind, and write_row for every runtime that fits, and compares with the above:
+// Runs `body` through parse, bind, and WorkerRequest for every runtime that fits, and compares with the above:
 // - what the gateway accepts and protobuf parses must be accepted above too, with the same lengths and rows;
 // - a row that is sent on must parse, whatever came in: a worker that gets garbage would be taken for broken;
 // - what protobuf parses must, once protobuf wrote it anew, be accepted exactly when it is accepted above.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -16,14 +17,20 @@ using inference::ModelInferRequest;
 
 std::string faults(const MaybeFault& fault) { return fault ? fault->message : ""; }
 
-ModelInferRequest written(const InferRequest& request, std::size_t row, const RuntimeInfo& runtime) {
-  std::string out(request.row_size(row, runtime) + 1, '\x5a');
-  request.write_row(row, runtime, out.data());
+ModelInferRequest written(const std::vector<WorkerRequest::Row>& rows, const RuntimeInfo& runtime,
+                          std::int32_t tokens) {
+  const WorkerRequest request(rows, runtime, tokens);
+  std::string out(request.size() + 1, '\x5a');
+  request.write(out.data());
   EXPECT_EQ(out.back(), '\x5a') << "written past its size";
   out.pop_back();
   ModelInferRequest sent;
   EXPECT_TRUE(sent.ParseFromString(out));
   return sent;
+}
+
+ModelInferRequest written(const InferRequest& request, std::size_t row, const RuntimeInfo& runtime) {
+  return written({{&request, row}}, runtime, WorkerRequest::tokens(request.lengths()[row], runtime));
 }
 
 // Two rows, 3 and 2 tokens, padded by the client to 4.
@@ -60,9 +67,7 @@ TEST(InferRequest, CutsABatchIntoRowsAndPadsEach) {
   EXPECT_TRUE(request.wants_final_response());
   ASSERT_EQ(faults(request.bind(*model, {})), "");
   EXPECT_EQ(request.lengths(), (std::vector<std::int32_t>{3, 2}));
-  EXPECT_TRUE(request.requested(0));
-  EXPECT_TRUE(request.requested(1));
-  EXPECT_FALSE(request.requested(2));
+  EXPECT_EQ(request.outputs(), 0b011);
 
   const ModelInferRequest sent = written(request, 1, {"encoder_5", 5, 1, false});
   EXPECT_EQ(sent.model_name(), "encoder_5");
@@ -84,8 +89,8 @@ TEST(InferRequest, CutsABatchIntoRowsAndPadsEach) {
   EXPECT_EQ(sent.raw_input_contents(1), fixture::raw64({1, 1, 0, 0, 0}));
   EXPECT_EQ(sent.raw_input_contents(2), fixture::raw64({7, 7, 7, 7, 7}));
   ASSERT_EQ(sent.outputs_size(), 2);
-  EXPECT_EQ(sent.outputs(0).name(), "pooled");
-  EXPECT_EQ(sent.outputs(1).name(), "hidden");
+  EXPECT_EQ(sent.outputs(0).name(), "hidden");
+  EXPECT_EQ(sent.outputs(1).name(), "pooled");
 
   const ModelInferRequest exact = written(request, 0, {"any", 32, 1, true});
   EXPECT_EQ(exact.inputs(0).shape(1), 3);
@@ -104,7 +109,7 @@ TEST(InferRequest, MakesUpAMaskOfAllTokens) {
   ASSERT_EQ(faults(request.parse(body)), "");
   ASSERT_EQ(faults(request.bind(*model, {})), "");
   EXPECT_EQ(request.lengths(), (std::vector<std::int32_t>{4, 4}));
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(request.requested(i));
+  EXPECT_EQ(request.outputs(), kAllOutputs);
   const ModelInferRequest sent = written(request, 0, {"encoder_6", 6, 1, false});
   EXPECT_EQ(sent.raw_input_contents(0), fixture::raw64({11, 12, 13, 91, 5, 5}));
   EXPECT_EQ(sent.raw_input_contents(1), fixture::raw64({1, 1, 1, 1, 0, 0}));
@@ -139,8 +144,9 @@ class EveryModel : public testing::TestWithParam<unsigned> {
       for (const auto& runtime : fixture::runtimes()) {
         if ((*expected)[row] > runtime.max_length) continue;
         const auto wanted = reference::row(message, *model_, row, (*expected)[row], runtime);
-        ASSERT_EQ(request.row_size(row, runtime), wanted.ByteSizeLong());
-        ASSERT_EQ(reference::difference(wanted, written(request, row, runtime)), "") << row << " " << runtime.name;
+        const auto sent = written(request, row, runtime);
+        ASSERT_EQ(sent.ByteSizeLong(), wanted.ByteSizeLong());
+        ASSERT_EQ(reference::difference(wanted, sent), "") << row << " " << runtime.name;
       }
     }
   }
@@ -155,6 +161,77 @@ TEST_P(EveryModel, RowsAreAsTheReferenceHasThem) {
     check(message, message.SerializeAsString());
     if (HasFatalFailure()) FAIL() << message.ShortDebugString();
   }
+}
+
+// Rows of several requests in one are those rows, one after the other.
+TEST_P(EveryModel, ABatchIsItsRows) {
+  for (int i = 0; i < 200; ++i) {
+    std::vector<std::string> bodies;
+    std::vector<ModelInferRequest> messages;
+    for (std::size_t n = 0; n < 1 + fixture::below(random_, 4); ++n) {
+      auto message = fixture::random_request(random_, *model_);
+      message.clear_parameters();
+      bodies.push_back(message.SerializeAsString());
+      messages.push_back(std::move(message));
+    }
+    std::vector<InferRequest> requests(bodies.size());
+    std::vector<WorkerRequest::Row> rows;
+    std::int32_t longest = 1;
+    OutputSet outputs = 0;
+    for (std::size_t n = 0; n < bodies.size(); ++n) {
+      ASSERT_EQ(faults(requests[n].parse(bodies[n])), "");
+      ASSERT_EQ(faults(requests[n].bind(*model_, {})), "");
+      EXPECT_TRUE(requests[n].goes_with(requests[0]));
+      outputs |= requests[n].outputs();
+      for (std::size_t row = 0; row < requests[n].lengths().size(); ++row) {
+        rows.push_back({&requests[n], row});
+        longest = std::max(longest, requests[n].lengths()[row]);
+      }
+    }
+    const RuntimeInfo runtime{"r", longest + static_cast<std::int32_t>(fixture::below(random_, 9)), 64, false};
+    ModelInferRequest wanted;
+    for (std::size_t at = 0; at < rows.size(); ++at) {
+      const auto n = static_cast<std::size_t>(rows[at].request - requests.data());
+      const auto row = reference::row(messages[n], *model_, rows[at].row, requests[n].lengths()[rows[at].row], runtime);
+      if (at == 0) {
+        wanted = row;
+        continue;
+      }
+      for (int input = 0; input < row.inputs_size(); ++input) {
+        wanted.mutable_inputs(input)->set_shape(0, static_cast<std::int64_t>(at) + 1);
+        wanted.mutable_raw_input_contents(input)->append(row.raw_input_contents(input));
+      }
+    }
+    if (rows.size() > 1) wanted.clear_id();
+    wanted.clear_outputs();
+    for (std::size_t o = 0; outputs != kAllOutputs && o < model_->outputs.size(); ++o) {
+      if ((outputs >> o & 1) != 0) wanted.add_outputs()->set_name(model_->outputs[o].name);
+    }
+    const auto sent = written(rows, runtime, runtime.max_length);
+    ASSERT_EQ(sent.ByteSizeLong(), wanted.ByteSizeLong());
+    ASSERT_EQ(reference::difference(wanted, sent), "");
+  }
+}
+
+TEST(InferRequest, GoesWithThoseOfTheSameParameters) {
+  const auto model = fixture::model(0);
+  const auto other_model = fixture::model(0);
+  const std::string red = two_rows().SerializeAsString();
+  auto message = two_rows();
+  (*message.mutable_parameters())["timeout"].set_int64_param(7);  // for the gateway, not forwarded
+  message.set_id("another");
+  const std::string also_red = message.SerializeAsString();
+  (*message.mutable_parameters())["colour"].set_string_param("blue");
+  const std::string blue = message.SerializeAsString();
+  InferRequest requests[4];
+  const std::string* bodies[] = {&red, &also_red, &blue, &red};
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(faults(requests[i].parse(*bodies[i])), "");
+    ASSERT_EQ(faults(requests[i].bind(i == 3 ? *other_model : *model, {})), "");
+  }
+  EXPECT_TRUE(requests[0].goes_with(requests[1]));
+  EXPECT_FALSE(requests[0].goes_with(requests[2]));
+  EXPECT_FALSE(requests[0].goes_with(requests[3]));
 }
 
 TEST_P(EveryModel, UnpackedFieldsReadTheSame) {
@@ -215,9 +292,9 @@ TEST_P(EveryModel, DamagedMessagesAreRefusedOrReadAsProtobufReadsThem) {
 
 INSTANTIATE_TEST_SUITE_P(Gateway, EveryModel, testing::Range(0U, fixture::kModels));
 
-TEST(InferRequest, PaddedLengthIsTheRuntimesUnlessItIsDynamic) {
-  EXPECT_EQ(InferRequest::padded_length(3, {"r", 8, 1, false}), 8);
-  EXPECT_EQ(InferRequest::padded_length(3, {"r", 8, 1, true}), 3);
+TEST(WorkerRequest, ItsTokensAreTheRuntimesUnlessItIsDynamic) {
+  EXPECT_EQ(WorkerRequest::tokens(3, {"r", 8, 1, false}), 8);
+  EXPECT_EQ(WorkerRequest::tokens(3, {"r", 8, 1, true}), 3);
 }
 
 }  // namespace

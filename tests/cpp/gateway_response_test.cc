@@ -22,7 +22,8 @@ constexpr Timing kTiming{.level = 64,
                          .execute_us = 127,
                          .total_us = std::int64_t{1} << 40,
                          .computed_tokens = 128,
-                         .demoted = 1};
+                         .demoted = 1,
+                         .batch_rows = 5};
 
 // A bound request together with the bytes that it points into.
 struct Bound {
@@ -69,7 +70,9 @@ Merged merge(const ModelSpec& model, const InferRequest& request, const std::vec
   Merged out;
   std::vector<RowResponse> rows(bodies.size());
   for (std::size_t r = 0; r < bodies.size() && !out.fault; ++r) {
-    out.fault = rows[r].parse(bodies[r], model, request, padded[r]);
+    WorkerResponse worker;
+    out.fault = worker.parse(bodies[r], model, request.outputs(), 1, padded[r]);
+    if (!out.fault) rows[r] = worker.row(0, request.outputs());
   }
   if (!out.fault) out.fault = out.plan.build(model, request, rows, kTiming, streamed);
   if (out.fault) return out;
@@ -188,9 +191,10 @@ TEST(ResponsePlan, SaysHowTheAnswerCameToBe) {
       EXPECT_EQ(parameters.at("total_us").int64_param(), std::int64_t{1} << 40);
       EXPECT_EQ(parameters.at("computed_tokens").int64_param(), 128);
       EXPECT_EQ(parameters.at("demoted").int64_param(), 1);
+      EXPECT_EQ(parameters.at("batch_rows").int64_param(), 5);
       EXPECT_EQ(parameters.count("triton_final_response"), wants && streamed ? 1U : 0U);
       EXPECT_TRUE(!wants || !streamed || parameters.at("triton_final_response").bool_param());
-      EXPECT_EQ(parameters.size(), wants && streamed ? 7U : 6U);
+      EXPECT_EQ(parameters.size(), wants && streamed ? 8U : 7U);
     }
   }
 }
@@ -226,12 +230,13 @@ TEST(ResponsePlan, EmptyDimensionsAreNoTrouble) {
   EXPECT_EQ(merged.answer.outputs(1).shape(2), 0);
 }
 
-TEST(RowResponse, CanBeParsedAgain) {
+TEST(WorkerResponse, CanBeParsedAgain) {
   const auto model = fixture::model(0);
   const Bound bound(request_of(*model, {2}), *model);
   const std::string body = answer_of(8, 'A').SerializeAsString();
-  std::vector<RowResponse> rows(1);
-  for (int i = 0; i < 2; ++i) ASSERT_FALSE(rows[0].parse(body, *model, bound.request, 8).has_value());
+  WorkerResponse worker;
+  for (int i = 0; i < 2; ++i) ASSERT_FALSE(worker.parse(body, *model, kAllOutputs, 1, 8).has_value());
+  const std::vector<RowResponse> rows = {worker.row(0, kAllOutputs)};
   ResponsePlan plan;
   ASSERT_FALSE(plan.build(*model, bound.request, rows, kTiming, false).has_value());
   std::string bytes(plan.size(), '\0');
@@ -271,6 +276,46 @@ TEST_P(EveryModelsAnswers, AreMergedAsTheReferenceMerges) {
   }
 }
 
+// The answer to a batch is that to each of its rows, one after the other.
+TEST_P(EveryModelsAnswers, ToABatchAreCutIntoRows) {
+  for (int i = 0; i < 200; ++i) {
+    const Bound bound(fixture::random_request(random_, *model_), *model_);
+    const auto& lengths = bound.request.lengths();
+    const auto tokens = *std::max_element(lengths.begin(), lengths.end()) + static_cast<std::int32_t>(i % 3);
+    const auto open_dim = static_cast<std::int64_t>(fixture::below(random_, 4));
+    std::vector<std::string> bodies;
+    ModelInferResponse batch;
+    for (std::size_t row = 0; row < lengths.size(); ++row) {
+      const auto answer = fixture::random_answer(random_, *model_, tokens, open_dim);
+      bodies.push_back(answer.SerializeAsString());
+      if (row == 0) {
+        batch = answer;
+        continue;
+      }
+      for (int output = 0; output < answer.outputs_size(); ++output) {
+        batch.mutable_outputs(output)->set_shape(0, static_cast<std::int64_t>(row) + 1);
+        batch.mutable_raw_output_contents(output)->append(answer.raw_output_contents(output));
+      }
+    }
+    const std::string body = batch.SerializeAsString();
+    WorkerResponse worker;
+    const auto fault = worker.parse(body, *model_, kAllOutputs, lengths.size(), tokens);
+    ASSERT_FALSE(fault.has_value()) << fault->message;
+    std::vector<RowResponse> rows;
+    for (std::size_t row = 0; row < lengths.size(); ++row) rows.push_back(worker.row(row, bound.request.outputs()));
+    ResponsePlan plan;
+    ASSERT_FALSE(plan.build(*model_, bound.request, rows, kTiming, false).has_value());
+    std::string bytes(plan.size(), '\0');
+    plan.write(bytes.data());
+    ModelInferResponse cut;
+    ASSERT_TRUE(cut.ParseFromString(bytes));
+    const std::vector<std::int32_t> padded(lengths.size(), tokens);
+    const Merged alone = merge(*model_, bound.request, bodies, padded);
+    ASSERT_FALSE(alone.fault.has_value());
+    ASSERT_EQ(reference::difference(alone.answer, cut), "");
+  }
+}
+
 TEST_P(EveryModelsAnswers, WhenCutOrDamagedAreRefusedOrReadAsProtobufReadsThem) {
   for (int i = 0; i < 3000; ++i) {
     const Bound bound(request_of(*model_, {2, 3, 8}), *model_);
@@ -293,7 +338,7 @@ struct BadAnswer {
   std::string message;
 };
 
-TEST(RowResponse, SaysWhatIsWrongWithAWorkersAnswer) {
+TEST(WorkerResponse, SaysWhatIsWrongWithAWorkersAnswer) {
   const std::vector<BadAnswer> bad = {
       {"empty", [](auto& a) { a.Clear(); }, "output 'hidden' is missing"},
       {"an output is missing",
@@ -344,7 +389,7 @@ TEST(RowResponse, SaysWhatIsWrongWithAWorkersAnswer) {
     auto answer = answer_of(8, 'A');
     c.damage(answer);
     const std::string body = answer.SerializeAsString();
-    const auto fault = RowResponse().parse(body, *model, bound.request, 8);
+    const auto fault = WorkerResponse().parse(body, *model, kAllOutputs, 1, 8);
     ASSERT_TRUE(fault.has_value()) << c.name;
     EXPECT_EQ(fault->message, "the worker's answer is unusable: " + c.message) << c.name;
     EXPECT_EQ(fault->code, Code::kInternal) << c.name;
@@ -357,7 +402,7 @@ TEST(RowResponse, SaysWhatIsWrongWithAWorkersAnswer) {
                                        {"\x2a\x02\x0a\x07", "an output does not parse"},
                                        {"\x2a\x03\x1a\x01\x80", "a shape does not parse"}};
   for (const auto& c : bytes) {
-    const auto fault = RowResponse().parse(c.body, *model, bound.request, 8);
+    const auto fault = WorkerResponse().parse(c.body, *model, kAllOutputs, 1, 8);
     ASSERT_TRUE(fault.has_value());
     EXPECT_EQ(fault->message, "the worker's answer is unusable: " + c.message);
   }

@@ -267,6 +267,7 @@ class Split:
     total_us: int
     computed_tokens: int
     demoted: int
+    batch_rows: int
 
 
 def split_of(response: Any) -> Split:

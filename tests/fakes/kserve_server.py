@@ -44,7 +44,14 @@ def answer(request: Any) -> Any:
         "sentence_embedding": np.stack(((ids * mask).sum(1), mask.sum(1)), axis=1).astype("<f4"),
     }
     response = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
-    for name, value in {"level": 1, "demoted": 0, "queue_us": 20, "execute_us": 300, "total_us": 350}.items():
+    for name, value in {
+        "level": 1,
+        "demoted": 0,
+        "queue_us": 20,
+        "execute_us": 300,
+        "total_us": 350,
+        "batch_rows": 8,
+    }.items():
         response.parameters[name].int64_param = value
     response.parameters["computed_tokens"].int64_param = 64 * len(ids)
     wanted = [t.name for t in request.outputs]

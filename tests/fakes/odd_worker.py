@@ -90,10 +90,10 @@ def tensors_of(request: Any) -> dict[str, NDArray[np.int64]]:
 def embedding(request: Any) -> Any:
     """What the emulated engine answers when asked for `embedding`: the sum of the ids whose mask is 1, four times."""
     tensors = tensors_of(request)
-    total = float((tensors["input_ids"] * tensors["attention_mask"]).sum())
+    totals = (tensors["input_ids"] * tensors["attention_mask"]).sum(1, keepdims=True)
     response = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
-    response.outputs.add(name="embedding", datatype="FP32", shape=[1, 4])
-    response.raw_output_contents.append(np.full(4, total, "<f4").tobytes())
+    response.outputs.add(name="embedding", datatype="FP32", shape=[len(totals), 4])
+    response.raw_output_contents.append(np.repeat(totals, 4, axis=1).astype("<f4").tobytes())
     return response
 
 

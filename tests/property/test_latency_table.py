@@ -102,7 +102,10 @@ def test_the_cases_that_were_counted_in_different_ways() -> None:
     )
     message = deployment_message(config, manifest, [("w0", "m_64")], {"w0": "h:1"})
     assert [runtime.capacity for runtime in message.runtimes] == [57]
-    assert [instance.inflight_limit for instance in message.instances] == [16], "a batch that runs, and the next one"
+    assert [instance.inflight_limit for instance in message.instances] == [2], "a batch that runs, and the next one"
+    config = configuration.parse(f'{text}\n[dispatch]\nbatching = "worker"', base=Path())
+    message = deployment_message(config, manifest, [("w0", "m_64")], {"w0": "h:1"})
+    assert [instance.inflight_limit for instance in message.instances] == [16], "the same, in rows"
 
 
 def test_a_batching_runtime_served_by_default_fills_its_batches() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from arlo.catalog.bundle import Bundle, bundle_of
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.config import Config
 from arlo.errors import ConfigError
@@ -13,7 +14,8 @@ from arlo.planning.lengths.advice import dynamic_runtime, missing
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """`static`: allocated by length. `dynamic`: one runtime on every worker. `both`: as [deployment] counts them."""
+    """`static`: allocated by length. `dynamic`: one runtime on every worker, which may be a bundle of static ones.
+    `both`: as [deployment] counts them."""
 
     serve: Literal["static", "dynamic", "both"]
     why: str
@@ -30,6 +32,14 @@ def choose(config: Config, manifest: Manifest) -> Choice:
     wanted, repository = config.deployment, config.model.repository
     static = [runtime for runtime in manifest.runtimes if not runtime.dynamic]
     dynamic = dynamic_runtime(manifest)
+    if isinstance(dynamic, Bundle):  # servable() has seen to it
+        static = list(dynamic.members)
+    if wanted.runtimes == "bundle":
+        if not static:
+            raise ConfigError(
+                f'deployment.runtimes is "bundle", but {repository} has no static runtime: remove the key'
+            )
+        return Choice("dynamic", 'deployment.runtimes is "bundle"', f"{_levels(static)}, all on every worker")
     if wanted.runtimes == "static" and not static:
         raise ConfigError(f'deployment.runtimes is "static", but {repository} has no static runtime: remove the key')
     if dynamic is None:
@@ -65,6 +75,8 @@ def servable(config: Config, manifest: Manifest) -> Manifest:
     ConfigError when one that would be served was not measured: planning and dispatch go by its latency.
     """
     serve = choose(config, manifest).serve
+    if config.deployment.runtimes == "bundle":
+        manifest = _bundled(config, manifest)
     dynamic = dynamic_runtime(manifest)
     unmeasured = [runtime for runtime in manifest.runtimes if not runtime.latency]
     needed = [
@@ -73,11 +85,28 @@ def servable(config: Config, manifest: Manifest) -> Manifest:
         if (serve != "static" and runtime is dynamic) or (serve != "dynamic" and not runtime.dynamic)
     ]
     if needed:
-        raise ConfigError(
-            f"no latency of {', '.join(needed)} was measured, as no device ran it when it was built: run "
-            f"`arlo profile {config.model.repository} --update` on this machine first"
-        )
+        raise _unmeasured(config, needed)
     return dataclasses.replace(manifest, runtimes=tuple(runtime for runtime in manifest.runtimes if runtime.latency))
+
+
+def _bundled(config: Config, manifest: Manifest) -> Manifest:
+    """The manifest with all static runtimes as one."""
+    static = [runtime for runtime in manifest.runtimes if not runtime.dynamic]
+    unmeasured = [runtime.name for runtime in static if not runtime.latency]
+    if unmeasured:
+        raise _unmeasured(config, unmeasured)
+    names = {runtime.name for runtime in manifest.runtimes}
+    name = f"{manifest.model}_bundle"
+    while name in names:
+        name += "_"
+    return dataclasses.replace(manifest, runtimes=(bundle_of(name, static),))
+
+
+def _unmeasured(config: Config, names: list[str]) -> ConfigError:
+    return ConfigError(
+        f"no latency of {', '.join(names)} was measured, as no device ran it when it was built: run "
+        f"`arlo profile {config.model.repository} --update` on this machine first"
+    )
 
 
 def _levels(static: list[Runtime]) -> str:

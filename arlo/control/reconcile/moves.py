@@ -92,13 +92,14 @@ class Mover:
             raise WorkerError(f"worker {worker} went to {endpoint} while {name} was being loaded on it")
         self._set_step(worker, "warming")
         try:
-            await self._probe(
-                endpoint,
-                self._manifest,
-                self._runtimes[name],
-                requests=self._config.control.warmup_requests,
-                timeout_s=self._config.workers.load_timeout_s,
-            )
+            for part in self._runtimes[name].parts:
+                await self._probe(
+                    endpoint,
+                    self._manifest,
+                    part,
+                    requests=self._config.control.warmup_requests,
+                    timeout_s=self._config.workers.load_timeout_s,
+                )
         except WorkerError:
             self._restarts.load_failed(worker, name)
             raise

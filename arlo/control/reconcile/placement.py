@@ -99,9 +99,8 @@ def deployment_message(
             name=output.name, datatype=output.datatype, token_level=output.token_level, dims=output.dims
         )
     placed = {name for _, name in instances} | set(always)
-    for runtime in manifest.runtimes:
-        if runtime.name not in placed:
-            continue
+    held = [runtime for runtime in manifest.runtimes if runtime.name in placed]
+    for runtime in {part.name: part for whole in held for part in whole.parts}.values():
         item = message.runtimes.add(
             name=runtime.name,
             max_length=runtime.max_length,
@@ -111,7 +110,12 @@ def deployment_message(
         )
         for point in runtime.latency:
             item.latency.add(length=point.length, batch=point.batch, latency_us=point.latency_us)
-    rows = {runtime.name: runtime.rows_in_flight(config.dispatch.inflight_limit) for runtime in manifest.runtimes}
+    for runtime in held:
+        if runtime.parts != (runtime,):
+            message.bundles.add(name=runtime.name, runtimes=[part.name for part in runtime.parts])
+    limit = config.dispatch.inflight_limit
+    by_worker = config.dispatch.batching == "worker"
+    rows = {runtime.name: runtime.rows_in_flight(limit) if by_worker else limit for runtime in manifest.runtimes}
     for worker, name in instances:
         message.instances.add(
             id=instance_id(worker, name),

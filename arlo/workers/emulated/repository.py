@@ -35,6 +35,7 @@ class EmulatedRuntime:
     unload_delay_ms: int = 0  # how long unloading takes
     fail_load: str | None = None  # loading fails with this message
     memory_mb: int = 0  # taken while loaded, out of ARLO_EMULATED_MEMORY_MB of the worker's environment
+    batcher: bool = False  # Triton joins requests that wait, up to max_batch rows
 
 
 def runtime_name(model: str, max_length: int) -> str:
@@ -58,6 +59,7 @@ def write_emulated_repository(
     load_delay_ms: int = 0,
     fail_load: str | None = None,
     memory_mb: int = 0,
+    batcher: bool = False,
 ) -> Manifest:
     """Write a Triton repository of emulated runtimes `{model}_len{L}`, one per maximum length, and its manifest.
 
@@ -65,7 +67,8 @@ def write_emulated_repository(
     latency * (1 + batch_growth * (b - 1)): 1.0 means that batching gains nothing, 0.0 that further rows are free.
     With `dynamic`, each runtime accepts any length up to its own and takes the time of the longest row of the batch,
     linear between the given points; otherwise its input shape is static. Each runtime takes `memory_mb` while it is
-    loaded; a worker with ARLO_EMULATED_MEMORY_MB in its environment loads no more than that.
+    loaded; a worker with ARLO_EMULATED_MEMORY_MB in its environment loads no more than that. `batcher`: Triton's own
+    joins requests that wait.
 
     Inputs: input_ids, attention_mask (INT64 [rows, tokens]). Outputs: last_hidden_state (FP32
     [rows, tokens, token_dims]), embedding (FP32 [rows, pooled_dims]). ConfigError for values that make no sense.
@@ -98,6 +101,7 @@ def write_emulated_repository(
                 load_delay_ms=load_delay_ms,
                 fail_load=fail_load,
                 memory_mb=memory_mb,
+                batcher=batcher,
             )
         )
     return write_runtimes(path, model=model, runtimes=runtimes, token_dims=token_dims, pooled_dims=pooled_dims)
@@ -177,7 +181,7 @@ def config_pbtxt(runtime: EmulatedRuntime, *, token_dims: int, pooled_dims: int)
         "]",
         "instance_group [ { count: 1 kind: KIND_CPU } ]",
     ]
-    if runtime.max_batch > 1:
+    if runtime.batcher:
         # Without a queue policy: with one Triton 2.51 now and then misses a request and looks again only after 500 ms,
         # see compile/repository/triton_config.py.
         lines.append("dynamic_batching { }")

@@ -11,10 +11,17 @@ const Bundle::Member& Gather::batch(InstanceId id, TimeNs now, std::vector<Reque
   const Instance& x = s_.queue[id];
   const Bundle& bundle = s_.queue.cost(x.runtime);
   const TimeNs start = s_.timed ? forecast_.start_on(x, now) : now;
-  const bool in_line = !r.overdue && r.instance == kNone;
+  const bool in_line = !r.overdue && r.instance == kNone && r.trial == 0;
   const Bundle::Member& on = in_line ? runtime_for(r, bundle, x, start) : bundle.of(r.length);
-  Batch batch{
-      .id = id, .on = &on, .start = start, .limit = limit(r), .longest = r.length, .time = on.cost.at(r.length, 1)};
+  const std::int32_t most = r.trial == 0 ? kMaxBatch : 1 << (r.trial - 1);
+  Batch batch{.id = id,
+              .on = &on,
+              .most = std::min(on.cost.saturated(), most),
+              .trial = r.trial,
+              .start = start,
+              .limit = limit(r),
+              .longest = r.length,
+              .time = on.cost.at(r.length, 1)};
   if (r.overdue) {
     from(s_.overdue[s_.ideal(r)].fifo, batch, rows);
   } else if (r.instance != kNone) {
@@ -103,9 +110,9 @@ bool Gather::from(const Fifo& fifo, Batch& batch, std::vector<RequestHandle>& ro
 Gather::Fit Gather::take(RequestHandle h, Batch& batch, std::vector<RequestHandle>& rows) const {
   const CostModel& cost = batch.on->cost;
   const auto many = static_cast<std::int32_t>(rows.size()) + 1;
-  if (many > cost.saturated()) return Fit::kFull;
+  if (many > batch.most) return Fit::kFull;
   const Request& r = s_.requests[h];
-  if (h == rows.front() || r.length > cost.max_length()) return Fit::kPassed;
+  if (h == rows.front() || r.length > cost.max_length() || r.trial != batch.trial) return Fit::kPassed;
   if (r.avoid == batch.id && s_.queue.another_fits(s_.ideal(r), batch.id)) return Fit::kPassed;
   const Instance& x = s_.queue[batch.id];
   const std::int32_t longest = std::max(batch.longest, r.length);

@@ -10,6 +10,8 @@
 // line, with what waits there, when one batch of both takes no longer than two. Down: where a batch has room left, a
 // row of a shorter line goes along when it makes the batch longer by less than its share of the batch that its own line
 // would give.
+//
+// Requests that are on trial (Scheduler::retry) go with each other only, and in halves of what failed.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +34,8 @@ class Gather {
   struct Batch {
     InstanceId id;
     const Bundle::Member* on;
+    std::int32_t most;     // rows
+    std::uint8_t trial;    // of its rows
     TimeNs start;          // of its execution
     TimeNs limit;          // by when all of them want it to end
     std::int32_t longest;  // tokens

@@ -15,7 +15,7 @@ Admitted EarlyBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t leve
     id = in_time(id, {.deadline = limit, .rank = rank, .length = arrival.length}, now, &finish);
     if (finish > limit) return turns_.arrive_overdue(tag, arrival, level, finish, now, out);
   }
-  if (!s_.queue[id].has_room() && !turns_.may_wait(out)) return {Admission::kFull, kNone};
+  if ((!s_.queue[id].has_room() || s_.held) && !turns_.may_wait(out)) return {Admission::kFull, kNone};
   const RequestHandle h = ledger_.admit(tag, arrival, rank);
   return {bind(h, id, now, out), h};
 }
@@ -49,7 +49,7 @@ InstanceId EarlyBinding::in_time(InstanceId chosen, const Request& r, TimeNs now
 }
 
 Admission EarlyBinding::bind(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
-  const bool room = s_.queue[id].has_room();
+  const bool room = s_.queue[id].has_room() && !s_.held;
   if (room) {
     ledger_.start_alone(h, id, now, out);
   } else {
@@ -72,6 +72,12 @@ void EarlyBinding::joined(InstanceId id, TimeNs now, Actions& out) {
     place(h, s_.ideal(s_.requests[h]), now, out);
   }
   turns_.serve(id, now, out);
+}
+
+void EarlyBinding::released(TimeNs now, Actions& out) {
+  for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
+    if (s_.queue.present(id) && s_.queue[id].queued > 0 && s_.queue[id].has_room()) turns_.serve(id, now, out);
+  }
 }
 
 // Every request that waits, parked or bound to another instance, and that this one fits: out of its FIFO, still counted

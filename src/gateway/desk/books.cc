@@ -126,6 +126,7 @@ void Books::fill(v1::Stats* out, TimeNs now) const {
   out->set_tokens(tokens_);
   out->set_computed_tokens(computed_tokens_);
   out->set_retries(retries_);
+  out->set_batches(batches_);
 }
 
 }  // namespace arlo::gateway

@@ -29,6 +29,9 @@ class Books {
 
   void arrived(std::int32_t length, std::int32_t ideal_level);
   void started(const Row& row);
+  // A batch goes to a worker, or the last of its rows was taken back.
+  void sent() { ++batches_; }
+  void unsent() { --batches_; }
   // A start that was taken back before it was sent.
   void unstarted(const Row& row);
   void retried() { ++retries_; }
@@ -52,7 +55,7 @@ class Books {
   std::vector<std::uint64_t> arrivals_by_length_;
   std::uint64_t outcomes_[kOutcomes] = {};
   std::uint64_t overloaded_ = 0;
-  std::uint64_t tokens_ = 0, computed_tokens_ = 0, retries_ = 0;
+  std::uint64_t tokens_ = 0, computed_tokens_ = 0, retries_ = 0, batches_ = 0;
   LatencyWindow window_total_, window_queue_, window_execute_;
   Histograms histograms_;
 };

@@ -35,6 +35,14 @@ namespace arlo::gateway {
 class Call;
 struct Instance;
 
+// A batch, or a row alone, that an instance answered with an error of its own. Its rows go elsewhere, and what becomes
+// of them tells who was at fault.
+struct Failure {
+  std::shared_ptr<Instance> instance;
+  std::uint32_t open = 0;  // of its rows, those that have not ended
+  bool acquitted = false;  // one of its rows was at fault, or it has answered one well itself
+};
+
 struct Row {
   enum class State : std::uint8_t { kNew, kWaiting, kRunning, kEnded };
 
@@ -46,15 +54,16 @@ struct Row {
   std::uint32_t attempts = 0;
   bool demoted = false;
   std::int32_t level = 0;
-  std::int32_t padded = 0;  // tokens it was sent with
-  TimeNs started_ns = 0;    // last attempt
+  std::int32_t padded = 0;      // tokens it was sent with
+  std::int32_t batch_rows = 0;  // of the batch it was sent in, itself included
+  TimeNs started_ns = 0;        // last attempt
   TimeNs ended_ns = 0;
   TimeNs unfit_since_ns = 0;  // while it waits and no instance in service is long enough; 0: one is
   Row* newer = nullptr;       // neighbours in WaitingRows
   Row* older = nullptr;
-  std::vector<std::shared_ptr<Instance>> failed_on;  // instances that answered it with an error of their own
-  grpc::Slice response;                              // contiguous ModelInferResponse of the worker
-  RowResponse parsed;                                // views into `response`
+  std::vector<std::shared_ptr<Failure>> failures;
+  grpc::Slice response;  // contiguous ModelInferResponse of the worker, which may be to other rows too
+  RowResponse parsed;    // views into `response`
 };
 
 class Call {

@@ -1,6 +1,7 @@
 #include "gateway/desk/desk.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,28 @@ dispatch::Verdict verdict_of(Reply reply) {
   return reply == Reply::kGood ? dispatch::Verdict::kAnswered : dispatch::Verdict::kFailed;
 }
 
+// Rows that a row may go with after its batch failed: half as many. One whose worker has died twice goes alone.
+std::int32_t fewer(const Row& row) {
+  if (row.batch_rows <= 1 || row.attempts > 1) return 1;
+  return static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint32_t>(row.batch_rows) - 1));
+}
+
+Fleet::Others instances_of(const std::vector<std::shared_ptr<Failure>>& failures) {
+  Fleet::Others instances;
+  for (const auto& failure : failures) instances.push_back(failure->instance);
+  return instances;
+}
+
+// Instances that failed this row, which another one has answered well now, and all others that failed with it.
+Fleet::Others guilty(const Row& row, const std::shared_ptr<Instance>& answered_by) {
+  Fleet::Others instances;
+  for (const auto& failure : row.failures) {
+    failure->acquitted = failure->acquitted || failure->instance == answered_by;
+    if (failure->open == 0 && !failure->acquitted) instances.push_back(failure->instance);
+  }
+  return instances;
+}
+
 std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 
 }  // namespace
@@ -33,7 +56,7 @@ Desk::Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Flee
            UpstreamListener& listener)
     : config_(config), scheduler_(scheduler), fleet_(fleet), books_(books), listener_(listener) {}
 
-UpstreamCall*& Desk::running(dispatch::RequestHandle handle) {
+UpstreamCall::Part*& Desk::running(dispatch::RequestHandle handle) {
   if (running_.size() <= handle) running_.resize(handle + 1);
   return running_[handle];
 }
@@ -58,6 +81,7 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
     fail(call, {Code::kDeadlineExceeded, "the deadline had passed when the request came in"}, Call::kNoRow, now,
          effects);
   }
+  if (call.rows.size() > 1) scheduler_.hold();  // they may go as batches
   for (auto& row : call.rows) {
     if (call.fault.code != Code::kOk) break;
     const auto admitted = scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row),
@@ -75,6 +99,7 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
     }
     settle(effects, now);
   }
+  scheduler_.release(now, effects.actions);
   settle(effects, now);
 }
 
@@ -111,11 +136,15 @@ void Desk::cancel(Call& call, TimeNs now, Effects& effects) {
 
 // What is done here may add actions, so the list grows while it is walked.
 void Desk::settle(Effects& effects, TimeNs now) {
-  for (std::size_t i = 0; i < effects.actions.size(); ++i) {
+  for (std::size_t i = 0; i < effects.actions.size();) {
     const dispatch::Action action = effects.actions[i];
+    if (action.kind == dispatch::ActionKind::kStart) {
+      i = begin(i, now, effects);
+      continue;
+    }
+    ++i;
     switch (action.kind) {
       case dispatch::ActionKind::kStart:
-        begin(*reinterpret_cast<Row*>(action.tag), action, now, effects);
         break;
       case dispatch::ActionKind::kExpired:
         expired(*reinterpret_cast<Row*>(action.tag), now, effects);
@@ -128,28 +157,63 @@ void Desk::settle(Effects& effects, TimeNs now) {
   effects.actions.clear();
 }
 
-void Desk::begin(Row& row, const dispatch::Action& action, TimeNs now, Effects& effects) {
-  if (row.state == Row::State::kEnded) {  // its call failed after the decision, and before it was carried out
-    scheduler_.finish(action.handle, dispatch::Verdict::kFailed, now, effects.actions);
-    return;
+std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {
+  const dispatch::Action first = effects.actions[at];
+  std::size_t end = at + 1;
+  const auto same_batch = [&](const dispatch::Action& action) {
+    return action.kind == dispatch::ActionKind::kStart && action.batch == first.batch &&
+           action.instance == first.instance;
+  };
+  while (first.batch != dispatch::kNone && end < effects.actions.size() && same_batch(effects.actions[end])) ++end;
+
+  const auto& instance = fleet_.at(first.instance);
+  batch_.clear();
+  for (; at < end; ++at) {
+    const dispatch::Action action = effects.actions[at];
+    Row& row = *reinterpret_cast<Row*>(action.tag);
+    if (row.state == Row::State::kEnded) {  // its call failed after the decision, and before it was carried out
+      scheduler_.finish(action.handle, dispatch::Verdict::kFailed, now, effects.actions);
+      continue;
+    }
+    row.handle = action.handle;
+    row.level = action.level;
+    row.demoted = action.demoted;
+    batch_.push_back(&row);
   }
-  const auto& instance = fleet_.at(action.instance);
-  waiting_.remove(row);
-  row.state = Row::State::kRunning;
-  row.handle = action.handle;
-  row.level = action.level;
-  row.demoted = action.demoted;
-  row.padded = InferRequest::padded_length(row.length, instance->runtime);
-  row.started_ns = now;
-  row.unfit_since_ns = 0;
-  ++row.attempts;
-  books_.started(row);
+  // Rows whose clients have parameters of their own for the model go beside the others.
+  const RuntimeInfo& runtime = instance->member(first.runtime);
+  for (auto from = batch_.begin(); from != batch_.end();) {
+    const auto rest = std::stable_partition(
+        from, batch_.end(), [&](const Row* row) { return row->call->request.goes_with((*from)->call->request); });
+    send({from, rest}, instance, runtime, now, effects);
+    from = rest;
+  }
+  return end;
+}
+
+void Desk::send(std::span<Row* const> rows, const std::shared_ptr<Instance>& instance, const RuntimeInfo& runtime,
+                TimeNs now, Effects& effects) {
+  std::int32_t longest = 0;
+  for (const Row* row : rows) longest = std::max(longest, row->length);
+  const std::int32_t tokens = WorkerRequest::tokens(longest, runtime);
+  auto* upstream = new UpstreamCall(listener_, rows, instance, runtime, tokens);
+  for (auto& part : upstream->parts()) {
+    Row& row = *part.row();
+    waiting_.remove(row);
+    row.state = Row::State::kRunning;
+    row.padded = tokens;
+    row.batch_rows = static_cast<std::int32_t>(rows.size());
+    row.started_ns = now;
+    row.unfit_since_ns = 0;
+    ++row.attempts;
+    books_.started(row);
+    running(row.handle) = &part;
+    next_deadline_ = std::min(next_deadline_, row.call->deadline_ns);
+    row.call->holds.fetch_add(1, std::memory_order_relaxed);
+  }
+  books_.sent();
   fleet_.sent(*instance, now);
-  auto* upstream = new UpstreamCall(listener_, row, instance);
-  running(row.handle) = upstream;
   ++at_workers_;
-  next_deadline_ = std::min(next_deadline_, row.call->deadline_ns);
-  row.call->holds.fetch_add(1, std::memory_order_relaxed);
   effects.starts.push_back(upstream);
 }
 
@@ -170,31 +234,33 @@ void Desk::expired(Row& row, TimeNs now, Effects& effects) {
 }
 
 void Desk::lost(const dispatch::Action& action, TimeNs now, Effects& effects) {
-  auto& at = running(action.handle);
-  UpstreamCall* const upstream = std::exchange(at, nullptr);
-  if (upstream == nullptr) return;  // its answer is what brought the instance down: answered() has it in hand
-  upstream->lost = true;
-  left_behind_.insert(upstream);
-  fleet_.leave_behind(*upstream->instance(), now);
-  if (upstream->dropped) {
+  UpstreamCall::Part* const part = std::exchange(running(action.handle), nullptr);
+  if (part == nullptr) return;  // its answer is what brought the instance down: answered() has it in hand
+  UpstreamCall& upstream = part->upstream();
+  if (!upstream.lost) {
+    upstream.lost = true;
+    left_behind_.insert(&upstream);
+    fleet_.leave_behind(*upstream.instance(), now);
+  }
+  if (part->dropped) {
     scheduler_.abandon(action.handle);
     return;
   }
-  Row* const row = upstream->take();
+  Row* const row = part->take();
   if (row == nullptr) return;  // its answer has just come: answered() follows
-  upstream->dropped = true;
-  if (try_again(*row, dispatch::kNone, now, effects)) return;
+  part->dropped = true;
+  if (try_again(*row, dispatch::kNone, fewer(*row), now, effects)) return;
   scheduler_.abandon(action.handle);
-  const auto& instance = *upstream->instance();
+  const auto& instance = *upstream.instance();
   fail(*row->call,
-       {Code::kUnavailable, "worker '" + instance.worker_label + "', runtime '" + instance.runtime.name +
+       {Code::kUnavailable, "worker '" + instance.worker_label + "', runtime '" + instance.runtime +
                                 "' failed while the request ran: " + instance.last_error},
        row->index, now, effects);
   end(*row, now, effects);
 }
 
-// A row whose worker failed it is scheduled once more, if that is still of use.
-bool Desk::try_again(Row& row, dispatch::InstanceId avoid, TimeNs now, Effects& effects) {
+// A row whose worker failed it is scheduled once more, if that is still of use; in a batch of `most` rows at most.
+bool Desk::try_again(Row& row, dispatch::InstanceId avoid, std::int32_t most, TimeNs now, Effects& effects) {
   const auto& call = *row.call;
   if (call.fault.code != Code::kOk || row.attempts >= config_.max_attempts() || now >= waiting_deadline(call)) {
     return false;
@@ -202,58 +268,77 @@ bool Desk::try_again(Row& row, dispatch::InstanceId avoid, TimeNs now, Effects& 
   books_.retried();
   row.state = Row::State::kWaiting;
   waiting_.add(row);
-  static_cast<void>(scheduler_.retry(row.handle, avoid, now, effects.actions));
+  static_cast<void>(scheduler_.retry(row.handle, avoid, now, effects.actions, most));
   return true;
 }
 
 // ---- answers ----
 
-void Desk::answered(UpstreamCall& upstream, Row* row, Reply reply, Fault fault, TimeNs now, Effects& effects) {
-  const auto instance = upstream.instance();
+void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, TimeNs now, Effects& effects) {
+  Answer answer{.instance = upstream.instance(),
+                .lost = upstream.lost,
+                .reply = reply,
+                .fault = fault,
+                .doubtful = false,
+                .failure = nullptr};
+  Instance& instance = *answer.instance;
   --at_workers_;
-  if (upstream.lost) {
-    left_behind_.erase(&upstream);
-  } else {
-    running(upstream.handle) = nullptr;
+  if (upstream.lost) left_behind_.erase(&upstream);
+  for (const auto& part : upstream.parts()) {
+    if (!upstream.lost && !part.left_out) running(part.handle()) = nullptr;
   }
-  fleet_.returned(*instance, upstream.lost, now);
+  fleet_.returned(instance, upstream.lost, now);
   if (reply != Reply::kGood) {
-    ++instance->failed;
+    ++instance.failed;
   } else if (!upstream.lost) {
-    fleet_.answered_well(*instance);
+    fleet_.answered_well(instance);
   }
-  // The scheduler hands this row back with the others that ran there (kLost), and lost() leaves it to us.
+  if (reply == Reply::kError) {
+    answer.doubtful = fleet_.answered_badly(instance, fault.message);
+    answer.failure = std::make_shared<Failure>(answer.instance);
+  }
+  // The scheduler hands these rows back with the others that ran there (kLost), and lost() leaves them to us.
   if ((reply == Reply::kDead || reply == Reply::kMissing) && !upstream.lost) {
-    fleet_.eject(instance, fault.message, fleet_.short_pause(), now, effects);
+    fleet_.eject(answer.instance, fault.message, fleet_.short_pause(), now, effects);
   }
-  if (row != nullptr) {
-    conclude(*row, instance, upstream.lost, reply, std::move(fault), now, effects);
-  } else if (!upstream.lost) {  // its client has been answered already
-    scheduler_.finish(upstream.handle, verdict_of(reply), now, effects.actions);
+  for (auto& part : upstream.parts()) {
+    if (part.answered != nullptr) {
+      conclude(*part.answered, answer, now, effects);
+    } else if (!answer.lost && !part.left_out) {  // its client has been answered already
+      scheduler_.finish(part.handle(), verdict_of(reply), now, effects.actions);
+    }
   }
   settle(effects, now);
-  fleet_.check_drained(instance, effects);
+  fleet_.check_drained(answer.instance, effects);
 }
 
-// What a worker's answer means for its row: it ends, or runs elsewhere.
-void Desk::conclude(Row& row, const std::shared_ptr<Instance>& instance, bool lost, Reply reply, Fault fault,
-                    TimeNs now, Effects& effects) {
-  bool elsewhere = lost || reply == Reply::kDead || reply == Reply::kMissing || reply == Reply::kBusy;
-  if (reply == Reply::kError) {
+// What a worker's answer means for one of its rows: it ends, or runs elsewhere.
+void Desk::conclude(Row& row, const Answer& answer, TimeNs now, Effects& effects) {
+  const Reply reply = answer.reply;
+  // Of a batch that fails, one row may be at fault: it is looked for by halves, on the same worker if need be.
+  const bool by_halves = row.batch_rows > 1 && (reply == Reply::kError || reply == Reply::kRefused);
+  bool elsewhere =
+      by_halves || answer.lost || reply == Reply::kDead || reply == Reply::kMissing || reply == Reply::kBusy;
+  if (answer.failure != nullptr) {
     // Two instances that are well otherwise fail it: it is the row's fault. One that fails others too proves nothing.
-    const bool doubtful = fleet_.answered_badly(*instance, fault.message);
-    const bool proven = !row.failed_on.empty() && !doubtful;
-    row.failed_on.push_back(instance);
-    elsewhere = elsewhere || (!proven && fleet_.takes(row.length, row.failed_on));
+    const bool proven = !row.failures.empty() && !answer.doubtful;
+    row.failures.push_back(answer.failure);
+    ++answer.failure->open;
+    elsewhere = elsewhere || (!proven && fleet_.takes(row.length, instances_of(row.failures)));
   }
-  if (reply != Reply::kGood && elsewhere && try_again(row, instance->slot, now, effects)) return;
+  if (by_halves) --row.attempts;
+  const std::int32_t most = reply == Reply::kBusy ? 0 : fewer(row);
+  if (reply != Reply::kGood && elsewhere && try_again(row, answer.instance->slot, most, now, effects)) return;
 
   scheduler_.finish(row.handle, verdict_of(reply), now, effects.actions);
-  if (reply != Reply::kGood) fail(*row.call, std::move(fault), row.index, now, effects);
+  if (reply != Reply::kGood) {
+    for (const auto& failure : row.failures) failure->acquitted = true;
+    fail(*row.call, answer.fault, row.index, now, effects);
+  }
   end(row, now, effects);
-  if (reply != Reply::kGood || row.failed_on.empty()) return;
+  if (reply != Reply::kGood || row.failures.empty()) return;
   settle(effects, now);  // an ejection starts from a clean sheet
-  fleet_.blame(row.failed_on, now, effects);
+  fleet_.blame(guilty(row, answer.instance), now, effects);
 }
 
 // Ends a call without an answer: all its rows, wherever they are.
@@ -268,11 +353,11 @@ void Desk::fail(Call& call, Fault fault, std::uint32_t row, TimeNs now, Effects&
 
 void Desk::withdraw(Row& row, TimeNs now, Effects& effects) {
   if (row.state == Row::State::kRunning) {
-    UpstreamCall* const upstream = running(row.handle);
-    if (upstream == nullptr) return;  // its answer is in hand, and whoever has it ends the row
-    if (!take_back(upstream, now, effects)) {
-      if (upstream->take() == nullptr) return;  // its answer has just come, and answered() follows
-      upstream->dropped = true;
+    UpstreamCall::Part* const part = running(row.handle);
+    if (part == nullptr) return;  // its answer is in hand, and whoever has it ends the row
+    if (!take_back(*part, now, effects)) {
+      if (part->take() == nullptr) return;  // its answer has just come, and answered() follows
+      part->dropped = true;
     }
   } else if (row.state == Row::State::kWaiting && row.handle != dispatch::kNone) {
     // When it does not wait any more, its start is among the actions that are still to be settled: see begin().
@@ -282,17 +367,23 @@ void Desk::withdraw(Row& row, TimeNs now, Effects& effects) {
 }
 
 // A start that was decided under the lock that is still held has not been sent, and need not be.
-bool Desk::take_back(UpstreamCall* upstream, TimeNs now, Effects& effects) {
+bool Desk::take_back(UpstreamCall::Part& part, TimeNs now, Effects& effects) {
+  UpstreamCall* const upstream = &part.upstream();
   const auto at = std::find(effects.starts.begin(), effects.starts.end(), upstream);
   if (at == effects.starts.end()) return false;
-  effects.starts.erase(at);
-  books_.unstarted(*upstream->row());
-  fleet_.unsent(*upstream->instance(), now);
-  --at_workers_;
-  running(upstream->handle) = nullptr;
-  scheduler_.finish(upstream->handle, dispatch::Verdict::kFailed, now, effects.actions);
-  effects.releases.push_back(&upstream->call());
-  delete upstream;
+  const dispatch::RequestHandle handle = part.handle();
+  Call* const call = part.row()->call;
+  books_.unstarted(*part.row());
+  running(handle) = nullptr;
+  if (!upstream->leave_out(part)) {
+    effects.starts.erase(at);
+    books_.unsent();
+    fleet_.unsent(*upstream->instance(), now);
+    --at_workers_;
+    delete upstream;
+  }
+  scheduler_.finish(handle, dispatch::Verdict::kFailed, now, effects.actions);
+  effects.releases.push_back(call);
   return true;
 }
 
@@ -301,6 +392,7 @@ void Desk::end(Row& row, TimeNs now, Effects& effects) {
   row.state = Row::State::kEnded;
   row.ended_ns = now;
   row.handle = dispatch::kNone;
+  for (const auto& failure : row.failures) --failure->open;
   Call& call = *row.call;
   if (--call.open_rows == 0) books_.ended(call, now);
   effects.releases.push_back(&call);
@@ -342,8 +434,8 @@ void Desk::check_fit(TimeNs now, Effects& effects) {
 void Desk::check_deadlines(TimeNs now, Effects& effects) {
   if (now < next_deadline_) return;
   next_deadline_ = dispatch::kNever;
-  for (const auto* upstream : running_) {
-    Row* const row = upstream == nullptr ? nullptr : upstream->row();
+  for (const auto* part : running_) {
+    Row* const row = part == nullptr ? nullptr : part->row();
     if (row == nullptr) continue;
     Call& call = *row->call;
     if (now >= call.deadline_ns) {
@@ -355,8 +447,8 @@ void Desk::check_deadlines(TimeNs now, Effects& effects) {
 }
 
 void Desk::cancel_all() {
-  for (auto* upstream : running_) {
-    if (upstream != nullptr) upstream->cancel();
+  for (const auto* part : running_) {
+    if (part != nullptr) part->upstream().cancel();
   }
   for (auto* upstream : left_behind_) upstream->cancel();
 }

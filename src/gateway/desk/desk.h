@@ -10,6 +10,8 @@
 #include <arlo/v1/config.pb.h>
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <unordered_set>
 #include <vector>
 
@@ -32,9 +34,8 @@ class Desk {
 
   void submit(Call& call, TimeNs now, Effects& effects);
   void cancel(Call& call, TimeNs now, Effects& effects);
-  // The worker is through. `row`: taken from `upstream`, or nothing when it had been taken before; `fault` says why its
-  // answer is none.
-  void answered(UpstreamCall& upstream, Row* row, Reply reply, Fault fault, TimeNs now, Effects& effects);
+  // The worker is through, and the rows have been taken from `upstream`; `fault` says why the answer is none.
+  void answered(UpstreamCall& upstream, Reply reply, const Fault& fault, TimeNs now, Effects& effects);
   // Turns the scheduler's actions into effects.
   void settle(Effects& effects, TimeNs now);
   // What time alone changes: deadlines, rows that no instance fits.
@@ -44,21 +45,31 @@ class Desk {
   void cancel_all();                                                      // of these
 
  private:
-  void begin(Row& row, const dispatch::Action& action, TimeNs now, Effects& effects);
+  // The rows that start with the action there, as one batch. Returns the place of the next action.
+  std::size_t begin(std::size_t at, TimeNs now, Effects& effects);
+  void send(std::span<Row* const> rows, const std::shared_ptr<Instance>& instance, const RuntimeInfo& runtime,
+            TimeNs now, Effects& effects);
   void expired(Row& row, TimeNs now, Effects& effects);
   void lost(const dispatch::Action& action, TimeNs now, Effects& effects);
-  void conclude(Row& row, const std::shared_ptr<Instance>& instance, bool lost, Reply reply, Fault fault, TimeNs now,
-                Effects& effects);
-  bool try_again(Row& row, dispatch::InstanceId avoid, TimeNs now, Effects& effects);
+  struct Answer {  // of a worker, to all rows of an UpstreamCall
+    std::shared_ptr<Instance> instance;
+    bool lost;  // the instance had left
+    Reply reply;
+    const Fault& fault;
+    bool doubtful;                     // the instance has failed others, too
+    std::shared_ptr<Failure> failure;  // of this instance; nothing: another kind of reply
+  };
+  void conclude(Row& row, const Answer& answer, TimeNs now, Effects& effects);
+  bool try_again(Row& row, dispatch::InstanceId avoid, std::int32_t most, TimeNs now, Effects& effects);
   void fail(Call& call, Fault fault, std::uint32_t row, TimeNs now, Effects& effects);
   void withdraw(Row& row, TimeNs now, Effects& effects);
-  bool take_back(UpstreamCall* upstream, TimeNs now, Effects& effects);
+  bool take_back(UpstreamCall::Part& part, TimeNs now, Effects& effects);
   void end(Row& row, TimeNs now, Effects& effects);
   [[nodiscard]] Fault refusal(const Call& call, std::int32_t length, const dispatch::Admitted& admitted,
                               TimeNs now) const;
   void check_fit(TimeNs now, Effects& effects);
   void check_deadlines(TimeNs now, Effects& effects);
-  UpstreamCall*& running(dispatch::RequestHandle handle);
+  UpstreamCall::Part*& running(dispatch::RequestHandle handle);
 
   const v1::GatewayConfig& config_;
   dispatch::Scheduler& scheduler_;
@@ -66,9 +77,10 @@ class Desk {
   Books& books_;
   UpstreamListener& listener_;
   WaitingRows waiting_;
-  std::vector<UpstreamCall*> running_;             // by the scheduler's handle: rows that take room at a worker
+  std::vector<UpstreamCall::Part*> running_;       // by the scheduler's handle: rows that take room at a worker
   std::unordered_set<UpstreamCall*> left_behind_;  // at instances that were ejected
   std::uint32_t at_workers_ = 0;
+  std::vector<Row*> batch_;                  // that is being started
   TimeNs next_deadline_ = dispatch::kNever;  // of a running row; may be early, never late
   bool some_unfit_ = false;                  // at the last look, some waiting row fitted no instance
 };

@@ -107,6 +107,9 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Router& router) {
   out.value(stats.parked());
   out.add("arlo_in_flight", "Rows at workers.", MetricType::Gauge);
   out.value(stats.in_flight());
+  out.add("arlo_batches_total", "Requests sent to workers; their rows are those that were dispatched.",
+          MetricType::Counter);
+  out.value(static_cast<double>(stats.batches()));
   out.add("arlo_retries_total", "Rows sent to another instance after a worker failed them.", MetricType::Counter);
   out.value(static_cast<double>(stats.retries()));
   out.add("arlo_ejections_total", "Instances taken out of service because they failed.", MetricType::Counter);

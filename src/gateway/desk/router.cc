@@ -18,12 +18,13 @@ dispatch::Options options_of(const v1::DispatchConfig& config) {
   options.alpha = config.alpha();
   options.max_peek = static_cast<std::int32_t>(config.max_peek());
   options.max_queued = static_cast<std::int32_t>(config.max_queued());
+  options.batching = dispatch::parse_batching(config.batching());
   return options;
 }
 
 Fault fault_of(const Instance& instance, Reply reply, const grpc::Status& status) {
-  Fault fault{static_cast<Code>(status.error_code()), "worker '" + instance.worker_label + "', runtime '" +
-                                                          instance.runtime.name + "': " + status.error_message()};
+  Fault fault{static_cast<Code>(status.error_code()),
+              "worker '" + instance.worker_label + "', runtime '" + instance.runtime + "': " + status.error_message()};
   if (reply == Reply::kExpired) fault.code = Code::kDeadlineExceeded;
   if (reply == Reply::kBusy) {
     fault.code = Code::kResourceExhausted;
@@ -92,35 +93,26 @@ void Router::count_refused(const Fault& fault) {
 }
 
 void Router::upstream_done(UpstreamCall& upstream, const grpc::Status& status) {
-  Row* const row = upstream.take();
   auto reply = classify(status);
+  auto bad = upstream.take_all(status.ok());
   Fault fault;
   if (!status.ok()) {
     fault = fault_of(*upstream.instance(), reply, status);
-  } else if (row != nullptr) {
-    row->response = single_slice(upstream.response());
-    row->parsed = {};
-    const std::string_view bytes(reinterpret_cast<const char*>(row->response.begin()), row->response.size());
-    if (auto bad = row->parsed.parse(bytes, *row->call->model, row->call->request, row->padded)) {
-      fault = std::move(*bad);
-      reply = Reply::kError;
-    }
+  } else if (bad) {
+    fault = std::move(*bad);
+    reply = Reply::kError;
   }
   Effects effects;
   {
     const std::lock_guard lock(mutex_);
-    desk_.answered(upstream, row, reply, std::move(fault), now_ns(), effects);
+    desk_.answered(upstream, reply, fault, now_ns(), effects);
     if (stopping_ && idle()) idle_.notify_all();
   }
   run(effects);
 }
 
 void Router::run(Effects& effects) {
-  for (auto* upstream : effects.starts) {
-    Call& call = upstream->call();
-    upstream->start();
-    call.let_go();
-  }
+  for (auto* upstream : effects.starts) upstream->start();
   if (!effects.checks.empty()) {
     for (const auto& instance : effects.checks) {
       check_health(*this, instance, config_.health().timeout_ms(), *queue_);

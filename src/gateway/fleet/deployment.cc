@@ -52,16 +52,37 @@ std::shared_ptr<Worker> Fleet::worker_for(const std::string& endpoint) {
   return worker;
 }
 
-std::shared_ptr<Instance> Fleet::make_instance(const v1::Instance& wanted, const v1::Runtime& runtime,
-                                               std::string content, TimeNs now) {
+Fleet::Holdings Fleet::holdings_of(const v1::Deployment& deployment) {
+  Holdings holdings;
+  for (const auto& runtime : deployment.runtimes()) holdings[runtime.name()] = {&runtime};
+  for (const auto& bundle : deployment.bundles()) {
+    std::vector<const v1::Runtime*> members;
+    for (const auto& name : bundle.runtimes()) members.push_back(holdings.at(name).front());
+    std::sort(members.begin(), members.end(),
+              [](const auto* a, const auto* b) { return a->max_length() < b->max_length(); });
+    holdings[bundle.name()] = std::move(members);
+  }
+  return holdings;
+}
+
+std::shared_ptr<Instance> Fleet::make_instance(const v1::Instance& wanted,
+                                               const std::vector<const v1::Runtime*>& runtimes, std::string content,
+                                               TimeNs now) {
   auto instance = std::make_shared<Instance>();
   instance->id = wanted.id();
   instance->worker_label = wanted.worker().empty() ? wanted.endpoint() : wanted.worker();
   instance->worker = worker_for(wanted.endpoint());
-  instance->runtime = {runtime.name(), static_cast<std::int32_t>(runtime.max_length()),
-                       static_cast<std::int32_t>(runtime.max_batch()), runtime.dynamic()};
+  instance->runtime = wanted.runtime();
+  std::string together;
+  for (const auto* runtime : runtimes) {
+    const std::string serialised = runtime->SerializeAsString();
+    together += serialised;
+    instance->members.push_back({runtime_ids_.at(serialised),
+                                 {runtime->name(), static_cast<std::int32_t>(runtime->max_length()),
+                                  static_cast<std::int32_t>(runtime->max_batch()), runtime->dynamic()}});
+  }
+  instance->joins_as = runtime_ids_.at(together);
   instance->content = std::move(content);
-  instance->runtime_id = runtime_ids_.at(runtime.SerializeAsString());
   instance->inflight_limit = static_cast<std::int32_t>(wanted.inflight_limit());
   instance->next_check_ns = now;
   return instance;
@@ -86,6 +107,16 @@ MaybeFault Fleet::admit(const v1::Deployment& deployment, bool* changed) {
       const auto id = scheduler_.add_runtime(spec_of(runtime));
       runtime_ids_.emplace(std::move(content), id);
     }
+    for (const auto& [name, runtimes] : holdings_of(deployment)) {
+      std::string together;
+      std::vector<dispatch::RuntimeId> ids;
+      for (const auto* runtime : runtimes) {
+        const std::string serialised = runtime->SerializeAsString();
+        together += serialised;
+        ids.push_back(runtime_ids_.at(serialised));
+      }
+      if (!runtime_ids_.contains(together)) runtime_ids_.emplace(std::move(together), scheduler_.add_bundle(ids));
+    }
   } catch (const std::invalid_argument& error) {
     return invalid(std::string("runtimes: ") + error.what());
   }
@@ -94,19 +125,19 @@ MaybeFault Fleet::admit(const v1::Deployment& deployment, bool* changed) {
 }
 
 void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, TimeNs now, Effects& effects) {
-  std::unordered_map<std::string, const v1::Runtime*> runtimes;
-  for (const auto& runtime : deployment.runtimes()) runtimes[runtime.name()] = &runtime;
+  const Holdings holdings = holdings_of(deployment);
   std::vector<std::shared_ptr<Instance>> kept;
   for (const auto& wanted : deployment.instances()) {
-    const auto& runtime = *runtimes.at(wanted.runtime());
-    std::string content = wanted.SerializeAsString() + runtime.SerializeAsString();
+    const auto& runtimes = holdings.at(wanted.runtime());
+    std::string content = wanted.SerializeAsString();
+    for (const auto* runtime : runtimes) content += runtime->SerializeAsString();
     std::shared_ptr<Instance> instance;
     for (const auto& present : instances_) {
       if (!present->retired && present->content == content) instance = present;
     }
     if (instance == nullptr || instance->state == Instance::State::kDraining) {
       // Also for one that still drains: it comes back as a new instance while the old one empties.
-      instance = make_instance(wanted, runtime, std::move(content), now);
+      instance = make_instance(wanted, runtimes, std::move(content), now);
       reply->add_joining(wanted.id());
     } else if (instance->state == Instance::State::kDrained) {
       instance->state = Instance::State::kJoining;
@@ -138,14 +169,16 @@ void Fleet::fill(v1::Stats* out, TimeNs now) const {
     level.set_instances(
         static_cast<std::uint32_t>(std::count_if(instances_.begin(), instances_.end(), [&](const auto& instance) {
           return instance->state == Instance::State::kActive &&
-                 static_cast<std::uint32_t>(instance->runtime.max_length) == level.max_length();
+                 std::any_of(instance->members.begin(), instance->members.end(), [&](const auto& member) {
+                   return static_cast<std::uint32_t>(member.runtime.max_length) == level.max_length();
+                 });
         })));
   }
   for (const auto& instance : instances_) {
     auto* stats = out->add_instances();
     stats->set_id(instance->id);
     stats->set_worker(instance->worker_label);
-    stats->set_runtime(instance->runtime.name);
+    stats->set_runtime(instance->runtime);
     stats->set_state(state_of(*instance));
     stats->set_in_flight(instance->in_flight);
     if (instance->slot != dispatch::kNone) {

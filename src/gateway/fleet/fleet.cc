@@ -36,7 +36,7 @@ TimeNs Fleet::short_pause() const { return TimeNs{config_.health().retry_interva
 void Fleet::join(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects) {
   // The scheduler may start parked rows on it at once, naming a slot that is not in by_slot_ yet: a slot is either the
   // next new one or a freed one, so room is made and the actions are settled after the slot is known.
-  instance->slot = scheduler_.join(instance->runtime_id, instance->inflight_limit, now, effects.actions);
+  instance->slot = scheduler_.join(instance->joins_as, instance->inflight_limit, now, effects.actions);
   if (by_slot_.size() <= instance->slot) by_slot_.resize(instance->slot + 1);
   by_slot_[instance->slot] = instance;
   instance->state = Instance::State::kActive;
@@ -46,7 +46,7 @@ void Fleet::join(const std::shared_ptr<Instance>& instance, TimeNs now, Effects&
   instance->next_check_ns = now + TimeNs{config_.health().interval_ms()} * kMs;
   settle_(effects, now);
   log(LogLevel::kInfo, "instance_joined",
-      {{"instance", instance->id}, {"worker", instance->worker_label}, {"runtime", instance->runtime.name}});
+      {{"instance", instance->id}, {"worker", instance->worker_label}, {"runtime", instance->runtime}});
 }
 
 void Fleet::eject(const std::shared_ptr<Instance>& instance, const std::string& why, TimeNs pause, TimeNs now,
@@ -71,7 +71,7 @@ void Fleet::eject(const std::shared_ptr<Instance>& instance, const std::string& 
   log(LogLevel::kWarning, "instance_ejected",
       {{"instance", instance->id},
        {"worker", instance->worker_label},
-       {"runtime", instance->runtime.name},
+       {"runtime", instance->runtime},
        {"reason", why}});
 }
 
@@ -136,7 +136,8 @@ MaybeFault Fleet::drain(const std::string& id, TimeNs timeout, std::function<voi
 // take.
 bool Fleet::silent(const Instance& instance, TimeNs now) const {
   if (!instance.in_service() || instance.in_flight == 0) return false;
-  const TimeNs longest = scheduler_.cost(instance.runtime_id, instance.runtime.max_length, instance.runtime.max_batch);
+  const RuntimeInfo& runtime = instance.members.back().runtime;
+  const TimeNs longest = scheduler_.cost(instance.members.back().id, runtime.max_length, runtime.max_batch);
   const TimeNs limit = std::max(TimeNs{config_.health().silence_ms()} * kMs, kSilence * longest);
   return now - std::max(instance.heard_ns, instance.busy_since) >= limit;
 }
@@ -178,7 +179,7 @@ void Fleet::checked(const std::shared_ptr<Instance>& instance, const grpc::Statu
   const bool healthy = status.ok() && ready;
   if (!healthy) {
     instance->last_error =
-        status.ok() ? "runtime '" + instance->runtime.name + "' is not ready on the worker" : status.error_message();
+        status.ok() ? "runtime '" + instance->runtime + "' is not ready on the worker" : status.error_message();
   }
   // A check that was under way when the instance was ejected says nothing of what came then.
   if (instance->state == Instance::State::kEjected && now < instance->next_check_ns) return;
@@ -257,7 +258,7 @@ void Fleet::blame(const Others& instances, TimeNs now, Effects& effects) {
 
 bool Fleet::takes(std::int32_t length, const Others& others) const {
   return std::any_of(instances_.begin(), instances_.end(), [&](const auto& instance) {
-    return instance->state == Instance::State::kActive && instance->runtime.max_length >= length &&
+    return instance->state == Instance::State::kActive && instance->max_length() >= length &&
            !among(others, instance.get());
   });
 }
@@ -265,7 +266,7 @@ bool Fleet::takes(std::int32_t length, const Others& others) const {
 std::int32_t Fleet::longest() const {
   std::int32_t longest = 0;
   for (const auto& instance : instances_) {
-    if (instance->in_service()) longest = std::max(longest, instance->runtime.max_length);
+    if (instance->in_service()) longest = std::max(longest, instance->max_length());
   }
   return longest;
 }
@@ -275,7 +276,7 @@ Fault Fleet::no_instance(std::int32_t length) const {
   std::string why;
   for (const auto& instance : instances_) {
     active += instance->state == Instance::State::kActive ? 1 : 0;
-    if (instance->runtime.max_length >= length && !instance->last_error.empty()) why = instance->last_error;
+    if (instance->max_length() >= length && !instance->last_error.empty()) why = instance->last_error;
   }
   return {Code::kUnavailable, "no healthy instance takes a row of length " + std::to_string(length) + " (" +
                                   std::to_string(active) + " of " + std::to_string(instances_.size()) +

@@ -54,15 +54,15 @@ class Fleet {
   [[nodiscard]] const std::shared_ptr<Instance>& at(dispatch::InstanceId slot) const { return by_slot_[slot]; }
   void sent(Instance& instance, TimeNs now);
   void unsent(Instance& instance, TimeNs now);  // it was never on its way
-  // The worker is through with a row; `lost`: one of before the instance was ejected. check_drained() follows, once
+  // The worker is through with a batch; `lost`: one of before the instance was ejected. check_drained() follows, once
   // what waits for that room has been started.
   void returned(Instance& instance, bool lost, TimeNs now);
   void check_drained(const std::shared_ptr<Instance>& instance, Effects& effects);
-  void leave_behind(Instance& instance, TimeNs now);  // a row whose instance has been ejected
+  void leave_behind(Instance& instance, TimeNs now);  // a batch whose instance has been ejected
   void answered_well(Instance& instance);
   // An error: true when it may well be the instance's fault, because it has not answered well since an earlier one.
   [[nodiscard]] bool answered_badly(Instance& instance, const std::string& error);
-  // Another instance has answered a row well that these had failed.
+  // Other instances have answered well what these had failed.
   void blame(const Others& instances, TimeNs now, Effects& effects);
   void eject(const std::shared_ptr<Instance>& instance, const std::string& why, TimeNs pause, TimeNs now,
              Effects& effects);
@@ -76,8 +76,11 @@ class Fleet {
   void fill(v1::Stats* out, TimeNs now) const;
 
  private:
-  std::shared_ptr<Instance> make_instance(const v1::Instance& wanted, const v1::Runtime& runtime, std::string content,
-                                          TimeNs now);
+  // The runtimes that an instance holds, by its name for them, shortest first.
+  using Holdings = std::unordered_map<std::string, std::vector<const v1::Runtime*>>;
+  static Holdings holdings_of(const v1::Deployment& deployment);
+  std::shared_ptr<Instance> make_instance(const v1::Instance& wanted, const std::vector<const v1::Runtime*>& runtimes,
+                                          std::string content, TimeNs now);
   std::shared_ptr<Worker> worker_for(const std::string& endpoint);
   void join(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
   void retire(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
@@ -91,7 +94,7 @@ class Fleet {
   std::shared_ptr<const ModelSpec> model_;
   std::vector<std::shared_ptr<Instance>> instances_;  // of the deployment, and retired ones that still drain
   std::vector<std::shared_ptr<Instance>> by_slot_;    // scheduler's InstanceId -> instance
-  std::unordered_map<std::string, dispatch::RuntimeId> runtime_ids_;  // by serialised runtime
+  std::unordered_map<std::string, dispatch::RuntimeId> runtime_ids_;  // by serialised runtime, or those of a bundle
   std::unordered_map<std::string, std::weak_ptr<Worker>> workers_;    // by endpoint
   std::uint64_t ejections_ = 0;
 };

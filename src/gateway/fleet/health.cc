@@ -4,6 +4,7 @@
 #include <grpcpp/support/async_unary_call.h>
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "gateway/front/rpc.h"
@@ -16,21 +17,37 @@ class HealthCheck final : public Event {
  public:
   HealthCheck(HealthListener& listener, std::shared_ptr<Instance> instance, std::uint32_t timeout_ms,
               grpc::CompletionQueue& queue)
-      : listener_(listener), instance_(std::move(instance)) {
-    request_.set_name(instance_->runtime.name);
-    context_.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
-    reader_ = instance_->worker->stub->AsyncModelReady(&context_, request_, &queue);
-    reader_->Finish(&response_, &status_, tag());
+      : listener_(listener),
+        instance_(std::move(instance)),
+        deadline_(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms)),
+        queue_(queue) {
+    ask();
   }
   void proceed(bool) override {
+    if (status_.ok() && response_.ready() && ++asked_ < instance_->members.size()) {
+      ask();
+      return;
+    }
     listener_.health_done(instance_, status_, response_.ready());
     delete this;
   }
 
  private:
+  void ask() {
+    request_.set_name(instance_->members[asked_].runtime.name);
+    reader_.reset();  // lives in memory of the call
+    context_.emplace();
+    context_->set_deadline(deadline_);
+    reader_ = instance_->worker->stub->AsyncModelReady(&*context_, request_, &queue_);
+    reader_->Finish(&response_, &status_, tag());
+  }
+
   HealthListener& listener_;
   std::shared_ptr<Instance> instance_;
-  grpc::ClientContext context_;
+  const std::chrono::system_clock::time_point deadline_;
+  grpc::CompletionQueue& queue_;
+  std::size_t asked_ = 0;  // runtimes that are ready
+  std::optional<grpc::ClientContext> context_;
   inference::ModelReadyRequest request_;
   inference::ModelReadyResponse response_;
   grpc::Status status_;

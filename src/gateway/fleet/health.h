@@ -1,4 +1,4 @@
-// Whether the runtime of an instance is ready on its worker: one ModelReady call.
+// Whether the runtimes of an instance are ready on its worker: a ModelReady call for each, until one is not.
 #pragma once
 
 #include <grpcpp/completion_queue.h>

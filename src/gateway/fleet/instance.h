@@ -1,9 +1,10 @@
-// One runtime on one worker, as the gateway sees it.
+// One runtime, or a bundle of them, on one worker, as the gateway sees it.
 #pragma once
 
 #include <grpcpp/channel.h>
 #include <grpcpp/impl/rpc_method.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -37,17 +38,22 @@ struct Instance {
   std::string id;
   std::string worker_label;
   std::shared_ptr<Worker> worker;
-  RuntimeInfo runtime;
-  std::string content;  // serialised instance and runtime: a change of it means another instance
-  dispatch::RuntimeId runtime_id = 0;
+  struct Member {
+    dispatch::RuntimeId id;
+    RuntimeInfo runtime;
+  };
+  std::string runtime;           // name of the runtime or bundle
+  std::vector<Member> members;   // by max_length
+  std::string content;           // serialised instance and runtimes: a change of it means another instance
+  dispatch::RuntimeId joins_as;  // of its only member, or of the bundle
   std::int32_t inflight_limit = 1;
 
   // Under the router's lock.
   State state = State::kJoining;
   bool retired = false;                         // no longer in the deployment: gone once drained
   dispatch::InstanceId slot = dispatch::kNone;  // in the scheduler, while active or draining
-  std::uint32_t in_flight = 0;                  // rows at the worker that take room, answered clients' included
-  std::uint32_t left_behind = 0;                // rows at the worker since before it was ejected
+  std::uint32_t in_flight = 0;                  // batches at the worker that take room, answered clients' included
+  std::uint32_t left_behind = 0;                // batches at the worker since before it was ejected
   std::uint64_t started = 0;
   std::uint64_t failed = 0;
   std::uint64_t answered = 0;
@@ -69,6 +75,12 @@ struct Instance {
   };
   std::vector<Waiter> waiters;  // Drain calls
 
+  [[nodiscard]] std::int32_t max_length() const { return members.back().runtime.max_length; }
+  // One of its members.
+  [[nodiscard]] const RuntimeInfo& member(dispatch::RuntimeId id) const {
+    const auto found = std::find_if(members.begin(), members.end(), [id](const Member& m) { return m.id == id; });
+    return found->runtime;
+  }
   [[nodiscard]] bool in_service() const { return state == State::kActive || state == State::kDraining; }
 };
 

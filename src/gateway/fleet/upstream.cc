@@ -8,6 +8,7 @@
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace arlo::gateway {
 namespace {
@@ -44,26 +45,75 @@ Worker::Worker(const std::string& endpoint_)
       infer_method(kInferMethod, grpc::internal::RpcMethod::NORMAL_RPC, channel),
       stub(inference::GRPCInferenceService::NewStub(channel)) {}
 
-UpstreamCall::UpstreamCall(UpstreamListener& listener, Row& row, std::shared_ptr<Instance> instance)
-    : handle(row.handle),
-      listener_(listener),
-      call_(*row.call),
-      index_(row.index),
-      row_(&row),
-      instance_(std::move(instance)) {}
+UpstreamCall::UpstreamCall(UpstreamListener& listener, std::span<Row* const> rows, std::shared_ptr<Instance> instance,
+                           const RuntimeInfo& runtime, std::int32_t tokens)
+    : listener_(listener),
+      instance_(std::move(instance)),
+      runtime_(runtime),
+      tokens_(tokens),
+      queue_(rows.front()->call->queue),
+      many_(rows.size() > 1 ? std::make_unique<Part[]>(rows.size()) : nullptr),
+      parts_(many_ == nullptr ? &one_ : many_.get(), rows.size()),
+      rows_(rows.size()) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    Part& part = parts_[i];
+    part.upstream_ = this;
+    part.call_ = rows[i]->call;
+    part.index_ = rows[i]->index;
+    part.handle_ = rows[i]->handle;
+    part.row_.store(rows[i], std::memory_order_relaxed);
+  }
+}
+
+bool UpstreamCall::leave_out(Part& part) {
+  part.left_out = part.dropped = true;
+  part.take();
+  return --rows_ > 0;
+}
 
 void UpstreamCall::start() {
-  const auto& request = call_.request;
-  const std::size_t size = request.row_size(index_, instance_->runtime);
-  grpc_slice memory = grpc_slice_malloc(size);
-  request.write_row(index_, instance_->runtime, reinterpret_cast<char*>(GRPC_SLICE_START_PTR(memory)));
+  std::vector<WorkerRequest::Row> rows;
+  rows.reserve(rows_);
+  for (const Part& part : parts_) {
+    if (!part.left_out) rows.push_back({&part.call_->request, part.index_});
+  }
+  const WorkerRequest request(rows, runtime_, tokens_);
+  outputs_ = request.outputs();
+  grpc_slice memory = grpc_slice_malloc(request.size());
+  request.write(reinterpret_cast<char*>(GRPC_SLICE_START_PTR(memory)));
   const grpc::Slice slice(memory, grpc::Slice::STEAL_REF);
   const grpc::ByteBuffer body(&slice, 1);
+  for (const Part& part : parts_) {
+    if (!part.left_out) part.call_->let_go();
+  }
   const auto& worker = *instance_->worker;
   reader_.reset(grpc::internal::ClientAsyncResponseReaderHelper::Create<grpc::ByteBuffer>(
-      worker.channel.get(), call_.queue, worker.infer_method, &context_, body));
+      worker.channel.get(), queue_, worker.infer_method, &context_, body));
   reader_->StartCall();
   reader_->Finish(&response_, &status_, tag());
+}
+
+MaybeFault UpstreamCall::take_all(bool good) {
+  const Row* first = nullptr;
+  for (Part& part : parts_) {
+    part.answered = part.take();
+    if (first == nullptr) first = part.answered;
+  }
+  if (!good || first == nullptr) return {};
+  const grpc::Slice body = single_slice(response_);
+  const std::string_view bytes(reinterpret_cast<const char*>(body.begin()), body.size());
+  WorkerResponse answer;
+  if (auto fault = answer.parse(bytes, *first->call->model, outputs_, rows_, tokens_)) return fault;
+  std::size_t at = 0;
+  for (const Part& part : parts_) {
+    if (part.left_out) continue;
+    if (Row* row = part.answered; row != nullptr) {
+      row->response = body;
+      row->parsed = answer.row(at, row->call->request.outputs());
+    }
+    ++at;
+  }
+  return {};
 }
 
 void UpstreamCall::proceed(bool) {

@@ -1,4 +1,4 @@
-// One row on its way to a worker and back.
+// Rows on their way to a worker and back, as one request.
 #pragma once
 
 #include <grpcpp/client_context.h>
@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "gateway/desk/call.h"
@@ -26,38 +27,66 @@ class UpstreamListener {
   ~UpstreamListener() = default;
 };
 
-// Made under the router's lock when a row is started; start() writes the row for its runtime and sends it outside the
+// Made under the router's lock when rows are started; start() writes them for their runtime and sends them outside the
 // lock; deletes itself when the worker is through.
 //
-// Neither the client's deadline nor its cancellation goes to the worker: Triton 2.51 executes the row all the same, and
-// may crash or leak the request when a cancellation meets the answer. So this outlives the row: a row that ends before
-// its worker is through is taken out, and the answer is dropped. Whoever take()s the row ends it, or passes it on.
+// Neither the clients' deadlines nor their cancellations go to the worker: Triton 2.51 executes the rows all the same,
+// and may crash or leak the request when a cancellation meets the answer. So this outlives its rows: a row that ends
+// before its worker is through is taken out, and its part of the answer is dropped. Whoever take()s a row ends it, or
+// passes it on.
 class UpstreamCall final : public Event {
  public:
-  UpstreamCall(UpstreamListener& listener, Row& row, std::shared_ptr<Instance> instance);
+  // One row, and the room that it takes.
+  class Part {
+   public:
+    // Nothing when the row was taken already.
+    Row* take() { return row_.exchange(nullptr, std::memory_order_acq_rel); }
+    [[nodiscard]] Row* row() const { return row_.load(std::memory_order_acquire); }
+    [[nodiscard]] UpstreamCall& upstream() const { return *upstream_; }
+    [[nodiscard]] dispatch::RequestHandle handle() const { return handle_; }
 
-  void start();                            // once; the row's call is held until it has returned
+    // Under the router's lock.
+    bool dropped = false;     // its row ended, or went elsewhere, before the worker was through
+    bool left_out = false;    // and before it was sent
+    Row* answered = nullptr;  // taken when the worker was through
+
+   private:
+    friend class UpstreamCall;
+    UpstreamCall* upstream_ = nullptr;
+    Call* call_ = nullptr;  // before start() has returned
+    std::uint32_t index_ = 0;
+    dispatch::RequestHandle handle_ = dispatch::kNone;
+    std::atomic<Row*> row_ = nullptr;
+  };
+
+  // `rows`: at least one, whose requests go with each other. `tokens`: that they are sent with.
+  UpstreamCall(UpstreamListener& listener, std::span<Row* const> rows, std::shared_ptr<Instance> instance,
+               const RuntimeInfo& runtime, std::int32_t tokens);
+
+  void start();                            // once; the rows' calls are held until they have been written
   void proceed(bool ok) override;          // the worker has answered, or will not
   void cancel() { context_.TryCancel(); }  // when the gateway ends
 
-  // Nothing when the row was taken already.
-  Row* take() { return row_.exchange(nullptr, std::memory_order_acq_rel); }
-  [[nodiscard]] Row* row() const { return row_.load(std::memory_order_acquire); }
-  [[nodiscard]] Call& call() const { return call_; }  // before start() has returned
+  [[nodiscard]] std::span<Part> parts() { return parts_; }
   [[nodiscard]] const std::shared_ptr<Instance>& instance() const { return instance_; }
-  [[nodiscard]] grpc::ByteBuffer& response() { return response_; }
+  // Before start(): this row is not sent. False: it was the last one, and nothing is to be sent.
+  bool leave_out(Part& part);
+  // Takes the rows that are still here, and gives each its part of the worker's answer. A fault: it is unusable.
+  MaybeFault take_all(bool good);
 
-  // Under the router's lock.
-  dispatch::RequestHandle handle = dispatch::kNone;
-  bool dropped = false;  // its row ended, or went elsewhere, before the worker was through
-  bool lost = false;     // its instance left: it takes no room any more
+  bool lost = false;  // its instance left: it takes no room any more. Under the router's lock
 
  private:
   UpstreamListener& listener_;
-  Call& call_;
-  const std::uint32_t index_;
-  std::atomic<Row*> row_;
   std::shared_ptr<Instance> instance_;
+  const RuntimeInfo& runtime_;  // of instance_
+  const std::int32_t tokens_;
+  grpc::CompletionQueue* queue_;
+  Part one_;  // most are alone
+  std::unique_ptr<Part[]> many_;
+  std::span<Part> parts_;
+  std::size_t rows_;       // that are sent
+  OutputSet outputs_ = 0;  // that are asked for
   grpc::ClientContext context_;
   grpc::ByteBuffer response_;
   grpc::Status status_;

@@ -28,6 +28,7 @@ Timing timing_of(const Call& call) {
     timing.execute_us = std::max(timing.execute_us, to_us(row.ended_ns - row.started_ns));
     timing.computed_tokens += row.padded;
     timing.demoted += row.demoted ? 1 : 0;
+    timing.batch_rows = std::max<std::int64_t>(timing.batch_rows, row.batch_rows);
     last = std::max(last, row.ended_ns);
   }
   timing.total_us = to_us(last - call.received_ns);

@@ -17,6 +17,7 @@
 #include <ctime>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <vector>
@@ -242,6 +243,7 @@ void Execute(TRITONBACKEND_ModelInstance* handle, Instance* instance, TRITONBACK
     rows += work.ids.rows;
     width = std::max(width, work.ids.width);
   }
+  std::unique_lock<std::mutex> computing(TheDevice().Computing());
   const int64_t compute_start_ns = NowNs();
   for (Work& work : batch) {
     if (work.error == nullptr) work.error = WriteOutputs(instance->config, &work);
@@ -250,6 +252,7 @@ void Execute(TRITONBACKEND_ModelInstance* handle, Instance* instance, TRITONBACK
     const int64_t latency_ns = BatchLatencyNs(instance, width, rows, slowdown);
     if (latency_ns > 0) SleepUntil(compute_start_ns + latency_ns);
   }
+  computing.unlock();
   const int64_t compute_end_ns = NowNs();
   std::vector<bool> succeeded(count);
   for (uint32_t i = 0; i < count; ++i) {

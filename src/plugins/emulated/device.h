@@ -7,8 +7,8 @@
 
 namespace arlo::triton {
 
-// What all emulated runtimes of one server share, as they would share a GPU: its memory, and how fast it is now. For
-// tests of loads that do not fit, and of workers that become slow. Set by the environment of the server:
+// What all emulated runtimes of one server share, as they would share a GPU: its time, its memory, and how fast it is.
+// For tests of loads that do not fit, and of workers that become slow. Set by the environment of the server:
 //   ARLO_EMULATED_MEMORY_MB  memory of the device; a runtime that no longer fits is not loaded. Unset: no limit
 //   ARLO_EMULATED_SLOW_DIR   a folder: while it has a file `slow.PID` with this server's process id, every latency is
 //                            multiplied by the number in it; below 0 every execution fails at once, as after an error
@@ -28,6 +28,9 @@ class EmulatedDevice {
   std::string Take(int64_t memory_mb);
   void GiveBack(int64_t memory_mb);
 
+  // Held by whoever computes: one batch of one runtime at a time.
+  std::mutex& Computing() { return computing_; }
+
   // The factor of every latency; below 0: executions fail. The file is read at most every 100 ms.
   double Slowdown(int64_t now_ns);
 
@@ -35,6 +38,7 @@ class EmulatedDevice {
   const int64_t memory_mb_;
   const std::string slow_file_;
   std::mutex mutex_;
+  std::mutex computing_;
   int64_t taken_mb_ = 0;
   int64_t next_look_ns_ = 0;
   double slowdown_ = 1;

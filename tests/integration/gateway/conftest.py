@@ -36,8 +36,9 @@ async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wor
         # Takes a while: what waits and what runs can be told apart.
         "slow": write("slow", max_lengths=(64, 128), latency_ms=(250, 250)),
         "dyn": write("dyn", max_lengths=LENGTHS, latency_ms=(1, 1, 2, 3), dynamic=True),
-        # Triton's own batching, and its own queue, which is full at once.
+        # Batches: the gateway's, Triton's own; and Triton's own queue, which is full at once.
         "batched": write("batched", max_lengths=(64,), latency_ms=(30,), max_batch=8, batch_growth=0.0),
+        "joined": write("joined", max_lengths=(64,), latency_ms=(30,), max_batch=8, batch_growth=0.0, batcher=True),
         "tight": write("tight", max_lengths=(64,), latency_ms=(200,)),
         # One at a time as `slow`, but with Triton's batcher and a queue policy: what waits in Triton can be dropped.
         "queued": write("queued", max_lengths=(64,), latency_ms=(250,)),

@@ -119,11 +119,12 @@ async def test_dynamic_runtimes_are_not_padded(workers: Workers, start: Any) -> 
 
 async def test_tritons_own_batching(workers: Workers, start: Any) -> None:
     """Rows padded to one level share a shape, so Triton puts them together; each still gets its own answer."""
-    before = await workers.executions(0, "batched_len64")
-    async with start(workers.deployment("batched", [(0, 64)], inflight_limit=32)) as gateway:
-        await answer_all(gateway, mixed(64, seed=5, longest=64), model="batched")
+    before = await workers.executions(0, "joined_len64")
+    deployment = workers.deployment("joined", [(0, 64)], inflight_limit=32)
+    async with start(deployment, dispatch={"batching": "one"}) as gateway:
+        await answer_all(gateway, mixed(64, seed=5, longest=64), model="joined")
         rows = (await gateway.stats()).outcomes
-    executions = await workers.executions(0, "batched_len64") - before
+    executions = await workers.executions(0, "joined_len64") - before
     assert executions < (rows.on_time + rows.late) / 2
 
 

@@ -26,7 +26,9 @@ MS = 1_000_000  # nanoseconds
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("repository")
-    write_emulated_repository(path, model="batch", max_lengths=[16], latency_ms=[50], max_batch=4, batch_growth=0.5)
+    write_emulated_repository(
+        path, model="batch", max_lengths=[16], latency_ms=[50], max_batch=4, batch_growth=0.5, batcher=True
+    )
     write_emulated_repository(path, model="dyn", max_lengths=[64, 128], latency_ms=[10, 30], dynamic=True, max_batch=4)
     write_emulated_repository(path, model="jitter", max_lengths=[16], latency_ms=[10], jitter=0.5, seed=7)
     write_emulated_repository(path, model="m", max_lengths=[64, 128], latency_ms=[0, 15], token_dims=3, pooled_dims=5)

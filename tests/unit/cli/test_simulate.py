@@ -434,7 +434,7 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples/simulate").glob("*.toml
 @pytest.mark.long
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_run(path: Path, capsys: Capture) -> None:
-    found = simulate(capsys, str(path), "--rate", "40")
+    found = simulate(capsys, str(path), "--rate", "40", "--duration-s", "120")
     assert found["requests"] > 1000
     assert found["slo_attainment"] > 0.99
 

@@ -148,6 +148,7 @@ def test_one_row_comes_back_without_a_row_dimension() -> None:
     assert [r.shape for r in result.rows("last_hidden_state")] == [(3, 2)]
     timing = result.timing
     assert (timing.level, timing.demoted, timing.queue_us, timing.execute_us) == (1, 0, 20, 300)
+    assert timing.batch_rows == 8
     assert (timing.total_us, timing.computed_tokens, timing.elapsed_us) == (350, 64, 900)
     assert result.padded_tokens == 61
 

@@ -107,6 +107,42 @@ def test_a_kind_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert choose(configured(tmp_path), only_dynamic).why == "the repository has no static one"
 
 
+def test_a_bundle_is_one_runtime_to_all_that_plan(static_pays: Manifest, tmp_path: Path) -> None:
+    settings = configured(tmp_path, 'runtimes = "bundle"')
+    kept = servable(settings, static_pays)
+    (bundle,) = kept.runtimes
+    assert (bundle.name, bundle.dynamic, bundle.max_length) == ("m_bundle", True, 64)
+    assert [part.name for part in bundle.parts] == ["m_len16", "m_len64"]
+    assert bundle.files == {path: digest for part in bundle.parts for path, digest in part.files.items()}
+    # In steps, as the rows are padded.
+    assert [bundle.latency_ns(1, length) for length in (1, 16, 17, 40, 64)] == [10**6, 10**6, *[4 * 10**6] * 3]
+    for manifest in (static_pays, kept):
+        choice = choose(settings, manifest)
+        assert choice.serve == "dynamic"
+        assert choice.text == (
+            'serving static runtimes for 16 and 64 tokens, all on every worker: deployment.runtimes is "bundle"'
+        )
+    message = deployment_message(settings, kept, [("w0", "m_bundle")], {"w0": "here:1"})
+    assert [runtime.name for runtime in message.runtimes] == ["m_len16", "m_len64"]
+    assert [(b.name, list(b.runtimes)) for b in message.bundles] == [("m_bundle", ["m_len16", "m_len64"])]
+    assert [instance.runtime for instance in message.instances] == ["m_bundle"]
+    scheduler = RuntimeScheduler(settings, kept, *([None] * 2), Counter())  # type: ignore[arg-type]
+    assert scheduler.longest == "m_bundle"
+
+
+def test_a_bundle_needs_measured_static_runtimes(static_pays: Manifest, tmp_path: Path) -> None:
+    settings = configured(tmp_path, 'runtimes = "bundle"')
+    only_dynamic = tuple(runtime for runtime in static_pays.runtimes if runtime.dynamic)
+    with pytest.raises(ConfigError, match=r'is "bundle", but .* has no static runtime'):
+        servable(settings, dataclasses.replace(static_pays, runtimes=only_dynamic))
+    unmeasured = tuple(dataclasses.replace(runtime, latency=()) for runtime in static_pays.runtimes)
+    with pytest.raises(ConfigError, match="no latency of m_len16, m_len64 was measured"):
+        servable(settings, dataclasses.replace(static_pays, runtimes=unmeasured))
+    for other in ("allocation = {16 = 1}", "dynamic = 1"):
+        with pytest.raises(ConfigError, match=r"deployment.runtimes is bundle, but"):
+            configured(tmp_path, f'runtimes = "bundle"\n{other}')
+
+
 def test_without_a_recommendation_static_runtimes_are_served_and_the_reason_is_said(tmp_path: Path) -> None:
     whole = write(tmp_path, static_us=1000, dynamic_us=1000)
     assert choose(configured(tmp_path), whole) == dataclasses.replace(

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from arlo.catalog.manifest import LatencyPoint, Manifest
+from arlo.cli import main
 from arlo.errors import ConfigError
+from arlo.simulator.profiles import load_profile
 from arlo.workers.emulated.repository import EmulatedRuntime, write_emulated_repository, write_runtimes
 
 
@@ -26,8 +28,26 @@ def test_the_manifest_says_what_was_written(tmp_path: Path) -> None:
     config = (tmp_path / "m_len512" / "config.pbtxt").read_text()
     assert 'value { string_value: "512:1:4860,512:2:6075" }' in config
     assert "dims: [ 512, 4 ]" in config
-    assert "dynamic_batching { }" in config  # and no queue policy: Triton would now and then sleep for 500 ms
+    assert "dynamic_batching" not in config
     assert (tmp_path / "m_len512" / "1").is_dir()
+
+
+def test_a_profile_makes_runtimes_of_batches_by_lengths(tmp_path: Path) -> None:
+    profile = load_profile("bert-base-a100")
+    common = ["emulate", "--profile", "bert-base-a100", "--max-batch", "32", "--slower", "10"]
+    assert main([*common, "--out", str(tmp_path / "static"), "--max-lengths", "64,128", "--batcher"]) == 0
+    manifest = Manifest.load(tmp_path / "static")
+    assert [(runtime.max_length, runtime.max_batch) for runtime in manifest.runtimes] == [(64, 32), (128, 32)]
+    for runtime in manifest.runtimes:
+        times = {point.batch: point.latency_us for point in runtime.latency}
+        assert {1, 8, 32} <= set(times)
+        assert times[32] == round(1e4 * profile.static_ms(runtime.max_length, 32))
+    config = (tmp_path / "static/emulated_len128/config.pbtxt").read_text()
+    assert "dynamic_batching { }" in config  # and no queue policy: Triton would now and then sleep for 500 ms
+    assert main([*common, "--out", str(tmp_path / "one"), "--max-lengths", "64,128", "--dynamic"]) == 0
+    (dynamic,) = Manifest.load(tmp_path / "one").runtimes
+    assert (dynamic.dynamic, dynamic.max_length, dynamic.max_batch) == (True, 128, 32)
+    assert main([*common[:-1], "0", "--out", str(tmp_path), "--max-lengths", "64"]) == 2
 
 
 def test_a_dynamic_runtime_has_the_points_up_to_its_length(tmp_path: Path) -> None:

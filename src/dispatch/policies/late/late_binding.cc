@@ -19,9 +19,9 @@ Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level
     if (finish > limit) return turns_.arrive_overdue(tag, arrival, level, finish, now, out);
   }
   if (first) {
-    if (id == kNone && !turns_.may_wait(out)) return {Admission::kFull, kNone};
+    if ((id == kNone || s_.held) && !turns_.may_wait(out)) return {Admission::kFull, kNone};
     const RequestHandle h = ledger_.admit(tag, arrival, rank);
-    if (id == kNone) {
+    if (id == kNone || s_.held) {
       ledger_.wait_in_line(h, level);
       return {Admission::kQueued, h};
     }
@@ -32,7 +32,7 @@ Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level
   // It lines up, and the first in line may start for it; only if none does may the queue be too full.
   const RequestHandle h = ledger_.admit(tag, arrival, rank);
   ledger_.wait_in_line(h, level);
-  balance(home, now, out);
+  if (!s_.held) balance(home, now, out);
   if (s_.requests[h].state == RequestState::kStarted) return {Admission::kStarted, h};
   if (s_.queued <= s_.options.max_queued) return {Admission::kQueued, h};
   --s_.queued;  // whether it may wait is asked without it

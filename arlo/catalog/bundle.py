@@ -1,0 +1,50 @@
+"""Runtimes that a worker holds together: any of them may run next, so each row takes the one of its own length.
+
+To all that place, count and scale, a bundle is a runtime of dynamic shape, whose time follows the length in steps. Only
+what loads it, sends to it and checks it looks at its parts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from arlo.catalog.manifest import LatencyPoint, Runtime
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle(Runtime):
+    """`members`: ascending max_length."""
+
+    members: tuple[Runtime, ...]
+
+    @property
+    def parts(self) -> tuple[Runtime, ...]:
+        return self.members
+
+
+def bundle_of(name: str, runtimes: Sequence[Runtime]) -> Bundle:
+    """A bundle of measured runtimes, at least one, all of them static. A row costs what it does on the shortest that
+    takes it."""
+    members = tuple(sorted(runtimes, key=lambda runtime: runtime.max_length))
+    latency: dict[tuple[int, int], LatencyPoint] = {}
+    first = 1  # token that is too long for the member before
+    for member in members:
+        for point in member.latency:
+            for length in (first, member.max_length):
+                latency[length, point.batch] = dataclasses.replace(point, length=length)
+        first = member.max_length + 1
+    longest = members[-1]
+    return Bundle(
+        name=name,
+        max_length=longest.max_length,
+        max_batch=max(member.max_batch for member in members),
+        dynamic=True,
+        engine=longest.engine,
+        precision=longest.precision,
+        device=longest.device,
+        latency=tuple(latency[key] for key in sorted(latency)),
+        backend=longest.backend,
+        files={path: digest for member in members for path, digest in member.files.items()},
+        members=members,
+    )

@@ -1,0 +1,247 @@
+"""Rows of many clients go to a worker as one request; each gets its own answer, whatever happens to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from tests.fakes.gateway import Gateway, split_of
+from tests.fakes.odd_worker import Behaviour, OddWorker, Sick, dies_of, fails_on, good, holds
+from tests.fakes.processes import until
+from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.examples import check, example, request_of
+
+pytestmark = pytest.mark.integration
+
+MODEL = "batched"  # up to 8 rows
+POISON = 666
+
+
+@contextlib.asynccontextmanager
+async def cluster(
+    workers: Workers, start: Any, *behaviours: Behaviour, **changes: Any
+) -> AsyncIterator[tuple[Gateway, list[OddWorker]]]:
+    """A gateway in front of a worker for each behaviour, with one batch at a time for each."""
+    async with contextlib.AsyncExitStack() as stack:
+        odd = [await stack.enter_async_context(OddWorker(behave)) for behave in behaviours]
+        deployment = workers.deployment(
+            MODEL,
+            [(index, 64) for index in range(len(odd))],
+            endpoints=[worker.endpoint for worker in odd],
+            inflight_limit=1,
+        )
+        yield await stack.enter_async_context(start(deployment, **changes)), odd
+
+
+async def infer(gateway: Gateway, *lengths: int, seed: int = 0, **parameters: str) -> Any:
+    sent = example(*(lengths or (8,)), seed=seed, outputs=("embedding",))
+    request = request_of(sent, model=MODEL)
+    for key, value in parameters.items():
+        request.parameters[key].string_param = value
+    response = await gateway.infer(request, timeout=10)
+    check(response, sent, model=MODEL)
+    return response
+
+
+def poisoned(*lengths: int) -> Any:
+    """A request whose last row holds the token."""
+    request = request_of(example(*lengths, outputs=("embedding",)), model=MODEL)
+    ids = np.frombuffer(request.raw_input_contents[0], "<i8").copy()
+    ids.reshape(len(lengths), -1)[-1, 0] = POISON
+    request.raw_input_contents[0] = ids.tobytes()
+    return request
+
+
+def rows_of(worker: OddWorker) -> list[int]:
+    """The rows of each request that the worker has got."""
+    return [request.inputs[0].shape[0] for request in worker.requests]
+
+
+@contextlib.asynccontextmanager
+async def line(
+    workers: Workers, start: Any, *more: Behaviour, behave: Behaviour = good, **changes: Any
+) -> AsyncIterator[tuple[Gateway, list[OddWorker], asyncio.Event]]:
+    """A cluster whose first worker is held at one row, so that what comes next waits together until the gate opens."""
+    gate = asyncio.Event()
+
+    async def held(worker: OddWorker, request: Any) -> bytes:
+        await gate.wait()
+        return await behave(worker, request)
+
+    async with cluster(workers, start, held, *more, **changes) as (gateway, odd):
+        first = asyncio.create_task(infer(gateway, 5, seed=99))
+        try:
+            await until(lambda: len(odd[0].requests) == 1, "the first row is with the worker")
+            yield gateway, odd, gate
+        finally:
+            gate.set()
+            await asyncio.gather(first, return_exceptions=True)
+
+
+async def waiting(gateway: Gateway, rows: int) -> None:
+    await gateway.stats_when(lambda stats: stats.queued == rows, f"{rows} rows wait")
+
+
+async def test_rows_of_many_clients_go_as_one_request(workers: Workers, start: Any) -> None:
+    async with line(workers, start) as (gateway, odd, gate):
+        calls = [asyncio.create_task(infer(gateway, 1 + seed * 7, seed=seed)) for seed in range(8)]
+        await waiting(gateway, 8)
+        gate.set()
+        answers = await asyncio.gather(*calls)
+        assert rows_of(odd[0]) == [1, 8]
+        assert [split_of(answer).batch_rows for answer in answers] == [8] * 8
+        stats = await gateway.stats()
+        assert (stats.batches, stats.outcomes.on_time) == (2, 9)
+
+
+@pytest.mark.parametrize("policy", ["late", "eft", "rs"])
+async def test_the_rows_of_one_request_go_together(workers: Workers, start: Any, policy: str) -> None:
+    """The worker is idle, and the first row does not start without the others."""
+    async with cluster(workers, start, good, dispatch={"policy": policy}) as (gateway, odd):
+        answer = await infer(gateway, 3, 60, 4, 5, 6)
+        assert rows_of(odd[0]) == [5]
+        assert split_of(answer).batch_rows == 5
+        await infer(gateway, *range(1, 20))
+        assert rows_of(odd[0]) == [5, 8, 8, 3]
+
+
+async def test_with_batching_one_each_row_goes_alone(workers: Workers, start: Any) -> None:
+    async with cluster(workers, start, good, dispatch={"batching": "one"}) as (gateway, odd):
+        answer = await infer(gateway, 3, 60, 4)
+        assert rows_of(odd[0]) == [1, 1, 1]
+        assert split_of(answer).batch_rows == 1
+
+
+async def test_outputs_are_those_that_each_asked_for(workers: Workers, start: Any) -> None:
+    """On a real worker: one client takes all outputs, others one or the other, and their rows are one batch."""
+    async with start(workers.deployment(MODEL, [(0, 64)], inflight_limit=1)) as gateway:
+        wanted: list[tuple[str, ...]] = [(), ("embedding",), ("last_hidden_state",), ("last_hidden_state", "embedding")]
+        sent = [example(3 + i, 64 - i, seed=i, outputs=wanted[i % 4], id=f"n{i}") for i in range(24)]
+        calls = [gateway.infer(request_of(each, model=MODEL), timeout=10) for each in sent]
+        answers = await asyncio.gather(*calls)
+        for answer, each in zip(answers, sent, strict=True):
+            check(answer, each, model=MODEL)
+        assert max(split_of(answer).batch_rows for answer in answers) == 8
+
+
+async def test_parameters_of_a_client_stay_with_its_rows(workers: Workers, start: Any) -> None:
+    async with line(workers, start) as (gateway, odd, gate):
+        colours = ("", "red", "", "blue", "red", "")
+        calls = [
+            asyncio.create_task(infer(gateway, 9, seed=seed, **({"colour": colour} if colour else {})))
+            for seed, colour in enumerate(colours)
+        ]
+        await waiting(gateway, len(colours))
+        gate.set()
+        await asyncio.gather(*calls)
+        seen = {
+            request.parameters["colour"].string_param: request.inputs[0].shape[0] for request in odd[0].requests[1:]
+        }
+        assert seen == {"": 3, "red": 2, "blue": 1}
+
+
+async def test_a_client_that_goes_leaves_its_batch_unharmed(workers: Workers, start: Any) -> None:
+    gate = asyncio.Event()
+    async with cluster(workers, start, holds(gate)) as (gateway, odd):
+        gone = asyncio.create_task(infer(gateway, 5, 6, 7))
+        await until(lambda: len(odd[0].requests) == 1, "they are with the worker")
+        calls = [asyncio.create_task(infer(gateway, 8, seed=seed)) for seed in range(6)]
+        await waiting(gateway, 6)
+        calls[3].cancel()  # it waits
+        await waiting(gateway, 5)
+        gone.cancel()  # it runs
+        await gateway.stats_when(lambda stats: stats.outcomes.cancelled == 4, "cancelled")
+        assert (await gateway.stats()).in_flight == 3
+        gate.set()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert [isinstance(result, asyncio.CancelledError) for result in results] == [i == 3 for i in range(6)]
+        assert rows_of(odd[0]) == [3, 5]
+        stats = await gateway.stats_when(lambda stats: stats.in_flight == 0, "idle")
+        assert (stats.outcomes.failed, stats.ejections) == (0, 0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_of_a_batch_that_fails_the_bad_row_is_found(workers: Workers, start: Any, count: int) -> None:
+    behave = fails_on(POISON)
+    async with line(workers, start, *[behave] * (count - 1), behave=behave) as (gateway, odd, gate):
+        bad = asyncio.create_task(gateway.infer(poisoned(5, 6, 7), timeout=10))
+        if count == 1:
+            await waiting(gateway, 3)
+        calls = [asyncio.create_task(infer(gateway, 8, seed=seed)) for seed in range(5)]
+        if count == 1:
+            await waiting(gateway, 8)
+        gate.set()
+        await asyncio.gather(*calls)
+        with pytest.raises(grpc.aio.AioRpcError, match=r"row 2: .*cannot look at token 666") as raised:
+            await bad
+        assert raised.value.code() == grpc.StatusCode.INTERNAL
+        stats = await gateway.stats_when(lambda stats: stats.in_flight == 0, "idle")
+        assert (stats.outcomes.on_time, stats.outcomes.failed, stats.ejections) == (6, 3, 0)
+        if count == 1:
+            assert rows_of(odd[0])[:2] == [1, 8]
+            assert len(odd[0].requests) <= 2 + 2 * 3  # halves of halves
+
+
+async def test_a_worker_that_fails_batches_is_put_aside(workers: Workers, start: Any) -> None:
+    sick = Sick()
+    async with cluster(workers, start, sick, Sick(well=True, takes_s=0.005)) as (gateway, _):
+        for seed in range(12):
+            await asyncio.gather(*(infer(gateway, 4, 5, 6, seed=seed * 4 + n) for n in range(4)))
+        stats = await gateway.stats()
+        assert (stats.outcomes.failed, stats.outcomes.on_time) == (0, 144)
+        assert [instance.ejections > 0 for instance in stats.instances] == [True, False]
+
+
+async def test_a_worker_that_dies_of_a_row_takes_no_other_along(workers: Workers, start: Any) -> None:
+    """Three workers at most die of it, as max_attempts says; by the third it is alone."""
+    async with cluster(workers, start, *[dies_of(POISON)] * 4) as (gateway, odd):
+        bad = asyncio.create_task(gateway.infer(poisoned(5), timeout=10))
+        await asyncio.gather(*(infer(gateway, 4, 5, seed=seed) for seed in range(20)), return_exceptions=False)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await bad
+        assert sum(worker.dead for worker in odd) <= 3
+        assert (await gateway.stats()).outcomes.on_time == 40
+
+
+async def test_a_bundle_runs_each_row_where_it_costs_least(workers: Workers, start: Any) -> None:
+    """On a real worker that has all runtimes loaded."""
+    deployment = workers.deployment("emu", [(0, 64), (0, 128), (0, 256), (0, 512)], inflight_limit=1)
+    del deployment.instances[1:]
+    deployment.bundles.add(name="emu_all", runtimes=[runtime.name for runtime in deployment.runtimes])
+    deployment.instances[0].runtime = "emu_all"
+    async with start(deployment) as gateway:
+        for length, level in ((5, 0), (64, 0), (65, 1), (256, 2), (257, 3), (512, 3)):
+            sent = example(length, seed=length)
+            answer = await gateway.infer(request_of(sent), timeout=10)
+            check(answer, sent)
+            split = split_of(answer)
+            assert (split.level, split.computed_tokens, split.demoted) == (level, (64, 128, 256, 512)[level], 0)
+        sent = example(*range(1, 40, 3), 500, 130)
+        check(await gateway.infer(request_of(sent), timeout=10), sent)
+        stats = await gateway.stats()
+        assert [instance.runtime for instance in stats.instances] == ["emu_all"]
+        assert [level.instances for level in stats.levels] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda d: d.bundles.add(name="b"), "bundles: 'b' has no runtimes"),
+        (lambda d: d.bundles.add(name="b", runtimes=["nothing"]), "names unknown runtime 'nothing'"),
+        (lambda d: d.bundles.add(name="b", runtimes=[d.runtimes[0].name] * 2), "twice"),
+        (lambda d: d.bundles.add(name=d.runtimes[0].name, runtimes=[d.runtimes[0].name]), "is empty or given twice"),
+    ],
+)
+async def test_a_bundle_that_makes_no_sense_is_refused(workers: Workers, start: Any, damage: Any, said: str) -> None:
+    async with start() as gateway:
+        deployment = workers.deployment("emu", [(0, 64)])
+        damage(deployment)
+        with pytest.raises(grpc.aio.AioRpcError, match=said) as raised:
+            await gateway.call("Apply", deployment=deployment)
+        assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
