@@ -337,10 +337,9 @@ class DispatchConfig:
     )
     batching: Literal["worker", "one", "fill", "deadline"] = option(
         default="deadline",
-        doc="Who forms batches, of up to max_batch rows of the runtime. `deadline`: the scheduler, when a worker has "
-        "room, of what waits and fits together, as far as every row can be on time. `fill`: the same, as far as no "
-        "row's deadline passes. `one`: each row is executed alone. `worker`: rows are sent one by one, and Triton's "
-        "own batcher joins them.",
+        doc="Who forms batches. `deadline`: the scheduler, when a worker has room, of what waits and fits together, as "
+        "far as every row can be on time. `fill`: the same, as far as no row's deadline passes. `one`: each row is "
+        "executed alone. `worker`: rows are sent one by one, and Triton's own batcher joins them.",
     )
     inflight_limit: int = option(
         default=2,
