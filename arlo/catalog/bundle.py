@@ -45,6 +45,9 @@ def bundle_of(name: str, runtimes: Sequence[Runtime]) -> Bundle:
         device=longest.device,
         latency=tuple(latency[key] for key in sorted(latency)),
         backend=longest.backend,
+        memory_mb=None
+        if any(member.memory_mb is None for member in members)
+        else sum(m.memory_mb or 0 for m in members),
         files={path: digest for member in members for path, digest in member.files.items()},
         members=members,
     )

@@ -88,6 +88,7 @@ class Runtime:
     backend: str = "python"  # the Triton backend that serves it: python, tensorrt, onnxruntime, ...
     profiles: tuple[int, ...] = ()  # maximum lengths of a TensorRT engine's optimisation profiles, where it has several
     compute_capabilities: tuple[str, ...] = ()  # GPUs that the engine was built for, as SM86; empty: not bound to any
+    memory_mb: int | None = None  # of its worker's device, that it takes while it is loaded; None: not measured
     # Path relative to the repository -> sha256.
     files: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
@@ -248,6 +249,8 @@ def _runtime_problems(runtime: Runtime) -> Iterator[str]:
         yield f"runtime {name} has max_length {runtime.max_length}; it is 1 to {MAX_LENGTH}"
     if not _is_whole(runtime.max_batch, 1, MAX_BATCH):
         yield f"runtime {name} has max_batch {runtime.max_batch}; it is 1 to {MAX_BATCH}"
+    if runtime.memory_mb is not None and not _is_whole(runtime.memory_mb, 0, 1 << 30):
+        yield f"runtime {name} takes {runtime.memory_mb} MB"
     for point in runtime.latency:
         if not (_is_whole(point.length, 1, MAX_LENGTH) and _is_whole(point.batch, 1, MAX_BATCH)):
             yield f"runtime {name} has a latency for {point.batch} row(s) of {point.length} tokens"

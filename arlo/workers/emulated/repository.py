@@ -141,6 +141,7 @@ def write_runtimes(
                 precision="fp32",
                 device="emulated",
                 latency=runtime.latency,
+                memory_mb=runtime.memory_mb or None,
                 files=files[runtime.name],
             )
             for runtime in sorted(runtimes, key=lambda r: r.max_length)
