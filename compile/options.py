@@ -81,10 +81,14 @@ class CompileOptions:
     """tensorrt-rtx: the GPUs to build for. tensorrt builds for the GPU that is here."""
 
     max_batch: int = 1
-    """Rows that Triton may put into one batch."""
+    """Rows that may be executed together."""
+
+    batcher: bool = False
+    """Triton joins requests that wait into batches itself, up to max_batch rows: for `[dispatch] batching = "worker"`,
+    and for Triton without Arlo. False: a batch is what one request brings, as the gateway forms batches."""
 
     max_queue_size: int = 0
-    """Requests that may wait in Triton where it batches; 0: no limit. See `arlo.compile.repository.triton_config`."""
+    """With batcher: requests that may wait in Triton; 0: no limit. See `arlo.compile.repository.triton_config`."""
 
     jobs: int | None = None
     """Runtimes that are built at a time. None: as many as there are cores and memory for."""
@@ -135,8 +139,10 @@ class CompileOptions:
                 raise ConfigError(f"{field} goes with lengths = auto; leave it out, or let the lengths be chosen")
         if self.profiles and not self.engine.startswith("tensorrt"):
             raise ConfigError(f"several profiles in one engine are TensorRT's; the engine is {self.engine}")
-        if self.max_queue_size < 0 or (self.max_queue_size and self.max_batch == 1):
-            raise ConfigError("max_queue_size is 0 or more, and goes with max_batch above 1: Triton queues to batch")
+        if self.batcher and self.max_batch == 1:
+            raise ConfigError("batcher goes with max_batch above 1: Triton's batcher would have nothing to join")
+        if self.max_queue_size < 0 or (self.max_queue_size and not self.batcher):
+            raise ConfigError("max_queue_size is 0 or more, and goes with batcher: Triton queues to batch")
         if self.device != "cpu" and self.engine != "onnxruntime":
             raise ConfigError(f"device is for onnxruntime; {self.engine} always runs on a GPU")
 

@@ -33,6 +33,7 @@ def triton_config(job: Job, spec: RuntimeSpec) -> str:
         inputs=job.model.inputs,
         outputs=job.outputs,
         threads=job.options.threads,
+        batcher=job.options.batcher,
         max_queue_size=job.options.max_queue_size,
     )
 
@@ -44,12 +45,14 @@ def config_text(
     inputs: Sequence[InputTensor],
     outputs: Sequence[OutputTensor],
     threads: int | None = None,
+    batcher: bool = False,
     max_queue_size: int = 0,
 ) -> str:
     """Text of config.pbtxt for one runtime, written through Triton's own message class.
 
-    threads: of one instance, where it computes on the CPU; None: one. max_queue_size: requests that may wait in Triton
-    before further ones are refused as UNAVAILABLE, where it batches; 0: no limit, which is better, see `_batching`.
+    threads: of one instance, where it computes on the CPU; None: one. batcher: Triton joins requests itself, where a
+    batch may have several rows. max_queue_size: requests that may then wait in Triton before further ones are refused
+    as UNAVAILABLE; 0: no limit, which is better, see `_batching`.
     """
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2 as messages
@@ -80,7 +83,8 @@ def config_text(
         )
     kind = messages.ModelInstanceGroup.KIND_GPU if serving.gpu else messages.ModelInstanceGroup.KIND_CPU
     config.instance_group.add(kind=kind, count=1, profile=serving.profiles)
-    _batching(config, spec, max_queue_size)
+    if batcher and spec.max_batch > 1:
+        _batching(config, max_queue_size)
     _optimization(config, serving, spec, inputs)
     if native:
         _warm_up(config, spec, inputs)
@@ -92,8 +96,12 @@ def config_text(
     return _HEADER + str(text_format.MessageToString(config))
 
 
-def _batching(config: Any, spec: RuntimeSpec, max_queue_size: int) -> None:
-    """Dynamic batching above one row, and the bound of the queue where one is wanted.
+def _batching(config: Any, max_queue_size: int) -> None:
+    """Triton's dynamic batching, and the bound of the queue where one is wanted.
+
+    Off unless it is asked for: the gateway sends batches, each one request, and what waits in Triton cannot be put
+    into another batch any more. Triton's own back-ends turn it on by themselves above one row, unless Triton is started
+    with --disable-auto-complete-config, as our workers are.
 
     No queue policy by default: with one (max_queue_size, time-outs), Triton 2.51's batcher is not woken by a request
     that arrives before the one before has let go of the instance, and looks again only after 500 ms. Measured with 5 ms
@@ -104,8 +112,6 @@ def _batching(config: Any, spec: RuntimeSpec, max_queue_size: int) -> None:
 
     No preferred batch sizes: without a delay the batcher takes what waits, and no size is better than the next smaller.
     """
-    if spec.max_batch == 1:
-        return
     config.dynamic_batching.SetInParent()
     if max_queue_size:
         config.dynamic_batching.default_queue_policy.max_queue_size = max_queue_size

@@ -50,6 +50,7 @@ def write_repository(job: Job, runtimes: list[Finished], writer: RepositoryWrite
             "engine": engine.name,
             "device": options.device,
             "max_batch": options.max_batch,
+            "batcher": options.batcher,
             "threads": options.threads,
             "tolerance": options.tolerance,
             "histogram": options.histogram,

@@ -93,11 +93,14 @@ def _engine(group: Any) -> None:
     )
     group.add_argument("--max-batch", metavar="ROWS", type=int, default=1, help="rows in one batch (default: 1)")
     group.add_argument(
+        "--batcher", action="store_true", help="Triton joins requests itself ([dispatch] batching worker)"
+    )
+    group.add_argument(
         "--max-queue-size",
         metavar="N",
         type=int,
         default=0,
-        help="requests that wait in Triton, with --max-batch above 1; 0 (default): no limit",
+        help="requests that wait in Triton, with --batcher; 0 (default): no limit",
     )
     group.add_argument(
         "--threads",
@@ -175,6 +178,7 @@ def options_of(args: argparse.Namespace) -> CompileOptions:
         backend=args.backend,
         compute_capabilities=tuple(part.strip().upper() for part in args.compute_capabilities.split(",")),
         max_batch=args.max_batch,
+        batcher=args.batcher,
         max_queue_size=args.max_queue_size,
         threads=args.threads,
         tolerance=args.tolerance,

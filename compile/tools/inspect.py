@@ -281,7 +281,11 @@ def _summary(found: RuntimeFound) -> str:
     kind = {"AUTO": "where Triton sees fit", "MODEL": "where the model says"}.get(triton.kind, f"on the {triton.kind}")
     parts = [f"backend {triton.backend}", f"{triton.instances} instance(s) {kind}"]
     limit = "" if triton.max_queue_size is None else f", at most {triton.max_queue_size} waiting"
-    parts.append(f"dynamic batching up to {triton.max_batch_size} rows{limit}" if triton.batching else "no batching")
+    if triton.batching:
+        parts.append(f"dynamic batching up to {triton.max_batch_size} rows{limit}")
+    else:
+        rows = f"up to {triton.max_batch_size} rows" if triton.max_batch_size > 1 else "one row"
+        parts.append(f"{rows} a request")
     parts.append(f"{triton.warmups} warm-up request(s)" if triton.warmups else "no warm-up")
     return ", ".join(parts)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,11 @@ class Served:
         result = await self.client.infer(model, inputs, outputs=wanted)
         return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
 
+    async def executed(self, model: str) -> tuple[int, int]:
+        """Rows that Triton had the model compute so far, and the executions that it took."""
+        (found,) = (await self.client.get_inference_statistics(model)).model_stats
+        return found.inference_count, found.execution_count
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
@@ -72,9 +79,14 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
         source=source, out=folder / "out", lengths=(16, 32), dynamic=True, max_batch=MAX_BATCH, cache=folder / "cache"
     )
     manifest = compile_model(options)
+    # The same model where Triton forms batches, as `[dispatch] batching = "worker"` wants it.
+    joined = dataclasses.replace(options, out=folder / "joined", name="joined", dynamic=False, batcher=True)
+    compile_model(joined)
+    shutil.copytree(joined.out / "joined_len16", options.out / "joined_len16")
     async with LocalPool(options.out, workers=1, run_dir=folder / "run", threads=1, metrics=False) as pool:
         for runtime in manifest.runtimes:
             await pool.load("w0", runtime.name)
+        await pool.load("w0", "joined_len16")
         client = triton.InferenceServerClient((await pool.workers())[0].endpoint)
         yield Served(source, options.out, client)
         await client.close()
@@ -95,21 +107,46 @@ async def test_only_what_is_asked_for_comes_back(served: Served) -> None:
     assert list(got) == ["sentence_embedding"]
 
 
-async def test_batches_of_a_client_and_of_triton(served: Served) -> None:
+@pytest.mark.parametrize("model", ["tiny_len16", "tiny_len32", "tiny_dynamic"])
+@pytest.mark.parametrize("count", range(1, MAX_BATCH + 1))
+async def test_padded_rows_of_one_request_are_one_execution_and_answered_as_the_original_does(
+    served: Served, model: str, count: int
+) -> None:
+    width = 32 if model == "tiny_len32" else 16
+    rows = [served.texts.ids(length, sample=length) for length in (3, 16, 7, 12)[:count]]
+    before = await served.executed(model)
+    got = await served.infer(model, rows, width)
+    after = await served.executed(model)
+    assert (after[0] - before[0], after[1] - before[1]) == (count, 1)
+    assert got["last_hidden_state"].shape[:2] == (count, width)
+    for index, row in enumerate(rows):
+        expected = served.original(row)
+        np.testing.assert_allclose(got["sentence_embedding"][index], expected["sentence_embedding"], atol=1e-5)
+        np.testing.assert_allclose(
+            got["last_hidden_state"][index, : len(row)], expected["last_hidden_state"], atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(("model", "joins"), [("tiny_len16", False), ("joined_len16", True)])
+async def test_triton_joins_requests_only_where_the_build_asked_for_it(served: Served, model: str, joins: bool) -> None:
+    config = (await served.client.get_model_config(model)).config
+    assert (config.max_batch_size, config.HasField("dynamic_batching")) == (MAX_BATCH, joins)
     rows = [served.texts.ids(length, sample=length) for length in (3, 7, 12, 16)]
-    got = await served.infer("tiny_len16", rows, 16)
-    assert got["last_hidden_state"].shape[:2] == (4, 16)
-    singles = await asyncio.gather(*(served.infer("tiny_len16", [row], 16) for row in rows * 8))
+    before = await served.executed(model)
+    singles = await asyncio.gather(*(served.infer(model, [row], 16) for row in rows * 16))
+    after = await served.executed(model)
+    assert after[0] - before[0] == 64
+    assert (after[1] - before[1] < 64) == joins
+    expected = [served.original(row)["sentence_embedding"] for row in rows]
     for index, single in enumerate(singles):
-        expected = served.original(rows[index % 4])["sentence_embedding"]
-        np.testing.assert_allclose(got["sentence_embedding"][index % 4], expected, atol=1e-5)
-        np.testing.assert_allclose(single["sentence_embedding"][0], expected, atol=1e-5)
+        np.testing.assert_allclose(single["sentence_embedding"][0], expected[index % 4], atol=1e-5)
 
 
-async def test_a_bad_request_fails_alone(served: Served) -> None:
+@pytest.mark.parametrize("model", ["tiny_len16", "joined_len16"])
+async def test_a_bad_request_fails_alone(served: Served, model: str) -> None:
     good = served.texts.ids(16)
     answers = await asyncio.gather(
-        *(served.infer("tiny_len16", [row], 16) for row in [good, [VOCABULARY + 1] * 16] * 6), return_exceptions=True
+        *(served.infer(model, [row], 16) for row in [good, [VOCABULARY + 1] * 16] * 6), return_exceptions=True
     )
     expected = served.original(good)["sentence_embedding"]
     for answer in answers[::2]:

@@ -108,8 +108,9 @@ async def pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalP
     folder = tmp_path_factory.mktemp("configs")
     writer = Writer(folder)
     for name, (precision, spec) in SERVED.items():
-        writer.add(name, spec, EngineSettings(precision=precision), threads=1)  # type: ignore[arg-type]
-    writer.add("bounded", SERVED["fp32_static_4"][1], EngineSettings(), max_queue_size=2)
+        settings: Any = EngineSettings(precision=precision)  # type: ignore[arg-type]
+        writer.add(name, spec, settings, threads=1, batcher=True)
+    writer.add("bounded", SERVED["fp32_static_4"][1], EngineSettings(), batcher=True, max_queue_size=2)
     for name, case in native_cases().items():
         writer.add(name, *case)
     for name, spec in LIKE_NATIVE.items():

@@ -57,6 +57,8 @@ def test_bad_lengths_are_refused(text: str, says: str) -> None:
         ({"name": ""}, "cannot name a model"),
         ({"task": "translation"}, "use one of auto, embedding"),
         ({"max_batch": 0}, "max_batch must be 1 or more"),
+        ({"batcher": True}, "batcher goes with max_batch above 1"),
+        ({"max_batch": 4, "max_queue_size": 2}, "goes with batcher"),
         ({"threads": 0}, "threads must be 1 or more"),
         ({"tolerance": 0.0}, "tolerance must be above 0"),
         ({"tolerance": float("nan")}, "tolerance must be above 0"),

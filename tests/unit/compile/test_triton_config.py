@@ -76,8 +76,7 @@ def test_triton_reads_it_and_finds_it_consistent(name: str, shape: Shape, batch:
     assert group.kind == (messages.ModelInstanceGroup.KIND_GPU if gpu else messages.ModelInstanceGroup.KIND_CPU)
     # Triton itself refuses profiles for anything but platform tensorrt_plan; our code opens them all.
     assert list(group.profile) == (["0", "1", "2"] if shape == "profiles" and native else [])
-    assert config.HasField("dynamic_batching") == (batch > 1)
-    assert not config.dynamic_batching.HasField("default_queue_policy")
+    assert not config.HasField("dynamic_batching")  # the gateway forms batches
     for sample in config.model_warmup:
         assert 1 <= sample.batch_size <= max(1, config.max_batch_size)
         for tensor in config.input:
@@ -147,12 +146,23 @@ def test_options_of_onnx_runtime_go_where_its_backend_reads_them() -> None:
     assert {key: value.string_value for key, value in config.parameters.items()} == {"package": "tensorrt-rtx"}
 
 
+@pytest.mark.parametrize(("name", "shape", "batch"), CASES)
+def test_triton_joins_requests_only_when_asked_to(name: str, shape: Shape, batch: int) -> None:
+    plain, _ = make(name, shape, batch)
+    config, _ = make(name, shape, batch, batcher=True)
+    assert config.HasField("dynamic_batching") == (batch > 1)
+    # Triton would now and then sleep for 500 ms with a policy.
+    assert not config.dynamic_batching.HasField("default_queue_policy")
+    config.ClearField("dynamic_batching")
+    assert config == plain
+
+
 def test_the_queue_is_bounded_only_when_asked_for() -> None:
-    config, _ = make("onnxruntime-cpu-python", "static", 4, max_queue_size=7)
+    config, _ = make("onnxruntime-cpu-python", "static", 4, batcher=True, max_queue_size=7)
     policy = config.dynamic_batching.default_queue_policy
     assert policy.max_queue_size == 7
     assert (policy.default_timeout_microseconds, policy.allow_timeout_override) == (0, False)
-    config, _ = make("onnxruntime-cpu-python", "static", 1, max_queue_size=7)
+    config, _ = make("onnxruntime-cpu-python", "static", 1, batcher=True, max_queue_size=7)
     assert not config.HasField("dynamic_batching")  # nothing is batched, so nothing has a queue with a policy
 
 
