@@ -39,6 +39,7 @@ struct Instance;
 // of them tells who was at fault.
 struct Failure {
   std::shared_ptr<Instance> instance;
+  bool alone = true;       // it was a row alone
   std::uint32_t open = 0;  // of its rows, those that have not ended
   bool acquitted = false;  // one of its rows was at fault, or it has answered one well itself
 };

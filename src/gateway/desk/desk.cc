@@ -295,7 +295,7 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
   }
   if (reply == Reply::kError) {
     answer.doubtful = fleet_.answered_badly(instance, fault.message);
-    answer.failure = std::make_shared<Failure>(answer.instance);
+    answer.failure = std::make_shared<Failure>(answer.instance, upstream.rows() == 1);
   }
   // The scheduler hands these rows back with the others that ran there (kLost), and lost() leaves them to us.
   if ((reply == Reply::kDead || reply == Reply::kMissing) && !upstream.lost) {
@@ -320,8 +320,11 @@ void Desk::conclude(Row& row, const Answer& answer, TimeNs now, Effects& effects
   bool elsewhere =
       by_halves || answer.lost || reply == Reply::kDead || reply == Reply::kMissing || reply == Reply::kBusy;
   if (answer.failure != nullptr) {
-    // Two instances that are well otherwise fail it: it is the row's fault. One that fails others too proves nothing.
-    const bool proven = !row.failures.empty() && !answer.doubtful;
+    // Alone it fails on two instances that are well otherwise: it is the row's fault. One that fails others too proves
+    // nothing.
+    const bool before =
+        std::any_of(row.failures.begin(), row.failures.end(), [](const auto& failure) { return failure->alone; });
+    const bool proven = before && !answer.doubtful;
     row.failures.push_back(answer.failure);
     ++answer.failure->open;
     elsewhere = elsewhere || (!proven && fleet_.takes(row.length, instances_of(row.failures)));

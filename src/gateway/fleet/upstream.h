@@ -68,6 +68,7 @@ class UpstreamCall final : public Event {
   void cancel() { context_.TryCancel(); }  // when the gateway ends
 
   [[nodiscard]] std::span<Part> parts() { return parts_; }
+  [[nodiscard]] std::size_t rows() const { return rows_; }  // that are sent
   [[nodiscard]] const std::shared_ptr<Instance>& instance() const { return instance_; }
   // Before start(): this row is not sent. False: it was the last one, and nothing is to be sent.
   bool leave_out(Part& part);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +14,17 @@ import numpy as np
 import pytest
 
 from tests.fakes.gateway import Gateway, split_of
-from tests.fakes.odd_worker import Behaviour, OddWorker, Sick, dies_of, fails_on, good, holds
+from tests.fakes.odd_worker import (
+    Behaviour,
+    OddWorker,
+    Sick,
+    WorkerError,
+    dies_of,
+    fails_on,
+    good,
+    holds,
+    tensors_of,
+)
 from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, request_of
@@ -20,7 +32,7 @@ from tests.integration.gateway.examples import check, example, request_of
 pytestmark = pytest.mark.integration
 
 MODEL = "batched"  # up to 8 rows
-POISON = 666
+POISON = 30_666  # which no other row has
 
 
 @contextlib.asynccontextmanager
@@ -65,16 +77,16 @@ def rows_of(worker: OddWorker) -> list[int]:
 
 @contextlib.asynccontextmanager
 async def line(
-    workers: Workers, start: Any, *more: Behaviour, behave: Behaviour = good, **changes: Any
+    workers: Workers, start: Any, *, behave: Behaviour = good, **changes: Any
 ) -> AsyncIterator[tuple[Gateway, list[OddWorker], asyncio.Event]]:
-    """A cluster whose first worker is held at one row, so that what comes next waits together until the gate opens."""
+    """One worker, held at one row, so that what comes next waits together until the gate opens."""
     gate = asyncio.Event()
 
     async def held(worker: OddWorker, request: Any) -> bytes:
         await gate.wait()
         return await behave(worker, request)
 
-    async with cluster(workers, start, held, *more, **changes) as (gateway, odd):
+    async with cluster(workers, start, held, **changes) as (gateway, odd):
         first = asyncio.create_task(infer(gateway, 5, seed=99))
         try:
             await until(lambda: len(odd[0].requests) == 1, "the first row is with the worker")
@@ -166,26 +178,33 @@ async def test_a_client_that_goes_leaves_its_batch_unharmed(workers: Workers, st
         assert (stats.outcomes.failed, stats.ejections) == (0, 0)
 
 
-@pytest.mark.parametrize("count", [1, 3])
-async def test_of_a_batch_that_fails_the_bad_row_is_found(workers: Workers, start: Any, count: int) -> None:
-    behave = fails_on(POISON)
-    async with line(workers, start, *[behave] * (count - 1), behave=behave) as (gateway, odd, gate):
+async def test_of_a_batch_that_fails_the_bad_row_is_found(workers: Workers, start: Any) -> None:
+    async with line(workers, start, behave=fails_on(POISON)) as (gateway, odd, gate):
         bad = asyncio.create_task(gateway.infer(poisoned(5, 6, 7), timeout=10))
-        if count == 1:
-            await waiting(gateway, 3)
+        await waiting(gateway, 3)
         calls = [asyncio.create_task(infer(gateway, 8, seed=seed)) for seed in range(5)]
-        if count == 1:
-            await waiting(gateway, 8)
+        await waiting(gateway, 8)
         gate.set()
         await asyncio.gather(*calls)
-        with pytest.raises(grpc.aio.AioRpcError, match=r"row 2: .*cannot look at token 666") as raised:
+        with pytest.raises(grpc.aio.AioRpcError, match=r"row 2: .*cannot look at token 30666") as raised:
             await bad
         assert raised.value.code() == grpc.StatusCode.INTERNAL
         stats = await gateway.stats_when(lambda stats: stats.in_flight == 0, "idle")
         assert (stats.outcomes.on_time, stats.outcomes.failed, stats.ejections) == (6, 3, 0)
-        if count == 1:
-            assert rows_of(odd[0])[:2] == [1, 8]
-            assert len(odd[0].requests) <= 2 + 2 * 3  # halves of halves
+        assert rows_of(odd[0])[:2] == [1, 8]
+        assert len(odd[0].requests) <= 2 + 2 * 3  # halves of halves
+
+
+async def test_a_bad_row_fails_alone_on_two_workers_and_blames_none(workers: Workers, start: Any) -> None:
+    async with cluster(workers, start, *[fails_on(POISON)] * 3) as (gateway, odd):
+        for number in range(1, 5):
+            with pytest.raises(grpc.aio.AioRpcError, match=r"row 3: .*cannot look at token 30666"):
+                await gateway.infer(poisoned(5, 6, 7, 8), timeout=10)
+            await asyncio.gather(*(infer(gateway, 8, seed=seed) for seed in range(6)))
+            stats = await gateway.stats_when(lambda stats: stats.in_flight == 0, "idle")
+            assert (stats.outcomes.on_time, stats.outcomes.failed, stats.ejections) == (6 * number, 4 * number, 0)
+        bad = [r for worker in odd for r in worker.requests if POISON in tensors_of(r)["input_ids"]]
+        assert sum(request.inputs[0].shape[0] == 1 for request in bad) <= 3 * 4
 
 
 async def test_a_worker_that_fails_batches_is_put_aside(workers: Workers, start: Any) -> None:
@@ -207,6 +226,71 @@ async def test_a_worker_that_dies_of_a_row_takes_no_other_along(workers: Workers
             await bad
         assert sum(worker.dead for worker in odd) <= 3
         assert (await gateway.stats()).outcomes.on_time == 40
+
+
+class Moody:
+    """A behaviour: takes a moment, fails what it is told to, and now and then anything, or answers nonsense."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    async def __call__(self, worker: OddWorker, request: Any) -> bytes:
+        await asyncio.sleep(self._random.uniform(0, 0.004))
+        mood = self._random.random()
+        if mood < 0.01:
+            raise WorkerError(grpc.StatusCode.INTERNAL, "a moment of weakness")
+        if mood < 0.015:
+            return b"nonsense"
+        if POISON in tensors_of(request)["input_ids"]:
+            raise WorkerError(grpc.StatusCode.INTERNAL, f"cannot look at token {POISON}")
+        return await good(worker, request)
+
+
+async def test_whatever_happens_every_request_is_answered_once_and_rightly(workers: Workers, start: Any) -> None:
+    """Random requests of several clients, some bad, some cancelled, some hurried; workers that fail now and then.
+
+    ARLO_ROWS=100000 sends so many rows.
+    """
+    total = int(os.environ.get("ARLO_ROWS", "4000"))
+    ends: Counter[str] = Counter()
+    rows_sent = 0
+
+    async def client(number: int, gateway: Gateway) -> None:
+        nonlocal rows_sent
+        random = np.random.default_rng(number)
+        while rows_sent < total:
+            lengths = random.integers(1, 65, random.choice([1, 1, 1, 2, 5, 20])).tolist()
+            rows_sent += len(lengths)
+            kind = random.choice(["well", "bad", "cancelled", "hurried"], p=[0.8, 0.02, 0.08, 0.1])
+            sent = example(*lengths, seed=int(random.integers(1 << 30)), outputs=("embedding",))
+            request = poisoned(*lengths) if kind == "bad" else request_of(sent, model=MODEL)
+            timeout_s = random.uniform(0.001, 0.02) if kind == "hurried" else 20
+            call = asyncio.ensure_future(gateway.infer(request, timeout=timeout_s))
+            if kind == "cancelled":
+                await asyncio.sleep(random.uniform(0, 0.01))
+                call.cancel()
+            try:
+                check(await call, sent, model=MODEL)
+                ends[f"{kind}: answered"] += 1
+            except asyncio.CancelledError:
+                ends[f"{kind}: cancelled"] += 1
+            except grpc.aio.AioRpcError as error:
+                ends[f"{kind}: {error.code().name}"] += 1
+                words = ["weakness", "unusable"] + ["cannot look at token"] * (kind == "bad")
+                if kind in ("well", "bad") and not any(word in (error.details() or "") for word in words):
+                    raise
+
+    moods = [Moody(seed) for seed in range(3)]
+    async with cluster(workers, start, *moods, max_attempts=6, log_level="error") as (gateway, odd):
+        await asyncio.gather(*(client(number, gateway) for number in range(24)))
+        stats = await gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 0, "idle")
+        ended = [field.name for field in stats.outcomes.DESCRIPTOR.fields if field.name != "overloaded"]
+        # Some were cancelled before they came.
+        assert sum(getattr(stats.outcomes, name) for name in ended) == sum(stats.arrivals_by_length) <= rows_sent
+        assert {end.split(":")[0] for end in ends} == {"well", "bad", "cancelled", "hurried"}
+        assert {end for end in ends if end.startswith("bad")} == {"bad: INTERNAL"}
+        assert ends["well: INTERNAL"] <= 3 + total / 2000  # alone, and on two workers
+        assert max(max(rows_of(worker)) for worker in odd) == 8
 
 
 async def test_a_bundle_runs_each_row_where_it_costs_least(workers: Workers, start: Any) -> None:

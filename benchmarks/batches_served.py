@@ -1,0 +1,248 @@
+"""Batches on a real Triton with emulated engines, beside the same runs simulated.
+
+    python -m benchmarks.batches_served [--seconds 15] [--loads 0.8 0.95 1.05] [--lengths mix] [--slower 10]
+
+One worker under `arlo serve`, as shipped, whose engines take the time of BERT-base on an A100 (`bert-base-a100`,
+lengths in steps of 32, batches of up to 32), `--slower` times, with the SLO that many times 100 ms: so two cores carry
+the load. Each contender is offered the loads as shares of what the simulation says that it carries
+(`python -m benchmarks.batches`), the same arrivals on both sides.
+
+    one, deadline     all lengths on the worker; one row at a time, and batches formed by Arlo
+    fifo              one dynamic runtime as quick as the static ones; batches in order of arrival
+    triton            the same, with Triton's own batcher
+    triton-lengths    all lengths on the worker, each with Triton's own batcher
+
+`carried` is the rate at which 99 % would be on time, between the loads that were tried (linear; empty when all or none
+of them keep it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import json
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arlo.catalog.manifest import LatencyPoint
+from arlo.replay import ReplayOptions, run_replay
+from arlo.simulator.profiles import load_profile
+from arlo.simulator.run import run
+from arlo.simulator.scenario.build import build
+from arlo.simulator.scenario.sections import (
+    ClusterSection,
+    DispatchSection,
+    RunSection,
+    ScenarioConfig,
+    WorkloadSection,
+)
+from arlo.traces import Trace
+from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name, write_runtimes
+from benchmarks import batches, harness
+from benchmarks.testbed.simulated import Replayed
+
+NAME = "batches_served"
+STEP = 32
+CONTENDERS = {  # -> whether it has one dynamic runtime, Triton's batcher, and [dispatch] batching
+    "one": (False, False, "one"),
+    "deadline": (False, False, "deadline"),
+    "fifo": (True, False, "fill"),
+    "triton": (True, True, "worker"),
+    "triton-lengths": (False, True, "worker"),
+}
+RIVALS = {"triton": "fifo", "triton-lengths": "fifo"}  # whose loads they are offered, as the simulator has no such
+HOP_MS = 0.2  # each way between the gateway and a worker; measured by python -m benchmarks.testbed
+
+
+def write_repository(path: Path, *, dynamic: bool, batcher: bool, slower: float) -> None:
+    """The engines: one for each length, or one for all of them."""
+    profile = load_profile(batches.PROFILE)
+    models = profile.static_runtimes(range(STEP, profile.max_length + 1, STEP), max_batch=batches.ROWS)
+    points = {
+        model.max_length: tuple(
+            LatencyPoint(length=length, batch=rows, latency_us=round(1000 * slower * ms))
+            for length, rows, ms in model.points
+        )
+        for model in models
+    }
+    if dynamic:
+        points = {profile.max_length: tuple(point for each in points.values() for point in each)}
+    runtimes = [
+        EmulatedRuntime(
+            name=runtime_name("bench", length),
+            max_length=length,
+            max_batch=batches.ROWS,
+            dynamic=dynamic,
+            latency=latency,
+            batcher=batcher,
+        )
+        for length, latency in points.items()
+    ]
+    write_runtimes(path, model="bench", runtimes=runtimes)
+
+
+@contextlib.contextmanager
+def served(work: Path, contender: str, slower: float) -> Iterator[str]:
+    """`arlo serve` with one worker; yields the address of its data port."""
+    dynamic, batcher, batching = CONTENDERS[contender]
+    repository = work / "repository"
+    write_repository(repository, dynamic=dynamic, batcher=batcher, slower=slower)
+    ports = {name: harness.free_port() for name in ("grpc", "http", "admin", "status")}
+    config = work / "serve.toml"
+    config.write_text(
+        f'[model]\nrepository = "{repository}"\nslo_ms = {round(batches.SLO_MS * slower)}\n'
+        f'[workers]\ncount = 1\nrun_dir = "{work / "run"}"\n'
+        f'[deployment]\nruntimes = "{"dynamic" if dynamic else "bundle"}"\n'
+        f'[dispatch]\nbatching = "{batching}"\n'
+        f'[gateway]\ngrpc_address = "127.0.0.1:{ports["grpc"]}"\nhttp_address = "127.0.0.1:{ports["http"]}"\n'
+        f'admin_address = "127.0.0.1:{ports["admin"]}"\n'
+        f'[control]\nhttp_address = "127.0.0.1:{ports["status"]}"\n'
+    )
+    with harness.Program([harness.binary("arlo"), "serve", config], log=work / "serve.log") as program:
+        deadline_s = time.monotonic() + 120
+        while not ready(ports["http"]):
+            if program.process.poll() is not None or time.monotonic() > deadline_s:
+                raise SystemExit(f"arlo serve did not come up:\n{(work / 'serve.log').read_text()[-2000:]}")
+            time.sleep(0.2)
+        yield f"127.0.0.1:{ports['grpc']}"
+
+
+def ready(port: int) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as page:
+        return bool(page.status == 200)
+    return False
+
+
+def scenario(contender: str, length: str, rate: float, seconds: float) -> Any:
+    """The simulated twin at the speed of the profile; its workload has the arrivals of both sides."""
+    config = ScenarioConfig(
+        run=RunSection(seed=1),
+        workload=WorkloadSection(arrivals="poisson", rate=rate, duration_s=seconds, length=length),
+        cluster=ClusterSection(
+            workers=1,
+            profile=batches.PROFILE,
+            max_batch=batches.ROWS,
+            slo_ms=batches.SLO_MS,
+            bundle="one" if contender == "fifo" else "all",
+        ),
+        dispatch=DispatchSection(batching=contender),  # type: ignore[arg-type]
+    )
+    return build(config).scenario
+
+
+def trace_of(made: Any, slower: float) -> Trace:
+    at, lengths = zip(*made.workload.chunks(), strict=True)
+    return Trace(arrived_at_s=np.concatenate(at) * 1e-9 * slower, length=np.concatenate(lengths).astype(np.int32))
+
+
+def simulated(made: Any, trace: Trace, slower: float) -> dict[str, float]:
+    """With the way to the worker, in times of the slower engines."""
+    fast = dataclasses.replace(trace, arrived_at_s=trace.arrived_at_s / slower)
+    hop_ms = HOP_MS / slower
+    result = run(dataclasses.replace(made, workload=Replayed(fast), hop_out_ms=hop_ms, hop_back_ms=hop_ms))
+    return {
+        "on_time": result.slo_attainment,
+        "mean_ms": result.mean_ms * slower,
+        "p98_ms": result.p98_ms * slower,
+        "batch": result.mean_batch,
+    }
+
+
+def replayed(endpoint: str, trace: Trace, slower: float) -> dict[str, float]:
+    options = ReplayOptions(endpoint=endpoint, slo_ms=batches.SLO_MS * slower, timeout_ms=0)
+    result = run_replay(trace, options)
+    summary = result.summary
+    assert summary.latency is not None
+    return {
+        "on_time": summary.slo_attainment,
+        "mean_ms": summary.latency.mean_ms,
+        "p98_ms": summary.latency.p98_ms,
+        "late_sends": summary.sends.late / summary.requests,
+        "failed": summary.outcomes["failed"],
+    }
+
+
+def carried(points: Sequence[tuple[float, float]]) -> float | None:
+    """The rate at which ATTAINMENT is crossed, of (rate, on time) by rate."""
+    for (low, good), (high, bad) in itertools.pairwise(points):
+        if good >= batches.ATTAINMENT > bad:
+            return low + (high - low) * (good - batches.ATTAINMENT) / (good - bad)
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each run (default: 15)")
+    parser.add_argument("--loads", type=float, nargs="+", default=[0.8, 0.95, 1.05])
+    parser.add_argument("--lengths", nargs="+", default=list(batches.LENGTHS), choices=batches.LENGTHS)
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
+    parser.add_argument("--slower", type=float, default=10.0)
+    args = parser.parse_args()
+    kept = json.loads((harness.RESULTS / f"{batches.NAME}.json").read_text())["carried"]
+    most = {(row["length"], row["batching"]): row["rate_rps"] for row in kept}
+    rows: list[dict[str, Any]] = []
+    print("lengths  contender         rate/s   on time            mean ms              p98 ms        rows/batch  late")
+    for contender in args.contenders:
+        twin = RIVALS.get(contender, contender)
+        with tempfile.TemporaryDirectory() as folder, served(Path(folder), contender, args.slower) as endpoint:
+            for length in args.lengths:
+                for load in args.loads:
+                    rate = load * most[length, twin]
+                    made = scenario(twin, length, rate, args.seconds / args.slower)
+                    trace = trace_of(made, args.slower)
+                    real = replayed(endpoint, trace, args.slower)
+                    found: dict[str, Any] = {"length": length, "contender": contender, "rate_rps": rate, "real": real}
+                    if contender not in RIVALS:
+                        found["simulated"] = simulated(made, trace, args.slower)
+                    rows.append(found)
+                    show(found)
+    ends = [
+        {
+            "length": length,
+            "contender": contender,
+            **{
+                side: carried([(r["rate_rps"], r[side]["on_time"]) for r in here])
+                for side in ("real", "simulated")
+                if all(side in r for r in here)
+            },
+        }
+        for contender in args.contenders
+        for length in args.lengths
+        if (here := [r for r in rows if (r["length"], r["contender"]) == (length, contender)])
+    ]
+    for end in ends:
+        print(end)
+    options = f"--seconds {args.seconds:g} --loads {' '.join(f'{load:g}' for load in args.loads)}"
+    path = harness.save(
+        NAME, f"python -m benchmarks.{NAME} {options} --slower {args.slower:g}", {"runs": rows, "carried": ends}
+    )
+    print(f"-> {path}")
+    return 0
+
+
+def show(found: dict[str, Any]) -> None:
+    real, twin = found["real"], found.get("simulated")
+
+    def pair(key: str, form: str) -> str:
+        return f"{real[key]:{form}} {'' if twin is None else f'({twin[key]:{form}})':>10}"
+
+    print(
+        f"{found['length']:8} {found['contender']:15} {found['rate_rps']:8,.0f}   {pair('on_time', '.3f')} "
+        f"{pair('mean_ms', '8.1f')} {pair('p98_ms', '8.1f')} {'' if twin is None else format(twin['batch'], '.1f'):>8} "
+        f"{real['late_sends']:8.1%}",
+        flush=True,
+    )
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
