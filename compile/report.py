@@ -9,13 +9,17 @@ from typing import Any
 from arlo.catalog.manifest import Manifest, Runtime, Verification
 from arlo.compile.lengths.show import as_dict, sentences
 from arlo.compile.lengths.show import table as lengths_table
+from arlo.compile.repository.inspect import bundle_memory_mb
 from arlo.compile.steps.lengths import LengthChoice
 
 
 def summarise(
     manifest: Manifest, out: Path, choice: LengthChoice | None = None, *, seconds: float, cached_steps: int
 ) -> dict[str, Any]:
-    """The manifest in short. latency_ms is that of one row of full length; null where nothing here runs the engine."""
+    """The manifest in short. latency_ms is that of one row of full length; null where nothing here runs the engine.
+
+    bundle_memory_mb: of a worker that holds all static runtimes; null where that of one is not known.
+    """
     return {
         "repository": str(out),
         "model": manifest.model,
@@ -33,6 +37,7 @@ def summarise(
             "lengths": manifest.recommendation.lengths,
             "mean_us": manifest.recommendation.mean_us,
         },
+        "bundle_memory_mb": bundle_memory_mb(manifest),
         "bytes": disk_bytes(out),
         "seconds": round(seconds, 2),
         "cached_steps": cached_steps,
@@ -55,6 +60,7 @@ def _runtime(runtime: Runtime, out: Path) -> dict[str, Any]:
         "device": runtime.device or None,
         "bytes": sum((out / name).stat().st_size for name in runtime.files),
         "latency_ms": row.latency_us / 1e3 if row else None,
+        "memory_mb": runtime.memory_mb,
         "max_abs_diff": exact.max_abs_diff if exact else None,
         "cosine": exact.cosine if exact else None,
         "agreement": exact.agreement if exact else None,
@@ -98,7 +104,7 @@ def print_report(manifest: Manifest, summary: dict[str, Any], choice: LengthChoi
     console = Console(highlight=False, soft_wrap=True)
     table = Table(box=box.SIMPLE)
     table.add_column("runtime", no_wrap=True)
-    for title in ("max length", "MB", "against the original", "latency"):
+    for title in ("max length", "MB", "against the original", "latency", "memory"):
         table.add_column(title, justify="right", no_wrap=True)
     for row, runtime in zip(summary["runtimes"], manifest.runtimes, strict=True):
         table.add_row(
@@ -107,6 +113,7 @@ def print_report(manifest: Manifest, summary: dict[str, Any], choice: LengthChoi
             f"{row['bytes'] / 1e6:.0f}",
             exactness(runtime.verification),
             "not run" if row["latency_ms"] is None else f"{row['latency_ms']:.1f} ms",
+            "not known" if runtime.memory_mb is None else f"{runtime.memory_mb} MB",
         )
     console.width = max(console.width, 90)
     if choice is not None:
@@ -129,6 +136,11 @@ def report_lines(manifest: Manifest, summary: dict[str, Any]) -> list[str]:
     ]
     if first.latency:
         lines.append(f"latency: one row of full length on {first.device}, without Triton around it")
+    if summary["bundle_memory_mb"] is not None:
+        lines.append(
+            f"memory: once opened, with a full batch; all static runtimes on one worker: "
+            f"{summary['bundle_memory_mb']} MB, and Triton's processes"
+        )
     if manifest.recommendation is not None:
         lines.append(f"recommended here: {manifest.recommendation.serve}; {manifest.recommendation.why}")
     if _not_run(runtimes):

@@ -89,6 +89,12 @@ class Engine(Protocol):
     def open(self, folder: Path, spec: RuntimeSpec, *, threads: int) -> Runner:
         """Open the files of `folder` in this process. CompileError when this machine cannot."""
 
+    def memory_used(self) -> int | None:
+        """Bytes in use where engines run: by this process on the CPU, by all on the GPU. None where that is not known.
+
+        What it grows by while an engine is opened and run is what that engine takes.
+        """
+
     def serving(self, spec: RuntimeSpec) -> Serving:
         """How Triton serves it."""
 

@@ -11,6 +11,8 @@ equally fast, because the same optimisations run when a session opens.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import platform
 import shutil
 from collections.abc import Mapping, Sequence
@@ -19,10 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from arlo.compile.cache import link_or_copy, tool_versions
 from arlo.compile.engines.interface import EngineSettings, Serving
+from arlo.compile.engines.tensorrt_gpu import gpu_memory_used
 from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS, RuntimeSpec
 from arlo.errors import CompileError, ConfigError
 
@@ -147,11 +151,26 @@ class OnnxRuntimeEngine:
             raise CompileError(f"{spec.title} cannot run here: {reason}")
         return OrtRunner(_session(folder, spec, device=self.settings.device, threads=threads))
 
+    def memory_used(self) -> int | None:
+        if self.settings.device != "cpu":
+            return gpu_memory_used()
+        import onnxruntime  # noqa: F401  # its code is not the engine's
+
+        return _resident_bytes()
+
     def _check_device(self) -> str:
         """Where the built files are opened: the CPU stands in for a GPU that is not here, but runs no bf16."""
         if self.settings.device == "cpu" or not self.cannot_run():
             return self.settings.device
         return "" if self.settings.precision == "bf16" else "cpu"
+
+
+def _resident_bytes() -> int:
+    """Of this process. What it gave back is handed to the system first, else a session would be put there unnoticed."""
+    gc.collect()
+    with contextlib.suppress(AttributeError):  # glibc's
+        ctypes.CDLL(None).malloc_trim(0)
+    return int(psutil.Process().memory_info().rss)
 
 
 def _session(folder: Path, spec: RuntimeSpec, *, device: str, threads: int = 1) -> Session:

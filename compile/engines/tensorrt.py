@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from arlo.compile.cache import code_version
 from arlo.compile.engines.interface import EngineSettings, Serving
 from arlo.compile.engines.tensorrt_build import PLAN, build_plan
-from arlo.compile.engines.tensorrt_gpu import CURRENT, find_gpu, known_capabilities, parse_capabilities
+from arlo.compile.engines.tensorrt_gpu import CURRENT, find_gpu, gpu_memory_used, known_capabilities, parse_capabilities
 from arlo.compile.engines.tensorrt_timing import TimingCache
 from arlo.compile.spec import RuntimeSpec
 from arlo.errors import CompileError, ConfigError, EnvironmentProblem
@@ -161,6 +161,10 @@ class TensorRtEngine:
         except (ImportError, RuntimeError) as error:
             raise CompileError(f"{spec.title} does not run here: {error}") from error
         return TensorRtRunner(session)
+
+    def memory_used(self) -> int | None:
+        """Bytes of the first GPU that are in use, by whomever; None where CUDA does not tell."""
+        return gpu_memory_used()
 
     def serving(self, spec: RuntimeSpec) -> Serving:
         """How Triton serves it: by number, all profiles of an engine that has several."""

@@ -63,6 +63,20 @@ def _ask(runtime: Any) -> Gpu:
     return Gpu(name=name.rstrip("\0"), capability=f"SM{properties.major}{properties.minor}")
 
 
+def gpu_memory_used() -> int | None:
+    """Bytes of the current GPU's memory that are in use, by all processes; None where CUDA does not tell. Never raises.
+
+    The first call makes this process's CUDA context, which therefore is in every answer.
+    """
+    try:
+        from cuda.bindings import runtime
+
+        code, free, total = runtime.cudaMemGetInfo()
+        return int(total) - int(free) if int(code) == 0 else None
+    except Exception:  # no CUDA for Python, or no driver
+        return None
+
+
 def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 

@@ -79,5 +79,6 @@ def _described(job: Job, runtime: Finished, writer: RepositoryWriter) -> Runtime
         backend=serving.backend or serving.platform,
         profiles=spec.profiles,
         compute_capabilities=tuple(runtime.built.meta.get("compute_capabilities", ())),
+        memory_mb=measured.meta["memory_mb"] if measured else None,
         files=writer.model(spec.name, triton_config(job, spec), model_code(serving.template), runtime.built),
     )

@@ -1,11 +1,15 @@
 """Step 10, latency profile: how long each runtime takes on this machine, by length and batch.
 
-Input: the built engine. Output: LatencyPoints in microseconds. Cache key: the engine's files, the device, the threads,
-versions, this code. Check: the process had a core for itself; where it had not, a warning says so.
+Input: the built engine. Output: LatencyPoints in microseconds, and the memory that the engine takes. Cache key: the
+engine's files, the device, the threads, versions, this code. Check: the process had a core for itself; where it had
+not, a warning says so.
 
 It is a measurement in this process, without Triton around it. Other work on the machine only ever adds time, so the
 lower quartile of the repetitions is taken, and a point that took longer than one with more tokens or rows is measured
 again: the quicker time counts.
+
+The memory is what the process (the CPU) or the GPU has more in use once the engine was opened and ran its largest
+batch: weights, and room for what is computed. Triton's process around it is not in it.
 """
 
 from __future__ import annotations
@@ -57,7 +61,8 @@ def latency_step(
     before: Entry | None = None,
     again: Collection[tuple[int, int]] = (),
 ) -> Entry:
-    """Entry with meta `points` ([length, batch, microseconds] each) and `device`. `before` and `again`: that entry with
+    """Entry with meta `points` ([length, batch, microseconds] each), `device`, and `memory_mb` (10^6 bytes; None: not
+    known). `before` and `again`: that entry with
     the points `again` measured once more, the quicker time of each.
 
     A static runtime takes as long for any text, so only its own length counts; a dynamic one is measured at each length
@@ -78,6 +83,7 @@ def latency_step(
     }
 
     def make(_: object) -> dict[str, Any]:
+        used = engine.memory_used()
         runner = engine.open(built.folder, spec, threads=threads)
         found: dict[tuple[int, int], tuple[int, float]] = {}  # microseconds, share of a core
 
@@ -102,10 +108,12 @@ def latency_step(
             )
             for point in again:
                 take(point)
+        taken = _growth_mb(used, engine.memory_used()) if before is None else before.meta["memory_mb"]
         return {
             "points": [[*point, us] for point, (us, _) in found.items()],
             "cores": [core for _, core in found.values()],
             "device": device,
+            "memory_mb": taken,
         }
 
     return job.cache.step("latency", parts, make, fresh=job.options.remeasure or before is not None)
@@ -131,6 +139,13 @@ def points_of(entry: Entry) -> tuple[LatencyPoint, ...]:
 def _batches(max_batch: int) -> list[int]:
     """1, 2, 4, ... and max_batch itself."""
     return sorted({1 << power for power in range(max_batch.bit_length()) if 1 << power <= max_batch} | {max_batch})
+
+
+def _growth_mb(before: int | None, after: int | None) -> int | None:
+    """Rounded up; None where nothing was seen, as on a GPU that gave other memory back meanwhile."""
+    if before is None or after is None or after <= before:
+        return None
+    return -(-(after - before) // 10**6)
 
 
 def _measure(runner: Runner, inputs: dict[str, Any], output: str) -> tuple[float, float]:

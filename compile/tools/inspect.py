@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.catalog.manifest import Recommendation, Runtime, Verification
-from arlo.compile.repository.inspect import FileProblem, Inspection, RuntimeFound, check_files, inspect_repository
+from arlo.compile.repository.inspect import (
+    FileProblem,
+    Inspection,
+    RuntimeFound,
+    bundle_memory_mb,
+    check_files,
+    inspect_repository,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +37,7 @@ damaged (files that the manifest does not list are named, and no failure); 2 whe
 repository, or it is of an older format."""
 
 _NAME_WIDTH = 12
+_BATCHES = 4  # whose time is shown
 _SHOWN = 10  # files of one kind that are named
 
 
@@ -75,6 +83,7 @@ def as_dict(found: Inspection, problems: Sequence[FileProblem] | None) -> dict[s
     return {
         "repository": str(found.repository),
         **manifest,
+        "bundle_memory_mb": bundle_memory_mb(found.manifest),
         "bytes": found.bytes,
         "files": found.files,
         **checked,
@@ -127,11 +136,11 @@ def _runtimes(found: Inspection, console: Console) -> None:
         groups.setdefault(_engine(each.runtime), []).append(each.runtime.name)
     for engine, names in groups.items():
         _line(console, engine if len(groups) == 1 else f"{engine}: {', '.join(names)}")
-    batches = sorted({p.batch for each in found.runtimes for p in _full(each.runtime)})
-    batches = sorted({batches[0], batches[-1]}) if batches else []
+    batches = _some_batches(sorted({p.batch for each in found.runtimes for p in _full(each.runtime)}))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("  name", no_wrap=True)
-    for title in ("tokens", "size", "difference", *(f"ms, {n} row{'s' if n > 1 else ''}" for n in batches)):
+    rows = (f"{'' if index else 'rows:'}\n{batch}" for index, batch in enumerate(batches))
+    for title in ("tokens", "size", "memory", "difference", *rows):
         table.add_column(title, justify="right", no_wrap=True)
     for each in found.runtimes:
         runtime = each.runtime
@@ -140,16 +149,25 @@ def _runtimes(found: Inspection, console: Console) -> None:
             f"  {_safe(runtime.name)}",
             f"{'1-' if runtime.dynamic else ''}{runtime.max_length}",
             _size(each.bytes),
+            "-" if runtime.memory_mb is None else _size(runtime.memory_mb * 10**6),
             _exact(runtime.verification),
-            *(f"{times[batch] / 1000:.2f}" if batch in times else "-" for batch in batches),
+            *(_short_ms(times[batch]) if batch in times else "-" for batch in batches),
         )
     console.print(table)
     shared = max((each.shared_bytes for each in found.runtimes), default=0)
     if shared:
         _line(console, f"size: without {_size(shared)} that runtimes share (hard links)")
+    memory = bundle_memory_mb(found.manifest)
+    if memory is not None:
+        static = sum(not each.runtime.dynamic for each in found.runtimes)
+        _line(
+            console,
+            f"memory: once opened, with a full batch; all {static} static ones on one worker: "
+            f"{_size(memory * 10**6)}, and Triton's processes",
+        )
     devices = sorted({each.runtime.device for each in found.runtimes if each.runtime.latency})
     if devices:
-        _line(console, f"ms: of a batch of full length, measured on {'; '.join(devices)}")
+        _line(console, f"rows: ms of a batch of full length, measured on {'; '.join(devices)}")
     unmeasured = [each.runtime.name for each in found.runtimes if not each.runtime.latency]
     if unmeasured:
         _line(console, f"no latency was measured of {_some(unmeasured)}: no device at hand ran the engine")
@@ -296,6 +314,12 @@ def _exact(verification: Verification | None) -> str:
     return f"{verification.max_abs_diff:.1e}{'' if verification.engine_ran else '*'}"
 
 
+def _some_batches(batches: list[int]) -> list[int]:
+    """The least and the most, and some of those between: what a line of a terminal holds."""
+    steps = min(len(batches), _BATCHES)
+    return [batches[index * (len(batches) - 1) // max(1, steps - 1)] for index in range(steps)]
+
+
 def _full(runtime: Runtime) -> list[Any]:
     return [point for point in runtime.latency if point.length == runtime.max_length]
 
@@ -307,6 +331,11 @@ def _down(value: float) -> str:
 
 def _ms(value_us: float | None) -> str:
     return "-" if value_us is None else f"{value_us / 1000:.2f}"
+
+
+def _short_ms(value_us: float) -> str:
+    value = value_us / 1000
+    return f"{value:.2f}" if value < 100 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
 
 
 def _size(size: int) -> str:

@@ -32,6 +32,20 @@ def built(engine: OnnxRuntimeEngine, spec: RuntimeSpec, folder: Path) -> tuple[P
     return folder / "engine", engine.build(graph, weights, spec, folder / "engine", scratch=folder)
 
 
+def test_memory_is_that_of_this_process() -> None:
+    engine = OnnxRuntimeEngine(EngineSettings())
+    before = engine.memory_used()
+    held = np.ones(64_000_000, np.int8)
+    during = engine.memory_used()
+    del held
+    after = engine.memory_used()
+    assert before is not None
+    assert during is not None
+    assert after is not None
+    assert 60_000_000 < during - before < 80_000_000
+    assert abs(after - before) < 20_000_000
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("spec", [STATIC, BATCHED, DYNAMIC], ids=["static", "batched", "dynamic"])
 def test_it_computes_what_the_graph_says(tmp_path: Path, spec: RuntimeSpec, precision: Precision) -> None:

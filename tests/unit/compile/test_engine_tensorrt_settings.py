@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from arlo.compile.engines.interface import EngineSettings, get_engine
+from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
 from arlo.compile.engines.tensorrt import TensorRtEngine
-from arlo.compile.engines.tensorrt_gpu import find_gpu
+from arlo.compile.engines.tensorrt_gpu import find_gpu, gpu_memory_used
 from arlo.compile.spec import RuntimeSpec
 from arlo.errors import CompileError, ConfigError, EnvironmentProblem
 
@@ -146,6 +147,17 @@ def test_asking_for_the_gpu_never_fails(monkeypatch: pytest.MonkeyPatch) -> None
     assert find_gpu().problem == "CUDA does not open: libcudart is gone"
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
     assert find_gpu().problem == "CUDA for Python is missing: pip install cuda-bindings"
+    assert gpu_memory_used() is None
+
+
+def test_memory_in_use_is_what_cuda_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import runtime
+
+    monkeypatch.setattr(runtime, "cudaMemGetInfo", lambda: (0, 3_000, 10_000))
+    assert rtx().memory_used() == gpu_memory_used() == 7_000
+    assert OnnxRuntimeEngine(EngineSettings(device="cuda")).memory_used() == 7_000
+    monkeypatch.setattr(runtime, "cudaMemGetInfo", lambda: (35, None, None))
+    assert rtx().memory_used() is None
 
 
 def test_opening_says_why_it_cannot(gpu: SimpleNamespace, tmp_path: Path) -> None:

@@ -76,9 +76,10 @@ def engines(tmp_path: Path) -> Path:
                 backend="tensorrt",
                 compute_capabilities=("SM89",),
                 latency=tuple(
-                    LatencyPoint(length=at, batch=b, latency_us=at * b * 10) for at in lengths for b in (1, 4)
+                    LatencyPoint(length=at, batch=b, latency_us=at * b * 10) for at in lengths for b in (1, 2, 4)
                 ),
                 verification=VERIFIED,
+                memory_mb=None if dynamic else length * 10,
                 files={str(path.relative_to(repository)): sha256(path) for path in files},
             )
         )
@@ -150,7 +151,8 @@ def test_what_people_read(engines: Path, capsys: pytest.CaptureFixture[str], mon
         "tokens: FP32 [rows, tokens, 8] pooled: FP32 [rows, 8]",
         "tensorrt fp16 for SM89, served by Triton's tensorrt backend",
         "m_dynamic 1-512 ",
-        "3.0e-04 5.12 20.48",
+        "3.0e-04 5.12 10.24 20.48",
+        "memory: once opened, with a full batch; all 2 static ones on one worker: 5.76 GB, and Triton's processes",
         "on 12 texts, on a GPU",
         "lowest cosine 0.999998 ",
         "labels that are the same: 99.96 %",
@@ -171,6 +173,7 @@ def test_json_says_the_same(engines: Path, capsys: pytest.CaptureFixture[str]) -
     assert raw["problems"] == []
     assert raw["runtimes"][1]["triton"]["kind"] == "GPU"
     assert raw["runtimes"][1]["shared_bytes"] == 5000
+    assert ([each["memory_mb"] for each in raw["runtimes"]], raw["bundle_memory_mb"]) == ([640, 5120, None], 5760)
     assert raw["recommendation"]["serve"] == "static"
     assert "problems" not in json.loads(shown(capsys, str(engines), "--json"))
 
@@ -234,6 +237,21 @@ def test_the_file_that_triton_opens_must_be_there(engines: Path) -> None:
     )
     (engines / "m_len512" / "config.pbtxt").unlink()
     assert inspect_repository(engines).disagreements[1:] == ("m_len512: config.pbtxt is missing",)
+
+
+def test_of_many_batches_some_are_shown(engines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = (1, 2, 4, 8, 16, 32, 64, 128)
+    points = tuple(LatencyPoint(length=64, batch=b, latency_us=b * 1000) for b in rows)
+    change(engines, "m_len64", latency=points)
+    words = " ".join(shown(capsys, str(engines)).split())
+    assert "1.00 4.00 16.00 128.0" in words
+    assert len(json.loads(shown(capsys, str(engines), "--json"))["runtimes"][0]["latency"]) == len(rows)
+
+
+def test_memory_that_is_not_known_is_no_sum(engines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(engines, "m_len64", memory_mb=None)
+    assert json.loads(shown(capsys, str(engines), "--json"))["bundle_memory_mb"] is None
+    assert "on one worker" not in shown(capsys, str(engines))
 
 
 def test_engines_that_did_not_run_here(engines: Path, capsys: pytest.CaptureFixture[str]) -> None:

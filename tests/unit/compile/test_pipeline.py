@@ -18,7 +18,8 @@ from tritonclient.grpc import model_config_pb2 as triton
 import arlo.compile.steps.latency
 from arlo.catalog.manifest import Manifest
 from arlo.compile import CompileOptions, Progress, compile_model
-from arlo.compile.report import disk_bytes
+from arlo.compile.engines.onnxruntime import OnnxRuntimeEngine
+from arlo.compile.report import disk_bytes, summarise
 from arlo.compile.steps.verify import pad_rows
 from arlo.compile.texts import Texts
 from arlo.errors import CompileError
@@ -58,6 +59,7 @@ def test_the_manifest_describes_the_repository(first_build: FirstBuild) -> None:
         assert 0 < runtime.verification.max_abs_diff <= 1e-4
         assert runtime.device.startswith("cpu: ")
         assert runtime.device.endswith(", 1 thread")
+        assert runtime.memory_mb is None or runtime.memory_mb > 0  # None: too small to be seen
         for path, digest in runtime.files.items():
             assert hashlib.sha256((out / path).read_bytes()).hexdigest() == digest
     assert [[(p.length, p.batch) for p in r.latency] for r in tiny_build.runtimes] == [
@@ -167,6 +169,26 @@ def test_remeasure_measures_and_takes_the_rest_from_the_cache(tiny_options: Comp
     events: list[Progress] = []
     compile_model(dataclasses.replace(tiny_options, remeasure=True), events.append)
     assert {event.step for event in events if event.done and not event.cached} == {"resolve", "latency", "repository"}
+
+
+def test_the_memory_is_what_opening_and_running_added(
+    tiny_options: CompileOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = iter([100_000_000, 152_000_001, 90_000_000, 120_000_000])
+    monkeypatch.setattr(OnnxRuntimeEngine, "memory_used", lambda _: next(used))
+    options = dataclasses.replace(tiny_options, dynamic=False, remeasure=True)
+    monkeypatch.setattr("arlo.compile.pipeline.odd", lambda *_, **__: ())  # nothing is measured twice
+    manifest = compile_model(options)
+    assert [runtime.memory_mb for runtime in manifest.runtimes] == [53, 30]
+    assert summarise(manifest, options.out, seconds=0, cached_steps=0)["bundle_memory_mb"] == 83
+
+
+def test_memory_that_did_not_grow_is_not_known(tiny_options: CompileOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = iter([2_000_000, 1_000_000, None, None])
+    monkeypatch.setattr(OnnxRuntimeEngine, "memory_used", lambda _: next(used))
+    monkeypatch.setattr("arlo.compile.pipeline.odd", lambda *_, **__: ())
+    manifest = compile_model(dataclasses.replace(tiny_options, dynamic=False, remeasure=True))
+    assert [runtime.memory_mb for runtime in manifest.runtimes] == [None, None]
 
 
 def test_a_damaged_cache_is_not_believed(tiny_options: CompileOptions) -> None:
