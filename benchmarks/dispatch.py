@@ -21,7 +21,7 @@ def main() -> int:
         command = [str(harness.binary("dispatch_bench")), f"--benchmark_filter={args.filter}"]
         subprocess.run([*command, f"--benchmark_out={out}", "--benchmark_out_format=json"], check=True)
         report = json.loads(out.read_text())
-    keep = ("ns_decision", "ns_pair", "demoted")
+    keep = ("ns_decision", "ns_pair", "demoted", "rows_per_batch")
     rows = {
         b["name"]: {k: round(b[k], 3) for k in keep if k in b}
         for b in report["benchmarks"]

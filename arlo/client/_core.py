@@ -57,6 +57,7 @@ class Core:
         token: str | None,
         max_message_bytes: int,
         retries: int,
+        bulk: bool = False,
     ) -> None:
         if timeout_s is not None and not timeout_s > 0:
             raise ConfigError(f"timeout_s must be above 0, or None for no deadline; not {timeout_s}")
@@ -67,6 +68,7 @@ class Core:
         self.tokenizer = tokenizer if tokenizer is None or isinstance(tokenizer, Tokenizer) else Tokenizer(tokenizer)
         self.timeout_s = timeout_s
         self.retries = retries
+        self._bulk = bulk
         self.rng = random.Random()
         self.codec: Codec | None = None
         self._id_prefix = secrets.token_hex(4)
@@ -108,7 +110,8 @@ class Core:
 
     def learn(self, metadata: Any, config: Any | None) -> Codec:
         """Keeps what the server said; `config` None when it offers no configuration."""
-        codec = Codec(from_server(metadata, config), pad_id=self.tokenizer.pad_id if self.tokenizer else 0)
+        pad_id = self.tokenizer.pad_id if self.tokenizer else 0
+        codec = Codec(from_server(metadata, config), pad_id=pad_id, bulk=self._bulk)
         self.codec = codec
         return codec
 

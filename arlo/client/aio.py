@@ -53,6 +53,7 @@ class AsyncClient:
         token: str | None = None,
         max_message_bytes: int = _core.DEFAULT_MAX_MESSAGE_BYTES,
         retries: int = _core.DEFAULT_RETRIES,
+        bulk: bool = False,
         transport: AsyncTransport | None = None,
     ) -> None:
         """See Client."""
@@ -65,6 +66,7 @@ class AsyncClient:
             token=token,
             max_message_bytes=max_message_bytes,
             retries=retries,
+            bulk=bulk,
         )
         self._transport = transport if transport is not None else AsyncGrpcTransport(self._core.settings)
         self._learning = asyncio.Lock()

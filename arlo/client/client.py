@@ -50,13 +50,15 @@ class Client:
         token: str | None = None,
         max_message_bytes: int = _core.DEFAULT_MAX_MESSAGE_BYTES,
         retries: int = _core.DEFAULT_RETRIES,
+        bulk: bool = False,
         transport: Transport | None = None,
     ) -> None:
         """`endpoint`: host:port. `model`: its name; None takes the only one that the server has.
         `tokenizer`: a tokenizer.json, a folder that holds one, a hub id, or a Tokenizer; None: token ids only.
         `timeout_s`: of a whole call, retries included, sent as the gRPC deadline; None: no deadline.
         `token`: sent as bearer token (in the clear without `tls`). `max_message_bytes`: of one request or response.
-        `retries`: further attempts after UNAVAILABLE and RESOURCE_EXHAUSTED. `transport`: instead of gRPC, for tests.
+        `retries`: further attempts after UNAVAILABLE and RESOURCE_EXHAUSTED. `bulk`: an Arlo gateway serves these
+        requests with what others leave; give them time. `transport`: instead of gRPC, for tests.
 
         Raises ConfigError, and EnvironmentProblem when the tokenizer is not found.
         """
@@ -69,6 +71,7 @@ class Client:
             token=token,
             max_message_bytes=max_message_bytes,
             retries=retries,
+            bulk=bulk,
         )
         self._transport = transport if transport is not None else GrpcTransport(self._core.settings)
         self._learning = threading.Lock()

@@ -61,10 +61,11 @@ class _Slot:
 class Codec:
     """Encodes and decodes for one model. Never changed after it is made."""
 
-    def __init__(self, info: ModelInfo, *, pad_id: int = 0) -> None:
+    def __init__(self, info: ModelInfo, *, pad_id: int = 0, bulk: bool = False) -> None:
         """InvalidRequestError when the model's inputs are not those of a text encoder."""
         self.info = info
         self._pad_id = pad_id
+        self._bulk = bulk
         self._output_names = frozenset(t.name for t in info.outputs)
         self._token_level = frozenset(t.name for t in info.outputs if info.is_token_level(t))
         role = roles(info.inputs, info.name)
@@ -122,6 +123,8 @@ class Codec:
                 request.outputs.add(name=name)
         if timeout_us is not None:
             request.parameters["timeout"].int64_param = timeout_us
+        if self._bulk:
+            request.parameters["arlo_class"].string_param = "bulk"
         return request
 
     def check_outputs(self, outputs: Sequence[str]) -> None:

@@ -133,9 +133,15 @@ class Scheduler::Impl {
   Admitted arrive(Tag tag, Arrival arrival, TimeNs now, Actions& out) {
     if (arrival.length < 1 || arrival.length > s_.queue.longest()) return {Admission::kTooLong, kNone};
     if (arrival.due != kNever || arrival.deadline != kNever) forecast_.begin(now);
+    if (arrival.bulk) {
+      forecast_.begin(now);
+      arrival.due = kNever;
+      arrival.client = ~arrival.client;
+    }
     arrival.due = Turns::aim(arrival.due, now);
     arrival.client = FairRanks::place(arrival.client);
     const std::int32_t level = s_.queue.ideal(arrival.length);
+    if (arrival.bulk) return turns_.arrive_bulk(tag, arrival, level, now, out);
     if (s_.fits(level)) return binding_->arrive(tag, arrival, level, now, out);
     if (!turns_.may_wait(out)) return {Admission::kFull, kNone};
     const RequestHandle h = ledger_.admit(tag, arrival, s_.ranks.next(arrival.client));
@@ -159,6 +165,10 @@ class Scheduler::Impl {
   void release(TimeNs now, Actions& out) {
     if (!std::exchange(s_.held, false)) return;
     binding_->released(now, out);
+    for (InstanceId id = 0; s_.overdue.total() > 0 && id < s_.queue.ids_end(); ++id) {
+      const Instance& x = s_.queue[id];
+      if (x.present && x.state == InstanceState::kActive && x.idles()) turns_.serve(id, now, out);
+    }
   }
 
   bool cancel(RequestHandle h) {

@@ -22,6 +22,10 @@
 // instance idles, and in one of 32 turns in any case (turns.h). In a full queue an overdue one makes room for one that
 // can be on time, and expires. Requests without time limits wait for ever, and never yield.
 //
+// Bulk. A request of this class stands among the overdue from the start, as a client beside the others, and gets at
+// most half of the queue. What starts of the overdue keeps its instance no longer than a quarter of the SLO, as its
+// capacity tells it, unless one request alone does.
+//
 // No request waits for ever. A request is passed by later ones only in these ways, each of them bounded:
 //   retried ones       each at most once for each of its retries;
 //   other clients      16 later admissions for each request that its own client had before it (fair_ranks.h);
@@ -110,6 +114,7 @@ struct Arrival {
   TimeNs due = kNever;       // arrival + SLO: an answer after it is late; kNever: none is
   TimeNs deadline = kNever;  // an answer after it is worth nothing; kNever: it is always wanted
   std::uint64_t client = 0;  // who asks, for fairness; 0: unnamed, and all of those are one client
+  bool bulk = false;         // of the class bulk, which fills what others leave; it is never due
 };
 
 enum class Admission : std::uint8_t {

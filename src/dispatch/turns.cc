@@ -122,10 +122,15 @@ Admitted Turns::arrive_overdue(Tag tag, const Arrival& arrival, std::int32_t lev
   return {place_overdue(h, level, now, out), h};
 }
 
+Admitted Turns::arrive_bulk(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) {
+  if (s_.queued > 0 && s_.queued >= s_.options.max_queued / 2) return {Admission::kFull, kNone};
+  return arrive_overdue(tag, arrival, level, now, now, out);
+}
+
 Admission Turns::place_overdue(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) {
   ledger_.make_overdue(h);
   const Request& r = s_.requests[h];
-  const InstanceId idle = idle_for(level, r.length, r.avoid, now);
+  const InstanceId idle = s_.held ? kNone : idle_for(level, r.length, r.avoid, now);
   if (idle == kNone) {
     ledger_.wait_overdue(h, level, now);
     return Admission::kQueued;

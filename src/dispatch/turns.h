@@ -39,6 +39,8 @@ class Turns {
 
   // An arrival that would finish at `finish` where the policy would have it: after its limit.
   Admitted arrive_overdue(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs finish, TimeNs now, Actions& out);
+  // An arrival of the class bulk, of any level.
+  Admitted arrive_bulk(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out);
   // A request of any history that is overdue, in no FIFO, and not counted as waiting.
   Admission place_overdue(RequestHandle h, std::int32_t level, TimeNs now, Actions& out);
   // A waiting request, whose instance or line has come to it, cannot be on time: it yields, or expires.

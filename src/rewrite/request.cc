@@ -186,6 +186,13 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
     timeout_us_ = value;
     return {};
   }
+  if (key == "arlo_class") {
+    if (parameter.kind != kString || (parameter.text != "bulk" && parameter.text != "interactive")) {
+      return invalid("parameter arlo_class must be a string_param: interactive or bulk");
+    }
+    bulk_ = parameter.text == "bulk";
+    return {};
+  }
   if (key == "triton_enable_empty_final_response") {
     wants_final_response_ = parameter.kind == kBool && parameter.number != 0;
     return {};

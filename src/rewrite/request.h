@@ -34,6 +34,7 @@ class InferRequest {
   [[nodiscard]] std::string_view model_version() const { return model_version_; }
   [[nodiscard]] std::string_view id() const { return id_; }
   [[nodiscard]] std::int64_t timeout_us() const { return timeout_us_; }  // 0: none given
+  [[nodiscard]] bool bulk() const { return bulk_; }                      // of the class bulk
   [[nodiscard]] bool wants_final_response() const { return wants_final_response_; }
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
   [[nodiscard]] OutputSet outputs() const { return outputs_; }                         // that it asks for
@@ -70,6 +71,7 @@ class InferRequest {
   std::string_view model_version_;
   std::string_view id_;
   std::int64_t timeout_us_ = 0;
+  bool bulk_ = false;
   bool wants_final_response_ = false;
   std::vector<std::string_view> forwarded_;  // parameter entries sent on as they came
   std::vector<Tensor> tensors_;

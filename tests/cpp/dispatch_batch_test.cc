@@ -209,6 +209,58 @@ TEST(Batches, WhatIsOnTrialGoesInHalvesAndByItself) {
   EXPECT_EQ(tags(rig.batches()[0]), (std::vector<Tag>{8, 9, 10, 11}));
 }
 
+// It starts where an instance idles, as batches that keep it for a quarter of the SLO; and yields to what comes.
+TEST(Bulk, FillsWhatOthersLeave) {
+  for (const Policy policy : {Policy::kLate, Policy::kEft, Policy::kRs}) {
+    BatchRig rig(Batching::kDeadline, 2, policy);
+    const auto bulk = [&rig](int rows) {
+      for (int i = 0; i < rows; ++i) {
+        rig.scheduler.arrive(rig.tags++, {.length = 100, .client = 7, .bulk = true}, rig.now, rig.out);
+      }
+    };
+    bulk(20);
+    const auto first = rig.batches();
+    ASSERT_EQ(first.size(), 1) << policy_name(policy) << ": nothing is sent ahead for it";
+    EXPECT_EQ(first[0].size(), 1);
+    EXPECT_EQ(rig.scheduler.queued(), 19);
+    rig.scheduler.arrive(rig.tags++, {.length = 100, .due = rig.now + 1000 * kMs, .client = 1}, rig.now, rig.out);
+    EXPECT_EQ(tags(rig.batches()[0]), (std::vector<Tag>{20})) << policy_name(policy) << ": it has room at once";
+    rig.now += 8 * kMs;
+    rig.finish(first[0]);
+    EXPECT_TRUE(rig.look().empty()) << policy_name(policy) << ": while others run";
+  }
+}
+
+TEST(Bulk, IsNeverStarved) {
+  BatchRig rig(Batching::kDeadline, 1);
+  rig.scheduler.arrive(rig.tags++, {.length = 100, .due = rig.now + 1000 * kMs}, rig.now, rig.out);
+  auto running = rig.batches();
+  for (int i = 0; i < 3; ++i) rig.scheduler.arrive(1000, {.length = 100, .bulk = true}, rig.now, rig.out);
+  int turns = 0;
+  for (int bulk = 0; bulk < 1 && turns < 100; ++turns) {
+    rig.scheduler.arrive(rig.tags++, {.length = 100, .due = rig.now + 1000 * kMs}, rig.now, rig.out);
+    rig.now += 8 * kMs;
+    rig.finish(running[0]);
+    running = rig.batches();
+    ASSERT_EQ(running.size(), 1);
+    bulk += running[0][0].tag == 1000 ? 1 : 0;
+  }
+  EXPECT_LE(turns, 33);
+  EXPECT_EQ(running[0].size(), 3) << "what waits of it goes along";
+}
+
+TEST(Bulk, HasHalfOfTheQueue) {
+  Rig rig(Options{.policy = Policy::kLate, .max_queued = 10, .batching = Batching::kDeadline});
+  rig.scheduler.join(rig.scheduler.add_runtime({.max_length = 64, .capacity = 10, .latency = {{64, 1, kMs}}}), 1, 0,
+                     rig.out);
+  int refused = 0;
+  for (int i = 0; i < 20; ++i) {
+    refused += rig.scheduler.arrive(0, {.length = 9, .bulk = true}, 0, rig.out).admission == Admission::kFull ? 1 : 0;
+  }
+  EXPECT_EQ(rig.scheduler.queued(), 5);
+  EXPECT_EQ(refused, 14);
+}
+
 TEST(Batches, WhatIsCancelledIsLeftOut) {
   BatchRig rig(Batching::kFill);
   rig.arrive(10);

@@ -184,6 +184,7 @@ inference::ModelInferRequest random_request(Random& random, const ModelSpec& mod
   }
   auto& parameters = *request.mutable_parameters();
   if (chance(random, 20)) parameters["timeout"].set_int64_param(static_cast<std::int64_t>(below(random, 1U << 30)));
+  if (chance(random, 20)) parameters["arlo_class"].set_string_param(chance(random, 50) ? "bulk" : "interactive");
   if (chance(random, 20)) parameters["priority"].set_uint64_param(1);
   if (chance(random, 20)) parameters["sequence_id"].set_int64_param(0);
   if (chance(random, 20)) parameters["triton_enable_empty_final_response"].set_bool_param(chance(random, 50));

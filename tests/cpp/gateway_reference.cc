@@ -43,6 +43,11 @@ enum class Use { kForward, kHere, kRefuse };
 Use use_of(const std::string& key, const inference::InferParameter& value) {
   if (key == "sequence_id") return is_set(value) ? Use::kRefuse : Use::kHere;
   if (key == "sequence_start" || key == "sequence_end" || key == "priority") return Use::kHere;
+  if (key == "arlo_class") {
+    return value.has_string_param() && (value.string_param() == "bulk" || value.string_param() == "interactive")
+               ? Use::kHere
+               : Use::kRefuse;
+  }
   if (key == "timeout") return value.has_int64_param() && value.int64_param() >= 0 ? Use::kHere : Use::kRefuse;
   if (key == "triton_enable_empty_final_response") return Use::kHere;
   return starts_with(key, "triton_") ? Use::kRefuse : Use::kForward;

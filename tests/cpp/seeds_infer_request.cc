@@ -66,6 +66,7 @@ std::string dictionary() {
                            "sequence_id",
                            "sequence_start",
                            "priority",
+                           "arlo_class",
                            "timeout",
                            "triton_",
                            "triton_enable_empty_final_response",

@@ -5,6 +5,12 @@
 #include "dispatch/policies/timed.h"
 
 namespace arlo::dispatch {
+namespace {
+
+// Of the SLO, the part that what is overdue or bulk may keep an instance from others.
+constexpr TimeNs kPatience = 4;
+
+}  // namespace
 
 const Bundle::Member& Gather::batch(InstanceId id, TimeNs now, std::vector<RequestHandle>& rows) {
   const Request& r = s_.requests[rows.front()];
@@ -23,6 +29,8 @@ const Bundle::Member& Gather::batch(InstanceId id, TimeNs now, std::vector<Reque
               .longest = r.length,
               .time = on.cost.at(r.length, 1)};
   if (r.overdue) {
+    const TimeNs slo = x.capacity * bundle.share(bundle.longest());
+    batch.limit = std::min(batch.limit, start + std::max(timed::paced(x, batch.time), slo / kPatience));
     from(s_.overdue[s_.ideal(r)].fifo, batch, rows);
   } else if (r.instance != kNone) {
     from(x.waiting, batch, rows);

@@ -55,7 +55,7 @@ class Books {
   std::vector<std::uint64_t> arrivals_by_length_;
   std::uint64_t outcomes_[kOutcomes] = {};
   std::uint64_t overloaded_ = 0;
-  std::uint64_t tokens_ = 0, computed_tokens_ = 0, retries_ = 0, batches_ = 0;
+  std::uint64_t tokens_ = 0, computed_tokens_ = 0, retries_ = 0, batches_ = 0, bulk_ = 0;
   LatencyWindow window_total_, window_queue_, window_execute_;
   Histograms histograms_;
 };

@@ -88,7 +88,8 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
                                             {.length = row.length,
                                              .due = call.received_ns + call.model->slo_ns,
                                              .deadline = deadline,
-                                             .client = call.client},
+                                             .client = call.client,
+                                             .bulk = call.request.bulk()},
                                             now, effects.actions);
     if (admitted.handle == dispatch::kNone) {
       fail(call, refusal(call, row.length, admitted, now), row.index, now, effects);
@@ -226,6 +227,10 @@ void Desk::expired(Row& row, TimeNs now, Effects& effects) {
   } else if (now >= waiting_deadline(*row.call)) {
     fail(*row.call, {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + ")"}, row.index, now,
          effects);
+  } else if (row.call->request.bulk()) {
+    Fault fault{Code::kResourceExhausted, "the queue is full, and interactive requests go first: try again later"};
+    fault.overload = true;
+    fail(*row.call, std::move(fault), row.index, now, effects);
   } else {
     Fault fault{Code::kDeadlineExceeded, "the request waited " + waited + ", and its deadline cannot be met any more"};
     fault.overload = true;

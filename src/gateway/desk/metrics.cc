@@ -110,6 +110,8 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Router& router) {
   out.add("arlo_batches_total", "Requests sent to workers; their rows are those that were dispatched.",
           MetricType::Counter);
   out.value(static_cast<double>(stats.batches()));
+  out.add("arlo_bulk_total", "Rows of the class bulk that were answered; they are in no latency.", MetricType::Counter);
+  out.value(static_cast<double>(stats.bulk()));
   out.add("arlo_retries_total", "Rows sent to another instance after a worker failed them.", MetricType::Counter);
   out.value(static_cast<double>(stats.retries()));
   out.add("arlo_ejections_total", "Instances taken out of service because they failed.", MetricType::Counter);

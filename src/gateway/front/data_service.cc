@@ -19,6 +19,7 @@ constexpr int kWaitingCalls = 128;  // each accepted call makes the next; so man
 // Of answers that clients have not taken; some of the largest fit in any case.
 constexpr std::size_t kUnsentBytes = 256 << 20;
 constexpr std::size_t kUnsentLargest = 4;
+constexpr TimeNs kBulkPatience = 60;  // times the default time-out
 constexpr TimeNs kLongestTimeout = TimeNs{24} * 3600 * 1'000'000'000;
 
 // Comparison in time that does not tell how much of the token was right.
@@ -98,9 +99,11 @@ MaybeFault DataService::receive(const grpc::ByteBuffer& body, const Context& con
     return answer_too_large(known, config_.max_message_bytes());
   }
   call->client = client_of(context);
-  call->deadline_ns = deadline_of(context, call->received_ns, model->default_timeout_ns);
+  const TimeNs patience = call->request.bulk() ? kBulkPatience : 1;
+  const TimeNs timeout = std::min(patience * model->default_timeout_ns, kLongestTimeout);
+  call->deadline_ns = deadline_of(context, call->received_ns, timeout);
   // A stream's deadline is that of the stream: one request on it still gets no more than the default.
-  if (streamed) call->deadline_ns = std::min(call->deadline_ns, call->received_ns + model->default_timeout_ns);
+  if (streamed) call->deadline_ns = std::min(call->deadline_ns, call->received_ns + timeout);
   const TimeNs timeout_us = call->request.timeout_us();
   if (timeout_us != 0 && timeout_us < kLongestTimeout / 1000) {
     call->deadline_ns = std::min(call->deadline_ns, call->received_ns + timeout_us * 1000);

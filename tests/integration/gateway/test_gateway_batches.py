@@ -329,3 +329,30 @@ async def test_a_bundle_that_makes_no_sense_is_refused(workers: Workers, start: 
         with pytest.raises(grpc.aio.AioRpcError, match=said) as raised:
             await gateway.call("Apply", deployment=deployment)
         assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_bulk_fills_what_others_leave(workers: Workers, start: Any) -> None:
+    """A worker that is busy with bulk work answers interactive requests as soon as the batch under way is done."""
+    gate = asyncio.Event()
+    async with cluster(workers, start, holds(gate)) as (gateway, odd):
+        lots = [asyncio.create_task(infer(gateway, 9, seed=seed, arlo_class="bulk")) for seed in range(40)]
+        await gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 40, "all are there")
+        asked = asyncio.create_task(infer(gateway, 5, seed=77))
+        await gateway.stats_when(lambda stats: stats.queued + stats.in_flight == 41, "and one that is in a hurry")
+        gate.set()
+        await asked
+        assert sum(call.done() for call in lots) <= 2
+        assert 5 in [tensors_of(request)["attention_mask"].sum() for request in odd[0].requests[:3]]
+        await asyncio.gather(*lots)
+        stats = await gateway.stats()
+        assert (stats.bulk, stats.outcomes.on_time, stats.total.count) == (40, 41, 1)
+        assert max(rows_of(odd[0])) > 1
+
+
+async def test_a_class_that_does_not_exist_is_refused(workers: Workers, start: Any) -> None:
+    async with cluster(workers, start, good) as (gateway, _):
+        with pytest.raises(
+            grpc.aio.AioRpcError, match="arlo_class must be a string_param: interactive or bulk"
+        ) as raised:
+            await infer(gateway, arlo_class="best")
+        assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT

@@ -54,7 +54,7 @@ def poisoned(*lengths: int) -> Any:
 @pytest.mark.parametrize("policy", ["late", "eft", "rs"])
 async def test_one_of_four_fails_at_once_and_no_request_does(workers: Workers, start: Any, policy: str) -> None:
     """It answers quicker than the others do, and must not be taken for quick."""
-    sick, well = Sick(well=True, takes_s=0.02), [Sick(well=True, takes_s=0.02) for _ in range(3)]
+    sick, well = Sick(well=True, takes_s=0.04), [Sick(well=True, takes_s=0.04) for _ in range(3)]
     async with cluster(workers, start, sick, *well, dispatch={"policy": policy}) as (gateway, _):
         calls: list[asyncio.Task[None]] = []
 

@@ -140,6 +140,12 @@ def response_for(rows: list[PreparedRow]) -> Any:
     return answer(Codec(MODEL).encode(rows, request_id="q"))
 
 
+def test_bulk_work_says_so() -> None:
+    assert "arlo_class" not in Codec(MODEL).encode([row(4)], request_id="q").parameters
+    request = Codec(MODEL, bulk=True).encode([row(4)], request_id="q")
+    assert request.parameters["arlo_class"].string_param == "bulk"
+
+
 def test_one_row_comes_back_without_a_row_dimension() -> None:
     result = Codec(MODEL).decode(response_for([row(4, 5, 6)]), (3,), batched=False, attempts=2, elapsed_us=900)
     assert (result.id, result.model, result.attempts) == ("q", "minilm", 2)
