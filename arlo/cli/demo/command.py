@@ -49,8 +49,8 @@ DESCRIPTION = """The whole path on a real model and real text, on this machine:
   measure   what all workers together answer; the rate and the SLO of the replay follow from it
   replay    English prose cut to tweet-like lengths, Poisson arrivals, through the SDK
   check     embeddings served against embeddings computed with transformers
-  emulated  what lengths bring on a GPU: the same lengths on engines that only wait as long as a
-            published table of a GPU says
+  emulated  what lengths and batches bring on a GPU: the same lengths on engines that only wait as
+            long as a published table of a GPU says
   report    a table, and an HTML page with plots
 
 Exit code 1 when a request failed or an embedding differs by more than 1e-4."""
@@ -345,7 +345,7 @@ def about(demo: Demo, asked: Asked, found: Capacity | None, others: float | None
 
 
 def second_part(demo: Demo) -> list[str] | None:
-    """Emulated engines: every row padded to the longest length, then a runtime per length. None: interrupted."""
+    """Emulated engines: every row padded to the longest length, a runtime per length, bundles. None: interrupted."""
     from arlo.replay import write_report
 
     times, folder = emulated.table(), demo.out / "emulated"
@@ -358,7 +358,7 @@ def second_part(demo: Demo) -> list[str] | None:
     )
     demo.say("emulated", label)
     lines, results = [label], {}
-    for name, allocation in (("padded to the longest", emulated.PADDED), ("by length", emulated.BY_LENGTH)):
+    for name, allocation in emulated.WAYS.items():
         config = emulated.configured(demo.config, folder / "repository", allocation, folder / "run")
         work = functools.partial(
             emulated.replayed, allocation, rate=times.rate, duration_s=demo.args.emulated, seed=demo.args.seed
@@ -367,8 +367,9 @@ def second_part(demo: Demo) -> list[str] | None:
         if result is None or result.exit_code == 130:
             return None
         results[name] = result
-        result.save(folder / name.replace(" ", "-"))
-        write_report(result, folder / name.replace(" ", "-") / "report.html")
+        place = folder / name.replace(",", "").replace(" ", "-")
+        result.save(place)
+        write_report(result, place / "report.html")
         lines.append(f"Emulated, {emulated.line(name, result)}.")
         demo.say("emulated", emulated.line(name, result))
     doubt = emulated.doubt(times, results["padded to the longest"])

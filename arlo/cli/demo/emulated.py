@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from arlo.catalog.manifest import Manifest
     from arlo.config import Config
     from arlo.replay import ReplayResult
+    from arlo.workers.emulated.repository import EmulatedRuntime
 
 PROFILE = "bert-large-t4-fp16"
 LENGTHS = (128, 256, 384, 512)
@@ -28,6 +29,12 @@ OVER = 1.4
 
 BY_LENGTH = {128: 1, 256: 2, 512: 1}
 PADDED = {512: WORKERS}
+ROWS = 8  # of a batch, at most
+WAYS: dict[str, dict[int, int]] = {  # -> instances by length; none: every worker holds all lengths, and takes batches
+    "padded to the longest": PADDED,
+    "by length": BY_LENGTH,
+    "all lengths on each, in batches": {},
+}
 SLOW = 1.25  # execution over the table's time: above it the machine is too busy for an engine to keep its time
 
 
@@ -36,6 +43,7 @@ class Table:
     """The latencies that the engines keep to: milliseconds of one row at each of LENGTHS, and where they come from."""
 
     latency_ms: tuple[float, ...]
+    runtimes: tuple[EmulatedRuntime, ...]
     source: str
 
     @property
@@ -46,29 +54,47 @@ class Table:
 
 def table() -> Table:
     """From the published table that the package carries."""
+    from arlo.catalog.manifest import LatencyPoint
     from arlo.simulator.profiles import load_profile
+    from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
 
     profile = load_profile(PROFILE)
-    return Table(latency_ms=tuple(round(profile.static_ms(n), 3) for n in LENGTHS), source=profile.source)
+    runtimes = tuple(
+        EmulatedRuntime(
+            name=runtime_name("emulated", model.max_length),
+            max_length=model.max_length,
+            max_batch=ROWS,
+            dynamic=False,
+            latency=tuple(
+                LatencyPoint(length=length, batch=rows, latency_us=round(1000 * ms))
+                for length, rows, ms in model.points
+            ),
+        )
+        for model in profile.static_runtimes(LENGTHS, max_batch=ROWS)
+    )
+    return Table(
+        latency_ms=tuple(round(profile.static_ms(n), 3) for n in LENGTHS), runtimes=runtimes, source=profile.source
+    )
 
 
 def repository(folder: Path, times: Table) -> Manifest:
     """Writes the emulated runtimes."""
-    from arlo.workers.emulated.repository import write_emulated_repository
+    from arlo.workers.emulated.repository import write_runtimes
 
     folder.mkdir(parents=True, exist_ok=True)
-    return write_emulated_repository(
-        folder, model="emulated", max_lengths=LENGTHS, latency_ms=times.latency_ms, token_dims=1
-    )
+    return write_runtimes(folder, model="emulated", runtimes=times.runtimes, token_dims=1)
 
 
 def configured(demo: Config, folder: Path, allocation: dict[int, int], run_dir: Path) -> Config:
-    """The demo's configuration with emulated engines on a fixed allocation."""
+    """The demo's configuration with emulated engines: on a fixed allocation one row at a time, else bundles."""
     return dataclasses.replace(
         demo,
         model=dataclasses.replace(demo.model, name="emulated", source=None, repository=folder, slo_ms=SLO_MS),
         workers=dataclasses.replace(demo.workers, count=WORKERS, run_dir=run_dir),
-        deployment=dataclasses.replace(demo.deployment, allocation=allocation, dynamic=0, runtimes="recommended"),
+        deployment=dataclasses.replace(
+            demo.deployment, allocation=allocation, dynamic=0, runtimes="recommended" if allocation else "bundle"
+        ),
+        dispatch=dataclasses.replace(demo.dispatch, batching="one" if allocation else "deadline"),
         control=dataclasses.replace(demo.control, reallocate=False),
     )
 
@@ -90,7 +116,7 @@ def replayed(
     trace = poisson(rate, duration_s, lambda n, rng: rescale(draw(n, rng), LENGTHS[-1]), seed)
     options = ReplayOptions(
         endpoint=endpoint, model="emulated", sender="native", seed=seed, slo_ms=SLO_MS, drain_s=10.0,
-        level_lengths=sorted(allocation),
+        level_lengths=sorted(allocation or LENGTHS),
     )  # fmt: skip
     return run_replay(trace, options, stop=stop)
 
