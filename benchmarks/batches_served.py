@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,18 +94,34 @@ def write_repository(path: Path, *, dynamic: bool, batcher: bool, slower: float)
 def served(work: Path, contender: str, slower: float) -> Iterator[str]:
     """`arlo serve` with one worker; yields the address of its data port."""
     dynamic, batcher, batching = CONTENDERS[contender]
-    repository = work / "repository"
-    write_repository(repository, dynamic=dynamic, batcher=batcher, slower=slower)
+    write_repository(work / "repository", dynamic=dynamic, batcher=batcher, slower=slower)
+    settings = {
+        "deployment": {"runtimes": "dynamic" if dynamic else "bundle"},
+        "dispatch": {"batching": batching},
+    }
+    with serving(work, slo_ms=round(batches.SLO_MS * slower), settings=settings) as (_, endpoint, _):
+        yield endpoint
+
+
+@contextlib.contextmanager
+def serving(
+    work: Path, *, slo_ms: int, settings: Mapping[str, Mapping[str, str]]
+) -> Iterator[tuple[harness.Program, str, int]]:
+    """`arlo serve` with one worker of work/repository: its process, the data port, and the port of /metrics."""
     ports = {name: harness.free_port() for name in ("grpc", "http", "admin", "status")}
+    sections: dict[str, Mapping[str, object]] = {
+        "model": {"repository": str(work / "repository"), "slo_ms": slo_ms},
+        "workers": {"count": 1, "run_dir": str(work / "run")},
+        "gateway": {f"{name}_address": f"127.0.0.1:{ports[name]}" for name in ("grpc", "http", "admin")},
+        "control": {"http_address": f"127.0.0.1:{ports['status']}"},
+        **settings,
+    }
     config = work / "serve.toml"
     config.write_text(
-        f'[model]\nrepository = "{repository}"\nslo_ms = {round(batches.SLO_MS * slower)}\n'
-        f'[workers]\ncount = 1\nrun_dir = "{work / "run"}"\n'
-        f'[deployment]\nruntimes = "{"dynamic" if dynamic else "bundle"}"\n'
-        f'[dispatch]\nbatching = "{batching}"\n'
-        f'[gateway]\ngrpc_address = "127.0.0.1:{ports["grpc"]}"\nhttp_address = "127.0.0.1:{ports["http"]}"\n'
-        f'admin_address = "127.0.0.1:{ports["admin"]}"\n'
-        f'[control]\nhttp_address = "127.0.0.1:{ports["status"]}"\n'
+        "".join(
+            f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+            for name, values in sections.items()
+        )
     )
     with harness.Program([harness.binary("arlo"), "serve", config], log=work / "serve.log") as program:
         deadline_s = time.monotonic() + 120
@@ -113,7 +129,7 @@ def served(work: Path, contender: str, slower: float) -> Iterator[str]:
             if program.process.poll() is not None or time.monotonic() > deadline_s:
                 raise SystemExit(f"arlo serve did not come up:\n{(work / 'serve.log').read_text()[-2000:]}")
             time.sleep(0.2)
-        yield f"127.0.0.1:{ports['grpc']}"
+        yield program, f"127.0.0.1:{ports['grpc']}", ports["http"]
 
 
 def ready(port: int) -> bool:
