@@ -66,6 +66,23 @@ async def test_workers_killed_under_load_and_no_request_fails(workers: Workers, 
         assert len(gateway.logged("instance_joined")) == 6
 
 
+async def test_a_worker_killed_amid_its_batches_and_no_row_fails(workers: Workers, start: Any) -> None:
+    async with start(workers.deployment("batched", [(1, 64), (3, 64)], inflight_limit=2)) as gateway:
+        async with Load(gateway, model="batched", longest=64, concurrency=60) as load:
+            for index, victim in enumerate((1, 3)):
+                os.kill(await workers.pid(victim), signal.SIGKILL)
+                await gateway.stats_when(lambda stats, n=index: stats.ejections > n, "ejected")
+                await load.more(200)
+                await workers.whole()
+                await all_active(gateway)
+                await load.more(100)
+        stats = await gateway.stats()
+        assert stats.outcomes.failed == 0
+        assert [instance.failed >= 1 for instance in stats.instances] == [True, True]
+        assert stats.retries >= 8, "batches were there"
+        assert stats.levels[0].dispatched > 3 * stats.batches
+
+
 async def test_a_worker_killed_under_the_load_generator(workers: Workers, start: Any, tmp_path: Path) -> None:
     """The same at a far higher rate, answers unchecked."""
     plan = tmp_path / "plan.bin"
