@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from arlo.compile.engines.interface import DEFAULT_COMPUTE_CAPABILITIES, Backend, Device, EngineSettings, Precision
 from arlo.errors import ConfigError
+from arlo.planning.lengths.batches import MOST_ROWS
 
 Task = Literal["auto", "embedding", "sequence-classification", "reranker", "token-classification"]
 
@@ -52,8 +53,9 @@ class CompileOptions:
     """With lengths = auto: the most static runtimes to build."""
 
     latency_profile: Path | None = None
-    """With lengths = auto: a latency profile of this model on the device that will serve it (`arlo profile`), where
-    this machine cannot run the engine. None: measured here where it can be, else assumed."""
+    """With lengths or max_batch = auto: a latency profile of this model on the device that will serve it (from
+    `arlo profile`), where this machine cannot run the engine. None: measured here where it can be; else the latency
+    over the length is assumed, and max_batch has to be named."""
 
     lengths_plot: Path | None = None
     """With lengths = auto: write a page there of what each further runtime would save."""
@@ -80,8 +82,12 @@ class CompileOptions:
     compute_capabilities: tuple[str, ...] = DEFAULT_COMPUTE_CAPABILITIES
     """tensorrt-rtx: the GPUs to build for. tensorrt builds for the GPU that is here."""
 
-    max_batch: int = 1
-    """Rows that may be executed together."""
+    max_batch: int | Literal["auto"] = 1
+    """Rows that may be executed together. `auto`: for each length as many as still save time for each row, see
+    `arlo.compile.steps.batches`."""
+
+    memory_mb: int | None = None
+    """With max_batch = auto: memory of a worker that holds all static runtimes, in 10^6 bytes. None: no limit."""
 
     batcher: bool = False
     """Triton joins requests that wait into batches itself, up to max_batch rows: for `[dispatch] batching = "worker"`,
@@ -125,16 +131,20 @@ class CompileOptions:
                 )
         if self.backend not in ("auto", *get_args(Backend)):
             raise ConfigError(f"backend {self.backend!r} is unknown: use one of auto, {', '.join(get_args(Backend))}")
-        for field in ("max_batch", "threads", "jobs", "max_length", "max_runtimes"):
+        for field in ("max_batch", "memory_mb", "threads", "jobs", "max_length", "max_runtimes"):
             value = getattr(self, field)
-            if value is not None and value < 1:
+            if value is not None and value != "auto" and value < 1:
                 raise ConfigError(f"{field} must be 1 or more, not {value}")
         self._check_relations()
         if self.tolerance is not None and not self.tolerance > 0:
             raise ConfigError(f"tolerance must be above 0, not {self.tolerance}")
 
     def _check_relations(self) -> None:
-        for field in ("max_length", "latency_profile", "lengths_plot"):
+        if self.memory_mb is not None and self.max_batch != "auto":
+            raise ConfigError("memory_mb goes with max_batch = auto; leave it out, or let the batches be chosen")
+        if self.latency_profile is not None and "auto" not in (self.lengths, self.max_batch):
+            raise ConfigError("latency_profile goes with lengths = auto or max_batch = auto; leave it out")
+        for field in ("max_length", "lengths_plot"):
             if getattr(self, field) is not None and self.lengths != "auto":
                 raise ConfigError(f"{field} goes with lengths = auto; leave it out, or let the lengths be chosen")
         if self.profiles and not self.engine.startswith("tensorrt"):
@@ -145,6 +155,11 @@ class CompileOptions:
             raise ConfigError("max_queue_size is 0 or more, and goes with batcher: Triton queues to batch")
         if self.device != "cpu" and self.engine != "onnxruntime":
             raise ConfigError(f"device is for onnxruntime; {self.engine} always runs on a GPU")
+
+    @property
+    def most_rows(self) -> int:
+        """The largest batch that a runtime may get."""
+        return MOST_ROWS if self.max_batch == "auto" else self.max_batch
 
     @property
     def engine_settings(self) -> EngineSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from arlo.catalog.manifest import Manifest
@@ -19,6 +19,7 @@ from arlo.compile.progress import Progress, Reporter
 from arlo.compile.repository.write import Finished, write_repository
 from arlo.compile.runtime import STEPS, Built, Task, Told, build_runtimes
 from arlo.compile.spec import RuntimeSpec
+from arlo.compile.steps.batches import batches_of, batches_step, check_batches
 from arlo.compile.steps.cleanup import cleanup_step
 from arlo.compile.steps.export import export_step, outputs_of
 from arlo.compile.steps.latency import ROUNDS, busy_warning, latency_step, odd, points_of, times_of
@@ -31,6 +32,7 @@ from arlo.compile.steps.tokenizer import tokenizer_step
 from arlo.compile.texts import Texts
 from arlo.errors import CompileError
 from arlo.planning.lengths.advice import DISTURBED, advise
+from arlo.planning.lengths.batches import BatchChoice
 
 _SMALL_FILES_BYTES = 64 << 20
 
@@ -50,6 +52,7 @@ def compile_model(
     """
     engine = get_engine(options.engine, options.engine_settings)
     engine.versions()
+    check_batches(options, engine)
     hasher = Hasher()
     with staging(options.out) as folder, _cache(options, hasher) as cache:
         report = Reporter(progress)
@@ -75,6 +78,7 @@ def compile_model(
             texts=texts,
         )
         lengths = _lengths(job, report, chosen) if options.lengths == "auto" else options.lengths
+        batches = _batches(job, report, lengths) if options.max_batch == "auto" else ()
         reference = report.run(
             "reference",
             model.name,
@@ -82,9 +86,9 @@ def compile_model(
             lambda entry: f"{entry.meta['rows']} texts, {entry.meta['tokens']} tokens",
         )
         job = dataclasses.replace(job, reference=reference)
-        runtimes = _build_all(job, report, lengths)
+        runtimes = _build_all(job, report, lengths, {choice.length: choice.rows for choice in batches})
         with report.timed("repository", str(options.out)):
-            manifest = write_repository(job, runtimes, RepositoryWriter(folder, hasher))
+            manifest = write_repository(job, runtimes, RepositoryWriter(folder, hasher), batches)
             advice = advise(manifest, requests.by_length, lengths=requests.text)
             manifest = dataclasses.replace(manifest, recommendation=advice)
             manifest.save(folder)
@@ -95,7 +99,7 @@ def compile_model(
 def _steps(options: CompileOptions, engine: Engine) -> int:
     """How many steps a build has; with lengths = auto, how many at most."""
     runtimes = len(specs_of(options, "", _at_most(options)))
-    return 6 + (options.lengths == "auto") + runtimes * _steps_of_one(engine)
+    return 6 + (options.lengths == "auto") + (options.max_batch == "auto") + runtimes * _steps_of_one(engine)
 
 
 def _steps_of_one(engine: Engine) -> int:
@@ -118,10 +122,23 @@ def _lengths(job: Job, report: Reporter, chosen: Callable[[LengthChoice], None])
     return choice.lengths
 
 
-def specs_of(options: CompileOptions, name: str, lengths: Sequence[int]) -> list[RuntimeSpec]:
-    """The runtimes of a build: static ones, shortest first, then the dynamic one and the one of several profiles."""
-    max_batch, longest = options.max_batch, lengths[-1]
-    specs = [RuntimeSpec(name=f"{name}_len{n}", max_length=n, max_batch=max_batch, shape="static") for n in lengths]
+def _batches(job: Job, report: Reporter, lengths: Sequence[int]) -> tuple[BatchChoice, ...]:
+    def said(entry: Entry) -> str:
+        return ", ".join(f"{choice.rows} of {choice.length} tokens" for choice in batches_of(job, entry))
+
+    return batches_of(job, report.run("batches", job.model.name, lambda: batches_step(job, lengths), said))
+
+
+def specs_of(
+    options: CompileOptions, name: str, lengths: Sequence[int], batches: Mapping[int, int] | None = None
+) -> list[RuntimeSpec]:
+    """The runtimes of a build: static ones, shortest first, then the dynamic one and the one of several profiles.
+
+    batches: rows of each length, with max_batch = auto. Runtimes of any length take the most of them.
+    """
+    rows = batches or dict.fromkeys(lengths, options.most_rows)
+    max_batch, longest = max(rows.values()), lengths[-1]
+    specs = [RuntimeSpec(name=f"{name}_len{n}", max_length=n, max_batch=rows[n], shape="static") for n in lengths]
     if options.dynamic:
         specs.append(RuntimeSpec(name=f"{name}_dynamic", max_length=longest, max_batch=max_batch, shape="dynamic"))
     if options.profiles:
@@ -137,9 +154,9 @@ def specs_of(options: CompileOptions, name: str, lengths: Sequence[int]) -> list
     return specs
 
 
-def _build_all(job: Job, report: Reporter, lengths: Sequence[int]) -> list[Finished]:
+def _build_all(job: Job, report: Reporter, lengths: Sequence[int], batches: Mapping[int, int]) -> list[Finished]:
     """Build and verify, side by side where that pays; then measure one after the other."""
-    tasks = [Task(job=job, spec=spec) for spec in specs_of(job.options, job.model.name, lengths)]
+    tasks = [Task(job=job, spec=spec) for spec in specs_of(job.options, job.model.name, lengths, batches)]
 
     def tell(task: Task, told: Told) -> None:
         if told.entry is None:

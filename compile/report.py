@@ -37,6 +37,7 @@ def summarise(
             "lengths": manifest.recommendation.lengths,
             "mean_us": manifest.recommendation.mean_us,
         },
+        "batches": manifest.options.get("batches", []),
         "bundle_memory_mb": bundle_memory_mb(manifest),
         "bytes": disk_bytes(out),
         "seconds": round(seconds, 2),
@@ -136,10 +137,14 @@ def report_lines(manifest: Manifest, summary: dict[str, Any]) -> list[str]:
     ]
     if first.latency:
         lines.append(f"latency: one row of full length on {first.device}, without Triton around it")
-    if summary["bundle_memory_mb"] is not None:
+    for choice in summary["batches"]:
+        rows = f"{choice['rows']} row{'s' if choice['rows'] > 1 else ''}"
+        lines.append(f"batches of {choice['length']} tokens: {rows}; {choice['why']}")
+    if (taken := summary["bundle_memory_mb"]) is not None:
+        limit = manifest.options.get("memory_mb")
         lines.append(
-            f"memory: once opened, with a full batch; all static runtimes on one worker: "
-            f"{summary['bundle_memory_mb']} MB, and Triton's processes"
+            f"memory: once opened, with a full batch; all static runtimes on one worker: {taken} MB, and Triton's "
+            "processes" + (f". That is more than the {limit} MB of --memory-mb" if limit and taken > limit else "")
         )
     if manifest.recommendation is not None:
         lines.append(f"recommended here: {manifest.recommendation.serve}; {manifest.recommendation.why}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from arlo.clock import monotonic_s
-from arlo.compile.cache import code_version
+from arlo.compile.cache import Entry, code_version
 from arlo.compile.engines.interface import Runner
 from arlo.compile.job import Job
 from arlo.compile.lengths.curve import Points, SourcedCurve, from_points
@@ -40,10 +40,7 @@ def measured_here(job: Job, longest: int) -> SourcedCurve:
     curve is what is wanted. With one thread on a CPU the time is that which the core worked on it, so that work beside
     it disturbs little. The points are cached by the engine's files, the device, threads and versions.
     """
-    spec = RuntimeSpec(
-        name=f"{job.model.name}_dynamic", max_length=longest, max_batch=job.options.max_batch, shape="dynamic"
-    )
-    built = build_step(job, specialise_step(job, spec), spec)
+    spec, built = dynamic_engine(job, longest)
     engine, output, threads = job.engine, job.outputs[0].name, job.options.threads or 1
     device = f"{engine.device()}, {threads} thread{'s' if threads > 1 else ''}"
     parts = {
@@ -63,7 +60,7 @@ def measured_here(job: Job, longest: int) -> SourcedCurve:
             times_us = []
             for length in lengths:
                 rows = pad_rows(job.model, [job.texts.ids(length)], length)
-                quickest_s, share = _quickest(runner, rows, output, own_time=own_time)
+                quickest_s, share = quickest(runner, rows, output, own_time=own_time)
                 times_us.append(quickest_s * 1e6)
                 shares.append(share)
             return times_us
@@ -76,6 +73,13 @@ def measured_here(job: Job, longest: int) -> SourcedCurve:
         notes.append("the machine was busy while the latency over the length was measured: --remeasure measures again")
     clock = ", CPU time" if entry.meta["own_time"] else ""
     return from_points(entry.meta["points"], f"measured on {device}{clock}", notes)
+
+
+def dynamic_engine(job: Job, longest: int) -> tuple[RuntimeSpec, Entry]:
+    """What is measured before it is known what to build: any length, any batch."""
+    rows = job.options.most_rows
+    spec = RuntimeSpec(name=f"{job.model.name}_dynamic", max_length=longest, max_batch=rows, shape="dynamic")
+    return spec, build_step(job, specialise_step(job, spec), spec)
 
 
 def refined(
@@ -128,7 +132,7 @@ def _next(points: dict[int, float], took_s: dict[int, float], left_s: float) -> 
     return best
 
 
-def _quickest(runner: Runner, inputs: dict[str, Any], output: str, *, own_time: bool) -> tuple[float, float]:
+def quickest(runner: Runner, inputs: dict[str, Any], output: str, *, own_time: bool) -> tuple[float, float]:
     """Seconds of one run, and the share of a core that this process got meanwhile. own_time: seconds of the CPU."""
     runner.run(inputs, [output])  # the first run allocates
     times_s: list[float] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.compile.cache import Entry, tool_versions
@@ -15,6 +16,7 @@ from arlo.compile.steps.repository import RepositoryWriter
 from arlo.compile.steps.tokenizer import FILE_NAME as TOKENIZER
 from arlo.compile.steps.verify import verification_of
 from arlo.compile.verify.answers import FILE_NAME as REFERENCE
+from arlo.planning.lengths.batches import BatchChoice
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,8 +29,13 @@ class Finished:
     measured: Entry | None  # None: this machine cannot run the engine
 
 
-def write_repository(job: Job, runtimes: list[Finished], writer: RepositoryWriter) -> Manifest:
-    """Write the model folders and the tokenizer; returns the manifest, which is not written yet."""
+def write_repository(
+    job: Job, runtimes: list[Finished], writer: RepositoryWriter, batches: Sequence[BatchChoice] = ()
+) -> Manifest:
+    """Write the model folders and the tokenizer; returns the manifest, which is not written yet.
+
+    batches: where they were chosen, for whom asks why.
+    """
     options, model, engine = job.options, job.model, job.engine
     tokenizer = TOKENIZER if job.tokenizer.meta["found"] else None
     if tokenizer:
@@ -50,6 +57,8 @@ def write_repository(job: Job, runtimes: list[Finished], writer: RepositoryWrite
             "engine": engine.name,
             "device": options.device,
             "max_batch": options.max_batch,
+            "memory_mb": options.memory_mb,
+            "batches": [dataclasses.asdict(choice) for choice in batches],
             "batcher": options.batcher,
             "threads": options.threads,
             "tolerance": options.tolerance,

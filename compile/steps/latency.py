@@ -1,4 +1,4 @@
-"""Step 10, latency profile: how long each runtime takes on this machine, by length and batch.
+"""Step 11, latency profile: how long each runtime takes on this machine, by length and batch.
 
 Input: the built engine. Output: LatencyPoints in microseconds, and the memory that the engine takes. Cache key: the
 engine's files, the device, the threads, versions, this code. Check: the process had a core for itself; where it had

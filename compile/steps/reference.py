@@ -1,4 +1,4 @@
-"""Step 6, reference: the texts to verify with, and the original model's answers to them, in float32 without padding.
+"""Step 7, reference: the texts to verify with, and the original model's answers to them, in float32 without padding.
 
 Input: the source model, the lengths of the build. Output: `reference.npz`, see `answers`.
 Cache key: the model's hashes, the rows, versions, this code; for each length by itself, so that another length added

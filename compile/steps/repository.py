@@ -1,4 +1,4 @@
-"""Step 11, repository: the Triton model repository, written beside its place and moved there in one step.
+"""Step 12, repository: the Triton model repository, written beside its place and moved there in one step.
 
 Input: the built engines. Output: a folder per runtime (config.pbtxt, the model code if any and the engine's files in
 1/), tokenizer.json and the manifest arlo.json, last. Cache key: none, it is links and small files. Check: the place is

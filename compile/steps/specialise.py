@@ -1,4 +1,4 @@
-"""Step 7, specialise: fix the axes of the cleaned graph to one maximum length, and fold what follows from it.
+"""Step 8, specialise: fix the axes of the cleaned graph to one maximum length, and fold what follows from it.
 
 Input: the cleaned graph. Output: `model.onnx` alone; it still points at the `weights.bin` of the clean-up.
 Cache key: the graph, the fixed axes, versions of the tools, this code.

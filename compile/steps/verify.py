@@ -1,4 +1,4 @@
-"""Step 9, verify: every runtime against the original model, on real text, with and without padding.
+"""Step 10, verify: every runtime against the original model, on real text, with and without padding.
 
 Input: the built engine, its graph, the reference answers. Output: the fields of `arlo.catalog.manifest.Verification`.
 Cache key: the engine's files, the rows and answers, the precision, the tolerance, the device, versions, this code.

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from arlo.clock import monotonic_s
 from arlo.compile.engines.interface import DEFAULT_COMPUTE_CAPABILITIES, Backend, Device, Precision, engine_names
@@ -91,7 +91,20 @@ def _engine(group: Any) -> None:
         default=",".join(DEFAULT_COMPUTE_CAPABILITIES),
         help=f"of tensorrt-rtx: GPUs to build for (default: {','.join(DEFAULT_COMPUTE_CAPABILITIES)})",
     )
-    group.add_argument("--max-batch", metavar="ROWS", type=int, default=1, help="rows in one batch (default: 1)")
+    group.add_argument(
+        "--max-batch",
+        metavar="ROWS",
+        type=_rows,
+        default=1,
+        help="rows in one batch (default: 1), or auto: for each length as many as still save time for each row, as "
+        "measured here or in --latency-profile",
+    )
+    group.add_argument(
+        "--memory-mb",
+        metavar="MB",
+        type=int,
+        help="with --max-batch auto: memory of a worker that holds all static runtimes (default: no limit)",
+    )
     group.add_argument(
         "--batcher", action="store_true", help="Triton joins requests itself ([dispatch] batching worker)"
     )
@@ -114,6 +127,10 @@ def _engine(group: Any) -> None:
         type=float,
         help="largest absolute difference to the original model (default: by precision, docs/verification.md)",
     )
+
+
+def _rows(text: str) -> int | Literal["auto"]:
+    return "auto" if text == "auto" else int(text)
 
 
 def _lengths(group: Any) -> None:
@@ -139,7 +156,8 @@ def _lengths(group: Any) -> None:
         "--latency-profile",
         metavar="FILE",
         type=Path,
-        help="with auto: what `arlo profile` measured on the device that will serve, where this machine cannot",
+        help="with auto, of lengths or batches: what `arlo profile` measured on the device that will serve, where this "
+        "machine cannot",
     )
     group.add_argument(
         "--lengths-plot", metavar="FILE", type=Path, help="with auto: a page of what each further runtime would save"
@@ -178,6 +196,7 @@ def options_of(args: argparse.Namespace) -> CompileOptions:
         backend=args.backend,
         compute_capabilities=tuple(part.strip().upper() for part in args.compute_capabilities.split(",")),
         max_batch=args.max_batch,
+        memory_mb=args.memory_mb,
         batcher=args.batcher,
         max_queue_size=args.max_queue_size,
         threads=args.threads,

@@ -5,12 +5,22 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from arlo.catalog.manifest import Manifest
 from arlo.compile import CompileOptions, Progress, compile_model
+from arlo.compile.cache import Cache, Hasher
+from arlo.compile.engines.interface import get_engine
+from arlo.compile.job import Job
+from arlo.compile.spec import RuntimeSpec
+from arlo.compile.steps.resolve import SourceModel
+from arlo.compile.texts import Texts
+from tests.fakes.tiny_graph import INPUTS, OUTPUTS, WORDS, write_graph
 from tests.fakes.tiny_model import write_tiny
+
+MAX_TOKENS = 48  # of the small graph
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +53,44 @@ def tiny_options(first_build: FirstBuild, tmp_path: Path) -> CompileOptions:
     assert first_build.options.cache is not None
     shutil.copytree(first_build.options.cache, tmp_path / "cache")
     return dataclasses.replace(first_build.options, out=tmp_path / "out", cache=tmp_path / "cache")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A small graph, as the step gets it after the clean-up."""
+    folder = tmp_path_factory.mktemp("lengths")
+    options = CompileOptions(
+        source=folder, out=folder / "out", lengths="auto", histogram="uniform:2:48", cache=folder / "cache"
+    )
+    cache = Cache(options.cache_root, Hasher())
+    spec = RuntimeSpec(name="tiny", max_length=MAX_TOKENS, max_batch=1, shape="dynamic")
+
+    def make(into: Path) -> dict[str, Any]:
+        write_graph(into, spec)
+        return {"found": False}
+
+    return Job(
+        options=options,
+        cache=cache,
+        engine=get_engine(options.engine, options.engine_settings),
+        model=SourceModel(
+            name="tiny",
+            folder=folder,
+            tokenizer_folder=folder,
+            source="tiny",
+            task="embedding",
+            model_type="bert",
+            inputs=INPUTS,
+            pooling=(),
+            normalize=False,
+            lower_case=False,
+            max_tokens=MAX_TOKENS,
+            weight_bytes=0,
+            hashes={},
+            notes=(),
+        ),
+        tokenizer=cache.step("tokenizer", {}, lambda _: {"found": False}),
+        graph=cache.step("cleanup", {}, make),
+        outputs=OUTPUTS,
+        texts=Texts(None, first_id=1, last_id=WORDS - 1),
+    )
