@@ -25,8 +25,16 @@ def staircase_lines(profile: LatencyProfile) -> list[str]:
 
 
 def warnings(profile: LatencyProfile) -> list[str]:
-    """Busy machine, points that missed the precision, latency that spreads or waits, static runtimes that are not."""
-    return [*_busy(profile), *_imprecise(profile), *_spread(profile), *_queued(profile), *_not_static(profile)]
+    """Busy machine, points that missed the precision, latency that spreads or waits, static runtimes that are not,
+    batches that were left out."""
+    return [
+        *_busy(profile),
+        *_imprecise(profile),
+        *_spread(profile),
+        *_queued(profile),
+        *_not_static(profile),
+        *_left_out(profile),
+    ]
 
 
 def _points(profile: LatencyProfile) -> Iterator[tuple[RuntimeProfile, Point]]:
@@ -101,3 +109,16 @@ def _not_static(profile: LatencyProfile) -> Iterator[str]:
                 f"{half.mean_us / 1000:.2f} ms instead of {full.mean_us / 1000:.2f} ms: its latency depends on the "
                 "padding, or the machine was disturbed"
             )
+
+
+def _left_out(profile: LatencyProfile) -> Iterator[str]:
+    names = [
+        f"{runtime.name} ({largest} of {runtime.max_batch} rows)"
+        for runtime in profile.runtimes
+        if runtime.points and (largest := max(point.batch for point in runtime.points)) < runtime.max_batch
+    ]
+    if names:
+        yield (
+            f"the largest batch was not measured: {_some(names)}. Larger batches than the measured ones count as "
+            "run one after the other, so none will be formed for their speed. Measure them too: leave --batches out"
+        )

@@ -38,7 +38,7 @@ def runtime(max_length: int, *, dynamic: bool = False, name: str = "") -> Runtim
 
 
 STATIC = (runtime(64), runtime(128), runtime(192))
-DYNAMIC = runtime(256, dynamic=True, name="m_dyn")
+DYNAMIC = dataclasses.replace(runtime(256, dynamic=True, name="m_dyn"), max_batch=1)
 MANIFEST = Manifest(
     model="m", task="emulated", source="test", tokenizer=None, inputs=(), outputs=(), runtimes=(*STATIC, DYNAMIC)
 )
@@ -236,12 +236,14 @@ def test_findings_of_a_bad_one() -> None:
         point(64, 2, 1000.0, p98_us=2500.0, queue_us=300.0),
         shorter=point(32, 1, 500.0),
     )
-    busy, imprecise, spread, queued, not_static = warnings(PROFILE.with_runtime(static))
+    alone = entry(STATIC[1], point(128, 1, 1000.0))
+    busy, imprecise, spread, queued, not_static, left_out = warnings(PROFILE.with_runtime(static).with_runtime(alone))
     assert "took up to 40% of its CPU time at 1 point(s)" in busy
     assert "m_len64 at length 64, batch 1 (+-9.0%)" in imprecise
     assert "m_len64 at length 64, batch 2" in spread
     assert "m_len64 at length 64, batch 2 (0.3 ms)" in queued
     assert "a row of 32 tokens padded to 64 took 0.50 ms instead of 1.00 ms" in not_static
+    assert "the largest batch was not measured: m_len128 (1 of 2 rows)" in left_out
 
 
 def test_the_configuration_names_it(tmp_path: Path) -> None:
