@@ -130,7 +130,12 @@ def _engine(group: Any) -> None:
 
 
 def _rows(text: str) -> int | Literal["auto"]:
-    return "auto" if text == "auto" else int(text)
+    if text == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of rows nor auto") from None
 
 
 def _lengths(group: Any) -> None:

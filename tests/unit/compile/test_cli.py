@@ -91,6 +91,15 @@ def test_help_and_defaults_say_the_same() -> None:
     assert args.compute_capabilities == ",".join(defaults.compute_capabilities)
 
 
+def test_a_batch_is_a_number_or_auto(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = cli.add_parser(argparse.ArgumentParser().add_subparsers())
+    read = [parser.parse_args(["model", "--out", "out", "--max-batch", text]).max_batch for text in ("8", "auto")]
+    assert read == [8, "auto"]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["model", "--out", "out", "--max-batch", "many"])
+    assert "'many' is neither a number of rows nor auto" in capsys.readouterr().err
+
+
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
