@@ -12,6 +12,7 @@ BENCHES = (
     ["benchmarks.allocation"],
     ["benchmarks.simulation"],
     ["benchmarks.drift"],
+    ["benchmarks.batch_cpu"],
     ["benchmarks.gateway_cpu"],
     ["benchmarks.gateway_latency"],
     ["benchmarks.gateway_memory"],

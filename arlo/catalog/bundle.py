@@ -27,12 +27,16 @@ def bundle_of(name: str, runtimes: Sequence[Runtime]) -> Bundle:
     """A bundle of measured runtimes, at least one, all of them static. A row costs what it does on the shortest that
     takes it."""
     members = tuple(sorted(runtimes, key=lambda runtime: runtime.max_length))
-    latency: dict[tuple[int, int], LatencyPoint] = {}
+    # Every batch that some member knows at every step: what one lacks is not that of its neighbours.
+    batches = sorted({point.batch for member in members for point in member.latency})
+    latency: list[LatencyPoint] = []
     first = 1  # token that is too long for the member before
     for member in members:
-        for point in member.latency:
-            for length in (first, member.max_length):
-                latency[length, point.batch] = dataclasses.replace(point, length=length)
+        for length in sorted({first, member.max_length}):
+            latency += [
+                LatencyPoint(length=length, batch=rows, latency_us=round(member.latency_ns(rows) / 1000))
+                for rows in batches
+            ]
         first = member.max_length + 1
     longest = members[-1]
     return Bundle(
@@ -43,7 +47,7 @@ def bundle_of(name: str, runtimes: Sequence[Runtime]) -> Bundle:
         engine=longest.engine,
         precision=longest.precision,
         device=longest.device,
-        latency=tuple(latency[key] for key in sorted(latency)),
+        latency=tuple(latency),
         backend=longest.backend,
         memory_mb=None
         if any(member.memory_mb is None for member in members)

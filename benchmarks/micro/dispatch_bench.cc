@@ -260,9 +260,8 @@ class BatchLoad {
     }
     const auto bundle = scheduler_.add_bundle(all);
     for (int i = 0; i < instances; ++i) scheduler_.join(bundle, 1, 0, out_);
-    for (int i = 0; i < instances; ++i) arrive();  // each starts alone
-    for (int i = 0; i < kLevels * kRows * 8; ++i) arrive();
-    for (int i = 0; i < 4 * instances; ++i) step();
+    for (int i = 0; i < 2 * kRows * instances; ++i) arrive();  // the first ones start alone
+    for (int i = 0; i < 8 * instances; ++i) step();
     started_ = batches_ = 0;
   }
 

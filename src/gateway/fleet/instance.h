@@ -78,7 +78,8 @@ struct Instance {
   [[nodiscard]] std::int32_t max_length() const { return members.back().runtime.max_length; }
   // One of its members.
   [[nodiscard]] const RuntimeInfo& member(dispatch::RuntimeId wanted) const {
-    const auto found = std::find_if(members.begin(), members.end(), [wanted](const Member& m) { return m.id == wanted; });
+    const auto found =
+        std::find_if(members.begin(), members.end(), [wanted](const Member& m) { return m.id == wanted; });
     return found->runtime;
   }
   [[nodiscard]] bool in_service() const { return state == State::kActive || state == State::kDraining; }

@@ -41,10 +41,10 @@ HEADS = {
 TOLERANCE = {"fp32": 1e-5, "fp16": 4e-3}
 
 CHOSEN: list[tuple[str, str, Precision]] = [
-    ("distilbert", "sequence-classification", "fp32"),
+    ("distilbert", "reranker", "fp32"),
     ("modernbert", "token-classification", "fp32"),
     ("deberta-v2", "embedding", "fp16"),
-    ("electra", "reranker", "fp16"),
+    ("electra", "token-classification", "fp16"),
     ("albert", "sequence-classification", "bf16"),
     ("xlm-roberta", "embedding", "bf16"),
 ]

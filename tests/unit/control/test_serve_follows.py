@@ -130,6 +130,22 @@ def test_a_bundle_is_one_runtime_to_all_that_plan(static_pays: Manifest, tmp_pat
     assert scheduler.longest == "m_bundle"
 
 
+def test_a_bundle_costs_what_its_members_do_whatever_batches_they_take(tmp_path: Path) -> None:
+    def runtime(length: int, *points: tuple[int, int]) -> EmulatedRuntime:
+        latency = tuple(LatencyPoint(length=length, batch=rows, latency_us=us) for rows, us in points)
+        return EmulatedRuntime(
+            name=f"m_len{length}", max_length=length, max_batch=points[-1][0], dynamic=False, latency=latency
+        )
+
+    runtimes = [runtime(16, (1, 1000), (8, 2000)), runtime(64, (1, 4000)), runtime(128, (1, 9000), (2, 12_000))]
+    manifest = write_runtimes(tmp_path, model="m", runtimes=runtimes)
+    (bundle,) = servable(configured(tmp_path, 'runtimes = "bundle"'), manifest).runtimes
+    for rows in (1, 2, 4, 8):
+        for member in bundle.parts:
+            assert bundle.latency_ns(rows, member.max_length) == member.latency_ns(rows)
+            assert bundle.latency_ns(rows, member.max_length - 3) == member.latency_ns(rows)
+
+
 def test_a_bundle_needs_measured_static_runtimes(static_pays: Manifest, tmp_path: Path) -> None:
     settings = configured(tmp_path, 'runtimes = "bundle"')
     only_dynamic = tuple(runtime for runtime in static_pays.runtimes if runtime.dynamic)
