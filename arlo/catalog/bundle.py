@@ -34,8 +34,7 @@ def bundle_of(name: str, runtimes: Sequence[Runtime]) -> Bundle:
     for member in members:
         for length in sorted({first, member.max_length}):
             latency += [
-                LatencyPoint(length=length, batch=rows, latency_us=round(member.latency_ns(rows) / 1000))
-                for rows in batches
+                LatencyPoint(length=length, batch=rows, latency_us=member.latency_ns(rows) / 1000) for rows in batches
             ]
         first = member.max_length + 1
     longest = members[-1]

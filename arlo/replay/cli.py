@@ -56,9 +56,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     made = parser.add_argument_group("a made trace (TRACE is poisson)")
     made.add_argument("--rate", type=float, metavar="R", help="arrivals per second (default 10)")
     made.add_argument("--duration", type=float, metavar="S", help="seconds (default 60)")
-    made.add_argument(
-        "--lengths", metavar="SPEC", help="tweets, rag, mix, fixed:N or uniform:MIN:MAX tokens (default tweets)"
-    )
+    made.add_argument("--lengths", metavar="SPEC", help="tweets (default), rag, mix, fixed:N or uniform:MIN:MAX tokens")
     made.add_argument(
         "--rescale", type=int, metavar="MAX", help="stretch tweets to MAX tokens, as the paper does to 512"
     )
