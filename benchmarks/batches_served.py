@@ -74,8 +74,14 @@ def write_repository(path: Path, *, dynamic: bool, batcher: bool, slower: float)
         )
         for model in models
     }
-    if dynamic:
-        points = {profile.max_length: tuple(point for each in points.values() for point in each)}
+    if dynamic:  # in steps, as the static ones
+        steps = [
+            dataclasses.replace(point, length=length)
+            for each in points.values()
+            for point in each
+            for length in (point.length - STEP + 1, point.length)
+        ]
+        points = {profile.max_length: tuple(steps)}
     runtimes = [
         EmulatedRuntime(
             name=runtime_name("bench", length),
