@@ -23,6 +23,12 @@ class Bundle(Runtime):
         return self.members
 
 
+def memory_mb(runtimes: Sequence[Runtime]) -> int | None:
+    """What they take together; None where that of one was not measured."""
+    known = [runtime.memory_mb for runtime in runtimes if runtime.memory_mb is not None]
+    return sum(known) if len(known) == len(runtimes) else None
+
+
 def bundle_of(name: str, runtimes: Sequence[Runtime]) -> Bundle:
     """A bundle of measured runtimes, at least one, all of them static. A row costs what it does on the shortest that
     takes it."""
@@ -48,9 +54,7 @@ def bundle_of(name: str, runtimes: Sequence[Runtime]) -> Bundle:
         device=longest.device,
         latency=tuple(latency),
         backend=longest.backend,
-        memory_mb=None
-        if any(member.memory_mb is None for member in members)
-        else sum(m.memory_mb or 0 for m in members),
+        memory_mb=memory_mb(members),
         files={path: digest for member in members for path, digest in member.files.items()},
         members=members,
     )

@@ -11,7 +11,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
-from arlo.catalog.bundle import bundle_of
+from arlo.catalog.bundle import memory_mb
 from arlo.catalog.manifest import FILE_NAME, Manifest, OutputTensor, Runtime
 from arlo.compile.cache import Hasher
 from arlo.compile.verify.answers import FILE_NAME as REFERENCE
@@ -123,7 +123,7 @@ def inspect_repository(path: Path) -> Inspection:
 def bundle_memory_mb(manifest: Manifest) -> int | None:
     """Memory of a worker that holds all static runtimes; None where that of one is not known, or there is none."""
     static = [runtime for runtime in manifest.runtimes if not runtime.dynamic]
-    return bundle_of("all", static).memory_mb if static else None
+    return memory_mb(static) if static else None
 
 
 def check_files(repository: Path, manifest: Manifest) -> list[FileProblem]:

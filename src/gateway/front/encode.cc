@@ -35,7 +35,8 @@ Timing timing_of(const Call& call) {
   return timing;
 }
 
-// Tensors are handed on by reference to the bytes that the worker sent.
+// Tensors are handed on by reference to the bytes that the worker sent, unless it sent answers to others with them: a
+// client that is slow to read would keep those, too.
 grpc::ByteBuffer by_reference(const ResponsePlan& plan, const Call& call, std::string_view prefix) {
   std::vector<grpc::Slice> slices;
   std::string text(prefix);
@@ -51,6 +52,9 @@ grpc::ByteBuffer by_reference(const ResponsePlan& plan, const Call& call, std::s
       text.append(part.size, '\0');
     } else if (part.size < kByReference) {
       text.append(part.data, part.size);
+    } else if (call.rows[part.row].batch_rows > 1) {
+      flush();
+      slices.emplace_back(part.data, part.size);
     } else {
       flush();
       grpc_slice whole = call.rows[part.row].response.c_slice();
@@ -64,9 +68,17 @@ grpc::ByteBuffer by_reference(const ResponsePlan& plan, const Call& call, std::s
   return {slices.data(), slices.size()};
 }
 
+// The call lives until its client has read the answer.
+void forget_bodies(Call& call) {
+  for (auto& row : call.rows) {
+    row.parsed = {};
+    row.response = grpc::Slice();
+  }
+}
+
 }  // namespace
 
-MaybeFault encode_answer(const Call& call, bool streamed, std::uint64_t max_bytes, grpc::ByteBuffer* out) {
+MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, grpc::ByteBuffer* out) {
   if (call.fault.code != Code::kOk) {
     Fault fault = call.fault;
     if (call.rows.size() > 1 && call.fault_row != Call::kNoRow) {
@@ -91,6 +103,7 @@ MaybeFault encode_answer(const Call& call, bool streamed, std::uint64_t max_byte
   }
   if (plan.size() > kOnePiece) {
     *out = by_reference(plan, call, head);
+    forget_bodies(call);
     return {};
   }
   grpc_slice memory = grpc_slice_malloc(head.size() + plan.size());
@@ -99,6 +112,7 @@ MaybeFault encode_answer(const Call& call, bool streamed, std::uint64_t max_byte
   plan.write(at + head.size());
   const grpc::Slice slice(memory, grpc::Slice::STEAL_REF);
   *out = grpc::ByteBuffer(&slice, 1);
+  forget_bodies(call);
   return {};
 }
 

@@ -17,8 +17,8 @@ namespace arlo::gateway {
 inline constexpr const char* kPredictedMs = "arlo-predicted-ms";
 
 // The answer of a call whose rows have all ended: a ModelInferResponse, or the call's fault, or that of an answer above
-// `max_bytes`. Streamed answers are wrapped in a ModelStreamInferResponse.
-MaybeFault encode_answer(const Call& call, bool streamed, std::uint64_t max_bytes, grpc::ByteBuffer* out);
+// `max_bytes`. Streamed answers are wrapped in a ModelStreamInferResponse. The workers' answers are let go.
+MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, grpc::ByteBuffer* out);
 
 // A ModelStreamInferResponse that says "[CODE] message" and names the request by its id, unless that is not UTF-8.
 grpc::ByteBuffer encode_stream_fault(const Fault& fault, std::string_view id);
