@@ -93,7 +93,7 @@ async def test_a_gateway_that_hangs_is_restarted_where_it_was(tmp_path: Path, ca
         await seen(lambda: cluster.gateway_pid not in (before, None), "another one")
         assert endpoint(cluster) == address
         await settled(cluster)
-        await seen(lambda: cluster.status().gateway_up, "it is up")
+        await seen(lambda: cluster.status().gateway_up and cluster.status().state == "serving", "it serves")
         async with steady_load(endpoint(cluster)) as load:
             await load.more(50)
         load.check()

@@ -95,7 +95,7 @@ def configured(demo: Config, folder: Path, allocation: dict[int, int], run_dir: 
             demo.deployment, allocation=allocation, dynamic=0, runtimes="recommended" if allocation else "bundle"
         ),
         dispatch=dataclasses.replace(demo.dispatch, batching="one" if allocation else "deadline"),
-        control=dataclasses.replace(demo.control, reallocate=False),
+        control=dataclasses.replace(demo.control, reallocate=not allocation),  # of bundles nothing is planned
     )
 
 
