@@ -124,9 +124,11 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
     if (bundle.name().empty() || !held.insert(bundle.name()).second) return invalid(where + "is empty or given twice");
     if (bundle.runtimes().empty()) return invalid(where + "has no runtimes");
     std::set<std::string> members;
-    for (const auto& name : bundle.runtimes()) {
-      if (runtimes.count(name) == 0) return invalid(where + "names unknown runtime '" + name + "'");
-      if (!members.insert(name).second) return invalid(where + "names runtime '" + name + "' twice");
+    const auto bad = std::find_if(bundle.runtimes().begin(), bundle.runtimes().end(), [&](const std::string& name) {
+      return runtimes.count(name) == 0 || !members.insert(name).second;
+    });
+    if (bad != bundle.runtimes().end()) {
+      return invalid(where + "names runtime '" + *bad + "', which is unknown or there twice");
     }
   }
   std::set<std::string> instances;
