@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from arlo.catalog.manifest import LatencyPoint
+from arlo.catalog.bundle import bundle_of
 from arlo.replay import ReplayOptions, run_replay
 from arlo.simulator.profiles import load_profile
 from arlo.simulator.run import run
@@ -46,7 +46,7 @@ from arlo.simulator.scenario.sections import (
     WorkloadSection,
 )
 from arlo.traces import Trace
-from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name, write_runtimes
+from arlo.workers.emulated.repository import emulated, write_runtimes
 from benchmarks import batches, harness
 from benchmarks.testbed.simulated import Replayed
 
@@ -67,32 +67,8 @@ def write_repository(path: Path, *, dynamic: bool, batcher: bool, slower: float)
     """The engines: one for each length, or one for all of them."""
     profile = load_profile(batches.PROFILE)
     models = profile.static_runtimes(range(STEP, profile.max_length + 1, STEP), max_batch=batches.ROWS)
-    points = {
-        model.max_length: tuple(
-            LatencyPoint(length=length, batch=rows, latency_us=round(1000 * slower * ms))
-            for length, rows, ms in model.points
-        )
-        for model in models
-    }
-    if dynamic:  # in steps, as the static ones
-        steps = [
-            dataclasses.replace(point, length=length)
-            for each in points.values()
-            for point in each
-            for length in (point.length - STEP + 1, point.length)
-        ]
-        points = {profile.max_length: tuple(steps)}
-    runtimes = [
-        EmulatedRuntime(
-            name=runtime_name("bench", length),
-            max_length=length,
-            max_batch=batches.ROWS,
-            dynamic=dynamic,
-            latency=latency,
-            batcher=batcher,
-        )
-        for length, latency in points.items()
-    ]
+    served = [bundle_of("bench", models)] if dynamic else models  # one of any length: in steps, as the static ones
+    runtimes = [emulated(each, model="bench", slower=slower, batcher=batcher) for each in served]
     write_runtimes(path, model="bench", runtimes=runtimes)
 
 

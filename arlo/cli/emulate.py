@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from arlo.catalog.manifest import LatencyPoint, Manifest
+from arlo.catalog.manifest import Manifest
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
@@ -101,27 +101,14 @@ def run(args: argparse.Namespace) -> int:
 def _profiled(args: argparse.Namespace, lengths: list[int], common: dict[str, Any]) -> Manifest:
     """The runtimes of a profile: a static one per length, or one of dynamic shape up to the longest."""
     from arlo.simulator.profiles import load_profile
-    from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name, write_runtimes
+    from arlo.workers.emulated.repository import emulated, write_runtimes
 
     if args.slower <= 0:
         raise ConfigError(f"--slower must be above 0, not {args.slower:g}")
     profile = load_profile(args.profile)
     dynamic = [profile.dynamic_runtime(lengths[-1], max_batch=args.max_batch)] if args.dynamic else []
     models = dynamic or profile.static_runtimes(lengths, max_batch=args.max_batch)
-    runtimes = [
-        EmulatedRuntime(
-            name=runtime_name(args.model, model.max_length),
-            max_length=model.max_length,
-            max_batch=model.max_batch,
-            dynamic=model.dynamic,
-            latency=tuple(
-                LatencyPoint(length=length, batch=batch, latency_us=round(1000 * args.slower * ms))
-                for length, batch, ms in model.points
-            ),
-            **common,
-        )
-        for model in models
-    ]
+    runtimes = [emulated(each, model=args.model, slower=args.slower, **common) for each in models]
     return write_runtimes(args.out, model=args.model, runtimes=runtimes)
 
 

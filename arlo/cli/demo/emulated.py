@@ -54,24 +54,12 @@ class Table:
 
 def table() -> Table:
     """From the published table that the package carries."""
-    from arlo.catalog.manifest import LatencyPoint
     from arlo.simulator.profiles import load_profile
-    from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
+    from arlo.workers.emulated.repository import emulated
 
     profile = load_profile(PROFILE)
-    runtimes = tuple(
-        EmulatedRuntime(
-            name=runtime_name("emulated", model.max_length),
-            max_length=model.max_length,
-            max_batch=ROWS,
-            dynamic=False,
-            latency=tuple(
-                LatencyPoint(length=length, batch=rows, latency_us=round(1000 * ms))
-                for length, rows, ms in model.points
-            ),
-        )
-        for model in profile.static_runtimes(LENGTHS, max_batch=ROWS)
-    )
+    models = profile.static_runtimes(LENGTHS, max_batch=ROWS)
+    runtimes = tuple(emulated(each, model="emulated") for each in models)
     return Table(
         latency_ms=tuple(round(profile.static_ms(n), 3) for n in LENGTHS), runtimes=runtimes, source=profile.source
     )

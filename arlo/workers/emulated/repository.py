@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime
 from arlo.errors import ConfigError
@@ -41,6 +42,20 @@ class EmulatedRuntime:
 def runtime_name(model: str, max_length: int) -> str:
     """The Triton model name of a runtime."""
     return f"{model}_len{max_length}"
+
+
+def emulated(runtime: Runtime, *, model: str, slower: float = 1.0, **options: Any) -> EmulatedRuntime:
+    """One that takes the time of a runtime, `slower` times; `options` as in EmulatedRuntime."""
+    return EmulatedRuntime(
+        name=runtime_name(model, runtime.max_length),
+        max_length=runtime.max_length,
+        max_batch=runtime.max_batch,
+        dynamic=runtime.dynamic,
+        latency=tuple(
+            dataclasses.replace(point, latency_us=round(slower * point.latency_us)) for point in runtime.latency
+        ),
+        **options,
+    )
 
 
 def write_emulated_repository(

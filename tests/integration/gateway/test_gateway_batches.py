@@ -317,7 +317,10 @@ async def test_a_bundle_runs_each_row_where_it_costs_least(workers: Workers, sta
     ("damage", "said"),
     [
         (lambda d: d.bundles.add(name="b"), "bundles: 'b' has no runtimes"),
-        (lambda d: d.bundles.add(name="b", runtimes=["nothing"]), "names runtime 'nothing', which is unknown or there twice"),
+        (
+            lambda d: d.bundles.add(name="b", runtimes=["nothing"]),
+            "names runtime 'nothing', which is unknown or there twice",
+        ),
         (lambda d: d.bundles.add(name="b", runtimes=[d.runtimes[0].name] * 2), "which is unknown or there twice"),
         (lambda d: d.bundles.add(name=d.runtimes[0].name, runtimes=[d.runtimes[0].name]), "is empty or given twice"),
     ],
