@@ -144,15 +144,10 @@ void Desk::settle(Effects& effects, TimeNs now) {
       continue;
     }
     ++i;
-    switch (action.kind) {
-      case dispatch::ActionKind::kStart:
-        break;
-      case dispatch::ActionKind::kExpired:
-        expired(*reinterpret_cast<Row*>(action.tag), now, effects);
-        break;
-      case dispatch::ActionKind::kLost:
-        lost(action, now, effects);  // its tag may be of a row that has ended
-        break;
+    if (action.kind == dispatch::ActionKind::kExpired) {
+      expired(*reinterpret_cast<Row*>(action.tag), now, effects);
+    } else {
+      lost(action, now, effects);  // its tag may be of a row that has ended
     }
   }
   effects.actions.clear();
