@@ -41,8 +41,6 @@ class Binding {
   virtual void joined(InstanceId id, TimeNs now, Actions& out) = 0;
   // An instance drains now; what was bound to it and fits elsewhere is there already.
   virtual void draining(InstanceId id, TimeNs now) = 0;
-  // Requests that came together are all there, and none of them has started.
-  virtual void released(TimeNs now, Actions& out) = 0;
   // Instances have gone, or time has passed.
   virtual void look_again(TimeNs now, Actions& out) = 0;
 

@@ -164,10 +164,12 @@ class Scheduler::Impl {
 
   void release(TimeNs now, Actions& out) {
     if (!std::exchange(s_.held, false)) return;
-    binding_->released(now, out);
-    for (InstanceId id = 0; s_.overdue.total() > 0 && id < s_.queue.ids_end(); ++id) {
+    binding_->look_again(now, out);
+    for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
       const Instance& x = s_.queue[id];
-      if (x.present && x.state == InstanceState::kActive && x.idles()) turns_.serve(id, now, out);
+      if (!x.present || !x.has_room()) continue;
+      const bool idles = s_.overdue.total() > 0 && x.state == InstanceState::kActive && x.idles();
+      if (x.queued > 0 || idles) turns_.serve(id, now, out);
     }
   }
 

@@ -74,12 +74,6 @@ void EarlyBinding::joined(InstanceId id, TimeNs now, Actions& out) {
   turns_.serve(id, now, out);
 }
 
-void EarlyBinding::released(TimeNs now, Actions& out) {
-  for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
-    if (s_.queue.present(id) && s_.queue[id].queued > 0 && s_.queue[id].has_room()) turns_.serve(id, now, out);
-  }
-}
-
 // Every request that waits, parked or bound to another instance, and that this one fits: out of its FIFO, still counted
 // as waiting, in order of rank.
 std::vector<RequestHandle> EarlyBinding::take_fitting(InstanceId id) {

@@ -17,7 +17,6 @@ class EarlyBinding final : public Binding {
   bool on_time_elsewhere(RequestHandle, TimeNs) override { return false; }
   void joined(InstanceId id, TimeNs now, Actions& out) override;
   void draining(InstanceId, TimeNs) override {}
-  void released(TimeNs now, Actions& out) override;
   void look_again(TimeNs, Actions&) override {}
 
  private:

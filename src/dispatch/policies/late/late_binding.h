@@ -17,7 +17,6 @@ class LateBinding final : public Binding {
   bool on_time_elsewhere(RequestHandle h, TimeNs now) override;
   void joined(InstanceId id, TimeNs now, Actions& out) override;
   void draining(InstanceId id, TimeNs now) override;
-  void released(TimeNs now, Actions& out) override { look_again(now, out); }
   void look_again(TimeNs now, Actions& out) override;
 
  private:
