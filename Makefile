@@ -77,12 +77,13 @@ RAY_TESTS := tests/integration/test_ray_pool.py
 native = $$(ls -d build/cp3*-*/ | head -n 1)
 # The generated message and service classes that builds with sanitizers take from there.
 generated = -DARLO_GENERATED=$(CURDIR)/$(native)
-quick = "test-cpp=make test-cpp" "test-quick=make test-quick PYTEST_ARGS='$(1)'"
 
 # Tests marked `long` take tens of seconds each: whole builds, clusters that are killed, scaled and healed, Ray.
+SHORT_TESTS := PYTEST_ARGS='-m \"not long\"'
 .PHONY: test test-cpp test-quick test-servers test-python check
 test: setup ## what a change needs in minutes: C++ units, Python units, the main stories with the real Triton
-	@$(PY) tools/check.py "test-servers=make test-servers PYTEST_ARGS='-m \"not long\"'" -- $(call quick,-m \"not long\")
+	@$(PY) tools/check.py "test-servers=make test-servers $(SHORT_TESTS)" -- "test-cpp=make test-cpp" \
+	  "test-quick=make test-quick $(SHORT_TESTS)"
 
 test-cpp: setup ## the C++ unit tests
 	cmake --build $(native) --target unit_tests
@@ -103,10 +104,11 @@ else
 	$(PY) -m pytest $(PYTEST_ARGS)
 endif
 
-# The tests wait more than they compute, so linters, sanitizers and fuzzers run beside them; see tools/check.py.
+# Tests with servers wait more than they compute, so linters, sanitizers and fuzzers run beside them; see tools/check.py.
+# The C++ unit tests run with AddressSanitizer here, and without it in `make test`.
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
-	@$(PY) tools/check.py "lint-python=make lint-python" $(quick) "test-servers=make test-servers" -- \
+	@$(PY) tools/check.py "lint-python=make lint-python" "test-servers=make test-servers" "test-quick=make test-quick" -- \
 	  "asan=make asan" "tsan=make tsan" "ray=$(PY) -m pytest $(RAY_TESTS)" "lint-cpp=make lint-cpp" \
 	  "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
 

@@ -44,13 +44,13 @@ class Load:
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
         if kind is None:
             assert [result for result in results if result is not None] == []
-            assert self.errors == []
+            assert not self.errors, self.errors
 
     async def more(self, count: int) -> None:
         """Wait until `count` more requests are answered, or one failed."""
         goal = self.answered + count
         await until(lambda: self.answered >= goal or self.errors, f"{count} more answers")
-        assert self.errors == []
+        assert not self.errors, self.errors
 
     async def _run(self) -> None:
         while not self._stopped:

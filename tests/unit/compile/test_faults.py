@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -27,31 +28,51 @@ from arlo.compile.verify.answers import pad
 from arlo.errors import CompileError, ConfigError
 from tests.fakes.tiny_model import DIM, write_shell
 
-BUILD = """
-import os, signal, sys
+# A build for each place to be killed in, in a process that has imported what takes most of the time once.
+BUILDS = """
+import json, os, signal, sys, warnings
 from pathlib import Path
+import torch
+from transformers import BertModel
 from arlo.compile import CompileOptions, compile_model
 from arlo.compile.steps import export
 from arlo.compile.steps import repository
 
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
+def build(where):
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def progress(event):
-    print(event.step, event.title, event.done, event.cached, flush=True)
-    if where == "verify" and (event.step, event.title, event.done) == ("verify", "length 32", False):
-        die()
+    def progress(event):
+        print(event.step, event.title, event.done, event.cached, flush=True)
+        if where == "verify" and (event.step, event.title, event.done) == ("verify", "length 32", False):
+            die()
 
-source, out, cache, where = sys.argv[1:]
-if where == "export":
-    export._check_graph = die  # the graph is written, the entry is not
-if where == "repository":
-    writer, count = repository.RepositoryWriter.model, []
-    def model(*args):
-        count.append(1)
-        return die() if len(count) == 2 else writer(*args)
-    repository.RepositoryWriter.model = model
-compile_model(CompileOptions(source=Path(source), out=Path(out), lengths=(16, 32), cache=Path(cache)), progress)
+    if where == "export":
+        export._check_graph = die  # the graph is written, the entry is not
+    if where == "repository":
+        writer, count = repository.RepositoryWriter.model, []
+        def model(*args):
+            count.append(1)
+            return die() if len(count) == 2 else writer(*args)
+        repository.RepositoryWriter.model = model
+    compile_model(CompileOptions(source=Path(source), out=Path(out), lengths=(16, 32), cache=Path(cache)), progress)
+
+source, out, cache, logs, *places = sys.argv[1:]
+for where in places:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads, which only wait here
+        child = os.fork()
+    if child == 0:
+        for fd, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{logs}/{where}.{name}", os.O_WRONLY | os.O_CREAT, 0o600), fd)
+        try:
+            build(where)
+        except BaseException as error:
+            sys.stderr.write(f"{type(error).__name__}: {error}")
+        sys.stderr.flush()
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps({"where": where, "code": code, "built": Path(out).exists()}))
 """
 
 
@@ -59,25 +80,23 @@ def leftovers(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def run_build(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-W", "error", "-c", BUILD, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.long
 def test_killed_at_any_point_and_resumed(tiny: Path, tmp_path: Path) -> None:
     out, cache = tmp_path / "place" / "out", tmp_path / "cache"
-    kept: set[str] = set()  # steps that an earlier, killed build finished
-    for where, finished in (("export", "tokenizer"), ("repository", "verify")):
-        done = run_build(tiny, out, cache, where)
-        assert done.returncode == -signal.SIGKILL, done.stderr
-        assert done.stderr == ""  # no warning of torch, transformers or the exporter gets through
-        assert not out.exists(), f"killed in {where}"
-        assert kept <= {line.split()[0] for line in done.stdout.splitlines() if line.endswith("True True")}
-        kept.add(finished)
-    done = run_build(tiny, out, cache, "nowhere")
+    places = {"export": "tokenizer", "repository": "verify", "nowhere": ""}  # and the last step finished before
+    command = [sys.executable, "-P", "-W", "error", "-c", BUILDS, *map(str, (tiny, out, cache, tmp_path)), *places]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    fresh = [line for line in done.stdout.splitlines() if line.endswith("True False")]
+    kept: set[str] = set()  # steps that an earlier, killed build finished
+    for build, (where, finished) in zip(map(json.loads, done.stdout.splitlines()), places.items(), strict=True):
+        # No warning of torch, transformers or the exporter gets through.
+        assert (tmp_path / f"{where}.err").read_text() == "", where
+        last = where == "nowhere"
+        assert build == {"where": where, "code": 0 if last else -signal.SIGKILL, "built": last}
+        lines = (tmp_path / f"{where}.out").read_text().splitlines()
+        assert kept <= {line.split()[0] for line in lines if line.endswith("True True")}
+        kept.add(finished)
+    fresh = [line for line in lines if line.endswith("True False")]
     assert [line.split()[0] for line in fresh] == ["resolve", "repository"]
     assert leftovers(out.parent) == ["out"]
     assert not list(cache.glob("compile/*/*.tmp-*"))
