@@ -13,7 +13,6 @@ from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder
 from arlo.compile.engines.interface import Engine, get_engine
 from arlo.compile.job import Job
 from arlo.compile.lengths.plot import write_page
-from arlo.compile.lengths.traffic import traffic
 from arlo.compile.options import CompileOptions
 from arlo.compile.progress import Progress, Reporter
 from arlo.compile.repository.write import Finished, write_repository
@@ -33,6 +32,7 @@ from arlo.compile.texts import Texts
 from arlo.errors import CompileError
 from arlo.planning.lengths.advice import DISTURBED, advise
 from arlo.planning.lengths.batches import BatchChoice
+from arlo.traces.traffic import traffic
 
 _SMALL_FILES_BYTES = 64 << 20
 

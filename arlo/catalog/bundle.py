@@ -14,9 +14,10 @@ from arlo.catalog.manifest import LatencyPoint, Runtime
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle(Runtime):
-    """`members`: ascending max_length."""
+    """`members`: ascending max_length. `why`: they are served together, and where memory is short these, for people."""
 
     members: tuple[Runtime, ...]
+    why: str = ""
 
     @property
     def parts(self) -> tuple[Runtime, ...]:
@@ -29,7 +30,7 @@ def memory_mb(runtimes: Sequence[Runtime]) -> int | None:
     return sum(known) if len(known) == len(runtimes) else None
 
 
-def bundle_of(name: str, runtimes: Sequence[Runtime]) -> Bundle:
+def bundle_of(name: str, runtimes: Sequence[Runtime], *, why: str = "") -> Bundle:
     """A bundle of measured runtimes, at least one, all of them static. A row costs what it does on the shortest that
     takes it."""
     members = tuple(sorted(runtimes, key=lambda runtime: runtime.max_length))
@@ -57,4 +58,5 @@ def bundle_of(name: str, runtimes: Sequence[Runtime]) -> Bundle:
         memory_mb=memory_mb(members),
         files={path: digest for member in members for path, digest in member.files.items()},
         members=members,
+        why=why,
     )

@@ -63,6 +63,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="times vary evenly by this factor either way (default: 0)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the jitter (default: 0)")
+    parser.add_argument(
+        "--memory-mb",
+        type=int,
+        default=0,
+        metavar="MB",
+        help="memory that each runtime takes of a worker that has ARLO_EMULATED_MEMORY_MB in all (default: 0, unknown)",
+    )
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
     return parser
 
@@ -75,7 +82,9 @@ def run(args: argparse.Namespace) -> int:
 
     lengths = _numbers(args.max_lengths, int, "--max-lengths")
     args.out.mkdir(parents=True, exist_ok=True)
-    common = {"jitter": args.jitter, "seed": args.seed, "batcher": args.batcher}
+    if args.memory_mb < 0:
+        raise ConfigError(f"--memory-mb must be at least 0, not {args.memory_mb}")
+    common = {"jitter": args.jitter, "seed": args.seed, "batcher": args.batcher, "memory_mb": args.memory_mb}
     if args.profile is not None:
         manifest = _profiled(args, lengths, common)
     else:

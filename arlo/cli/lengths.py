@@ -76,9 +76,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Choose and print."""
     from arlo.compile.lengths.show import as_dict, sentences, table
-    from arlo.compile.lengths.traffic import traffic
     from arlo.compile.options import parse_lengths
     from arlo.compile.steps.lengths import choose_lengths
+    from arlo.traces.traffic import traffic
 
     if not 0 <= args.least_saving < 100:
         raise ConfigError(f"--least-saving is a percentage from 0 to below 100, not {args.least_saving:g}")

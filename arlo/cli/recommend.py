@@ -19,8 +19,8 @@ def recommended(manifest: Manifest) -> Manifest:
 
     These are options.histogram of the build; where that file is gone, or nothing was asked for, lengths of tweets.
     """
-    from arlo.compile.lengths.traffic import traffic
     from arlo.planning.lengths.advice import advise
+    from arlo.traces.traffic import traffic
 
     asked = manifest.options.get("histogram")
     longest = max(runtime.max_length for runtime in manifest.runtimes)

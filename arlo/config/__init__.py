@@ -1,15 +1,8 @@
 """One typed TOML configuration: `load` reads and checks it, the dataclasses in model.py document it."""
 
+from arlo.config.keeping import HealthConfig
 from arlo.config.load import load, parse
-from arlo.config.model import (
-    Config,
-    DeploymentConfig,
-    DispatchConfig,
-    GatewayConfig,
-    HealthConfig,
-    ModelConfig,
-    WorkersConfig,
-)
+from arlo.config.model import Config, DeploymentConfig, DispatchConfig, GatewayConfig, ModelConfig, WorkersConfig
 
 __all__ = [
     "Config",

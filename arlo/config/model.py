@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from arlo.config.field import FieldError, option, section
+from arlo.config.keeping import ControlConfig, HealthConfig, ScalingConfig
 
 Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
-Objective = Literal["queueing", "paper"]
-SolverName = Literal["exact", "gurobi", "highs"]
 
 
 @section("model")
@@ -135,7 +134,16 @@ class WorkersConfig:
     load_timeout_s: int = option(
         default=120, doc="How long loading a runtime on a worker may take.", unit="s", minimum=1, maximum=3600
     )
-
+    memory_mb: int | None = option(
+        default=None,
+        doc="Device memory of one worker that runtimes may take. Those that it holds together are chosen to fit, the "
+        "longest always among them.",
+        left_out="nothing is known: with `deployment.runtimes` bundle a worker holds all",
+        unit="10^6 bytes",
+        minimum=1,
+        maximum=10_000_000,
+        relation="the memory of each runtime is in `arlo.json`",
+    )
     linger_s: int = option(
         default=30,
         doc="How long local workers and the managed gateway go on serving when `arlo serve` dies; started again within "
@@ -191,10 +199,17 @@ class DeploymentConfig:
         default="recommended",
         doc="What the workers serve where neither `allocation` nor `dynamic` says it. `recommended`: what `arlo "
         "compile` or `arlo profile` measured to be quicker on this device (`arlo inspect` shows it), static runtimes "
-        "where nothing was compared. `static`: a runtime per length, allocated by [control]. `dynamic`: every worker "
-        "serves the dynamic-shape runtime, and nothing is allocated. `bundle`: every worker holds all static runtimes, "
-        "and each row takes that of its length; nothing is allocated either, and a worker's memory has to hold them.",
+        "where nothing was compared, and these as `bundle` where `workers.memory_mb` holds more than one. `static`: a "
+        "runtime per length, allocated by [control]. `dynamic`: every worker serves the dynamic-shape runtime, and "
+        "nothing is allocated. `bundle`: every worker holds the static runtimes, all or those that fit "
+        "`workers.memory_mb` and save most, and each row takes that of its length; nothing is allocated either.",
         relation="`dynamic` and `bundle` go without `allocation`, `static` and `bundle` without `dynamic` instances",
+    )
+    lengths: str | None = option(
+        default=None,
+        doc="Lengths that are expected, for what fits `workers.memory_mb`: `tweets`, `rag`, `uniform:8:512`, "
+        "`file:PATH`, ... as `arlo compile --histogram` takes them.",
+        left_out="those that the repository was built for (`arlo compile --histogram`), else any alike",
     )
 
     def check_relations(self) -> None:
@@ -366,179 +381,6 @@ class DispatchConfig:
     )
 
 
-@section("health")
-class HealthConfig:
-    """How the gateway checks instances."""
-
-    interval_ms: int = option(
-        default=1000, doc="Between checks of an instance in service.", unit="ms", minimum=10, maximum=3_600_000
-    )
-    timeout_ms: int = option(default=1000, doc="Of one check.", unit="ms", minimum=10, maximum=3_600_000)
-    failures: int = option(
-        default=3, doc="Checks in a row that must fail before an instance is ejected.", minimum=1, maximum=1000
-    )
-    retry_interval_ms: int = option(
-        default=250,
-        doc="Between checks of an ejected or joining instance; bounds how soon it comes back.",
-        unit="ms",
-        minimum=10,
-        maximum=3_600_000,
-    )
-    silence_ms: int = option(
-        default=10_000,
-        doc="An instance that has rows and answers none for so long is ejected, though its checks may pass: its engine "
-        "hangs. Never below 20 times the predicted time of its largest batch.",
-        unit="ms",
-        minimum=100,
-        maximum=3_600_000,
-    )
-
-
-@section("control")
-class ControlConfig:
-    """The runtime scheduler (paper, section 3.3): it keeps the deployment matched to the traffic."""
-
-    reallocate: bool = option(
-        default=True,
-        doc="Solve for the best number of instances per static runtime every period and move workers there. false: the "
-        "allocation of [deployment] stays.",
-    )
-    period_s: float = option(default=120.0, doc="Between two plans.", unit="s", minimum=1, maximum=86_400)
-    window_s: float | None = option(
-        default=None,
-        doc="Sliding window of the demand that a plan is made for.",
-        left_out="period_s",
-        unit="s",
-        minimum=1,
-        maximum=86_400,
-    )
-    early: bool = option(
-        default=True,
-        doc="Plan before the period is over when the lengths or the load have clearly shifted.",
-    )
-    objective: Objective = option(
-        default="queueing",
-        doc="What a plan minimises: `paper` is Eq. 1 as printed; `queueing` counts waiting under random arrivals too.",
-    )
-    solver: SolverName = option(
-        default="exact",
-        doc="What solves it. `gurobi` and `highs` need the extras of these names and objective `paper`.",
-    )
-    solver_time_limit_s: float = option(
-        default=5.0, doc="After this the last plan is kept.", unit="s", above=0, maximum=3600
-    )
-    min_gain: float = option(
-        default=0.03,
-        doc="Smallest predicted reduction of the mean latency, as a share, for which workers are moved.",
-        minimum=0,
-        maximum=1,
-    )
-    max_unavailable: float = option(
-        default=0.125,
-        doc="Largest share of the workers that is out of service at a time for being moved; at least one worker.",
-        above=0,
-        maximum=1,
-    )
-    max_moving: float = option(
-        default=0.5,
-        doc="Largest share of the workers that is moved at a time with make_before_break, where each serves on until "
-        "its new runtime is ready; at least one worker.",
-        above=0,
-        maximum=1,
-    )
-    make_before_break: bool = option(
-        default=True,
-        doc="Load the new runtime beside the old one, then switch. Where a worker's memory does not hold two engines "
-        "that load fails, the old one serves on, and from then on workers are moved the other way: drain, unload, "
-        "load. false: always the other way.",
-    )
-    warmup_requests: int = option(
-        default=3,
-        doc="Requests that a runtime answers before it joins; its answers are checked.",
-        minimum=1,
-        maximum=1000,
-    )
-    worker_grace_s: float = option(
-        default=5.0,
-        doc="How long a worker may be away before a plan is made without it.",
-        unit="s",
-        minimum=0,
-        maximum=3600,
-    )
-    recycle_factor: float = option(
-        default=0.0,
-        doc="Restart a worker whose requests take this many times longer than the latency profile and than the other "
-        "workers of its runtime, for three periods of 10 s in a row. 0: never.",
-        minimum=0,
-        maximum=1000,
-    )
-    http_address: str = option(
-        default="127.0.0.1:8004",
-        doc="Port of the control plane's /status (JSON, for `arlo top`), /metrics and /livez. Port 0 picks a free one.",
-        format="address",
-    )
-
-    def check_relations(self) -> None:
-        if self.solver != "exact" and self.objective != "paper":
-            raise FieldError("control", "solver", f'{self.solver} solves objective = "paper" only; `exact` solves both')
-        if 0 < self.recycle_factor < 1.2:
-            raise FieldError("control", "recycle_factor", f"must be 0 or at least 1.2, not {self.recycle_factor:g}")
-
-    @property
-    def demand_window_s(self) -> float:
-        """window_s, or what it is when left out."""
-        return self.window_s if self.window_s is not None else self.period_s
-
-
-@section("scaling")
-class ScalingConfig:
-    """How the number of workers follows the load (paper, section 4)."""
-
-    policy: Literal["none", "target", "headroom"] = option(
-        default="none",
-        doc="`target`: by the p98 latency against the SLO, as in the paper. `headroom`: keeps spare capacity, as "
-        "INFaaS does. `none`: the number of workers stays.",
-    )
-    min_workers: int = option(default=1, doc="Never fewer workers.", minimum=1, maximum=1000)
-    max_workers: int | None = option(
-        default=None,
-        doc="Never more workers.",
-        left_out="workers.count, so nothing is added",
-        minimum=1,
-        maximum=1000,
-        relation="at least min_workers",
-    )
-    scale_out_share: float = option(
-        default=0.95, doc="target: add a worker when p98 reaches this share of the SLO.", above=0, maximum=10
-    )
-    scale_in_share: float = option(
-        default=0.5,
-        doc="target: release the least busy worker when p98 stayed below this share of the SLO for scale_in_period_s.",
-        minimum=0,
-        maximum=10,
-        relation="below scale_out_share",
-    )
-    scale_in_period_s: float = option(default=60.0, doc="See scale_in_share.", unit="s", above=0, maximum=86_400)
-    headroom: float = option(
-        default=0.05, doc="headroom: spare capacity to keep, as a share of the load.", minimum=0, maximum=10
-    )
-    cooldown_s: float = option(
-        default=10.0, doc="Least time between two steps of scaling.", unit="s", minimum=0, maximum=86_400
-    )
-
-    def check_relations(self) -> None:
-        if self.max_workers is not None and self.max_workers < self.min_workers:
-            raise FieldError(
-                "scaling", "max_workers", f"must be at least min_workers ({self.min_workers}), not {self.max_workers}"
-            )
-        if self.scale_in_share >= self.scale_out_share:
-            raise FieldError(
-                "scaling",
-                "scale_in_share",
-                f"must be below scale_out_share ({self.scale_out_share:g}), not {self.scale_in_share:g}",
-            )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
     """A whole configuration file."""
@@ -554,7 +396,7 @@ class Config:
 
     def __post_init__(self) -> None:
         instances, workers = self.deployment.instances, self.worker_count
-        placed = self.control.reallocate or self.deployment.runtimes == "dynamic"
+        placed = self.control.reallocate or self.deployment.runtimes in ("dynamic", "bundle")
         if not instances and (not workers or not placed):
             raise FieldError(
                 "deployment",

@@ -18,7 +18,7 @@ from arlo import config as configuration
 from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.clock import unix_s
 from arlo.config import Config
-from arlo.config.model import ControlConfig, ScalingConfig
+from arlo.config.keeping import ControlConfig, ScalingConfig
 from arlo.control.plane import Cluster as ControlPlane
 from arlo.control.pool import make_pool
 from arlo.control.serve import running

@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from arlo.config.model import ControlConfig, DispatchConfig, ScalingConfig
+from arlo.config.keeping import ControlConfig, ScalingConfig
+from arlo.config.model import DispatchConfig
 from arlo.simulator.report.result import Result
 from arlo.simulator.run import run as simulate
 from arlo.simulator.scenario.scenario import Allocate, Scale, Scenario

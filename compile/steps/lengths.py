@@ -22,10 +22,10 @@ from arlo.compile.cache import Entry, code_version
 from arlo.compile.job import Job
 from arlo.compile.lengths.curve import SourcedCurve, assumed, from_points, from_profile_file
 from arlo.compile.lengths.measure import Measure, measured_here, refined
-from arlo.compile.lengths.traffic import Traffic, traffic
 from arlo.compile.options import CompileOptions
 from arlo.errors import ConfigError
 from arlo.planning.lengths.choice import LEAST_SAVING, Choice, Evaluation
+from arlo.traces.traffic import Traffic, traffic
 
 DEFAULT_LONGEST = 512
 

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.catalog.manifest import LatencyPoint, Runtime
-from arlo.config.model import ControlConfig, DispatchConfig, ScalingConfig
+from arlo.config.keeping import ControlConfig, ScalingConfig
+from arlo.config.model import DispatchConfig
 
 AllocationKind = Literal["periodic", "even", "global", "oracle", "fixed"]
 ScalingKind = Literal["none", "target", "headroom"]

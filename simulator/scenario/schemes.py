@@ -18,8 +18,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, cast, get_args
 
+from arlo.config.keeping import ControlConfig
 from arlo.config.load import nearest
-from arlo.config.model import ControlConfig, DispatchConfig
+from arlo.config.model import DispatchConfig
 from arlo.errors import ConfigError
 from arlo.planning.placement.replacement import COVER_AFTER
 from arlo.simulator.profiles import Profile

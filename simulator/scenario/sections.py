@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from arlo.config.field import FieldError, Flag, option, same, section
-from arlo.config.model import ControlConfig, DispatchConfig, Objective, Policy, ScalingConfig, SolverName
+from arlo.config.keeping import ControlConfig, Objective, ScalingConfig, SolverName
+from arlo.config.model import DispatchConfig, Policy
 from arlo.simulator.scenario.scenario import Allocate, Dispatch, Scale, Scenario
 from arlo.traces.make import ArrivalsName
 

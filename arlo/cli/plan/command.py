@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from arlo.cli.text import print_json
 from arlo.config.flag import flag_help
-from arlo.config.model import ControlConfig
+from arlo.config.keeping import ControlConfig
 from arlo.errors import ArloError, ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Show it until q or Ctrl-C, or once."""
     from arlo import config as configuration
     from arlo.cli.top.source import Source, checked
-    from arlo.config.model import ControlConfig
+    from arlo.config.keeping import ControlConfig
 
     if args.config is not None and args.control is not None:
         raise ConfigError("give CONFIG.toml or --control, not both")

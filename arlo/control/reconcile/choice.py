@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 from arlo.catalog.bundle import Bundle, bundle_of
@@ -10,6 +12,8 @@ from arlo.catalog.manifest import Manifest, Runtime
 from arlo.config import Config
 from arlo.errors import ConfigError
 from arlo.planning.lengths.advice import dynamic_runtime, missing
+from arlo.planning.lengths.holding import Holding, alike, best
+from arlo.traces.traffic import traffic
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,18 +32,14 @@ class Choice:
 
 
 def choose(config: Config, manifest: Manifest) -> Choice:
-    """What to serve, and why. ConfigError when [deployment] asks for a kind of runtime that the repository lacks."""
+    """What to serve, and why. ConfigError when [deployment] asks for a kind of runtime that the repository lacks, or
+    [workers] for less memory than the longest takes."""
     wanted, repository = config.deployment, config.model.repository
     static = [runtime for runtime in manifest.runtimes if not runtime.dynamic]
     dynamic = dynamic_runtime(manifest)
-    if isinstance(dynamic, Bundle):  # servable() has seen to it
-        static = list(dynamic.members)
-    if wanted.runtimes == "bundle":
-        if not static:
-            raise ConfigError(
-                f'deployment.runtimes is "bundle", but {repository} has no static runtime: remove the key'
-            )
-        return Choice("dynamic", 'deployment.runtimes is "bundle"', f"{_levels(static)}, all on every worker")
+    bundle = dynamic if isinstance(dynamic, Bundle) else _bundle(config, manifest)
+    if bundle is not None:
+        return Choice("dynamic", bundle.why, f"{_levels(bundle.members)}, all on every worker")
     if wanted.runtimes == "static" and not static:
         raise ConfigError(f'deployment.runtimes is "static", but {repository} has no static runtime: remove the key')
     if dynamic is None:
@@ -75,8 +75,9 @@ def servable(config: Config, manifest: Manifest) -> Manifest:
     ConfigError when one that would be served was not measured: planning and dispatch go by its latency.
     """
     serve = choose(config, manifest).serve
-    if config.deployment.runtimes == "bundle":
-        manifest = _bundled(config, manifest)
+    bundle = _bundle(config, manifest)
+    if bundle is not None:
+        manifest = dataclasses.replace(manifest, runtimes=(bundle,))
     dynamic = dynamic_runtime(manifest)
     unmeasured = [runtime for runtime in manifest.runtimes if not runtime.latency]
     needed = [
@@ -89,17 +90,65 @@ def servable(config: Config, manifest: Manifest) -> Manifest:
     return dataclasses.replace(manifest, runtimes=tuple(runtime for runtime in manifest.runtimes if runtime.latency))
 
 
-def _bundled(config: Config, manifest: Manifest) -> Manifest:
-    """The manifest with all static runtimes as one."""
+def _bundle(config: Config, manifest: Manifest) -> Bundle | None:
+    """The static runtimes that every worker holds; None where each worker serves one runtime."""
+    wanted, memory_mb = config.deployment, config.workers.memory_mb
     static = [runtime for runtime in manifest.runtimes if not runtime.dynamic]
-    unmeasured = [runtime.name for runtime in static if not runtime.latency]
-    if unmeasured:
-        raise _unmeasured(config, unmeasured)
+    if wanted.runtimes == "bundle":
+        if not static:
+            raise ConfigError(
+                f'deployment.runtimes is "bundle", but {config.model.repository} has no static runtime: remove the key'
+            )
+        unmeasured = [runtime.name for runtime in static if not runtime.latency]
+        if unmeasured:
+            raise _unmeasured(config, unmeasured)
+        why = 'deployment.runtimes is "bundle"'
+    else:
+        advice = manifest.recommendation
+        pays = advice.serve == "static" if advice is not None else dynamic_runtime(manifest) is None
+        known = all(runtime.latency and runtime.memory_mb is not None for runtime in static)
+        if wanted.runtimes != "recommended" or wanted.instances or memory_mb is None or len(static) < 2:
+            return None
+        if not pays or not known:
+            return None
+        why = "workers.memory_mb is known, and rows of one length go together on any worker"
+    if memory_mb is not None:
+        longest = max(runtime.max_length for runtime in static)
+        counts, over = _expected(config, manifest, longest)
+        held = best(static, counts, memory_mb=memory_mb, slo_ms=config.model.slo_ms)
+        if wanted.runtimes != "bundle" and len(held.runtimes) == 1:
+            return None  # nothing goes together: a runtime per worker, allocated by length
+        why += f"; {_held(held, len(static), memory_mb, over)}"
+        static = list(held.runtimes)
     names = {runtime.name for runtime in manifest.runtimes}
     name = f"{manifest.model}_bundle"
     while name in names:
         name += "_"
-    return dataclasses.replace(manifest, runtimes=(bundle_of(name, static),))
+    return bundle_of(name, static, why=why)
+
+
+def _expected(config: Config, manifest: Manifest, longest: int) -> tuple[dict[int, int], str]:
+    """Requests by length, and what they are, for people: as configured, else those that the repository was built for,
+    else any."""
+    wanted, built_for = config.deployment.lengths, manifest.options.get("histogram")
+    if wanted is not None:
+        expected = traffic(wanted, longest)
+        return expected.by_length, expected.text
+    if isinstance(built_for, str):
+        with contextlib.suppress(ConfigError):  # a file that was there when the model was built
+            expected = traffic(built_for, longest)
+            return expected.by_length, expected.text
+    return alike(longest), "lengths that are not known"
+
+
+def _held(held: Holding, all_of_them: int, memory_mb: int, over: str) -> str:
+    """What memory makes of a bundle, for people."""
+    if len(held.runtimes) == all_of_them:
+        return f"together they take {held.memory_mb} of {memory_mb} MB"
+    return (
+        f"of {all_of_them} runtimes these fit best, {held.memory_mb} of {memory_mb} MB: over {over}, a row costs "
+        f"{held.row_us / 1000:.3g} ms of a worker, with all {held.all_us / 1000:.3g} ms"
+    )
 
 
 def _unmeasured(config: Config, names: list[str]) -> ConfigError:
@@ -109,7 +158,7 @@ def _unmeasured(config: Config, names: list[str]) -> ConfigError:
     )
 
 
-def _levels(static: list[Runtime]) -> str:
+def _levels(static: Sequence[Runtime]) -> str:
     lengths = sorted({runtime.max_length for runtime in static})
     if len(lengths) == 1:
         return f"the static runtime for {lengths[0]} tokens"

@@ -12,9 +12,9 @@ import pytest
 from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
 from arlo.compile.lengths.curve import ASSUMED_OVERHEAD_TOKENS, assumed, from_manifest
 from arlo.compile.lengths.measure import refined
-from arlo.compile.lengths.traffic import traffic
 from arlo.errors import ConfigError
 from arlo.traces import LengthHistogram, tweet_lengths
+from arlo.traces.traffic import traffic
 
 
 class Device:

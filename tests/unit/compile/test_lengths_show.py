@@ -11,9 +11,9 @@ from rich.console import Console
 from arlo.compile.lengths.curve import SourcedCurve, assumed, from_points
 from arlo.compile.lengths.plot import by_number, over_length, write_page
 from arlo.compile.lengths.show import as_dict, rows, sentences, short, table
-from arlo.compile.lengths.traffic import traffic
 from arlo.compile.steps.lengths import LengthChoice, choose_lengths
 from arlo.errors import ConfigError
+from arlo.traces.traffic import traffic
 
 LINE = from_points([(n, 100.0 * n + 1000) for n in range(16, 129, 16)], "measured on cpu: test", ["a <note>"])
 

@@ -14,8 +14,9 @@ from arlo.cli.config import effective, to_toml
 from arlo.config.field import Doc, option, same, section
 from arlo.config.flag import choices
 from arlo.config.gateway import gateway_json
+from arlo.config.keeping import ControlConfig, ScalingConfig
 from arlo.config.load import toml_key
-from arlo.config.model import SECTIONS, ControlConfig, DispatchConfig, ScalingConfig
+from arlo.config.model import SECTIONS, DispatchConfig
 from arlo.config.reference import reference
 from arlo.errors import ConfigError
 from arlo.planning.allocation.solve import OBJECTIVES, SOLVERS

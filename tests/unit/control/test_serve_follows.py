@@ -18,14 +18,14 @@ from arlo.control.reconcile.placement import deployment_message
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.scheduler import RuntimeScheduler
 from arlo.errors import ConfigError
-from arlo.planning.lengths.advice import advise
+from arlo.planning.lengths.advice import advise, dynamic_runtime
 from arlo.profiler.format import How, LatencyProfile, Point, RuntimeProfile, runtime_hash
 from arlo.workers.emulated.repository import EmulatedRuntime, write_runtimes
 
 LENGTHS = (16, 64)
 
 
-def write(path: Path, *, static_us: int, dynamic_us: int) -> Manifest:
+def write(path: Path, *, static_us: int, dynamic_us: int, memory_mb: int = 0) -> Manifest:
     """Two static runtimes and a dynamic one, each taking its time for 16 tokens, four times that for 64."""
     static = [
         EmulatedRuntime(
@@ -34,6 +34,7 @@ def write(path: Path, *, static_us: int, dynamic_us: int) -> Manifest:
             max_batch=1,
             dynamic=False,
             latency=(LatencyPoint(length=length, batch=1, latency_us=static_us * length // 16),),
+            memory_mb=memory_mb,
         )
         for length in LENGTHS
     ]
@@ -283,3 +284,62 @@ def test_what_is_missing_is_said_where_nothing_can_be_compared(tmp_path: Path) -
     static = recommended(dataclasses.replace(whole, runtimes=tuple(r for r in whole.runtimes if not r.dynamic)))
     assert static.recommendation is None
     assert advice_line(static).startswith("no recommendation: there is no dynamic runtime to compare with")
+
+
+def memory(folder: Path, deployment: str, memory_mb: int) -> Config:
+    text = f'[model]\nrepository = "{folder}"\nslo_ms = 150\n[workers]\ncount = 3\nmemory_mb = {memory_mb}\n'
+    return config.parse(f"{text}[deployment]\n{deployment}\n", base=folder)
+
+
+def test_a_bundle_is_what_memory_holds(tmp_path: Path) -> None:
+    runtimes = [
+        EmulatedRuntime(
+            name=f"m_len{length}",
+            max_length=length,
+            max_batch=1,
+            dynamic=False,
+            latency=(LatencyPoint(length=length, batch=1, latency_us=100 * length),),
+            memory_mb=100,
+        )
+        for length in (16, 32, 64)
+    ]
+    manifest = write_runtimes(tmp_path, model="m", runtimes=runtimes)
+
+    def held(settings: Config) -> tuple[list[str], str]:
+        """What is held, and what people are told; before and after a manifest is made of it the same."""
+        (bundle,) = servable(settings, manifest).runtimes
+        text = choose(settings, manifest).text
+        assert choose(settings, servable(settings, manifest)).text == text
+        return [part.name for part in bundle.parts], text
+
+    names, text = held(memory(tmp_path, 'runtimes = "bundle"', 299))
+    assert names == ["m_len32", "m_len64"]
+    assert text == (
+        'serving static runtimes for 32 and 64 tokens, all on every worker: deployment.runtimes is "bundle"; of 3 '
+        "runtimes these fit best, 200 of 299 MB: over lengths that are not known, a row costs 4.8 ms of a worker, with "
+        "all 4.4 ms"
+    )
+    names, text = held(memory(tmp_path, 'runtimes = "bundle"\nlengths = "uniform:1:16"', 299))
+    assert names == ["m_len16", "m_len64"]
+    assert text.endswith("over uniform:1:16, a row costs 1.6 ms of a worker, with all 1.6 ms")
+    assert held(memory(tmp_path, 'runtimes = "bundle"', 100))[0] == ["m_len64"]
+    names, text = held(memory(tmp_path, "", 300))
+    assert names == ["m_len16", "m_len32", "m_len64"]
+    assert text.endswith("rows of one length go together on any worker; together they take 300 of 300 MB")
+    with pytest.raises(ConfigError, match="the longest runtime, m_len64, takes 100 MB, more than the 99"):
+        servable(memory(tmp_path, 'runtimes = "bundle"', 99), manifest)
+    # Memory for one at a time, or told otherwise: a runtime for each worker, allocated by length.
+    for deployment, memory_mb in (("", 150), ('runtimes = "static"', 300), ("allocation = {64 = 1}", 300)):
+        settings = memory(tmp_path, deployment, memory_mb)
+        assert servable(settings, manifest).runtimes == manifest.runtimes
+        assert choose(settings, manifest).serve == "static"
+
+
+def test_memory_changes_nothing_where_a_dynamic_runtime_is_quicker(tmp_path: Path) -> None:
+    for dynamic_us, serve in ((1000, ["m_dynamic"]), (2500, ["m_len16", "m_len64"])):
+        manifest = recommended(write(tmp_path, static_us=1000, dynamic_us=dynamic_us, memory_mb=100))
+        settings = memory(tmp_path, "", 300)
+        assert choose(settings, manifest).serve == "dynamic"
+        runtime = dynamic_runtime(servable(settings, manifest))
+        assert runtime is not None
+        assert [part.name for part in runtime.parts] == serve

@@ -36,7 +36,7 @@ PYTHON_ARROWS: dict[str, set[str]] = {
     },
     "traces": {"errors", "clock"},
     "replay": {"errors", "clock", "catalog", "proto", "config", "client", "traces", "report"},
-    "control": {"errors", "clock", "catalog", "proto", "config", "workers", "planning", "profiler"},
+    "control": {"errors", "clock", "catalog", "proto", "config", "workers", "planning", "profiler", "traces"},
     "profiler": {"errors", "clock", "catalog", "config", "workers", "planning"},
     "simulator": {"errors", "clock", "catalog", "planning", "config", "traces", "report", "_core"},
     "templates": set(),

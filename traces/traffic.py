@@ -6,9 +6,10 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from arlo.errors import ConfigError
-from arlo.planning.lengths.choice import Counts
+from arlo.traces.lengths import LENGTH_FORMS, PAPER_LONGEST, from_file, parse_length_spec
 
 STRETCHED = ("tweets", "paper")
 """Specifications that name a shape of the traffic, not its lengths in tokens."""
@@ -18,7 +19,7 @@ STRETCHED = ("tweets", "paper")
 class Traffic:
     """Requests by length, of 65,536 in all."""
 
-    counts: Counts  # int64 [longest + 1]: requests of that many tokens
+    counts: NDArray[np.int64]  # [longest + 1]: requests of that many tokens
     spec: str  # as it was given
     text: str  # for people
     cut_share: float  # of the requests, longer than the longest that is served; counted as that
@@ -48,8 +49,6 @@ def traffic(spec: str, longest: int) -> Traffic:
     than `longest` counts as that, as a client that truncates would send it. ConfigError for a specification that
     cannot be read.
     """
-    from arlo.traces.lengths import LENGTH_FORMS, PAPER_LONGEST, from_file, parse_length_spec
-
     if longest < 1:
         raise ConfigError(f"the longest length must be 1 token or more, not {longest}")
     name = spec.strip()

@@ -1,0 +1,106 @@
+"""What a worker holds under its memory, against a plain search of all sets."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arlo.catalog.manifest import LatencyPoint, Runtime
+from arlo.errors import ConfigError
+from arlo.planning.lengths.holding import best, row_us
+
+SLO_MS = 100.0
+
+
+def runtime(length: int, times: dict[int, float], memory_mb: int | None) -> Runtime:
+    """One of `length` tokens with a time in microseconds for each batch."""
+    return Runtime(
+        name=f"r{length}",
+        max_length=length,
+        max_batch=max(times),
+        dynamic=False,
+        engine="emulated",
+        precision="fp32",
+        device="",
+        latency=tuple(LatencyPoint(length=length, batch=rows, latency_us=us) for rows, us in times.items()),
+        memory_mb=memory_mb,
+    )
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> tuple[list[Runtime], dict[int, int]]:
+    """Runtimes of a few lengths, in no order, quick and slow ones, and requests of any length."""
+    lengths = draw(st.lists(st.integers(1, 30), min_size=1, max_size=6, unique=True))
+    runtimes = [
+        runtime(
+            length,
+            {1: 100.0 * draw(st.integers(1, 9)), 4: 100.0 * draw(st.sampled_from([3, 8, 20, 2000]))},
+            draw(st.integers(1, 5)),
+        )
+        for length in lengths
+    ]
+    counts = draw(st.dictionaries(st.integers(1, 33), st.sampled_from([1, 2, 30]), max_size=12))
+    return runtimes, counts
+
+
+def plain_cost(held: tuple[Runtime, ...], counts: dict[int, int]) -> int:
+    """Request by request, in nanoseconds."""
+    longest = max(each.max_length for each in held)
+    served = {length: count for length, count in counts.items() if length <= longest}
+    return sum(
+        count
+        * round(
+            1000
+            * row_us(
+                min((each for each in held if each.max_length >= length), key=lambda each: each.max_length), SLO_MS
+            )
+        )
+        for length, count in served.items()
+    )
+
+
+@given(fleets(), st.integers(1, 20))
+@settings(max_examples=300, deadline=None)
+def test_no_set_that_fits_costs_less_and_the_longest_is_always_held(
+    fleet: tuple[list[Runtime], dict[int, int]], memory_mb: int
+) -> None:
+    runtimes, counts = fleet
+    longest = max(runtimes, key=lambda each: each.max_length)
+    assert longest.memory_mb is not None
+    if longest.memory_mb > memory_mb:
+        with pytest.raises(ConfigError, match=f"the longest runtime, {longest.name}, takes"):
+            best(runtimes, counts, memory_mb=memory_mb, slo_ms=SLO_MS)
+        return
+    held = best(runtimes, counts, memory_mb=memory_mb, slo_ms=SLO_MS)
+    assert held.runtimes[-1] == longest
+    assert held.memory_mb == sum(each.memory_mb or 0 for each in held.runtimes) <= memory_mb
+    others = [each for each in runtimes if each != longest]
+    sets = [(*chosen, longest) for size in range(len(runtimes)) for chosen in itertools.combinations(others, size)]
+    fitting = [each for each in sets if sum(one.memory_mb or 0 for one in each) <= memory_mb]
+    least = min((plain_cost(each, counts), sum(one.memory_mb or 0 for one in each)) for each in fitting)
+    assert (plain_cost(held.runtimes, counts), held.memory_mb) == least
+
+
+@given(fleets(), st.integers(1, 20), st.integers(0, 10))
+@settings(max_examples=150, deadline=None)
+def test_more_memory_never_makes_it_worse(
+    fleet: tuple[list[Runtime], dict[int, int]], memory_mb: int, more: int
+) -> None:
+    runtimes, counts = fleet
+    least = max(runtimes, key=lambda each: each.max_length).memory_mb or 0
+    little = best(runtimes, counts, memory_mb=least + memory_mb, slo_ms=SLO_MS)
+    assert best(runtimes, counts, memory_mb=least + memory_mb + more, slo_ms=SLO_MS).row_us <= little.row_us
+
+
+def test_a_batch_that_ends_too_late_is_not_counted_on() -> None:
+    assert row_us(runtime(8, {1: 50_000, 8: 99_000}, 1), SLO_MS) == pytest.approx(99_000 / 8)
+    assert row_us(runtime(8, {1: 50_000, 8: 101_000}, 1), SLO_MS) == 50_000
+    assert row_us(runtime(8, {1: 150_000, 8: 201_000}, 1), SLO_MS) == 150_000
+
+
+def test_memory_that_nobody_measured() -> None:
+    with pytest.raises(ConfigError, match="the memory that r8 takes was not measured: build on a machine that runs it"):
+        best([runtime(8, {1: 1.0}, None), runtime(16, {1: 1.0}, 5)], {}, memory_mb=100, slo_ms=SLO_MS)
