@@ -164,12 +164,21 @@ class Scheduler:
         """Gone at once; what it executed comes back as LOST."""
 
     def arrive(
-        self, tag: int, length: int, now: int, deadline: int | None = None, *, due: int | None = None, client: int = 0
+        self,
+        tag: int,
+        length: int,
+        now: int,
+        deadline: int | None = None,
+        *,
+        due: int | None = None,
+        client: int = 0,
+        bulk: bool = False,
     ) -> tuple[Admission, int | None, list[Action]]:
         """
         A request of `length` tokens. The handle is None when it is refused.
 
-        `due`: an answer after it is late; `deadline`: after it it is worth nothing; `client`: who asks (0: unnamed).
+        `due`: an answer after it is late; `deadline`: after it it is worth nothing; `client`: who asks (0: unnamed);
+        `bulk`: of the class that fills what others leave.
         """
 
     def finish(self, handle: int, now: int, verdict: Verdict = Verdict.ANSWERED) -> list[Action]:
@@ -273,6 +282,7 @@ class Simulation:
         warmup: int = 0,
         record: bool = False,
         batching: str = "one",
+        bulk_share: float = 0.0,
         noise: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)]
         | None = None,
     ) -> None:

@@ -208,7 +208,7 @@ class _Run:
         requests = int(totals["arrived"])
         if sum(outcomes.values()) != requests:
             raise RuntimeError(f"a defect of the simulator: {requests} requests arrived, but ended as {outcomes}")
-        answered = outcomes["on_time"] + outcomes["late"]
+        answered, bulk = outcomes["on_time"] + outcomes["late"], int(totals["bulk_answered"])
         nothing = float("nan")
         duration_s = (self._end_ns - self._warm_ns) / SECOND_NS
         quantiles = self._engine.quantiles_ns(np.array([0.5, 0.9, 0.98, 0.99])) / 1e6 if answered else [nothing] * 4
@@ -236,6 +236,10 @@ class _Run:
             padding=1 - totals["tokens"] / totals["padded_tokens"] if totals["padded_tokens"] else 0.0,
             demoted=totals["demoted"] / answered if answered else 0.0,
             mean_batch=totals["rows"] / totals["batches"] if totals["batches"] else nothing,
+            bulk=int(totals["bulk_arrived"]),
+            bulk_answered=bulk,
+            bulk_rps=bulk / duration_s,
+            bulk_mean_ms=totals["bulk_latency_sum_ns"] / bulk / 1e6 if bulk else None,
             retried=int(totals["retried"]),
             replacements=self._world.replacements,
             allocations=self._world.solved,
@@ -315,6 +319,7 @@ def _engine(scenario: Scenario, ladder: Ladder) -> _core.Simulation:
             hop_out=_ms_in_ns(scenario.hop_out_ms),
             hop_back=_ms_in_ns(scenario.hop_back_ms),
             retries=scenario.retries,
+            bulk_share=scenario.bulk_share,
             seed=scenario.seed,
             warmup=in_ns(scenario.warmup_s),
             record=scenario.record,

@@ -39,6 +39,10 @@ class Result:
     padding: float  # share of the computed tokens that is padding
     demoted: float  # share of the answers
     mean_batch: float  # rows of an execution
+    bulk: int  # requests of the class bulk, which are in none of the figures above but utilization, padding and batches
+    bulk_answered: int
+    bulk_rps: float  # answered
+    bulk_mean_ms: float | None  # arrival to answer; None without one
     retried: int
     replacements: int
     allocations: int  # solved

@@ -95,6 +95,7 @@ def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Bu
         hop_out_ms=cluster.hop_out_ms,
         hop_back_ms=cluster.hop_back_ms,
         timeout_ms=cluster.timeout_ms,
+        bulk_share=config.workload.bulk_share,
         retries=cluster.retries,
         noise_cv=cluster.noise,
         warmup_s=config.run.warmup_s,
@@ -109,7 +110,7 @@ def _workload(section: WorkloadSection, seed: int) -> Workload:
     settings: dict[str, Any] = {
         field.name: getattr(section, field.name)
         for field in dataclasses.fields(section)
-        if getattr(section, field.name) is not None
+        if getattr(section, field.name) is not None and field.name != "bulk_share"  # drawn as they arrive
     }
     if section.trace is None:
         settings.setdefault("arrivals", DEFAULT_ARRIVALS)

@@ -156,6 +156,7 @@ class Scenario:
     hop_out_ms: float = 0.0
     hop_back_ms: float = 0.0
     timeout_ms: float | None = None
+    bulk_share: float = 0.0  # of the requests, that are of the class bulk
     retries: int = 2
     noise_cv: float = 0.0  # coefficient of variation of execution times (lognormal, mean 1)
     warmup_s: float = 0.0

@@ -148,6 +148,14 @@ class WorkloadSection:
     smooth_s: float | None = option(
         default=None, doc="counts: seconds that a mean is taken over.", left_out="10", unit="s", above=0
     )
+    bulk_share: float = option(
+        default=_RUN["bulk_share"],
+        doc="Share of the requests, drawn one by one, that are of the class bulk: they have no SLO and fill what the "
+        "others leave (docs/batches.md). They are in no latency and counted by themselves.",
+        minimum=0,
+        maximum=1,
+        flag=Flag("F", "share of the requests that is of the class bulk", sweep=True),
+    )
     trace: Path | None = option(
         default=None,
         doc="A trace file, CSV or Parquet with arrived_at_s and length.",

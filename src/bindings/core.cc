@@ -162,16 +162,18 @@ void bind_scheduler(nb::module_& m) {
       .def(
           "arrive",
           [](Scheduler& s, Tag tag, std::int32_t length, TimeNs now, std::optional<TimeNs> deadline,
-             std::optional<TimeNs> due, std::uint64_t client) {
+             std::optional<TimeNs> due, std::uint64_t client, bool bulk) {
             Actions out;
-            const Arrival arrival{length, due.value_or(kNever), deadline.value_or(kNever), client};
+            const Arrival arrival{length, due.value_or(kNever), deadline.value_or(kNever), client, bulk};
             const Admitted admitted = s.arrive(tag, arrival, now, out);
             return std::make_tuple(admitted.admission, optional_id(admitted.handle), std::move(out));
           },
           "tag"_a, "length"_a, "now"_a, "deadline"_a = nb::none(), nb::kw_only(), "due"_a = nb::none(), "client"_a = 0,
+          "bulk"_a = false,
           "A request of `length` tokens. The handle is None when it is refused.\n\n"
           "`due`: an answer after it is late; `deadline`: after it it is worth nothing; `client`: who asks (0: "
-          "unnamed).")
+          "unnamed);\n"
+          "`bulk`: of the class that fills what others leave.")
       .def(
           "finish",
           [](Scheduler& s, RequestHandle handle, TimeNs now, Verdict verdict) {

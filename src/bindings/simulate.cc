@@ -67,6 +67,9 @@ nb::dict totals(const Engine& engine) {
   d["wait_sum_ns"] = t.wait_sum_ns;
   d["execute_sum_ns"] = t.execute_sum_ns;
   d["latency_max_ns"] = t.latency_max;
+  d["bulk_arrived"] = t.bulk_arrived;
+  d["bulk_answered"] = t.bulk_answered;
+  d["bulk_latency_sum_ns"] = t.bulk_latency_sum_ns;
   return d;
 }
 
@@ -167,7 +170,7 @@ void bind(nb::module_& m) {
       [](Engine* self, std::string_view policy, TimeNs slo, double lambda, double alpha, std::int32_t max_peek,
          std::int32_t max_queued, std::optional<TimeNs> timeout, TimeNs overhead, TimeNs hop_out, TimeNs hop_back,
          std::int32_t retries, std::uint64_t seed, TimeNs warmup, bool record, std::string_view batching,
-         const std::optional<Input<double>>& noise) {
+         double bulk_share, const std::optional<Input<double>>& noise) {
         Options options;
         options.dispatch = {dispatch::parse_policy(policy),    lambda, alpha, max_peek, max_queued,
                             dispatch::parse_batching(batching)};
@@ -180,13 +183,14 @@ void bind(nb::module_& m) {
         options.seed = seed;
         options.warmup = warmup;
         options.record = record;
+        options.bulk_share = bulk_share;
         if (noise) options.noise.assign(view(*noise).begin(), view(*noise).end());
         new (self) Engine(options);
       },
       "policy"_a = "rs", nb::kw_only(), "slo"_a, "lambda_"_a = defaults.lambda, "alpha"_a = defaults.alpha,
       "max_peek"_a = defaults.max_peek, "max_queued"_a = defaults.max_queued, "timeout"_a = nb::none(),
       "overhead"_a = 0, "hop_out"_a = 0, "hop_back"_a = 0, "retries"_a = 2, "seed"_a = 0, "warmup"_a = 0,
-      "record"_a = false, "batching"_a = "one", "noise"_a = nb::none(),
+      "record"_a = false, "batching"_a = "one", "bulk_share"_a = 0.0, "noise"_a = nb::none(),
       "`noise`: float64 quantiles, evenly spaced, of the factor on each execution time.");
   engine
       .def(

@@ -26,18 +26,19 @@ struct Request {
   bool present = false;
   bool demoted = false;
   bool returning = false;  // executed, and the scheduler does not know yet
+  bool bulk = false;
 };
 
 class Accounts {
  public:
   Accounts(TimeNs warmup, bool record) : warmup_(warmup), record_(record) {}
 
-  void arrived(TimeNs at, std::int32_t length) {
-    ++recent_.arrived;
-    if (at >= warmup_) ++totals.arrived;
+  void arrived(const Request& request) {
+    recent_.arrived += request.bulk ? 0 : 1;
+    if (request.arrived >= warmup_) ++(request.bulk ? totals.bulk_arrived : totals.arrived);
     if (!record_) return;
-    columns.arrived.push_back(at);
-    columns.length.push_back(length);
+    columns.arrived.push_back(request.arrived);
+    columns.length.push_back(request.length);
     columns.latency.push_back(-1);
     columns.wait.push_back(-1);
     columns.worker.push_back(-1);
@@ -47,29 +48,41 @@ class Accounts {
 
   // An answer in time for its client. True when it counts in the totals.
   bool answered(const Request& request, TimeNs latency_ns, bool on_time) {
+    const bool counts = request.arrived >= warmup_;
+    if (counts) {
+      totals.tokens += static_cast<std::uint64_t>(request.length);
+      totals.padded_tokens += static_cast<std::uint64_t>(request.computed);
+    }
+    if (request.bulk) {
+      if (counts) {
+        ++totals.bulk_answered;
+        totals.bulk_latency_sum_ns += static_cast<double>(latency_ns);
+      }
+      return counts;
+    }
     ++recent_.answered;
     recent_.on_time += on_time ? 1 : 0;
     recent_.latency_sum_ns += static_cast<double>(latency_ns);
     const std::size_t bucket = Buckets<7>::of(latency_ns);
     if (bucket >= recent_counts_.size()) recent_counts_.resize(bucket + 1);
     ++recent_counts_[bucket];
-    if (request.arrived < warmup_) return false;
+    if (!counts) return false;
     latency.add(latency_ns);
     totals.latency_sum_ns += static_cast<double>(latency_ns);
     totals.wait_sum_ns += static_cast<double>(request.begun - request.arrived);
     totals.execute_sum_ns += static_cast<double>(request.executed);
     totals.latency_max = std::max(totals.latency_max, latency_ns);
     totals.demoted += request.demoted ? 1 : 0;
-    totals.tokens += static_cast<std::uint64_t>(request.length);
-    totals.padded_tokens += static_cast<std::uint64_t>(request.computed);
     return true;
   }
 
   // Every request, once. `latency_ns` is that of an answer.
   void ended(const Request& request, Outcome outcome, TimeNs latency_ns) {
     const bool answer = outcome == Outcome::kOnTime || outcome == Outcome::kLate;
-    if (!answer) ++recent_.unanswered;
-    if (request.arrived >= warmup_) ++totals.outcomes[static_cast<std::size_t>(outcome)];
+    if (!request.bulk) {
+      recent_.unanswered += answer ? 0 : 1;
+      if (request.arrived >= warmup_) ++totals.outcomes[static_cast<std::size_t>(outcome)];
+    }
     if (!record_) return;
     const auto row = static_cast<std::size_t>(request.number);
     columns.outcome[row] = outcome;

@@ -34,6 +34,7 @@ inline Options checked(Options options) {
   need_duration(options.hop_back, "hop_back");
   need_duration(options.warmup, "warmup");
   need(options.retries >= 0, "retries: " + std::to_string(options.retries) + " is not at least 0");
+  need(options.bulk_share >= 0 && options.bulk_share <= 1, "bulk_share: not in 0 to 1");
   need(options.noise.size() <= (1U << 20), "noise: more than 2^20 quantiles");
   for (const double factor : options.noise) need_factor(factor, "noise");
   return options;

@@ -112,18 +112,25 @@ class Engine::Impl {
     const auto index = static_cast<std::size_t>(std::clamp(length, 0, dispatch::kMaxLength));
     if (index >= by_length_.size()) by_length_.resize(index + 1);
     ++by_length_[index];
-    accounts_.arrived(now_, length);
+    const bool bulk = requests_[slot].bulk;
+    accounts_.arrived(requests_[slot]);
     // What it aims at: `overhead` comes after the worker's answer. Clients that wait for ever want every answer.
     const bool limited = options_.timeout != kNever;
-    const TimeNs due = limited ? now_ + std::max<TimeNs>(options_.slo - options_.overhead, 0) : kNever;
-    const TimeNs deadline = limited ? now_ + std::max<TimeNs>(options_.timeout - options_.overhead, 0) : kNever;
+    const TimeNs due = limited && !bulk ? now_ + std::max<TimeNs>(options_.slo - options_.overhead, 0) : kNever;
+    const TimeNs deadline = limited ? now_ + std::max<TimeNs>(patience(bulk) - options_.overhead, 0) : kNever;
     const dispatch::Admitted admitted =
-        scheduler_.arrive(slot, {.length = length, .due = due, .deadline = deadline}, now_, actions_);
+        scheduler_.arrive(slot, {.length = length, .due = due, .deadline = deadline, .bulk = bulk}, now_, actions_);
     if (admitted.handle == kNone) {
       end(slot, Outcome::kRejected);
     } else {
       requests_[slot].handle = admitted.handle;
     }
+  }
+
+  // How long a client waits.
+  [[nodiscard]] TimeNs patience(bool bulk) const {
+    if (!bulk || options_.timeout == kNever) return options_.timeout;
+    return options_.timeout < kFar / kBulkPatience ? kBulkPatience * options_.timeout : kFar;
   }
 
   // A batch has ended, or a row has reached an idle worker.
@@ -157,8 +164,8 @@ class Engine::Impl {
     const WorkerId id = request.worker;
     scheduler_.finish(request.handle, dispatch::Verdict::kAnswered, now_, actions_);
     const TimeNs latency = now_ - request.arrived + options_.overhead;
-    Outcome outcome = latency <= options_.slo ? Outcome::kOnTime : Outcome::kLate;
-    if (latency > options_.timeout) outcome = Outcome::kExpired;
+    Outcome outcome = request.bulk || latency <= options_.slo ? Outcome::kOnTime : Outcome::kLate;
+    if (latency > patience(request.bulk)) outcome = Outcome::kExpired;
     if (outcome != Outcome::kExpired && accounts_.answered(request, latency, outcome == Outcome::kOnTime)) {
       RuntimeView& view = fleet_.runtime(request.runtime).view;
       ++view.served;

@@ -23,6 +23,7 @@
 // gateway: the scheduler refuses what cannot be answered, and what cannot be on time yields to what can
 // (dispatch/turns.h). A worker is busy with a request until it is through, whether or not the client has gone. Without
 // a timeout there are no limits: clients wait for ever, as in the paper, and each line is first come, first served.
+// Requests of the class bulk are never due, and wait for kBulkPatience times the timeout.
 //
 // Order of events at equal times: the calls of the caller (fail, remove, replace), then execution ends and rows reach
 // workers (by worker id), then the scheduler learns of ends (in order of execution end), joins (in the order in which
@@ -52,6 +53,7 @@ using dispatch::kNever;
 using dispatch::RuntimeId;
 using dispatch::TimeNs;
 using WorkerId = std::uint32_t;  // in the order of add_worker(), never reused
+inline constexpr TimeNs kBulkPatience = 60;
 
 struct Options {
   dispatch::Options dispatch;
@@ -64,6 +66,7 @@ struct Options {
   std::uint64_t seed = 0;    // of the noise
   TimeNs warmup = 0;         // requests that arrive before it are served but not counted in Totals
   bool record = false;       // keep columns()
+  double bulk_share = 0;     // of the requests, drawn one by one, that are of the class bulk; 0 to 1
   // Quantiles of the factor on each execution time, evenly spaced; empty: no noise. At most 2^20,
   // each above 0 and at most 1e6. A batch takes the factor of its first row.
   std::vector<double> noise;
@@ -80,7 +83,9 @@ inline constexpr int kOutcomes = 5;  // without kPending
 
 enum class WorkerState : std::uint8_t { kStarting, kServing, kDraining, kGone };
 
-// Sums over the requests that arrived at or after `warmup`. What is not answered yet is in `arrived` only.
+// Sums over the requests that arrived at or after `warmup`. What is not answered yet is in `arrived` only. Those of the
+// class bulk have no SLO: they are counted by themselves, and beside that in tokens, padded_tokens, batches and rows
+// only.
 struct Totals {
   std::uint64_t arrived = 0;
   std::uint64_t outcomes[kOutcomes] = {};
@@ -94,9 +99,12 @@ struct Totals {
   double wait_sum_ns = 0;           // part of it: arrival to begin of execution
   double execute_sum_ns = 0;        // part of it: execution
   TimeNs latency_max = 0;
+  std::uint64_t bulk_arrived = 0;
+  std::uint64_t bulk_answered = 0;
+  double bulk_latency_sum_ns = 0;  // of the answered ones
 };
 
-// What happened since the last call of take_recent(); warm-up included. Latencies of answers, as a histogram.
+// What happened since the last call of take_recent(), warm-up included, bulk not. Latencies of answers, as a histogram.
 struct Recent {
   std::uint64_t arrived = 0;
   std::uint64_t answered = 0;

@@ -12,7 +12,8 @@ namespace arlo::simulate {
 
 class Requests {
  public:
-  explicit Requests(const Options& options) : noise_(options.noise), seed_(options.seed) {}
+  explicit Requests(const Options& options)
+      : noise_(options.noise), bulk_share_(options.bulk_share), seed_(options.seed) {}
 
   [[nodiscard]] Request& operator[](Slot slot) { return requests_[slot]; }
   [[nodiscard]] Slot slots() const { return static_cast<Slot>(requests_.size()); }
@@ -32,6 +33,7 @@ class Requests {
     request.number = arrivals_++;
     request.length = length;
     request.present = true;
+    request.bulk = bulk_share_ > 0 && drawn(request.number) < bulk_share_;
     return slot;
   }
 
@@ -51,6 +53,11 @@ class Requests {
   }
 
  private:
+  // Evenly from 0 to 1, for the class of a request; another stream of numbers than the noise's.
+  [[nodiscard]] double drawn(std::uint64_t number) const {
+    return static_cast<double>(mixed(~mixed(seed_) ^ number) >> 11) * 0x1p-53;
+  }
+
   // splitmix64: a good 64-bit mix of a counter.
   static std::uint64_t mixed(std::uint64_t x) {
     x += 0x9e3779b97f4a7c15U;
@@ -60,6 +67,7 @@ class Requests {
   }
 
   std::vector<double> noise_;
+  double bulk_share_;
   std::uint64_t seed_;
   std::vector<Request> requests_;
   std::vector<Slot> free_;

@@ -36,6 +36,11 @@ class Settings:
     warmup: int = 0
     noise: tuple[float, ...] = ()
     batching: str = "one"
+    bulk_share: float = 0.0
+
+    def patience(self, bulk: bool) -> int | None:
+        """How long a client waits."""
+        return self.timeout if self.timeout is None or not bulk else 60 * self.timeout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,7 @@ class Request:
     number: int
     arrived: int
     length: int
+    bulk: bool = False
     handle: int | None = None
     lost: int = 0
     begun: int | None = None
@@ -247,13 +253,18 @@ class PlainSimulation:
 
     def arrive(self) -> None:
         at, length = self.fed[len(self.requests)]
-        request = Request(len(self.requests), at, length)
+        drawn = mixed(~mixed(self.settings.seed) & MASK ^ len(self.requests)) >> 11
+        bulk = drawn / 2**53 < self.settings.bulk_share
+        request = Request(len(self.requests), at, length, bulk=bulk)
         self.requests.append(request)
         due = deadline = None
-        if self.settings.timeout is not None:
-            due = at + max(self.settings.slo - self.settings.overhead, 0)
-            deadline = at + max(self.settings.timeout - self.settings.overhead, 0)
-        _, request.handle, actions = self.scheduler.arrive(request.number, length, self.now, deadline, due=due)
+        patience = self.settings.patience(bulk)
+        if patience is not None:
+            due = None if bulk else at + max(self.settings.slo - self.settings.overhead, 0)
+            deadline = at + max(patience - self.settings.overhead, 0)
+        _, request.handle, actions = self.scheduler.arrive(
+            request.number, length, self.now, deadline, due=due, bulk=bulk
+        )
         if request.handle is None:
             request.outcome = "rejected"
         self.settle(actions)
@@ -279,10 +290,11 @@ class PlainSimulation:
         assert request.handle is not None
         actions = self.scheduler.finish(request.handle, self.now)
         latency = self.now - request.arrived + self.settings.overhead
-        if self.settings.timeout is not None and latency > self.settings.timeout:
+        patience = self.settings.patience(request.bulk)
+        if patience is not None and latency > patience:
             request.outcome = "expired"
         else:
-            request.outcome = "on_time" if latency <= self.settings.slo else "late"
+            request.outcome = "on_time" if request.bulk or latency <= self.settings.slo else "late"
             request.latency = latency
         w = self.workers[request.worker]
         if w.state == DRAINING and w.instance is not None and not self.scheduler.present(w.instance):

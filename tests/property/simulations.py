@@ -31,7 +31,7 @@ class Program:
     acts: list[Act]
 
 
-def made(policy: str, seed: int, size: int) -> Program:
+def made(policy: str, seed: int, size: int, *, bulk: bool = False) -> Program:
     """A program drawn from a seed. Times are small integers: nearly everything happens at equal times now and then."""
     draw = Random(seed)
     one_length = policy == "uniform"
@@ -72,6 +72,7 @@ def made(policy: str, seed: int, size: int) -> Program:
         warmup=draw.choice([0, 0, 20]),
         noise=draw.choice(NOISE),
         batching=draw.choice(["one", "one", "fill", "deadline"]),
+        bulk_share=draw.choice([0, 0.3, 1]) if bulk else 0.0,
     )
     numbers = list(range(len(runtimes)))
     bundles = [
@@ -105,7 +106,7 @@ def runtime(draw: Random, length: int) -> Runtime:
 
 
 def programs(policy: str) -> st.SearchStrategy[Program]:
-    return st.builds(made, st.just(policy), st.integers(0, 2**32), st.sampled_from([3, SOME, 120]))
+    return st.builds(made, st.just(policy), st.integers(0, 2**32), st.sampled_from([3, SOME, 120]), bulk=st.booleans())
 
 
 def engine(settings: Settings, *, record: bool = True) -> _core.Simulation:
@@ -126,6 +127,7 @@ def engine(settings: Settings, *, record: bool = True) -> _core.Simulation:
         record=record,
         noise=noise,
         batching=s.batching,
+        bulk_share=s.bulk_share,
     )
 
 

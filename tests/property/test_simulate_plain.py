@@ -55,9 +55,11 @@ def same_state(fast: _core.Simulation, plain: PlainSimulation) -> None:
 
 def same_sums(fast: _core.Simulation, plain: PlainSimulation) -> None:
     """Totals and runtimes, from the plain one's list of requests."""
-    counted = [r for r in plain.requests if r.arrived >= plain.settings.warmup]
+    everyone = [r for r in plain.requests if r.arrived >= plain.settings.warmup]
+    bulk, counted = [r for r in everyone if r.bulk], [r for r in everyone if not r.bulk]
     answers = [r for r in counted if r.latency is not None]
-    computed = [plain.runtimes[r.runtime] for r in answers]
+    executed = [r for r in everyone if r.latency is not None]
+    computed = [plain.runtimes[r.runtime] for r in executed]
     totals = fast.totals()
     padded = totals.pop("padded_tokens")
     assert totals == {
@@ -65,7 +67,10 @@ def same_sums(fast: _core.Simulation, plain: PlainSimulation) -> None:
         **{outcome: sum(r.outcome == outcome for r in counted) for outcome in OUTCOMES},
         "demoted": sum(r.demoted for r in answers),
         "retried": plain.retried,
-        "tokens": sum(r.length for r in answers),
+        "tokens": sum(r.length for r in executed),
+        "bulk_arrived": len(bulk),
+        "bulk_answered": sum(r.latency is not None for r in bulk),
+        "bulk_latency_sum_ns": sum(r.latency or 0 for r in bulk),
         "latency_sum_ns": sum(r.latency or 0 for r in answers),
         "wait_sum_ns": sum((r.begun or 0) - r.arrived for r in answers),
         "execute_sum_ns": sum(r.executed for r in answers),
@@ -78,6 +83,6 @@ def same_sums(fast: _core.Simulation, plain: PlainSimulation) -> None:
     assert padded >= totals["tokens"]
     runtimes = fast.runtimes()
     for id_, runtime in enumerate(plain.runtimes):
-        here = [r for r in answers if r.runtime == id_]
+        here = [r for r in executed if r.runtime == id_]
         expected = (len(here), sum(r.demoted for r in here), plain.batches[id_], plain.runtime_busy[id_])
         assert tuple(column[id_] for column in runtimes.values()) == expected, runtime

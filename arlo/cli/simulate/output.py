@@ -133,6 +133,13 @@ def print_one(built: Built, result: Result, said: list[str], price: float | None
         f"goodput {result.goodput_rps:,.1f}/s  {outcomes}",
         soft_wrap=True,
     )
+    if result.bulk:
+        console.print(
+            f"beside them {result.bulk:,} requests of the class bulk: {result.bulk_answered:,} answered, "
+            f"{result.bulk_rps:,.1f}/s"
+            + ("" if result.bulk_mean_ms is None else f", after {ms(result.bulk_mean_ms)} ms on average"),
+            soft_wrap=True,
+        )
     latency = Table(box=None, pad_edge=False)
     for column in ("latency, ms", "mean", "p50", "p90", "p98", "p99", "max"):
         latency.add_column(column, justify="left" if column == "latency, ms" else "right")

@@ -325,3 +325,30 @@ def test_batches_form_as_the_runtime_allows() -> None:
     assert result.runtimes[0]["batches"] == 3
     three_ms = 5 + 2 / 3
     assert result.mean_ms == pytest.approx((5 + 4 * (5 + 6) + 3 * (5 + 6 + three_ms)) / 8, rel=1e-6)
+
+
+def test_bulk_fills_what_others_leave_and_is_in_no_latency() -> None:
+    """One worker, 1 ms a row, 600 interactive rows a second and as many of the class bulk: 200 too many."""
+    workload = listed(evenly(1200, 0.0, 10.0, 10), duration_s=10.0)
+    given: dict[str, Any] = {
+        "workers": 1,
+        "runtimes": (SHORT,),
+        "allocate": fixed(1),
+        "timeout_ms": 100.0,
+        "slo_ms": 50.0,
+        "seed": 1,
+    }
+    result = run(scenario(workload, bulk_share=0.5, **given))
+    assert result.requests + result.bulk == 12_000
+    assert 5700 < result.bulk < 6300
+    assert result.outcomes["on_time"] == result.requests
+    assert result.p99_ms < 10
+    assert result.bulk_answered < result.bulk
+    assert result.bulk_mean_ms is not None
+    assert result.bulk_mean_ms > 100
+    assert result.bulk_rps == pytest.approx(result.bulk_answered / 10)
+    none = run(scenario(workload, **given))
+    assert (none.bulk, none.bulk_answered, none.bulk_mean_ms) == (0, 0, None)
+    assert none.outcomes["on_time"] < none.requests == 12_000
+    with pytest.raises(ConfigError, match="bulk_share: not in 0 to 1"):
+        run(scenario(workload, bulk_share=1.5, **given))
