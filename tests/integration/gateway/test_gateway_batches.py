@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import grpc
@@ -28,27 +29,18 @@ from tests.fakes.odd_worker import (
 from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, request_of
+from tests.integration.gateway.odd_cluster import POISON, odd_cluster, poisoned
 
 pytestmark = pytest.mark.integration
 
 MODEL = "batched"  # up to 8 rows
-POISON = 30_666  # which no other row has
 
 
-@contextlib.asynccontextmanager
-async def cluster(
+def cluster(
     workers: Workers, start: Any, *behaviours: Behaviour, **changes: Any
-) -> AsyncIterator[tuple[Gateway, list[OddWorker]]]:
-    """A gateway in front of a worker for each behaviour, with one batch at a time for each."""
-    async with contextlib.AsyncExitStack() as stack:
-        odd = [await stack.enter_async_context(OddWorker(behave)) for behave in behaviours]
-        deployment = workers.deployment(
-            MODEL,
-            [(index, 64) for index in range(len(odd))],
-            endpoints=[worker.endpoint for worker in odd],
-            inflight_limit=1,
-        )
-        yield await stack.enter_async_context(start(deployment, **changes)), odd
+) -> AbstractAsyncContextManager[tuple[Gateway, list[OddWorker]]]:
+    """One batch at a time for each worker."""
+    return odd_cluster(workers, start, *behaviours, model=MODEL, inflight_limit=1, **changes)
 
 
 async def infer(gateway: Gateway, *lengths: int, seed: int = 0, **parameters: str) -> Any:
@@ -59,15 +51,6 @@ async def infer(gateway: Gateway, *lengths: int, seed: int = 0, **parameters: st
     response = await gateway.infer(request, timeout=10)
     check(response, sent, model=MODEL)
     return response
-
-
-def poisoned(*lengths: int) -> Any:
-    """A request whose last row holds the token."""
-    request = request_of(example(*lengths, outputs=("embedding",)), model=MODEL)
-    ids = np.frombuffer(request.raw_input_contents[0], "<i8").copy()
-    ids.reshape(len(lengths), -1)[-1, 0] = POISON
-    request.raw_input_contents[0] = ids.tobytes()
-    return request
 
 
 def rows_of(worker: OddWorker) -> list[int]:
@@ -180,7 +163,7 @@ async def test_a_client_that_goes_leaves_its_batch_unharmed(workers: Workers, st
 
 async def test_of_a_batch_that_fails_the_bad_row_is_found(workers: Workers, start: Any) -> None:
     async with line(workers, start, behave=fails_on(POISON)) as (gateway, odd, gate):
-        bad = asyncio.create_task(gateway.infer(poisoned(5, 6, 7), timeout=10))
+        bad = asyncio.create_task(gateway.infer(poisoned(5, 6, 7, model=MODEL), timeout=10))
         await waiting(gateway, 3)
         calls = [asyncio.create_task(infer(gateway, 8, seed=seed)) for seed in range(5)]
         await waiting(gateway, 8)
@@ -199,7 +182,7 @@ async def test_a_bad_row_fails_alone_on_two_workers_and_blames_none(workers: Wor
     async with cluster(workers, start, *[fails_on(POISON)] * 3) as (gateway, odd):
         for number in range(1, 5):
             with pytest.raises(grpc.aio.AioRpcError, match=r"row 3: .*cannot look at token 30666"):
-                await gateway.infer(poisoned(5, 6, 7, 8), timeout=10)
+                await gateway.infer(poisoned(5, 6, 7, 8, model=MODEL), timeout=10)
             await asyncio.gather(*(infer(gateway, 8, seed=seed) for seed in range(6)))
             stats = await gateway.stats_when(lambda stats: stats.in_flight == 0, "idle")
             assert (stats.outcomes.on_time, stats.outcomes.failed, stats.ejections) == (6 * number, 4 * number, 0)
@@ -220,7 +203,7 @@ async def test_a_worker_that_fails_batches_is_put_aside(workers: Workers, start:
 async def test_a_worker_that_dies_of_a_row_takes_no_other_along(workers: Workers, start: Any) -> None:
     """Three workers at most die of it, as max_attempts says; by the third it is alone."""
     async with cluster(workers, start, *[dies_of(POISON)] * 4) as (gateway, odd):
-        bad = asyncio.create_task(gateway.infer(poisoned(5), timeout=10))
+        bad = asyncio.create_task(gateway.infer(poisoned(5, model=MODEL), timeout=10))
         await asyncio.gather(*(infer(gateway, 4, 5, seed=seed) for seed in range(20)), return_exceptions=False)
         with pytest.raises(grpc.aio.AioRpcError):
             await bad
@@ -263,7 +246,7 @@ async def test_whatever_happens_every_request_is_answered_once_and_rightly(worke
             rows_sent += len(lengths)
             kind = random.choice(["well", "bad", "cancelled", "hurried"], p=[0.8, 0.02, 0.08, 0.1])
             sent = example(*lengths, seed=int(random.integers(1 << 30)), outputs=("embedding",))
-            request = poisoned(*lengths) if kind == "bad" else request_of(sent, model=MODEL)
+            request = poisoned(*lengths, model=MODEL) if kind == "bad" else request_of(sent, model=MODEL)
             timeout_s = random.uniform(0.001, 0.02) if kind == "hurried" else 20
             call = asyncio.ensure_future(gateway.infer(request, timeout=timeout_s))
             if kind == "cancelled":

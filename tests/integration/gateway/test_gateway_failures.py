@@ -24,6 +24,7 @@ from tests.fakes.odd_worker import Behaviour, OddWorker, dies_of, echo, embeddin
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, one_row, request_of
 from tests.integration.gateway.load import Load
+from tests.integration.gateway.odd_cluster import POISON, poisoned
 
 pytestmark = pytest.mark.integration
 
@@ -209,12 +210,9 @@ def embedding_of(length: int, seed: int = 0) -> Any:
 
 
 async def test_a_request_that_kills_workers_kills_no_more_than_max_attempts(workers: Workers, start: Any) -> None:
-    poison = 666
-    async with odd(dies_of(poison), 5) as five:
+    async with odd(dies_of(POISON), 5) as five:
         async with start(deployment_on(workers, five), max_attempts=2) as gateway:
-            request = embedding_of(4)
-            request.raw_input_contents[0] = np.array([1, poison, 2, 3], "<i8").tobytes()
-            error = await refused(gateway, request, timeout=10)
+            error = await refused(gateway, poisoned(4), timeout=10)
             assert error.code() == grpc.StatusCode.UNAVAILABLE
             assert sum(worker.dead for worker in five) == 2
             stats = await gateway.stats()
@@ -226,13 +224,10 @@ async def test_a_request_that_kills_workers_kills_no_more_than_max_attempts(work
 
 async def test_others_at_a_worker_that_dies_of_a_request_are_answered(workers: Workers, start: Any) -> None:
     """They were with it when it died, and find another, however often that happens."""
-    poison = 666
-    async with odd(dies_of(poison), 6) as six:
+    async with odd(dies_of(POISON), 6) as six:
         async with start(deployment_on(workers, six), max_attempts=3) as gateway:
-            bad = embedding_of(1)
-            bad.raw_input_contents[0] = np.array([poison], "<i8").tobytes()
             async with Load(gateway, longest=64):
-                assert (await refused(gateway, bad, timeout=10)).code() == grpc.StatusCode.UNAVAILABLE
+                assert (await refused(gateway, poisoned(1), timeout=10)).code() == grpc.StatusCode.UNAVAILABLE
             assert sum(worker.dead for worker in six) == 3
 
 

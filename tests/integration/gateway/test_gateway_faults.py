@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
 
 from tests.fakes.gateway import ACTIVE, EJECTED, Gateway
-from tests.fakes.odd_worker import Behaviour, OddWorker, Sick, fails_on, good
+from tests.fakes.odd_worker import Sick, fails_on, good
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import check, example, request_of
+from tests.integration.gateway.odd_cluster import POISON, odd_cluster, poisoned
 
 pytestmark = pytest.mark.integration
-
-POISON = 666
-
-
-@contextlib.asynccontextmanager
-async def cluster(
-    workers: Workers, start: Any, *behaviours: Behaviour, **changes: Any
-) -> AsyncIterator[tuple[Gateway, list[OddWorker]]]:
-    """A gateway in front of a worker for each behaviour, all of one runtime, with room for two rows each."""
-    async with contextlib.AsyncExitStack() as stack:
-        odd = [await stack.enter_async_context(OddWorker(behave)) for behave in behaviours]
-        deployment = workers.deployment(
-            "emu",
-            [(index, 64) for index in range(len(odd))],
-            endpoints=[worker.endpoint for worker in odd],
-            inflight_limit=2,
-        )
-        yield await stack.enter_async_context(start(deployment, **changes)), odd
 
 
 async def infer(gateway: Gateway, *lengths: int, seed: int = 0) -> None:
@@ -42,20 +22,11 @@ async def infer(gateway: Gateway, *lengths: int, seed: int = 0) -> None:
     check(await gateway.infer(request_of(sent), timeout=10), sent)
 
 
-def poisoned(*lengths: int) -> Any:
-    """A request whose last row holds the token."""
-    request = request_of(example(*lengths, outputs=("embedding",)))
-    ids = np.frombuffer(request.raw_input_contents[0], "<i8").copy()
-    ids.reshape(len(lengths), -1)[-1, 0] = POISON
-    request.raw_input_contents[0] = ids.tobytes()
-    return request
-
-
 @pytest.mark.parametrize("policy", ["late", "eft", "rs"])
 async def test_one_of_four_fails_at_once_and_no_request_does(workers: Workers, start: Any, policy: str) -> None:
     """It answers quicker than the others do, and must not be taken for quick."""
     sick, well = Sick(well=True, takes_s=0.04), [Sick(well=True, takes_s=0.04) for _ in range(3)]
-    async with cluster(workers, start, sick, *well, dispatch={"policy": policy}) as (gateway, _):
+    async with odd_cluster(workers, start, sick, *well, dispatch={"policy": policy}) as (gateway, _):
         calls: list[asyncio.Task[None]] = []
 
         async def load(count: int) -> None:
@@ -85,7 +56,7 @@ async def test_one_of_four_fails_at_once_and_no_request_does(workers: Workers, s
 
 async def test_it_is_tried_again_after_longer_and_longer_pauses(workers: Workers, start: Any) -> None:
     sick = Sick()
-    async with cluster(workers, start, sick, good) as (gateway, _):
+    async with odd_cluster(workers, start, sick, good) as (gateway, _):
         async with asyncio.timeout(30):
             while (await gateway.stats()).instances[0].ejections < 3:
                 await asyncio.gather(infer(gateway, seed=1), infer(gateway, seed=2))  # one for each of them
@@ -95,10 +66,10 @@ async def test_it_is_tried_again_after_longer_and_longer_pauses(workers: Workers
 
 
 async def test_a_request_that_fails_everywhere_is_answered_and_no_instance_blamed(workers: Workers, start: Any) -> None:
-    async with cluster(workers, start, *(fails_on(POISON) for _ in range(3))) as (gateway, odd):
+    async with odd_cluster(workers, start, *(fails_on(POISON) for _ in range(3))) as (gateway, odd):
         for number in range(1, 9):
             before = sum(len(worker.requests) for worker in odd)
-            with pytest.raises(grpc.aio.AioRpcError, match="cannot look at token 666") as raised:
+            with pytest.raises(grpc.aio.AioRpcError, match="cannot look at token 30666") as raised:
                 await gateway.infer(poisoned(5), timeout=10)
             assert raised.value.code() == grpc.StatusCode.INTERNAL
             tries = sum(len(worker.requests) for worker in odd) - before
@@ -111,7 +82,7 @@ async def test_a_request_that_fails_everywhere_is_answered_and_no_instance_blame
 
 
 async def test_when_all_fail_none_is_ejected(workers: Workers, start: Any) -> None:
-    async with cluster(workers, start, Sick(), Sick(), Sick()) as (gateway, _):
+    async with odd_cluster(workers, start, Sick(), Sick(), Sick()) as (gateway, _):
         for _ in range(12):
             with pytest.raises(grpc.aio.AioRpcError, match="CUDA error"):
                 await gateway.infer(request_of(example(4, outputs=("embedding",))), timeout=10)
@@ -120,7 +91,7 @@ async def test_when_all_fail_none_is_ejected(workers: Workers, start: Any) -> No
 
 
 async def test_two_sick_of_four_are_both_put_aside(workers: Workers, start: Any) -> None:
-    async with cluster(workers, start, Sick(), good, Sick(), good) as (gateway, _):
+    async with odd_cluster(workers, start, Sick(), good, Sick(), good) as (gateway, _):
         failed = 0
         for _ in range(15):
             results = await asyncio.gather(*(infer(gateway, seed=seed) for seed in range(6)), return_exceptions=True)
@@ -131,8 +102,8 @@ async def test_two_sick_of_four_are_both_put_aside(workers: Workers, start: Any)
 
 
 async def test_a_bad_row_makes_none_of_its_request_an_answered_one(workers: Workers, start: Any) -> None:
-    async with cluster(workers, start, fails_on(POISON), fails_on(POISON)) as (gateway, _):
-        with pytest.raises(grpc.aio.AioRpcError, match=r"row 5: .*cannot look at token 666"):
+    async with odd_cluster(workers, start, fails_on(POISON), fails_on(POISON)) as (gateway, _):
+        with pytest.raises(grpc.aio.AioRpcError, match=r"row 5: .*cannot look at token 30666"):
             await gateway.infer(poisoned(3, 4, 5, 6, 7, 8), timeout=10)
         outcomes = (await gateway.stats_when(lambda stats: stats.in_flight == 0, "idle")).outcomes
         assert (outcomes.on_time + outcomes.late, outcomes.failed) == (0, 6)
@@ -155,7 +126,7 @@ async def test_an_answer_known_to_be_too_large_is_refused_before_it_is_computed(
 
 async def test_rows_that_waited_already_get_the_grace_time_too(workers: Workers, start: Any) -> None:
     sick = Sick(well=True, takes_s=60)
-    async with cluster(workers, start, sick, unavailable_grace_ms=600) as (gateway, odd):
+    async with odd_cluster(workers, start, sick, unavailable_grace_ms=600) as (gateway, odd):
         calls = [asyncio.ensure_future(infer(gateway, seed=seed)) for seed in range(6)]
         await gateway.stats_when(lambda stats: (stats.in_flight, stats.queued) == (2, 4), "two run, four wait")
         odd[0].healthy = False
