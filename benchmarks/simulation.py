@@ -3,8 +3,10 @@
 300 workers with the eight runtimes of the paper's BERT-base estimate (1.15 ms at 64 tokens to 4.86 ms at 512), shared
 out in proportion to the work of the tweets' lengths; Poisson arrivals; load is the rate over the one that would keep
 all workers busy with every request on its ideal level. `uniform` runs on 300 workers of the longest runtime, as the
-paper's ST does, at the same load of those. Timed is a whole simulation from a new one to its totals, the copy of the
-arrivals included; making the arrivals is not. Cases alternate, and the figure is the median.
+paper's ST does, at the same load of those. `batches`: the same lengths on 300 workers that hold all eight runtimes of
+the A100's table, batches of up to 32 formed by the scheduler; the load is that of full batches. Timed is a whole
+simulation from a new one to its totals, the copy of the arrivals included; making the arrivals is not. Cases alternate,
+and the figure is the median.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo import _core
+from arlo.catalog.manifest import Runtime
+from arlo.simulator.profiles import load_profile
 from arlo.traces import rescale, tweet_lengths
 from benchmarks import harness
 
@@ -31,6 +35,7 @@ SLO_MS = 150.0
 NS = 1_000_000
 POLICIES = ("rs", "ilb", "ig", "infaas", "eft", "late", "uniform")
 LOADS = (0.5, 0.8)
+BATCHED, MAX_BATCH = "bert-base-a100", 32
 BAR = 2_000_000  # requests per second, rs
 
 
@@ -38,7 +43,8 @@ BAR = 2_000_000  # requests per second, rs
 class Case:
     policy: str
     load: float
-    variant: str = ""  # "columns": one row per request is kept; "timeout": clients leave after 1 s; "hops": 0.1 ms each
+    # columns: one row per request is kept; timeout: clients leave after 1 s; hops: 0.1 ms each; batches: see the module
+    variant: str = ""
 
     @property
     def name(self) -> str:
@@ -47,7 +53,8 @@ class Case:
 
 def cases() -> list[Case]:
     plain = [Case(policy, load) for load in LOADS for policy in POLICIES]
-    return plain + [Case("rs", 0.8, variant) for variant in ("columns", "timeout", "hops")]
+    batches = [Case("late", load, "batches") for load in LOADS]
+    return plain + [Case("rs", 0.8, variant) for variant in ("columns", "timeout", "hops")] + batches
 
 
 def shared_out(work: NDArray[Any], workers: int) -> NDArray[np.int64]:
@@ -59,16 +66,24 @@ def shared_out(work: NDArray[Any], workers: int) -> NDArray[np.int64]:
     return shares
 
 
+def points_ns(runtime: Runtime) -> list[tuple[int, int, int]]:
+    return [(point.length, point.batch, round(point.latency_us * 1000)) for point in runtime.latency]
+
+
 class Bench:
     def __init__(self, requests: int) -> None:
         drawn = np.random.default_rng(0)
         self.length = np.asarray(rescale(tweet_lengths().sample(requests, drawn), int(LEVELS[-1])), np.int32)
         self.gaps = np.cumsum(drawn.exponential(1.0, requests))
         self.level = np.searchsorted(LEVELS, self.length)
+        self.batched = load_profile(BATCHED).static_runtimes(LEVELS.tolist(), max_batch=MAX_BATCH)
 
     def arrivals(self, case: Case) -> NDArray[np.int64]:
         """ns; the same stream for all, stretched to the load."""
         mean_ms = LATENCY_MS[-1] if case.policy == "uniform" else LATENCY_MS[self.level].mean()
+        if case.variant == "batches":
+            row_ms = np.array([runtime.latency_ns(MAX_BATCH) / MAX_BATCH / NS for runtime in self.batched])
+            mean_ms = row_ms[self.level].mean()
         per_ms = case.load * WORKERS / mean_ms
         times: NDArray[np.int64] = (self.gaps / per_ms * NS).astype(np.int64)
         return times
@@ -90,7 +105,14 @@ class Bench:
             hop_out=hop,
             hop_back=hop,
             record=case.variant == "columns",
+            batching="deadline" if case.variant == "batches" else "one",
         )
+        if case.variant == "batches":
+            held = [sim.add_runtime(each.max_length, 1, points_ns(each), max_batch=MAX_BATCH) for each in self.batched]
+            bundle = sim.add_bundle(held)
+            for _ in range(WORKERS):
+                sim.add_worker(bundle, 0)
+            levels, latency, workers = levels[:0], latency[:0], []
         for length, ms, count in zip(levels.tolist(), latency.tolist(), workers, strict=True):
             runtime = sim.add_runtime(length, int(SLO_MS / ms), [(length, 1, int(ms * NS))])
             for _ in range(int(count)):
