@@ -92,6 +92,8 @@ def how_to_try(cluster: Cluster, config: Config) -> str:
     assert cluster.addresses is not None
     grpc, http = reachable(cluster.addresses.grpc), reachable(cluster.addresses.http)
     client, row = f'Client("{grpc}"', "[[101, 7592, 102]]"
+    if config.gateway.several_models:
+        client += f', model="{cluster.model}"'
     if cluster.manifest.tokenizer is not None:
         tokenizer = config.model.repository / cluster.manifest.tokenizer
         client, row = f'{client}, tokenizer="{os.path.relpath(tokenizer)}"', '"Hello, world."'

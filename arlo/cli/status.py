@@ -14,6 +14,7 @@ EPILOG = """examples:
   arlo status                          the gateway on this machine, default admin port
   arlo status serve.toml               the gateway of a configuration
   arlo status --admin 10.0.0.5:8003    another one
+  arlo status --model reranker         one of several models of a gateway
   arlo status --watch                  again every two seconds, until Ctrl-C
   arlo status --json | jq .health      for scripts; exit code 6 when no gateway answers
 
@@ -35,6 +36,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="take the admin address from here")
     parser.add_argument("--admin", metavar="HOST:PORT", help="admin address (default: 127.0.0.1:8003)")
+    parser.add_argument("--model", metavar="NAME", default="", help="of the gateway's models (default: the only one)")
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch one document a line")
     parser.add_argument("--watch", action="store_true", help="again and again, until Ctrl-C")
     parser.add_argument("--interval", type=float, default=2.0, metavar="S", help="seconds between (default: 2)")
@@ -51,14 +53,17 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--interval must be from 0.1 to 60 seconds, not {args.interval:g}")
     address = args.admin or configuration.GatewayConfig().admin_address
     if args.config is not None:
-        address = configuration.load(args.config).gateway.admin_address
+        loaded = configuration.load(args.config)
+        address = loaded.gateway.admin_address
+        if loaded.gateway.several_models:
+            args.model = args.model or loaded.model.name or ""
     return asyncio.run(_watch(address, args) if args.watch else _once(address, args))
 
 
 async def _once(address: str, args: argparse.Namespace) -> int:
     from arlo.control.gateway.admin import AdminClient
 
-    async with AdminClient(address) as admin:
+    async with AdminClient(address, model=args.model) as admin:
         deployment = await admin.get_deployment()
         stats = await admin.stats()
     if args.json:
@@ -75,7 +80,7 @@ async def _watch(address: str, args: argparse.Namespace) -> int:
 
     from arlo.control.gateway.admin import AdminClient
 
-    async with AdminClient(address) as admin:
+    async with AdminClient(address, model=args.model) as admin:
         live = None if args.json else Live(auto_refresh=False, screen=False)
         try:
             if live is not None:

@@ -243,6 +243,12 @@ class GatewayConfig:
         doc="true: `arlo serve` starts the gateway, restarts it and stops it. false: it connects to one that runs "
         "already (`arlo gateway`), at admin_address.",
     )
+    several_models: bool = option(
+        default=False,
+        doc="true: the gateway serves other models beside this one, each kept by an `arlo serve` of its own with its "
+        "own workers; clients ask for them by name.",
+        relation="with managed = false",
+    )
     grpc_address: str = option(
         default="127.0.0.1:8001",
         doc="Data port, the KServe v2 / Triton gRPC protocol. Port 0 picks a free one.",
@@ -318,6 +324,10 @@ class GatewayConfig:
             raise FieldError("gateway", given, f"needs {missing} beside it")
         if self.tls_client_ca_file is not None and self.tls_certificate_file is None:
             raise FieldError("gateway", "tls_client_ca_file", "needs tls_certificate_file and tls_key_file beside it")
+        if self.several_models and self.managed:
+            raise FieldError(
+                "gateway", "several_models", "needs managed = false: start the gateway with `arlo gateway`"
+            )
         if not self.managed and self.admin_address.endswith(":0"):
             raise FieldError("gateway", "admin_address", "needs the port of the running gateway when managed = false")
 

@@ -24,7 +24,7 @@
 
 #include "gateway/admin/admin_service.h"
 #include "gateway/config.h"
-#include "gateway/desk/router.h"
+#include "gateway/desk/models.h"
 #include "gateway/front/address.h"
 #include "gateway/front/data_service.h"
 #include "gateway/front/health_service.h"
@@ -149,8 +149,8 @@ int serve(const v1::GatewayConfig& config) {
   raise_descriptor_limit();
   const std::string token = config.bearer_token_file().empty() ? "" : read_secret(config.bearer_token_file());
 
-  Router router(config);
-  DataService data_service(router, config, token);
+  Models models(config);
+  DataService data_service(models, config, token);
   HealthService health_service;
   ListenOptions options;
   options.address = config.grpc_address();
@@ -161,23 +161,23 @@ int serve(const v1::GatewayConfig& config) {
   auto data = listen(options, {&data_service, &health_service}, thread_count(config.threads()));
   Pollers pollers(std::move(data.queues));
   for (const auto& queue : pollers.queues()) data_service.serve(*queue);
-  serve_health(health_service, router, *pollers.queues().front());
-  router.start(*pollers.queues().front());
+  serve_health(health_service, models, *pollers.queues().front());
+  models.start(*pollers.queues().front());
   pollers.start();
   // In this order the parts end when one of the later ones cannot start, too.
   const auto stop = [&](std::chrono::milliseconds patience) {
-    router.close();
+    models.close();
     data_service.shut_down_streams();
     data.server->Shutdown(std::chrono::system_clock::now() + patience);
     // Shut-down queues take no operations, so all that could start one comes to its end first.
     pollers.settle();  // calls that were received have been seen
     data_service.wait_until_over();
-    router.stop();  // waits for calls to workers, which end on the pollers' queues
+    models.stop();  // waits for calls to workers, which end on the pollers' queues
     pollers.stop();
   };
   try {
-    const AdminServer admin(router, config.admin_address());
-    const HttpServer http(router, config.http_address());
+    const AdminServer admin(models, config.admin_address());
+    const HttpServer http(models, config.http_address());
     if (!is_local(config.admin_address())) {
       log(LogLevel::kWarning, "admin_port_is_open",
           {{"admin", config.admin_address()},
@@ -199,7 +199,7 @@ int serve(const v1::GatewayConfig& config) {
       std::_Exit(130);
     }).detach();
     // Whoever asks /readyz or grpc.health.v1 now sends elsewhere; what still comes until then is served.
-    router.close();
+    models.close();
     std::this_thread::sleep_for(std::chrono::milliseconds(config.drain_delay_ms()));
     stop(std::chrono::milliseconds(config.drain_timeout_ms()));
   } catch (...) {

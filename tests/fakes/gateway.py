@@ -92,34 +92,38 @@ class Gateway:
         )
         return await call(request, timeout=timeout)
 
-    def watch(self, *, interval_ms: int = 100, once: bool = False) -> Any:
-        """A WatchStats call: iterate, or cancel()."""
+    def watch(self, *, model: str = "", interval_ms: int = 100, once: bool = False) -> Any:
+        """A WatchStats call: iterate, or cancel(). `model`: empty is the only one."""
         call = self._admin.unary_stream(
             "/arlo.v1.Admin/WatchStats",
             request_serializer=proto.message("WatchStatsRequest").SerializeToString,
             response_deserializer=proto.message("Stats").FromString,
         )
-        return call(proto.message("WatchStatsRequest")(interval_ms=interval_ms, once=once))
+        return call(proto.message("WatchStatsRequest")(model=model, interval_ms=interval_ms, once=once))
 
-    async def stats(self) -> Any:
-        async for stats in self.watch(once=True):
+    async def stats(self, model: str = "") -> Any:
+        async for stats in self.watch(model=model, once=True):
             return stats
         raise AssertionError("no statistics")
 
-    async def stats_when(self, condition: Callable[[Any], Any], what: str, *, timeout_s: float = 20.0) -> Any:
+    async def stats_when(
+        self, condition: Callable[[Any], Any], what: str, *, model: str = "", timeout_s: float = 20.0
+    ) -> Any:
         """The first statistics that meet the condition."""
 
         async def look() -> Any:
-            stats = await self.stats()
+            stats = await self.stats(model)
             return stats if condition(stats) else None
 
         return await until(look, what, timeout_s=timeout_s)
 
-    async def apply(self, deployment: Any) -> Any:
-        """Apply, and wait until all instances are in service."""
-        reply = await self.call("Apply", deployment=deployment)
+    async def apply(self, deployment: Any, *, beside: bool = False) -> Any:
+        """Apply, beside other models or as the only one, and wait until all instances are in service."""
+        reply = await self.call("Apply", deployment=deployment, beside=beside)
         await self.stats_when(
-            lambda stats: [i.state for i in stats.instances] == [ACTIVE] * len(deployment.instances), "all active"
+            lambda stats: [i.state for i in stats.instances] == [ACTIVE] * len(deployment.instances),
+            "all active",
+            model=deployment.model.name,
         )
         return reply
 

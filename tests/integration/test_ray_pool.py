@@ -543,7 +543,7 @@ async def test_arlo_serve_survives_its_own_death_and_that_of_a_node(
         assert second.ready["grpc"] == first.ready["grpc"]
         assert tritons() == own
         nodes.kill(min(own))
-        async with AdminClient(second.ready["admin"]) as admin, asyncio.timeout(40):
+        async with AdminClient(second.ready["admin"]) as admin, asyncio.timeout(90):
             lost = False
             async for stats in admin.watch_stats(interval_ms=100):
                 whole = [instance.state for instance in stats.instances] == [ACTIVE, ACTIVE]

@@ -37,6 +37,7 @@ class Source:
         self.control = control
         self._fixed = admin
         self._address = admin or fallback
+        self._model = ""  # of a gateway that serves several; the control plane says which is its own
         self._client: AdminClient | None = None
         self._deployment: dict[str, Any] | None = None
 
@@ -52,10 +53,10 @@ class Source:
     async def sample(self) -> Sample:
         """Ask both; never an error."""
         (status, control_error), (stats, gateway_error) = await asyncio.gather(self._ask_control(), self._ask_gateway())
-        if status is not None and self._fixed is None:
-            named = seen_from_here(status.gateway_admin, self.control)
-            if named != self._address:
-                self._address = named
+        if status is not None:
+            named = self._fixed or seen_from_here(status.gateway_admin, self.control)
+            if (named, status.model) != (self._address, self._model):
+                self._address, self._model = named, status.model
                 stats, gateway_error = await self._ask_gateway()
         return Sample(
             at_s=monotonic_s(),
@@ -73,10 +74,11 @@ class Source:
             return None, str(error)
 
     async def _ask_gateway(self) -> tuple[dict[str, Any] | None, str]:
-        if self._client is None or self._client.address != self._address:
+        if self._client is None or (self._client.address, self._client.model) != (self._address, self._model):
             if self._client is not None:
                 await self._client.close()
-            self._client, self._deployment = AdminClient(self._address, timeout_s=TIMEOUT_S), None
+            self._client = AdminClient(self._address, model=self._model, timeout_s=TIMEOUT_S)
+            self._deployment = None
         try:
             stats = to_dict(await self._client.stats())
             if self._deployment is None or self._deployment["version"] != stats["deployment_version"]:

@@ -22,11 +22,20 @@ class GatewayUnreachableError(GatewayError):
     """The gateway could not be reached; it may come back."""
 
 
-class AdminClient:
-    """One connection to one gateway. Use as an async context manager, or call close()."""
+class UnknownModelError(GatewayError):
+    """The gateway serves no model of that name."""
 
-    def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
+
+class AdminClient:
+    """One connection to one gateway, about one of its models. Use as an async context manager, or call close().
+
+    model: its name; empty: the only one. beside: it is served beside others, see ApplyRequest.
+    """
+
+    def __init__(self, address: str, *, model: str = "", beside: bool = False, timeout_s: float = 10.0) -> None:
         self.address = address
+        self.model = model
+        self._beside = beside
         self._timeout_s = timeout_s
         # A gateway that restarts is found again within a quarter of a second, not gRPC's twenty.
         self._channel = grpc.aio.insecure_channel(
@@ -61,17 +70,21 @@ class AdminClient:
 
     async def apply(self, deployment: Any) -> Any:
         """Apply an arlo.v1.Deployment; returns the ApplyReply. Idempotent for one version with one content."""
-        return await self._call("Apply", proto.message("ApplyRequest")(deployment=deployment), self._timeout_s)
+        request = proto.message("ApplyRequest")(deployment=deployment, beside=self._beside)
+        return await self._call("Apply", request, self._timeout_s)
 
     async def drain(self, instance: str, *, timeout_s: float = 30.0) -> None:
         """Take one instance out of service and wait until its last request has finished."""
-        request = proto.message("DrainRequest")(instance=instance, timeout_ms=round(timeout_s * 1000))
+        request = proto.message("DrainRequest")(instance=instance, timeout_ms=round(timeout_s * 1000), model=self.model)
         await self._call("Drain", request, timeout_s + self._timeout_s)
 
     async def get_deployment(self) -> Any:
         """The arlo.v1.Deployment in force; version 0 when there is none yet."""
-        reply = await self._call("GetDeployment", proto.message("GetDeploymentRequest")(), self._timeout_s)
-        return reply.deployment
+        request = proto.message("GetDeploymentRequest")(model=self.model)
+        try:
+            return (await self._call("GetDeployment", request, self._timeout_s)).deployment
+        except UnknownModelError:
+            return proto.message("Deployment")()
 
     async def stats(self) -> Any:
         """One arlo.v1.Stats."""
@@ -90,7 +103,8 @@ class AdminClient:
             request_serializer=proto.message("WatchStatsRequest").SerializeToString,
             response_deserializer=proto.message("Stats").FromString,
         )
-        call = method(proto.message("WatchStatsRequest")(interval_ms=interval_ms, once=once), timeout=timeout_s)
+        request = proto.message("WatchStatsRequest")(interval_ms=interval_ms, once=once, model=self.model)
+        call = method(request, timeout=timeout_s)
         try:
             async for stats in call:
                 yield stats
@@ -119,6 +133,10 @@ class AdminClient:
                 f"{self.address} is not an admin port of an Arlo gateway of this version: "
                 "give gateway.admin_address (8003 by default), not the data port"
             )
+        if code == grpc.StatusCode.NOT_FOUND and (details or "").startswith("unknown model"):
+            return UnknownModelError(f"the gateway at {self.address} says: {details}")
+        if code == grpc.StatusCode.INVALID_ARGUMENT and (details or "").startswith("name a model"):
+            return GatewayError(f"the gateway at {self.address} says: {details} (`arlo status --model NAME`)")
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
             return GatewayError(f"the gateway at {self.address} did not finish {method} in time ({details})")
         return GatewayError(f"the gateway at {self.address} refused {method}: {details} ({code.name})")

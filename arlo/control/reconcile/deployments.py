@@ -71,7 +71,9 @@ class Deployments:
 
     def connect(self, address: str) -> None:
         """Use the gateway whose admin port is at `address`."""
-        self._admin = AdminClient(address)
+        # A gateway that has one model is asked for that, whatever its name was before.
+        shared, model = self._config.gateway.several_models, self._config.model.name or self._manifest.model
+        self._admin = AdminClient(address, model=model if shared else "", beside=shared)
 
     async def close(self) -> None:
         """Close the connection. Idempotent."""

@@ -10,15 +10,6 @@ namespace arlo::gateway {
 namespace {
 constexpr auto kPause = std::chrono::milliseconds(5);
 constexpr std::uint64_t kMessageBytes = 64U << 20;
-constexpr std::uint64_t kFarAhead = 1'000'000'000;
-
-// Versions only grow, so one near the end of the numbers would shut out every later deployment.
-MaybeFault check_version(std::uint64_t wanted, std::uint64_t in_force) {
-  if (wanted <= in_force || wanted - in_force <= kFarAhead) return {};
-  return Fault{Code::kFailedPrecondition, "deployment version " + std::to_string(wanted) + " is far ahead of version " +
-                                              std::to_string(in_force) + ", which is in force: at most " +
-                                              std::to_string(kFarAhead) + " above it"};
-}
 }  // namespace
 
 // One WatchStats stream, of the admin thread alone: its operations end there and tick() is called there.
@@ -40,6 +31,8 @@ class StatsStream final : public Event {
         server_.streams_.insert(this);
         if (!request_.once() && (request_.interval_ms() < 100 || request_.interval_ms() > 60000)) {
           finish({grpc::StatusCode::INVALID_ARGUMENT, "interval_ms must be 100 to 60000"});
+        } else if (const auto fault = server_.models_.pick(request_.model(), &router_)) {
+          finish(to_status(*fault));
         } else {
           write();
         }
@@ -75,7 +68,7 @@ class StatsStream final : public Event {
   void write() {
     state_ = State::kWriting;
     v1::Stats stats;
-    server_.router_.stats(&stats);
+    router_->stats(&stats);
     writer_.Write(stats, tag());
   }
   void finish(const grpc::Status& status) {
@@ -84,6 +77,7 @@ class StatsStream final : public Event {
   }
 
   AdminServer& server_;
+  Router* router_ = nullptr;
   grpc::ServerContext context_;
   v1::WatchStatsRequest request_;
   grpc::ServerAsyncWriter<v1::Stats> writer_;
@@ -91,7 +85,7 @@ class StatsStream final : public Event {
   TimeNs due_ns_ = 0;
 };
 
-AdminServer::AdminServer(Router& router, const std::string& address) : router_(router) {
+AdminServer::AdminServer(Models& models, const std::string& address) : models_(models) {
   ListenOptions options;
   options.address = address;
   options.what = "admin_address";
@@ -120,8 +114,7 @@ void AdminServer::serve_methods() {
                     service_.RequestApply(context, request, writer, queue, queue, tag);
                   },
                   [this](const auto&, const v1::ApplyRequest& request, v1::ApplyReply* reply, const Apply::Done& done) {
-                    auto fault = check_version(request.deployment().version(), router_.deployment().version());
-                    if (!fault) fault = router_.apply(request.deployment(), reply);
+                    const auto fault = models_.apply(request, reply);
                     done(fault ? to_status(*fault) : grpc::Status::OK);
                   }}));
   using Drain = UnaryMethod<v1::DrainRequest, v1::DrainReply>;
@@ -132,7 +125,12 @@ void AdminServer::serve_methods() {
       },
       [this](const auto&, const v1::DrainRequest& request, v1::DrainReply*, const Drain::Done& done) {
         const auto timeout_ms = request.timeout_ms();
-        const auto fault = router_.drain(request.instance(), TimeNs{timeout_ms} * 1'000'000,
+        Router* router = nullptr;
+        if (const auto fault = models_.pick(request.model(), &router)) {
+          done(to_status(*fault));
+          return;
+        }
+        const auto fault = router->drain(request.instance(), TimeNs{timeout_ms} * 1'000'000,
                                          [done, id = request.instance(), timeout_ms](bool drained) {
                                            done(drained ? grpc::Status::OK
                                                         : grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED,
@@ -147,9 +145,11 @@ void AdminServer::serve_methods() {
                 [this, queue](auto* context, auto* request, auto* writer, void* tag) {
                   service_.RequestGetDeployment(context, request, writer, queue, queue, tag);
                 },
-                [this](const auto&, const auto&, v1::GetDeploymentReply* reply, const Get::Done& done) {
-                  *reply->mutable_deployment() = router_.deployment();
-                  done(grpc::Status::OK);
+                [this](const auto&, const auto& request, v1::GetDeploymentReply* reply, const Get::Done& done) {
+                  Router* router = nullptr;
+                  const auto fault = models_.pick(request.model(), &router);
+                  if (!fault) *reply->mutable_deployment() = router->deployment();
+                  done(fault ? to_status(*fault) : grpc::Status::OK);
                 }}));
   new StatsStream(*this);
 }

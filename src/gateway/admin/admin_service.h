@@ -13,7 +13,7 @@
 #include <thread>
 #include <unordered_set>
 
-#include "gateway/desk/router.h"
+#include "gateway/desk/models.h"
 #include "gateway/front/rpc.h"
 
 namespace arlo::gateway {
@@ -23,7 +23,7 @@ class StatsStream;
 class AdminServer {
  public:
   // Serves from construction to destruction. Throws std::invalid_argument when the address cannot be bound.
-  AdminServer(Router& router, const std::string& address);
+  AdminServer(Models& models, const std::string& address);
   ~AdminServer();
   AdminServer(const AdminServer&) = delete;
   AdminServer& operator=(const AdminServer&) = delete;
@@ -37,7 +37,7 @@ class AdminServer {
   void loop();
   void poll_queue();  // handles the events that are there
 
-  Router& router_;
+  Models& models_;
   v1::Admin::AsyncService service_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::unique_ptr<grpc::Server> server_;

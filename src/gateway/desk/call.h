@@ -33,6 +33,7 @@
 namespace arlo::gateway {
 
 class Call;
+class Router;
 struct Instance;
 
 // A batch, or a row alone, that an instance answered with an error of its own. Its rows go elsewhere, and what becomes
@@ -83,6 +84,7 @@ class Call {
   grpc::CompletionQueue* queue = nullptr;  // the calls to workers finish where the request was received
   grpc::Slice body;                        // contiguous ModelInferRequest; `request` points into it
   InferRequest request;
+  Router* router = nullptr;  // of the model that is asked for; null: of none
   std::shared_ptr<const ModelSpec> model;
   std::uint64_t client = 0;  // who asks, for fairness
   std::vector<Row> rows;

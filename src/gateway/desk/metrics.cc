@@ -20,10 +20,11 @@ class Families {
     family.type = type;
     all_.push_back(std::move(family));
   }
-  void value(double value, Labels labels = {}) {
+  // `model`: of which all further values are; empty: of none.
+  void of(const std::string& model) { model_ = model; }
+  void value(double value, const Labels& labels = {}) {
     auto& family = all_.back();
-    prometheus::ClientMetric metric;
-    metric.label = std::move(labels);
+    prometheus::ClientMetric metric = labelled(labels);
     if (family.type == prometheus::MetricType::Counter) {
       metric.counter.value = value;
     } else {
@@ -32,7 +33,7 @@ class Families {
     family.metric.push_back(std::move(metric));
   }
   void histogram(const LatencyBuckets& buckets) {
-    prometheus::ClientMetric metric;
+    prometheus::ClientMetric metric = labelled({});
     std::uint64_t cumulative = 0;
     for (std::size_t i = 0; i < buckets.counts().size(); ++i) {
       cumulative += buckets.counts()[i];
@@ -47,46 +48,72 @@ class Families {
   std::vector<prometheus::MetricFamily> take() { return std::move(all_); }
 
  private:
+  [[nodiscard]] prometheus::ClientMetric labelled(const Labels& labels) const {
+    prometheus::ClientMetric metric;
+    if (!model_.empty()) metric.label.push_back({"model", model_});
+    metric.label.insert(metric.label.end(), labels.begin(), labels.end());
+    return metric;
+  }
+
   std::vector<prometheus::MetricFamily> all_;
+  std::string model_;
+};
+
+struct Seen {
+  v1::Stats stats;
+  Histograms histograms;
 };
 
 }  // namespace
 
-std::vector<prometheus::MetricFamily> collect_metrics(const Router& router) {
+std::vector<prometheus::MetricFamily> collect_metrics(const Models& models) {
   using prometheus::MetricType;
-  v1::Stats stats;
-  router.stats(&stats);
-  const auto histograms = router.histograms();
+  std::vector<Router*> routers = models.served();
+  if (routers.empty()) routers.push_back(&models.first());
+  std::vector<Seen> all(routers.size());
+  for (std::size_t i = 0; i < routers.size(); ++i) {
+    routers[i]->stats(&all[i].stats);
+    all[i].histograms = routers[i]->histograms();
+  }
   Families out;
+  // A family with a value, or several, of each model.
+  auto family = [&](const char* name, const char* help, MetricType type, auto add_values) {
+    out.add(name, help, type);
+    for (const auto& seen : all) {
+      out.of(seen.stats.model());
+      add_values(seen);
+    }
+  };
+  auto number = [&](const char* name, const char* help, MetricType type, auto value) {
+    family(name, help, type, [&](const Seen& seen) { out.value(static_cast<double>(value(seen.stats))); });
+  };
 
-  out.add("arlo_rows_total", "Rows by outcome; a request of several rows counts each, a refused one counts once.",
-          MetricType::Counter);
-  const auto& outcomes = stats.outcomes();
-  const std::pair<const char*, std::uint64_t> by_outcome[] = {
-      {"on_time", outcomes.on_time()}, {"late", outcomes.late()},           {"rejected", outcomes.rejected()},
-      {"expired", outcomes.expired()}, {"cancelled", outcomes.cancelled()}, {"failed", outcomes.failed()}};
-  for (const auto& [name, value] : by_outcome) out.value(static_cast<double>(value), {{"outcome", name}});
+  family("arlo_rows_total", "Rows by outcome; a request of several rows counts each, a refused one counts once.",
+         MetricType::Counter, [&](const Seen& seen) {
+           const auto& outcomes = seen.stats.outcomes();
+           const std::pair<const char*, std::uint64_t> by_outcome[] = {
+               {"on_time", outcomes.on_time()}, {"late", outcomes.late()},           {"rejected", outcomes.rejected()},
+               {"expired", outcomes.expired()}, {"cancelled", outcomes.cancelled()}, {"failed", outcomes.failed()}};
+           for (const auto& [name, value] : by_outcome) out.value(static_cast<double>(value), {{"outcome", name}});
+         });
+  number("arlo_rows_overloaded_total",
+         "Of the rejected and expired rows, those that came too many at a time: the queue was full, or their deadline "
+         "could not be met.",
+         MetricType::Counter, [](const v1::Stats& stats) { return stats.outcomes().overloaded(); });
 
-  out.add("arlo_rows_overloaded_total",
-          "Of the rejected and expired rows, those that came too many at a time: the queue was full, or their deadline "
-          "could not be met.",
-          MetricType::Counter);
-  out.value(static_cast<double>(outcomes.overloaded()));
-
-  out.add("arlo_request_duration_seconds", "From receipt to the end, of answered rows.", MetricType::Histogram);
-  out.histogram(histograms.total);
-  out.add("arlo_queue_duration_seconds", "From receipt to the start on a worker, of answered rows.",
-          MetricType::Histogram);
-  out.histogram(histograms.queue);
-  out.add("arlo_execute_duration_seconds", "From the start on a worker to its answer, of answered rows.",
-          MetricType::Histogram);
-  out.histogram(histograms.execute);
+  family("arlo_request_duration_seconds", "From receipt to the end, of answered rows.", MetricType::Histogram,
+         [&](const Seen& seen) { out.histogram(seen.histograms.total); });
+  family("arlo_queue_duration_seconds", "From receipt to the start on a worker, of answered rows.",
+         MetricType::Histogram, [&](const Seen& seen) { out.histogram(seen.histograms.queue); });
+  family("arlo_execute_duration_seconds", "From the start on a worker to its answer, of answered rows.",
+         MetricType::Histogram, [&](const Seen& seen) { out.histogram(seen.histograms.execute); });
 
   auto per_level = [&](const char* name, const char* help, MetricType type, auto value) {
-    out.add(name, help, type);
-    for (const auto& level : stats.levels()) {
-      out.value(static_cast<double>(value(level)), {{"max_length", std::to_string(level.max_length())}});
-    }
+    family(name, help, type, [&](const Seen& seen) {
+      for (const auto& level : seen.stats.levels()) {
+        out.value(static_cast<double>(value(level)), {{"max_length", std::to_string(level.max_length())}});
+      }
+    });
   };
   per_level("arlo_level_ideal_total", "Rows whose ideal level this is.", MetricType::Counter,
             [](const auto& level) { return level.ideal(); });
@@ -97,34 +124,34 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Router& router) {
   per_level("arlo_level_instances", "Active instances of the level.", MetricType::Gauge,
             [](const auto& level) { return level.instances(); });
 
-  out.add("arlo_tokens_total", "Real tokens of started rows.", MetricType::Counter);
-  out.value(static_cast<double>(stats.tokens()));
-  out.add("arlo_computed_tokens_total", "Tokens computed for started rows, padding included.", MetricType::Counter);
-  out.value(static_cast<double>(stats.computed_tokens()));
-  out.add("arlo_queued", "Rows waiting in the gateway.", MetricType::Gauge);
-  out.value(stats.queued());
-  out.add("arlo_parked", "Of the rows waiting, those that no present instance fits.", MetricType::Gauge);
-  out.value(stats.parked());
-  out.add("arlo_in_flight", "Rows at workers.", MetricType::Gauge);
-  out.value(stats.in_flight());
-  out.add("arlo_batches_total", "Requests sent to workers; their rows are those that were dispatched.",
-          MetricType::Counter);
-  out.value(static_cast<double>(stats.batches()));
-  out.add("arlo_bulk_total", "Rows of the class bulk that were answered; they are in no latency.", MetricType::Counter);
-  out.value(static_cast<double>(stats.bulk()));
-  out.add("arlo_retries_total", "Rows sent to another instance after a worker failed them.", MetricType::Counter);
-  out.value(static_cast<double>(stats.retries()));
-  out.add("arlo_ejections_total", "Instances taken out of service because they failed.", MetricType::Counter);
-  out.value(static_cast<double>(stats.ejections()));
-  out.add("arlo_deployment_version", "Version of the deployment in force; 0: none.", MetricType::Gauge);
-  out.value(static_cast<double>(stats.deployment_version()));
+  number("arlo_tokens_total", "Real tokens of started rows.", MetricType::Counter,
+         [](const v1::Stats& stats) { return stats.tokens(); });
+  number("arlo_computed_tokens_total", "Tokens computed for started rows, padding included.", MetricType::Counter,
+         [](const v1::Stats& stats) { return stats.computed_tokens(); });
+  number("arlo_queued", "Rows waiting in the gateway.", MetricType::Gauge,
+         [](const v1::Stats& stats) { return stats.queued(); });
+  number("arlo_parked", "Of the rows waiting, those that no present instance fits.", MetricType::Gauge,
+         [](const v1::Stats& stats) { return stats.parked(); });
+  number("arlo_in_flight", "Rows at workers.", MetricType::Gauge,
+         [](const v1::Stats& stats) { return stats.in_flight(); });
+  number("arlo_batches_total", "Requests sent to workers; their rows are those that were dispatched.",
+         MetricType::Counter, [](const v1::Stats& stats) { return stats.batches(); });
+  number("arlo_bulk_total", "Rows of the class bulk that were answered; they are in no latency.", MetricType::Counter,
+         [](const v1::Stats& stats) { return stats.bulk(); });
+  number("arlo_retries_total", "Rows sent to another instance after a worker failed them.", MetricType::Counter,
+         [](const v1::Stats& stats) { return stats.retries(); });
+  number("arlo_ejections_total", "Instances taken out of service because they failed.", MetricType::Counter,
+         [](const v1::Stats& stats) { return stats.ejections(); });
+  number("arlo_deployment_version", "Version of the deployment in force; 0: none.", MetricType::Gauge,
+         [](const v1::Stats& stats) { return stats.deployment_version(); });
 
   auto per_instance = [&](const char* name, const char* help, MetricType type, auto value) {
-    out.add(name, help, type);
-    for (const auto& instance : stats.instances()) {
-      out.value(static_cast<double>(value(instance)),
-                {{"instance", instance.id()}, {"worker", instance.worker()}, {"runtime", instance.runtime()}});
-    }
+    family(name, help, type, [&](const Seen& seen) {
+      for (const auto& instance : seen.stats.instances()) {
+        out.value(static_cast<double>(value(instance)),
+                  {{"instance", instance.id()}, {"worker", instance.worker()}, {"runtime", instance.runtime()}});
+      }
+    });
   };
   per_instance("arlo_instance_up", "1 while the instance is active.", MetricType::Gauge,
                [](const auto& instance) { return instance.state() == v1::InstanceStats::STATE_ACTIVE ? 1 : 0; });

@@ -1,4 +1,4 @@
-// The gateway's Prometheus metrics, made from the router's counters when they are asked for: the data path pays
+// The gateway's Prometheus metrics, made from the routers' counters when they are asked for: the data path pays
 // nothing.
 #pragma once
 
@@ -6,10 +6,10 @@
 
 #include <vector>
 
-#include "gateway/desk/router.h"
+#include "gateway/desk/models.h"
 
 namespace arlo::gateway {
 
-std::vector<prometheus::MetricFamily> collect_metrics(const Router& router);
+std::vector<prometheus::MetricFamily> collect_metrics(const Models& models);
 
 }  // namespace arlo::gateway

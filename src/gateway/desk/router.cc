@@ -173,6 +173,7 @@ Histograms Router::histograms() const {
 void Router::stats(v1::Stats* out) const {
   const std::lock_guard lock(mutex_);
   const TimeNs now = now_ns();
+  if (const auto model = fleet_.model()) out->set_model(model->name);
   out->set_started_at_ms(started_at_ms_);
   out->set_at_ms(unix_ms());
   out->set_uptime_ns(static_cast<std::uint64_t>(now - started_ns_));

@@ -41,8 +41,8 @@ TimeNs deadline_of(const grpc::ServerContext& context, TimeNs received, TimeNs f
 
 }  // namespace
 
-DataService::DataService(Router& router, const v1::GatewayConfig& config, std::string token)
-    : router_(router),
+DataService::DataService(Models& models, const v1::GatewayConfig& config, std::string token)
+    : models_(models),
       config_(config),
       token_(std::move(token)),
       unsent_(std::max<std::size_t>(kUnsentBytes, kUnsentLargest * config.max_message_bytes())) {
@@ -72,13 +72,14 @@ std::uint64_t DataService::client_of(const Context& context) const {
 }
 
 MaybeFault DataService::find_model(const Context& context, std::string_view name, std::string_view version,
-                                   std::shared_ptr<const ModelSpec>* model) const {
+                                   Router** router, std::shared_ptr<const ModelSpec>* model) const {
   if (auto fault = authorize(context)) return fault;
-  *model = router_.model();
-  if (*model == nullptr) return Fault{Code::kUnavailable, "the gateway has no deployment yet"};
-  if (name != (*model)->name) {
-    return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; this gateway serves '" + (*model)->name + "'"};
+  *router = models_.find(name);
+  if (*router == nullptr) {
+    if (models_.served().empty()) return Fault{Code::kUnavailable, "the gateway has no deployment yet"};
+    return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; this gateway serves " + models_.names()};
   }
+  *model = (*router)->model();
   if (!version.empty() && version != "1") {
     return Fault{Code::kNotFound,
                  "model '" + (*model)->name + "' has no version " + quoted(version) + "; it has version '1'"};
@@ -93,7 +94,10 @@ MaybeFault DataService::receive(const grpc::ByteBuffer& body, const Context& con
   const std::string_view bytes(reinterpret_cast<const char*>(call->body.begin()), call->body.size());
   if (auto fault = call->request.parse(bytes)) return fault;
   auto& model = call->model;
-  if (auto fault = find_model(context, call->request.model_name(), call->request.model_version(), &model)) return fault;
+  if (auto fault =
+          find_model(context, call->request.model_name(), call->request.model_version(), &call->router, &model)) {
+    return fault;
+  }
   if (auto fault = call->request.bind(*model, limits_)) return fault;
   if (const auto known = known_answer_bytes(*model, call->request); known > config_.max_message_bytes()) {
     return answer_too_large(known, config_.max_message_bytes());
@@ -109,6 +113,10 @@ MaybeFault DataService::receive(const grpc::ByteBuffer& body, const Context& con
     call->deadline_ns = std::min(call->deadline_ns, call->received_ns + timeout_us * 1000);
   }
   return {};
+}
+
+void DataService::count_refused(const Call& call, const Fault& fault) const {
+  (call.router != nullptr ? *call.router : models_.first()).count_refused(fault);
 }
 
 void DataService::serve(grpc::ServerCompletionQueue& queue) {

@@ -15,7 +15,7 @@
 #include <unordered_set>
 
 #include "gateway/desk/call.h"
-#include "gateway/desk/router.h"
+#include "gateway/desk/models.h"
 #include "gateway/front/unsent.h"
 #include "kserve_grpc.h"
 
@@ -44,7 +44,7 @@ using DataServiceBase =
 class DataService final : public DataServiceBase {
  public:
   // `token`: bearer token that every call must carry; empty: none.
-  DataService(Router& router, const v1::GatewayConfig& config, std::string token);
+  DataService(Models& models, const v1::GatewayConfig& config, std::string token);
 
   // Open streams end once what they have asked for is answered; new requests on them are refused.
   void shut_down_streams();
@@ -62,12 +62,13 @@ class DataService final : public DataServiceBase {
 
   using Context = grpc::ServerContext;
 
-  // Parses and checks what was received; a fault, or a call ready for Router::submit.
+  // Parses and checks what was received; a fault, or a call ready for submit() of its router.
   MaybeFault receive(const grpc::ByteBuffer& body, const Context& context, bool streamed, Call* call) const;
   [[nodiscard]] MaybeFault authorize(const Context& context) const;
   // Who asks, for fairness: the authorization that is sent, or else the connection.
   [[nodiscard]] std::uint64_t client_of(const Context& context) const;
-  [[nodiscard]] Router& router() const { return router_; }
+  // A request refused before it had rows, for the books of its model, if it named one.
+  void count_refused(const Call& call, const Fault& fault) const;
   [[nodiscard]] UnsentAnswers& unsent() { return unsent_; }
   [[nodiscard]] std::uint64_t max_message_bytes() const { return config_.max_message_bytes(); }
 
@@ -94,11 +95,11 @@ class DataService final : public DataServiceBase {
                                 inference::ModelStatisticsResponse*) const;
   grpc::Status repository_index(const Context&, const inference::RepositoryIndexRequest&,
                                 inference::RepositoryIndexResponse*) const;
-  // The model, or why there is none by this name and version.
-  MaybeFault find_model(const Context& context, std::string_view name, std::string_view version,
+  // The model and its router, or why there is none by this name and version.
+  MaybeFault find_model(const Context& context, std::string_view name, std::string_view version, Router** router,
                         std::shared_ptr<const ModelSpec>* model) const;
 
-  Router& router_;
+  Models& models_;
   const v1::GatewayConfig& config_;
   const std::string token_;
   RequestLimits limits_;

@@ -27,6 +27,29 @@ inference::DataType triton_type(const std::string& datatype) {
   return type;
 }
 
+void add_statistics(const Router& router, inference::ModelStatistics* out) {
+  v1::Stats stats;
+  router.stats(&stats);
+  const auto histograms = router.histograms();
+  out->set_name(stats.model());
+  out->set_version(kVersion);
+  const auto answered = stats.outcomes().on_time() + stats.outcomes().late();
+  out->set_inference_count(answered);
+  out->set_execution_count(answered);
+  auto* inference_stats = out->mutable_inference_stats();
+  auto set = [](inference::StatisticDuration* duration, std::uint64_t count, double seconds) {
+    duration->set_count(count);
+    duration->set_ns(static_cast<std::uint64_t>(seconds * 1e9));
+  };
+  set(inference_stats->mutable_success(), answered, histograms.total.sum_s());
+  set(inference_stats->mutable_fail(),
+      stats.outcomes().rejected() + stats.outcomes().expired() + stats.outcomes().cancelled() +
+          stats.outcomes().failed(),
+      0);
+  set(inference_stats->mutable_queue(), answered, histograms.queue.sum_s());
+  set(inference_stats->mutable_compute_infer(), answered, histograms.execute.sum_s());
+}
+
 }  // namespace
 
 grpc::Status DataService::server_live(const Context& context, const inference::ServerLiveRequest&,
@@ -37,15 +60,16 @@ grpc::Status DataService::server_live(const Context& context, const inference::S
 
 grpc::Status DataService::server_ready(const Context& context, const inference::ServerReadyRequest&,
                                        inference::ServerReadyResponse* response) const {
-  response->set_ready(router_.ready());
+  response->set_ready(models_.ready());
   return status_of(authorize(context));
 }
 
 grpc::Status DataService::model_ready(const Context& context, const inference::ModelReadyRequest& request,
                                       inference::ModelReadyResponse* response) const {
+  Router* router = nullptr;
   std::shared_ptr<const ModelSpec> model;
-  auto fault = find_model(context, request.name(), request.version(), &model);
-  response->set_ready(!fault && router_.ready());
+  auto fault = find_model(context, request.name(), request.version(), &router, &model);
+  response->set_ready(!fault && router->ready());
   if (fault && fault->code != Code::kUnauthenticated) fault.reset();  // as Triton: an unknown model is not ready
   return status_of(fault);
 }
@@ -59,8 +83,11 @@ grpc::Status DataService::server_metadata(const Context& context, const inferenc
 
 grpc::Status DataService::model_metadata(const Context& context, const inference::ModelMetadataRequest& request,
                                          inference::ModelMetadataResponse* response) const {
+  Router* router = nullptr;
   std::shared_ptr<const ModelSpec> model;
-  if (const auto fault = find_model(context, request.name(), request.version(), &model)) return status_of(fault);
+  if (const auto fault = find_model(context, request.name(), request.version(), &router, &model)) {
+    return status_of(fault);
+  }
   response->set_name(model->name);
   response->add_versions(kVersion);
   response->set_platform("arlo");
@@ -84,8 +111,11 @@ grpc::Status DataService::model_metadata(const Context& context, const inference
 
 grpc::Status DataService::model_config(const Context& context, const inference::ModelConfigRequest& request,
                                        inference::ModelConfigResponse* response) const {
+  Router* router = nullptr;
   std::shared_ptr<const ModelSpec> model;
-  if (const auto fault = find_model(context, request.name(), request.version(), &model)) return status_of(fault);
+  if (const auto fault = find_model(context, request.name(), request.version(), &router, &model)) {
+    return status_of(fault);
+  }
   auto* config = response->mutable_config();
   config->set_name(model->name);
   config->set_platform("arlo");
@@ -119,43 +149,30 @@ grpc::Status DataService::model_config(const Context& context, const inference::
 
 grpc::Status DataService::model_statistics(const Context& context, const inference::ModelStatisticsRequest& request,
                                            inference::ModelStatisticsResponse* response) const {
-  std::shared_ptr<const ModelSpec> model;
-  const std::string& name = request.name();
-  auto fault = find_model(context, name, request.version(), &model);
-  if (fault && name.empty() && model != nullptr) fault.reset();  // no name: all models, which is this one
-  if (fault) return status_of(fault);
-  v1::Stats stats;
-  router_.stats(&stats);
-  const auto histograms = router_.histograms();
-  auto* out = response->add_model_stats();
-  out->set_name(model->name);
-  out->set_version(kVersion);
-  const auto answered = stats.outcomes().on_time() + stats.outcomes().late();
-  out->set_inference_count(answered);
-  out->set_execution_count(answered);
-  auto* inference_stats = out->mutable_inference_stats();
-  auto set = [](inference::StatisticDuration* duration, std::uint64_t count, double seconds) {
-    duration->set_count(count);
-    duration->set_ns(static_cast<std::uint64_t>(seconds * 1e9));
-  };
-  set(inference_stats->mutable_success(), answered, histograms.total.sum_s());
-  set(inference_stats->mutable_fail(),
-      stats.outcomes().rejected() + stats.outcomes().expired() + stats.outcomes().cancelled() +
-          stats.outcomes().failed(),
-      0);
-  set(inference_stats->mutable_queue(), answered, histograms.queue.sum_s());
-  set(inference_stats->mutable_compute_infer(), answered, histograms.execute.sum_s());
+  std::vector<Router*> routers;
+  if (request.name().empty()) {  // all models
+    if (const auto fault = authorize(context)) return status_of(fault);
+    routers = models_.served();
+    if (routers.empty()) return to_status({Code::kUnavailable, "the gateway has no deployment yet"});
+  } else {
+    std::shared_ptr<const ModelSpec> model;
+    const auto fault = find_model(context, request.name(), request.version(), &routers.emplace_back(), &model);
+    if (fault) return status_of(fault);
+  }
+  for (const Router* router : routers) add_statistics(*router, response->add_model_stats());
   return grpc::Status::OK;
 }
 
 grpc::Status DataService::repository_index(const Context& context, const inference::RepositoryIndexRequest& request,
                                            inference::RepositoryIndexResponse* response) const {
   if (const auto fault = authorize(context)) return status_of(fault);
-  if (const auto model = router_.model(); model != nullptr && (!request.ready() || router_.ready())) {
+  for (const Router* router : models_.served()) {
+    const bool ready = router->ready();
+    if (request.ready() && !ready) continue;
     auto* index = response->add_models();
-    index->set_name(model->name);
+    index->set_name(router->model()->name);
     index->set_version(kVersion);
-    index->set_state(router_.ready() ? "READY" : "UNAVAILABLE");
+    index->set_state(ready ? "READY" : "UNAVAILABLE");
   }
   return grpc::Status::OK;
 }

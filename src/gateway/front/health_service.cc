@@ -2,7 +2,7 @@
 
 namespace arlo::gateway {
 
-void serve_health(HealthService& service, const Router& router, grpc::ServerCompletionQueue& queue) {
+void serve_health(HealthService& service, const Models& models, grpc::ServerCompletionQueue& queue) {
   using Request = grpc::health::v1::HealthCheckRequest;
   using Response = grpc::health::v1::HealthCheckResponse;
   using Method = UnaryMethod<Request, Response>;
@@ -11,12 +11,12 @@ void serve_health(HealthService& service, const Router& router, grpc::ServerComp
                    [&service, q = &queue](auto* context, auto* request, auto* writer, void* tag) {
                      service.RequestCheck(context, request, writer, q, q, tag);
                    },
-                   [&router](const auto&, const Request& request, Response* response, const auto& done) {
+                   [&models](const auto&, const Request& request, Response* response, const auto& done) {
                      if (!request.service().empty() && request.service() != "inference.GRPCInferenceService") {
                        done(grpc::Status(grpc::StatusCode::NOT_FOUND, "unknown service '" + request.service() + "'"));
                        return;
                      }
-                     response->set_status(router.ready() ? Response::SERVING : Response::NOT_SERVING);
+                     response->set_status(models.ready() ? Response::SERVING : Response::NOT_SERVING);
                      done(grpc::Status::OK);
                    }}));
 }

@@ -3,13 +3,13 @@
 
 #include <health/health.grpc.pb.h>
 
-#include "gateway/desk/router.h"
+#include "gateway/desk/models.h"
 #include "gateway/front/rpc.h"
 
 namespace arlo::gateway {
 
 using HealthService = grpc::health::v1::Health::AsyncService;
 
-void serve_health(HealthService& service, const Router& router, grpc::ServerCompletionQueue& queue);
+void serve_health(HealthService& service, const Models& models, grpc::ServerCompletionQueue& queue);
 
 }  // namespace arlo::gateway

@@ -57,16 +57,16 @@ int port_of(int fd) {
   return ntohs(raw);
 }
 
-HttpAnswer answer_to(const HttpRequest& request, Router& router) {
+HttpAnswer answer_to(const HttpRequest& request, const Models& models) {
   if (!request.good) return {400, "text/plain", "this is no HTTP/1 request\n"};
   if (request.method != "GET" && request.method != "HEAD") return {405, "text/plain", "GET only\n"};
   if (request.path == "/livez") return {200, "text/plain", "ok\n"};
   if (request.path == "/readyz") {
-    const bool ready = router.ready();
+    const bool ready = models.ready();
     return {ready ? 200 : 503, "text/plain", ready ? "ok\n" : "no active instance\n"};
   }
   if (request.path == "/metrics") {
-    return {200, "text/plain; version=0.0.4", prometheus::TextSerializer().Serialize(collect_metrics(router))};
+    return {200, "text/plain; version=0.0.4", prometheus::TextSerializer().Serialize(collect_metrics(models))};
   }
   return {404, "text/plain", "there are /metrics, /livez and /readyz\n"};
 }
@@ -75,7 +75,7 @@ HttpAnswer answer_to(const HttpRequest& request, Router& router) {
 
 class HttpServer::Loop {
  public:
-  Loop(Router& router, int listening) : router_(router), listening_(listening), wake_(eventfd(0, EFD_CLOEXEC)) {
+  Loop(const Models& models, int listening) : models_(models), listening_(listening), wake_(eventfd(0, EFD_CLOEXEC)) {
     thread_ = std::thread([this] { run(); });
   }
   ~Loop() {
@@ -169,7 +169,7 @@ class HttpServer::Loop {
       }
       if (const auto request = read_request(connection.in)) {
         connection.last = request->last || !request->good;
-        connection.out = write_answer(answer_to(*request, router_), request->method == "HEAD", connection.last);
+        connection.out = write_answer(answer_to(*request, models_), request->method == "HEAD", connection.last);
         connection.in.erase(0, request->size);
         continue;
       }
@@ -187,7 +187,7 @@ class HttpServer::Loop {
     connection.closed = true;
   }
 
-  Router& router_;
+  const Models& models_;
   const int listening_;
   const int wake_;
   TimeNs pause_until_ = 0;
@@ -195,7 +195,7 @@ class HttpServer::Loop {
   std::thread thread_;
 };
 
-HttpServer::HttpServer(Router& router, const std::string& address) {
+HttpServer::HttpServer(const Models& models, const std::string& address) {
   const auto wanted = parse_address(address);
   if (!wanted) throw std::invalid_argument("http_address '" + address + "' is not host:port");
   const int listening = bind_and_listen(*wanted);
@@ -203,7 +203,7 @@ HttpServer::HttpServer(Router& router, const std::string& address) {
     throw std::invalid_argument("http_address '" + address + "' cannot be bound: is the port in use?");
   }
   address_ = address.substr(0, address.rfind(':') + 1) + std::to_string(port_of(listening));
-  loop_ = std::make_unique<Loop>(router, listening);
+  loop_ = std::make_unique<Loop>(models, listening);
 }
 
 HttpServer::~HttpServer() = default;

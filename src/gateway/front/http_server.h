@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "gateway/desk/router.h"
+#include "gateway/desk/models.h"
 
 namespace arlo::gateway {
 
@@ -15,7 +15,7 @@ namespace arlo::gateway {
 // place of the one whose time is up first.
 class HttpServer {
  public:
-  HttpServer(Router& router, const std::string& address);
+  HttpServer(const Models& models, const std::string& address);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -23,10 +23,10 @@ void InferCall::received(bool ok) {
   const auto fault = service_.receive(incoming_, context_, false, this);
   incoming_.Clear();
   if (fault) {
-    service_.router().count_refused(*fault);
+    service_.count_refused(*this, *fault);
     writer_.FinishWithError(to_status(*fault), finished_.tag());
   } else {
-    service_.router().submit(*this);
+    router->submit(*this);
   }
 }
 
@@ -42,7 +42,7 @@ void InferCall::complete() {
 }
 
 void InferCall::over(bool) {
-  if (context_.IsCancelled()) service_.router().cancel(*this);
+  if (context_.IsCancelled() && router != nullptr) router->cancel(*this);
   release();
 }
 

@@ -73,18 +73,18 @@ void StreamCall::read(bool ok) {
   incoming_.Clear();
   {
     Lock lock(mutex_);
+    reading_ = false;  // not before incoming_ is free: advance() may start the next read
     if (!fault) {
       item->owed = std::max(known_answer_bytes(*item->model, item->request), largest_);
       owed_ += item->owed;
+      advance(lock);  // does not end the stream: the item is open
     }
-    reading_ = false;  // not before incoming_ is free: advance() may start the next read
-    advance(lock);     // does not end the stream: the item is open
   }
   if (fault) {
-    service_.router().count_refused(*fault);
+    service_.count_refused(*item, *fault);
     answer(encode_stream_fault(*fault, item->request.id()), item.get());
   } else {
-    service_.router().submit(*item);
+    item->router->submit(*item);
   }
 }
 
@@ -131,7 +131,9 @@ void StreamCall::over(bool) {
     if (!writing_) drop_outbox();
     for (const auto& [key, item] : open_) open.push_back(item);
   }
-  for (const auto& item : open) service_.router().cancel(*item);
+  for (const auto& item : open) {
+    if (item->router != nullptr) item->router->cancel(*item);
+  }
   Lock lock(mutex_);
   over_done_ = true;
   advance(lock);

@@ -48,6 +48,7 @@ def metrics(gateway: Gateway) -> dict[str, Any]:
 
 
 def value(families: dict[str, Any], name: str, **labels: str) -> float:
+    labels["model"] = "emu"
     samples = [s for family in families.values() for s in family.samples if s.name == name and s.labels == labels]
     assert len(samples) == 1, f"{name}{labels}"
     return float(samples[0].value)

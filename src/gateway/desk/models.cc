@@ -1,0 +1,126 @@
+#include "gateway/desk/models.h"
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/utf8.h"
+#include "rewrite/model.h"
+
+namespace arlo::gateway {
+namespace {
+
+constexpr std::size_t kMostModels = 64;
+constexpr std::uint64_t kFarAhead = 1'000'000'000;
+
+// Versions only grow, so one near the end of the numbers would shut out every later deployment.
+MaybeFault check_version(std::uint64_t wanted, std::uint64_t in_force) {
+  if (wanted <= in_force || wanted - in_force <= kFarAhead) return {};
+  return Fault{Code::kFailedPrecondition, "deployment version " + std::to_string(wanted) + " is far ahead of version " +
+                                              std::to_string(in_force) + ", which is in force: at most " +
+                                              std::to_string(kFarAhead) + " above it"};
+}
+
+}  // namespace
+
+Models::Models(const v1::GatewayConfig& config) : config_(config) {
+  routers_.push_back(std::make_unique<Router>(config));
+}
+
+void Models::start(grpc::CompletionQueue& queue) {
+  const std::unique_lock lock(mutex_);
+  queue_ = &queue;
+  for (const auto& router : routers_) router->start(queue);
+}
+
+void Models::close() {
+  const std::unique_lock lock(mutex_);
+  closed_ = true;
+  for (const auto& router : routers_) router->close();
+}
+
+void Models::stop() {
+  const std::lock_guard applying(applying_);
+  const std::shared_lock lock(mutex_);
+  std::vector<std::thread> threads;  // each may wait a moment for its workers
+  threads.reserve(routers_.size());
+  for (const auto& router : routers_) threads.emplace_back([&router] { router->stop(); });
+  for (auto& thread : threads) thread.join();
+}
+
+Router* Models::find(std::string_view name) const {
+  const std::shared_lock lock(mutex_);
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
+}
+
+Router& Models::first() const {
+  const std::shared_lock lock(mutex_);
+  return *routers_.front();
+}
+
+std::vector<Router*> Models::served() const {
+  const std::shared_lock lock(mutex_);
+  std::vector<Router*> all;
+  all.reserve(by_name_.size());
+  for (const auto& [name, router] : by_name_) all.push_back(router);
+  return all;
+}
+
+MaybeFault Models::pick(const std::string& name, Router** router) const {
+  *router = name.empty() ? &first() : find(name);
+  if (*router == nullptr) return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; there is " + names()};
+  if (name.empty() && served().size() > 1) {
+    return Fault{Code::kInvalidArgument, "name a model: this gateway serves " + names()};
+  }
+  return {};
+}
+
+std::string Models::names() const {
+  const std::shared_lock lock(mutex_);
+  std::string text;
+  for (const auto& [name, router] : by_name_) text += (text.empty() ? "'" : ", '") + name + "'";
+  return text.empty() ? "no deployment yet" : text;
+}
+
+bool Models::ready() const {
+  const auto all = served();
+  return !all.empty() && std::all_of(all.begin(), all.end(), [](const Router* router) { return router->ready(); });
+}
+
+MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply) {
+  const auto& deployment = request.deployment();
+  const std::string& name = deployment.model().name();
+  if (auto fault = check_deployment(deployment)) return fault;
+  const std::lock_guard applying(applying_);
+  const std::size_t models = served().size();
+  if (!request.beside() && models > 1) {
+    return Fault{Code::kFailedPrecondition,
+                 "this gateway serves " + names() + ": a deployment has to be applied beside those of the others"};
+  }
+  Router* router = find(name);
+  std::unique_ptr<Router> made;
+  if (router == nullptr && request.beside() && models > 0) {
+    if (models == kMostModels) {
+      return Fault{Code::kResourceExhausted, "a gateway serves at most " + std::to_string(kMostModels) + " models"};
+    }
+    made = std::make_unique<Router>(config_);
+    made->start(*queue_);
+    router = made.get();
+  }
+  if (router == nullptr) router = &first();
+  if (auto fault = check_version(deployment.version(), router->deployment().version())) return fault;
+  if (auto fault = router->apply(deployment, reply)) return fault;
+
+  const std::unique_lock lock(mutex_);
+  if (made != nullptr) {
+    if (closed_) made->close();
+    routers_.push_back(std::move(made));
+  }
+  std::erase_if(by_name_, [router](const auto& entry) { return entry.second == router; });
+  by_name_.emplace(name, router);
+  return {};
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,60 @@
+// The models that the gateway serves, each with a router of its own: their rows never meet, and a flood of one waits in
+// its own line.
+//
+// There is always one router, nameless until the first deployment comes; what is asked for before it, or by a name that
+// nobody has, is counted there. Routers stay until the gateway ends. Every method may be called from any thread.
+#pragma once
+
+#include <arlo/v1/admin.pb.h>
+#include <arlo/v1/config.pb.h>
+#include <grpcpp/completion_queue.h>
+
+#include <map>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gateway/desk/router.h"
+
+namespace arlo::gateway {
+
+class Models {
+ public:
+  explicit Models(const v1::GatewayConfig& config);
+  Models(const Models&) = delete;
+  Models& operator=(const Models&) = delete;
+
+  // As of Router, for all of them and those that come later.
+  void start(grpc::CompletionQueue& queue);
+  void close();
+  void stop();
+
+  // By the model's name; nullptr: nobody has it.
+  [[nodiscard]] Router* find(std::string_view name) const;
+  [[nodiscard]] Router& first() const;
+  // Those with a deployment, by name.
+  [[nodiscard]] std::vector<Router*> served() const;
+  // Of one model, or without a name of the only one. NOT_FOUND, INVALID_ARGUMENT.
+  MaybeFault pick(const std::string& name, Router** router) const;
+  // 'a', 'b': for people.
+  [[nodiscard]] std::string names() const;
+  // Some model is served, and each is ready.
+  [[nodiscard]] bool ready() const;
+
+  // Makes a model be served so: in place of the only one, whatever its name was, or beside others. Faults as of
+  // Router::apply.
+  MaybeFault apply(const v1::ApplyRequest& request, v1::ApplyReply* reply);
+
+ private:
+  const v1::GatewayConfig& config_;
+  std::mutex applying_;  // one deployment at a time
+  mutable std::shared_mutex mutex_;
+  grpc::CompletionQueue* queue_ = nullptr;
+  bool closed_ = false;
+  std::vector<std::unique_ptr<Router>> routers_;  // in the order in which they came
+  std::map<std::string, Router*, std::less<>> by_name_;
+};
+
+}  // namespace arlo::gateway
