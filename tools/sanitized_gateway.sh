@@ -49,7 +49,8 @@ if [ $# -eq 0 ]; then
       of_a_batch_that_fails_the_bad_row_is_found a_worker_that_dies_of_a_row_takes_no_other_along \
       whatever_happens_every_request_is_answered_once_and_rightly a_bundle_runs_each_row_where_it_costs_least \
       bulk_fills_what_others_leave
-    tests models models_come_while_others_are_served_and_the_end_answers_all a_flood_of_one_model_is_not_felt_by_another
+    tests models models_come_while_others_are_served_and_the_end_answers_all a_flood_of_one_model_is_not_felt_by_another \
+      models_that_come_while_the_gateway_stops
     tests answers several_threads large_answers
     tests malformed malformed_requests_on_one_stream malformed_deployments
     tests security tls

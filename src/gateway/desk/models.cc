@@ -42,6 +42,7 @@ void Models::close() {
 
 void Models::stop() {
   const std::lock_guard applying(applying_);
+  stopped_ = true;
   const std::shared_lock lock(mutex_);
   std::vector<std::thread> threads;  // each may wait a moment for its workers
   threads.reserve(routers_.size());
@@ -94,6 +95,7 @@ MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply)
   const std::string& name = deployment.model().name();
   if (auto fault = check_deployment(deployment)) return fault;
   const std::lock_guard applying(applying_);
+  if (stopped_) return Fault{Code::kUnavailable, "the gateway is stopping"};
   const std::size_t models = served().size();
   if (!request.beside() && models > 1) {
     return Fault{Code::kFailedPrecondition,

@@ -49,7 +49,8 @@ class Models {
 
  private:
   const v1::GatewayConfig& config_;
-  std::mutex applying_;  // one deployment at a time
+  std::mutex applying_;   // one deployment at a time
+  bool stopped_ = false;  // under it: a router that came now would have no queue
   mutable std::shared_mutex mutex_;
   grpc::CompletionQueue* queue_ = nullptr;
   bool closed_ = false;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import urllib.request
 from typing import Any
 
@@ -150,3 +152,21 @@ async def test_models_come_while_others_are_served_and_the_end_answers_all(worke
                 await infer(gateway, name, 9)
         at_end = [asyncio.create_task(infer(gateway, name, 9)) for name in ("emu", "dyn", "wide", "batched") * 5]
         await asyncio.gather(*at_end)
+
+
+async def test_models_that_come_while_the_gateway_stops(workers: Workers, start: Any) -> None:
+    async with start(workers.deployment("emu", [(0, 64)]), drain_delay_ms=200) as gateway:
+        late = workers.deployment("dyn", [(1, 512)])
+        os.kill(gateway.pid, signal.SIGTERM)
+        refusals: set[str] = set()
+        for number in range(10_000):
+            late.model.name = f"late{number % 40}"
+            late.version = number + 1
+            try:
+                await gateway.call("Apply", deployment=late, beside=True, timeout=5)
+            except grpc.aio.AioRpcError as error:
+                refusals.add(error.code().name)
+            if gateway.process.returncode is not None:
+                break
+        assert await gateway.process.wait() == 0
+        assert refusals <= {"UNAVAILABLE", "CANCELLED"}
