@@ -108,9 +108,9 @@ endif
 # The C++ unit tests run with AddressSanitizer here, and without it in `make test`.
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
-	@$(PY) tools/check.py "lint-python=make lint-python" "ray=$(PY) -m pytest $(RAY_TESTS)" \
-	  "test-servers=make test-servers" "test-quick=make test-quick" -- \
-	  "asan=make asan" "tsan=make tsan" "lint-cpp=make lint-cpp" "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
+	@$(PY) tools/check.py "lint-python=make lint-python" "test-servers=make test-servers" "test-quick=make test-quick" -- \
+	  "asan=make asan" "tsan=make tsan" "ray=$(PY) -m pytest $(RAY_TESTS)" "lint-cpp=make lint-cpp" \
+	  "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
 
 # Property tests draw the same examples in every run; this draws others. SEED=N draws those of an earlier run again.
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
