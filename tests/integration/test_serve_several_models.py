@@ -12,7 +12,6 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +69,7 @@ async def gateway_alone(folder: Path) -> AsyncIterator[dict[str, str]]:
     await nothing_left(mark)
 
 
-def configured(folder: Path, name: str, addresses: dict[str, str], **model: Any) -> Path:
+def configured(folder: Path, name: str, addresses: dict[str, str]) -> Path:
     """A folder with a model's repository and configuration."""
     home = folder / name
     home.mkdir()

@@ -74,10 +74,10 @@ def servable(config: Config, manifest: Manifest) -> Manifest:
 
     ConfigError when one that would be served was not measured: planning and dispatch go by its latency.
     """
-    serve = choose(config, manifest).serve
     bundle = _bundle(config, manifest)
     if bundle is not None:
-        manifest = dataclasses.replace(manifest, runtimes=(bundle,))
+        return dataclasses.replace(manifest, runtimes=(bundle,))
+    serve = choose(config, manifest).serve
     dynamic = dynamic_runtime(manifest)
     unmeasured = [runtime for runtime in manifest.runtimes if not runtime.latency]
     needed = [
