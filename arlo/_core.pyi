@@ -143,10 +143,11 @@ class Scheduler:
         *,
         max_batch: int = 1,
         dynamic: bool = False,
+        variant: int = 0,
     ) -> int:
         """
         Adds a runtime and returns its id. `max_length` in tokens, `capacity` is M (requests within the SLO),
-        `latency` the measured points (length in tokens, batch in rows, ns).
+        `latency` the measured points (length in tokens, batch in rows, ns); `variant`: the network that it runs.
         """
 
     def add_bundle(self, runtimes: Sequence[int]) -> int:
@@ -173,12 +174,13 @@ class Scheduler:
         due: int | None = None,
         client: int = 0,
         bulk: bool = False,
+        variant: int = 0,
     ) -> tuple[Admission, int | None, list[Action]]:
         """
         A request of `length` tokens. The handle is None when it is refused.
 
         `due`: an answer after it is late; `deadline`: after it it is worth nothing; `client`: who asks (0: unnamed);
-        `bulk`: of the class that fills what others leave.
+        `bulk`: of the class that fills what others leave; `variant`: the network that it is for.
         """
 
     def finish(self, handle: int, now: int, verdict: Verdict = Verdict.ANSWERED) -> list[Action]:
@@ -205,8 +207,13 @@ class Scheduler:
     def level_max_length(self, level: int) -> int:
         """In tokens; 0 for no such level."""
 
-    def ideal_level(self, length: int) -> int:
+    def ideal_level(self, length: int, variant: int = 0) -> int:
         """-1 when no level is long enough."""
+
+    def set_share(self, variant: int, share: float) -> None:
+        """
+        What a variant may count on of the workers that it shares, above 0; 1 unless it is said.
+        """
 
     def queued(self) -> int:
         """Requests that wait, parked ones included."""
@@ -223,7 +230,7 @@ class Scheduler:
     def instances(self) -> int:
         """Instances present, draining ones included."""
 
-    def fits_any(self, length: int) -> bool:
+    def fits_any(self, length: int, variant: int = 0) -> bool:
         """Some active instance is long enough."""
 
     def present(self, instance: int) -> bool: ...
@@ -300,6 +307,7 @@ class Simulation:
         dynamic: bool = False,
         inflight_limit: int = 1,
         truth: Sequence[tuple[int, int, int]] | None = None,
+        variant: int = 0,
     ) -> int:
         """
         A runtime, as Scheduler.add_runtime; returns its id. `truth`: what execution takes, where it is not what
@@ -309,6 +317,11 @@ class Simulation:
     def add_bundle(self, runtimes: Sequence[int], *, inflight_limit: int = 1) -> int:
         """
         Runtimes that a worker holds together, `inflight_limit` batches at a time; its id stands where a runtime's does.
+        """
+
+    def set_variant(self, variant: int, *, slo: int, timeout: int | None = None, share: float = 1.0) -> None:
+        """
+        The time limits of the requests of a variant, and its share of the workers; before the first request.
         """
 
     def add_worker(self, runtime: int, at: int) -> int:
@@ -334,8 +347,12 @@ class Simulation:
         self,
         arrived: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
         length: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        variant: Annotated[NDArray[numpy.uint16], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
     ) -> None:
-        """Requests to come: int64 ns [n], ascending, and int32 tokens [n]."""
+        """
+        Requests to come: int64 ns [n], ascending, int32 tokens [n], and uint16 variants [n]; None: all of the first.
+        """
 
     def advance(self, until: int) -> None:
         """
@@ -357,11 +374,15 @@ class Simulation:
     def in_flight(self) -> int:
         """Requests that have been started on a worker."""
 
-    def totals(self) -> dict[str, float]:
-        """Sums over the requests that arrived after the warm-up."""
+    def totals(self, variant: int | None = None) -> dict[str, float]:
+        """
+        Sums over the requests that arrived after the warm-up, or over those of one variant.
+        """
 
     def quantiles_ns(
-        self, q: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        self,
+        q: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        variant: int | None = None,
     ) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
         """Latencies at the quantiles float64 [n], exact to 1 part in 1024."""
 

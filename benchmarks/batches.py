@@ -18,13 +18,8 @@ from rich.console import Console
 from arlo.report.progress import LiveBar
 from arlo.simulator.run import run
 from arlo.simulator.scenario.build import build
-from arlo.simulator.scenario.sections import (
-    ClusterSection,
-    DispatchSection,
-    RunSection,
-    ScenarioConfig,
-    WorkloadSection,
-)
+from arlo.simulator.scenario.file import ScenarioConfig
+from arlo.simulator.scenario.sections import ClusterSection, DispatchSection, RunSection, WorkloadSection
 from benchmarks import harness
 
 NAME = "batches"

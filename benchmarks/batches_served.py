@@ -38,13 +38,8 @@ from arlo.replay import ReplayOptions, run_replay
 from arlo.simulator.profiles import load_profile
 from arlo.simulator.run import run
 from arlo.simulator.scenario.build import build
-from arlo.simulator.scenario.sections import (
-    ClusterSection,
-    DispatchSection,
-    RunSection,
-    ScenarioConfig,
-    WorkloadSection,
-)
+from arlo.simulator.scenario.file import ScenarioConfig
+from arlo.simulator.scenario.sections import ClusterSection, DispatchSection, RunSection, WorkloadSection
 from arlo.traces import Trace
 from arlo.workers.emulated.repository import emulated, write_runtimes
 from benchmarks import batches, harness

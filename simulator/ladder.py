@@ -25,7 +25,8 @@ class Ladder:
             raise ConfigError(f"runtimes need names of their own: {', '.join(model.name for model in models)}")
         self.names = tuple(model.name for model in models)
         self.index = {name: index for index, name in enumerate(self.names)}
-        self.capacities = tuple(capacity(model, scenario.slo_ms) for model in models)  # M
+        slos = [slo_ms for _, slo_ms in scenario.of_runtimes()]
+        self.capacities = tuple(capacity(model, slo_ms) for model, slo_ms in zip(models, slos, strict=True))  # M
         order = sorted(range(len(models)), key=lambda i: (models[i].max_length, models[i].dynamic, i))
         self.ascending = tuple(order)  # by max_length, a dynamic runtime after a static one
         self.max_length = max(model.max_length for model in models)
@@ -42,7 +43,8 @@ class Ladder:
         )
         # What the workers hold when it is all runtimes: named and numbered like one more of them.
         self.bundle = len(models) if scenario.bundle == "all" else None
-        self.planner = Planner(_settings(scenario, sum(self.beside)), models)
+        planned = models[: scenario.models[0].runtimes] if scenario.models else models  # of several: there are no plans
+        self.planner = Planner(_settings(scenario, sum(self.beside)), planned)
         self.static = tuple(self.index[runtime.name] for runtime in self.planner.static)
         self.longest = self.static[-1] if self.static else order[-1]
         if self.bundle is not None:

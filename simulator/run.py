@@ -15,6 +15,7 @@ which the requests counted arrive: from the warm-up to the workload's end.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -34,6 +35,7 @@ from arlo.simulator.profiles import lognormal_quantiles
 from arlo.simulator.report.result import OUTCOMES, Result
 from arlo.simulator.report.timeline import GONE, Recent, Timeline
 from arlo.simulator.scaler import Scaler
+from arlo.simulator.scenario.merged import MergedWorkload
 from arlo.simulator.scenario.scenario import Scenario
 from arlo.simulator.world import NEVER_NS, World, in_ns
 
@@ -108,21 +110,31 @@ class _Feeder:
 
     def __init__(self, scenario: Scenario, engine: _core.Simulation) -> None:
         self._name = scenario.workload.name
-        self._chunks = scenario.workload.chunks()
+        self._chunks = _by_model(scenario)
         self._engine = engine
         self.fed_ns = 0  # all that arrives before it is fed; NEVER_NS: all is
 
     def more(self) -> None:
         """Another chunk, with something in it if there is any."""
-        for arrived, length in self._chunks:
+        for arrived, length, model in self._chunks:
             if len(arrived):
                 try:
-                    self._engine.feed(np.ascontiguousarray(arrived, np.int64), np.ascontiguousarray(length, np.int32))
+                    self._engine.feed(
+                        np.ascontiguousarray(arrived, np.int64), np.ascontiguousarray(length, np.int32), model
+                    )
                 except ValueError as error:
                     raise ConfigError(f"workload {self._name}: {error}") from None
                 self.fed_ns = int(arrived[-1])
                 return
         self.fed_ns = NEVER_NS
+
+
+def _by_model(
+    scenario: Scenario,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.uint16] | None]]:
+    if isinstance(scenario.workload, MergedWorkload):
+        return iter(scenario.workload.chunks_by_model())
+    return ((arrived, length, None) for arrived, length in scenario.workload.chunks())
 
 
 class _Run:
@@ -247,9 +259,30 @@ class _Run:
             cdf_ms=cdf_ms,
             cdf_q=CDF_Q.copy(),
             runtimes=tuple(self._runtime_rows()),
+            models=tuple(self._model_rows(duration_s)),
             timeline=self._timeline.columns(),
             columns=dict(self._engine.columns()) if scenario.record else None,
         )
+
+    def _model_rows(self, duration_s: float) -> Iterator[dict[str, str | int | float]]:
+        for number, model in enumerate(self._scenario.models):
+            totals = self._engine.totals(number)
+            requests, on_time, late = (int(totals[key]) for key in ("arrived", "on_time", "late"))
+            answered = on_time + late
+            p98, p99 = self._engine.quantiles_ns(np.array([0.98, 0.99]), number) / 1e6 if answered else (math.nan,) * 2
+            yield {
+                "name": model.name,
+                "requests": requests,
+                "on_time": on_time,
+                "late": late,
+                "unanswered": requests - answered,
+                "slo_ms": model.slo_ms,
+                "slo_attainment": on_time / requests if requests else math.nan,
+                "goodput_rps": on_time / duration_s,
+                "mean_ms": totals["latency_sum_ns"] / answered / 1e6 if answered else math.nan,
+                "p98_ms": float(p98),
+                "p99_ms": float(p99),
+            }
 
     def _runtime_rows(self) -> Iterator[dict[str, str | int | float]]:
         columns = self._engine.runtimes()
@@ -328,7 +361,8 @@ def _engine(scenario: Scenario, ladder: Ladder) -> _core.Simulation:
         # A batch is sent ahead to hide the way to the worker; without one, what comes meanwhile would miss it.
         hops = scenario.hop_out_ms + scenario.hop_back_ms > 0
         ahead = 0 if dispatch.batching == "worker" else dispatch.inflight_limit if hops else 1
-        for model, capacity in zip(scenario.runtimes, ladder.capacities, strict=True):
+        of_runtimes = scenario.of_runtimes()
+        for (variant, _), model, capacity in zip(of_runtimes, scenario.runtimes, ladder.capacities, strict=True):
             limit = model.inflight_limit
             engine.add_runtime(
                 model.max_length,
@@ -338,7 +372,11 @@ def _engine(scenario: Scenario, ladder: Ladder) -> _core.Simulation:
                 dynamic=model.dynamic,
                 inflight_limit=limit if limit is not None else ahead or model.rows_in_flight(dispatch.inflight_limit),
                 truth=None if model.truth is None else _points_ns(model.truth),
+                variant=variant,
             )
+        for variant, shared in enumerate(scenario.models):
+            timeout = None if shared.timeout_ms is None else _ms_in_ns(shared.timeout_ms)
+            engine.set_variant(variant, slo=_ms_in_ns(shared.slo_ms), timeout=timeout, share=shared.share)
         if ladder.bundle is not None:
             engine.add_bundle(list(range(ladder.bundle)), inflight_limit=ahead or dispatch.inflight_limit)
     except ValueError as error:  # of the core, names the field and its range

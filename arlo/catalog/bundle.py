@@ -24,6 +24,17 @@ class Bundle(Runtime):
         return self.members
 
 
+def shared_bundle(name: str, models: Sequence[Sequence[Runtime]], *, why: str = "") -> Bundle:
+    """A bundle of runtimes of several models: of each its static ones, or one dynamic one.
+
+    What a row costs, to all that count workers, is what it does in the model that takes the longest.
+    """
+    each = [runtimes[0] if runtimes[0].dynamic else bundle_of(name, runtimes) for runtimes in models]
+    longest = max(each, key=lambda runtime: runtime.max_length)
+    members = sorted((r for runtimes in models for r in runtimes), key=lambda runtime: runtime.max_length)
+    return _bundle(name, longest, tuple(members), longest.latency, why)
+
+
 def memory_mb(runtimes: Sequence[Runtime]) -> int | None:
     """What they take together; None where that of one was not measured."""
     known = [runtime.memory_mb for runtime in runtimes if runtime.memory_mb is not None]
@@ -44,7 +55,12 @@ def bundle_of(name: str, runtimes: Sequence[Runtime], *, why: str = "") -> Bundl
                 LatencyPoint(length=length, batch=rows, latency_us=member.latency_ns(rows) / 1000) for rows in batches
             ]
         first = member.max_length + 1
-    longest = members[-1]
+    return _bundle(name, members[-1], members, tuple(latency), why)
+
+
+def _bundle(
+    name: str, longest: Runtime, members: tuple[Runtime, ...], latency: tuple[LatencyPoint, ...], why: str
+) -> Bundle:
     return Bundle(
         name=name,
         max_length=longest.max_length,
@@ -53,7 +69,7 @@ def bundle_of(name: str, runtimes: Sequence[Runtime], *, why: str = "") -> Bundl
         engine=longest.engine,
         precision=longest.precision,
         device=longest.device,
-        latency=tuple(latency),
+        latency=latency,
         backend=longest.backend,
         memory_mb=memory_mb(members),
         files={path: digest for member in members for path, digest in member.files.items()},

@@ -150,6 +150,15 @@ class Manifest:
     recommendation: Recommendation | None = None  # None: too little was measured to compare
     format: int = FORMAT
 
+    @property
+    def models(self) -> tuple[Manifest, ...]:
+        """Of each model that the workers hold: this one, or several (arlo.catalog.joined)."""
+        return (self,)
+
+    def of(self, runtime: Runtime) -> Manifest:
+        """The manifest of the model that a runtime is of."""
+        return self
+
     def save(self, repository: Path) -> None:
         """Write `arlo.json` atomically: readers see the old file or the new one, whole."""
         path = repository / FILE_NAME

@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
         gateway_message(loaded)
         manifest = servable(loaded, load_manifest(loaded))
         found["model"] = loaded.model.name or manifest.model
+        if loaded.more_models:
+            found["models"] = [model.name for model in loaded.models]
         found["serves"] = choose(loaded, manifest).text
         found["instances"] = dict(plan_from_config(loaded, manifest).instances)
     found["workers"] = loaded.worker_count
@@ -77,19 +79,24 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def effective(loaded: Any) -> dict[str, dict[str, Any]]:
-    """Section -> key -> value, with defaults, in the words of the file; keys without a value are left out."""
-    from arlo.config.load import toml_key
+def effective(loaded: Any) -> dict[str, Any]:
+    """Section -> key -> value, with defaults, in the words of the file; keys without a value are left out. `model` is a
+    list of sections where there are several."""
+    from arlo.config.model import SECTIONS
 
-    sections: dict[str, dict[str, Any]] = {}
-    for field in dataclasses.fields(loaded):
-        section = getattr(loaded, field.name)
-        values = {toml_key(key.name): _plain(getattr(section, key.name)) for key in dataclasses.fields(section)}
-        sections[field.name] = {key: value for key, value in values.items() if value is not None}
-    sections["model"].setdefault("default_timeout_ms", loaded.model.timeout_ms)
+    models = [{"default_timeout_ms": model.timeout_ms, **_keys(model)} for model in loaded.models]
+    sections: dict[str, Any] = {name: _keys(getattr(loaded, name)) for name in SECTIONS}
+    sections["model"] = models if loaded.more_models else models[0]
     if loaded.workers.kind == "local":
         sections["workers"]["count"] = loaded.worker_count
     return sections
+
+
+def _keys(section: Any) -> dict[str, Any]:
+    from arlo.config.load import toml_key
+
+    values = {toml_key(key.name): _plain(getattr(section, key.name)) for key in dataclasses.fields(section)}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:
@@ -102,11 +109,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def to_toml(sections: dict[str, dict[str, Any]]) -> str:
+def to_toml(sections: dict[str, Any]) -> str:
     """The sections as TOML."""
     parts = []
-    for name, values in sections.items():
-        parts.append(f"[{name}]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items()))
+    for name, given in sections.items():
+        for values in given if isinstance(given, list) else [given]:
+            head = f"[[{name}]]" if isinstance(given, list) else f"[{name}]"
+            parts.append(f"{head}\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in values.items()))
     return "\n".join(parts)
 
 

@@ -32,9 +32,13 @@ def recommended(manifest: Manifest) -> Manifest:
 
 
 def load_manifest(config: Config) -> Manifest:
-    """The repository's manifest; with model.latency_profile, its latencies and the recommendation that they give."""
+    """The repository's manifest; with model.latency_profile, its latencies and the recommendation that they give. Of
+    several models joined."""
+    from arlo.catalog.joined import joined
     from arlo.control.serve import load_manifest as load
 
+    if config.more_models:
+        return joined([load_manifest(config.of(model)) for model in config.models])
     manifest = load(config)
     return manifest if config.model.latency_profile is None else recommended(manifest)
 

@@ -55,11 +55,10 @@ def run(args: argparse.Namespace) -> int:
 
     config = configuration.load(args.config)
     events.configure(as_json=args.log_json, level=getattr(logging, args.log_level.upper()))
-    if config.model.source is not None and not is_built(config):
-        print(
-            f"arlo: {config.model.repository} is not there yet: compiling {config.model.source.name}", file=sys.stderr
-        )
-        build(config, sys.stderr)
+    for model in config.models:
+        if model.source is not None and not is_built(config.of(model)):
+            print(f"arlo: {model.repository} is not there yet: compiling {model.source.name}", file=sys.stderr)
+            build(config.of(model), sys.stderr)
     manifest = load_manifest(config)
 
     def ready(cluster: Cluster) -> None:
@@ -77,6 +76,7 @@ def as_dict(cluster: Cluster) -> dict[str, Any]:
     return {
         "ready": True,
         "model": cluster.model,
+        "models": cluster.models,
         "runtimes": {"serve": cluster.scheduler.choice.serve, "why": cluster.scheduler.choice.why},
         **dataclasses.asdict(cluster.addresses),
         "control": cluster.http_address,
@@ -92,13 +92,14 @@ def how_to_try(cluster: Cluster, config: Config) -> str:
     assert cluster.addresses is not None
     grpc, http = reachable(cluster.addresses.grpc), reachable(cluster.addresses.http)
     client, row = f'Client("{grpc}"', "[[101, 7592, 102]]"
-    if config.gateway.several_models:
+    if config.gateway.several_models or config.more_models:
         client += f', model="{cluster.model}"'
     if cluster.manifest.tokenizer is not None:
         tokenizer = config.model.repository / cluster.manifest.tokenizer
         client, row = f'{client}, tokenizer="{os.path.relpath(tokenizer)}"', '"Hello, world."'
+    several = len(cluster.models) > 1
     return f"""
-model {cluster.model} is served
+{"models" if several else "model"} {", ".join(cluster.models)} {"are" if several else "is"} served
   {cluster.scheduler.choice.text}
   gRPC   {cluster.addresses.grpc}   KServe v2 / Triton protocol; any Triton client works
   HTTP   {cluster.addresses.http}   /metrics /livez /readyz

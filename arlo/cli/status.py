@@ -104,7 +104,9 @@ def health(deployment: Any, stats: Any) -> str:
     if not deployment.version:
         return "empty"
     # A level whose runtimes have all moved elsewhere stays in the statistics; no instances of it are wanted.
-    wanted = {runtime.max_length for runtime in deployment.runtimes}
+    first = deployment.model.name
+    name = stats.model or first
+    wanted = {runtime.max_length for runtime in deployment.runtimes if (runtime.model or first) == name}
     if any(level.instances == 0 for level in stats.levels if level.max_length in wanted):
         return "failing"
     states = [to_dict(instance)["state"] for instance in stats.instances]
@@ -127,12 +129,14 @@ def screen(deployment: Any, stats: Any, address: str) -> Any:
     from arlo.control.gateway.messages import to_dict
 
     state = health(deployment, stats)
+    models = [model for model in (deployment.model, *deployment.more_models) if model.name == stats.model]
+    model = models[0] if models else deployment.model
     colour = {"ready": "green", "degraded": "yellow"}.get(state, "red")
     uptime_s = max(0.0, (stats.at_ms - stats.started_at_ms) / 1000)
     head = Text.assemble(
         (state, f"bold {colour}"),
-        f"  model {deployment.model.name or '-'}  deployment {deployment.version}  policy {stats.policy}\n"
-        f"slo {deployment.model.slo_ms} ms  up {uptime_s:.0f} s  admin {address}",
+        f"  model {model.name or '-'}  deployment {deployment.version}  policy {stats.policy}\n"
+        f"slo {model.slo_ms} ms  up {uptime_s:.0f} s  admin {address}",
     )
     outcomes = stats.outcomes
     counts = Text(

@@ -55,12 +55,14 @@ class Doc:
 
 
 class FieldError(ConfigError):
-    """A value is wrong; `section` and `key` say where, so that the loader can name the line."""
+    """A value is wrong; `section` and `key` say where, so that the loader can name the line; `number`: of several
+    tables of that name, which."""
 
-    def __init__(self, section: str, key: str, problem: str) -> None:
+    def __init__(self, section: str, key: str, problem: str, number: int = 0) -> None:
         super().__init__(f"{section}.{key} {problem}")
         self.section = section
         self.key = key
+        self.number = number
 
 
 def option(

@@ -31,13 +31,22 @@ def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
             where = line_of(lines, name, None)
             raise ConfigError(f"{source}:{where}: unknown section [{name}]{nearest(name, SECTIONS)}")
     sections: dict[str, Any] = {}
+    number = 0  # of the [[model]]
     try:
         for name, cls in SECTIONS.items():
-            sections[name] = read_section(cls, name, raw.get(name, {}), base)
+            given = raw.get(name, {})
+            if name == "model" and isinstance(given, list) and given:
+                models = []
+                for number, table in enumerate(given):  # noqa: B007 (the error names it)
+                    models.append(read_section(cls, name, table, base))
+                sections["model"], sections["more_models"] = models[0], tuple(models[1:])
+                number = 0
+            else:
+                sections[name] = read_section(cls, name, given, base)
         return Config(**sections)
     except FieldError as error:
-        key = toml_key(error.key)
-        raise ConfigError(f"{source}:{line_of(lines, error.section, key)}: {renamed(str(error))}") from None
+        line = line_of(lines, error.section, toml_key(error.key), number or error.number)
+        raise ConfigError(f"{source}:{line}: {renamed(str(error))}") from None
 
 
 def read_text(path: Path, kind: str) -> str:

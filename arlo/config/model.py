@@ -17,7 +17,8 @@ Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
 
 @section("model")
 class ModelConfig:
-    """The model that clients see."""
+    """The model that clients see. Several, each written [[model]], are served on the same workers: every worker holds
+    static runtimes of each, and executes one batch of one of them at a time."""
 
     repository: Path = option(
         doc="Triton model repository that `arlo compile` (or `arlo emulate`) wrote; holds `arlo.json`."
@@ -50,6 +51,20 @@ class ModelConfig:
         minimum=1,
         maximum=36_000_000,
         relation="at least slo_ms",
+    )
+    share: float = option(
+        default=1.0,
+        doc="Of the time of workers that several models share: what this one may count on by the sum of all shares, "
+        "when all ask for more than there is. What one does not use the others get.",
+        above=0,
+        maximum=1_000_000,
+        relation="with several [[model]]",
+    )
+    lengths: str | None = option(
+        default=None,
+        doc="As `deployment.lengths`, of this model.",
+        left_out="`deployment.lengths`",
+        relation="with several [[model]]",
     )
 
     def check_relations(self) -> None:
@@ -403,10 +418,27 @@ class Config:
     health: HealthConfig = dataclasses.field(default_factory=HealthConfig)
     control: ControlConfig = dataclasses.field(default_factory=ControlConfig)
     scaling: ScalingConfig = dataclasses.field(default_factory=ScalingConfig)
+    more_models: tuple[ModelConfig, ...] = ()  # [[model]] after the first
+
+    @property
+    def models(self) -> tuple[ModelConfig, ...]:
+        """All models on the workers, in the order of the file."""
+        return (self.model, *self.more_models)
+
+    def of(self, model: ModelConfig) -> Config:
+        """The same of one of the models alone."""
+        wanted = (
+            self.deployment if model.lengths is None else dataclasses.replace(self.deployment, lengths=model.lengths)
+        )
+        return dataclasses.replace(self, model=model, more_models=(), deployment=wanted)
 
     def __post_init__(self) -> None:
+        if self.more_models:
+            self._check_models()
+        elif self.model.lengths is not None:
+            raise FieldError("model", "lengths", "goes with several [[model]]: give deployment.lengths")
         instances, workers = self.deployment.instances, self.worker_count
-        placed = self.control.reallocate or self.deployment.runtimes in ("dynamic", "bundle")
+        placed = self.control.reallocate or self.deployment.runtimes in ("dynamic", "bundle") or bool(self.more_models)
         if not instances and (not workers or not placed):
             raise FieldError(
                 "deployment",
@@ -424,6 +456,25 @@ class Config:
         scaled = self.scaling.max_workers
         if self.scaling.policy != "none" and scaled is not None and scaled < workers:
             raise FieldError("scaling", "max_workers", f"must be at least the {workers} worker(s) at the start")
+
+    def _check_models(self) -> None:
+        names = [model.name for model in self.models]
+        for number, name in enumerate(names):
+            if name is None:
+                raise FieldError("model", "name", "is missing: each of several models has one", number)
+            if name in names[:number]:
+                raise FieldError("model", "name", f"is {name!r} twice: each model has its own", number)
+        if self.deployment.runtimes not in ("recommended", "bundle") or self.deployment.instances:
+            key = "allocation" if self.deployment.instances else "runtimes"
+            raise FieldError(
+                "deployment", key, "goes with one model: several share the workers, which hold runtimes of each"
+            )
+        if self.workers.kind == "ray":
+            raise FieldError(
+                "workers", "kind", 'is "ray", which serves one model: give each an `arlo serve` of its own'
+            )
+        if self.scaling.policy != "none":
+            raise FieldError("scaling", "policy", 'must be "none" with several models: give workers.count')
 
     @property
     def worker_count(self) -> int:

@@ -87,6 +87,12 @@ class Cluster:
         return self._config.model.name or self.manifest.model
 
     @property
+    def models(self) -> list[str]:
+        """The names of all models that the workers hold."""
+        pairs = zip(self._config.models, self.manifest.models, strict=True)
+        return [model.name or manifest.model for model, manifest in pairs]
+
+    @property
     def gateway_pid(self) -> int | None:
         """Of the managed gateway."""
         return self._gateway.pid
@@ -207,10 +213,10 @@ class Cluster:
     # --- start ---
 
     def _warn(self) -> None:
-        slo_ms = self._config.model.slo_ms
-        for runtime in self.manifest.runtimes:
-            if capacity(runtime, slo_ms) == 0:
-                emit(log, "slo_below_latency", level=logging.WARNING, runtime=runtime.name, slo_ms=slo_ms)
+        for model, manifest in zip(self._config.models, self.manifest.models, strict=True):
+            for runtime in self.manifest.runtimes if len(self.models) == 1 else manifest.runtimes:
+                if capacity(runtime, model.slo_ms) == 0:
+                    emit(log, "slo_below_latency", level=logging.WARNING, runtime=runtime.name, slo_ms=model.slo_ms)
 
     def _lock_run_dir(self) -> None:
         run_dir = made_run_dir(self._config)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 
+from arlo.catalog.joined import joined, link
 from arlo.catalog.manifest import Manifest
 from arlo.config import Config
 from arlo.control.events import emit
+from arlo.control.gateway.process import made_run_dir
 from arlo.control.plane import Cluster
 from arlo.control.pool import make_pool
 
@@ -98,7 +101,10 @@ async def _unless(task: asyncio.Task[None], stop: asyncio.Event) -> bool:
 
 
 def load_manifest(config: Config) -> Manifest:
-    """The repository's manifest, with the latencies of model.latency_profile where that is given. ConfigError."""
+    """The repository's manifest, with the latencies of model.latency_profile where that is given; of several models
+    joined. ConfigError."""
+    if config.more_models:
+        return joined([load_manifest(config.of(model)) for model in config.models])
     manifest = Manifest.load(config.model.repository)
     if config.model.latency_profile is None:
         return manifest
@@ -107,15 +113,25 @@ def load_manifest(config: Config) -> Manifest:
     return with_profile(manifest, LatencyProfile.load(config.model.latency_profile))
 
 
+def with_one_repository(config: Config, manifest: Manifest) -> Config:
+    """The configuration for workers of ours: several models lie in one folder, in workers.run_dir."""
+    if not config.more_models or config.workers.kind == "endpoints":
+        return config
+    folder = link([model.repository for model in config.models], manifest, made_run_dir(config))
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, repository=folder))
+
+
 async def serve(config: Config, *, ready: Callable[[Cluster], None], manifest: Manifest | None = None) -> int:
     """Serve until a signal to stop; `ready` is called once, when requests are answered. Returns the exit code, 0.
 
     manifest: what load_manifest() gave, where the caller has it (and a recommendation for its latencies).
     ArloError when something does not come up; nothing is left running then.
     """
+    manifest = manifest or load_manifest(config)
+    config = with_one_repository(config, manifest)
     cluster = Cluster(
         config,
-        manifest or load_manifest(config),
+        manifest,
         make_pool(config),
         report=lambda text: emit(log, "starting", what=text),
     )

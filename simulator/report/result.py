@@ -50,6 +50,7 @@ class Result:
     cdf_ms: NDArray[np.float64]  # latency at the quantiles below
     cdf_q: NDArray[np.float64]
     runtimes: tuple[Mapping[str, Any], ...]  # per runtime: name, max_length, served, demoted, batches, busy_s
+    models: tuple[Mapping[str, Any], ...] = ()  # of several models: name, requests, on_time, mean_ms, p98_ms, ...
     timeline: Mapping[str, NDArray[np.float64]]  # columns, one row per interval; see simulator/report/timeline.py
     columns: Mapping[str, NDArray[Any]] | None = None  # one row per request, when recorded
 
@@ -60,8 +61,10 @@ class Result:
             if field.name in ("cdf_ms", "cdf_q", "timeline", "columns"):
                 continue
             value = getattr(self, field.name)
-            if field.name in ("outcomes", "runtimes"):
-                value = dict(value) if field.name == "outcomes" else [_plain(runtime) for runtime in value]
+            if field.name == "models" and not value:
+                continue
+            if field.name in ("outcomes", "runtimes", "models"):
+                value = dict(value) if field.name == "outcomes" else [_plain(row) for row in value]
             elif isinstance(value, (int, float, np.number)):
                 value = _rounded(value, _DIGITS.get(field.name, 6))
             figures[field.name] = value

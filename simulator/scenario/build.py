@@ -7,9 +7,20 @@ from typing import Any
 
 from arlo.errors import ConfigError
 from arlo.simulator.profiles import Profile, load_profile
-from arlo.simulator.scenario.scenario import Allocate, Dispatch, Fault, RuntimeModel, Scale, Scenario, Workload
+from arlo.simulator.scenario.file import ScenarioConfig
+from arlo.simulator.scenario.merged import MergedWorkload
+from arlo.simulator.scenario.scenario import (
+    Allocate,
+    Dispatch,
+    Fault,
+    RuntimeModel,
+    Scale,
+    Scenario,
+    SharedModel,
+    Workload,
+)
 from arlo.simulator.scenario.schemes import scheme
-from arlo.simulator.scenario.sections import DEFAULT_DURATION_S, RuntimeSection, ScenarioConfig, WorkloadSection
+from arlo.simulator.scenario.sections import DEFAULT_DURATION_S, RuntimeSection, WorkloadSection
 from arlo.traces import make_workload
 
 DEFAULT_PROFILE = "bert-base"
@@ -28,6 +39,8 @@ class Built:
 
 def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Built:
     """The scenario. ConfigError says what does not fit together."""
+    if config.model:
+        return _of_several_models(config, name=name, record=record)
     cluster, batching = config.cluster, config.dispatch.batching
     if batching == "fifo":
         cluster = dataclasses.replace(cluster, scheme="dt", dynamic=cluster.dynamic or "none")
@@ -104,6 +117,36 @@ def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Bu
         record=record,
     )
     return Built(scenario=scenario, latencies=latencies, notes=tuple(_too_long(config, workload, runtimes)))
+
+
+def _of_several_models(config: ScenarioConfig, *, name: str, record: bool) -> Built:
+    each = [build(config.of(model), record=record) for model in config.model]
+    scenarios = [built.scenario for built in each]
+    models = tuple(
+        SharedModel(
+            name=section.name,
+            runtimes=len(one.runtimes),
+            workload=one.workload,
+            slo_ms=one.slo_ms,
+            timeout_ms=one.timeout_ms,
+            share=section.share,
+        )
+        for section, one in zip(config.model, scenarios, strict=True)
+    )
+    runtimes = tuple(
+        dataclasses.replace(runtime, name=f"{one.name}/{runtime.name}") for one in scenarios for runtime in one.runtimes
+    )
+    scenario = dataclasses.replace(
+        scenarios[0],
+        name=name or config.run.name or "+".join(model.name for model in models),
+        seed=config.run.seed,
+        workload=MergedWorkload(models),
+        runtimes=runtimes,
+        models=models,
+    )
+    latencies = "; ".join(dict.fromkeys(built.latencies for built in each))
+    notes = tuple(f"{one.name}: {note}" for one, built in zip(scenarios, each, strict=True) for note in built.notes)
+    return Built(scenario=scenario, latencies=latencies, notes=notes)
 
 
 def _workload(section: WorkloadSection, seed: int) -> Workload:

@@ -12,7 +12,7 @@ from arlo.config.field import FieldError
 from arlo.config.load import line_of, nearest, read_section, read_text, read_toml, renamed, toml_key
 from arlo.errors import ConfigError
 from arlo.simulator.profiles import profile_names
-from arlo.simulator.scenario.sections import ARRAYS, SECTIONS, ScenarioConfig
+from arlo.simulator.scenario.file import ARRAYS, SECTIONS, ScenarioConfig
 
 
 def load(path: Path) -> ScenarioConfig:
@@ -49,10 +49,14 @@ def parse(text: str, *, base: Path, source: str = "scenario") -> ScenarioConfig:
 
 
 def _with_profile_path(config: ScenarioConfig, base: Path) -> ScenarioConfig:
-    if config.cluster.profile is None:
-        return config
-    profile = profile_path(config.cluster.profile, base)
-    return dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, profile=profile))
+    def named(section: Any) -> Any:
+        return (
+            section
+            if section.profile is None
+            else dataclasses.replace(section, profile=profile_path(section.profile, base))
+        )
+
+    return dataclasses.replace(config, cluster=named(config.cluster), model=tuple(map(named, config.model)))
 
 
 def profile_path(profile: str, base: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from arlo.config.reference import tables
-from arlo.simulator.scenario.sections import ARRAYS, SECTIONS
+from arlo.simulator.scenario.file import ARRAYS, SECTIONS
 
 HEAD = """# Scenario files
 

@@ -139,17 +139,30 @@ class Fault:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SharedModel:
+    """One of several models on the same workers. Its runtimes are among those of the scenario."""
+
+    name: str
+    runtimes: int  # how many of the scenario's, after those of the models before it
+    workload: Workload
+    slo_ms: float
+    timeout_ms: float | None = None
+    share: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """A run. Times in the units of their names."""
 
     name: str
     workload: Workload
-    runtimes: tuple[RuntimeModel, ...]  # ascending max_length
+    runtimes: tuple[RuntimeModel, ...]  # ascending max_length; of several models one after the other
     workers: int
     slo_ms: float
     dispatch: Dispatch = Dispatch()
     allocate: Allocate = Allocate()
     bundle: Literal["one", "all"] = "one"  # the runtimes that a worker holds
+    models: tuple[SharedModel, ...] = ()  # on the same workers; empty: there is one
     scale: Scale = Scale()
     faults: tuple[Fault, ...] = ()
     overhead_ms: float = 0.8  # section 5.2.1
@@ -163,3 +176,9 @@ class Scenario:
     interval_s: float = 1.0  # of the timeline
     seed: int = 0
     record: bool = False  # keep a row for each request
+
+    def of_runtimes(self) -> list[tuple[int, float]]:
+        """Of each runtime, its model by number, and the model's SLO in ms."""
+        if not self.models:
+            return [(0, self.slo_ms)] * len(self.runtimes)
+        return [(number, model.slo_ms) for number, model in enumerate(self.models) for _ in range(model.runtimes)]

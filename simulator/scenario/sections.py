@@ -8,7 +8,6 @@ or range differs here, `but` gives the reason.
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Literal
 
@@ -513,79 +512,3 @@ class FaultSection:
         default=None, doc="fail: it serves again after this.", left_out="it is gone for good", unit="s", minimum=0
     )
     factor: float = option(default=2.0, doc="slow: execution takes so many times as long from then on.", above=0)
-
-
-SECTIONS: dict[str, type] = {
-    "run": RunSection,
-    "workload": WorkloadSection,
-    "cluster": ClusterSection,
-    "dispatch": DispatchSection,
-    "allocation": AllocationSection,
-    "scaling": ScalingSection,
-}
-ARRAYS: dict[str, type] = {"runtime": RuntimeSection, "fault": FaultSection}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ScenarioConfig:
-    """A whole scenario file. config.build() makes the Scenario of it."""
-
-    run: RunSection = dataclasses.field(default_factory=RunSection)
-    workload: WorkloadSection = dataclasses.field(default_factory=WorkloadSection)
-    cluster: ClusterSection = dataclasses.field(default_factory=ClusterSection)
-    dispatch: DispatchSection = dataclasses.field(default_factory=DispatchSection)
-    allocation: AllocationSection = dataclasses.field(default_factory=AllocationSection)
-    scaling: ScalingSection = dataclasses.field(default_factory=ScalingSection)
-    runtime: tuple[RuntimeSection, ...] = ()
-    fault: tuple[FaultSection, ...] = ()
-
-    def __post_init__(self) -> None:
-        self._check_numbers()
-        cluster, allocation, scaling = self.cluster, self.allocation, self.scaling
-        duration_s = self.workload.duration_s
-        if duration_s is None and self.workload.drawn:
-            duration_s = DEFAULT_DURATION_S
-        if duration_s is not None and self.run.warmup_s >= duration_s:
-            raise FieldError(
-                "run", "warmup_s", f"must be below workload.duration_s ({duration_s:g}): nothing is counted"
-            )
-        if self.runtime:
-            for key in ("profile", "max_lengths", "max_batch", "dynamic"):
-                if getattr(cluster, key):
-                    raise FieldError("cluster", key, "is of a latency profile; leave it out with [[runtime]]")
-            lengths = [runtime.max_length for runtime in self.runtime]
-            if lengths != sorted(set(lengths)):
-                raise FieldError("runtime", "max_length", f"must ascend, without one twice: {lengths}")
-        if allocation.instances and sum(allocation.instances) != cluster.workers:
-            raise FieldError(
-                "allocation",
-                "instances",
-                f"are {sum(allocation.instances)} in all, but there are {cluster.workers} workers",
-            )
-        if scaling.kind != "none" and not scaling.min_workers <= cluster.workers <= scaling.max_workers:
-            raise FieldError(
-                "cluster",
-                "workers",
-                f"must be from scaling.min_workers ({scaling.min_workers}) to max_workers ({scaling.max_workers}), "
-                f"not {cluster.workers}",
-            )
-        if cluster.bundle == "all":
-            if cluster.scheme not in ("arlo", "paper"):
-                raise FieldError("cluster", "bundle", f"is one with the scheme {cluster.scheme}, which has one runtime")
-            if self.dispatch.batching == "fifo":
-                raise FieldError("cluster", "bundle", "is one with batching fifo, which has one runtime")
-            if scaling.kind != "none":
-                raise FieldError("cluster", "bundle", "is one with scaling: that of bundles is not simulated yet")
-        most = scaling.max_workers if scaling.kind != "none" else cluster.workers
-        for fault in self.fault:
-            if fault.worker >= most:
-                raise FieldError("fault", "worker", f"must be from 0 to {most - 1}, not {fault.worker}")
-
-    def _check_numbers(self) -> None:
-        """TOML has inf; no key means anything by it."""
-        for name in SECTIONS:
-            part = getattr(self, name)
-            for field in dataclasses.fields(part):
-                value = getattr(part, field.name)
-                if isinstance(value, float) and not math.isfinite(value):
-                    raise FieldError(name, field.name, f"must be a finite number, not {value}")

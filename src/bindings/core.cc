@@ -119,14 +119,14 @@ void bind_scheduler(nb::module_& m) {
   scheduler.def(
       "add_runtime",
       [](Scheduler& s, std::int32_t max_length, std::int32_t capacity, const std::vector<Point>& latency,
-         std::int32_t max_batch, bool dynamic) {
-        RuntimeSpec spec{max_length, max_batch, capacity, dynamic, {}};
+         std::int32_t max_batch, bool dynamic, VariantId variant) {
+        RuntimeSpec spec{max_length, max_batch, capacity, dynamic, {}, variant};
         for (const auto& [length, batch, ns] : latency) spec.latency.push_back({length, batch, ns});
         return s.add_runtime(std::move(spec));
       },
-      "max_length"_a, "capacity"_a, "latency"_a, nb::kw_only(), "max_batch"_a = 1, "dynamic"_a = false,
+      "max_length"_a, "capacity"_a, "latency"_a, nb::kw_only(), "max_batch"_a = 1, "dynamic"_a = false, "variant"_a = 0,
       "Adds a runtime and returns its id. `max_length` in tokens, `capacity` is M (requests within the SLO),\n"
-      "`latency` the measured points (length in tokens, batch in rows, ns).");
+      "`latency` the measured points (length in tokens, batch in rows, ns); `variant`: the network that it runs.");
 
   scheduler
       .def("add_bundle", &Scheduler::add_bundle, "runtimes"_a,
@@ -162,18 +162,18 @@ void bind_scheduler(nb::module_& m) {
       .def(
           "arrive",
           [](Scheduler& s, Tag tag, std::int32_t length, TimeNs now, std::optional<TimeNs> deadline,
-             std::optional<TimeNs> due, std::uint64_t client, bool bulk) {
+             std::optional<TimeNs> due, std::uint64_t client, bool bulk, VariantId variant) {
             Actions out;
-            const Arrival arrival{length, due.value_or(kNever), deadline.value_or(kNever), client, bulk};
+            const Arrival arrival{length, due.value_or(kNever), deadline.value_or(kNever), client, bulk, variant};
             const Admitted admitted = s.arrive(tag, arrival, now, out);
             return std::make_tuple(admitted.admission, optional_id(admitted.handle), std::move(out));
           },
           "tag"_a, "length"_a, "now"_a, "deadline"_a = nb::none(), nb::kw_only(), "due"_a = nb::none(), "client"_a = 0,
-          "bulk"_a = false,
+          "bulk"_a = false, "variant"_a = 0,
           "A request of `length` tokens. The handle is None when it is refused.\n\n"
           "`due`: an answer after it is late; `deadline`: after it it is worth nothing; `client`: who asks (0: "
           "unnamed);\n"
-          "`bulk`: of the class that fills what others leave.")
+          "`bulk`: of the class that fills what others leave; `variant`: the network that it is for.")
       .def(
           "finish",
           [](Scheduler& s, RequestHandle handle, TimeNs now, Verdict verdict) {
@@ -225,13 +225,15 @@ void bind_scheduler(nb::module_& m) {
 
   scheduler.def("levels", &Scheduler::levels)
       .def("level_max_length", &Scheduler::level_max_length, "level"_a, "In tokens; 0 for no such level.")
-      .def("ideal_level", &Scheduler::ideal_level, "length"_a, "-1 when no level is long enough.")
+      .def("ideal_level", &Scheduler::ideal_level, "length"_a, "variant"_a = 0, "-1 when no level is long enough.")
+      .def("set_share", &Scheduler::set_share, "variant"_a, "share"_a,
+           "What a variant may count on of the workers that it shares, above 0; 1 unless it is said.")
       .def("queued", &Scheduler::queued, "Requests that wait, parked ones included.")
       .def("parked", &Scheduler::parked, "Requests that wait and that no active instance fits.")
       .def("overdue", &Scheduler::overdue, "Requests that wait and can no longer be on time.")
       .def("in_flight", &Scheduler::in_flight, "Requests that are executing.")
       .def("instances", &Scheduler::instances, "Instances present, draining ones included.")
-      .def("fits_any", &Scheduler::fits_any, "length"_a, "Some active instance is long enough.")
+      .def("fits_any", &Scheduler::fits_any, "length"_a, "variant"_a = 0, "Some active instance is long enough.")
       .def("present", &Scheduler::present, "instance"_a)
       .def(
           "view",

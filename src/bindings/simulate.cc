@@ -48,8 +48,8 @@ std::vector<dispatch::LatencyPoint> points(const std::vector<Point>& given) {
   return made;
 }
 
-nb::dict totals(const Engine& engine) {
-  const Totals& t = engine.totals();
+nb::dict totals(const Engine& engine, std::optional<dispatch::VariantId> variant) {
+  const Totals& t = variant ? engine.totals(*variant) : engine.totals();
   nb::dict d;
   d["arrived"] = t.arrived;
   d["on_time"] = t.outcomes[static_cast<int>(Outcome::kOnTime)];
@@ -121,6 +121,7 @@ nb::dict columns(const Engine& engine) {
   nb::dict d;
   d["arrived_ns"] = array(c.arrived);
   d["length"] = array(c.length);
+  d["variant"] = array(c.variant);
   d["latency_ns"] = array(c.latency);
   d["wait_ns"] = array(c.wait);
   d["worker"] = array(c.worker);
@@ -148,9 +149,10 @@ nb::tuple histogram(const Engine& engine) {
   return nb::make_tuple(array(std::move(lower)), array(counts));
 }
 
-Output<double> quantiles(const Engine& engine, const Input<double>& q) {
+Output<double> quantiles(const Engine& engine, const Input<double>& q, std::optional<dispatch::VariantId> variant) {
   std::vector<double> values;
-  for (const double at : view(q)) values.push_back(engine.latency().quantile(at));
+  const Histogram& latency = variant ? engine.latency(*variant) : engine.latency();
+  for (const double at : view(q)) values.push_back(latency.quantile(at));
   return array(std::move(values));
 }
 
@@ -197,18 +199,26 @@ void bind(nb::module_& m) {
           "add_runtime",
           [](Engine& e, std::int32_t max_length, std::int32_t capacity, const std::vector<Point>& latency,
              std::int32_t max_batch, bool dynamic, std::int32_t inflight_limit,
-             const std::optional<std::vector<Point>>& truth) {
-            RuntimeOptions runtime{{max_length, max_batch, capacity, dynamic, points(latency)}, inflight_limit, {}};
+             const std::optional<std::vector<Point>>& truth, dispatch::VariantId variant) {
+            RuntimeOptions runtime{
+                {max_length, max_batch, capacity, dynamic, points(latency), variant}, inflight_limit, {}};
             if (truth) runtime.truth = points(*truth);
             return e.add_runtime(runtime);
           },
           "max_length"_a, "capacity"_a, "latency"_a, nb::kw_only(), "max_batch"_a = 1, "dynamic"_a = false,
-          "inflight_limit"_a = 1, "truth"_a = nb::none(),
+          "inflight_limit"_a = 1, "truth"_a = nb::none(), "variant"_a = 0,
           "A runtime, as Scheduler.add_runtime; returns its id. `truth`: what execution takes, where it is not what\n"
           "the scheduler believes.")
       .def("add_bundle", &Engine::add_bundle, "runtimes"_a, nb::kw_only(), "inflight_limit"_a = 1,
            "Runtimes that a worker holds together, `inflight_limit` batches at a time; its id stands where a runtime's "
            "does.")
+      .def(
+          "set_variant",
+          [](Engine& e, dispatch::VariantId variant, TimeNs slo, std::optional<TimeNs> timeout, double share) {
+            e.set_variant(variant, slo, timeout.value_or(kNever), share);
+          },
+          "variant"_a, nb::kw_only(), "slo"_a, "timeout"_a = nb::none(), "share"_a = 1.0,
+          "The time limits of the requests of a variant, and its share of the workers; before the first request.")
       .def("add_worker", &Engine::add_worker, "runtime"_a, "at"_a, "A worker that serves from `at` on; its id.")
       .def("replace", &Engine::replace, "worker"_a, "runtime"_a, "delay"_a,
            "Drains the worker; when it is empty it loads `runtime`, which takes `delay`.")
@@ -222,10 +232,13 @@ void bind(nb::module_& m) {
            "Executions that begin from now on take `factor` times as long.")
       .def(
           "feed",
-          [](Engine& e, const Input<TimeNs>& arrived, const Input<std::int32_t>& length) {
-            e.feed(view(arrived), view(length));
+          [](Engine& e, const Input<TimeNs>& arrived, const Input<std::int32_t>& length,
+             const std::optional<Input<dispatch::VariantId>>& variant) {
+            e.feed(view(arrived), view(length), variant ? view(*variant) : std::span<const dispatch::VariantId>{});
           },
-          "arrived"_a, "length"_a, "Requests to come: int64 ns [n], ascending, and int32 tokens [n].")
+          "arrived"_a, "length"_a, "variant"_a = nb::none(),
+          "Requests to come: int64 ns [n], ascending, int32 tokens [n], and uint16 variants [n]; None: all of the "
+          "first.")
       .def("advance", &Engine::advance, "until"_a, nb::call_guard<nb::gil_scoped_release>(),
            "Handles everything due before `until`; arrivals must be fed up to there.")
       .def("finish", &Engine::finish, nb::call_guard<nb::gil_scoped_release>(),
@@ -233,9 +246,11 @@ void bind(nb::module_& m) {
       .def_prop_ro("now", &Engine::now)
       .def_prop_ro("queued", &Engine::queued, "Requests that wait at the scheduler.")
       .def_prop_ro("in_flight", &Engine::in_flight, "Requests that have been started on a worker.")
-      .def("totals", &totals, nb::sig("def totals(self) -> dict[str, float]"),
-           "Sums over the requests that arrived after the warm-up.")
-      .def("quantiles_ns", &quantiles, "q"_a, "Latencies at the quantiles float64 [n], exact to 1 part in 1024.")
+      .def("totals", &totals, "variant"_a = nb::none(),
+           nb::sig("def totals(self, variant: int | None = None) -> dict[str, float]"),
+           "Sums over the requests that arrived after the warm-up, or over those of one variant.")
+      .def("quantiles_ns", &quantiles, "q"_a, "variant"_a = nb::none(),
+           "Latencies at the quantiles float64 [n], exact to 1 part in 1024.")
       .def("histogram", &histogram,
            nb::sig("def histogram(self) -> tuple[NDArray[numpy.int64], NDArray[numpy.uint64]]"),
            "Latencies counted: least ns of each bucket int64 [n], requests uint64 [n].")

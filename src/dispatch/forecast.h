@@ -21,7 +21,7 @@ class Forecast {
       x.since = now;
       for (const Fifo* fifo : {&x.started, &x.waiting}) {
         for (RequestHandle at = fifo->head; at != kNone; at = s_.requests[at].next) {
-          s_.requests[at].share = timed::paced(x, s_.queue.cost(x.runtime).share(s_.requests[at].length));
+          s_.requests[at].share = timed::paced(x, s_.cost(x, s_.requests[at]).share(s_.requests[at].length));
           x.work += s_.requests[at].share;
         }
       }
@@ -30,22 +30,25 @@ class Forecast {
   }
 
   // A request's own time on an instance.
-  [[nodiscard]] TimeNs alone(const Instance& x, std::int32_t length) const {
-    return timed::paced(x, s_.queue.cost(x.runtime).alone(length));
+  [[nodiscard]] TimeNs alone(const Instance& x, const Request& r) const {
+    return timed::paced(x, s_.cost(x, r).alone(r.length));
   }
 
   // Its finish when it is the next one to start there.
-  [[nodiscard]] TimeNs next_on(const Instance& x, std::int32_t length, TimeNs now) const {
-    return start_on(x, now) + alone(x, length);
+  [[nodiscard]] TimeNs next_on(const Instance& x, VariantId variant, std::int32_t length, TimeNs now) const {
+    return start_on(x, now) + timed::paced(x, s_.queue.cost(x, variant).alone(length));
+  }
+  [[nodiscard]] TimeNs next_on(const Instance& x, const Request& r, TimeNs now) const {
+    return next_on(x, r.variant(), r.length, now);
   }
 
   // Its finish when it is the first row of the next batch there, which is not to be a small one where many wait.
   [[nodiscard]] TimeNs turn_on(const Instance& x, const Request& r, TimeNs now) const {
-    if (!s_.batching() || r.trial != 0) return next_on(x, r.length, now);
+    if (!s_.batching() || r.trial != 0) return next_on(x, r, now);
     const bool bound = r.instance != kNone;
     const std::int32_t in_line = bound ? x.queued : s_.lines[s_.ideal(r)].count;
-    const std::int32_t in_all = bound ? x.queued : s_.lines.total();
-    const Bundle& bundle = s_.queue.cost(x.runtime);
+    const std::int32_t in_all = bound ? x.queued : s_.lines.total(r.variant());
+    const Bundle& bundle = s_.cost(x, r);
     const TimeNs time = bundle.at(r.length, bundle.turn_rows(r.length, in_line, in_all));
     return start_on(x, now) + timed::paced(x, time);
   }
@@ -55,14 +58,14 @@ class Forecast {
     return timed::started_until(x, s_.requests, now);
   }
 
-  // Its finish when it is bound there with this rank.
-  [[nodiscard]] TimeNs bound_to(const Instance& x, std::int32_t length, Rank rank, TimeNs now) const {
-    if (x.has_room()) return next_on(x, length, now);
+  // Its finish when it is bound there with its rank.
+  [[nodiscard]] TimeNs bound_to(const Instance& x, const Request& r, TimeNs now) const {
+    if (x.has_room()) return next_on(x, r, now);
     TimeNs free = timed::free_at(x, s_.requests, now);
-    for (RequestHandle at = x.waiting.tail; at != kNone && s_.requests[at].rank > rank; at = s_.requests[at].prev) {
+    for (RequestHandle at = x.waiting.tail; at != kNone && s_.requests[at].rank > r.rank; at = s_.requests[at].prev) {
       free -= s_.requests[at].share;
     }
-    return std::max(free, now) + alone(x, length);
+    return std::max(free, now) + alone(x, r);
   }
 
  private:

@@ -1,8 +1,8 @@
 // An indexed 4-ary min-heap of (key, id) with inline keys.
 //
 // The order is total, by key and then by id, so the head depends only on the entries and never on the history of the
-// heap. Where each id stands is kept in an array outside, shared by all heaps of a multi-level queue: an id is in one
-// heap at most. 4-ary because four 16-byte entries are one cache line and the tree of 100 instances is 4 deep.
+// heap. Where each id stands is kept in an array outside, shared by all heaps in which an id is at most once. 4-ary
+// because four 16-byte entries are one cache line and the tree of 100 instances is 4 deep.
 #pragma once
 
 #include <cstddef>

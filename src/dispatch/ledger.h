@@ -58,17 +58,21 @@ class Ledger {
   void begin_wait(RequestHandle h) {
     s_.requests[h].state = RequestState::kWaiting;
     ++s_.queued;
+    ++s_.queued_of[s_.requests[h].variant()];
     s_.deadlines.wait_begins(s_.requests, h);
   }
 
   void end_wait(RequestHandle h) {
     --s_.queued;
+    --s_.queued_of[s_.requests[h].variant()];
     s_.deadlines.wait_ends(s_.requests, h);
   }
 
   // A request that is in no FIFO, and not counted as waiting.
   void wait_in_line(RequestHandle h, std::int32_t level) {
     s_.requests[h].instance = kNone;
+    const VariantId variant = s_.requests[h].variant();
+    if (s_.shared() && s_.lines.total(variant) == 0) s_.shares.begins(variant);
     s_.lines.insert(s_.requests, level, h);
     begin_wait(h);
   }
@@ -126,15 +130,20 @@ class Ledger {
 
   // It is to wait for this instance.
   void charge(RequestHandle h, Instance& x, TimeNs now) {
-    if (s_.timed) add(s_.requests[h], x, s_.queue.cost(x.runtime).share(s_.requests[h].length), now);
+    const Request& r = s_.requests[h];
+    if (s_.timed) add(s_.requests[h], x, s_.cost(x, r).share(r.length), now);
   }
 
   // In no FIFO, and not charged: it starts alone. The key is left to the caller, here and below.
   void start_alone(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
     Instance& x = s_.queue[id];
-    const std::int32_t length = s_.requests[h].length;
-    const Bundle::Member& on = s_.queue.cost(x.runtime).of(length);
-    if (s_.timed) add(s_.requests[h], x, s_.batching() ? on.cost.alone(length) : on.cost.share(length), now);
+    Request& r = s_.requests[h];
+    const Bundle::Member& on = s_.cost(x, r).of(r.length);
+    if (s_.timed) add(r, x, s_.batching() ? on.cost.alone(r.length) : on.cost.share(r.length), now);
+    if (s_.shared()) {
+      if (s_.lines.total(r.variant()) == 0) s_.shares.begins(r.variant());
+      s_.shares.started(r.variant(), r.share);
+    }
     begun(x);
     started(h, id, on, kNone, out);
   }
@@ -143,13 +152,16 @@ class Ledger {
   void start_waiting(std::span<const RequestHandle> rows, InstanceId id, const Bundle::Member& on, TimeNs now,
                      Actions& out) {
     Instance& x = s_.queue[id];
+    const VariantId variant = s_.requests[rows.front()].variant();
     std::int32_t longest = 0;
+    TimeNs time = 0;
     for (const RequestHandle h : rows) {
       Request& r = s_.requests[h];
       longest = std::max(longest, r.length);
       if (r.instance == kNone) {
         take_out(h);
         if (!s_.batching()) charge(h, x, now);
+        time += r.share;
       } else {
         x.waiting.erase(s_.requests, h);
         --x.queued;
@@ -159,14 +171,15 @@ class Ledger {
     }
     BatchId batch = kNone;
     if (s_.batching()) {
-      const TimeNs time = on.cost.at(longest, static_cast<std::int32_t>(rows.size()));
+      time = on.cost.at(longest, static_cast<std::int32_t>(rows.size()));
       if (rows.size() > 1) {
-        const TimeNs shares = s_.lines.total() > 0 ? shares_of(rows, s_.queue.cost(x.runtime)) : 0;
+        const TimeNs shares = s_.lines.total(variant) > 0 ? shares_of(rows, s_.queue.cost(x, variant)) : 0;
         batch = s_.batches.take({static_cast<std::int32_t>(rows.size()), true, on.runtime, time, shares});
       }
       for (const RequestHandle h : rows) s_.requests[h].share = 0;  // the first stands for all
       if (s_.timed) add(s_.requests[rows.front()], x, time, now);
     }
+    if (s_.shared()) s_.shares.started(variant, time);
     begun(x);
     for (const RequestHandle h : rows) started(h, id, on, batch, out);
   }
@@ -176,16 +189,17 @@ class Ledger {
     if (!s_.timed) return;
     const Request& r = s_.requests[h];
     Instance& x = s_.queue[r.instance];
-    const Bundle::Member& on = s_.queue.cost(x.runtime).of(r.length);
+    const MultiLevelQueue::Held& held = s_.queue.held(x, r.variant());
+    const Bundle::Member& on = held.bundle.of(r.length);
     bool answered = verdict == Verdict::kAnswered;
     if (!s_.batching()) {
-      if (answered) timed::observe(x, s_.queue.group(x.group), on.cost, r.length, now);
+      if (answered) timed::observe(x, s_.queue.group(held.group), on.cost, r.length, now);
       return;
     }
     TimeNs time = 0, shares = 0;
     if (r.batch() == kNone) {
       time = on.cost.alone(r.length);
-      if (s_.lines.total() > 0) shares = on.cost.share(r.length);
+      if (s_.lines.total(r.variant()) > 0) shares = on.cost.share(r.length);
     } else {
       Batches::Batch& batch = s_.batches[r.batch()];
       answered = batch.answered = batch.answered && answered;
@@ -196,7 +210,7 @@ class Ledger {
     if (!answered) return;
     // How long a line lasts is learned while there is one: batches are not always full.
     const TimeNs took = timed::learn(x, time, now - x.since);
-    if (shares > 0 && took > 0) timed::learn(s_.queue.group(x.group), shares, took);
+    if (shares > 0 && took > 0) timed::learn(s_.queue.group(held.group), shares, took);
   }
 
   // A started request no longer runs on its instance. False: others of its batch do.
@@ -206,6 +220,7 @@ class Ledger {
     const BatchId batch = r.batch();
     x.started.erase(s_.requests, h);
     --s_.in_flight;
+    --s_.in_flight_of[r.variant()];
     r.instance = kNone;
     r.avoid = kNone;
     if (batch != kNone) {
@@ -234,7 +249,7 @@ class Ledger {
 
   void begun(Instance& x) const {
     ++x.in_flight;
-    if (s_.overdue.total() > 0) ++x.owed;
+    if (s_.any_overdue(x)) ++x.owed;
   }
 
   void started(RequestHandle h, InstanceId id, const Bundle::Member& on, BatchId batch, Actions& out) {
@@ -243,9 +258,10 @@ class Ledger {
     r.instance = id;
     r.avoid = batch;
     ++s_.in_flight;
+    ++s_.in_flight_of[r.variant()];
     s_.queue[id].started.push_back(s_.requests, h);
     (r.overdue ? s_.overdue_ranks : s_.ranks).started(r.rank);
-    const std::int32_t level = s_.queue.ideal(on.cost.max_length());
+    const std::int32_t level = s_.queue.ideal(r.variant(), on.cost.max_length());
     out.push_back({ActionKind::kStart, h, r.tag, id, level, level > s_.ideal(r), on.runtime, batch});
   }
 
@@ -259,6 +275,7 @@ class Ledger {
     r.instance = kNone;
     r.avoid = kNone;
     r.length = arrival.length;
+    r.variant_ = arrival.variant;
     r.client = static_cast<std::uint16_t>(arrival.client);
     r.overdue = false;
     r.trial = 0;

@@ -2,6 +2,7 @@
 // here that no active instance fits; `late` keeps everything here that waits.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +20,7 @@ class LevelFifos {
 
   [[nodiscard]] const Line& operator[](std::int32_t level) const { return lines_[static_cast<std::size_t>(level)]; }
   [[nodiscard]] std::int32_t total() const { return total_; }
+  [[nodiscard]] std::int32_t total(VariantId variant) const { return total_of_[variant]; }
 
   void insert(RequestSlab& requests, std::int32_t level, RequestHandle handle) {
     Line& line = lines_[static_cast<std::size_t>(level)];
@@ -26,6 +28,7 @@ class LevelFifos {
     line.tokens += requests[handle].length;
     ++line.count;
     ++total_;
+    ++total_of_[requests[handle].variant()];
   }
 
   void erase(RequestSlab& requests, std::int32_t level, RequestHandle handle) {
@@ -34,6 +37,7 @@ class LevelFifos {
     line.tokens -= requests[handle].length;
     --line.count;
     --total_;
+    --total_of_[requests[handle].variant()];
   }
 
   // What stands behind this rank in a line. O(what it counts).
@@ -60,10 +64,10 @@ class LevelFifos {
     return best;
   }
 
-  // A level has been made: what fits it moves down to it from the level above.
-  void insert_level(RequestSlab& requests, std::int32_t level, std::int32_t max_length) {
+  // A level has been made: what fits it moves down to it from the level above, unless it is the longest of its variant.
+  void insert_level(RequestSlab& requests, std::int32_t level, std::int32_t max_length, bool longest) {
     lines_.insert(lines_.begin() + level, Line{});
-    if (static_cast<std::size_t>(level) + 1 == lines_.size()) return;
+    if (longest) return;
     RequestHandle next = kNone;
     for (RequestHandle at = (*this)[level + 1].fifo.head; at != kNone; at = next) {
       next = requests[at].next;
@@ -76,6 +80,7 @@ class LevelFifos {
  private:
   std::vector<Line> lines_;
   std::int32_t total_ = 0;
+  std::array<std::int32_t, kVariants> total_of_{};
 };
 
 }  // namespace arlo::dispatch

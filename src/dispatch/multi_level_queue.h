@@ -1,12 +1,15 @@
-// The multi-level queue of section 3.4: levels by max_length, and in each the instances in a heap, best first.
+// The multi-level queue of section 3.4: levels by max_length, and in each the instances in a heap, best first. Several
+// variants have their levels one after the other.
 //
 // "Best" is the policy's word: it gives each instance a key. The instances of a level share one heap, or, for policies
 // that weigh execution times, one heap for each runtime, for within one level two runtimes may differ in speed. Such a
-// set is a *group* here; groups are ordered by level, then by runtime, so that "all instances that fit" is a suffix.
+// set is a *group* here; groups are ordered by level, then by runtime, so that "all instances that fit" is a suffix of
+// the variant's groups. An instance that holds several variants is in a group of each.
 #pragma once
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "dispatch/cost_model.h"
@@ -28,14 +31,14 @@ struct alignas(64) Instance {
   std::int32_t in_flight = 0;  // batches started, not finished
   std::int32_t queued = 0;     // bound, not started
   std::int32_t limit = 0;      // of in_flight
-  std::int32_t capacity = 0;   // M
-  GroupIndex group = 0;
-  std::int32_t level = 0;
+  std::int32_t capacity = 0;   // M; the least of several variants
   RuntimeId runtime = 0;
-  Fifo waiting;             // bound, not started; by rank
-  Fifo started;             // by start
-  std::int32_t passed = 0;  // turns in a row that went to another line than its own (late)
-  std::int32_t owed = 0;    // starts since one that is overdue, while such ones wait
+  std::uint32_t first_held = 0;  // of what it holds, in MultiLevelQueue
+  Fifo waiting;                  // bound, not started; by rank
+  Fifo started;                  // by start
+  std::int32_t passed = 0;       // turns in a row that went to another line than its own (late)
+  std::int32_t owed = 0;         // starts since one that is overdue, while such ones wait
+  std::uint16_t holds = 0;       // variants
   InstanceState state = InstanceState::kActive;
   bool present = false;
   std::uint32_t pace_step = kUsualPace;  // the pace in quarters of a doubling
@@ -63,11 +66,20 @@ class MultiLevelQueue {
   struct Level {
     std::int32_t max_length;
     GroupIndex first_group;
+    VariantId variant;
+  };
+  // What an instance holds of a variant.
+  struct Held {
+    VariantId variant;
+    std::int32_t level;     // of the longest of it
+    GroupIndex group;       // of that level
+    std::int32_t capacity;  // M
+    Bundle bundle;
   };
   struct Group {
     IndexedHeap heap;
     std::int32_t level;
-    RuntimeId runtime;    // the first one of the group
+    std::uint32_t held;   // what its first runtime holds of the variant
     double took = 0;      // faded sums of what its instances took, ns, and of what the latency profile says
     double expected = 0;  //
     // Of all its instances: what a time of the profile comes to.
@@ -86,19 +98,26 @@ class MultiLevelQueue {
   // Levels.
   [[nodiscard]] std::int32_t levels() const { return static_cast<std::int32_t>(levels_.size()); }
   [[nodiscard]] const Level& level(std::int32_t level) const { return levels_[static_cast<std::size_t>(level)]; }
-  [[nodiscard]] std::int32_t longest() const { return levels_.empty() ? 0 : levels_.back().max_length; }
-  // The ideal level of a length in 1 to longest().
-  [[nodiscard]] std::int32_t ideal(std::int32_t length) const {
-    return level_of_length_[static_cast<std::size_t>(length)];
+  // Variants, with or without levels; those of one are from first_of() to before end_of().
+  [[nodiscard]] VariantId variants() const { return static_cast<VariantId>(bands_.size()); }
+  [[nodiscard]] std::int32_t first_of(VariantId variant) const { return bands_[variant].first; }
+  [[nodiscard]] std::int32_t end_of(VariantId variant) const { return bands_[variant].end; }
+  [[nodiscard]] std::int32_t longest(VariantId variant) const {
+    return variant < bands_.size() ? bands_[variant].longest : 0;
   }
-  // The smallest level at or above `level` with active instances; levels() when there is none.
+  // The ideal level of a length in 1 to longest().
+  [[nodiscard]] std::int32_t ideal(VariantId variant, std::int32_t length) const {
+    return level_of_length_[bands_[variant].lengths + static_cast<std::size_t>(length)];
+  }
+  // The smallest level of its variant at or above `level` with active instances; levels() when there is none.
   [[nodiscard]] std::int32_t home(std::int32_t level) const {
-    const GroupIndex g = next_active(this->level(level).first_group);
+    const GroupIndex g = first_fitting(level);
     return g == groups() ? levels() : groups_[g].level;
   }
   // The lowest level whose home is `home`, which has active instances.
   [[nodiscard]] std::int32_t lowest_at(std::int32_t home) const {
-    while (home > 0 && !has_active(home - 1)) --home;
+    const std::int32_t first = first_of(level(home).variant);
+    while (home > first && !has_active(home - 1)) --home;
     return home;
   }
   [[nodiscard]] bool has_active(std::int32_t level) const {
@@ -108,8 +127,10 @@ class MultiLevelQueue {
   [[nodiscard]] std::int32_t active_in(std::int32_t level) const;  // instances
   // Some active instance other than `id` fits the level.
   [[nodiscard]] bool another_fits(std::int32_t level, InstanceId id) const {
-    for (GroupIndex g = first_fitting(level); g != groups(); g = next_active(g + 1)) {
-      if (groups_[g].heap.size() > (instances_[id].group == g ? 1U : 0U)) return true;
+    const Held* held = find(instances_[id], this->level(level).variant);
+    const GroupIndex own = held == nullptr ? kNone : held->group;
+    for (GroupIndex g = first_fitting(level); g != groups(); g = next_fitting(g)) {
+      if (groups_[g].heap.size() > (own == g ? 1U : 0U)) return true;
     }
     return false;
   }
@@ -119,16 +140,42 @@ class MultiLevelQueue {
   [[nodiscard]] const Group& group(GroupIndex g) const { return groups_[g]; }
   [[nodiscard]] Group& group(GroupIndex g) { return groups_[g]; }
   [[nodiscard]] const IndexedHeap::Entry& head(GroupIndex g) const { return heads_[g]; }
-  // First group at or after `g` with active instances; groups() when there is none. `g` may be groups().
-  [[nodiscard]] GroupIndex next_active(GroupIndex g) const { return next_active_[g]; }
+  // The first group with active instances that fits a level, and the next one after it; groups() when there is none.
   [[nodiscard]] GroupIndex first_fitting(std::int32_t level) const {
-    return next_active_[levels_[static_cast<std::size_t>(level)].first_group];
+    return fitting_[levels_[static_cast<std::size_t>(level)].first_group];
   }
+  [[nodiscard]] GroupIndex next_fitting(GroupIndex g) const { return after_[g]; }
 
   // Runtimes.
-  [[nodiscard]] std::size_t runtimes() const { return costs_.size(); }
-  [[nodiscard]] const Bundle& cost(RuntimeId runtime) const { return costs_[runtime]; }
-  [[nodiscard]] const Bundle& group_cost(GroupIndex g) const { return costs_[groups_[g].runtime]; }
+  [[nodiscard]] std::size_t runtimes() const { return parts_.size(); }
+  [[nodiscard]] std::span<const Held> held(RuntimeId runtime) const {
+    return {&held_[parts_[runtime].first], parts_[runtime].count};
+  }
+  [[nodiscard]] std::span<const Held> held(const Instance& x) const { return {&held_[x.first_held], x.holds}; }
+  // What an instance holds of a variant; null for nothing.
+  [[nodiscard]] const Held* find(const Instance& x, VariantId variant) const {
+    const Held* at = &held_[x.first_held];
+    for (const Held* const end = at + x.holds; at != end; ++at) {
+      if (at->variant == variant) return at;
+    }
+    return nullptr;
+  }
+  // That of a variant that it holds.
+  [[nodiscard]] const Held& held(const Instance& x, VariantId variant) const {
+    const Held* at = &held_[x.first_held];
+    while (at->variant != variant) ++at;
+    return *at;
+  }
+  [[nodiscard]] const Bundle& cost(const Instance& x, VariantId variant) const { return held(x, variant).bundle; }
+  [[nodiscard]] const Held& group_held(GroupIndex g) const { return held_[groups_[g].held]; }
+  [[nodiscard]] const Bundle& group_cost(GroupIndex g) const { return group_held(g).bundle; }
+  [[nodiscard]] bool covers(const Instance& x, std::int32_t level) const {
+    const Held* held = find(x, this->level(level).variant);
+    return held != nullptr && held->level >= level;
+  }
+  [[nodiscard]] bool is_bundle(RuntimeId runtime) const {
+    return held(runtime).front().bundle.members().front().runtime != runtime;
+  }
 
   // Instances. Ids are the smallest ones free.
   InstanceId add_instance(RuntimeId runtime, std::int32_t limit);
@@ -143,31 +190,51 @@ class MultiLevelQueue {
   void activate(InstanceId id, Key key);
   void deactivate(InstanceId id);
   void update(InstanceId id, Key key) {
-    const GroupIndex g = instances_[id].group;
-    IndexedHeap& heap = groups_[g].heap;
-    heap.update(positions_, id, key);
-    heads_[g] = heap.top();
+    for (const Held& held : held(instances_[id])) {
+      IndexedHeap& heap = groups_[held.group].heap;
+      heap.update(positions_[held.variant], id, key);
+      heads_[held.group] = heap.top();
+    }
+  }
+  // Active instances that hold a variant, and those that hold both of two.
+  [[nodiscard]] std::int32_t with(VariantId variant) const { return with(variant, variant); }
+  [[nodiscard]] std::int32_t with(VariantId one, VariantId other) const {
+    return with_[std::size_t{one} * kVariants + other];
   }
 
  private:
-  // The group of a new runtime of this level, which is the last one that was made.
-  void add_to_level(RuntimeId runtime, std::int32_t level, bool is_new);
-  void insert_group(GroupIndex at, std::int32_t level, RuntimeId runtime);
+  // The levels of a variant.
+  struct Band {
+    std::int32_t first = 0;
+    std::int32_t end = 0;
+    std::int32_t longest = 0;  // tokens; 0: it has no level
+    std::size_t lengths = 0;   // where its part of level_of_length_ begins
+  };
+  // Finds or makes the group of what is held there, the last that was made.
+  void add_to_level(std::uint32_t held, bool is_new);
+  void insert_group(GroupIndex at, std::int32_t level, std::uint32_t held);
   void head_changed(GroupIndex g);
-  void index_lengths();
+  void index_levels();
   void index_active();
+  void count(InstanceId id, std::int32_t change);
 
   bool group_by_runtime_;
   std::vector<Level> levels_;
   std::vector<Group> groups_;
   std::vector<IndexedHeap::Entry> heads_;  // copies of the heaps' heads, side by side for the scans
-  std::vector<GroupIndex> next_active_;    // one more than groups
+  std::vector<GroupIndex> fitting_;        // by group: itself or the next one of its variant with active instances
+  std::vector<GroupIndex> after_;          // the same without itself
+  std::vector<Band> bands_;                // by variant
   std::vector<std::uint16_t> level_of_length_;
-  std::vector<std::int32_t> capacities_;  // M, by runtime
-  std::vector<Bundle> costs_;
-  std::vector<GroupIndex> group_of_runtime_;
+  struct Parts {
+    std::uint32_t first;
+    std::uint32_t count;
+  };
+  std::vector<Parts> parts_;  // by runtime: what it holds, by variant
+  std::vector<Held> held_;
   std::vector<Instance> instances_;
-  HeapPositions positions_;
+  std::vector<HeapPositions> positions_;  // by variant
+  std::vector<std::int32_t> with_ = std::vector<std::int32_t>(std::size_t{kVariants} * kVariants);
   std::vector<InstanceId> free_ids_;  // a min-heap
   std::int32_t present_ = 0;
 };

@@ -17,6 +17,7 @@ namespace arlo::dispatch {
 class OverdueLines {
  public:
   [[nodiscard]] std::int32_t total() const { return lines_.total(); }
+  [[nodiscard]] std::int32_t total(VariantId variant) const { return lines_.total(variant); }
   [[nodiscard]] const LevelFifos::Line& operator[](std::int32_t level) const { return lines_[level]; }
   [[nodiscard]] RequestHandle front(const RequestSlab& requests, std::int32_t first, std::int32_t last) const {
     return lines_.front(requests, first, last);
@@ -56,20 +57,19 @@ class OverdueLines {
     return std::min(ahead, kMany) * std::min(each, kLong) + std::max<TimeNs>(stands - each, 0);
   }
 
-  // The one that would have to wait longest; kNone when there is none.
-  [[nodiscard]] RequestHandle last(const RequestSlab& requests) const {
+  // Of levels `first` to before `end`, the one that would have to wait longest; kNone when there is none.
+  [[nodiscard]] RequestHandle last(const RequestSlab& requests, std::int32_t first, std::int32_t end) const {
     RequestHandle last = kNone;
-    for (std::size_t level = 0; level < moves_.size(); ++level) {
-      const RequestHandle tail = lines_[static_cast<std::int32_t>(level)].fifo.tail;
+    for (std::int32_t level = first; level < end; ++level) {
+      const RequestHandle tail = lines_[level].fifo.tail;
       if (tail != kNone && (last == kNone || requests[tail].rank > requests[last].rank)) last = tail;
     }
     return last;
   }
 
-  void insert_level(RequestSlab& requests, std::int32_t level, std::int32_t max_length) {
-    lines_.insert_level(requests, level, max_length);
+  void insert_level(RequestSlab& requests, std::int32_t level, std::int32_t max_length, bool longest) {
+    lines_.insert_level(requests, level, max_length, longest);
     // What moves down to it has moved as the line above did.
-    const bool longest = static_cast<std::size_t>(level) == moves_.size();
     const Moves above = longest ? Moves{} : moves_[static_cast<std::size_t>(level)];
     moves_.insert(moves_.begin() + level, above);
   }

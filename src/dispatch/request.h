@@ -20,22 +20,26 @@ struct alignas(64) Request {
   Rank rank = 0;        // of State::ranks, or of overdue_ranks; without kFirstTry when it is retried
   TimeNs share = 0;     // what its instance's expected free time holds for it (timed.h)
   RequestHandle prev = kNone;
-  RequestHandle next = kNone;   // in its FIFO; the free list when the state is kGone
-  InstanceId instance = kNone;  // bound to or started on; kNone otherwise
-  InstanceId avoid = kNone;     // while it waits: the instance to avoid when there is a choice; started: its batch
-  std::int32_t length = 0;      // tokens
-  std::uint16_t client = 0;     // its place in FairRanks
+  RequestHandle next = kNone;    // in its FIFO; the free list when the state is kGone
+  InstanceId instance = kNone;   // bound to or started on; kNone otherwise
+  InstanceId avoid = kNone;      // while it waits: the instance to avoid when there is a choice; started: its batch
+  std::int32_t length : 22 = 0;  // tokens
+  std::uint32_t variant_ : 10 = 0;
+  std::uint16_t client = 0;  // its place in FairRanks
   RequestState state = RequestState::kGone;
   bool watched : 1 = false;  // has an entry in the deadline heap
   bool overdue : 1 = false;  // it cannot be on time any more
   // It failed in a batch, and goes with others of which this is true only: at most 2^(trial - 1) of them. 0: with any.
   std::uint8_t trial : 5 = 0;
 
+  [[nodiscard]] VariantId variant() const { return static_cast<VariantId>(variant_); }
   [[nodiscard]] BatchId batch() const { return avoid; }  // of a started one; kNone: alone
   [[nodiscard]] std::uint64_t order() const { return rank & ~kFirstTry; }
   // It has to finish by then to wait among those that can be on time; kNever: no time limits.
   [[nodiscard]] TimeNs limit() const { return std::min(aim, deadline); }
 };
+
+static_assert(sizeof(Request) == 64);  // one cache line
 
 class RequestSlab {
  public:

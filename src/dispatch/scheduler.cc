@@ -28,6 +28,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -58,16 +59,18 @@ class Scheduler::Impl {
   RuntimeId add_runtime(const RuntimeSpec& spec) {
     validate(spec);
     const std::int32_t max_length = spec.max_length;
-    if (needs_of(s_.options.policy).one_length && s_.queue.levels() == 1 && s_.queue.longest() != max_length) {
+    const std::int32_t longest = s_.queue.longest(spec.variant);
+    if (needs_of(s_.options.policy).one_length && longest != 0 && longest != max_length) {
       throw std::invalid_argument("max_length: " + std::to_string(max_length) + " differs from " +
-                                  std::to_string(s_.queue.longest()) + "; policy " +
-                                  std::string(policy_name(s_.options.policy)) + " takes one max_length only");
+                                  std::to_string(longest) + "; policy " + std::string(policy_name(s_.options.policy)) +
+                                  " takes one max_length only");
     }
     std::int32_t new_level = -1;
     const RuntimeId runtime = s_.queue.add_runtime(spec, &new_level);
     if (new_level >= 0) {
-      s_.lines.insert_level(s_.requests, new_level, max_length);
-      s_.overdue.insert_level(s_.requests, new_level, max_length);
+      const bool is_longest = new_level + 1 == s_.queue.end_of(spec.variant);
+      s_.lines.insert_level(s_.requests, new_level, max_length, is_longest);
+      s_.overdue.insert_level(s_.requests, new_level, max_length, is_longest);
     }
     return runtime;
   }
@@ -76,7 +79,7 @@ class Scheduler::Impl {
     if (runtimes.empty()) throw std::invalid_argument("runtimes: a bundle has at least one");
     std::sort(runtimes.begin(), runtimes.end());
     for (std::size_t i = 0; i < runtimes.size(); ++i) {
-      if (runtimes[i] >= s_.queue.runtimes() || s_.queue.cost(runtimes[i]).members().front().runtime != runtimes[i]) {
+      if (runtimes[i] >= s_.queue.runtimes() || s_.queue.is_bundle(runtimes[i])) {
         throw std::invalid_argument("runtimes: " + std::to_string(runtimes[i]) + " is no runtime that has been added");
       }
       if (i > 0 && runtimes[i] == runtimes[i - 1]) {
@@ -123,7 +126,7 @@ class Scheduler::Impl {
       const RequestHandle h = x.started.head;
       ledger_.release(h, now);
       s_.requests[h].state = RequestState::kLost;
-      ledger_.emit(ActionKind::kLost, h, id, x.level, out);
+      ledger_.emit(ActionKind::kLost, h, id, s_.queue.held(x, s_.requests[h].variant()).level, out);
     }
     for (RequestHandle h = x.waiting.head; h != kNone; h = x.waiting.head) bind_again(h, now, out);
     s_.queue.remove_instance(id);
@@ -131,7 +134,7 @@ class Scheduler::Impl {
   }
 
   Admitted arrive(Tag tag, Arrival arrival, TimeNs now, Actions& out) {
-    if (arrival.length < 1 || arrival.length > s_.queue.longest()) return {Admission::kTooLong, kNone};
+    if (arrival.length < 1 || arrival.length > s_.queue.longest(arrival.variant)) return {Admission::kTooLong, kNone};
     if (arrival.due != kNever || arrival.deadline != kNever) forecast_.begin(now);
     if (arrival.bulk) {
       forecast_.begin(now);
@@ -140,10 +143,10 @@ class Scheduler::Impl {
     }
     arrival.due = Turns::aim(arrival.due, now);
     arrival.client = FairRanks::place(arrival.client);
-    const std::int32_t level = s_.queue.ideal(arrival.length);
+    const std::int32_t level = s_.queue.ideal(arrival.variant, arrival.length);
     if (arrival.bulk) return turns_.arrive_bulk(tag, arrival, level, now, out);
     if (s_.fits(level)) return binding_->arrive(tag, arrival, level, now, out);
-    if (!turns_.may_wait(out)) return {Admission::kFull, kNone};
+    if (!turns_.may_wait(arrival.variant, out)) return {Admission::kFull, kNone};
     const RequestHandle h = ledger_.admit(tag, arrival, s_.ranks.next(arrival.client));
     ledger_.wait_in_line(h, level);
     return {Admission::kParked, h};
@@ -160,6 +163,14 @@ class Scheduler::Impl {
     if (through) turns_.serve(id, now, out);
   }
 
+  void set_share(VariantId variant, double share) {
+    if (variant >= kVariants || !std::isfinite(share) || share <= 0) {
+      throw std::invalid_argument("share: " + std::to_string(share) + " of variant " + std::to_string(variant) +
+                                  " is not above 0, of one below " + std::to_string(kVariants));
+    }
+    s_.shares.set(variant, share);
+  }
+
   void hold() { s_.held = s_.batching(); }
 
   void release(TimeNs now, Actions& out) {
@@ -168,7 +179,7 @@ class Scheduler::Impl {
     for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
       const Instance& x = s_.queue[id];
       if (!x.present || !x.has_room()) continue;
-      const bool idles = s_.overdue.total() > 0 && x.state == InstanceState::kActive && x.idles();
+      const bool idles = s_.any_overdue(x) && x.state == InstanceState::kActive && x.idles();
       if (x.queued > 0 || idles) turns_.serve(id, now, out);
     }
   }
@@ -220,12 +231,18 @@ class Scheduler::Impl {
   [[nodiscard]] TimeNs next_deadline() const { return s_.queued == 0 ? kNever : s_.deadlines.next(); }
   [[nodiscard]] const State& state() const { return s_; }
 
-  [[nodiscard]] std::int32_t parked() const {
+  [[nodiscard]] std::int32_t parked(VariantId variant) const {
     std::int32_t parked = 0;
-    for (std::int32_t level = s_.queue.levels() - 1; level >= 0 && !s_.fits(level); --level) {
-      parked += s_.lines[level].count + s_.overdue[level].count;
+    if (variant >= s_.queue.variants()) return 0;
+    for (std::int32_t level = s_.queue.first_of(variant); level < s_.queue.end_of(variant); ++level) {
+      if (!s_.fits(level)) parked += s_.lines[level].count + s_.overdue[level].count;
     }
     return parked;
+  }
+  [[nodiscard]] std::int32_t parked() const {
+    std::int32_t all = 0;
+    for (VariantId variant = 0; variant < s_.queue.variants(); ++variant) all += parked(variant);
+    return all;
   }
 
  private:
@@ -282,6 +299,8 @@ Admitted Scheduler::arrive(Tag tag, const Arrival& arrival, TimeNs now, Actions&
   return impl_->arrive(tag, arrival, now, out);
 }
 
+void Scheduler::set_share(VariantId variant, double share) { impl_->set_share(variant, share); }
+
 void Scheduler::hold() { impl_->hold(); }
 
 void Scheduler::release(TimeNs now, Actions& out) { impl_->release(now, out); }
@@ -308,18 +327,26 @@ std::int32_t Scheduler::level_max_length(std::int32_t level) const {
   return level >= 0 && level < levels() ? impl_->state().queue.level(level).max_length : 0;
 }
 
-std::int32_t Scheduler::ideal_level(std::int32_t length) const {
-  return length >= 1 && length <= impl_->state().queue.longest() ? impl_->state().queue.ideal(length) : -1;
+VariantId Scheduler::level_variant(std::int32_t level) const {
+  return level >= 0 && level < levels() ? impl_->state().queue.level(level).variant : VariantId{0};
+}
+
+std::int32_t Scheduler::ideal_level(std::int32_t length, VariantId variant) const {
+  const MultiLevelQueue& queue = impl_->state().queue;
+  return length >= 1 && length <= queue.longest(variant) ? queue.ideal(variant, length) : -1;
 }
 
 std::int32_t Scheduler::queued() const { return impl_->state().queued; }
 std::int32_t Scheduler::parked() const { return impl_->parked(); }
+std::int32_t Scheduler::queued_of(VariantId variant) const { return impl_->state().queued_of.at(variant); }
+std::int32_t Scheduler::parked_of(VariantId variant) const { return impl_->parked(variant); }
+std::int32_t Scheduler::in_flight_of(VariantId variant) const { return impl_->state().in_flight_of.at(variant); }
 std::int32_t Scheduler::overdue() const { return impl_->state().overdue.total(); }
 std::int32_t Scheduler::in_flight() const { return impl_->state().in_flight; }
 std::int32_t Scheduler::instances() const { return impl_->state().queue.instances(); }
-bool Scheduler::fits_any(std::int32_t length) const {
-  return length >= 1 && length <= impl_->state().queue.longest() &&
-         impl_->state().fits(impl_->state().queue.ideal(length));
+bool Scheduler::fits_any(std::int32_t length, VariantId variant) const {
+  const std::int32_t level = ideal_level(length, variant);
+  return level >= 0 && impl_->state().fits(level);
 }
 bool Scheduler::present(InstanceId instance) const { return impl_->state().queue.present(instance); }
 RequestState Scheduler::state(RequestHandle handle) const { return impl_->state().requests.state(handle); }
@@ -327,12 +354,13 @@ RequestState Scheduler::state(RequestHandle handle) const { return impl_->state(
 InstanceView Scheduler::view(InstanceId instance) const {
   if (!present(instance)) return {};
   const Instance& x = impl_->state().queue[instance];
-  return {x.runtime, x.level, x.state, x.in_flight, x.queued};
+  const std::int32_t level = impl_->state().queue.held(x).front().level;
+  return {x.runtime, level, x.state, x.in_flight, x.queued};
 }
 
 TimeNs Scheduler::cost(RuntimeId runtime, std::int32_t length, std::int32_t batch) const {
   if (runtime >= impl_->state().queue.runtimes()) return 0;
-  const Bundle& bundle = impl_->state().queue.cost(runtime);
+  const Bundle& bundle = impl_->state().queue.held(runtime).front().bundle;
   return bundle.at(std::clamp(length, 1, bundle.longest()), batch);
 }
 

@@ -8,6 +8,11 @@
 // 0 = shortest; in each level an indexed heap holds the instances, least loaded first. A request may run on any level
 // whose max_length is at least its length; the smallest such level is its *ideal* level; a longer one is a demotion.
 //
+// Variants. Several networks may share the workers: each has levels of its own, those of variant 0 first, and the rows
+// of two never share a batch. An instance that holds runtimes of several stands in a level of each. Under `late` a
+// turn goes to the row that is due first, as far as each variant gets its share of the time (shares.h); under the
+// others, that bind on arrival, an instance serves what is bound to it in turn, whatever its variant.
+//
 // Waiting. Early-binding policies (rs, ilb, ig, infaas, uniform, eft) bind a request to an instance on arrival: it
 // waits in that instance's FIFO until the instance has room (its in-flight limit). `late` keeps the request in a FIFO
 // per ideal level, and an instance that gets room takes the request it should serve next. Under every policy a request
@@ -30,6 +35,8 @@
 //   retried ones       each at most once for each of its retries;
 //   other clients      16 later admissions for each request that its own client had before it (fair_ranks.h);
 //   late               an instance takes from another line than its own at most 3 times in a row (late.cc);
+//   other variants     under `late`, those that are due first, until one is an eighth of this one's SLO on all
+//                      instances ahead of its share of the time (shares.h);
 //   when it is overdue 31 of 32 turns go to others.
 // So one with n before it in its line starts within (n + 1) executions of its instance when it is bound early, within
 // 4 (n + 1) under `late`, and within 32 (n + 1) when it is overdue, n counting what may pass it by the first two.
@@ -68,6 +75,10 @@ inline constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max()
 inline constexpr std::int32_t kMaxLength = 1 << 20;  // tokens, the longest max_length of a runtime
 inline constexpr std::int32_t kMaxBatch = 1 << 16;   // rows, the largest max_batch
 
+// A network, of those whose runtimes share the workers: a row is for one of them. From 0, below kVariants.
+using VariantId = std::uint16_t;
+inline constexpr VariantId kVariants = 64;
+
 // One measured point of a latency profile.
 struct LatencyPoint {
   std::int32_t length = 0;  // tokens
@@ -84,6 +95,7 @@ struct RuntimeSpec {
   std::int32_t capacity = 0;    // M of Eq. 3 and Algorithm 1 line 8: requests within the SLO, > 0
   bool dynamic = false;
   std::vector<LatencyPoint> latency;  // at least one point; sorted by the constructor
+  VariantId variant = 0;
 };
 
 enum class Policy : std::uint8_t { kRs, kIlb, kIg, kInfaas, kUniform, kEft, kLate };
@@ -104,7 +116,7 @@ struct Options {
   double lambda = 0.85;            // Algorithm 1: initial congestion threshold, > 0
   double alpha = 0.9;              // Algorithm 1: threshold decay per level, in (0, 1]
   std::int32_t max_peek = 6;       // Algorithm 1: L, levels looked at, >= 1
-  std::int32_t max_queued = 4096;  // requests waiting (not started) in all; further ones are refused, >= 0
+  std::int32_t max_queued = 4096;  // requests of a variant waiting (not started); further ones are refused, >= 0
   Batching batching = Batching::kOne;
 };
 
@@ -115,13 +127,14 @@ struct Arrival {
   TimeNs deadline = kNever;  // an answer after it is worth nothing; kNever: it is always wanted
   std::uint64_t client = 0;  // who asks, for fairness; 0: unnamed, and all of those are one client
   bool bulk = false;         // of the class bulk, which fills what others leave; it is never due
+  VariantId variant = 0;     // the network that it is for
 };
 
 enum class Admission : std::uint8_t {
   kStarted,  // a kStart action was emitted
   kQueued,   // bound to an instance, or waiting for late binding
   kParked,   // no present instance fits; waiting for one to join
-  kTooLong,  // length above the longest runtime ever added, or below 1: refused, no handle
+  kTooLong,  // length above the longest runtime ever added for its variant, or below 1: refused, no handle
   kFull,     // max_queued reached: refused, no handle
   kTooLate,  // it is predicted to finish after its deadline: refused, no handle
 };
@@ -168,7 +181,7 @@ enum class InstanceState : std::uint8_t { kActive, kDraining };
 
 struct InstanceView {
   RuntimeId runtime;
-  std::int32_t level;
+  std::int32_t level;  // of the first of its variants
   InstanceState state;
   std::int32_t in_flight;  // batches started, not finished
   std::int32_t queued;     // bound to it, not started
@@ -205,6 +218,10 @@ class Scheduler {
   // bound again.
   void leave(InstanceId instance, TimeNs now, Actions& out);
 
+  // Of the time of instances that it shares, a variant may count on its share by the sum of all that wait: above 0, 1
+  // unless it is said. `late` alone.
+  void set_share(VariantId variant, double share);
+
   // Between the two, requests that arrive only wait: they come together, and are to start as batches. Nothing changes
   // with Batching::kOne. Other calls in between start what they would.
   void hold();
@@ -235,13 +252,19 @@ class Scheduler {
   // Observers.
   [[nodiscard]] std::int32_t levels() const;
   [[nodiscard]] std::int32_t level_max_length(std::int32_t level) const;
-  [[nodiscard]] std::int32_t ideal_level(std::int32_t length) const;  // -1 when none is long enough
-  [[nodiscard]] std::int32_t queued() const;                          // waiting, parked ones included
-  [[nodiscard]] std::int32_t parked() const;                          // waiting with no present instance that fits
-  [[nodiscard]] std::int32_t overdue() const;                         // waiting, and too late to be on time
+  [[nodiscard]] VariantId level_variant(std::int32_t level) const;
+  // -1 when none is long enough
+  [[nodiscard]] std::int32_t ideal_level(std::int32_t length, VariantId variant = 0) const;
+  [[nodiscard]] std::int32_t queued() const;   // waiting, parked ones included
+  [[nodiscard]] std::int32_t parked() const;   // waiting with no present instance that fits
+  [[nodiscard]] std::int32_t overdue() const;  // waiting, and too late to be on time
   [[nodiscard]] std::int32_t in_flight() const;
+  [[nodiscard]] std::int32_t queued_of(VariantId variant) const;
+  [[nodiscard]] std::int32_t parked_of(VariantId variant) const;
+  [[nodiscard]] std::int32_t in_flight_of(VariantId variant) const;
   [[nodiscard]] std::int32_t instances() const;
-  [[nodiscard]] bool fits_any(std::int32_t length) const;      // some active instance is long enough
+  // Some active instance is long enough.
+  [[nodiscard]] bool fits_any(std::int32_t length, VariantId variant = 0) const;
   [[nodiscard]] bool present(InstanceId instance) const;       // active or draining
   [[nodiscard]] InstanceView view(InstanceId instance) const;  // all zero when it is not present
   [[nodiscard]] RequestState state(RequestHandle handle) const;

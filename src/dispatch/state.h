@@ -1,6 +1,7 @@
 // What the scheduler knows: the instances, the requests, and where each of them waits.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "dispatch/deadlines.h"
@@ -10,6 +11,7 @@
 #include "dispatch/overdue.h"
 #include "dispatch/request.h"
 #include "dispatch/scheduler.h"
+#include "dispatch/shares.h"
 
 namespace arlo::dispatch {
 
@@ -32,11 +34,26 @@ struct State {
   FairRanks overdue_ranks{1};
   bool held = false;  // requests that arrive wait for others that come with them
   std::int32_t queued = 0;
+  std::array<std::int32_t, kVariants> queued_of{};  // the same by variant
+  Shares shares;
   std::int32_t in_flight = 0;
+  std::array<std::int32_t, kVariants> in_flight_of{};
 
-  [[nodiscard]] std::int32_t ideal(const Request& r) const { return queue.ideal(r.length); }
+  [[nodiscard]] std::int32_t ideal(const Request& r) const { return queue.ideal(r.variant(), r.length); }
+  // What the instance holds for this request, which it fits.
+  [[nodiscard]] const Bundle& cost(const Instance& x, const Request& r) const { return queue.cost(x, r.variant()); }
   // Batches are formed here, not at the workers.
   [[nodiscard]] bool batching() const { return options.batching != Batching::kOne; }
+  // Instances may be shared by variants.
+  [[nodiscard]] bool shared() const { return queue.variants() > 1; }
+  // Some that are overdue wait for a variant that the instance holds.
+  [[nodiscard]] bool any_overdue(const Instance& x) const {
+    if (overdue.total() == 0) return false;
+    for (const MultiLevelQueue::Held& one : queue.held(x)) {
+      if (overdue.total(one.variant) > 0) return true;
+    }
+    return false;
+  }
   // Some active instance is long enough.
   [[nodiscard]] bool fits(std::int32_t level) const { return queue.first_fitting(level) != queue.groups(); }
 };

@@ -7,14 +7,14 @@ namespace arlo::dispatch {
 void Turns::serve(InstanceId id, TimeNs now, Actions& out) {
   Instance& x = s_.queue[id];
   while (x.has_room()) {
-    const bool owes = s_.overdue.total() > 0 && x.owed >= kShare - 1 && x.state == InstanceState::kActive;
+    const bool owes = s_.any_overdue(x) && x.owed >= kShare - 1 && x.state == InstanceState::kActive;
     if (owes && start_overdue(id, now, out)) continue;
     const RequestHandle h = next(id, now, out);
     if (h != kNone) {
       start(h, id, now, out);
       continue;
     }
-    const bool idles = s_.overdue.total() > 0 && x.idles() && x.state == InstanceState::kActive;
+    const bool idles = s_.any_overdue(x) && x.idles() && x.state == InstanceState::kActive;
     if (!idles || !start_overdue(id, now, out)) break;
   }
   if (x.state == InstanceState::kActive) {
@@ -27,7 +27,7 @@ void Turns::serve(InstanceId id, TimeNs now, Actions& out) {
 void Turns::start(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
   rows_.assign(1, h);
   const Bundle::Member& on =
-      s_.batching() ? gather_.batch(id, now, rows_) : s_.queue.cost(s_.queue[id].runtime).of(s_.requests[h].length);
+      s_.batching() ? gather_.batch(id, now, rows_) : s_.cost(s_.queue[id], s_.requests[h]).of(s_.requests[h].length);
   ledger_.start_waiting(rows_, id, on, now, out);
 }
 
@@ -52,7 +52,7 @@ RequestHandle Turns::next(InstanceId id, TimeNs now, Actions& out) {
 
 void Turns::pass(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
   const Request& r = s_.requests[h];
-  if (forecast_.next_on(s_.queue[id], r.length, now) > r.deadline) {
+  if (forecast_.next_on(s_.queue[id], r, now) > r.deadline) {
     ledger_.expire_one(h, out);
     return;
   }
@@ -65,7 +65,7 @@ bool Turns::start_overdue(InstanceId id, TimeNs now, Actions& out) {
   const RequestHandle h = overdue_for(id, now, out);
   if (h == kNone) return false;
   const Request& r = s_.requests[h];
-  s_.overdue.starts(s_.ideal(r), kShare * forecast_.alone(s_.queue[id], r.length), now);
+  s_.overdue.starts(s_.ideal(r), kShare * forecast_.alone(s_.queue[id], r), now);
   start(h, id, now, out);
   s_.queue[id].owed = 0;
   return true;
@@ -76,19 +76,21 @@ bool Turns::start_overdue(InstanceId id, TimeNs now, Actions& out) {
 RequestHandle Turns::overdue_for(InstanceId id, TimeNs now, Actions& out) {
   const Instance& x = s_.queue[id];
   RequestHandle best = kNone;
-  for (std::int32_t level = 0; level <= x.level; ++level) {
-    for (RequestHandle at = s_.overdue[level].fifo.head; at != kNone;) {
-      const Request& r = s_.requests[at];
-      const RequestHandle after = r.next;
-      const bool dead = r.deadline <= now;
-      if (dead || forecast_.next_on(x, r.length, now) > r.deadline) {
-        if (!dead && s_.queue.home(level) != x.level) break;
-        ledger_.expire_one(at, out);
-      } else if (r.avoid != id || !s_.queue.another_fits(level, id)) {
-        if (best == kNone || r.rank < s_.requests[best].rank) best = at;
-        break;
+  for (const MultiLevelQueue::Held& held : s_.queue.held(x)) {
+    for (std::int32_t level = s_.queue.first_of(held.variant); level <= held.level; ++level) {
+      for (RequestHandle at = s_.overdue[level].fifo.head; at != kNone;) {
+        const Request& r = s_.requests[at];
+        const RequestHandle after = r.next;
+        const bool dead = r.deadline <= now;
+        if (dead || forecast_.next_on(x, r, now) > r.deadline) {
+          if (!dead && s_.queue.home(level) != held.level) break;
+          ledger_.expire_one(at, out);
+        } else if (r.avoid != id || !s_.queue.another_fits(level, id)) {
+          if (best == kNone || r.rank < s_.requests[best].rank) best = at;
+          break;
+        }
+        at = after;
       }
-      at = after;
     }
   }
   return best;
@@ -96,14 +98,15 @@ RequestHandle Turns::overdue_for(InstanceId id, TimeNs now, Actions& out) {
 
 // While one waits that is no longer than this level, none is idle: O(1) in an overload, O(N) otherwise.
 InstanceId Turns::idle_for(std::int32_t level, std::int32_t length, InstanceId avoid, TimeNs now) const {
-  if (s_.overdue.front(s_.requests, 0, level) != kNone) return kNone;
+  const VariantId variant = s_.queue.level(level).variant;
+  if (s_.overdue.front(s_.requests, s_.queue.first_of(variant), level) != kNone) return kNone;
   InstanceId best = kNone;
   TimeNs best_finish = kNever;
   for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
     const Instance& x = s_.queue[id];
-    if (!x.present || x.state != InstanceState::kActive || x.level < level || !x.idles()) continue;
+    if (!x.present || x.state != InstanceState::kActive || !x.idles() || !s_.queue.covers(x, level)) continue;
     if (id == avoid && s_.queue.another_fits(level, id)) continue;
-    const TimeNs finish = forecast_.next_on(x, length, now);
+    const TimeNs finish = forecast_.next_on(x, variant, length, now);
     if (finish >= best_finish) continue;
     best_finish = finish;
     best = id;
@@ -114,16 +117,17 @@ InstanceId Turns::idle_for(std::int32_t level, std::int32_t length, InstanceId a
 Admitted Turns::arrive_overdue(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs finish, TimeNs now,
                                Actions& out) {
   const InstanceId idle = idle_for(level, arrival.length, kNone, now);
-  const TimeNs at = idle != kNone ? forecast_.next_on(s_.queue[idle], arrival.length, now)
+  const TimeNs at = idle != kNone ? forecast_.next_on(s_.queue[idle], arrival.variant, arrival.length, now)
                                   : std::max(finish, now + s_.overdue.wait(level, now, arrival.deadline - finish));
   if (at > arrival.deadline) return {Admission::kTooLate, kNone, at - now};
-  if (idle == kNone && s_.queued >= s_.options.max_queued) return {Admission::kFull, kNone};
+  if (idle == kNone && s_.queued_of[arrival.variant] >= s_.options.max_queued) return {Admission::kFull, kNone};
   const RequestHandle h = ledger_.admit_overdue(tag, arrival);
   return {place_overdue(h, level, now, out), h};
 }
 
 Admitted Turns::arrive_bulk(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) {
-  if (s_.queued > 0 && s_.queued >= s_.options.max_queued / 2) return {Admission::kFull, kNone};
+  const std::int32_t queued = s_.queued_of[arrival.variant];
+  if (queued > 0 && queued >= s_.options.max_queued / 2) return {Admission::kFull, kNone};
   return arrive_overdue(tag, arrival, level, now, now, out);
 }
 
@@ -141,19 +145,23 @@ Admission Turns::place_overdue(RequestHandle h, std::int32_t level, TimeNs now, 
 }
 
 // Rows that could start now, in batches, were they of the right length.
-std::int32_t Turns::rows_with_room() const {
+std::int32_t Turns::rows_with_room(VariantId variant) const {
   std::int64_t rows = 0;
   for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
     const Instance& x = s_.queue[id];
     if (!x.present || x.state != InstanceState::kActive || !x.has_room()) continue;
-    rows += std::int64_t{x.limit - x.in_flight} * s_.queue.cost(x.runtime).members().back().cost.max_batch();
+    const MultiLevelQueue::Held* held = s_.queue.find(x, variant);
+    if (held == nullptr) continue;
+    rows += std::int64_t{x.limit - x.in_flight} * held->bundle.members().back().cost.max_batch();
   }
   return static_cast<std::int32_t>(std::min<std::int64_t>(rows, 1 << 20));
 }
 
-bool Turns::make_room(Actions& out) {
-  if (s_.queued - s_.overdue.total() >= s_.options.max_queued) return false;  // it would not be enough
-  while (s_.queued >= s_.options.max_queued) ledger_.expire_one(s_.overdue.last(s_.requests), out);
+bool Turns::make_room(VariantId variant, Actions& out) {
+  const std::int32_t first = s_.queue.first_of(variant), end = s_.queue.end_of(variant);
+  const std::int32_t& queued = s_.queued_of[variant];
+  if (queued - s_.overdue.total(variant) >= s_.options.max_queued) return false;  // it would not be enough
+  while (queued >= s_.options.max_queued) ledger_.expire_one(s_.overdue.last(s_.requests, first, end), out);
   return true;
 }
 

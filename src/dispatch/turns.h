@@ -46,16 +46,18 @@ class Turns {
   // A waiting request, whose instance or line has come to it, cannot be on time: it yields, or expires.
   void pass(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
 
-  // False when one more may not wait. Where the queue is full, one that is overdue makes room, or several where
-  // retried ones have filled it beyond its bound. Those that are held do not wait as far as there is room for them.
-  bool may_wait(Actions& out) {
-    return s_.queued < s_.options.max_queued || (s_.held && s_.queued < s_.options.max_queued + rows_with_room()) ||
-           make_room(out);
+  // False when one more of a variant may not wait. Where its queue is full, one that is overdue makes room, or several
+  // where retried ones have filled it beyond its bound. Those that are held do not wait as far as there is room for
+  // them.
+  bool may_wait(VariantId variant, Actions& out) {
+    const std::int32_t queued = s_.queued_of[variant];
+    return queued < s_.options.max_queued || (s_.held && queued < s_.options.max_queued + rows_with_room(variant)) ||
+           make_room(variant, out);
   }
 
  private:
-  bool make_room(Actions& out);
-  [[nodiscard]] std::int32_t rows_with_room() const;
+  bool make_room(VariantId variant, Actions& out);
+  [[nodiscard]] std::int32_t rows_with_room(VariantId variant) const;
   bool start_overdue(InstanceId id, TimeNs now, Actions& out);
   RequestHandle overdue_for(InstanceId id, TimeNs now, Actions& out);
   InstanceId idle_for(std::int32_t level, std::int32_t length, InstanceId avoid, TimeNs now) const;

@@ -1,7 +1,9 @@
 #include "rewrite/model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 
 namespace arlo::gateway {
@@ -11,6 +13,7 @@ constexpr std::uint32_t kLongestLength = 1U << 20;  // tokens; above it is surel
 
 MaybeFault check_model(const v1::Model& model) {
   if (model.name().empty()) return invalid("model.name is empty");
+  if (!std::isfinite(model.share()) || model.share() < 0) return invalid("model.share must be at least 0");
   if (model.slo_ms() == 0) return invalid("model.slo_ms must be above 0");
   if (model.default_timeout_ms() == 0) return invalid("model.default_timeout_ms must be above 0");
   int ids = 0;
@@ -109,7 +112,15 @@ int ModelSpec::find_output(std::string_view wanted) const {
 
 MaybeFault check_deployment(const v1::Deployment& deployment) {
   if (deployment.version() == 0) return invalid("deployment.version must be above 0");
-  if (auto fault = check_model(deployment.model())) return fault;
+  constexpr int kMostModels = 64;  // as many as the scheduler tells apart
+  if (deployment.more_models_size() >= kMostModels) {
+    return invalid("deployment.more_models: at most " + std::to_string(kMostModels) + " models share instances");
+  }
+  std::map<std::string, int> models;  // runtimes by the model's name
+  for (const v1::Model* model : models_of(deployment)) {
+    if (auto fault = check_model(*model)) return fault;
+    if (!models.emplace(model->name(), 0).second) return invalid("two models have the name '" + model->name() + "'");
+  }
   if (deployment.runtimes().empty()) return invalid("deployment.runtimes is empty");
   std::set<std::string> runtimes;
   for (const auto& runtime : deployment.runtimes()) {
@@ -117,6 +128,14 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
       return invalid("runtimes: name '" + runtime.name() + "' is empty or given twice");
     }
     if (auto fault = check_runtime(runtime)) return fault;
+    const auto model = models.find(model_of(deployment, runtime));
+    if (model == models.end()) {
+      return invalid("runtimes: '" + runtime.name() + "' is of model '" + runtime.model() + "', which is not there");
+    }
+    ++model->second;
+  }
+  for (const auto& [name, count] : models) {
+    if (count == 0) return invalid("model '" + name + "' has no runtime");
   }
   std::set<std::string> held = runtimes;
   for (const auto& bundle : deployment.bundles()) {
@@ -146,10 +165,22 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
   return {};
 }
 
-std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment) {
-  const auto& from = deployment.model();
+std::vector<const v1::Model*> models_of(const v1::Deployment& deployment) {
+  std::vector<const v1::Model*> models{&deployment.model()};
+  for (const auto& model : deployment.more_models()) models.push_back(&model);
+  return models;
+}
+
+const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime& runtime) {
+  return runtime.model().empty() ? deployment.model().name() : runtime.model();
+}
+
+std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, const v1::Model& from,
+                                            std::uint16_t variant) {
   auto model = std::make_shared<ModelSpec>();
   model->name = from.name();
+  model->variant = variant;
+  if (from.share() > 0) model->share = from.share();
   for (const auto& input : from.inputs()) {
     InputSpec spec;
     spec.name = input.name();
@@ -182,6 +213,7 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment) {
   model->slo_ns = std::int64_t{from.slo_ms()} * 1'000'000;
   model->default_timeout_ns = std::int64_t{from.default_timeout_ms()} * 1'000'000;
   for (const auto& runtime : deployment.runtimes()) {
+    if (model_of(deployment, runtime) != model->name) continue;
     model->longest = std::max(model->longest, static_cast<std::int32_t>(runtime.max_length()));
   }
   return model;

@@ -46,7 +46,9 @@ struct ModelSpec {
   std::int64_t vocabulary = 0;  // token ids are 0 to this - 1; where the manifest does not say, all of the datatype's
   std::int64_t slo_ns = 0;
   std::int64_t default_timeout_ns = 0;
-  std::int32_t longest = 0;  // tokens, of the longest runtime in the deployment
+  std::int32_t longest = 0;   // tokens, of the longest of its runtimes
+  std::uint16_t variant = 0;  // as the scheduler knows it
+  double share = 1;           // of instances that hold other models, too
 
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none
   [[nodiscard]] int find_output(std::string_view name) const;  // -1: none
@@ -57,6 +59,7 @@ struct RuntimeInfo {
   std::int32_t max_length = 0;
   std::int32_t max_batch = 1;
   bool dynamic = false;
+  std::uint16_t variant = 0;  // of its model
 };
 
 // Size in bytes of one element of a KServe v2 datatype; 0 for BYTES, -1 for an unknown one.
@@ -65,7 +68,14 @@ int datatype_size(std::string_view datatype);
 // Checks a deployment as a whole; the fault names the field and what is wrong with it.
 MaybeFault check_deployment(const v1::Deployment& deployment);
 
-// `deployment` must have passed check_deployment.
-std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment);
+// Its models, the first one first.
+std::vector<const v1::Model*> models_of(const v1::Deployment& deployment);
+
+// The name of the model that one of its runtimes is of.
+const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime& runtime);
+
+// One of its models; `deployment` must have passed check_deployment.
+std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, const v1::Model& from,
+                                            std::uint16_t variant);
 
 }  // namespace arlo::gateway

@@ -27,6 +27,7 @@ struct Request {
   bool demoted = false;
   bool returning = false;  // executed, and the scheduler does not know yet
   bool bulk = false;
+  dispatch::VariantId variant = 0;
 };
 
 class Accounts {
@@ -35,10 +36,13 @@ class Accounts {
 
   void arrived(const Request& request) {
     recent_.arrived += request.bulk ? 0 : 1;
-    if (request.arrived >= warmup_) ++(request.bulk ? totals.bulk_arrived : totals.arrived);
+    if (request.arrived >= warmup_) {
+      each(request, [&](Sums& sums) { ++(request.bulk ? sums.totals.bulk_arrived : sums.totals.arrived); });
+    }
     if (!record_) return;
     columns.arrived.push_back(request.arrived);
     columns.length.push_back(request.length);
+    columns.variant.push_back(static_cast<std::uint8_t>(request.variant));
     columns.latency.push_back(-1);
     columns.wait.push_back(-1);
     columns.worker.push_back(-1);
@@ -50,16 +54,15 @@ class Accounts {
   bool answered(const Request& request, TimeNs latency_ns, bool on_time) {
     const bool counts = request.arrived >= warmup_;
     if (counts) {
-      totals.tokens += static_cast<std::uint64_t>(request.length);
-      totals.padded_tokens += static_cast<std::uint64_t>(request.computed);
+      each(request, [&](Sums& sums) {
+        sums.totals.tokens += static_cast<std::uint64_t>(request.length);
+        sums.totals.padded_tokens += static_cast<std::uint64_t>(request.computed);
+        if (!request.bulk) return;
+        ++sums.totals.bulk_answered;
+        sums.totals.bulk_latency_sum_ns += static_cast<double>(latency_ns);
+      });
     }
-    if (request.bulk) {
-      if (counts) {
-        ++totals.bulk_answered;
-        totals.bulk_latency_sum_ns += static_cast<double>(latency_ns);
-      }
-      return counts;
-    }
+    if (request.bulk) return counts;
     ++recent_.answered;
     recent_.on_time += on_time ? 1 : 0;
     recent_.latency_sum_ns += static_cast<double>(latency_ns);
@@ -67,12 +70,15 @@ class Accounts {
     if (bucket >= recent_counts_.size()) recent_counts_.resize(bucket + 1);
     ++recent_counts_[bucket];
     if (!counts) return false;
-    latency.add(latency_ns);
-    totals.latency_sum_ns += static_cast<double>(latency_ns);
-    totals.wait_sum_ns += static_cast<double>(request.begun - request.arrived);
-    totals.execute_sum_ns += static_cast<double>(request.executed);
-    totals.latency_max = std::max(totals.latency_max, latency_ns);
-    totals.demoted += request.demoted ? 1 : 0;
+    each(request, [&](Sums& sums) {
+      sums.latency.add(latency_ns);
+      Totals& totals = sums.totals;
+      totals.latency_sum_ns += static_cast<double>(latency_ns);
+      totals.wait_sum_ns += static_cast<double>(request.begun - request.arrived);
+      totals.execute_sum_ns += static_cast<double>(request.executed);
+      totals.latency_max = std::max(totals.latency_max, latency_ns);
+      totals.demoted += request.demoted ? 1 : 0;
+    });
     return true;
   }
 
@@ -81,7 +87,9 @@ class Accounts {
     const bool answer = outcome == Outcome::kOnTime || outcome == Outcome::kLate;
     if (!request.bulk) {
       recent_.unanswered += answer ? 0 : 1;
-      if (request.arrived >= warmup_) ++totals.outcomes[static_cast<std::size_t>(outcome)];
+      if (request.arrived >= warmup_) {
+        each(request, [&](Sums& sums) { ++sums.totals.outcomes[static_cast<std::size_t>(outcome)]; });
+      }
     }
     if (!record_) return;
     const auto row = static_cast<std::size_t>(request.number);
@@ -93,7 +101,9 @@ class Accounts {
     columns.runtime[row] = static_cast<std::int16_t>(request.runtime);
   }
 
-  void retried(const Request& request) { totals.retried += request.arrived >= warmup_ ? 1 : 0; }
+  void retried(const Request& request) {
+    if (request.arrived >= warmup_) each(request, [](Sums& sums) { ++sums.totals.retried; });
+  }
 
   Recent take_recent(std::vector<std::uint64_t>& counts) {
     counts.clear();
@@ -101,11 +111,29 @@ class Accounts {
     return std::exchange(recent_, Recent{});
   }
 
-  Totals totals;
-  Histogram latency;
+  struct Sums {
+    Totals totals;
+    Histogram latency;
+  };
+  [[nodiscard]] const Sums& of(dispatch::VariantId variant) const {
+    static const Sums kNothing;
+    if (variants_.empty()) return variant == 0 ? all : kNothing;
+    return variant < variants_.size() ? variants_[variant] : kNothing;
+  }
+  // From now on, before the first request, the variants are counted one by one, too.
+  void by_variant() { variants_.resize(dispatch::kVariants); }
+
+  Sums all;
   Columns columns;
 
  private:
+  template <typename Count>
+  void each(const Request& request, Count count) {
+    count(all);
+    if (!variants_.empty()) count(variants_[request.variant]);
+  }
+
+  std::vector<Sums> variants_;  // empty: not one by one
   TimeNs warmup_;
   bool record_;
   Recent recent_;

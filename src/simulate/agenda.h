@@ -20,8 +20,17 @@ namespace arlo::simulate {
 // Requests that are yet to arrive, in order of time.
 class Feed {
  public:
-  void add(std::span<const TimeNs> arrived, std::span<const std::int32_t> length) {
+  struct Arrival {
+    std::int32_t length;
+    dispatch::VariantId variant;
+  };
+
+  // `variant` may be empty: all are for the first.
+  void add(std::span<const TimeNs> arrived, std::span<const std::int32_t> length,
+           std::span<const dispatch::VariantId> variant) {
     need(arrived.size() == length.size(), "arrived and length: not equally many");
+    need(variant.empty() || variant.size() == length.size(), "arrived and variant: not equally many");
+    for (const dispatch::VariantId v : variant) need(v < dispatch::kVariants, "variant: not below 64");
     TimeNs last = until_;
     for (const TimeNs at : arrived) {
       need(at >= last, "arrived: times must ascend, from now and from what was fed before");
@@ -30,11 +39,13 @@ class Feed {
     need(last < kFar, "arrived: times must lie within 2^61 ns");
     if (next_ > 0) {  // give back what is consumed
       arrived_.erase(arrived_.begin(), arrived_.begin() + static_cast<std::ptrdiff_t>(next_));
-      length_.erase(length_.begin(), length_.begin() + static_cast<std::ptrdiff_t>(next_));
+      what_.erase(what_.begin(), what_.begin() + static_cast<std::ptrdiff_t>(next_));
       next_ = 0;
     }
     arrived_.insert(arrived_.end(), arrived.begin(), arrived.end());
-    length_.insert(length_.end(), length.begin(), length.end());
+    for (std::size_t i = 0; i < length.size(); ++i) {
+      what_.push_back({length[i], variant.empty() ? dispatch::VariantId{0} : variant[i]});
+    }
     until_ = last;
   }
 
@@ -42,11 +53,11 @@ class Feed {
   void passed(TimeNs time) { until_ = std::max(until_, time); }
 
   [[nodiscard]] TimeNs next() const { return next_ == arrived_.size() ? kNever : arrived_[next_]; }
-  std::int32_t take() { return length_[next_++]; }
+  Arrival take() { return what_[next_++]; }
 
  private:
   std::vector<TimeNs> arrived_;  // consumed up to next_
-  std::vector<std::int32_t> length_;
+  std::vector<Arrival> what_;
   std::size_t next_ = 0;
   TimeNs until_ = 0;
 };

@@ -1,6 +1,7 @@
 #include "simulate/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -24,7 +25,19 @@ class Engine::Impl {
         scheduler_(options.dispatch),
         accounts_(options.warmup, options.record),
         fleet_(scheduler_, actions_),
-        requests_(options) {}
+        requests_(options) {
+    limits_.fill({options.slo, options.timeout});
+  }
+
+  void set_variant(dispatch::VariantId variant, TimeNs slo, TimeNs timeout, double share) {
+    need_duration(slo, "slo", 1);
+    if (timeout != kNever) need_duration(timeout, "timeout", 1);
+    need(by_length_.empty(), "variant: requests have arrived already");
+    scheduler_.set_share(variant, share);
+    limits_[variant] = {slo, timeout};
+    limited_ = limited_ || timeout != kNever;
+    accounts_.by_variant();
+  }
 
   // --- the caller's acts
 
@@ -82,7 +95,7 @@ class Engine::Impl {
  private:
   // Handles everything due before `until`, in the order of the header.
   void run(TimeNs until) {
-    const bool expires = options_.timeout != kNever;
+    const bool expires = limited_ || options_.timeout != kNever;
     for (;;) {
       const TimeNs worker = fleet_.steps.next();
       const TimeNs arrival = feed_.next();
@@ -107,19 +120,22 @@ class Engine::Impl {
     }
   }
 
-  void arrive(std::int32_t length) {
-    const Slot slot = requests_.take(now_, length);
+  void arrive(Feed::Arrival arrival) {
+    const auto [length, variant] = arrival;
+    const Slot slot = requests_.take(now_, length, variant);
+    const Limits& limits = limits_[variant];
     const auto index = static_cast<std::size_t>(std::clamp(length, 0, dispatch::kMaxLength));
     if (index >= by_length_.size()) by_length_.resize(index + 1);
     ++by_length_[index];
     const bool bulk = requests_[slot].bulk;
     accounts_.arrived(requests_[slot]);
     // What it aims at: `overhead` comes after the worker's answer. Clients that wait for ever want every answer.
-    const bool limited = options_.timeout != kNever;
-    const TimeNs due = limited && !bulk ? now_ + std::max<TimeNs>(options_.slo - options_.overhead, 0) : kNever;
-    const TimeNs deadline = limited ? now_ + std::max<TimeNs>(patience(bulk) - options_.overhead, 0) : kNever;
-    const dispatch::Admitted admitted =
-        scheduler_.arrive(slot, {.length = length, .due = due, .deadline = deadline, .bulk = bulk}, now_, actions_);
+    const bool limited = limits.timeout != kNever;
+    const TimeNs due = limited && !bulk ? now_ + std::max<TimeNs>(limits.slo - options_.overhead, 0) : kNever;
+    const TimeNs deadline =
+        limited ? now_ + std::max<TimeNs>(patience(requests_[slot]) - options_.overhead, 0) : kNever;
+    const dispatch::Admitted admitted = scheduler_.arrive(
+        slot, {.length = length, .due = due, .deadline = deadline, .bulk = bulk, .variant = variant}, now_, actions_);
     if (admitted.handle == kNone) {
       end(slot, Outcome::kRejected);
     } else {
@@ -128,9 +144,10 @@ class Engine::Impl {
   }
 
   // How long a client waits.
-  [[nodiscard]] TimeNs patience(bool bulk) const {
-    if (!bulk || options_.timeout == kNever) return options_.timeout;
-    return options_.timeout < kFar / kBulkPatience ? kBulkPatience * options_.timeout : kFar;
+  [[nodiscard]] TimeNs patience(const Request& request) const {
+    const TimeNs timeout = limits_[request.variant].timeout;
+    if (!request.bulk || timeout == kNever) return timeout;
+    return timeout < kFar / kBulkPatience ? kBulkPatience * timeout : kFar;
   }
 
   // A batch has ended, or a row has reached an idle worker.
@@ -141,8 +158,8 @@ class Engine::Impl {
     fleet_.count_busy(worker, worker.ends - worker.begun);
     ++fleet_.runtime(worker.executes).view.batches;
     if (worker.begun >= options_.warmup) {
-      ++accounts_.totals.batches;
-      accounts_.totals.rows += worker.batch.size();
+      ++accounts_.all.totals.batches;
+      accounts_.all.totals.rows += worker.batch.size();
     }
     worker.served += worker.batch.size();
     ended_.swap(worker.batch);
@@ -164,8 +181,8 @@ class Engine::Impl {
     const WorkerId id = request.worker;
     scheduler_.finish(request.handle, dispatch::Verdict::kAnswered, now_, actions_);
     const TimeNs latency = now_ - request.arrived + options_.overhead;
-    Outcome outcome = request.bulk || latency <= options_.slo ? Outcome::kOnTime : Outcome::kLate;
-    if (latency > patience(request.bulk)) outcome = Outcome::kExpired;
+    Outcome outcome = request.bulk || latency <= limits_[request.variant].slo ? Outcome::kOnTime : Outcome::kLate;
+    if (latency > patience(request)) outcome = Outcome::kExpired;
     if (outcome != Outcome::kExpired && accounts_.answered(request, latency, outcome == Outcome::kOnTime)) {
       RuntimeView& view = fleet_.runtime(request.runtime).view;
       ++view.served;
@@ -275,6 +292,12 @@ class Engine::Impl {
     return rows < static_cast<std::size_t>(max_batch) && next.ready <= now_ && next.runtime == first.runtime;
   }
 
+  struct Limits {
+    TimeNs slo;
+    TimeNs timeout;
+  };
+  std::array<Limits, dispatch::kVariants> limits_;
+  bool limited_ = false;  // some variant that set_variant() was called for
   Requests requests_;
   Returns returns_;
   std::vector<WorkerId> touched_;
@@ -295,14 +318,20 @@ void Engine::replace(WorkerId worker, RuntimeId runtime, TimeNs delay) { impl_->
 void Engine::remove(WorkerId worker) { impl_->remove(worker); }
 void Engine::fail(WorkerId worker, TimeNs restart) { impl_->fail(worker, restart); }
 void Engine::slow(WorkerId worker, double factor) { impl_->fleet_.slow(worker, factor); }
-void Engine::feed(std::span<const TimeNs> arrived, std::span<const std::int32_t> length) {
-  impl_->feed_.add(arrived, length);
+void Engine::feed(std::span<const TimeNs> arrived, std::span<const std::int32_t> length,
+                  std::span<const dispatch::VariantId> variant) {
+  impl_->feed_.add(arrived, length, variant);
+}
+void Engine::set_variant(dispatch::VariantId variant, TimeNs slo, TimeNs timeout, double share) {
+  impl_->set_variant(variant, slo, timeout, share);
 }
 void Engine::advance(TimeNs until) { impl_->advance(until); }
 void Engine::finish() { impl_->finish(); }
 TimeNs Engine::now() const { return impl_->now_; }
-const Totals& Engine::totals() const { return impl_->accounts_.totals; }
-const Histogram& Engine::latency() const { return impl_->accounts_.latency; }
+const Totals& Engine::totals() const { return impl_->accounts_.all.totals; }
+const Histogram& Engine::latency() const { return impl_->accounts_.all.latency; }
+const Totals& Engine::totals(dispatch::VariantId variant) const { return impl_->accounts_.of(variant).totals; }
+const Histogram& Engine::latency(dispatch::VariantId variant) const { return impl_->accounts_.of(variant).latency; }
 const std::vector<std::int64_t>& Engine::arrivals_by_length() const { return impl_->by_length_; }
 std::size_t Engine::workers() const { return impl_->fleet_.size(); }
 std::size_t Engine::runtimes() const { return impl_->fleet_.runtimes(); }

@@ -57,8 +57,8 @@ inline constexpr TimeNs kBulkPatience = 60;
 
 struct Options {
   dispatch::Options dispatch;
-  TimeNs slo = 0;            // > 0
-  TimeNs timeout = kNever;   // from the arrival; > 0
+  TimeNs slo = 0;            // of each variant of which set_variant() says nothing, > 0
+  TimeNs timeout = kNever;   // the same; from the arrival; > 0
   TimeNs overhead = 0;       // added to the latency of each answer
   TimeNs hop_out = 0;        // scheduler to worker
   TimeNs hop_back = 0;       // worker to scheduler
@@ -134,6 +134,7 @@ struct RuntimeView {
 struct Columns {
   std::vector<TimeNs> arrived;
   std::vector<std::int32_t> length;
+  std::vector<std::uint8_t> variant;
   std::vector<TimeNs> latency;        // -1 without an answer
   std::vector<TimeNs> wait;           // arrival to the begin of execution; of the last try, -1 when it never began
   std::vector<std::int32_t> worker;   // that began to execute it then; -1 none
@@ -150,6 +151,8 @@ class Engine {
   Engine& operator=(Engine&&) noexcept;
 
   RuntimeId add_runtime(const RuntimeOptions& runtime);
+  // The time limits of the requests of a variant, and its share of the workers (dispatch::Scheduler::set_share).
+  void set_variant(dispatch::VariantId variant, TimeNs slo, TimeNs timeout, double share);
   // Runtimes that a worker holds together; the id is that of a runtime for add_worker() and replace().
   RuntimeId add_bundle(const std::vector<RuntimeId>& runtimes, std::int32_t inflight_limit);
 
@@ -173,8 +176,10 @@ class Engine {
 
   // --- time
 
-  // Requests to come; `arrived` ascends, and not before now() or what was fed before. Copies.
-  void feed(std::span<const TimeNs> arrived, std::span<const std::int32_t> length);
+  // Requests to come; `arrived` ascends, and not before now() or what was fed before. `variant` of each; empty: all are
+  // of the first. Copies.
+  void feed(std::span<const TimeNs> arrived, std::span<const std::int32_t> length,
+            std::span<const dispatch::VariantId> variant = {});
   // Handles everything due before `until`; now() is `until` then. Arrivals must be fed up to there.
   void advance(TimeNs until);
   // No more arrivals: handles what is fed, until nothing is due. What cannot be served any more is failed. now() is the
@@ -186,6 +191,9 @@ class Engine {
 
   [[nodiscard]] const Totals& totals() const;
   [[nodiscard]] const Histogram& latency() const;  // of the answers counted in totals()
+  // The same of the requests of one variant; batches and rows are counted in totals() only.
+  [[nodiscard]] const Totals& totals(dispatch::VariantId variant) const;
+  [[nodiscard]] const Histogram& latency(dispatch::VariantId variant) const;
   // Puts the recent latencies into `counts` (by bucket of the recent histogram, up to the last one used) and forgets
   // them.
   Recent take_recent(std::vector<std::uint64_t>& counts);

@@ -18,7 +18,7 @@ class Requests {
   [[nodiscard]] Request& operator[](Slot slot) { return requests_[slot]; }
   [[nodiscard]] Slot slots() const { return static_cast<Slot>(requests_.size()); }
 
-  Slot take(TimeNs now, std::int32_t length) {
+  Slot take(TimeNs now, std::int32_t length, dispatch::VariantId variant) {
     Slot slot;
     if (free_.empty()) {
       slot = static_cast<Slot>(requests_.size());
@@ -32,6 +32,7 @@ class Requests {
     request.arrived = now;
     request.number = arrivals_++;
     request.length = length;
+    request.variant = variant;
     request.present = true;
     request.bulk = bulk_share_ > 0 && drawn(request.number) < bulk_share_;
     return slot;

@@ -147,7 +147,7 @@ std::shared_ptr<const ModelSpec> model(unsigned index) {
   v1::Deployment from = deployment();
   *from.mutable_model() = parse_model(kModelTexts.at(index));
   if (auto fault = check_deployment(from)) throw std::logic_error(fault->message);
-  return make_model(from);
+  return make_model(from, from.model(), 0);
 }
 
 const std::vector<RuntimeInfo>& runtimes() {

@@ -126,13 +126,13 @@ TEST(Deployment, LimitsAreTaken) {
     const auto fault = check_deployment(deployment);
     EXPECT_FALSE(fault.has_value()) << fault->message;
   }
-  EXPECT_EQ(make_model(deployment)->longest, 1 << 20);
+  EXPECT_EQ(make_model(deployment, deployment.model(), 0)->longest, 1 << 20);
 }
 
 TEST(Model, HoldsWhatTheDataPathNeeds) {
   auto deployment = fixture::deployment();
   deployment.mutable_model()->mutable_inputs(1)->set_pad_value(3);  // a mask is padded with 0, whatever is said
-  const auto model = make_model(deployment);
+  const auto model = make_model(deployment, deployment.model(), 0);
   EXPECT_EQ(model->name, "encoder");
   EXPECT_EQ(model->slo_ns, 100'000'000);
   EXPECT_EQ(model->default_timeout_ns, 2'000'000'000);
@@ -168,7 +168,7 @@ TEST(Model, TimesDoNotOverflow) {
   auto deployment = fixture::deployment();
   deployment.mutable_model()->set_slo_ms(UINT32_MAX);
   deployment.mutable_model()->set_default_timeout_ms(UINT32_MAX);
-  const auto model = make_model(deployment);
+  const auto model = make_model(deployment, deployment.model(), 0);
   EXPECT_EQ(model->slo_ns, std::int64_t{UINT32_MAX} * 1'000'000);
   EXPECT_EQ(model->default_timeout_ns, std::int64_t{UINT32_MAX} * 1'000'000);
 }

@@ -26,16 +26,22 @@ class SteadyLoad:
 
     answered: int = 0
     not_ok: int = 0
+    in_flight: int = 0
     result: ReplayResult | None = None
 
     def see(self, progress: Progress) -> None:
         self.answered = progress.outcomes.get("on_time", 0) + progress.outcomes.get("late", 0)
         self.not_ok = sum(progress.outcomes.values()) - self.answered
+        self.in_flight = progress.in_flight
 
     async def more(self, count: int) -> None:
         """Wait until `count` further requests have been answered."""
         goal = self.answered + count
         await until(lambda: self.answered >= goal, f"{count} more answers, have {self.answered}", timeout_s=60)
+
+    async def caught_up(self) -> None:
+        """Wait until no backlog is left: what is when the load ends is cancelled."""
+        await until(lambda: self.in_flight < 20, f"a backlog of {self.in_flight} to go", timeout_s=60)
 
     @property
     def failures(self) -> Counter[str]:

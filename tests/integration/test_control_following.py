@@ -61,6 +61,7 @@ async def scales_out_and_in(folder: Path, policy: str) -> None:
             await seen(lambda: len(cluster.status().workers) == 2, "a worker added")
             await settled(cluster)
             await heavy.more(400)
+            await heavy.caught_up()
             counts.append(len(cluster.status().workers))
         heavy.check()
         async with steady_load(endpoint(cluster), rate=20) as light:

@@ -402,13 +402,13 @@ class PlainSimulation:
     # -- what is seen ----------------------------------------------------------------------------------------------
 
     def columns(self) -> list[tuple[int, ...]]:
-        """Rows of arrived, length, latency, wait, worker, runtime, outcome; -1 for none."""
+        """Rows of arrived, length, variant, latency, wait, worker, runtime, outcome; -1 for none."""
         rows: list[tuple[int, ...]] = []
         for r in self.requests:
             assert r.outcome is not None
             latency = -1 if r.latency is None else r.latency
             where = (-1, -1, -1) if r.begun is None else (r.begun - r.arrived, r.worker, r.runtime)
-            rows.append((r.arrived, r.length, latency, *where, OUTCOMES.index(r.outcome)))
+            rows.append((r.arrived, r.length, 0, latency, *where, OUTCOMES.index(r.outcome)))
         return rows
 
     def states(self) -> list[tuple[int, ...]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arlo.catalog.manifest import LatencyPoint, Runtime
 from arlo.errors import ConfigError
-from arlo.planning.lengths.holding import best, row_us
+from arlo.planning.lengths.holding import Wanted, best, best_together, row_us
 
 SLO_MS = 100.0
 
@@ -72,9 +72,9 @@ def test_no_set_that_fits_costs_less_and_the_longest_is_always_held(
     assert longest.memory_mb is not None
     if longest.memory_mb > memory_mb:
         with pytest.raises(ConfigError, match=f"the longest runtime, {longest.name}, takes"):
-            best(runtimes, counts, memory_mb=memory_mb, slo_ms=SLO_MS)
+            best(Wanted(runtimes, counts, SLO_MS), memory_mb=memory_mb)
         return
-    held = best(runtimes, counts, memory_mb=memory_mb, slo_ms=SLO_MS)
+    held = best(Wanted(runtimes, counts, SLO_MS), memory_mb=memory_mb)
     assert held.runtimes[-1] == longest
     assert held.memory_mb == sum(each.memory_mb or 0 for each in held.runtimes) <= memory_mb
     others = [each for each in runtimes if each != longest]
@@ -91,8 +91,49 @@ def test_more_memory_never_makes_it_worse(
 ) -> None:
     runtimes, counts = fleet
     least = max(runtimes, key=lambda each: each.max_length).memory_mb or 0
-    little = best(runtimes, counts, memory_mb=least + memory_mb, slo_ms=SLO_MS)
-    assert best(runtimes, counts, memory_mb=least + memory_mb + more, slo_ms=SLO_MS).row_us <= little.row_us
+    little = best(Wanted(runtimes, counts, SLO_MS), memory_mb=least + memory_mb)
+    assert best(Wanted(runtimes, counts, SLO_MS), memory_mb=least + memory_mb + more).row_us <= little.row_us
+
+
+@given(st.lists(st.tuples(fleets(), st.sampled_from([0.5, 1.0, 3.0])), min_size=1, max_size=3), st.integers(1, 25))
+@settings(max_examples=150, deadline=None)
+def test_several_models_are_held_as_a_search_of_all_sets_says(
+    models: list[tuple[tuple[list[Runtime], dict[int, int]], float]], memory_mb: int
+) -> None:
+    wanted = [Wanted(runtimes, counts, SLO_MS, share) for (runtimes, counts), share in models]
+
+    def sets_of(each: Wanted) -> list[tuple[float, int, tuple[Runtime, ...]]]:
+        *others, longest = sorted(each.runtimes, key=lambda one: one.max_length)
+        every = plain_cost((*others, longest), dict(each.counts)) or 1
+        return [
+            (
+                each.share * plain_cost((*chosen, longest), dict(each.counts)) / every,
+                sum(one.memory_mb or 0 for one in (*chosen, longest)),
+                (*chosen, longest),
+            )
+            for size in range(len(others) + 1)
+            for chosen in itertools.combinations(others, size)
+        ]
+
+    combined = [
+        (sum(one[0] for one in each), sum(one[1] for one in each))
+        for each in itertools.product(*(sorted(sets_of(one), key=lambda s: s[1])[:16] for one in wanted))
+    ]
+    fitting = [each for each in combined if each[1] <= memory_mb]
+    if not fitting:
+        with pytest.raises(ConfigError, match=r"take"):
+            best_together(wanted, memory_mb=memory_mb)
+        return
+    held = best_together(wanted, memory_mb=memory_mb)
+    assert sum(each.memory_mb for each in held) <= memory_mb
+    assert all(
+        each.runtimes[-1] == max(w.runtimes, key=lambda r: r.max_length) for each, w in zip(held, wanted, strict=True)
+    )
+    cost = sum(
+        w.share * plain_cost(each.runtimes, dict(w.counts)) / (plain_cost(tuple(w.runtimes), dict(w.counts)) or 1)
+        for each, w in zip(held, wanted, strict=True)
+    )
+    assert cost <= min(each[0] for each in fitting) * (1 + 1e-9)
 
 
 def test_a_batch_that_ends_too_late_is_not_counted_on() -> None:
@@ -103,4 +144,4 @@ def test_a_batch_that_ends_too_late_is_not_counted_on() -> None:
 
 def test_memory_that_nobody_measured() -> None:
     with pytest.raises(ConfigError, match="the memory that r8 takes was not measured: build on a machine that runs it"):
-        best([runtime(8, {1: 1.0}, None), runtime(16, {1: 1.0}, 5)], {}, memory_mb=100, slo_ms=SLO_MS)
+        best(Wanted([runtime(8, {1: 1.0}, None), runtime(16, {1: 1.0}, 5)], {}, SLO_MS), memory_mb=100)

@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[str, ...]] = {  # title in the help: sections of a scena
 @functools.cache
 def flags() -> tuple[KeyFlag, ...]:
     """All flags that set a key, in the order of the help."""
-    from arlo.simulator.scenario.sections import SECTIONS
+    from arlo.simulator.scenario.file import SECTIONS
 
     return tuple(flag for sections in GROUPS.values() for name in sections for flag in flags_of(name, SECTIONS[name]))
 
@@ -76,7 +76,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def plans(args: argparse.Namespace) -> list[Plan]:
     """The runs that the command line asks for, in the order of its lists. ConfigError says what to change."""
     from arlo.simulator.scenario import config as files
-    from arlo.simulator.scenario.sections import ScenarioConfig
+    from arlo.simulator.scenario.file import ScenarioConfig
 
     base = files.load(args.file) if args.file is not None else ScenarioConfig()
     given: dict[KeyFlag, list[Any]] = {}
@@ -160,7 +160,7 @@ def _config(base: Any, chosen: dict[KeyFlag, Any], args: argparse.Namespace) -> 
     """The file's scenario with these values. FieldErrors are told in terms of the flags."""
     from arlo.config.field import FieldError
     from arlo.config.load import renamed
-    from arlo.simulator.scenario.sections import ScenarioConfig
+    from arlo.simulator.scenario.file import ScenarioConfig
 
     changes: dict[str, dict[str, Any]] = {}
     for flag, value in chosen.items():

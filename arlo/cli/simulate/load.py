@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from arlo.simulator.scenario.scenario import RuntimeModel, Scenario
+    from collections.abc import Iterator, Sequence
+
+    from arlo.simulator.scenario.scenario import RuntimeModel, Scenario, Workload
 
 MOST_REQUESTS = 20_000_000  # read to know the lengths; the rest is like them
 
@@ -22,23 +24,39 @@ def offered_workers(scenario: Scenario, share: float = 1.0) -> float:
     Below this number the queues grow without end, under any policy. Requests that no runtime takes are left out.
     `share`: of all requests, those that take the least time; so much must be done if that share is to be on time.
     """
-    longest = max(runtime.max_length for runtime in scenario.runtimes)
-    counts = np.zeros(longest + 1, np.int64)
-    seen, last_ns = 0, 0
-    for arrived, length in scenario.workload.chunks():
-        counts += np.bincount(length[length <= longest], minlength=longest + 1)
-        seen += len(length)
-        last_ns = int(arrived[-1]) if len(arrived) else last_ns
-        if seen >= MOST_REQUESTS:
-            break
-    duration_s = last_ns / 1e9 if seen >= MOST_REQUESTS else scenario.workload.duration_s
-    busy_ms, left = 0.0, share * seen
-    for ms, length in sorted(
-        (min(_row_ms(r, n) for r in scenario.runtimes if r.max_length >= n), n) for n in np.flatnonzero(counts).tolist()
-    ):
-        done = min(float(counts[length]), left)
-        busy_ms, left = busy_ms + done * ms, left - done
-    return busy_ms / 1000 / duration_s
+    work: list[tuple[float, float]] = []  # ms of a row, rows in a second
+    for workload, runtimes in _parts(scenario):
+        longest = max(runtime.max_length for runtime in runtimes)
+        counts = np.zeros(longest + 1, np.int64)
+        seen, last_ns = 0, 0
+        for arrived, length in workload.chunks():
+            counts += np.bincount(length[length <= longest], minlength=longest + 1)
+            seen += len(length)
+            last_ns = int(arrived[-1]) if len(arrived) else last_ns
+            if seen >= MOST_REQUESTS:
+                break
+        duration_s = last_ns / 1e9 if seen >= MOST_REQUESTS else scenario.workload.duration_s
+        work += [
+            (min(_row_ms(r, n) for r in runtimes if r.max_length >= n), counts[n] / duration_s)
+            for n in np.flatnonzero(counts).tolist()
+        ]
+        too_long = seen - int(counts.sum())
+        work.append((0.0, too_long / duration_s))
+    busy, left = 0.0, share * sum(rows for _, rows in work)
+    for ms, rows in sorted(work):
+        done = min(rows, left)
+        busy, left = busy + done * ms / 1000, left - done
+    return busy
+
+
+def _parts(scenario: Scenario) -> Iterator[tuple[Workload, Sequence[RuntimeModel]]]:
+    """The requests and the runtimes of each model."""
+    if not scenario.models:
+        yield scenario.workload, scenario.runtimes
+    first = 0
+    for model in scenario.models:
+        yield model.workload, scenario.runtimes[first : first + model.runtimes]
+        first += model.runtimes
 
 
 def least_workers(offered: float) -> int:

@@ -91,18 +91,19 @@ def print_as_json(
 def describe(built: Built, *, short: bool = False) -> str:
     """Three lines: cluster, where its latencies come from (`short`: their name only), workload."""
     scenario = built.scenario
-    lengths = [runtime.max_length for runtime in scenario.runtimes]
+    lengths = sorted({runtime.max_length for runtime in scenario.runtimes})
     shown = ", ".join(map(str, lengths)) if len(lengths) <= 8 else f"{lengths[0]} ... {lengths[-1]} ({len(lengths)})"
     kinds = {runtime.dynamic for runtime in scenario.runtimes}
     kind = "dynamic" if kinds == {True} else "static" if kinds == {False} else "static and dynamic"
     allocate = scenario.allocate
-    how = f"{allocate.kind} allocation"
-    if len(lengths) > 1 and allocate.kind in ("periodic", "oracle"):
+    how = "all on every worker" if scenario.bundle == "all" else f"{allocate.kind} allocation"
+    if len(lengths) > 1 and allocate.kind in ("periodic", "oracle") and scenario.bundle == "one":
         how += f" every {allocate.period_s:g} s ({allocate.objective})"
+    slo = ", ".join(f"{value:g}" for value in dict.fromkeys(slo_ms for _, slo_ms in scenario.of_runtimes()))
     scaling = f", scaling {scenario.scale.kind}" if scenario.scale.kind != "none" else ""
     return (
         f"cluster   {scenario.workers} GPUs, {kind} runtimes of {shown} tokens, dispatch {scenario.dispatch.policy}, "
-        f"{how}{scaling}, SLO {scenario.slo_ms:g} ms\n"
+        f"{how}{scaling}, SLO {slo} ms\n"
         f"latencies {built.latencies.partition(': ')[0] if short else built.latencies}\n"
         f"requests  {scenario.workload.describe()}"
     )
@@ -140,6 +141,8 @@ def print_one(built: Built, result: Result, said: list[str], price: float | None
             + ("" if result.bulk_mean_ms is None else f", after {ms(result.bulk_mean_ms)} ms on average"),
             soft_wrap=True,
         )
+    if result.models:
+        console.print(_models(result))
     latency = Table(box=None, pad_edge=False)
     for column in ("latency, ms", "mean", "p50", "p90", "p98", "p99", "max"):
         latency.add_column(column, justify="left" if column == "latency, ms" else "right")
@@ -196,6 +199,26 @@ def histogram(result: Result, rows: int = 10, width: int = 40) -> list[Text]:
             Text(f"{ms(float(edge)):>10}  {part:6.1%}  {total:7.2%}  ") + Text(bar, "red" if late else "green")
         )
     return lines
+
+
+def _models(result: Result) -> Any:
+    """Of several models each."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("model", "requests", "SLO ms", "on time", "goodput/s", "mean ms", "p98 ms", "p99 ms", "unanswered"):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for model in result.models:
+        table.add_row(
+            _escape(model["name"]),
+            f"{model['requests']:,}",
+            f"{model['slo_ms']:g}",
+            share(model["slo_attainment"]),
+            f"{model['goodput_rps']:,.1f}",
+            *(ms(model[key]) for key in ("mean_ms", "p98_ms", "p99_ms")),
+            f"{model['unanswered']:,}",
+        )
+    return table
 
 
 def _runtimes(result: Result) -> Any:

@@ -54,6 +54,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--admin", metavar="HOST:PORT", help="gateway's admin port (default: the one that the control plane names)"
     )
+    parser.add_argument("--model", metavar="NAME", help="of several models on the workers (default: the first)")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between (default: 1)")
     parser.add_argument("--once", action="store_true", help="print one screen, of two samples --interval apart")
     parser.add_argument("--json", action="store_true", help="print JSON; without --once one document a line")
@@ -78,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     admin = checked(args.admin, "--admin") if args.admin else None
     if not (args.once or args.json or sys.stdout.isatty()):
         raise ConfigError("standard output is not a terminal: give --once for one screen, or --json")
-    source = Source(control, admin=admin, fallback=fallback)
+    source = Source(control, admin=admin, model=args.model, fallback=fallback)
     if args.once:
         return asyncio.run(_once(source, args))
     return asyncio.run(_lines(source, args) if args.json else _live(source, args))

@@ -31,13 +31,17 @@ class ControlUnreachableError(ArloError):
 
 
 class Source:
-    """Use as an async context manager. `admin` None: the address that the control plane names, or `fallback`."""
+    """Use as an async context manager. `admin` None: the address that the control plane names, or `fallback`; `model`
+    None: the control plane's, of several the first."""
 
-    def __init__(self, control: str, *, admin: str | None = None, fallback: str = "127.0.0.1:8003") -> None:
+    def __init__(
+        self, control: str, *, admin: str | None = None, model: str | None = None, fallback: str = "127.0.0.1:8003"
+    ) -> None:
         self.control = control
         self._fixed = admin
         self._address = admin or fallback
-        self._model = ""  # of a gateway that serves several; the control plane says which is its own
+        self._fixed_model = model
+        self._model = model or ""  # of a gateway that serves several; the control plane says which is its own
         self._client: AdminClient | None = None
         self._deployment: dict[str, Any] | None = None
 
@@ -55,8 +59,9 @@ class Source:
         (status, control_error), (stats, gateway_error) = await asyncio.gather(self._ask_control(), self._ask_gateway())
         if status is not None:
             named = self._fixed or seen_from_here(status.gateway_admin, self.control)
-            if (named, status.model) != (self._address, self._model):
-                self._address, self._model = named, status.model
+            model = self._fixed_model or status.model
+            if (named, model) != (self._address, self._model):
+                self._address, self._model = named, model
                 stats, gateway_error = await self._ask_gateway()
         return Sample(
             at_s=monotonic_s(),

@@ -138,6 +138,8 @@ def view(
     """What to show of `sample`; rates against `base`, attainment and histogram against `long_base`, both earlier
     statistics of the same life of the gateway."""
     control, gateway, deployment = sample.control, sample.gateway, sample.deployment or {}
+    model = (gateway or {}).get("model") or (control.model if control is not None else "")
+    model = model or deployment.get("model", {}).get("name", "")
     elapsed_s = _elapsed_s(gateway, base)
     window_s = _elapsed_s(gateway, long_base)
     lengths = _difference(gateway, long_base, "arrivals_by_length") if gateway and long_base else []
@@ -155,8 +157,8 @@ def view(
         control_error=sample.control_error,
         gateway=gateway,
         gateway_error=sample.gateway_error,
-        model=control.model if control is not None else deployment.get("model", {}).get("name", ""),
-        slo_ms=control.slo_ms if control is not None else deployment.get("model", {}).get("slo_ms") or None,
+        model=model,
+        slo_ms=_slo_ms(deployment, model) or (control.slo_ms if control is not None else None),
         rows_per_s=rows_per_s,
         goodput_rps=goodput,
         attainment=attainment,
@@ -168,6 +170,13 @@ def view(
         workers=_workers(control, gateway, base, elapsed_s),
         plans=control.plans if control is not None else [],
     )
+
+
+def _slo_ms(deployment: dict[str, Any], model: str) -> int | None:
+    for one in (deployment.get("model", {}), *deployment.get("more_models", ())):
+        if one.get("name") == model:
+            return one.get("slo_ms") or None
+    return None
 
 
 def as_dict(sample: Sample, shown: View) -> dict[str, Any]:

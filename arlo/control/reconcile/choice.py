@@ -7,12 +7,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-from arlo.catalog.bundle import Bundle, bundle_of
+from arlo.catalog.bundle import Bundle, bundle_of, shared_bundle
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.config import Config
 from arlo.errors import ConfigError
 from arlo.planning.lengths.advice import dynamic_runtime, missing
-from arlo.planning.lengths.holding import Holding, alike, best
+from arlo.planning.lengths.holding import Holding, Wanted, alike, best, best_together
 from arlo.traces.traffic import traffic
 
 
@@ -39,7 +39,7 @@ def choose(config: Config, manifest: Manifest) -> Choice:
     dynamic = dynamic_runtime(manifest)
     bundle = dynamic if isinstance(dynamic, Bundle) else _bundle(config, manifest)
     if bundle is not None:
-        return Choice("dynamic", bundle.why, f"{_levels(bundle.members)}, all on every worker")
+        return Choice("dynamic", bundle.why, f"{_what(manifest, bundle)}, all on every worker")
     if wanted.runtimes == "static" and not static:
         raise ConfigError(f'deployment.runtimes is "static", but {repository} has no static runtime: remove the key')
     if dynamic is None:
@@ -92,6 +92,8 @@ def servable(config: Config, manifest: Manifest) -> Manifest:
 
 def _bundle(config: Config, manifest: Manifest) -> Bundle | None:
     """The static runtimes that every worker holds; None where each worker serves one runtime."""
+    if len(manifest.models) > 1:
+        return _shared(config, manifest)
     wanted, memory_mb = config.deployment, config.workers.memory_mb
     static = [runtime for runtime in manifest.runtimes if not runtime.dynamic]
     if wanted.runtimes == "bundle":
@@ -115,16 +117,63 @@ def _bundle(config: Config, manifest: Manifest) -> Bundle | None:
     if memory_mb is not None:
         longest = max(runtime.max_length for runtime in static)
         counts, over = _expected(config, manifest, longest)
-        held = best(static, counts, memory_mb=memory_mb, slo_ms=config.model.slo_ms)
+        held = best(Wanted(static, counts, config.model.slo_ms), memory_mb=memory_mb)
         if wanted.runtimes != "bundle" and len(held.runtimes) == 1:
             return None  # nothing goes together: a runtime per worker, allocated by length
         why += f"; {_held(held, len(static), memory_mb, over)}"
         static = list(held.runtimes)
+    return bundle_of(_bundle_name(manifest), static, why=why)
+
+
+def _shared(config: Config, manifest: Manifest) -> Bundle:
+    """Several models on the same workers: of each its static runtimes, or the dynamic one where that is quicker."""
+    memory_mb = config.workers.memory_mb
+    models: list[list[Runtime]] = []
+    for model, one in zip(config.models, manifest.models, strict=True):
+        runtimes = [runtime for runtime in one.runtimes if not runtime.dynamic]
+        advice, dynamic = one.recommendation, dynamic_runtime(one)
+        if dynamic is not None and (not runtimes or (advice is not None and advice.serve == "dynamic")):
+            runtimes = [dynamic]
+        unmeasured = [runtime.name for runtime in runtimes if not runtime.latency]
+        if unmeasured:
+            raise _unmeasured(config.of(model), unmeasured)
+        models.append(runtimes)
+    why = f"{len(models)} models share the workers"
+    if memory_mb is not None:
+        wanted = [
+            Wanted(
+                runtimes,
+                _expected(config.of(model), one, max(runtime.max_length for runtime in runtimes))[0],
+                model.slo_ms,
+                model.share,
+            )
+            for runtimes, model, one in zip(models, config.models, manifest.models, strict=True)
+        ]
+        held = best_together(wanted, memory_mb=memory_mb)
+        taken, all_of_them = sum(each.memory_mb for each in held), sum(len(runtimes) for runtimes in models)
+        chosen = sum(len(each.runtimes) for each in held)
+        if chosen == all_of_them:
+            why += f", {taken} of {memory_mb} MB"
+        else:
+            dearer = ", ".join(
+                f"{model.name} {each.row_us / each.all_us:.3g}"
+                for model, each in zip(config.models, held, strict=True)
+                if each.all_us
+            )
+            why += (
+                f"; of {all_of_them} runtimes these {chosen} fit best, {taken} of {memory_mb} MB: a row costs so many "
+                f"times what it would with all of them: {dearer}"
+            )
+        models = [list(each.runtimes) for each in held]
+    return shared_bundle(_bundle_name(manifest), models, why=why)
+
+
+def _bundle_name(manifest: Manifest) -> str:
     names = {runtime.name for runtime in manifest.runtimes}
     name = f"{manifest.model}_bundle"
     while name in names:
         name += "_"
-    return bundle_of(name, static, why=why)
+    return name
 
 
 def _expected(config: Config, manifest: Manifest, longest: int) -> tuple[dict[int, int], str]:
@@ -156,6 +205,17 @@ def _unmeasured(config: Config, names: list[str]) -> ConfigError:
         f"no latency of {', '.join(names)} was measured, as no device ran it when it was built: run "
         f"`arlo profile {config.model.repository} --update` on this machine first"
     )
+
+
+def _what(manifest: Manifest, bundle: Bundle) -> str:
+    if len(manifest.models) == 1:
+        return _levels(bundle.members)
+    parts = []
+    for one in manifest.models:
+        members = [runtime for runtime in bundle.members if manifest.of(runtime) is one]
+        what = f"any length up to {members[0].max_length} tokens" if members[0].dynamic else _levels(members)
+        parts.append(f"{one.model} ({what})")
+    return " and ".join(parts)
 
 
 def _levels(static: Sequence[Runtime]) -> str:

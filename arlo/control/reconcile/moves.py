@@ -95,7 +95,7 @@ class Mover:
             for part in self._runtimes[name].parts:
                 await self._probe(
                     endpoint,
-                    self._manifest,
+                    self._manifest.of(part),
                     part,
                     requests=self._config.control.warmup_requests,
                     timeout_s=self._config.workers.load_timeout_s,

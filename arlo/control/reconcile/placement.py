@@ -12,7 +12,7 @@ from typing import Any
 
 from arlo import proto
 from arlo.catalog.manifest import Manifest, Runtime
-from arlo.config import Config
+from arlo.config import Config, ModelConfig
 from arlo.errors import ConfigError
 from arlo.planning.allocation.curves import capacity
 from arlo.planning.lengths.advice import dynamic_runtime
@@ -84,30 +84,23 @@ def deployment_message(
     `always` is for the longest one, so that a request that only it fits waits for it while it is being moved.
     """
     message = proto.message("Deployment")(version=version, owner=owner)
-    message.model.name = config.model.name or manifest.model
-    message.model.slo_ms = config.model.slo_ms
-    message.model.default_timeout_ms = config.model.timeout_ms
-    for tensor in manifest.inputs:
-        role = {"ids": "ROLE_IDS", "mask": "ROLE_MASK", "other": "ROLE_OTHER"}[tensor.role]
-        message.model.inputs.add(
-            name=tensor.name, datatype=tensor.datatype, role=role, pad_value=tensor.pad_value, optional=tensor.optional
-        )
-        if tensor.role == "ids":
-            message.model.vocabulary = tensor.vocabulary
-    for output in manifest.outputs:
-        message.model.outputs.add(
-            name=output.name, datatype=output.datatype, token_level=output.token_level, dims=output.dims
-        )
+    for number, (model, one) in enumerate(zip(config.models, manifest.models, strict=True)):
+        _fill_model(message.more_models.add() if number else message.model, model, one)
     placed = {name for _, name in instances} | set(always)
     held = [runtime for runtime in manifest.runtimes if runtime.name in placed]
+    pairs = list(zip(config.models, manifest.models, strict=True))
+    slo_ms = {id(one): model.slo_ms for model, one in pairs}
+    names = {id(one): model.name or one.model for model, one in pairs}
     for runtime in {part.name: part for whole in held for part in whole.parts}.values():
         item = message.runtimes.add(
             name=runtime.name,
             max_length=runtime.max_length,
             max_batch=runtime.max_batch,
             dynamic=runtime.dynamic,
-            capacity=max(1, capacity(runtime, config.model.slo_ms)),
+            capacity=max(1, capacity(runtime, slo_ms[id(manifest.of(runtime))])),
         )
+        if config.more_models:
+            item.model = names[id(manifest.of(runtime))]
         for point in runtime.latency:
             item.latency.add(length=point.length, batch=point.batch, latency_us=point.latency_us)
     for runtime in held:
@@ -125,6 +118,24 @@ def deployment_message(
             inflight_limit=rows[name],
         )
     return message
+
+
+def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
+    message.name = model.name or manifest.model
+    message.slo_ms = model.slo_ms
+    message.default_timeout_ms = model.timeout_ms
+    message.share = model.share
+    for tensor in manifest.inputs:
+        role = {"ids": "ROLE_IDS", "mask": "ROLE_MASK", "other": "ROLE_OTHER"}[tensor.role]
+        message.inputs.add(
+            name=tensor.name, datatype=tensor.datatype, role=role, pad_value=tensor.pad_value, optional=tensor.optional
+        )
+        if tensor.role == "ids":
+            message.vocabulary = tensor.vocabulary
+    for output in manifest.outputs:
+        message.outputs.add(
+            name=output.name, datatype=output.datatype, token_level=output.token_level, dims=output.dims
+        )
 
 
 def instance_id(worker: str, runtime: str) -> str:

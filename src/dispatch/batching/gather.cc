@@ -15,7 +15,8 @@ constexpr TimeNs kPatience = 4;
 const Bundle::Member& Gather::batch(InstanceId id, TimeNs now, std::vector<RequestHandle>& rows) {
   const Request& r = s_.requests[rows.front()];
   const Instance& x = s_.queue[id];
-  const Bundle& bundle = s_.queue.cost(x.runtime);
+  const MultiLevelQueue::Held& held = s_.queue.held(x, r.variant());
+  const Bundle& bundle = held.bundle;
   const TimeNs start = s_.timed ? forecast_.start_on(x, now) : now;
   const bool in_line = !r.overdue && r.instance == kNone && r.trial == 0;
   const Bundle::Member& on = in_line ? runtime_for(r, bundle, x, start) : bundle.of(r.length);
@@ -23,13 +24,14 @@ const Bundle::Member& Gather::batch(InstanceId id, TimeNs now, std::vector<Reque
   Batch batch{.id = id,
               .on = &on,
               .most = std::min(on.cost.saturated(), most),
+              .variant = r.variant(),
               .trial = r.trial,
               .start = start,
               .limit = limit(r),
               .longest = r.length,
               .time = on.cost.at(r.length, 1)};
   if (r.overdue) {
-    const TimeNs slo = x.capacity * bundle.share(bundle.longest());
+    const TimeNs slo = held.capacity * bundle.share(bundle.longest());
     batch.limit = std::min(batch.limit, start + std::max(timed::paced(x, batch.time), slo / kPatience));
     from(s_.overdue[s_.ideal(r)].fifo, batch, rows);
   } else if (r.instance != kNone) {
@@ -40,9 +42,10 @@ const Bundle::Member& Gather::batch(InstanceId id, TimeNs now, std::vector<Reque
   return on;
 }
 
-std::int32_t Gather::waiting_for(const Bundle::Member& member, const Bundle& bundle) const {
+std::int32_t Gather::waiting_for(const Bundle::Member& member, const Bundle& bundle, VariantId variant) const {
   std::int32_t waiting = 0;
-  for (std::int32_t level = s_.queue.ideal(member.cost.max_length()); level >= 0; --level) {
+  const std::int32_t first = s_.queue.first_of(variant);
+  for (std::int32_t level = s_.queue.ideal(variant, member.cost.max_length()); level >= first; --level) {
     if (own(level, bundle, member.runtime)) waiting += s_.lines[level].count;
   }
   return waiting;
@@ -51,13 +54,13 @@ std::int32_t Gather::waiting_for(const Bundle::Member& member, const Bundle& bun
 const Bundle::Member& Gather::runtime_for(const Request& first, const Bundle& bundle, const Instance& x,
                                           TimeNs start) const {
   const Bundle::Member* best = &bundle.of(first.length);
-  if (bundle.members().size() == 1 || s_.lines.total() == 1) return *best;
-  std::int32_t rows = waiting_for(*best, bundle);
+  if (bundle.members().size() == 1 || s_.lines.total(first.variant()) == 1) return *best;
+  std::int32_t rows = waiting_for(*best, bundle, first.variant());
   if (rows >= best->cost.saturated()) return *best;
   TimeNs time = best->cost.at(first.length, rows);
   for (const Bundle::Member& longer : bundle.members()) {
     if (longer.cost.max_length() <= best->cost.max_length()) continue;
-    const std::int32_t more = waiting_for(longer, bundle);
+    const std::int32_t more = waiting_for(longer, bundle, first.variant());
     if (more == 0 || rows + more > longer.cost.saturated()) continue;
     const TimeNs both = longer.cost.at(longer.cost.max_length(), rows + more);
     if (both > time + longer.cost.at(longer.cost.max_length(), more) || start + timed::paced(x, both) > limit(first)) {
@@ -76,12 +79,13 @@ TimeNs Gather::limit(const Request& r) const {
 }
 
 void Gather::from_lines(Batch& batch, std::vector<RequestHandle>& rows) {
-  const Bundle& bundle = s_.queue.cost(s_.queue[batch.id].runtime);
+  const Bundle& bundle = s_.queue.cost(s_.queue[batch.id], batch.variant);
   const RuntimeId runtime = batch.on->runtime;
-  const std::int32_t top = s_.queue.ideal(batch.on->cost.max_length());
+  const std::int32_t top = s_.queue.ideal(batch.variant, batch.on->cost.max_length());
+  const std::int32_t first = s_.queue.first_of(batch.variant);
   // Its own lines in the order of their requests.
   fronts_.clear();
-  for (std::int32_t level = top; level >= 0; --level) {
+  for (std::int32_t level = top; level >= first; --level) {
     if (own(level, bundle, runtime)) fronts_.push_back(s_.lines[level].fifo.head);
   }
   if (fronts_.size() == 1) {
@@ -98,7 +102,7 @@ void Gather::from_lines(Batch& batch, std::vector<RequestHandle>& rows) {
       if (take(h, batch, rows) == Fit::kFull) return;
     }
   }
-  for (std::int32_t level = top - 1; level >= 0; --level) {
+  for (std::int32_t level = top - 1; level >= first; --level) {
     if (!own(level, bundle, runtime) && !from(s_.lines[level].fifo, batch, rows)) return;
   }
 }
@@ -120,7 +124,9 @@ Gather::Fit Gather::take(RequestHandle h, Batch& batch, std::vector<RequestHandl
   const auto many = static_cast<std::int32_t>(rows.size()) + 1;
   if (many > batch.most) return Fit::kFull;
   const Request& r = s_.requests[h];
-  if (h == rows.front() || r.length > cost.max_length() || r.trial != batch.trial) return Fit::kPassed;
+  if (h == rows.front() || r.variant() != batch.variant || r.length > cost.max_length() || r.trial != batch.trial) {
+    return Fit::kPassed;
+  }
   if (r.avoid == batch.id && s_.queue.another_fits(s_.ideal(r), batch.id)) return Fit::kPassed;
   const Instance& x = s_.queue[batch.id];
   const std::int32_t longest = std::max(batch.longest, r.length);
@@ -128,7 +134,7 @@ Gather::Fit Gather::take(RequestHandle h, Batch& batch, std::vector<RequestHandl
   const TimeNs end = batch.start + timed::paced(x, time);
   if (end > batch.limit) return Fit::kFull;
   if (end > limit(r)) return Fit::kPassed;
-  const Bundle::Member& home = s_.queue.cost(x.runtime).of(r.length);
+  const Bundle::Member& home = s_.cost(x, r).of(r.length);
   if (home.runtime != batch.on->runtime) {
     const std::int32_t there = std::clamp(s_.lines[s_.ideal(r)].count, 1, home.cost.saturated());
     if (time - batch.time > home.cost.at(r.length, there) / there) return Fit::kNoGain;

@@ -35,6 +35,7 @@ class Gather {
     InstanceId id;
     const Bundle::Member* on;
     std::int32_t most;     // rows
+    VariantId variant;     // of its rows
     std::uint8_t trial;    // of its rows
     TimeNs start;          // of its execution
     TimeNs limit;          // by when all of them want it to end
@@ -46,7 +47,7 @@ class Gather {
   // The runtime on which the first row and what waits beside it take the least time.
   [[nodiscard]] const Bundle::Member& runtime_for(const Request& first, const Bundle& bundle, const Instance& x,
                                                   TimeNs start) const;
-  [[nodiscard]] std::int32_t waiting_for(const Bundle::Member& member, const Bundle& bundle) const;
+  [[nodiscard]] std::int32_t waiting_for(const Bundle::Member& member, const Bundle& bundle, VariantId variant) const;
 
   Fit take(RequestHandle h, Batch& batch, std::vector<RequestHandle>& rows) const;
   void from_lines(Batch& batch, std::vector<RequestHandle>& rows);

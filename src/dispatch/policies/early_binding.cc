@@ -12,10 +12,11 @@ Admitted EarlyBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t leve
   const TimeNs limit = std::min(arrival.due, arrival.deadline);
   if (limit != kNever) {
     TimeNs finish = 0;
-    id = in_time(id, {.deadline = limit, .rank = rank, .length = arrival.length}, now, &finish);
+    id = in_time(id, {.deadline = limit, .rank = rank, .length = arrival.length, .variant_ = arrival.variant}, now,
+                 &finish);
     if (finish > limit) return turns_.arrive_overdue(tag, arrival, level, finish, now, out);
   }
-  if ((!s_.queue[id].has_room() || s_.held) && !turns_.may_wait(out)) return {Admission::kFull, kNone};
+  if ((!s_.queue[id].has_room() || s_.held) && !turns_.may_wait(arrival.variant, out)) return {Admission::kFull, kNone};
   const RequestHandle h = ledger_.admit(tag, arrival, rank);
   return {bind(h, id, now, out), h};
 }
@@ -34,13 +35,13 @@ Admission EarlyBinding::place(RequestHandle h, std::int32_t level, TimeNs now, A
 // A rule that counts requests may choose an instance that cannot be on time where another can: infaas fills one up
 // first. One that weighs times has seen them all. O(N), and only for what would be overdue.
 InstanceId EarlyBinding::in_time(InstanceId chosen, const Request& r, TimeNs now, TimeNs* finish) const {
-  *finish = forecast_.bound_to(s_.queue[chosen], r.length, r.rank, now);
+  *finish = forecast_.bound_to(s_.queue[chosen], r, now);
   if (*finish <= r.limit() || needs_of(s_.options.policy).times) return chosen;
   const std::int32_t level = s_.ideal(r);
   for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
     const Instance& x = s_.queue[id];
-    if (!x.present || x.state != InstanceState::kActive || x.level < level || id == r.avoid) continue;
-    const TimeNs there = forecast_.bound_to(x, r.length, r.rank, now);
+    if (!x.present || x.state != InstanceState::kActive || id == r.avoid || !s_.queue.covers(x, level)) continue;
+    const TimeNs there = forecast_.bound_to(x, r, now);
     if (there >= *finish) continue;
     *finish = there;
     chosen = id;
@@ -78,18 +79,21 @@ void EarlyBinding::joined(InstanceId id, TimeNs now, Actions& out) {
 // as waiting, in order of rank.
 std::vector<RequestHandle> EarlyBinding::take_fitting(InstanceId id) {
   std::vector<RequestHandle> found;
-  const std::int32_t level = s_.queue[id].level;  // only parked requests are in the lines, and those up to here fit
-  for (RequestHandle h = s_.lines.front(s_.requests, 0, level); h != kNone; h = s_.lines.front(s_.requests, 0, level)) {
-    ledger_.take_out(h);
-    found.push_back(h);
+  // Only parked requests are in the lines, and those up to what it holds fit.
+  for (const MultiLevelQueue::Held& held : s_.queue.held(s_.queue[id])) {
+    const std::int32_t first = s_.queue.first_of(held.variant);
+    for (RequestHandle h = s_.lines.front(s_.requests, first, held.level); h != kNone;
+         h = s_.lines.front(s_.requests, first, held.level)) {
+      ledger_.take_out(h);
+      found.push_back(h);
+    }
   }
-  const std::int32_t longest = s_.queue.level(level).max_length;
   for (InstanceId other = 0; other < s_.queue.ids_end(); ++other) {
     if (!s_.queue.present(other)) continue;
     RequestHandle next = kNone;
     for (RequestHandle h = s_.queue[other].waiting.head; h != kNone; h = next) {
       next = s_.requests[h].next;
-      if (s_.requests[h].length > longest) continue;
+      if (!s_.queue.covers(s_.queue[id], s_.ideal(s_.requests[h]))) continue;
       ledger_.take_out(h);
       found.push_back(h);
     }

@@ -42,7 +42,7 @@ const Known& known(Policy policy) {
   throw std::invalid_argument("policy: not a known one");
 }
 
-void require(bool holds, std::string_view field, const std::string& value, std::string_view range) {
+void require(bool holds, std::string_view field, const std::string& value, const std::string& range) {
   if (!holds) throw std::invalid_argument(std::string(field) + ": " + value + " is not " + std::string(range));
 }
 
@@ -84,6 +84,7 @@ void validate(const RuntimeSpec& s) {
   require(s.max_length >= 1 && s.max_length <= kMaxLength, "max_length", std::to_string(s.max_length),
           "in 1 to 1048576 tokens");
   require(s.max_batch >= 1 && s.max_batch <= kMaxBatch, "max_batch", std::to_string(s.max_batch), "in 1 to 65536 rows");
+  require(s.variant < kVariants, "variant", std::to_string(s.variant), "below " + std::to_string(kVariants));
   require(s.capacity >= 1, "capacity", std::to_string(s.capacity), "at least 1 request");
 }
 

@@ -68,7 +68,7 @@ class StatsStream final : public Event {
   void write() {
     state_ = State::kWriting;
     v1::Stats stats;
-    router_->stats(&stats);
+    router_->stats(request_.model(), &stats);
     writer_.Write(stats, tag());
   }
   void finish(const grpc::Status& status) {

@@ -39,12 +39,14 @@ void fill_window(const LatencyWindow& window, TimeNs now, v1::Percentiles* out) 
 
 }  // namespace
 
-void Books::relevel(const dispatch::Scheduler& scheduler) {
-  std::vector<LevelCount> levels(static_cast<std::size_t>(scheduler.levels()));
-  for (std::size_t i = 0; i < levels.size(); ++i) {
-    levels[i].max_length = scheduler.level_max_length(static_cast<std::int32_t>(i));
+void Books::relevel(const dispatch::Scheduler& scheduler, dispatch::VariantId variant) {
+  std::vector<LevelCount> levels;
+  for (std::int32_t level = 0; level < scheduler.levels(); ++level) {
+    if (scheduler.level_variant(level) != variant) continue;
+    if (levels.empty()) first_level_ = level;
+    levels.push_back({.max_length = scheduler.level_max_length(level)});
     for (const auto& old : levels_) {
-      if (old.max_length == levels[i].max_length) levels[i] = old;
+      if (old.max_length == levels.back().max_length) levels.back() = old;
     }
   }
   levels_ = std::move(levels);
@@ -55,13 +57,13 @@ void Books::relevel(const dispatch::Scheduler& scheduler) {
 }
 
 void Books::arrived(std::int32_t length, std::int32_t ideal_level) {
-  if (ideal_level >= 0) ++levels_[static_cast<std::size_t>(ideal_level)].ideal;
+  if (ideal_level >= 0) ++at(ideal_level).ideal;
   const auto tokens = static_cast<std::size_t>(length);
   if (tokens < arrivals_by_length_.size()) ++arrivals_by_length_[tokens];
 }
 
 void Books::started(const Row& row) {
-  auto& level = levels_[static_cast<std::size_t>(row.level)];
+  auto& level = at(row.level);
   ++level.dispatched;
   level.demoted += row.demoted ? 1 : 0;
   tokens_ += static_cast<std::uint64_t>(row.length);
@@ -69,7 +71,7 @@ void Books::started(const Row& row) {
 }
 
 void Books::unstarted(const Row& row) {
-  auto& level = levels_[static_cast<std::size_t>(row.level)];
+  auto& level = at(row.level);
   --level.dispatched;
   level.demoted -= row.demoted ? 1 : 0;
   tokens_ -= static_cast<std::uint64_t>(row.length);

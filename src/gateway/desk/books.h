@@ -1,4 +1,4 @@
-// What the gateway counts: rows by outcome, length and level, and how long they took.
+// What the gateway counts of a model: rows by outcome, length and level, and how long they took.
 //
 // A row is booked when its request is answered, by what the client got: a request that fails makes no row of it an
 // answered one, and a request is on time when its last row is. Not synchronised: the router's lock covers it.
@@ -7,6 +7,7 @@
 #include <arlo/v1/admin.pb.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "dispatch/scheduler.h"
@@ -25,7 +26,7 @@ struct Histograms {
 class Books {
  public:
   // Counters per level follow the levels when a new max_length comes in between.
-  void relevel(const dispatch::Scheduler& scheduler);
+  void relevel(const dispatch::Scheduler& scheduler, dispatch::VariantId variant);
 
   void arrived(std::int32_t length, std::int32_t ideal_level);
   void started(const Row& row);
@@ -50,7 +51,9 @@ class Books {
   };
 
   void count(const Fault& fault, std::uint64_t rows);
+  [[nodiscard]] LevelCount& at(std::int32_t level) { return levels_[static_cast<std::size_t>(level - first_level_)]; }
 
+  std::int32_t first_level_ = 0;  // of the model's, as the scheduler counts them
   std::vector<LevelCount> levels_;
   std::vector<std::uint64_t> arrivals_by_length_;
   std::uint64_t outcomes_[kOutcomes] = {};
@@ -59,5 +62,7 @@ class Books {
   LatencyWindow window_total_, window_queue_, window_execute_;
   Histograms histograms_;
 };
+
+using BooksByVariant = std::vector<std::unique_ptr<Books>>;
 
 }  // namespace arlo::gateway

@@ -1,6 +1,7 @@
 #include "gateway/desk/desk.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <string>
 #include <utility>
@@ -52,7 +53,7 @@ std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 
 }  // namespace
 
-Desk::Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, Books& books,
+Desk::Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, const BooksByVariant& books,
            UpstreamListener& listener)
     : config_(config), scheduler_(scheduler), fleet_(fleet), books_(books), listener_(listener) {}
 
@@ -73,7 +74,7 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
     row.call = &call;
     row.index = static_cast<std::uint32_t>(i);
     row.length = lengths[i];
-    books_.arrived(row.length, scheduler_.ideal_level(row.length));
+    books(call).arrived(row.length, scheduler_.ideal_level(row.length, call.model->variant));
   }
   if (call.cancelled) {
     fail(call, {Code::kCancelled, "cancelled by the client"}, Call::kNoRow, now, effects);
@@ -89,7 +90,8 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
                                              .due = call.received_ns + call.model->slo_ns,
                                              .deadline = deadline,
                                              .client = call.client,
-                                             .bulk = call.request.bulk()},
+                                             .bulk = call.request.bulk(),
+                                             .variant = call.model->variant},
                                             now, effects.actions);
     if (admitted.handle == dispatch::kNone) {
       fail(call, refusal(call, row.length, admitted, now), row.index, now, effects);
@@ -118,7 +120,7 @@ Fault Desk::refusal(const Call& call, std::int32_t length, const dispatch::Admit
                       " rows wait): try again later";
       return fault;
     default:
-      return fleet_.no_instance(length);
+      return fleet_.no_instance(length, call.model->variant);
   }
 }
 
@@ -202,12 +204,12 @@ void Desk::send(std::span<Row* const> rows, const std::shared_ptr<Instance>& ins
     row.started_ns = now;
     row.unfit_since_ns = 0;
     ++row.attempts;
-    books_.started(row);
+    books(*row.call).started(row);
     running(row.handle) = &part;
     next_deadline_ = std::min(next_deadline_, row.call->deadline_ns);
     row.call->holds.fetch_add(1, std::memory_order_relaxed);
   }
-  books_.sent();
+  books(*rows.front()->call).sent();
   fleet_.sent(*instance, now);
   ++at_workers_;
   effects.starts.push_back(upstream);
@@ -217,8 +219,9 @@ void Desk::expired(Row& row, TimeNs now, Effects& effects) {
   if (row.state == Row::State::kEnded) return;
   row.handle = dispatch::kNone;
   const auto waited = in_ms(now - row.call->received_ns);
-  if (!scheduler_.fits_any(row.length)) {
-    fail(*row.call, fleet_.no_instance(row.length), row.index, now, effects);
+  const auto variant = row.call->model->variant;
+  if (!scheduler_.fits_any(row.length, variant)) {
+    fail(*row.call, fleet_.no_instance(row.length, variant), row.index, now, effects);
   } else if (now >= waiting_deadline(*row.call)) {
     fail(*row.call, {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + ")"}, row.index, now,
          effects);
@@ -265,7 +268,7 @@ bool Desk::try_again(Row& row, dispatch::InstanceId avoid, std::int32_t most, Ti
   if (call.fault.code != Code::kOk || row.attempts >= config_.max_attempts() || now >= waiting_deadline(call)) {
     return false;
   }
-  books_.retried();
+  books(call).retried();
   row.state = Row::State::kWaiting;
   waiting_.add(row);
   static_cast<void>(scheduler_.retry(row.handle, avoid, now, effects.actions, most));
@@ -327,7 +330,8 @@ void Desk::conclude(Row& row, const Answer& answer, TimeNs now, Effects& effects
     const bool proven = before && !answer.doubtful;
     row.failures.push_back(answer.failure);
     ++answer.failure->open;
-    elsewhere = elsewhere || (!proven && fleet_.takes(row.length, instances_of(row.failures)));
+    elsewhere =
+        elsewhere || (!proven && fleet_.takes(row.length, row.call->model->variant, instances_of(row.failures)));
   }
   if (by_halves) --row.attempts;
   const std::int32_t most = reply == Reply::kBusy ? 0 : fewer(row);
@@ -376,11 +380,11 @@ bool Desk::take_back(UpstreamCall::Part& part, TimeNs now, Effects& effects) {
   if (at == effects.starts.end()) return false;
   const dispatch::RequestHandle handle = part.handle();
   Call* const call = part.row()->call;
-  books_.unstarted(*part.row());
+  books(*call).unstarted(*part.row());
   running(handle) = nullptr;
   if (!upstream->leave_out(part)) {
     effects.starts.erase(at);
-    books_.unsent();
+    books(*call).unsent();
     fleet_.unsent(*upstream->instance(), now);
     --at_workers_;
     delete upstream;
@@ -397,7 +401,7 @@ void Desk::end(Row& row, TimeNs now, Effects& effects) {
   row.handle = dispatch::kNone;
   for (const auto& failure : row.failures) --failure->open;
   Call& call = *row.call;
-  if (--call.open_rows == 0) books_.ended(call, now);
+  if (--call.open_rows == 0) books(call).ended(call, now);
   effects.releases.push_back(&call);
 }
 
@@ -420,10 +424,13 @@ void Desk::check_fit(TimeNs now, Effects& effects) {
   if (scheduler_.parked() == 0 && !some_unfit_) return;
   some_unfit_ = false;
   const TimeNs grace = TimeNs{config_.unavailable_grace_ms()} * kMs;
-  const std::int32_t longest = fleet_.longest();
   std::vector<Row*> over;
+  std::array<std::int32_t, dispatch::kVariants> longest{};
+  for (std::size_t variant = 0; variant < books_.size(); ++variant) {
+    longest.at(variant) = fleet_.longest(static_cast<dispatch::VariantId>(variant));
+  }
   for (Row* row = waiting_.newest(); row != nullptr; row = row->older) {
-    if (row->length <= longest) {
+    if (row->length <= longest.at(row->call->model->variant)) {
       row->unfit_since_ns = 0;
       continue;
     }
@@ -431,7 +438,9 @@ void Desk::check_fit(TimeNs now, Effects& effects) {
     if (row->unfit_since_ns == 0) row->unfit_since_ns = now;
     if (now - row->unfit_since_ns >= grace) over.push_back(row);
   }
-  for (Row* row : over) fail(*row->call, fleet_.no_instance(row->length), row->index, now, effects);
+  for (Row* row : over) {
+    fail(*row->call, fleet_.no_instance(row->length, row->call->model->variant), row->index, now, effects);
+  }
 }
 
 void Desk::check_deadlines(TimeNs now, Effects& effects) {

@@ -29,7 +29,8 @@ namespace arlo::gateway {
 
 class Desk {
  public:
-  Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, Books& books,
+  // `books`: of each model, by its variant.
+  Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, const BooksByVariant& books,
        UpstreamListener& listener);
 
   void submit(Call& call, TimeNs now, Effects& effects);
@@ -70,11 +71,12 @@ class Desk {
   void check_fit(TimeNs now, Effects& effects);
   void check_deadlines(TimeNs now, Effects& effects);
   UpstreamCall::Part*& running(dispatch::RequestHandle handle);
+  [[nodiscard]] Books& books(const Call& call) const { return *books_[call.model->variant]; }
 
   const v1::GatewayConfig& config_;
   dispatch::Scheduler& scheduler_;
   Fleet& fleet_;
-  Books& books_;
+  const BooksByVariant& books_;
   UpstreamListener& listener_;
   WaitingRows waiting_;
   std::vector<UpstreamCall::Part*> running_;       // by the scheduler's handle: rows that take room at a worker

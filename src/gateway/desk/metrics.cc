@@ -3,6 +3,7 @@
 #include <prometheus/client_metric.h>
 
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -68,12 +69,18 @@ struct Seen {
 
 std::vector<prometheus::MetricFamily> collect_metrics(const Models& models) {
   using prometheus::MetricType;
-  std::vector<Router*> routers = models.served();
-  if (routers.empty()) routers.push_back(&models.first());
-  std::vector<Seen> all(routers.size());
-  for (std::size_t i = 0; i < routers.size(); ++i) {
-    routers[i]->stats(&all[i].stats);
-    all[i].histograms = routers[i]->histograms();
+  std::vector<Models::Served> served = models.served();
+  if (served.empty()) served.push_back({"", &models.first()});
+  std::vector<Seen> all(served.size());
+  std::set<const Router*> told;
+  for (std::size_t i = 0; i < served.size(); ++i) {
+    const auto& [name, router] = served[i];
+    router->stats(name, &all[i].stats);
+    all[i].histograms = router->histograms(name);
+    // Instances that several models share stand with the first of these, so that sums are right.
+    if (told.insert(router).second) continue;
+    all[i].stats.clear_instances();
+    all[i].stats.clear_ejections();
   }
   Families out;
   // A family with a value, or several, of each model.

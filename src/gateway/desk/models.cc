@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -61,18 +62,25 @@ Router& Models::first() const {
   return *routers_.front();
 }
 
-std::vector<Router*> Models::served() const {
+std::vector<Models::Served> Models::served() const {
   const std::shared_lock lock(mutex_);
-  std::vector<Router*> all;
+  std::vector<Served> all;
   all.reserve(by_name_.size());
-  for (const auto& [name, router] : by_name_) all.push_back(router);
+  for (const auto& [name, router] : by_name_) all.push_back({name, router});
   return all;
+}
+
+std::size_t Models::deployments() const {
+  const std::shared_lock lock(mutex_);
+  std::set<const Router*> routers;
+  for (const auto& [name, router] : by_name_) routers.insert(router);
+  return routers.size();
 }
 
 MaybeFault Models::pick(const std::string& name, Router** router) const {
   *router = name.empty() ? &first() : find(name);
   if (*router == nullptr) return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; there is " + names()};
-  if (name.empty() && served().size() > 1) {
+  if (name.empty() && deployments() > 1) {
     return Fault{Code::kInvalidArgument, "name a model: this gateway serves " + names()};
   }
   return {};
@@ -87,24 +95,32 @@ std::string Models::names() const {
 
 bool Models::ready() const {
   const auto all = served();
-  return !all.empty() && std::all_of(all.begin(), all.end(), [](const Router* router) { return router->ready(); });
+  return !all.empty() &&
+         std::all_of(all.begin(), all.end(), [](const Served& served) { return served.router->ready(served.name); });
 }
 
 MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply) {
   const auto& deployment = request.deployment();
-  const std::string& name = deployment.model().name();
   if (auto fault = check_deployment(deployment)) return fault;
   const std::lock_guard applying(applying_);
   if (stopped_) return Fault{Code::kUnavailable, "the gateway is stopping"};
-  const std::size_t models = served().size();
-  if (!request.beside() && models > 1) {
+  const std::size_t others = deployments();
+  if (!request.beside() && others > 1) {
     return Fault{Code::kFailedPrecondition,
                  "this gateway serves " + names() + ": a deployment has to be applied beside those of the others"};
   }
-  Router* router = find(name);
+  Router* router = nullptr;
+  for (const v1::Model* model : models_of(deployment)) {
+    Router* const known = find(model->name());
+    if (known == nullptr) continue;
+    if (router != nullptr && known != router) {
+      return Fault{Code::kFailedPrecondition, "model '" + model->name() + "' is served by another deployment"};
+    }
+    router = known;
+  }
   std::unique_ptr<Router> made;
-  if (router == nullptr && request.beside() && models > 0) {
-    if (models == kMostModels) {
+  if (router == nullptr && request.beside() && others > 0) {
+    if (served().size() >= kMostModels) {
       return Fault{Code::kResourceExhausted, "a gateway serves at most " + std::to_string(kMostModels) + " models"};
     }
     made = std::make_unique<Router>(config_);
@@ -121,7 +137,7 @@ MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply)
     routers_.push_back(std::move(made));
   }
   std::erase_if(by_name_, [router](const auto& entry) { return entry.second == router; });
-  by_name_.emplace(name, router);
+  for (const v1::Model* model : models_of(deployment)) by_name_.emplace(model->name(), router);
   return {};
 }
 

@@ -1,5 +1,5 @@
-// The models that the gateway serves, each with a router of its own: their rows never meet, and a flood of one waits in
-// its own line.
+// The models that the gateway serves. Those of one deployment share their instances, and so a router; those of others
+// have routers of their own, and touch each other nowhere.
 //
 // There is always one router, nameless until the first deployment comes; what is asked for before it, or by a name that
 // nobody has, is counted there. Routers stay until the gateway ends. Every method may be called from any thread.
@@ -31,20 +31,24 @@ class Models {
   void close();
   void stop();
 
+  struct Served {
+    std::string name;
+    Router* router;
+  };
   // By the model's name; nullptr: nobody has it.
   [[nodiscard]] Router* find(std::string_view name) const;
   [[nodiscard]] Router& first() const;
-  // Those with a deployment, by name.
-  [[nodiscard]] std::vector<Router*> served() const;
-  // Of one model, or without a name of the only one. NOT_FOUND, INVALID_ARGUMENT.
+  // Those that are deployed, by name.
+  [[nodiscard]] std::vector<Served> served() const;
+  // Of one model, or without a name of the only deployment. NOT_FOUND, INVALID_ARGUMENT.
   MaybeFault pick(const std::string& name, Router** router) const;
   // 'a', 'b': for people.
   [[nodiscard]] std::string names() const;
   // Some model is served, and each is ready.
   [[nodiscard]] bool ready() const;
 
-  // Makes a model be served so: in place of the only one, whatever its name was, or beside others. Faults as of
-  // Router::apply.
+  // Makes the models of a deployment be served so: in place of the only one, whatever its models were, or beside
+  // others. Faults as of Router::apply.
   MaybeFault apply(const v1::ApplyRequest& request, v1::ApplyReply* reply);
 
  private:
@@ -55,6 +59,8 @@ class Models {
   grpc::CompletionQueue* queue_ = nullptr;
   bool closed_ = false;
   std::vector<std::unique_ptr<Router>> routers_;  // in the order in which they came
+  [[nodiscard]] std::size_t deployments() const;
+
   std::map<std::string, Router*, std::less<>> by_name_;
 };
 

@@ -42,7 +42,9 @@ Router::Router(const v1::GatewayConfig& config)
       started_ns_(now_ns()),
       scheduler_(options_of(config.dispatch())),
       fleet_(config_, scheduler_, [this](Effects& effects, TimeNs now) { desk_.settle(effects, now); }),
-      desk_(config_, scheduler_, fleet_, books_, *this) {}
+      desk_(config_, scheduler_, fleet_, books_, *this) {
+  books_.push_back(std::make_unique<Books>());
+}
 
 Router::~Router() { stop(); }
 
@@ -64,9 +66,14 @@ void Router::stop() {
 
 // ---- data path ----
 
-std::shared_ptr<const ModelSpec> Router::model() const {
+std::shared_ptr<const ModelSpec> Router::model(std::string_view name) const {
   const std::lock_guard lock(mutex_);
-  return fleet_.model();
+  return fleet_.model(name);
+}
+
+dispatch::VariantId Router::variant_of(std::string_view model) const {
+  const auto spec = fleet_.model(model);
+  return spec == nullptr ? dispatch::VariantId{0} : spec->variant;
 }
 
 void Router::submit(Call& call) {
@@ -87,9 +94,9 @@ void Router::cancel(Call& call) {
   run(effects);
 }
 
-void Router::count_refused(const Fault& fault) {
+void Router::count_refused(const ModelSpec* model, const Fault& fault) {
   const std::lock_guard lock(mutex_);
-  books_.refused(fault);
+  books_[model == nullptr ? 0 : model->variant]->refused(fault);
 }
 
 void Router::upstream_done(UpstreamCall& upstream, const grpc::Status& status) {
@@ -132,7 +139,10 @@ MaybeFault Router::apply(const v1::Deployment& deployment, v1::ApplyReply* reply
     if (stopping_) return Fault{Code::kUnavailable, "the gateway is stopping"};
     bool changed = false;
     auto fault = fleet_.admit(deployment, &changed);
-    books_.relevel(scheduler_);
+    while (books_.size() < fleet_.variants()) books_.push_back(std::make_unique<Books>());
+    for (std::size_t i = 0; i < books_.size(); ++i) {
+      books_[i]->relevel(scheduler_, static_cast<dispatch::VariantId>(i));
+    }
     if (fault) return fault;
     reply->set_version(deployment.version());
     if (!changed) return {};
@@ -160,29 +170,31 @@ v1::Deployment Router::deployment() const {
   return fleet_.deployment();
 }
 
-bool Router::ready() const {
+bool Router::ready(std::string_view model) const {
   const std::lock_guard lock(mutex_);
-  return !closing_ && !stopping_ && fleet_.ready();
+  const auto spec = fleet_.model(model);
+  return !closing_ && !stopping_ && spec != nullptr && fleet_.ready(*spec);
 }
 
-Histograms Router::histograms() const {
+Histograms Router::histograms(std::string_view model) const {
   const std::lock_guard lock(mutex_);
-  return books_.histograms();
+  return books_[variant_of(model)]->histograms();
 }
 
-void Router::stats(v1::Stats* out) const {
+void Router::stats(std::string_view model, v1::Stats* out) const {
   const std::lock_guard lock(mutex_);
   const TimeNs now = now_ns();
-  if (const auto model = fleet_.model()) out->set_model(model->name);
+  const auto variant = variant_of(model);
+  if (const auto spec = fleet_.model(model)) out->set_model(spec->name);
   out->set_started_at_ms(started_at_ms_);
   out->set_at_ms(unix_ms());
   out->set_uptime_ns(static_cast<std::uint64_t>(now - started_ns_));
   out->set_policy(config_.dispatch().policy());
-  out->set_queued(static_cast<std::uint32_t>(scheduler_.queued()));
-  out->set_parked(static_cast<std::uint32_t>(scheduler_.parked()));
-  out->set_in_flight(static_cast<std::uint32_t>(scheduler_.in_flight()));
-  books_.fill(out, now);
-  fleet_.fill(out, now);  // after the books, whose levels it completes
+  out->set_queued(static_cast<std::uint32_t>(scheduler_.queued_of(variant)));
+  out->set_parked(static_cast<std::uint32_t>(scheduler_.parked_of(variant)));
+  out->set_in_flight(static_cast<std::uint32_t>(scheduler_.in_flight_of(variant)));
+  books_[variant]->fill(out, now);
+  fleet_.fill(out, variant, now);  // after the books, whose levels it completes
 }
 
 // ---- time and health ----

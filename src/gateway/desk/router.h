@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "dispatch/scheduler.h"
@@ -43,14 +44,14 @@ class Router final : private UpstreamListener, private HealthListener {
   void stop();
 
   // ---- data path ----
-  // The model now served; null before the first deployment.
-  [[nodiscard]] std::shared_ptr<const ModelSpec> model() const;
+  // A model now served, by its name; null: it is not.
+  [[nodiscard]] std::shared_ptr<const ModelSpec> model(std::string_view name) const;
   // Takes a bound call; complete() follows exactly once, perhaps before this returns.
   void submit(Call& call);
   // The client has gone: the call ends now, wherever its rows are, and completes.
   void cancel(Call& call);
-  // A request refused before it had rows, for the books.
-  void count_refused(const Fault& fault);
+  // A request refused before it had rows, for the books; `model`: null when it named none of these.
+  void count_refused(const ModelSpec* model, const Fault& fault);
 
   // ---- control ----
   // FAILED_PRECONDITION / INVALID_ARGUMENT as a fault.
@@ -58,14 +59,16 @@ class Router final : private UpstreamListener, private HealthListener {
   // `done(true)` when drained, `done(false)` after timeout; at once when the instance has nothing to do.
   MaybeFault drain(const std::string& instance, TimeNs timeout, std::function<void(bool)> done);
   [[nodiscard]] v1::Deployment deployment() const;
-  void stats(v1::Stats* out) const;
-  // Ready to serve: a deployment is in force and some instance is active.
-  [[nodiscard]] bool ready() const;
-  [[nodiscard]] Histograms histograms() const;
+  // Of the model of this name; without one of the first, or what was counted before there was any.
+  void stats(std::string_view model, v1::Stats* out) const;
+  [[nodiscard]] Histograms histograms(std::string_view model) const;
+  // Ready to serve this model: it is in the deployment, and some instance that holds it is active.
+  [[nodiscard]] bool ready(std::string_view model) const;
 
  private:
   void upstream_done(UpstreamCall& upstream, const grpc::Status& status) override;
   void health_done(const std::shared_ptr<Instance>& instance, const grpc::Status& status, bool ready) override;
+  [[nodiscard]] dispatch::VariantId variant_of(std::string_view model) const;
   void tick_loop();
   void run(Effects& effects);  // outside the lock
   [[nodiscard]] bool idle() const { return desk_.at_workers() == 0 && open_checks_ == 0; }
@@ -77,7 +80,7 @@ class Router final : private UpstreamListener, private HealthListener {
 
   mutable std::mutex mutex_;
   dispatch::Scheduler scheduler_;
-  Books books_;
+  BooksByVariant books_;
   Fleet fleet_;
   Desk desk_;
 

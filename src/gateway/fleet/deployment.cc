@@ -11,8 +11,9 @@
 namespace arlo::gateway {
 namespace {
 
-dispatch::RuntimeSpec spec_of(const v1::Runtime& runtime) {
+dispatch::RuntimeSpec spec_of(const v1::Runtime& runtime, dispatch::VariantId variant) {
   dispatch::RuntimeSpec spec;
+  spec.variant = variant;
   spec.max_length = static_cast<std::int32_t>(runtime.max_length());
   spec.max_batch = static_cast<std::int32_t>(runtime.max_batch());
   spec.capacity = static_cast<std::int32_t>(runtime.capacity());
@@ -65,7 +66,32 @@ Fleet::Holdings Fleet::holdings_of(const v1::Deployment& deployment) {
   return holdings;
 }
 
-std::shared_ptr<Instance> Fleet::make_instance(const v1::Instance& wanted,
+bool Fleet::number(const v1::Deployment& deployment) {
+  const auto models = models_of(deployment);
+  if (models.size() == 1 && variants_.size() <= 1) variants_ = {{models.front()->name(), 0}};
+  for (const v1::Model* model : models) {
+    if (variants_.contains(model->name())) continue;
+    if (variants_.size() == dispatch::kVariants) return false;
+    variants_.emplace(model->name(), static_cast<dispatch::VariantId>(variants_.size()));
+  }
+  return true;
+}
+
+dispatch::VariantId Fleet::variant_of(const v1::Deployment& deployment, const v1::Runtime& runtime) const {
+  return variants_.at(model_of(deployment, runtime));
+}
+
+std::string Fleet::key_of(const v1::Deployment& deployment, const v1::Runtime& runtime) const {
+  return std::to_string(variant_of(deployment, runtime)) + ' ' + runtime.SerializeAsString();
+}
+
+std::string Fleet::key_of(const v1::Deployment& deployment, const std::vector<const v1::Runtime*>& runtimes) const {
+  std::string key;
+  for (const auto* runtime : runtimes) key += key_of(deployment, *runtime);
+  return key;
+}
+
+std::shared_ptr<Instance> Fleet::make_instance(const v1::Deployment& deployment, const v1::Instance& wanted,
                                                const std::vector<const v1::Runtime*>& runtimes, std::string content,
                                                TimeNs now) {
   auto instance = std::make_shared<Instance>();
@@ -73,15 +99,13 @@ std::shared_ptr<Instance> Fleet::make_instance(const v1::Instance& wanted,
   instance->worker_label = wanted.worker().empty() ? wanted.endpoint() : wanted.worker();
   instance->worker = worker_for(wanted.endpoint());
   instance->runtime = wanted.runtime();
-  std::string together;
   for (const auto* runtime : runtimes) {
-    const std::string serialised = runtime->SerializeAsString();
-    together += serialised;
-    instance->members.push_back({runtime_ids_.at(serialised),
-                                 {runtime->name(), static_cast<std::int32_t>(runtime->max_length()),
-                                  static_cast<std::int32_t>(runtime->max_batch()), runtime->dynamic()}});
+    instance->members.push_back(
+        {runtime_ids_.at(key_of(deployment, *runtime)),
+         {runtime->name(), static_cast<std::int32_t>(runtime->max_length()),
+          static_cast<std::int32_t>(runtime->max_batch()), runtime->dynamic(), variant_of(deployment, *runtime)}});
   }
-  instance->joins_as = runtime_ids_.at(together);
+  instance->joins_as = runtime_ids_.at(key_of(deployment, runtimes));
   instance->content = std::move(content);
   instance->inflight_limit = static_cast<std::int32_t>(wanted.inflight_limit());
   instance->next_check_ns = now;
@@ -100,22 +124,24 @@ MaybeFault Fleet::admit(const v1::Deployment& deployment, bool* changed) {
     return Fault{Code::kFailedPrecondition, "deployment version " + std::to_string(deployment.version()) +
                                                 " is in force with other content: raise the version"};
   }
+  if (!number(deployment)) {
+    return Fault{Code::kResourceExhausted, "there have been " + std::to_string(dispatch::kVariants) +
+                                               " models on these instances, the most that are told apart: start the "
+                                               "gateway anew"};
+  }
   try {
     for (const auto& runtime : deployment.runtimes()) {
-      auto content = runtime.SerializeAsString();
-      if (runtime_ids_.contains(content)) continue;
-      const auto id = scheduler_.add_runtime(spec_of(runtime));
-      runtime_ids_.emplace(std::move(content), id);
+      auto key = key_of(deployment, runtime);
+      if (runtime_ids_.contains(key)) continue;
+      const auto id = scheduler_.add_runtime(spec_of(runtime, variant_of(deployment, runtime)));
+      runtime_ids_.emplace(std::move(key), id);
     }
     for (const auto& [name, runtimes] : holdings_of(deployment)) {
-      std::string together;
+      auto key = key_of(deployment, runtimes);
+      if (runtime_ids_.contains(key)) continue;
       std::vector<dispatch::RuntimeId> ids;
-      for (const auto* runtime : runtimes) {
-        const std::string serialised = runtime->SerializeAsString();
-        together += serialised;
-        ids.push_back(runtime_ids_.at(serialised));
-      }
-      if (!runtime_ids_.contains(together)) runtime_ids_.emplace(std::move(together), scheduler_.add_bundle(ids));
+      for (const auto* runtime : runtimes) ids.push_back(runtime_ids_.at(key_of(deployment, *runtime)));
+      runtime_ids_.emplace(std::move(key), scheduler_.add_bundle(ids));
     }
   } catch (const std::invalid_argument& error) {
     return invalid(std::string("runtimes: ") + error.what());
@@ -130,14 +156,14 @@ void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, Tim
   for (const auto& wanted : deployment.instances()) {
     const auto& runtimes = holdings.at(wanted.runtime());
     std::string content = wanted.SerializeAsString();
-    for (const auto* runtime : runtimes) content += runtime->SerializeAsString();
+    content += key_of(deployment, runtimes);
     std::shared_ptr<Instance> instance;
     for (const auto& present : instances_) {
       if (!present->retired && present->content == content) instance = present;
     }
     if (instance == nullptr || instance->state == Instance::State::kDraining) {
       // Also for one that still drains: it comes back as a new instance while the old one empties.
-      instance = make_instance(wanted, runtimes, std::move(content), now);
+      instance = make_instance(deployment, wanted, runtimes, std::move(content), now);
       reply->add_joining(wanted.id());
     } else if (instance->state == Instance::State::kDrained) {
       instance->state = Instance::State::kJoining;
@@ -147,7 +173,11 @@ void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, Tim
     kept.push_back(std::move(instance));
   }
   deployment_ = deployment;
-  model_ = make_model(deployment);
+  models_.clear();
+  for (const v1::Model* model : models_of(deployment)) {
+    models_.push_back(make_model(deployment, *model, variants_.at(model->name())));
+    scheduler_.set_share(models_.back()->variant, models_.back()->share);
+  }
   auto present = std::move(instances_);
   instances_ = kept;
   for (const auto& instance : present) {
@@ -162,7 +192,7 @@ void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, Tim
        {"draining", static_cast<std::int64_t>(reply->draining_size())}});
 }
 
-void Fleet::fill(v1::Stats* out, TimeNs now) const {
+void Fleet::fill(v1::Stats* out, dispatch::VariantId variant, TimeNs now) const {
   out->set_deployment_version(deployment_.version());
   out->set_ejections(ejections_);
   for (auto& level : *out->mutable_levels()) {
@@ -170,7 +200,8 @@ void Fleet::fill(v1::Stats* out, TimeNs now) const {
         static_cast<std::uint32_t>(std::count_if(instances_.begin(), instances_.end(), [&](const auto& instance) {
           return instance->state == Instance::State::kActive &&
                  std::any_of(instance->members.begin(), instance->members.end(), [&](const auto& member) {
-                   return static_cast<std::uint32_t>(member.runtime.max_length) == level.max_length();
+                   return member.runtime.variant == variant &&
+                          static_cast<std::uint32_t>(member.runtime.max_length) == level.max_length();
                  });
         })));
   }

@@ -23,10 +23,18 @@ bool among(const Fleet::Others& others, const Instance* instance) {
 Fleet::Fleet(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Settle settle)
     : config_(config), scheduler_(scheduler), settle_(std::move(settle)) {}
 
-bool Fleet::ready() const {
-  return model_ != nullptr && std::any_of(instances_.begin(), instances_.end(), [](const auto& instance) {
-           return instance->state == Instance::State::kActive;
-         });
+std::shared_ptr<const ModelSpec> Fleet::model(std::string_view name) const {
+  if (name.empty()) return models_.empty() ? nullptr : models_.front();
+  for (const auto& model : models_) {
+    if (model->name == name) return model;
+  }
+  return nullptr;
+}
+
+bool Fleet::ready(const ModelSpec& model) const {
+  return std::any_of(instances_.begin(), instances_.end(), [&](const auto& instance) {
+    return instance->state == Instance::State::kActive && instance->max_length(model.variant) > 0;
+  });
 }
 
 TimeNs Fleet::short_pause() const { return TimeNs{config_.health().retry_interval_ms()} * kMs; }
@@ -136,8 +144,10 @@ MaybeFault Fleet::drain(const std::string& id, TimeNs timeout, std::function<voi
 // take.
 bool Fleet::silent(const Instance& instance, TimeNs now) const {
   if (!instance.in_service() || instance.in_flight == 0) return false;
-  const RuntimeInfo& runtime = instance.members.back().runtime;
-  const TimeNs longest = scheduler_.cost(instance.members.back().id, runtime.max_length, runtime.max_batch);
+  TimeNs longest = 0;
+  for (const auto& [id, runtime] : instance.members) {
+    longest = std::max(longest, scheduler_.cost(id, runtime.max_length, runtime.max_batch));
+  }
   const TimeNs limit = std::max(TimeNs{config_.health().silence_ms()} * kMs, kSilence * longest);
   return now - std::max(instance.heard_ns, instance.busy_since) >= limit;
 }
@@ -256,27 +266,27 @@ void Fleet::blame(const Others& instances, TimeNs now, Effects& effects) {
   }
 }
 
-bool Fleet::takes(std::int32_t length, const Others& others) const {
+bool Fleet::takes(std::int32_t length, dispatch::VariantId variant, const Others& others) const {
   return std::any_of(instances_.begin(), instances_.end(), [&](const auto& instance) {
-    return instance->state == Instance::State::kActive && instance->max_length() >= length &&
+    return instance->state == Instance::State::kActive && instance->max_length(variant) >= length &&
            !among(others, instance.get());
   });
 }
 
-std::int32_t Fleet::longest() const {
+std::int32_t Fleet::longest(dispatch::VariantId variant) const {
   std::int32_t longest = 0;
   for (const auto& instance : instances_) {
-    if (instance->in_service()) longest = std::max(longest, instance->max_length());
+    if (instance->in_service()) longest = std::max(longest, instance->max_length(variant));
   }
   return longest;
 }
 
-Fault Fleet::no_instance(std::int32_t length) const {
+Fault Fleet::no_instance(std::int32_t length, dispatch::VariantId variant) const {
   std::size_t active = 0;
   std::string why;
   for (const auto& instance : instances_) {
     active += instance->state == Instance::State::kActive ? 1 : 0;
-    if (instance->max_length() >= length && !instance->last_error.empty()) why = instance->last_error;
+    if (instance->max_length(variant) >= length && !instance->last_error.empty()) why = instance->last_error;
   }
   return {Code::kUnavailable, "no healthy instance takes a row of length " + std::to_string(length) + " (" +
                                   std::to_string(active) + " of " + std::to_string(instances_.size()) +

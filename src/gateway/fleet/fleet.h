@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -42,8 +43,10 @@ class Fleet {
   void install(const v1::Deployment& deployment, v1::ApplyReply* reply, TimeNs now, Effects& effects);
   MaybeFault drain(const std::string& id, TimeNs timeout, std::function<void(bool)> done, TimeNs now, Effects& effects);
   [[nodiscard]] const v1::Deployment& deployment() const { return deployment_; }
-  [[nodiscard]] const std::shared_ptr<const ModelSpec>& model() const { return model_; }
-  [[nodiscard]] bool ready() const;  // some instance is active
+  // By its name, or the first without one; null: it is not in the deployment.
+  [[nodiscard]] std::shared_ptr<const ModelSpec> model(std::string_view name) const;
+  [[nodiscard]] std::size_t variants() const { return variants_.size(); }  // there have been so many models
+  [[nodiscard]] bool ready(const ModelSpec& model) const;                  // some instance that holds it is active
 
   // ---- time and health ----
   void tick(TimeNs now, Effects& effects);
@@ -68,19 +71,28 @@ class Fleet {
              Effects& effects);
   [[nodiscard]] TimeNs short_pause() const;
   // Whether an active instance that is not among `others` takes a row of this length.
-  [[nodiscard]] bool takes(std::int32_t length, const Others& others) const;
-  // Tokens of the longest runtime in service, of instances that drain included; 0: none is.
-  [[nodiscard]] std::int32_t longest() const;
-  [[nodiscard]] Fault no_instance(std::int32_t length) const;
+  [[nodiscard]] bool takes(std::int32_t length, dispatch::VariantId variant, const Others& others) const;
+  // Tokens of the longest runtime of a model in service, of instances that drain included; 0: none is.
+  [[nodiscard]] std::int32_t longest(dispatch::VariantId variant) const;
+  [[nodiscard]] Fault no_instance(std::int32_t length, dispatch::VariantId variant) const;
 
-  void fill(v1::Stats* out, TimeNs now) const;
+  void fill(v1::Stats* out, dispatch::VariantId variant, TimeNs now) const;
 
  private:
   // The runtimes that an instance holds, by its name for them, shortest first.
   using Holdings = std::unordered_map<std::string, std::vector<const v1::Runtime*>>;
   static Holdings holdings_of(const v1::Deployment& deployment);
-  std::shared_ptr<Instance> make_instance(const v1::Instance& wanted, const std::vector<const v1::Runtime*>& runtimes,
-                                          std::string content, TimeNs now);
+  // Gives each model of a deployment its number, always the same one for a name; a model that is served alone takes
+  // that of the one before. False: there have been too many.
+  [[nodiscard]] bool number(const v1::Deployment& deployment);
+  [[nodiscard]] dispatch::VariantId variant_of(const v1::Deployment& deployment, const v1::Runtime& runtime) const;
+  // What tells a runtime from others in runtime_ids_.
+  [[nodiscard]] std::string key_of(const v1::Deployment& deployment, const v1::Runtime& runtime) const;
+  [[nodiscard]] std::string key_of(const v1::Deployment& deployment,
+                                   const std::vector<const v1::Runtime*>& runtimes) const;
+  std::shared_ptr<Instance> make_instance(const v1::Deployment& deployment, const v1::Instance& wanted,
+                                          const std::vector<const v1::Runtime*>& runtimes, std::string content,
+                                          TimeNs now);
   std::shared_ptr<Worker> worker_for(const std::string& endpoint);
   void join(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
   void retire(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
@@ -91,10 +103,11 @@ class Fleet {
   dispatch::Scheduler& scheduler_;
   const Settle settle_;
   v1::Deployment deployment_;
-  std::shared_ptr<const ModelSpec> model_;
+  std::vector<std::shared_ptr<const ModelSpec>> models_;           // of the deployment
+  std::unordered_map<std::string, dispatch::VariantId> variants_;  // of all models there ever were, by name
   std::vector<std::shared_ptr<Instance>> instances_;  // of the deployment, and retired ones that still drain
   std::vector<std::shared_ptr<Instance>> by_slot_;    // scheduler's InstanceId -> instance
-  std::unordered_map<std::string, dispatch::RuntimeId> runtime_ids_;  // by serialised runtime, or those of a bundle
+  std::unordered_map<std::string, dispatch::RuntimeId> runtime_ids_;  // by key_of()
   std::unordered_map<std::string, std::weak_ptr<Worker>> workers_;    // by endpoint
   std::uint64_t ejections_ = 0;
 };

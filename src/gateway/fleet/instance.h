@@ -43,7 +43,7 @@ struct Instance {
     RuntimeInfo runtime;
   };
   std::string runtime;           // name of the runtime or bundle
-  std::vector<Member> members;   // by max_length
+  std::vector<Member> members;   // by max_length, of all its models
   std::string content;           // serialised instance and runtimes: a change of it means another instance
   dispatch::RuntimeId joins_as;  // of its only member, or of the bundle
   std::int32_t inflight_limit = 1;
@@ -75,7 +75,14 @@ struct Instance {
   };
   std::vector<Waiter> waiters;  // Drain calls
 
-  [[nodiscard]] std::int32_t max_length() const { return members.back().runtime.max_length; }
+  // The longest of a model, in tokens; 0: it holds none of it.
+  [[nodiscard]] std::int32_t max_length(dispatch::VariantId variant) const {
+    std::int32_t longest = 0;
+    for (const Member& m : members) {
+      if (m.runtime.variant == variant) longest = std::max(longest, m.runtime.max_length);
+    }
+    return longest;
+  }
   // One of its members.
   [[nodiscard]] const RuntimeInfo& member(dispatch::RuntimeId wanted) const {
     const auto found =

@@ -79,7 +79,10 @@ MaybeFault DataService::find_model(const Context& context, std::string_view name
     if (models_.served().empty()) return Fault{Code::kUnavailable, "the gateway has no deployment yet"};
     return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; this gateway serves " + models_.names()};
   }
-  *model = (*router)->model();
+  *model = (*router)->model(name);
+  if (*model == nullptr) {  // a deployment without it came in between
+    return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; this gateway serves " + models_.names()};
+  }
   if (!version.empty() && version != "1") {
     return Fault{Code::kNotFound,
                  "model '" + (*model)->name + "' has no version " + quoted(version) + "; it has version '1'"};
@@ -116,7 +119,7 @@ MaybeFault DataService::receive(const grpc::ByteBuffer& body, const Context& con
 }
 
 void DataService::count_refused(const Call& call, const Fault& fault) const {
-  (call.router != nullptr ? *call.router : models_.first()).count_refused(fault);
+  (call.router != nullptr ? *call.router : models_.first()).count_refused(call.model.get(), fault);
 }
 
 void DataService::serve(grpc::ServerCompletionQueue& queue) {

@@ -27,10 +27,10 @@ inference::DataType triton_type(const std::string& datatype) {
   return type;
 }
 
-void add_statistics(const Router& router, inference::ModelStatistics* out) {
+void add_statistics(const Models::Served& served, inference::ModelStatistics* out) {
   v1::Stats stats;
-  router.stats(&stats);
-  const auto histograms = router.histograms();
+  served.router->stats(served.name, &stats);
+  const auto histograms = served.router->histograms(served.name);
   out->set_name(stats.model());
   out->set_version(kVersion);
   const auto answered = stats.outcomes().on_time() + stats.outcomes().late();
@@ -69,7 +69,7 @@ grpc::Status DataService::model_ready(const Context& context, const inference::M
   Router* router = nullptr;
   std::shared_ptr<const ModelSpec> model;
   auto fault = find_model(context, request.name(), request.version(), &router, &model);
-  response->set_ready(!fault && router->ready());
+  response->set_ready(!fault && router->ready(request.name()));
   if (fault && fault->code != Code::kUnauthenticated) fault.reset();  // as Triton: an unknown model is not ready
   return status_of(fault);
 }
@@ -149,28 +149,29 @@ grpc::Status DataService::model_config(const Context& context, const inference::
 
 grpc::Status DataService::model_statistics(const Context& context, const inference::ModelStatisticsRequest& request,
                                            inference::ModelStatisticsResponse* response) const {
-  std::vector<Router*> routers;
+  std::vector<Models::Served> served;
   if (request.name().empty()) {  // all models
     if (const auto fault = authorize(context)) return status_of(fault);
-    routers = models_.served();
-    if (routers.empty()) return to_status({Code::kUnavailable, "the gateway has no deployment yet"});
+    served = models_.served();
+    if (served.empty()) return to_status({Code::kUnavailable, "the gateway has no deployment yet"});
   } else {
     std::shared_ptr<const ModelSpec> model;
-    const auto fault = find_model(context, request.name(), request.version(), &routers.emplace_back(), &model);
+    served.push_back({request.name(), nullptr});
+    const auto fault = find_model(context, request.name(), request.version(), &served.front().router, &model);
     if (fault) return status_of(fault);
   }
-  for (const Router* router : routers) add_statistics(*router, response->add_model_stats());
+  for (const auto& one : served) add_statistics(one, response->add_model_stats());
   return grpc::Status::OK;
 }
 
 grpc::Status DataService::repository_index(const Context& context, const inference::RepositoryIndexRequest& request,
                                            inference::RepositoryIndexResponse* response) const {
   if (const auto fault = authorize(context)) return status_of(fault);
-  for (const Router* router : models_.served()) {
-    const bool ready = router->ready();
+  for (const auto& [name, router] : models_.served()) {
+    const bool ready = router->ready(name);
     if (request.ready() && !ready) continue;
     auto* index = response->add_models();
-    index->set_name(router->model()->name);
+    index->set_name(name);
     index->set_version(kVersion);
     index->set_state(ready ? "READY" : "UNAVAILABLE");
   }

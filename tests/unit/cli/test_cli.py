@@ -110,6 +110,7 @@ def test_config_show_and_check(serve_toml: Path, capsys: pytest.CaptureFixture[s
         "repository": str(serve_toml.parent / "minilm"),
         "slo_ms": 150,
         "default_timeout_ms": 1500,
+        "share": 1.0,
     }
     assert shown["workers"]["count"] == 1
     assert shown["dispatch"]["lambda"] == 0.85

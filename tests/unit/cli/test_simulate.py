@@ -355,7 +355,7 @@ def test_flags_and_keys_agree() -> None:
     import argparse
 
     from arlo.cli.simulate.flags import add_flags, flags
-    from arlo.simulator.scenario.sections import SECTIONS, ScenarioConfig
+    from arlo.simulator.scenario.file import SECTIONS, ScenarioConfig
 
     assert {flag.section for flag in flags()} == set(SECTIONS)
     assert len({flag.option for flag in flags()}) == len(flags())

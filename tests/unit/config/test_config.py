@@ -115,6 +115,61 @@ def test_refused_section(section: str, message: str) -> None:
     assert message in str(caught.value)
 
 
+TWO = """\
+[[model]]
+name = "a"
+repository = "ra"
+slo_ms = 50
+[[model]]
+name = "b"
+repository = "rb"
+slo_ms = 100
+share = 3
+[workers]
+count = 2
+"""
+
+
+def test_several_models_share_the_rest() -> None:
+    two = parse(TWO)
+    assert [(m.name, m.slo_ms, m.share, m.timeout_ms) for m in two.models] == [
+        ("a", 50, 1.0, 1000),
+        ("b", 100, 3, 1000),
+    ]
+    assert two.worker_count == 2
+    alone = two.of(two.models[1])
+    assert (alone.model.name, alone.more_models, alone.workers) == ("b", (), two.workers)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "b"\n', "", "serve.toml:5: model.name is missing: each of several models has one"),
+        ('name = "b"', 'name = "a"', "serve.toml:6: model.name is 'a' twice"),
+        ("share = 3", "share = 0", "serve.toml:9: model.share must be above 0"),
+        ("slo_ms = 100", "slo = 100", "serve.toml:8: model.slo is not a key of [model]: did you mean 'slo_ms'?"),
+        (
+            "count = 2",
+            "count = 2\n[deployment]\nallocation = {64 = 1}",
+            "serve.toml:13: deployment.allocation goes with",
+        ),
+        ("count = 2", "count = 2\n[deployment]\nruntimes = 'static'", "deployment.runtimes goes with one model"),
+        ("count = 2", "count = 2\nkind = 'ray'", 'serve.toml:12: workers.kind is "ray", which serves one model'),
+        ("count = 2", "count = 2\n[scaling]\npolicy = 'target'", 'scaling.policy must be "none" with several models'),
+    ],
+)
+def test_refused_with_several_models(old: str, new: str, message: str) -> None:
+    assert old in TWO
+    with pytest.raises(ConfigError) as caught:
+        parse(TWO.replace(old, new))
+    assert message in str(caught.value)
+
+
+def test_lengths_of_the_only_model_are_those_of_the_deployment() -> None:
+    with pytest.raises(ConfigError, match=r"serve.toml:4: model.lengths goes with several \[\[model\]\]"):
+        parse(SMALL.replace("= 150", "= 150\nlengths = 'tweets'"))
+
+
 def test_section_that_is_no_table() -> None:
     with pytest.raises(ConfigError, match=r"serve.toml:1: health must be a table"):
         parse("health = 3\n" + SMALL)

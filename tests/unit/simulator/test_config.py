@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from arlo.config.field import hints
 from arlo.errors import ConfigError
 from arlo.simulator.scenario import config
-from arlo.simulator.scenario.sections import ARRAYS, SECTIONS, ScenarioConfig
+from arlo.simulator.scenario.file import ARRAYS, SECTIONS, ScenarioConfig
 
 BASE = Path("/somewhere")
 

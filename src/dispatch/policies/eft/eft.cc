@@ -18,7 +18,7 @@ class Eft final : public Rule {
     const GroupIndex end = queue.groups();
     GroupIndex best = end;
     TimeNs best_finish = kNever;
-    for (GroupIndex g = queue.first_fitting(level); g != end; g = queue.next_active(g + 1)) {
+    for (GroupIndex g = queue.first_fitting(level); g != end; g = queue.next_fitting(g)) {
       timed::refresh(queue, g, requests_, *this, now);
       const IndexedHeap::Entry head = queue.head(g);
       const TimeNs alone = timed::paced(queue[head.id], queue.group_cost(g).alone(length));

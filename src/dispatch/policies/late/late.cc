@@ -32,6 +32,10 @@
 // Taking from the front keeps each FIFO in order; a longer request never waits behind a demoted one that has not
 // started, which is what `rs` guards against with its thresholds.
 //
+// Where instances hold several variants, each has its homes and lines, and all of the above holds within one. Among the
+// rows that are next in their variants, the one that is due first goes, as far as each gets its share (shares.h). What
+// waits of the others and is due before a row counts as wait for it, at most what their shares let them have.
+//
 // Where the in-flight limit is above 1, an instance that is still busy has room, too. A request is demoted to it only
 // when it gains half of its own time there more: it is bound before it is known what comes for that level meanwhile.
 //
@@ -43,6 +47,9 @@
 // that falls behind its estimate while nothing happens at all keeps its requests until the next event; expire() looks
 // at all homes again, so a caller that calls it now and then bounds that.
 #include "dispatch/policies/late/late.h"
+
+#include <algorithm>
+#include <utility>
 
 #include "dispatch/policies/late/late_binding.h"
 
@@ -59,6 +66,8 @@ constexpr TimeNs kSlack = 3;
 constexpr std::int32_t kMostPassed = 3;
 // Of what a line is behind beyond the SLO, one part in so many counts.
 constexpr TimeNs kLateCounts = 8;
+// Of the SLO, the part by which a variant may be ahead of another one that waits for the same instances.
+constexpr TimeNs kLead = 8;
 
 // The price of demoting a request to an instance that is still busy (in-flight limit above 1): it is bound before it is
 // known what comes for that level meanwhile. Half of its own time there.
@@ -79,10 +88,10 @@ Late::Backlog Late::backlog(std::int32_t first, std::int32_t home) const {
 
 TimeNs Late::finish_of_turn(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, std::int32_t in_line,
                             TimeNs now) const {
-  const std::int32_t in_all = lines_.total();
+  const std::int32_t in_all = lines_.total(queue.level(home).variant);
   TimeNs best = kNever;
   for (GroupIndex g = queue.first_fitting(home); g != queue.groups() && queue.group(g).level == home;
-       g = queue.next_active(g + 1)) {
+       g = queue.next_fitting(g)) {
     timed::refresh(queue, g, requests_, *this, now);
     const Bundle& cost = queue.group_cost(g);
     const IndexedHeap::Entry head = queue.head(g);
@@ -95,7 +104,7 @@ TimeNs Late::finish_of_turn(MultiLevelQueue& queue, std::int32_t home, std::int3
 TimeNs Late::finish_at_home(MultiLevelQueue& queue, const Backlog& waiting, std::int32_t length, TimeNs now) const {
   TimeNs best = kNever;
   for (GroupIndex g = queue.first_fitting(waiting.home); g != queue.groups() && queue.group(g).level == waiting.home;
-       g = queue.next_active(g + 1)) {
+       g = queue.next_fitting(g)) {
     timed::refresh(queue, g, requests_, *this, now);
     const Bundle& cost = queue.group_cost(g);
     const IndexedHeap::Entry head = queue.head(g);
@@ -118,7 +127,7 @@ GroupIndex Late::pick(MultiLevelQueue& queue, std::int32_t level, std::int32_t l
   GroupIndex best = end;
   TimeNs best_finish = kNever;
   bool room_at_home = false;
-  for (GroupIndex g = first; g != end; g = queue.next_active(g + 1)) {
+  for (GroupIndex g = first; g != end; g = queue.next_fitting(g)) {
     timed::refresh(queue, g, requests_, *this, now);
     const Key key = queue.head(g).key;
     if ((key & timed::kFull) != 0) continue;
@@ -159,6 +168,7 @@ TimeNs Late::finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int3
   TimeNs work = 0;  // of what waits before it, for all instances up to this home together
   std::int32_t instances = 0;
   const std::int32_t own = home;
+  const std::int32_t end = queue.end_of(queue.level(home).variant);
   std::int32_t first = queue.lowest_at(home);
   while (home < queue.levels() && best > limit) {
     Backlog waiting = backlog(first, home);
@@ -173,9 +183,13 @@ TimeNs Late::finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int3
       work += queue.group(g).paced(waiting.count * queue.group_cost(g).share(mean));
     }
     instances += queue.active_in(home);
-    best = std::min(best, finish_of_turn(queue, home, length, waiting.count + 1, now) + work / instances);
+    TimeNs wait = work / instances;
+    if (queue.variants() > 1) {
+      wait += others_before(queue, home, work + queue.group_cost(g).share(length), limit);
+    }
+    best = std::min(best, finish_of_turn(queue, home, length, waiting.count + 1, now) + wait);
     first = home + 1;
-    home = first == queue.levels() ? first : queue.home(first);
+    home = first == end ? queue.levels() : queue.home(first);
   }
   return best;
 }
@@ -183,20 +197,91 @@ TimeNs Late::finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int3
 RequestHandle Late::next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) const {
   if (lines_.total() == 0) return kNone;
   Instance& x = queue[id];
-  const std::int32_t lowest = queue.lowest_at(x.level);
-  const RequestHandle own = front_for(queue, {lowest, x.level, 0, 0}, id);
-  if (own != kNone && lowest == 0) return own;
+  const auto held = queue.held(x);
+  Turn turn;
+  if (held.size() == 1) {
+    turn = turn_of(queue, held.front(), id, now);
+  } else {
+    std::array<Turn, kVariants> turns;
+    for (std::size_t i = 0; i < held.size(); ++i) turns[i] = turn_of(queue, held[i], id, now);
+    turn = turns[first_of(queue, x, turns)];
+  }
+  x.passed = turn.passed;
+  return turn.next;
+}
 
-  const Bundle& cost = queue.cost(x.runtime);
-  const TimeNs behind = own == kNone ? 0 : least_gain(queue, backlog(lowest, x.level), cost, requests_[own].length);
+TimeNs Late::lead(const MultiLevelQueue& queue, const MultiLevelQueue::Held& waits) {
+  const TimeNs slo = waits.capacity * waits.bundle.share(waits.bundle.longest());
+  return slo / kLead * queue.with(waits.variant);
+}
+
+std::size_t Late::first_of(const MultiLevelQueue& queue, const Instance& x,
+                           const std::array<Turn, kVariants>& turns) const {
+  const auto held = queue.held(x);
+  TimeNs most = kNever;  // that one may have got
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    if (turns[i].next == kNone) continue;
+    most = std::min(most, shares_.got(held[i].variant) + lead(queue, held[i]));
+  }
+  std::size_t best = held.size();
+  const auto order = [&](std::size_t i) {
+    const Request& r = requests_[turns[i].next];
+    return std::pair(r.limit(), r.rank);
+  };
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    if (turns[i].next == kNone || shares_.got(held[i].variant) > most) continue;
+    if (best == held.size() || order(i) < order(best)) best = i;
+  }
+  return best == held.size() ? 0 : best;
+}
+
+std::int32_t Late::due_before(const LevelFifos::Line& line, TimeNs limit) const {
+  if (line.count == 0) return 0;
+  const TimeNs first = requests_[line.fifo.head].limit();
+  const TimeNs last = requests_[line.fifo.tail].limit();
+  if (limit >= last) return line.count;
+  if (limit <= first) return 0;
+  if (last == kNever) return line.count;
+  const double part = static_cast<double>(limit - first) / static_cast<double>(last - first);
+  return static_cast<std::int32_t>(part * line.count);
+}
+
+TimeNs Late::others_before(const MultiLevelQueue& queue, std::int32_t home, TimeNs own, TimeNs limit) const {
+  const VariantId variant = queue.level(home).variant;
+  const MultiLevelQueue::Held& held = queue.group_held(queue.first_fitting(home));
+  TimeNs wait = 0;
+  for (VariantId other = 0; other < queue.variants(); ++other) {
+    if (other == variant || queue.with(variant, other) == 0) continue;
+    TimeNs work = 0;
+    for (std::int32_t level = queue.first_of(other); level < queue.end_of(other); ++level) {
+      const std::int32_t rows = due_before(lines_[level], limit);
+      if (rows == 0) continue;
+      const GroupIndex g = queue.first_fitting(level);
+      if (g == queue.groups()) continue;
+      const auto mean = static_cast<std::int32_t>(lines_[level].tokens / lines_[level].count);
+      work += queue.group(g).paced(rows * queue.group_cost(g).share(mean));
+    }
+    if (work == 0) continue;
+    work = std::min(work, shares_.before(other, variant, lines_.total(variant) > 0, own, lead(queue, held)));
+    wait += work / std::max(queue.with(other), queue.with(variant));
+  }
+  return wait;
+}
+
+Late::Turn Late::turn_of(MultiLevelQueue& queue, const MultiLevelQueue::Held& held, InstanceId id, TimeNs now) const {
+  const Instance& x = queue[id];
+  const std::int32_t shortest = queue.first_of(held.variant);
+  const std::int32_t lowest = queue.lowest_at(held.level);
+  const RequestHandle own = front_for(queue, {lowest, held.level, 0, 0}, id);
+  if (own != kNone && lowest == shortest) return {own, x.passed};
+
+  const Bundle& cost = held.bundle;
+  const TimeNs behind = own == kNone ? 0 : least_gain(queue, backlog(lowest, held.level), cost, requests_[own].length);
   const TimeNs start = timed::start_of(timed::key_of(x), now);
   if (own != kNone) {
     const TimeNs turn = timed::paced(x, cost.alone(requests_[own].length));
     const TimeNs aim = requests_[own].aim;
-    if (x.passed >= kMostPassed || (aim != kNever && start + 2 * turn > aim)) {
-      x.passed = 0;
-      return own;
-    }
+    if (x.passed >= kMostPassed || (aim != kNever && start + 2 * turn > aim)) return {own, 0};
   }
   const auto finish_here = [&](std::int32_t length) {
     const TimeNs alone = timed::paced(x, cost.alone(length));
@@ -204,9 +289,10 @@ RequestHandle Late::next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) 
   };
   RequestHandle best = own;
   TimeNs best_gain = behind - 1;
-  std::int32_t home = 0;
-  for (std::int32_t first = 0; first < lowest; first = home + 1) {
-    home = queue.home(first);
+  std::int32_t next = 0;
+  for (std::int32_t first = shortest; first < lowest; first = next) {
+    const std::int32_t home = queue.home(first);
+    next = home + 1;
     const Backlog waiting = backlog(first, home);
     if (waiting.count == 0) continue;
     const RequestHandle handle = front_for(queue, waiting, id);
@@ -214,10 +300,10 @@ RequestHandle Late::next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) 
     const std::int32_t length = requests_[handle].length;
     const bool kept_off =
         queue.active_in(home) == 1 && queue.head(queue.first_fitting(home)).id == requests_[handle].avoid;
-    if (kept_off && own == kNone) return handle;  // nothing at its home will take it
+    if (kept_off && own == kNone) return {handle, x.passed};  // nothing at its home will take it
     if (start + timed::paced(x, cost.alone(length)) > requests_[handle].limit()) continue;
     TimeNs there = finish_at_home(queue, waiting, length, now);
-    const TimeNs slo = now + x.capacity * cost.share(length);
+    const TimeNs slo = now + held.capacity * cost.share(length);
     if (own != kNone && there > slo) there = slo + (there - slo) / kLateCounts;
     const TimeNs gain = there - finish_here(length);
     if (gain > best_gain) {
@@ -225,14 +311,13 @@ RequestHandle Late::next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) 
       best = handle;
     }
   }
-  x.passed = own != kNone && best != own ? x.passed + 1 : 0;
-  return best;
+  return {best, own != kNone && best != own ? x.passed + 1 : 0};
 }
 
 std::unique_ptr<Binding> Late::make_binding(const Parts& parts) { return std::make_unique<LateBinding>(parts, *this); }
 
 std::unique_ptr<Rule> make_late(const State& state) {
-  return std::make_unique<Late>(state.lines, state.requests, state.batching());
+  return std::make_unique<Late>(state.lines, state.requests, state.shares, state.batching());
 }
 
 }  // namespace arlo::dispatch

@@ -1,16 +1,19 @@
 // late: late binding (ours). See late.cc.
 #pragma once
 
+#include <array>
+
 #include "dispatch/level_fifos.h"
 #include "dispatch/policies/rule.h"
+#include "dispatch/shares.h"
 
 namespace arlo::dispatch {
 
 class Late final : public Rule {
  public:
   // `batching`: batches are formed here.
-  Late(const LevelFifos& lines, const RequestSlab& requests, bool batching)
-      : lines_(lines), requests_(requests), batching_(batching) {}
+  Late(const LevelFifos& lines, const RequestSlab& requests, const Shares& shares, bool batching)
+      : lines_(lines), requests_(requests), shares_(shares), batching_(batching) {}
 
   [[nodiscard]] Key key(const Instance& x) const override;
 
@@ -39,6 +42,24 @@ class Late final : public Rule {
     std::int32_t count;
     std::int64_t tokens;
   };
+  // What an instance may start next of a variant.
+  struct Turn {
+    RequestHandle next = kNone;
+    std::int32_t passed = 0;  // Instance::passed when it starts
+  };
+  [[nodiscard]] Turn turn_of(MultiLevelQueue& queue, const MultiLevelQueue::Held& held, InstanceId id,
+                             TimeNs now) const;
+  // The variant among those that an instance holds several of: of `turns`, by their order in held().
+  [[nodiscard]] std::size_t first_of(const MultiLevelQueue& queue, const Instance& x,
+                                     const std::array<Turn, kVariants>& turns) const;
+  // How long the instances of a variant are kept by the others that they hold, until what waits before a row that wants
+  // to end by `limit`, `own` ns of all instances, is through.
+  [[nodiscard]] TimeNs others_before(const MultiLevelQueue& queue, std::int32_t home, TimeNs own, TimeNs limit) const;
+  // Of a line, the rows that go before one that wants to end by `limit`; evenly between its ends.
+  [[nodiscard]] std::int32_t due_before(const LevelFifos::Line& line, TimeNs limit) const;
+  // How far a variant may be ahead of one that an instance holds, too, and that waits.
+  [[nodiscard]] static TimeNs lead(const MultiLevelQueue& queue, const MultiLevelQueue::Held& waits);
+
   [[nodiscard]] Backlog backlog(std::int32_t first, std::int32_t home) const;
   [[nodiscard]] RequestHandle front_for(const MultiLevelQueue& queue, const Backlog& waiting, InstanceId id) const;
   [[nodiscard]] TimeNs finish_at_home(MultiLevelQueue& queue, const Backlog& waiting, std::int32_t length,
@@ -49,6 +70,7 @@ class Late final : public Rule {
 
   const LevelFifos& lines_;
   const RequestSlab& requests_;
+  const Shares& shares_;
   bool batching_;
 };
 

@@ -14,12 +14,12 @@ Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level
   const Rank rank = s_.ranks.next(arrival.client);
   const TimeNs limit = std::min(arrival.due, arrival.deadline);
   if (limit != kNever) {
-    const TimeNs finish = id != kNone ? forecast_.next_on(s_.queue[id], arrival.length, now)
+    const TimeNs finish = id != kNone ? forecast_.next_on(s_.queue[id], arrival.variant, arrival.length, now)
                                       : rule_.finish_in_line(s_.queue, home, arrival.length, rank, limit, now);
     if (finish > limit) return turns_.arrive_overdue(tag, arrival, level, finish, now, out);
   }
   if (first) {
-    if ((id == kNone || s_.held) && !turns_.may_wait(out)) return {Admission::kFull, kNone};
+    if ((id == kNone || s_.held) && !turns_.may_wait(arrival.variant, out)) return {Admission::kFull, kNone};
     const RequestHandle h = ledger_.admit(tag, arrival, rank);
     if (id == kNone || s_.held) {
       ledger_.wait_in_line(h, level);
@@ -34,10 +34,11 @@ Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level
   ledger_.wait_in_line(h, level);
   if (!s_.held) balance(home, now, out);
   if (s_.requests[h].state == RequestState::kStarted) return {Admission::kStarted, h};
-  if (s_.queued <= s_.options.max_queued) return {Admission::kQueued, h};
-  --s_.queued;  // whether it may wait is asked without it
-  const bool waits = turns_.may_wait(out);
-  ++s_.queued;
+  std::int32_t& queued = s_.queued_of[arrival.variant];
+  if (queued <= s_.options.max_queued) return {Admission::kQueued, h};
+  --queued;  // whether it may wait is asked without it
+  const bool waits = turns_.may_wait(arrival.variant, out);
+  ++queued;
   if (waits) return {Admission::kQueued, h};
   ledger_.remove_waiting(h);
   return {Admission::kFull, kNone};
@@ -60,13 +61,15 @@ void LateBinding::joined(InstanceId id, TimeNs now, Actions& out) { turns_.serve
 // Waiting requests that only this instance fits are bound to it.
 void LateBinding::draining(InstanceId id, TimeNs now) {
   Instance& x = s_.queue[id];
-  for (std::int32_t level = x.level; level >= 0 && !s_.fits(level); --level) {
-    while (!s_.lines[level].fifo.empty()) {
-      const RequestHandle h = s_.lines[level].fifo.head;
-      ledger_.take_out(h);
-      ledger_.end_wait(h);
-      ledger_.charge(h, x, now);
-      ledger_.wait_bound(h, id);
+  for (const MultiLevelQueue::Held& held : s_.queue.held(x)) {
+    for (std::int32_t level = held.level; level >= s_.queue.first_of(held.variant) && !s_.fits(level); --level) {
+      while (!s_.lines[level].fifo.empty()) {
+        const RequestHandle h = s_.lines[level].fifo.head;
+        ledger_.take_out(h);
+        ledger_.end_wait(h);
+        ledger_.charge(h, x, now);
+        ledger_.wait_bound(h, id);
+      }
     }
   }
 }

@@ -33,7 +33,7 @@ class Rs final : public Rule {
     for (std::int32_t peeked = 0; g != end && peeked < max_peek_; ++peeked) {
       if (std::bit_cast<double>(queue.head(g).key) < threshold) return g;
       threshold *= alpha_;
-      g = queue.next_active(g + 1);
+      g = queue.next_fitting(g);
     }
     return first;
   }
@@ -57,8 +57,8 @@ class Ilb final : public Rule {
 
 GroupIndex least_head(const MultiLevelQueue& queue, std::int32_t level) {
   GroupIndex best = queue.first_fitting(level);
-  for (GroupIndex g = best + 1; g < queue.groups(); ++g) {
-    if (queue.head(g).key < queue.head(best).key) best = g;  // an empty group has the largest key
+  for (GroupIndex g = best; g != queue.groups(); g = queue.next_fitting(g)) {
+    if (queue.head(g).key < queue.head(best).key) best = g;
   }
   return best;
 }

@@ -1,0 +1,72 @@
+"""Several models on the same workers: one repository with the runtimes of all, as links, and one manifest.
+
+Triton serves the joined folder as any other. To all that place, load and count there is one model, the first, whose
+only runtime is a bundle (arlo.control.reconcile.choice); what is of one model, such as tensors, is in
+`Joined.manifests`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from arlo.catalog.manifest import Manifest, Runtime
+from arlo.errors import ConfigError
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Joined(Manifest):
+    """`manifests`: of each model, in the order of the configuration; `model` and the tensors are those of the first."""
+
+    manifests: tuple[Manifest, ...]
+
+    @property
+    def models(self) -> tuple[Manifest, ...]:
+        return self.manifests
+
+    def of(self, runtime: Runtime) -> Manifest:
+        """The manifest of the model that a runtime is of."""
+        return next(manifest for manifest in self.manifests if runtime.name in {r.name for r in manifest.runtimes})
+
+
+def joined(manifests: Sequence[Manifest]) -> Joined:
+    """One manifest of at least two. ConfigError when two models have a runtime of one name."""
+    owner: dict[str, str] = {}
+    for manifest in manifests:
+        for runtime in manifest.runtimes:
+            if runtime.name in owner:
+                raise ConfigError(
+                    f"models {owner[runtime.name]!r} and {manifest.model!r} both have a runtime {runtime.name}, which "
+                    "would be one folder on their workers: compile one of them with another --name"
+                )
+            owner[runtime.name] = manifest.model
+    first = {field.name: getattr(manifests[0], field.name) for field in dataclasses.fields(Manifest)}
+    runtimes = tuple(runtime for manifest in manifests for runtime in manifest.runtimes)
+    return Joined(**{**first, "runtimes": runtimes, "recommendation": None}, manifests=tuple(manifests))
+
+
+def link(repositories: Sequence[Path], manifest: Manifest, parent: Path) -> Path:
+    """A Triton repository in `parent` with a link to each runtime of a joined manifest, in its models' repositories.
+
+    It is named by what it links to, so another set of models in the same place takes nothing from who serves this one.
+    ConfigError when it cannot be written.
+    """
+    wanted = {
+        runtime.name: (repository / runtime.name).resolve()
+        for repository, one in zip(repositories, manifest.models, strict=True)
+        for runtime in one.runtimes
+    }
+    listing = "\n".join(f"{name} {target}" for name, target in sorted(wanted.items()))
+    folder = parent / f"models-{hashlib.sha256(listing.encode()).hexdigest()[:12]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, target in wanted.items():
+            with contextlib.suppress(FileExistsError):
+                (folder / name).symlink_to(target, target_is_directory=True)
+    except OSError as error:
+        raise ConfigError(f"workers.run_dir: {folder} cannot be written ({error.strerror})") from None
+    manifest.save(folder)
+    return folder

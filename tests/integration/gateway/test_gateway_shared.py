@@ -1,0 +1,178 @@
+"""Several models on the same instances: one deployment, one scheduler, each with its own name, SLO, books and share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import urllib.request
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tritonclient.grpc import service_pb2
+
+from tests.fakes.gateway import ACTIVE, Gateway
+from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.examples import check, example, request_of
+from tests.integration.gateway.load import Load
+
+pytestmark = pytest.mark.integration
+
+LATE = {"policy": "late"}
+
+
+async def infer(gateway: Gateway, model: str, *lengths: int, **options: Any) -> Any:
+    sent = example(*lengths, outputs=("embedding",))
+    answer = await gateway.infer(request_of(sent, model=model), timeout=20, **options)
+    check(answer, sent, model=model)
+    return answer
+
+
+async def refused(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value
+
+
+def shared(workers: Workers, models: dict[str, tuple[int, ...]], on: tuple[int, ...] = (0, 1), **options: Any) -> Any:
+    """Every one of the workers `on` holds these lengths of all models; `options` as of Workers.deployment."""
+    shares = options.pop("shares", {})
+    whole, *others = [
+        workers.deployment(model, [(worker, length) for worker in on for length in lengths], **options)
+        for model, lengths in models.items()
+    ]
+    for deployment in (whole, *others):
+        deployment.model.share = shares.get(deployment.model.name, 0)
+        for runtime in deployment.runtimes:
+            runtime.model = deployment.model.name
+    for other in others:
+        whole.more_models.append(other.model)
+        whole.runtimes.extend(other.runtimes)
+    whole.bundles.add(name="all", runtimes=[runtime.name for runtime in whole.runtimes])
+    first = {instance.worker: instance for instance in reversed(whole.instances)}
+    del whole.instances[:]
+    for worker, instance in sorted(first.items()):
+        instance.id, instance.runtime = worker, "all"
+        whole.instances.append(instance)
+    return whole
+
+
+async def test_each_model_is_answered_by_the_same_instances(workers: Workers, start: Any) -> None:
+    both = shared(workers, {"emu": (64, 512), "wide": (512,)}, version=3)
+    async with start(both, dispatch=LATE) as gateway:
+        for length in (1, 64, 65, 512):
+            await infer(gateway, "emu", length)
+            await infer(gateway, "wide", length, length)
+        for name, rows, levels in (("emu", 4, [64, 512]), ("wide", 8, [512])):
+            stats = await gateway.stats(name)
+            assert (stats.model, stats.outcomes.on_time, stats.outcomes.rejected) == (name, rows, 0)
+            assert [level.max_length for level in stats.levels] == levels
+            assert [level.instances for level in stats.levels] == [2] * len(levels)
+            assert sum(level.dispatched for level in stats.levels) == rows
+            assert sum(stats.arrivals_by_length) == rows
+            ready = await gateway.stub.ModelReady(service_pb2.ModelReadyRequest(name=name))
+            assert ready.ready
+            assert (await gateway.call("GetDeployment", model=name)).deployment == both
+        assert (await refused(infer(gateway, "dyn", 8))).details() == (
+            "unknown model 'dyn'; this gateway serves 'emu', 'wide'"
+        )
+        page = await asyncio.to_thread(
+            lambda: urllib.request.urlopen(f"http://{gateway.http}/metrics", timeout=10).read().decode()
+        )
+        samples = [s for family in text_string_to_metric_families(page) for s in family.samples]
+        up = [s.labels["instance"] for s in samples if s.name == "arlo_instance_up"]
+        assert up == ["w0", "w1"]  # once, whatever they hold
+        answered = [s for s in samples if s.name == "arlo_rows_total" and s.labels["outcome"] == "on_time"]
+        assert {s.labels["model"]: s.value for s in answered} == {"emu": 4, "wide": 8}
+
+        # The same content under the same version changes nothing; without one of them it is gone, and the rest goes on.
+        assert not (await gateway.call("Apply", deployment=both)).changed
+        await gateway.apply(shared(workers, {"emu": (64, 512)}, version=4))
+        await infer(gateway, "emu", 100)
+        assert (await refused(infer(gateway, "wide", 8))).code() == grpc.StatusCode.NOT_FOUND
+        assert (await gateway.stats("emu")).outcomes.on_time == 5
+        # It comes back, and goes on counting.
+        await gateway.apply(shared(workers, {"emu": (64, 512), "wide": (512,)}, version=5))
+        await infer(gateway, "wide", 100)
+        assert (await gateway.stats("wide")).outcomes.on_time == 9
+
+
+async def test_what_makes_no_shared_deployment_is_refused(workers: Workers, start: Any) -> None:
+    async with start(dispatch=LATE) as gateway:
+        good = shared(workers, {"emu": (64,), "wide": (512,)})
+
+        async def error(change: Any, beside: bool = False) -> str:
+            bad = type(good)()
+            bad.CopyFrom(good)
+            change(bad)
+            return (await refused(gateway.call("Apply", deployment=bad, beside=beside))).details() or ""
+
+        def rename(bad: Any) -> None:
+            bad.more_models[0].name = "emu"
+
+        def lose(bad: Any) -> None:
+            bad.more_models[0].name = "other"
+
+        def nobody(bad: Any) -> None:
+            for runtime in bad.runtimes:
+                runtime.model = "emu"
+
+        def share(bad: Any) -> None:
+            bad.model.share = -1
+
+        def many(bad: Any) -> None:
+            for i in range(64):
+                bad.more_models.add().CopyFrom(bad.more_models[0])
+                bad.more_models[-1].name = f"m{i}"
+
+        assert await error(rename) == "two models have the name 'emu'"
+        assert "is of model 'wide', which is not there" in await error(lose)
+        assert await error(nobody) == "model 'wide' has no runtime"
+        assert await error(share) == "model.share must be at least 0"
+        assert "at most 64 models share instances" in await error(many)
+        await gateway.apply(workers.deployment("wide", [(2, 512)]), beside=True)
+        await gateway.apply(workers.deployment("emu", [(3, 64)]), beside=True)
+        assert await error(lambda _: None, beside=True) == "model 'wide' is served by another deployment"
+
+
+async def test_a_flood_of_one_leaves_the_other_its_share(workers: Workers, start: Any) -> None:
+    """`slow` takes 250 ms a row and asks for some ten times what there is; `emu` takes 1 to 3 ms, now and then."""
+    deployment = shared(workers, {"emu": (64, 512), "slow": (64,)}, default_timeout_ms=4000, inflight_limit=1)
+    async with start(deployment, dispatch=LATE | {"max_queued": 50}) as gateway:
+
+        async def one() -> str:
+            try:
+                await infer(gateway, "slow", 8)
+            except grpc.aio.AioRpcError as error:
+                return str(error.code().name)
+            return "answered"
+
+        flood = [asyncio.create_task(one()) for _ in range(150)]
+        await gateway.stats_when(lambda stats: stats.queued >= 10, "a line of slow", model="slow")
+        took = []
+        for number in range(6):
+            began = asyncio.get_running_loop().time()
+            await infer(gateway, "emu", 1 + 64 * number)
+            took.append(asyncio.get_running_loop().time() - began)
+        assert (await gateway.stats("slow")).queued > 0, "the flood was over before"
+        assert max(took) < 1.5, "it waited behind the line of slow"
+        outcomes = await asyncio.gather(*flood)
+        assert set(outcomes) <= {"answered", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"}
+        assert outcomes.count("answered") >= 8
+        assert outcomes.count("RESOURCE_EXHAUSTED") >= 90  # a queue of 50, of its own
+        emu = (await gateway.stats("emu")).outcomes
+        assert (emu.on_time + emu.late, emu.rejected, emu.expired) == (6, 0, 0)
+
+
+async def test_a_worker_that_dies_costs_no_model_a_row(workers: Workers, start: Any) -> None:
+    deployment = shared(workers, {"emu": (64, 512), "wide": (512,)}, on=(0, 1, 2))
+    async with start(deployment, dispatch=LATE) as gateway:
+        async with Load(gateway, model="emu") as emu, Load(gateway, model="wide", concurrency=6) as wide:
+            os.kill(await workers.pid(1), signal.SIGKILL)
+            await asyncio.gather(emu.more(300), wide.more(150))
+            await workers.whole()
+            await gateway.stats_when(lambda s: [i.state for i in s.instances] == [ACTIVE] * 3, "all back", model="wide")
+            await asyncio.gather(emu.more(100), wide.more(50))
+        assert (await gateway.stats("emu")).ejections >= 1

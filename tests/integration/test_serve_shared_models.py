@@ -1,0 +1,178 @@
+"""Several [[model]] in one file, on the same real Triton workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arlo.client import AsyncClient
+from arlo.client.errors import ClientError
+from arlo.workers.emulated.repository import write_emulated_repository
+from tests.fakes.processes import marked, nothing_left, until
+from tests.fakes.serving import Serving, serving
+
+pytestmark = pytest.mark.integration
+
+CONFIG = """\
+[[model]]
+name = "embedder"
+repository = "embedder"
+slo_ms = 500
+share = 2
+[[model]]
+name = "reranker"
+repository = "reranker"
+slo_ms = 1000
+[workers]
+count = 2
+[gateway]
+grpc_address = "127.0.0.1:0"
+http_address = "127.0.0.1:0"
+admin_address = "127.0.0.1:0"
+[control]
+http_address = "127.0.0.1:0"
+"""
+
+
+def configured(folder: Path, more: str = "", memory_mb: int | None = None) -> None:
+    for name, lengths in (("embedder", (16, 64, 256)), ("reranker", (64, 512))):
+        write_emulated_repository(
+            folder / name,
+            model=name,
+            max_lengths=lengths,
+            latency_ms=tuple(length / 50 for length in lengths),
+            max_batch=8,
+            memory_mb=memory_mb,
+        )
+    (folder / "serve.toml").write_text(CONFIG.replace("count = 2\n", f"count = 2\n{more}"))
+
+
+async def answer(client: AsyncClient, length: int) -> None:
+    ids = np.arange(1, length + 1)
+    assert (await client.infer(ids))["embedding"].tolist() == [float(ids.sum())] * 4
+
+
+def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "arlo.cli", *arguments], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+async def load(client: AsyncClient, longest: int, stop: asyncio.Event) -> int:
+    count, random = 0, np.random.default_rng(longest)
+    while not stop.is_set():
+        await answer(client, int(random.integers(1, longest + 1)))
+        count += 1
+    return count
+
+
+@contextlib.asynccontextmanager
+async def clients(served: Serving) -> AsyncIterator[tuple[AsyncClient, AsyncClient]]:
+    at = served.ready["grpc"]
+    async with AsyncClient(at, model="embedder") as one, AsyncClient(at, model="reranker") as two:
+        yield one, two
+
+
+async def test_two_models_of_one_file_share_the_workers(tmp_path: Path) -> None:
+    configured(tmp_path)
+    async with serving(tmp_path) as served, clients(served) as (one, two):
+        assert served.ready["models"] == ["embedder", "reranker"]
+        assert served.ready["runtimes"]["why"] == "2 models share the workers"
+        for length in (1, 16, 17, 256):
+            await asyncio.gather(answer(one, length), answer(two, length + 200))
+        with pytest.raises(ClientError, match="a row has 300 tokens, the longest allowed is 256"):
+            await answer(one, 300)
+        admin = served.ready["admin"]
+        for name, lengths, slo_ms in (("embedder", [16, 64, 256], 500), ("reranker", [64, 512], 1000)):
+            told = json.loads(
+                (await asyncio.to_thread(cli, "status", "--admin", admin, "--model", name, "--json")).stdout
+            )
+            assert told["health"] == "ready"
+            assert [level["max_length"] for level in told["stats"]["levels"]] == lengths
+            assert [level["instances"] for level in told["stats"]["levels"]] == [2] * len(lengths)
+            shown = (await asyncio.to_thread(cli, "status", "--admin", admin, "--model", name)).stdout
+            assert f"model {name} " in shown
+            assert f"slo {slo_ms} ms" in shown
+            top = await asyncio.to_thread(
+                cli, "top", "--control", served.ready["control"], "--model", name, "--once", "--interval", "0.3"
+            )
+            assert name in top.stdout, top.stderr
+            assert f"slo {slo_ms} ms" in top.stdout
+
+        # A worker dies under load of both: no row of either is lost.
+        stop = asyncio.Event()
+        jobs = [asyncio.create_task(load(*each, stop)) for each in ((one, 256), (one, 64), (two, 512), (two, 64))]
+        await asyncio.sleep(0.5)
+        os.kill(tritons(served)[0], signal.SIGKILL)
+        await until(lambda: served.events("worker_restarted"), "a restart")
+
+        async def ready() -> bool:
+            told = await asyncio.to_thread(cli, "status", "--admin", admin, "--model", "reranker", "--json")
+            return bool(json.loads(told.stdout)["health"] == "ready")
+
+        await until(ready, "both workers", timeout_s=40)
+        await asyncio.sleep(0.5)
+        stop.set()
+        assert min(await asyncio.gather(*jobs)) > 20
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.wait() == 0
+        await nothing_left(served.mark)
+
+
+def tritons(served: Serving) -> list[int]:
+    return [pid for pid, command in marked(served.mark).items() if command.split()[0].endswith("tritonserver")]
+
+
+async def test_memory_chooses_what_is_held_of_all_models_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARLO_EMULATED_MEMORY_MB", "3500")  # Triton refuses to load more
+    configured(tmp_path, "memory_mb = 3500\n", memory_mb=1000)
+    async with serving(tmp_path) as served, clients(served) as (one, two):
+        why = served.ready["runtimes"]["why"]
+        assert "of 5 runtimes these 3 fit best, 3000 of 3500 MB" in why
+        assert "embedder 1" in why
+        for length in (1, 256):
+            await asyncio.gather(answer(one, length), answer(two, 2 * length))
+    checked = await asyncio.to_thread(cli, "config", "check", str(tmp_path / "serve.toml"), "--json")
+    assert json.loads(checked.stdout)["models"] == ["embedder", "reranker"]
+    (tmp_path / "serve.toml").write_text((tmp_path / "serve.toml").read_text().replace("= 3500", "= 1500"))
+    refused = await asyncio.to_thread(cli, "serve", str(tmp_path / "serve.toml"))
+    assert refused.returncode != 0
+    assert "the longest runtimes of the 2 models take 2000 MB together, more than the 1500" in refused.stderr
+
+
+async def test_two_models_with_a_runtime_of_one_name_are_refused(tmp_path: Path) -> None:
+    configured(tmp_path)
+    text = (tmp_path / "serve.toml").read_text().replace('repository = "reranker"', 'repository = "embedder"')
+    (tmp_path / "serve.toml").write_text(text)
+    refused = await asyncio.to_thread(cli, "serve", str(tmp_path / "serve.toml"))
+    assert refused.returncode != 0
+    assert "both have a runtime embedder_len16" in refused.stderr
+
+
+async def test_after_sigkill_the_next_one_takes_all_models_over(tmp_path: Path) -> None:
+    configured(tmp_path)
+    async with serving(tmp_path) as killed, clients(killed) as (one, two):
+        await asyncio.gather(answer(one, 20), answer(two, 20))
+        killed.process.kill()
+        await killed.wait()
+        await asyncio.gather(answer(one, 200), answer(two, 500))  # nobody keeps it, and it serves
+        async with serving(tmp_path) as served:
+            assert served.ready["grpc"] == killed.ready["grpc"]
+            await until(lambda: served.events("serving"), "the log of the second run")
+            assert served.events("serving")[0]["resumed"] is True
+            await asyncio.gather(answer(one, 20), answer(two, 20))
+            served.process.send_signal(signal.SIGTERM)
+            assert await served.wait() == 0
+        await nothing_left(killed.mark)
