@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 
+from arlo.client import AsyncClient
 from arlo.clock import monotonic_s
 from arlo.replay import Progress, ReplayOptions, ReplayResult, run_replay
 from arlo.traces import Trace
@@ -87,6 +88,9 @@ async def steady_load(
         arrived_at_s=np.cumsum(rng.exponential(1 / rate, count)),
         length=rng.integers(lengths[0], lengths[1] + 1, count).astype(np.int32),
     )
+    # A gateway that has just been restarted has the deployment before it has found the workers ready.
+    async with AsyncClient(endpoint) as client:
+        await until(client.ready, f"a model that is ready at {endpoint}", timeout_s=60)
     load, stop = SteadyLoad(), threading.Event()
     options = ReplayOptions(
         endpoint=endpoint, slo_ms=500, timeout_ms=timeout_ms, seed=seed, keep_responses=CHECKED_EVERY, vocabulary=1000
