@@ -2,6 +2,9 @@
 
 usage: tools/clang_tidy.py [--build FOLDER] [--jobs N] [FILE...]     (no FILE: all that the build folder compiles)
 
+Files of one folder with the same flags are parsed together, a third of the work: most of each file is headers. Where that
+finds something, each is run alone, which says what is wrong with it, or that only their names clash.
+
 gcc's precompiled headers are left out of the commands: clang cannot read them. A file counts as unchanged when its
 compile command, .clang-tidy, and every header under src/ and tests/ are the same as when it was last clean. Results lie
 in BUILD/clang-tidy/.
@@ -16,6 +19,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,7 +33,10 @@ EXTRA = ["--extra-arg=-Wno-unknown-warning-option", "--quiet"] + [
     f"--extra-arg={word}" for word in ("-Xclang", "-analyzer-config", "-Xclang", "max-nodes=20000")
 ]
 # Path analysis of GoogleTest's macros takes most of the time and finds nothing; nor is speed what tests are about.
-NOT_SERVING = ["--checks=-clang-analyzer-*,-performance-*"]
+NOT_SERVING = "-clang-analyzer-*,-performance-*"
+TOGETHER = 7
+# Path analysis looks into sources that a file of this name includes; into those of any other it does not.
+UNIFIED = "UnifiedSource-{}.cc"
 
 
 def compiled_files(build: Path) -> dict[Path, str]:
@@ -76,34 +83,90 @@ def main() -> int:
     if arguments.files:
         # A file the build folder does not compile (the Python binding, a fuzz target) has no command to check it with.
         commands = {p: commands[p] for p in (f.resolve() for f in arguments.files) if p in commands}
-    cache = arguments.build / "clang-tidy"
-    shared = headers_digest()
+    tidy = Tidy(tool, arguments.build / "clang-tidy", f"{version}\0{EXTRA}\0{NOT_SERVING}\0{headers_digest()}", commands)
 
-    def check(path: Path) -> tuple[Path, bool, str]:
-        options = EXTRA if path.is_relative_to(ROOT / "src") else EXTRA + NOT_SERVING
-        key = hashlib.sha256(
-            f"{version}\0{options}\0{shared}\0{commands[path]}\0".encode() + path.read_bytes()
-        ).hexdigest()
-        stamp = cache / (str(path.relative_to(ROOT)).replace("/", "__") + ".clean")
-        if stamp.exists() and stamp.read_text() == key:
-            return path, True, ""
-        result = subprocess.run(
-            [tool, "-p", str(cache), *options, str(path)], capture_output=True, text=True, check=False
-        )
-        if result.returncode == 0:
-            stamp.write_text(key)
-            return path, True, "checked"
-        return path, False, result.stdout + result.stderr
-
-    failed = checked = 0
+    failed = 0
+    groups = tidy.groups()
     with ThreadPoolExecutor(max_workers=max(1, arguments.jobs)) as pool:
-        for path, clean, output in pool.map(check, sorted(commands)):
-            checked += output == "checked" or not clean
-            if not clean:
+        for findings in pool.map(tidy.check, groups):
+            for path, output in findings.items():
                 failed += 1
                 print(f"-- {path.relative_to(ROOT)}\n{output}", flush=True)
-    print(f"clang-tidy: {len(commands)} files, {checked} run, {failed} with findings")
+    print(f"clang-tidy: {len(commands)} files, {sum(map(len, groups))} run, {failed} with findings")
     return 1 if failed else 0
+
+
+class Tidy:
+    """Runs the tool on groups of files. `commands`: file -> how it is compiled; `state`: what else a result depends on."""
+
+    def __init__(self, tool: Path, cache: Path, state: str, commands: dict[Path, str]) -> None:
+        self._tool = tool
+        self._cache = cache
+        self._state = state
+        self._commands = commands
+
+    def groups(self) -> list[list[Path]]:
+        """The files that are to be run, those that can be parsed together side by side, the largest groups first."""
+        alike: dict[tuple[Path, str], list[Path]] = defaultdict(list)
+        for path, command in sorted(self._commands.items()):
+            stamp = self._stamp(path)
+            if not stamp.exists() or stamp.read_text() != self._key(path):
+                alike[path.parent, command.partition(" -o ")[0]].append(path)
+        found = []
+        for paths in alike.values():
+            parts = -(-len(paths) // TOGETHER)
+            found += [paths[part::parts] for part in range(parts)]
+        return sorted(found, key=len, reverse=True)
+
+    def check(self, paths: list[Path]) -> dict[Path, str]:
+        """Run them; what was found, by file."""
+        if len(paths) > 1:
+            if not self._together(paths):
+                return {}
+            findings: dict[Path, str] = {}
+            for path in paths:
+                findings |= self.check([path])
+            if not findings:
+                print(f"-- clean, but not together: {', '.join(str(path.relative_to(ROOT)) for path in paths)}")
+            return findings
+        path = paths[0]
+        output = self._run(path, self._cache, path)
+        if not output:
+            self._stamp(path).write_text(self._key(path))
+        return {path: output} if output else {}
+
+    def _together(self, paths: list[Path]) -> str:
+        one = paths[0]
+        name = hashlib.sha256("\0".join(map(str, paths)).encode()).hexdigest()[:12]
+        folder = self._cache / name
+        folder.mkdir(exist_ok=True)
+        file = folder / UNIFIED.format(name)
+        file.write_text("".join(f'#include "{path}"\n' for path in paths))
+        command = self._commands[one].replace(str(one), str(file))
+        entry = {"directory": str(ROOT), "file": str(file), "command": command}
+        (folder / "compile_commands.json").write_text(json.dumps([entry]))
+        output = self._run(file, folder, one)
+        if not output:
+            for path in paths:
+                self._stamp(path).write_text(self._key(path))
+        return output
+
+    def _run(self, file: Path, folder: Path, like: Path) -> str:
+        """What the tool finds in `file`, by the rules for `like`; nothing when it is clean."""
+        checks = ["-bugprone-suspicious-include"] if file != like else []  # of the sources that it is made of
+        if not like.is_relative_to(ROOT / "src"):
+            checks.append(NOT_SERVING)
+        options = [*EXTRA, f"--config-file={ROOT / '.clang-tidy'}", f"--checks={','.join(checks)}"]
+        result = subprocess.run(
+            [self._tool, "-p", str(folder), *options, str(file)], capture_output=True, text=True, check=False
+        )
+        return (result.stdout + result.stderr or "failed") if result.returncode else ""
+
+    def _key(self, path: Path) -> str:
+        return hashlib.sha256(f"{self._state}\0{self._commands[path]}\0".encode() + path.read_bytes()).hexdigest()
+
+    def _stamp(self, path: Path) -> Path:
+        return self._cache / (str(path.relative_to(ROOT)).replace("/", "__") + ".clean")
 
 
 if __name__ == "__main__":

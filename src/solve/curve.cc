@@ -15,7 +15,7 @@ Curve::Curve(std::vector<std::pair<int, double>> points) : points_(std::move(poi
     pieces_.push_back({static_cast<double>(low), static_cast<double>(high), low_ms - slope * low, slope});
   }
   const auto& [largest, ms] = points_.back();
-  pieces_.push_back({static_cast<double>(largest), std::numeric_limits<double>::infinity(), ms / 2, ms / 2 / largest});
+  pieces_.push_back({static_cast<double>(largest), kInfinity, ms / 2, ms / 2 / largest});
 }
 
 double Curve::batch_ms(double rows) const {
@@ -35,7 +35,7 @@ double Curve::mean_ms(double load) const {
 }
 
 double Curve::least_marginal(double from, double to) const {
-  double least = std::numeric_limits<double>::infinity();
+  double least = kInfinity;
   for (const Piece& piece : pieces_) {
     const double low = std::max(from, piece.from);
     const double high = std::min(to, piece.to);

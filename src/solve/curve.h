@@ -1,10 +1,15 @@
 // L(B) of Eq. 1: the mean latency of B requests that one instance is given at once, from measured batches.
 #pragma once
 
+#include <limits>
 #include <utility>
 #include <vector>
 
 namespace arlo::solve {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int kPrices = 60;          // prices of a worker tried for a bound; it takes about ten
+constexpr double kRounding = 1e-11;  // relative; more than the sums of doubles here can be off
 
 // Piecewise linear in the load; agrees with LatencyCurve in arlo/planning/allocation/problem.py to the last bit.
 class Curve {

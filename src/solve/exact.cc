@@ -20,10 +20,9 @@ struct Stage {
 constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 constexpr Stage kStages[] = {{32, 10'000}, {512, 1'000'000}, {4096, kUnlimited}};
 constexpr std::size_t kAllStates = std::numeric_limits<std::size_t>::max();
-constexpr std::size_t kWidth = 64;   // states a level after max_states
-constexpr double kFirstGap = 1e-6;   // of the first allocation's value: the first limit is that much above the bound
-constexpr double kWiden = 4;         // each further limit
-constexpr double kRounding = 1e-11;  // relative; more than the sums of doubles here can be off
+constexpr std::size_t kWidth = 64;  // states a level after max_states
+constexpr double kFirstGap = 1e-6;  // of the first allocation's value: the first limit is that much above the bound
+constexpr double kWiden = 4;        // each further limit
 
 }  // namespace
 

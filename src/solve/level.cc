@@ -13,7 +13,7 @@ std::vector<Level> make_levels(int workers, const std::vector<Runtime>& runtimes
   }
   if (needed > workers) return {};
   int later = 0;
-  double marginal = std::numeric_limits<double>::infinity();
+  double marginal = kInfinity;
   for (std::size_t i = levels.size(); i-- > 0;) {
     Level& level = levels[i];
     level.upper = level.lower + workers - static_cast<int>(needed);
@@ -21,7 +21,7 @@ std::vector<Level> make_levels(int workers, const std::vector<Runtime>& runtimes
     later += level.lower;
     if (level.last || level.capacity > 0) {
       // Its own demand comes first, so with at most `upper` instances no load below `from` is what is left over.
-      const double most = level.last ? std::numeric_limits<double>::infinity() : level.capacity;
+      const double most = level.last ? kInfinity : level.capacity;
       const double from = level.upper > 0 ? std::min(most, level.demand / level.upper) : most;
       marginal = std::min(marginal, level.curve.least_marginal(from, most));
     }

@@ -2,13 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace arlo::solve {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int kPrices = 60;  // prices tried; it takes about ten
 
 // Ascending, one of each group of (nearly) equal ones, and no more than `amounts` of them, 0 among them.
 void thin(std::vector<double>& rests, std::size_t amounts, double near) {

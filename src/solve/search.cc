@@ -1,12 +1,10 @@
 #include "solve/search.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace arlo::solve {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t kMostKept = 2'000'000;  // new states of a level; bounds the memory, 40 bytes each
 
 }  // namespace

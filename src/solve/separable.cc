@@ -7,18 +7,14 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <optional>
 
+#include "solve/curve.h"
 #include "solve/exact.h"
 
 namespace arlo::solve {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int kPrices = 60;          // prices tried; it takes about ten
-constexpr double kRounding = 1e-11;  // relative; more than the sums of doubles here can be off
 
 struct Path {
   std::vector<int> instances;

@@ -28,14 +28,14 @@ TEST(Deployment, OfTheFixturesAreSound) {
   EXPECT_FALSE(check_deployment(without_instances).has_value());
 }
 
-struct Refusal {
+struct BadDeployment {
   std::function<void(v1::Deployment&)> damage;
   std::string message;
 };
 
 TEST(Deployment, FaultsNameTheField) {
   const std::string longest = std::to_string(1 << 20);
-  const std::vector<Refusal> refusals = {
+  const std::vector<BadDeployment> bad_deployments = {
       {[](auto& d) { d.set_version(0); }, "deployment.version must be above 0"},
       {[](auto& d) { d.clear_model(); }, "model.name is empty"},
       {[](auto& d) { d.mutable_model()->clear_name(); }, "model.name is empty"},
@@ -104,7 +104,7 @@ TEST(Deployment, FaultsNameTheField) {
       {[](auto& d) { d.mutable_instances(0)->set_inflight_limit(65537); },
        "instances: 'instance-of-encoder_8' needs an inflight_limit of 1 to 65536"},
   };
-  for (const auto& refusal : refusals) {
+  for (const auto& refusal : bad_deployments) {
     auto deployment = fixture::deployment();
     refusal.damage(deployment);
     const auto fault = check_deployment(deployment);
