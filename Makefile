@@ -15,6 +15,8 @@ export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 # Configures a preset with the environment's Python (it holds the Triton protocol); quiet unless it fails.
 configure = mkdir -p build && { cmake --preset $(1) -DPython_EXECUTABLE=$(abspath $(PY)) $(2) >build/$(1)-configure.log 2>&1 || \
   { cat build/$(1)-configure.log; exit 1; }; }
+# Imports are compiled once: without the files that keep them, every process spends seconds on torch and transformers.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 60
 CHECK_FUZZ_SECONDS ?= 20

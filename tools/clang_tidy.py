@@ -2,8 +2,8 @@
 
 usage: tools/clang_tidy.py [--build FOLDER] [--jobs N] [FILE...]     (no FILE: all that the build folder compiles)
 
-Files of one folder with the same flags are parsed together, a third of the work: most of each file is headers. Where that
-finds something, each is run alone, which says what is wrong with it, or that only their names clash.
+Files of one folder with the same flags are parsed together, a third of the work: most of each file is headers. Where
+that finds something, each is run alone, which says what is wrong with it, or that only their names clash.
 
 gcc's precompiled headers are left out of the commands: clang cannot read them. A file counts as unchanged when its
 compile command, .clang-tidy, and every header under src/ and tests/ are the same as when it was last clean. Results lie
@@ -83,7 +83,8 @@ def main() -> int:
     if arguments.files:
         # A file the build folder does not compile (the Python binding, a fuzz target) has no command to check it with.
         commands = {p: commands[p] for p in (f.resolve() for f in arguments.files) if p in commands}
-    tidy = Tidy(tool, arguments.build / "clang-tidy", f"{version}\0{EXTRA}\0{NOT_SERVING}\0{headers_digest()}", commands)
+    state = f"{version}\0{EXTRA}\0{NOT_SERVING}\0{headers_digest()}"
+    tidy = Tidy(tool, arguments.build / "clang-tidy", state, commands)
 
     failed = 0
     groups = tidy.groups()
@@ -97,7 +98,7 @@ def main() -> int:
 
 
 class Tidy:
-    """Runs the tool on groups of files. `commands`: file -> how it is compiled; `state`: what else a result depends on."""
+    """Runs the tool on groups of files. `commands`: how each is compiled; `state`: what else a result depends on."""
 
     def __init__(self, tool: Path, cache: Path, state: str, commands: dict[Path, str]) -> None:
         self._tool = tool
