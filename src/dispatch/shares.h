@@ -1,9 +1,9 @@
 // How variants share the instances that hold several of them.
 //
-// A turn goes to the variant whose row is due first; so a short SLO goes before a long one, and nobody waits for a
-// reserve. That alone would let a flood of one variant, whose first rows are always about to be late, keep the others
-// out. So the time that each one gets is counted, by its share, and one that is more than a lead ahead of another one
-// that waits lets it go first (start-time fair queueing, with the due time as the order within the lead).
+// A turn goes to the variant whose row is due first, or whose batch is worth most; nobody waits for a reserve. That
+// alone would let a flood of one variant, whose first rows are always about to be late, keep the others out. So the
+// time that each one gets is counted, by its share, and one that is more than a lead ahead of another one that waits
+// lets it go first (start-time fair queueing, in any order within the lead).
 #pragma once
 
 #include <algorithm>

@@ -148,6 +148,62 @@ TEST(Batches, ABatchEndsBeforeTheFirstDeadlineInIt) {
   EXPECT_EQ(tags(next[0]), (std::vector<Tag>{1, 2, 3}));
 }
 
+// A batch of 8 takes 11 ms of short rows, which is as cheap as a row gets; a long row alone costs 8 ms, in a full batch 2.75.
+TEST(Batches, TheLineThatIsFilledBestGoesFirst) {
+  for (const auto [batching, expected] : {std::pair(Batching::kFill, 1), std::pair(Batching::kDeadline, 8)}) {
+    BatchRig rig(batching);
+    rig.arrive(10, 400 * kMs);
+    const auto first = rig.batches();
+    rig.arrive(100, 400 * kMs);
+    for (int i = 0; i < 8; ++i) rig.arrive(10, 400 * kMs);
+    rig.finish(first[0]);
+    const auto next = rig.batches();
+    ASSERT_EQ(next.size(), 1);
+    EXPECT_EQ(next[0].size(), expected);
+    rig.now = 20 * kMs;
+    rig.finish(next[0]);
+    EXPECT_EQ(rig.batches()[0].size(), 9 - expected);
+  }
+}
+
+TEST(Batches, ALineThatIsSoonDueGoesBeforeOneThatIsFilledBetter) {
+  BatchRig rig(Batching::kDeadline);
+  rig.arrive(10, 400 * kMs);
+  const auto first = rig.batches();
+  for (int i = 0; i < 8; ++i) rig.arrive(10, 400 * kMs);
+  rig.arrive(100, 40 * kMs);  // within two batches of 22 ms
+  rig.finish(first[0]);
+  EXPECT_EQ(tags(rig.batches()[0]), std::vector<Tag>{9});
+}
+
+TEST(Batches, WithoutTimeLimitsTheFirstLineGoesFirst) {
+  BatchRig rig(Batching::kDeadline);
+  rig.arrive(10);
+  const auto first = rig.batches();
+  rig.arrive(100);
+  for (int i = 0; i < 8; ++i) rig.arrive(10);
+  rig.finish(first[0]);
+  EXPECT_EQ(tags(rig.batches()[0]), std::vector<Tag>{1});
+}
+
+// A fresh full batch of short rows is always there; the time that the long row has left counts, squared.
+TEST(Batches, ALineThatIsFilledWorseDoesNotWaitForItsLimit) {
+  BatchRig rig(Batching::kDeadline);
+  rig.arrive(10, 400 * kMs);
+  auto running = rig.batches()[0];
+  rig.arrive(100, 400 * kMs);
+  TimeNs waited = -1;
+  while (waited < 0 && rig.now < 400 * kMs) {
+    for (int i = 0; i < 8; ++i) rig.arrive(10, rig.now + 400 * kMs);
+    rig.now += 11 * kMs;
+    rig.finish(running);
+    running = rig.batches()[0];
+    if (running[0].tag == 1) waited = rig.now;
+  }
+  EXPECT_GT(waited, 50 * kMs);
+  EXPECT_LT(waited, 200 * kMs);
+}
+
 TEST(Batches, RequestsThatComeTogetherStartTogether) {
   for (const Policy policy : {Policy::kLate, Policy::kEft, Policy::kRs, Policy::kIg}) {
     BatchRig rig(Batching::kFill, 1, policy);

@@ -125,6 +125,22 @@ TEST(Variants, TheOneThatIsDueFirstGoesFirst) {
   EXPECT_EQ(shared.next(), std::vector<Tag>{1});
 }
 
+// One row, and always four of the other, which cost less each.
+TEST(Variants, TheOneWhoseRowsCostLeastGoesFirstWhileNoneIsSoonDue) {
+  Shared shared(1, Policy::kLate, Batching::kDeadline);
+  shared.scheduler.set_share(1, 100);
+  shared.arrive(0, 100 * kMs);
+  shared.started();
+  shared.arrive(0, 100 * kMs);
+  TimeNs went = -1;
+  while (went < 0 && shared.now < 200 * kMs) {
+    for (int i = 0; i < 4; ++i) shared.arrive(1, 100 * kMs);
+    if (shared.next(2 * kMs).front() == 1) went = shared.now;
+  }
+  EXPECT_GT(went, 20 * kMs);
+  EXPECT_LT(went, 99 * kMs);
+}
+
 // A flood of one, whose rows are always the ones due first, and one row of the other every 20 ms.
 TEST(Variants, AFloodOfOneLeavesTheOtherItsShare) {
   Shared shared;

@@ -36,6 +36,12 @@
 // rows that are next in their variants, the one that is due first goes, as far as each gets its share (shares.h). What
 // waits of the others and is due before a row counts as wait for it, at most what their shares let them have.
 //
+// `deadline` batching asks at both places which batch is worth most, not which row is first. Of the lines of a bundle
+// the one goes that is filled best, of several variants the one whose rows cost least, weighed with the square of the
+// time that its first row has left. One that is due within two full batches of the longest goes before these. (By what
+// rows cost, a free instance would always take one short row that has just come, and the long ones would wait until
+// they are nearly late.)
+//
 // Where the in-flight limit is above 1, an instance that is still busy has room, too. A request is demoted to it only
 // when it gains half of its own time there more: it is bound before it is known what comes for that level meanwhile.
 //
@@ -68,6 +74,8 @@ constexpr std::int32_t kMostPassed = 3;
 constexpr TimeNs kLateCounts = 8;
 // Of the SLO, the part by which a variant may be ahead of another one that waits for the same instances.
 constexpr TimeNs kLead = 8;
+// Full batches of the longest runtime, within which what is due goes first.
+constexpr TimeNs kHurry = 2;
 
 // The price of demoting a request to an instance that is still busy (in-flight limit above 1): it is bound before it is
 // known what comes for that level meanwhile. Half of its own time there.
@@ -204,7 +212,7 @@ RequestHandle Late::next_for(MultiLevelQueue& queue, InstanceId id, TimeNs now) 
   } else {
     std::array<Turn, kVariants> turns;
     for (std::size_t i = 0; i < held.size(); ++i) turns[i] = turn_of(queue, held[i], id, now);
-    turn = turns[first_of(queue, x, turns)];
+    turn = turns[first_of(queue, x, turns, now)];
   }
   x.passed = turn.passed;
   return turn.next;
@@ -215,8 +223,47 @@ TimeNs Late::lead(const MultiLevelQueue& queue, const MultiLevelQueue::Held& wai
   return slo / kLead * queue.with(waits.variant);
 }
 
-std::size_t Late::first_of(const MultiLevelQueue& queue, const Instance& x,
-                           const std::array<Turn, kVariants>& turns) const {
+Late::Order Late::by_worth(const MultiLevelQueue& queue, const Instance& x, const MultiLevelQueue::Held& held,
+                           RequestHandle next, Cost by, TimeNs now) const {
+  const Request& r = requests_[next];
+  const CostModel& cost = held.bundle.of(r.length).cost;
+  const std::int32_t rows = std::clamp(lines_[queue.ideal(r.variant(), r.length)].count, 1, cost.saturated());
+  const TimeNs time = cost.at(r.length, rows);
+  double price = static_cast<double>(time) / rows;
+  if (by == Cost::kUnfilled) price /= static_cast<double>(cost.share(r.length));
+  if (r.limit() == kNever) return {true, price, r.rank};
+  const TimeNs spare = r.limit() - timed::start_of(timed::key_of(x), now) - timed::paced(x, time);
+  const CostModel& longest = held.bundle.members().back().cost;
+  if (spare < kHurry * timed::paced(x, longest.at(longest.max_length(), longest.saturated()))) {
+    return {false, static_cast<double>(r.limit()), r.rank};
+  }
+  const TimeNs slo = held.capacity * held.bundle.share(held.bundle.longest());
+  const double left = static_cast<double>(spare) / static_cast<double>(slo);
+  return {true, price * left * left, r.rank};
+}
+
+RequestHandle Late::front_by_worth(const MultiLevelQueue& queue, const MultiLevelQueue::Held& held, std::int32_t lowest,
+                                   InstanceId id, TimeNs now) const {
+  RequestHandle oldest = kNone;
+  RequestHandle best = kNone;
+  Order first;
+  for (std::int32_t level = lowest; level <= held.level; ++level) {
+    if (lines_[level].count == 0) continue;
+    const RequestHandle next = front_for(queue, {level, level, 0, 0}, id);
+    if (next == kNone) continue;
+    const Order order = by_worth(queue, queue[id], held, next, Cost::kUnfilled, now);
+    if (best == kNone || order < first) {
+      best = next;
+      first = order;
+    }
+    if (oldest == kNone || requests_[next].rank < requests_[oldest].rank) oldest = next;
+  }
+  // One without a time limit could be passed over for ever.
+  return oldest != kNone && requests_[oldest].limit() == kNever ? oldest : best;
+}
+
+std::size_t Late::first_of(const MultiLevelQueue& queue, const Instance& x, const std::array<Turn, kVariants>& turns,
+                           TimeNs now) const {
   const auto held = queue.held(x);
   TimeNs most = kNever;  // that one may have got
   for (std::size_t i = 0; i < held.size(); ++i) {
@@ -224,13 +271,16 @@ std::size_t Late::first_of(const MultiLevelQueue& queue, const Instance& x,
     most = std::min(most, shares_.got(held[i].variant) + lead(queue, held[i]));
   }
   std::size_t best = held.size();
-  const auto order = [&](std::size_t i) {
-    const Request& r = requests_[turns[i].next];
-    return std::pair(r.limit(), r.rank);
-  };
+  Order first;
   for (std::size_t i = 0; i < held.size(); ++i) {
     if (turns[i].next == kNone || shares_.got(held[i].variant) > most) continue;
-    if (best == held.size() || order(i) < order(best)) best = i;
+    const Request& r = requests_[turns[i].next];
+    const Order order = by_worth_ ? by_worth(queue, x, held[i], turns[i].next, Cost::kTime, now)
+                                  : Order{false, static_cast<double>(r.limit()), r.rank};
+    if (best == held.size() || order < first) {
+      best = i;
+      first = order;
+    }
   }
   return best == held.size() ? 0 : best;
 }
@@ -272,7 +322,9 @@ Late::Turn Late::turn_of(MultiLevelQueue& queue, const MultiLevelQueue::Held& he
   const Instance& x = queue[id];
   const std::int32_t shortest = queue.first_of(held.variant);
   const std::int32_t lowest = queue.lowest_at(held.level);
-  const RequestHandle own = front_for(queue, {lowest, held.level, 0, 0}, id);
+  const RequestHandle own = by_worth_ && held.bundle.members().size() > 1
+                                ? front_by_worth(queue, held, lowest, id, now)
+                                : front_for(queue, {lowest, held.level, 0, 0}, id);
   if (own != kNone && lowest == shortest) return {own, x.passed};
 
   const Bundle& cost = held.bundle;
@@ -317,7 +369,7 @@ Late::Turn Late::turn_of(MultiLevelQueue& queue, const MultiLevelQueue::Held& he
 std::unique_ptr<Binding> Late::make_binding(const Parts& parts) { return std::make_unique<LateBinding>(parts, *this); }
 
 std::unique_ptr<Rule> make_late(const State& state) {
-  return std::make_unique<Late>(state.lines, state.requests, state.shares, state.batching());
+  return std::make_unique<Late>(state.lines, state.requests, state.shares, state.options.batching);
 }
 
 }  // namespace arlo::dispatch

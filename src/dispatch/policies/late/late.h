@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <tuple>
 
 #include "dispatch/level_fifos.h"
 #include "dispatch/policies/rule.h"
@@ -11,9 +12,12 @@ namespace arlo::dispatch {
 
 class Late final : public Rule {
  public:
-  // `batching`: batches are formed here.
-  Late(const LevelFifos& lines, const RequestSlab& requests, const Shares& shares, bool batching)
-      : lines_(lines), requests_(requests), shares_(shares), batching_(batching) {}
+  Late(const LevelFifos& lines, const RequestSlab& requests, const Shares& shares, Batching batching)
+      : lines_(lines),
+        requests_(requests),
+        shares_(shares),
+        batching_(batching != Batching::kOne),
+        by_worth_(batching == Batching::kDeadline) {}
 
   [[nodiscard]] Key key(const Instance& x) const override;
 
@@ -51,7 +55,16 @@ class Late final : public Rule {
                              TimeNs now) const;
   // The variant among those that an instance holds several of: of `turns`, by their order in held().
   [[nodiscard]] std::size_t first_of(const MultiLevelQueue& queue, const Instance& x,
-                                     const std::array<Turn, kVariants>& turns) const;
+                                     const std::array<Turn, kVariants>& turns, TimeNs now) const;
+  // Which batch goes first, by the rows that are next in their lines; the least does.
+  using Order = std::tuple<bool, double, Rank>;
+  // Batching::kDeadline. By what a row of the batch costs: as a multiple of what it costs in a full one, or in time.
+  enum class Cost : std::uint8_t { kUnfilled, kTime };
+  [[nodiscard]] Order by_worth(const MultiLevelQueue& queue, const Instance& x, const MultiLevelQueue::Held& held,
+                               RequestHandle next, Cost by, TimeNs now) const;
+  // The row whose batch goes first, of the lines from `lowest` that a bundle serves.
+  [[nodiscard]] RequestHandle front_by_worth(const MultiLevelQueue& queue, const MultiLevelQueue::Held& held,
+                                             std::int32_t lowest, InstanceId id, TimeNs now) const;
   // How long the instances of a variant are kept by the others that they hold, until what waits before a row that wants
   // to end by `limit`, `own` ns of all instances, is through.
   [[nodiscard]] TimeNs others_before(const MultiLevelQueue& queue, std::int32_t home, TimeNs own, TimeNs limit) const;
@@ -72,6 +85,7 @@ class Late final : public Rule {
   const RequestSlab& requests_;
   const Shares& shares_;
   bool batching_;
+  bool by_worth_;
 };
 
 }  // namespace arlo::dispatch
