@@ -110,9 +110,9 @@ endif
 # The C++ unit tests run with AddressSanitizer here, and without it in `make test`.
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
-	@$(PY) tools/check.py "lint-python=make lint-python" "test-servers=make test-servers" "test-quick=make test-quick" -- \
-	  "asan=make asan" "tsan=make tsan" "ray=$(PY) -m pytest $(RAY_TESTS)" "lint-cpp=make lint-cpp" \
-	  "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
+	@$(PY) tools/check.py "lint-style=make lint-style" "test-servers=make test-servers" "test-quick=make test-quick" -- \
+	  "asan=make asan" "tsan=make tsan" "ray=$(PY) -m pytest $(RAY_TESTS)" "lint-types=make lint-types" \
+	  "lint-cpp=make lint-cpp" "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
 
 # Property tests draw the same examples in every run; this draws others. SEED=N draws those of an earlier run again.
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
@@ -122,16 +122,18 @@ test-new: setup ## property tests with new random examples (SEED is printed; SEE
 	$(PY) -m pytest -n $(JOBS) --dist loadfile --hypothesis-profile=new --hypothesis-seed=$$seed \
 	  $$(grep -rlE '^(from|import) hypothesis' tests --include='test_*.py')
 
-.PHONY: lint lint-python lint-cpp format
-lint: lint-python lint-cpp ## ruff, mypy --strict, clang-format, clang-tidy
+.PHONY: lint lint-style lint-types lint-cpp format
+lint: lint-style lint-types lint-cpp ## ruff, mypy --strict, clang-format, clang-tidy
 
-lint-python: setup
+lint-style: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	tools/clang_format.sh $(VENV) --check
+
+lint-types: setup
 	tools/typecheck.sh $(VENV)
 
 lint-cpp: setup
-	tools/clang_format.sh $(VENV) --check
 	tools/system_packages.sh lint
 	$(PY) tools/clang_tidy.py --build $(native) --jobs $(JOBS)
 

@@ -17,10 +17,10 @@ Then what each model gets when one asks for ten times what the workers carry.
 from __future__ import annotations
 
 import argparse
-import functools
-import itertools
+import dataclasses
 from typing import Any
 
+from arlo.simulator.division import divide
 from arlo.simulator.run import run
 from arlo.simulator.scenario.build import build
 from arlo.simulator.scenario.file import ModelSection, ScenarioConfig
@@ -44,13 +44,13 @@ def minute(popular: int) -> list[Load]:
     return [*mixes, RERANKER, CLASSIFIER]
 
 
-def simulated(loads: list[Load], workers: int, seconds: float, *, seed: int = 1) -> Any:
-    """These models on so many workers that hold all of them."""
-    config = ScenarioConfig(
-        run=RunSection(seed=seed, warmup_s=1.0),
+def scenario(loads: list[Load], seconds: float) -> ScenarioConfig:
+    """These models on workers that hold all of them."""
+    return ScenarioConfig(
+        run=RunSection(seed=1, warmup_s=1.0),
         workload=WorkloadSection(arrivals="poisson", duration_s=seconds + 1.0),
         cluster=ClusterSection(
-            workers=workers,
+            workers=WORKERS,
             profile="bert-base-a100",
             max_lengths=(64, 128, 256, 512),
             max_batch=32,
@@ -63,31 +63,20 @@ def simulated(loads: list[Load], workers: int, seconds: float, *, seed: int = 1)
             for number, (length, rate, slo_ms) in enumerate(loads)
         ),
     )
-    return run(build(config).scenario)
 
 
-@functools.cache
-def alone(load: Load, workers: int, seconds: float) -> tuple[float, float]:
-    """Mean latency in ms and share on time of one model on workers of its own."""
-    result = simulated([load], workers, seconds)
-    return result.mean_ms, result.slo_attainment
-
-
-def divided(loads: list[Load], counts: tuple[int, ...], seconds: float) -> tuple[float, float]:
-    """Mean latency and share on time, over the requests of all."""
-    each = [alone(load, count, seconds) for load, count in zip(loads, counts, strict=True)]
-    rates = [rate for _, rate, _ in loads]
-    mean_ms = sum(rate * ms for rate, (ms, _) in zip(rates, each, strict=True)) / sum(rates)
-    return mean_ms, sum(rate * on_time for rate, (_, on_time) in zip(rates, each, strict=True)) / sum(rates)
-
-
-def best_division(loads: list[Load], seconds: float) -> tuple[int, ...]:
-    """Workers for each, at least one, by what is on time and then by mean latency."""
-    ways = itertools.product(range(1, WORKERS + 1), repeat=len(loads))
-    fitting = [counts for counts in ways if sum(counts) == WORKERS]
-    return min(
-        fitting, key=lambda counts: (-round(divided(loads, counts, seconds)[1], 3), divided(loads, counts, seconds))
-    )
+def on_workers(loads: list[Load], counts: tuple[int, ...], seconds: float) -> tuple[float, float]:
+    """Mean latency and share on time of all when each has so many workers of its own."""
+    config = scenario(loads, seconds)
+    answered = on_time = requests = 0
+    total_ms = 0.0
+    for model, count in zip(config.model, counts, strict=True):
+        one = config.of(model)
+        result = run(build(dataclasses.replace(one, cluster=dataclasses.replace(one.cluster, workers=count))).scenario)
+        answers = result.outcomes["on_time"] + result.outcomes["late"]
+        answered, total_ms = answered + answers, total_ms + answers * result.mean_ms
+        on_time, requests = on_time + result.outcomes["on_time"], requests + result.requests
+    return total_ms / answered, on_time / requests
 
 
 def main() -> int:
@@ -95,20 +84,25 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each run (default: 20)")
     args = parser.parse_args()
     loads = minute(0)
-    together = simulated(loads, WORKERS, args.seconds)
-    knowing = best_division(loads, args.seconds)
-    fixed = best_division([*[("mix", MEAN, 100.0)] * 3, RERANKER, CLASSIFIER], args.seconds)
+    knowing = divide(scenario(loads, args.seconds))
+    fixed = divide(scenario([*[("mix", MEAN, 100.0)] * 3, RERANKER, CLASSIFIER], args.seconds)).workers
+    mean_ms, on_time = on_workers(loads, fixed, args.seconds)
+    shared = knowing.shared
     rows: list[dict[str, Any]] = [
-        {"who": "all on all", "mean_ms": together.mean_ms, "slo_attainment": together.slo_attainment},
+        {"who": "all on all", "mean_ms": shared.mean_ms, "slo_attainment": shared.slo_attainment},
+        {
+            "who": "divided, knowing",
+            "mean_ms": knowing.mean_ms,
+            "slo_attainment": knowing.slo_attainment,
+            "workers": knowing.workers,
+        },
+        {"who": "divided, evenly over time", "mean_ms": mean_ms, "slo_attainment": on_time, "workers": fixed},
     ]
-    for who, counts in (("divided, knowing", knowing), ("divided, evenly over time", fixed)):
-        mean_ms, on_time = divided(loads, counts, args.seconds)
-        rows.append({"who": who, "mean_ms": mean_ms, "slo_attainment": on_time, "workers": counts})
     for row in rows:
         counts = "" if "workers" not in row else f"  workers {'+'.join(map(str, row['workers']))}"
         print(f"{row['who']:26} mean {row['mean_ms']:8.2f} ms  on time {row['slo_attainment']:7.2%}{counts}")
     flooded = [(length, rate * (FLOOD if number == 0 else 1), slo) for number, (length, rate, slo) in enumerate(loads)]
-    flood = simulated(flooded, WORKERS, min(args.seconds, 5.0))
+    flood = run(build(scenario(flooded, min(args.seconds, 5.0))).scenario)
     print(f"\n{FLOOD} times as much of the first:")
     models = [dict(model) for model in flood.models]
     for (length, rate, slo_ms), model in zip(flooded, models, strict=True):

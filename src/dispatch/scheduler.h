@@ -10,8 +10,9 @@
 //
 // Variants. Several networks may share the workers: each has levels of its own, those of variant 0 first, and the rows
 // of two never share a batch. An instance that holds runtimes of several stands in a level of each. Under `late` a
-// turn goes to the row that is due first, as far as each variant gets its share of the time (shares.h); under the
-// others, that bind on arrival, an instance serves what is bound to it in turn, whatever its variant.
+// turn goes to the row that is due first, or with `deadline` batching to the batch that is worth most (late.cc), as far
+// as each variant gets its share of the time (shares.h); under the others, that bind on arrival, an instance serves
+// what is bound to it in turn, whatever its variant.
 //
 // Waiting. Early-binding policies (rs, ilb, ig, infaas, uniform, eft) bind a request to an instance on arrival: it
 // waits in that instance's FIFO until the instance has room (its in-flight limit). `late` keeps the request in a FIFO
@@ -35,8 +36,10 @@
 //   retried ones       each at most once for each of its retries;
 //   other clients      16 later admissions for each request that its own client had before it (fair_ranks.h);
 //   late               an instance takes from another line than its own at most 3 times in a row (late.cc);
-//   other variants     under `late`, those that are due first, until one is an eighth of this one's SLO on all
-//                      instances ahead of its share of the time (shares.h);
+//   other lines        of a bundle, under `late` with `deadline` batching: until two full batches before its time
+//   limit; other variants     under `late`, until one is an eighth of this one's SLO on all instances ahead of its
+//   share of the
+//                      time (shares.h);
 //   when it is overdue 31 of 32 turns go to others.
 // So one with n before it in its line starts within (n + 1) executions of its instance when it is bound early, within
 // 4 (n + 1) under `late`, and within 32 (n + 1) when it is overdue, n counting what may pass it by the first two.

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """How many instances of each runtime a demand needs (paper, section 3.3). Nothing is started or moved.
 
-The runtimes come from --max-lengths and --latency-ms (of one request, max_batch 1), from the manifest of a
+With --models, several models: what each gets of workers that all share, or that are divided among them, simulated.
+Otherwise the runtimes come from --max-lengths and --latency-ms (of one request, max_batch 1), from the manifest of a
 repository, or from a latency profile; batches are counted in where these have them. The demand comes from
 --demand, a trace, or a rate and a length distribution.
 """
@@ -27,6 +28,7 @@ EPILOG = """examples:
             --demand 30,20,8,2 --solver exact --json
   arlo plan --workers 4-16 --slo-ms 150 --repository minilm --rate 800 --lengths tweets --rescale 512
   arlo plan --workers 8 --slo-ms 150 --profile minilm/profile.json --trace trace.csv
+  arlo plan --workers 6-9 --models examples/simulate/many_models.toml
 
 columns: M requests that one instance finishes within the SLO, Q demand per SLO period, least the lower bound of
 N (Eq. 3 and 7), N instances, B load of one instance, left over what goes on to the next runtime (Eq. 4), mean
@@ -47,7 +49,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--workers", required=True, metavar="G", help="number of workers; a range such as 4-16 compares them")
-    add("--slo-ms", type=float, required=True, metavar="MS", help="the SLO; demand is counted per this period")
+    add("--slo-ms", type=float, metavar="MS", help="the SLO; demand is counted per this period")
+    add("--models", type=Path, metavar="FILE", help="a scenario with several [[model]] (docs/scenario.md)")
 
     what = parser.add_argument_group("runtimes")
     what.add_argument("--max-lengths", metavar="L,L,...", help="maximum lengths in tokens, ascending")
@@ -88,6 +91,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Solve and print."""
+    if args.models is not None:
+        from arlo.cli.plan.models import run_models
+
+        return run_models(args)
+    if args.slo_ms is None:
+        raise ConfigError("--slo-ms is missing: the SLO, for whose time the demand counts")
     from arlo.cli.plan import inputs as plan_inputs
     from arlo.planning.allocation.problem import AllocationProblem
     from arlo.planning.allocation.solve import make_solver

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,9 @@ def test_histograms_by_name() -> None:
         (["--workers", "4", "--slo-ms", "150", "--repository", "no", *DEMAND], "no has no arlo.json"),
         (["--workers", "4", "--slo-ms", "150", "--profile", "no.json", *DEMAND], "no.json does not exist"),
         (["--workers", "4", *PAPER, "--profile", "p", *DEMAND], "--repository and --profile, not both kinds"),
-        (["--workers", "4", *DEMAND], "the following arguments are required: --slo-ms"),
+        (["--workers", "4", *DEMAND], "--slo-ms is missing"),
+        (["--workers", "4", "--models", "no.toml"], "no.toml"),
+        (["--workers", "4", "--models", "no.toml", "--slo-ms", "5"], "--slo-ms is of one model"),
     ],
 )
 def test_wrong_command_lines(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,3 +249,47 @@ def test_a_missing_package_exits_3(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setitem(sys.modules, "highspy", None)
     assert main(["plan", "--workers", "10", *PAPER, *DEMAND, "--solver", "highs"]) == 3
     assert "pip install 'arlo-serve[highs]'" in capsys.readouterr().err
+
+
+MODELS = """\
+[workload]
+arrivals = "poisson"
+duration_s = 3
+[cluster]
+profile = "bert-base-a100"
+max_lengths = [64, 256]
+max_batch = 16
+bundle = "all"
+timeout_ms = 500
+[dispatch]
+batching = "deadline"
+[[model]]
+name = "often"
+rate = 9000
+length = "fixed:200"
+slo_ms = 100
+[[model]]
+name = "rare"
+rate = 200
+length = "tweets"
+slo_ms = 50
+"""
+
+
+def test_workers_are_divided_among_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text(MODELS)
+    assert main(["plan", "--models", str(file), "--workers", "2-4", "--json"]) == 0
+    plans = json.loads(capsys.readouterr().out)["plans"]
+    assert [[model["workers"] for model in plan["models"]] for plan in plans] == [[1, 1], [2, 1], [3, 1]]
+    assert [model["name"] for model in plans[0]["models"]] == ["often", "rare"]
+    assert plans[0]["divided"]["slo_attainment"] < plans[0]["together"]["slo_attainment"]
+    assert plans[2]["together"]["slo_attainment"] == plans[2]["divided"]["slo_attainment"] == 1
+    assert main(["plan", "--models", str(file), "--workers", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "3 workers" in text
+    assert re.search(r"^often +\d,\d\d\d +100 .* 2 ", text, re.M)
+    assert main(["plan", "--models", str(file), "--workers", "1"]) == 2
+    assert "each needs one" in capsys.readouterr().err
+    file.write_text(MODELS.partition("[[model]]")[0] + "rate = 5\n")
+    assert main(["plan", "--models", str(file), "--workers", "1"]) == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from arlo.errors import ConfigError
+from arlo.simulator.division import divide
 from arlo.simulator.run import run
 from arlo.simulator.scenario.build import build
 from arlo.simulator.scenario.config import parse, to_toml
@@ -118,3 +121,36 @@ def test_a_flood_of_one_costs_the_other_nothing(share: int) -> None:
     flood, other = run(made(text)).models
     assert flood["slo_attainment"] < 0.5
     assert other["slo_attainment"] > 0.98
+
+
+def test_the_division_is_the_best_of_all() -> None:
+    three = (
+        BASE.replace("workers = 2", "workers = 5").replace("duration_s = 20", "duration_s = 3")
+        + """\
+[[model]]
+name = "a"
+rate = 9000
+[[model]]
+name = "b"
+rate = 12000
+length = "fixed:40"
+[[model]]
+name = "c"
+rate = 100
+"""
+    )
+    config = parse(three, base=Path())
+    found = divide(config, jobs=1)
+
+    def on_time(counts: tuple[int, ...]) -> int:
+        total = 0
+        for model, count in zip(config.model, counts, strict=True):
+            one = config.of(model)
+            cluster = dataclasses.replace(one.cluster, workers=count)
+            total += run(build(dataclasses.replace(one, cluster=cluster)).scenario).outcomes["on_time"]
+        return total
+
+    ways = {counts: on_time(counts) for counts in itertools.product(range(1, 4), repeat=3) if sum(counts) == 5}
+    assert ways[found.workers] == max(ways.values()) > min(ways.values())
+    assert found.slo_attainment == ways[found.workers] / sum(result.requests for result in found.alone)
+    assert found.shared.requests == sum(result.requests for result in found.alone)

@@ -1,0 +1,80 @@
+"""Workers divided among models, each with as many of its own as do most, and the same workers shared by all.
+
+What a model gains by one worker more is simulated, by what serves; the division that makes the sum least is found
+exactly (src/solve/separable.cc).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+from arlo import _core
+from arlo.errors import ConfigError
+from arlo.simulator.report.result import Result
+from arlo.simulator.run import run_many
+from arlo.simulator.scenario.build import build
+from arlo.simulator.scenario.file import ScenarioConfig
+
+MISSED_MS = 1e6  # what a request that is not on time counts as: those come first, then the mean latency
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Division:
+    """`workers` and `alone`, by model: workers of its own, and what it does on them; `shared`: all on all."""
+
+    models: tuple[str, ...]
+    workers: tuple[int, ...]
+    alone: tuple[Result, ...]
+    shared: Result
+
+    @property
+    def mean_ms(self) -> float:
+        """Mean latency of the answers when the workers are divided."""
+        answers = [result.outcomes["on_time"] + result.outcomes["late"] for result in self.alone]
+        total = sum(n * result.mean_ms for n, result in zip(answers, self.alone, strict=True) if n)
+        return total / sum(answers) if any(answers) else math.nan
+
+    @property
+    def slo_attainment(self) -> float:
+        """Share of all requests that is on time when the workers are divided."""
+        return sum(r.outcomes["on_time"] for r in self.alone) / max(sum(r.requests for r in self.alone), 1)
+
+
+def divide(
+    config: ScenarioConfig, *, jobs: int | None = None, progress: Callable[[int, int], None] | None = None
+) -> Division:
+    """Simulate each [[model]] of a scenario on 1, 2, ... workers of its own, and all on all.
+
+    `progress` is called with simulations done, of how many. ConfigError where there are fewer workers than models.
+    """
+    total, models = config.cluster.workers, config.model
+    if not models:
+        raise ConfigError("a division is among the [[model]] of a scenario, and this one has none")
+    if total < len(models):
+        raise ConfigError(f"{total} workers cannot be divided among {len(models)} models: each needs one")
+    most = total - len(models) + 1
+    scenarios = [build(config).scenario]
+    for model in models:
+        one = config.of(model)
+        scenarios += [
+            build(dataclasses.replace(one, cluster=dataclasses.replace(one.cluster, workers=count))).scenario
+            for count in range(1, most + 1)
+        ]
+    shared, *alone = run_many(scenarios, jobs, progress)
+    by_model = [alone[i : i + most] for i in range(0, len(alone), most)]
+    cost = [[math.inf, *map(_cost, results), *[math.inf] * (total - most)] for results in by_model]
+    workers, *_ = _core.allocate_separable(total, cost, [1] * len(models))
+    return Division(
+        models=tuple(model.name for model in models),
+        workers=tuple(workers),
+        alone=tuple(results[count - 1] for results, count in zip(by_model, workers, strict=True)),
+        shared=shared,
+    )
+
+
+def _cost(result: Result) -> float:
+    answered = result.outcomes["on_time"] + result.outcomes["late"]
+    missed = result.requests - result.outcomes["on_time"]
+    return MISSED_MS * missed + (answered * result.mean_ms if answered else 0.0)
