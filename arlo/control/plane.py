@@ -23,6 +23,7 @@ from arlo.catalog.integrity import check_files
 from arlo.catalog.manifest import Manifest
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
+from arlo.control.backoff import Backoff
 from arlo.control.events import emit
 from arlo.control.gateway.admin import AdminClient
 from arlo.control.gateway.keeper import GatewayKeeper
@@ -45,9 +46,6 @@ from arlo.workers.local.pool import LocalPool
 from arlo.workers.pool import WorkerPool
 
 log = logging.getLogger("arlo.control")
-
-BACKOFF_S = (0.1, 5.0)  # of a loop that keeps failing: first, longest
-STEADY_S = 30.0  # one that has run this long starts over with the first
 
 
 class Cluster:
@@ -173,21 +171,22 @@ class Cluster:
         await _all(*(self._kept(name, loop) for name, loop in loops.items()))
 
     async def _kept(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        backoff = BACKOFF_S[0]
+        backoff = Backoff()
         while True:
             started = monotonic_s()
+            error: Exception | None = None
             try:
                 await loop()
             except OtherControlPlaneError:
                 raise
-            except Exception as error:  # a fault of ours must not end what serves
-                self.counters["loop_failures"] += 1
-                emit(log, "loop_failed", level=logging.ERROR, loop=name, error=repr(error), again_in_s=backoff)
+            except Exception as failure:  # a fault of ours must not end what serves
+                error = failure
                 log.debug("loop %s", name, exc_info=True)
-            if monotonic_s() - started > STEADY_S:
-                backoff = BACKOFF_S[0]
-            await asyncio.sleep(backoff)
-            backoff = min(2 * backoff, BACKOFF_S[1])
+            wait_s = backoff.after(monotonic_s() - started)
+            if error is not None:
+                self.counters["loop_failures"] += 1
+                emit(log, "loop_failed", level=logging.ERROR, loop=name, error=repr(error), again_in_s=wait_s)
+            await asyncio.sleep(wait_s)
 
     async def stop(self) -> None:
         """Drain and stop the managed gateway, stop the pool. Idempotent; goes on where a step fails."""

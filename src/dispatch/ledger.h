@@ -161,12 +161,12 @@ class Ledger {
       if (r.instance == kNone) {
         take_out(h);
         if (!s_.batching()) charge(h, x, now);
-        time += r.share;
       } else {
         x.waiting.erase(s_.requests, h);
         --x.queued;
         if (s_.batching() && s_.timed) timed::withdraw(x, r.share);
       }
+      time += r.share;
       end_wait(h);
     }
     BatchId batch = kNone;

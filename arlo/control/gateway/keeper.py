@@ -16,6 +16,7 @@ from typing import Any
 
 from arlo.clock import monotonic_s
 from arlo.config import Config
+from arlo.control.backoff import Backoff
 from arlo.control.events import emit
 from arlo.control.gateway.admin import GatewayUnreachableError
 from arlo.control.gateway.process import Addresses, GatewayProcess, reachable
@@ -27,8 +28,6 @@ log = logging.getLogger("arlo.control")
 
 DEPLOYMENT_POLL_S = 2.0
 LOG_CHECK_S = 10.0
-BACKOFF_S = (0.1, 5.0)  # of a gateway that keeps dying: first, longest
-STEADY_S = 30.0  # a gateway that has lived this long starts over with the first
 
 
 class GatewayKeeper:
@@ -132,17 +131,15 @@ class GatewayKeeper:
 
     async def _keep_process(self) -> None:
         assert self._process is not None
-        backoff = BACKOFF_S[0]
+        backoff = Backoff()
         while True:
             started = monotonic_s()
             code = await self._process.wait()
-            if monotonic_s() - started > STEADY_S:
-                backoff = BACKOFF_S[0]
+            wait_s = backoff.after(monotonic_s() - started)
             self._up = False
-            emit(log, "gateway_died", level=logging.ERROR, code=code, restart_in_s=backoff, log=str(self._process.log))
-            while not await self._restart(backoff):
-                backoff = min(2 * backoff, BACKOFF_S[1])
-            backoff = min(2 * backoff, BACKOFF_S[1])
+            emit(log, "gateway_died", level=logging.ERROR, code=code, restart_in_s=wait_s, log=str(self._process.log))
+            while not await self._restart(wait_s):
+                wait_s = backoff.after(0)
 
     async def _limit_log(self) -> None:
         while True:
@@ -150,9 +147,9 @@ class GatewayKeeper:
             if self._process is not None:
                 await asyncio.to_thread(self._process.limit_log)
 
-    async def _restart(self, backoff: float) -> bool:
-        """After `backoff` seconds; False when it does not start."""
-        await asyncio.sleep(backoff)
+    async def _restart(self, wait_s: float) -> bool:
+        """After `wait_s` seconds; False when it does not start."""
+        await asyncio.sleep(wait_s)
         self._process = GatewayProcess(self.config)
         try:
             self.addresses = await self._process.start()

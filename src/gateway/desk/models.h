@@ -2,7 +2,7 @@
 // have routers of their own, and touch each other nowhere.
 //
 // There is always one router, nameless until the first deployment comes; what is asked for before it, or by a name that
-// nobody has, is counted there. Routers stay until the gateway ends. Every method may be called from any thread.
+// no model has, is counted there. Routers stay until the gateway ends. Every method may be called from any thread.
 #pragma once
 
 #include <arlo/v1/admin.pb.h>
@@ -35,7 +35,7 @@ class Models {
     std::string name;
     Router* router;
   };
-  // By the model's name; nullptr: nobody has it.
+  // By the model's name; nullptr: none has it.
   [[nodiscard]] Router* find(std::string_view name) const;
   [[nodiscard]] Router& first() const;
   // Those that are deployed, by name.

@@ -68,7 +68,7 @@ std::uint64_t DataService::client_of(const Context& context) const {
   const bool named = token_.empty() && found != context.client_metadata().end();
   const auto hash = named ? std::hash<std::string_view>{}({found->second.data(), found->second.size()})
                           : std::hash<std::string>{}(context.peer());
-  return hash | 1;  // 0 is nobody
+  return hash | 1;  // 0 is no client
 }
 
 MaybeFault DataService::find_model(const Context& context, std::string_view name, std::string_view version,

@@ -31,7 +31,7 @@ void bound(grpc::ServerBuilder& builder, const ListenOptions& options) {
   builder.SetResourceQuota(quota);
 }
 
-// While a socket file is made nobody else may get at it.
+// While a socket file is made no other user may get at it.
 class PrivateFiles {
  public:
   explicit PrivateFiles(bool wanted) : wanted_(wanted), before_(wanted ? umask(S_IRWXG | S_IRWXO | S_IXUSR) : 0) {}
