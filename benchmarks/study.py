@@ -22,8 +22,11 @@ import argparse
 import dataclasses
 import functools
 import heapq
+import itertools
 import json
 import math
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -47,6 +50,8 @@ LOADS = (0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.3)
 BUDGETS = (2048, 4096, 8192, 16384)  # tokens
 KERNELS = (1.0, 1.25, 1.5)
 STEP = 32
+# Of the time of a run of one worker: many workers have rows enough, bursts and lengths that drift need time.
+PARTS = {("poisson", 10): 0.4, ("twitter-bursty", 10): 2.0, ("poisson", 100): 0.1}
 SETTINGS: tuple[tuple[str, int], ...] = (
     ("poisson", 1),
     ("mmpp", 1),
@@ -172,6 +177,7 @@ def packed(config: ScenarioConfig, budget: int, slower: float) -> dict[str, floa
 
 def figures_of(case: Case, seconds: float) -> dict[str, dict[str, float]]:
     """What each contender does, by name."""
+    seconds *= PARTS.get((case.arrivals, case.workers), 1.0)
     found: dict[str, dict[str, float]] = {}
     for mode in MODES:
         if mode != "apart" or case.workers >= 10:
@@ -187,16 +193,15 @@ def figures_of(case: Case, seconds: float) -> dict[str, dict[str, float]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each run (default: 10)")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a run of one worker (default: 10)")
+    parser.add_argument("--jobs", type=int, help="processes (default: one for each core)")
     args = parser.parse_args()
     cases = [Case(*setting, length, load) for setting in SETTINGS for length in LENGTHS for load in LOADS]
     rows: list[dict[str, Any]] = []
-    with LiveBar(Console()) as bar:
-        for case in cases:
+    with LiveBar(Console()) as bar, ProcessPoolExecutor(args.jobs, multiprocessing.get_context("spawn")) as pool:
+        for case, figures in zip(cases, pool.map(figures_of, cases, itertools.repeat(args.seconds)), strict=True):
+            rows.append({**dataclasses.asdict(case), "figures": figures})
             bar.show(len(rows), len(cases), f"{case.workers} workers, {case.arrivals}, {case.length}, {case.load:g}")
-            # Bursts and lengths that drift need time; many workers have rows enough.
-            part = 6.0 if case.arrivals == "twitter-bursty" else 0.2 if case.workers >= 100 else 1.0
-            rows.append({**dataclasses.asdict(case), "figures": figures_of(case, args.seconds * part)})
     names = ["row", "apart", "fifo", *(f"packed {slower:g}" for slower in KERNELS), "bundle", "wrong table"]
     for setting in SETTINGS:
         print(f"\n{setting[1]} workers, {setting[0]}: on time, p99 ms\n{'':12}" + "".join(f"{n:>16}" for n in names))

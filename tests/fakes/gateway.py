@@ -110,12 +110,18 @@ class Gateway:
         self, condition: Callable[[Any], Any], what: str, *, model: str = "", timeout_s: float = 20.0
     ) -> Any:
         """The first statistics that meet the condition."""
+        last = None
 
         async def look() -> Any:
-            stats = await self.stats(model)
-            return stats if condition(stats) else None
+            nonlocal last
+            last = await self.stats(model)
+            return last if condition(last) else None
 
-        return await until(look, what, timeout_s=timeout_s)
+        try:
+            return await until(look, what, timeout_s=timeout_s)
+        except AssertionError as error:
+            error.add_note(f"the last statistics: {last}; {last_words(self.log)}")
+            raise
 
     async def apply(self, deployment: Any, *, beside: bool = False) -> Any:
         """Apply, beside other models or as the only one, and wait until all instances are in service."""
