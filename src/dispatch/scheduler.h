@@ -36,10 +36,9 @@
 //   retried ones       each at most once for each of its retries;
 //   other clients      16 later admissions for each request that its own client had before it (fair_ranks.h);
 //   late               an instance takes from another line than its own at most 3 times in a row (late.cc);
-//   other lines        of a bundle, under `late` with `deadline` batching: until two full batches before its time
-//   limit; other variants     under `late`, until one is an eighth of this one's SLO on all instances ahead of its
-//   share of the
-//                      time (shares.h);
+//   other lines        of a bundle, under `late` with `deadline` batching, until two full batches before its limit;
+//   other variants     under `late`, until one is an eighth of this one's SLO on all instances ahead of its share of
+//                      the time (shares.h);
 //   when it is overdue 31 of 32 turns go to others.
 // So one with n before it in its line starts within (n + 1) executions of its instance when it is bound early, within
 // 4 (n + 1) under `late`, and within 32 (n + 1) when it is overdue, n counting what may pass it by the first two.

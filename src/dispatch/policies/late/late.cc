@@ -258,8 +258,10 @@ RequestHandle Late::front_by_worth(const MultiLevelQueue& queue, const MultiLeve
     }
     if (oldest == kNone || requests_[next].rank < requests_[oldest].rank) oldest = next;
   }
-  // One without a time limit could be passed over for ever.
-  return oldest != kNone && requests_[oldest].limit() == kNever ? oldest : best;
+  if (oldest == kNone) return kNone;
+  // What is retried goes before all others; one without a time limit could be passed over for ever.
+  const Request& r = requests_[oldest];
+  return r.rank < kFirstTry || r.limit() == kNever ? oldest : best;
 }
 
 std::size_t Late::first_of(const MultiLevelQueue& queue, const Instance& x, const std::array<Turn, kVariants>& turns,
