@@ -84,8 +84,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="of each run (default: 20)")
     args = parser.parse_args()
     loads = minute(0)
-    knowing = divide(scenario(loads, args.seconds))
-    fixed = divide(scenario([*[("mix", MEAN, 100.0)] * 3, RERANKER, CLASSIFIER], args.seconds)).workers
+    knowing = divide(scenario(loads, args.seconds), [WORKERS])[0]
+    fixed = divide(scenario([*[("mix", MEAN, 100.0)] * 3, RERANKER, CLASSIFIER], args.seconds), [WORKERS])[0].workers
     mean_ms, on_time = on_workers(loads, fixed, args.seconds)
     shared = knowing.shared
     rows: list[dict[str, Any]] = [

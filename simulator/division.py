@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from arlo import _core
 from arlo.errors import ConfigError
@@ -16,6 +16,7 @@ from arlo.simulator.report.result import Result
 from arlo.simulator.run import run_many
 from arlo.simulator.scenario.build import build
 from arlo.simulator.scenario.file import ScenarioConfig
+from arlo.simulator.scenario.scenario import Scenario
 
 MISSED_MS = 1e6  # what a request that is not on time counts as: those come first, then the mean latency
 
@@ -43,31 +44,39 @@ class Division:
 
 
 def divide(
-    config: ScenarioConfig, *, jobs: int | None = None, progress: Callable[[int, int], None] | None = None
-) -> Division:
-    """Simulate each [[model]] of a scenario on 1, 2, ... workers of its own, and all on all.
+    config: ScenarioConfig,
+    counts: Sequence[int],
+    *,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Division]:
+    """For each number of workers: each [[model]] of a scenario on 1, 2, ... of its own, and all on all, simulated once.
 
     `progress` is called with simulations done, of how many. ConfigError where there are fewer workers than models.
     """
-    total, models = config.cluster.workers, config.model
+    models = config.model
     if not models:
         raise ConfigError("a division is among the [[model]] of a scenario, and this one has none")
-    if total < len(models):
-        raise ConfigError(f"{total} workers cannot be divided among {len(models)} models: each needs one")
-    most = total - len(models) + 1
-    scenarios = [build(config).scenario]
-    for model in models:
-        one = config.of(model)
-        scenarios += [
-            build(dataclasses.replace(one, cluster=dataclasses.replace(one.cluster, workers=count))).scenario
-            for count in range(1, most + 1)
-        ]
-    shared, *alone = run_many(scenarios, jobs, progress)
-    by_model = [alone[i : i + most] for i in range(0, len(alone), most)]
-    cost = [[math.inf, *map(_cost, results), *[math.inf] * (total - most)] for results in by_model]
-    workers, *_ = _core.allocate_separable(total, cost, [1] * len(models))
+    if min(counts) < len(models):
+        raise ConfigError(f"{min(counts)} workers cannot be divided among {len(models)} models: each needs one")
+    most = max(counts) - len(models) + 1
+    alone = [_on(config.of(model), count) for model in models for count in range(1, most + 1)]
+    results = run_many([*(_on(config, count) for count in counts), *alone], jobs, progress)
+    by_model = [results[i : i + most] for i in range(len(counts), len(results), most)]
+    return [_best(config, count, shared, by_model) for count, shared in zip(counts, results, strict=False)]
+
+
+def _on(config: ScenarioConfig, workers: int) -> Scenario:
+    return build(dataclasses.replace(config, cluster=dataclasses.replace(config.cluster, workers=workers))).scenario
+
+
+def _best(config: ScenarioConfig, total: int, shared: Result, by_model: Sequence[Sequence[Result]]) -> Division:
+    """`by_model`: of each model on 1, 2, ... workers."""
+    most = total - len(by_model) + 1
+    cost = [[math.inf, *map(_cost, results[:most]), *[math.inf] * (total - most)] for results in by_model]
+    workers, *_ = _core.allocate_separable(total, cost, [1] * len(by_model))
     return Division(
-        models=tuple(model.name for model in models),
+        models=tuple(model.name for model in config.model),
         workers=tuple(workers),
         alone=tuple(results[count - 1] for results, count in zip(by_model, workers, strict=True)),
         shared=shared,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from arlo.cli.plan import inputs
@@ -44,15 +43,9 @@ def run_models(args: argparse.Namespace) -> int:
     if not config.model:
         raise ConfigError(f"{args.models} has no [[model]]; docs/several-models.md has an example")
     counts = inputs.workers(args.workers)
-    plans: list[tuple[int, Division]] = []
     with LiveBar(Console(stderr=True)) as bar:
-        for workers in counts:
-
-            def tell(done: int, of: int, workers: int = workers) -> None:
-                bar.show(done, of, f"{workers} workers: {done} of {of} runs")
-
-            cluster = dataclasses.replace(config.cluster, workers=workers)
-            plans.append((workers, divide(dataclasses.replace(config, cluster=cluster), progress=tell)))
+        found = divide(config, counts, progress=lambda done, of: bar.show(done, of, f"{done} of {of} runs"))
+    plans = list(zip(counts, found, strict=True))
     if args.json:
         rows = [as_dict(*plan) for plan in plans]
         print_json({"plans": rows} if inputs.is_range(args.workers) else rows[0])
