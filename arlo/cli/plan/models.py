@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from arlo.cli.plan import inputs
@@ -57,14 +59,13 @@ def run_models(args: argparse.Namespace) -> int:
 
 
 def as_dict(workers: int, division: Division) -> dict[str, Any]:
-    """One plan as JSON."""
-    shared = division.shared
+    """One plan as JSON; None for a latency where nothing was answered."""
     return {
         "workers": workers,
-        "together": {"slo_attainment": shared.slo_attainment, "mean_ms": shared.mean_ms},
-        "divided": {"slo_attainment": division.slo_attainment, "mean_ms": division.mean_ms},
+        "together": _figures(division.shared, ("slo_attainment", "mean_ms")),
+        "divided": _figures(division, ("slo_attainment", "mean_ms")),
         "models": [
-            {"name": name, "workers": count, "together": _model(row), "divided": _alone(result)}
+            {"name": name, "workers": count, "together": _figures(row), "divided": _figures(result)}
             for name, count, row, result in _rows(division)
         ],
     }
@@ -74,12 +75,10 @@ def _rows(division: Division) -> list[tuple[str, int, Any, Result]]:
     return list(zip(division.models, division.workers, division.shared.models, division.alone, strict=True))
 
 
-def _model(row: Any) -> dict[str, float]:
-    return {key: row[key] for key in ("slo_attainment", "mean_ms", "p99_ms")}
-
-
-def _alone(result: Result) -> dict[str, float]:
-    return {"slo_attainment": result.slo_attainment, "mean_ms": result.mean_ms, "p99_ms": result.p99_ms}
+def _figures(of: Any, keys: tuple[str, ...] = ("slo_attainment", "mean_ms", "p99_ms")) -> dict[str, float | None]:
+    """Of a result, or of the row of a model in one."""
+    values = {key: of[key] if isinstance(of, Mapping) else getattr(of, key) for key in keys}
+    return {key: float(value) if math.isfinite(value) else None for key, value in values.items()}
 
 
 def _print(console: Any, workers: int, division: Division) -> None:
@@ -92,31 +91,31 @@ def _print(console: Any, workers: int, division: Division) -> None:
     for column in ("own workers", "on time", "mean ms", "p99 ms"):
         table.add_column(column, justify="right")
     for name, count, row, result in _rows(division):
-        shared, alone = _model(row), _alone(result)
         table.add_row(
             name,
             f"{result.requests / result.duration_s:,.0f}",
             f"{result.slo_ms:g}",
-            *_cells(shared),
+            *_cells(_figures(row)),
             str(count),
-            *_cells(alone),
+            *_cells(_figures(result)),
         )
-    shared_all = division.shared
+    shared = division.shared
     table.add_row(
         "all",
-        f"{shared_all.requests / shared_all.duration_s:,.0f}",
+        f"{shared.requests / shared.duration_s:,.0f}",
         "",
-        f"{shared_all.slo_attainment:.2%}",
-        f"{shared_all.mean_ms:.2f}",
-        "",
+        *_cells(_figures(shared)),
         str(workers),
-        f"{division.slo_attainment:.2%}",
-        f"{division.mean_ms:.2f}",
-        "",
+        *_cells(_figures(division, ("slo_attainment", "mean_ms"))),
         style="bold",
     )
     console.print(table)
 
 
-def _cells(figures: dict[str, float]) -> tuple[str, str, str]:
-    return f"{figures['slo_attainment']:.2%}", f"{figures['mean_ms']:.2f}", f"{figures['p99_ms']:.1f}"
+def _cells(figures: dict[str, float | None]) -> tuple[str, str, str]:
+    mean, p99 = figures["mean_ms"], figures.get("p99_ms")
+    return (
+        f"{figures['slo_attainment']:.2%}",
+        "-" if mean is None else f"{mean:.2f}",
+        "" if "p99_ms" not in figures else "-" if p99 is None else f"{p99:.1f}",
+    )

@@ -289,6 +289,11 @@ def test_workers_are_divided_among_models(tmp_path: Path, capsys: pytest.Capture
     text = capsys.readouterr().out
     assert "3 workers" in text
     assert re.search(r"^often +\d,\d\d\d +100 .* 2 ", text, re.M)
+    file.write_text(MODELS.replace("timeout_ms = 500", "timeout_ms = 0.5"))  # nothing is ever answered
+    assert main(["plan", "--models", str(file), "--workers", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["divided"] == {"slo_attainment": 0, "mean_ms": None}
+    assert main(["plan", "--models", str(file), "--workers", "2"]) == 0
+    capsys.readouterr()
     assert main(["plan", "--models", str(file), "--workers", "1"]) == 2
     assert "each needs one" in capsys.readouterr().err
     file.write_text(MODELS.partition("[[model]]")[0] + "rate = 5\n")
