@@ -1,11 +1,12 @@
 """Batches on a real Triton with emulated engines, beside the same runs simulated.
 
-    python -m benchmarks.batches_served [--seconds 15] [--loads 0.8 0.95 1.05] [--lengths mix] [--slower 10]
+    python -m benchmarks.batches_served [--seconds 15] [--loads 0.8 0.95 1.05] [--lengths mix] [--workers 1]
 
-One worker under `arlo serve`, as shipped, whose engines take the time of BERT-base on an A100 (`bert-base-a100`,
+Workers under `arlo serve`, as shipped, whose engines take the time of BERT-base on an A100 (`bert-base-a100`,
 lengths in steps of 32, batches of up to 32), `--slower` times, with the SLO that many times 100 ms: so two cores carry
 the load. Each contender is offered the loads as shares of what the simulation says that it carries
-(`python -m benchmarks.batches`), the same arrivals on both sides.
+(`python -m benchmarks.batches`) for each worker, the same arrivals on both sides. What an execution takes beyond the
+profile, and the way there and back, are measured before the runs, apart from them, and told to the simulator.
 
     one, deadline     all lengths on the worker; one row at a time, and batches formed by Arlo
     fifo              one dynamic runtime as quick as the static ones; batches in order of arrival
@@ -35,6 +36,7 @@ import numpy as np
 
 from arlo.catalog.bundle import bundle_of
 from arlo.replay import ReplayOptions, run_replay
+from arlo.replay.records import latency_us
 from arlo.simulator.profiles import load_profile
 from arlo.simulator.run import run
 from arlo.simulator.scenario.build import build
@@ -55,7 +57,21 @@ CONTENDERS = {  # -> whether it has one dynamic runtime, Triton's batcher, and [
     "triton-lengths": (False, True, "worker"),
 }
 RIVALS = {"triton": "fifo", "triton-lengths": "fifo"}  # whose loads they are offered, as the simulator has no such
-HOP_MS = 0.2  # each way between the gateway and a worker; measured by python -m benchmarks.testbed
+# What is measured of executions: bursts of full batches of one length, as many for each worker.
+MEASURED = (32, 64, 128, 256, 512)  # tokens
+BURST_ROWS, BURSTS = 8 * batches.ROWS, 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Beyond:
+    """Milliseconds, of the slower engines: what takes longer than the latency profile says."""
+
+    batch_ms: float  # of each execution
+    token_ms: float  # of each token in it, padding included
+    request_ms: float  # the way to the gateway, to the worker, and back
+
+    def of(self, length: int, rows: int) -> float:
+        return self.batch_ms + self.token_ms * length * rows
 
 
 def write_repository(path: Path, *, dynamic: bool, batcher: bool, slower: float) -> None:
@@ -68,27 +84,28 @@ def write_repository(path: Path, *, dynamic: bool, batcher: bool, slower: float)
 
 
 @contextlib.contextmanager
-def served(work: Path, contender: str, slower: float) -> Iterator[str]:
-    """`arlo serve` with one worker; yields the address of its data port."""
+def served(work: Path, contender: str, slower: float, workers: int) -> Iterator[str]:
+    """`arlo serve`; yields the address of its data port."""
     dynamic, batcher, batching = CONTENDERS[contender]
     write_repository(work / "repository", dynamic=dynamic, batcher=batcher, slower=slower)
     settings = {
         "deployment": {"runtimes": "dynamic" if dynamic else "bundle"},
         "dispatch": {"batching": batching},
     }
-    with serving(work, slo_ms=round(batches.SLO_MS * slower), settings=settings) as (_, endpoint, _):
+    slo_ms = round(batches.SLO_MS * slower)
+    with serving(work, slo_ms=slo_ms, settings=settings, workers=workers) as (_, endpoint, _):
         yield endpoint
 
 
 @contextlib.contextmanager
 def serving(
-    work: Path, *, slo_ms: int, settings: Mapping[str, Mapping[str, str]]
+    work: Path, *, slo_ms: int, settings: Mapping[str, Mapping[str, str]], workers: int = 1
 ) -> Iterator[tuple[harness.Program, str, int]]:
-    """`arlo serve` with one worker of work/repository: its process, the data port, and the port of /metrics."""
+    """`arlo serve` with workers of work/repository: its process, the data port, and the port of /metrics."""
     ports = {name: harness.free_port() for name in ("grpc", "http", "admin", "status")}
     sections: dict[str, Mapping[str, object]] = {
         "model": {"repository": str(work / "repository"), "slo_ms": slo_ms},
-        "workers": {"count": 1, "run_dir": str(work / "run")},
+        "workers": {"count": workers, "run_dir": str(work / "run")},
         "gateway": {f"{name}_address": f"127.0.0.1:{ports[name]}" for name in ("grpc", "http", "admin")},
         "control": {"http_address": f"127.0.0.1:{ports['status']}"},
         **settings,
@@ -115,13 +132,13 @@ def ready(port: int) -> bool:
     return False
 
 
-def scenario(contender: str, length: str, rate: float, seconds: float) -> Any:
+def scenario(contender: str, length: str, rate: float, seconds: float, workers: int = 1) -> Any:
     """The simulated twin at the speed of the profile; its workload has the arrivals of both sides."""
     config = ScenarioConfig(
         run=RunSection(seed=1),
         workload=WorkloadSection(arrivals="poisson", rate=rate, duration_s=seconds, length=length),
         cluster=ClusterSection(
-            workers=1,
+            workers=workers,
             profile=batches.PROFILE,
             max_batch=batches.ROWS,
             slo_ms=batches.SLO_MS,
@@ -137,11 +154,67 @@ def trace_of(made: Any, slower: float) -> Trace:
     return Trace(arrived_at_s=np.concatenate(at) * 1e-9 * slower, length=np.concatenate(lengths).astype(np.int32))
 
 
-def simulated(made: Any, trace: Trace, slower: float) -> dict[str, float]:
-    """With the way to the worker, in times of the slower engines."""
+def twin(made: Any, trace: Trace, slower: float, beyond: Beyond) -> Any:
+    """The scenario of a trace, at the speed of the profile, with what was measured beside that."""
     fast = dataclasses.replace(trace, arrived_at_s=trace.arrived_at_s / slower)
-    hop_ms = HOP_MS / slower
-    result = run(dataclasses.replace(made, workload=Replayed(fast), hop_out_ms=hop_ms, hop_back_ms=hop_ms))
+    hop_ms = beyond.request_ms / 3 / slower  # at the client, to the worker, and back
+    return dataclasses.replace(
+        made,
+        workload=Replayed(fast),
+        runtimes=tuple(
+            dataclasses.replace(
+                each, truth=tuple((n, rows, ms + beyond.of(n, rows) / slower) for n, rows, ms in each.points)
+            )
+            for each in made.runtimes
+        ),
+        overhead_ms=hop_ms,
+        hop_out_ms=hop_ms,
+        hop_back_ms=hop_ms,
+    )
+
+
+def measured(endpoint: str, contender: str, slower: float, workers: int) -> Beyond:
+    """Rows alone, and bursts of full batches of one length for each worker: how long they take beside the same ones
+    simulated with what the profile says; the difference by executions, and by tokens in them."""
+    made = scenario(contender, "mix", 1.0, 1.0, workers)
+    plain = Beyond(0.0, 0.0, 0.0)
+    longest_s = batches.SLO_MS * slower / 1000
+    alone = Trace(
+        arrived_at_s=0.1 + np.arange(5 * len(MEASURED)) * longest_s / 2, length=np.array(MEASURED * 5, np.int32)
+    )
+    sides = done_ms(endpoint, alone, made, slower, plain)
+    request_ms = float(np.median(sides[0] - sides[1]))
+    found = []
+    for length in MEASURED:
+        count = BURST_ROWS * workers
+        burst = Trace(arrived_at_s=np.full(count, 0.1), length=np.full(count, length, np.int32))
+        each = run(twin(made, burst, slower, plain))
+        executions = count / each.mean_batch / workers
+        spans = []
+        for _ in range(BURSTS):
+            real, fast = done_ms(endpoint, burst, made, slower, plain)
+            spans.append((np.max(real) - np.min(real)) - (np.max(fast) - np.min(fast)))
+        found.append((length * each.mean_batch, float(np.median(spans)) / (executions - 1)))
+    tokens, extra = np.array(found).T
+    token_ms = max(0.0, float(np.polyfit(tokens, extra, 1)[0]))
+    batch_ms = float(np.mean(extra - token_ms * tokens))
+    beyond = Beyond(batch_ms, token_ms, max(0.0, request_ms - batch_ms - token_ms * float(np.mean(MEASURED))))
+    print(f"{contender}: {beyond}; {[(round(t), round(e, 2)) for t, e in found]}", flush=True)
+    return beyond
+
+
+def done_ms(endpoint: str, trace: Trace, made: Any, slower: float, beyond: Beyond) -> tuple[Any, Any]:
+    """Latency of each row, of the real side and simulated, both in times of the slower engines."""
+    options = ReplayOptions(endpoint=endpoint, slo_ms=batches.SLO_MS * slower, timeout_ms=0)
+    real = latency_us(run_replay(trace, options).records) / 1000
+    result = run(dataclasses.replace(twin(made, trace, slower, beyond), record=True))
+    assert result.columns is not None
+    return real, result.columns["latency_ns"] / 1e6 * slower
+
+
+def simulated(made: Any, trace: Trace, slower: float, beyond: Beyond) -> dict[str, float]:
+    """In times of the slower engines."""
+    result = run(twin(made, trace, slower, beyond))
     return {
         "on_time": result.slo_attainment,
         "mean_ms": result.mean_ms * slower,
@@ -179,23 +252,31 @@ def main() -> int:
     parser.add_argument("--lengths", nargs="+", default=list(batches.LENGTHS), choices=batches.LENGTHS)
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=list(CONTENDERS))
     parser.add_argument("--slower", type=float, default=10.0)
+    parser.add_argument("--workers", type=int, default=1)
     args = parser.parse_args()
     kept = json.loads((harness.RESULTS / f"{batches.NAME}.json").read_text())["carried"]
     most = {(row["length"], row["batching"]): row["rate_rps"] for row in kept}
     rows: list[dict[str, Any]] = []
     print("lengths  contender         rate/s   on time            mean ms              p98 ms        rows/batch  late")
     for contender in args.contenders:
-        twin = RIVALS.get(contender, contender)
-        with tempfile.TemporaryDirectory() as folder, served(Path(folder), contender, args.slower) as endpoint:
+        twins = RIVALS.get(contender, contender)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            served(Path(folder), contender, args.slower, args.workers) as endpoint,
+        ):
+            beyond = None
+            if contender not in RIVALS:
+                beyond = measured(endpoint, contender, args.slower, args.workers)
             for length in args.lengths:
                 for load in args.loads:
-                    rate = load * most[length, twin]
-                    made = scenario(twin, length, rate, args.seconds / args.slower)
+                    rate = load * most[length, twins] * args.workers
+                    made = scenario(twins, length, rate, args.seconds / args.slower, args.workers)
                     trace = trace_of(made, args.slower)
                     real = replayed(endpoint, trace, args.slower)
                     found: dict[str, Any] = {"length": length, "contender": contender, "rate_rps": rate, "real": real}
-                    if contender not in RIVALS:
-                        found["simulated"] = simulated(made, trace, args.slower)
+                    if beyond is not None:
+                        found["beyond"] = dataclasses.asdict(beyond)
+                        found["simulated"] = simulated(made, trace, args.slower, beyond)
                     rows.append(found)
                     show(found)
     ends = [
@@ -215,9 +296,8 @@ def main() -> int:
     for end in ends:
         print(end)
     options = f"--seconds {args.seconds:g} --loads {' '.join(f'{load:g}' for load in args.loads)}"
-    path = harness.save(
-        NAME, f"python -m benchmarks.{NAME} {options} --slower {args.slower:g}", {"runs": rows, "carried": ends}
-    )
+    options += f" --slower {args.slower:g} --workers {args.workers}"
+    path = harness.save(NAME, f"python -m benchmarks.{NAME} {options}", {"runs": rows, "carried": ends})
     print(f"-> {path}")
     return 0
 

@@ -45,7 +45,7 @@ class Ladder:
         self.bundle = len(models) if scenario.bundle == "all" else None
         planned = models[: scenario.models[0].runtimes] if scenario.models else models  # of several: there are no plans
         self.planner = Planner(_settings(scenario, sum(self.beside)), planned)
-        self.static = tuple(self.index[runtime.name] for runtime in self.planner.static)
+        self.static = tuple(self.index[runtime.name] for runtime in self.planner.planned)
         self.longest = self.static[-1] if self.static else order[-1]
         if self.bundle is not None:
             self.names = (*self.names, "all")

@@ -18,7 +18,7 @@ Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
 @section("model")
 class ModelConfig:
     """The model that clients see. Several, each written [[model]], are served on the same workers: every worker holds
-    static runtimes of each, and executes one batch of one of them at a time."""
+    static runtimes of each, and executes one batch of one of them at a time; or with `workers` each on its own."""
 
     repository: Path = option(
         doc="Triton model repository that `arlo compile` (or `arlo emulate`) wrote; holds `arlo.json`."
@@ -65,6 +65,16 @@ class ModelConfig:
         doc="As `deployment.lengths`, of this model.",
         left_out="`deployment.lengths`",
         relation="with several [[model]]",
+    )
+
+    workers: int | None = option(
+        default=None,
+        doc="Workers of its own at the start. With [control] reallocate they move to the model that needs them more; "
+        "each keeps one.",
+        left_out="all models share all workers",
+        minimum=1,
+        maximum=1000,
+        relation="with several [[model]], each of them",
     )
 
     def check_relations(self) -> None:
@@ -430,13 +440,17 @@ class Config:
         wanted = (
             self.deployment if model.lengths is None else dataclasses.replace(self.deployment, lengths=model.lengths)
         )
-        return dataclasses.replace(self, model=model, more_models=(), deployment=wanted)
+        alone = dataclasses.replace(model, lengths=None, workers=None)
+        workers = dataclasses.replace(self.workers, count=self.worker_count) if model.workers else self.workers
+        return dataclasses.replace(self, model=alone, more_models=(), deployment=wanted, workers=workers)
 
     def __post_init__(self) -> None:
         if self.more_models:
             self._check_models()
         elif self.model.lengths is not None:
             raise FieldError("model", "lengths", "goes with several [[model]]: give deployment.lengths")
+        elif self.model.workers is not None:
+            raise FieldError("model", "workers", "goes with several [[model]]: give workers.count")
         instances, workers = self.deployment.instances, self.worker_count
         placed = self.control.reallocate or self.deployment.runtimes in ("dynamic", "bundle") or bool(self.more_models)
         if not instances and (not workers or not placed):
@@ -469,6 +483,15 @@ class Config:
             raise FieldError(
                 "deployment", key, "goes with one model: several share the workers, which hold runtimes of each"
             )
+        own = [model.workers for model in self.models if model.workers is not None]
+        if own and len(own) < len(self.models):
+            number = next(number for number, model in enumerate(self.models) if model.workers is None)
+            raise FieldError("model", "workers", "is missing: other models have workers of their own", number)
+        count = len(self.workers.endpoints) if self.workers.kind == "endpoints" else self.workers.count
+        if own and count is not None and count != sum(own):
+            raise FieldError(
+                "model", "workers", f"is {' + '.join(map(str, own))} by model, but [workers] has {count} worker(s)"
+            )
         if self.workers.kind == "ray":
             raise FieldError(
                 "workers", "kind", 'is "ray", which serves one model: give each an `arlo serve` of its own'
@@ -481,7 +504,14 @@ class Config:
         """Workers in all."""
         if self.workers.kind == "endpoints":
             return len(self.workers.endpoints)
+        if self.workers.count is None and self.dedicated:
+            return sum(model.workers or 0 for model in self.models)
         return self.workers.count if self.workers.count is not None else self.deployment.instances
+
+    @property
+    def dedicated(self) -> bool:
+        """Whether each of several models has workers of its own."""
+        return bool(self.more_models) and self.model.workers is not None
 
     @property
     def worker_limits(self) -> tuple[int, int]:

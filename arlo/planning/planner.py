@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from arlo.catalog.manifest import Runtime
 from arlo.planning.allocation.curves import curve, curves, static_runtimes
-from arlo.planning.allocation.problem import Allocation, AllocationProblem, Solver, Variation, flow
+from arlo.planning.allocation.problem import Allocation, AllocationProblem, LatencyCurve, Solver, Variation, flow
 from arlo.planning.allocation.queueing import burst_factor, predicted_mean_ms
 from arlo.planning.allocation.solve import allocate_or_keep, make_solver
 from arlo.planning.traffic.demand import Demand, DemandWindow
@@ -69,22 +69,53 @@ class Answer:
     fell_back: str
 
 
+class Problem(Protocol):
+    """How workers are to be divided, and what a division is worth. Pure."""
+
+    def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
+        """An allocation; `last`: an earlier one, to keep where none is found."""
+        ...
+
+    def predicted_mean_ms(self, instances: Sequence[int]) -> float:
+        """Mean latency, by what is minimised; infinity where some requests are not served at all."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ByLength:
+    """Workers divided among the static runtimes of one model, ascending."""
+
+    problem: AllocationProblem
+    solver: Solver
+    objective: str
+    policy: str
+
+    def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
+        return Answer(*allocate_or_keep(self.problem, self.solver, last, time_limit_s=time_limit_s))
+
+    def predicted_mean_ms(self, instances: Sequence[int]) -> float:
+        if not instances[-1]:
+            return float("inf")
+        if self.objective == "queueing":
+            return predicted_mean_ms(self.problem, instances, policy=self.policy)
+        return flow(self.problem, instances).mean_ms
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is to be solved for a plan. Numbers of instances are those of the static runtimes, ascending."""
+    """What is to be solved for a plan. Numbers of instances are those of Planner.planned."""
 
     reason: Reason
-    problem: AllocationProblem
+    problem: Problem
     seen: Seen | None  # None: a stand-in, as too little was seen
     wanted: tuple[int, ...]  # instances, as they are wanted now
     forced: bool  # workers came or went: the placement has to change, whatever is gained
-    solver: Solver
     last: Allocation | None
     time_limit_s: float
 
     def solve(self) -> Answer:
         """Pure but for the time it takes; in any thread."""
-        return Answer(*allocate_or_keep(self.problem, self.solver, self.last, time_limit_s=self.time_limit_s))
+        return self.problem.solve(self.last, time_limit_s=self.time_limit_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,9 +151,8 @@ class Planner:
     def __init__(self, settings: PlannerSettings, runtimes: Sequence[Runtime]) -> None:
         """`runtimes`: all that there are, in any order; at least one."""
         self._settings = settings
-        self.static: list[Runtime] = static_runtimes(runtimes)
-        self.lengths = tuple(runtime.max_length for runtime in self.static)
-        self._curves = curves(self.static)
+        # Whose numbers are decided; where the bins of the demand end, and what a row of each costs.
+        self.planned, self.lengths, self._curves = self._plan_for(runtimes)
         self._load_lengths, self._load_s = self._loads(max(runtimes, key=lambda runtime: runtime.max_length))
         self._window = DemandWindow(window_s=settings.window_s)
         self._load = DemandWindow(window_s=settings.load_window_s, resolution_s=SAMPLE_S)
@@ -139,6 +169,10 @@ class Planner:
         self._window.add(at_s, started_s, counts)
         self._load.add(at_s, started_s, counts)
         self._shift.add(at_s, started_s, counts)
+
+    def by_runtime(self, quantities: Sequence[float]) -> dict[str, float]:
+        """What a Demand says by bin, by the name of the runtime planned for it."""
+        return {runtime.name: q for runtime, q in zip(self.planned, quantities, strict=True)}
 
     def demand(self) -> Demand:
         """Of the window until now."""
@@ -167,7 +201,7 @@ class Planner:
     @property
     def plans(self) -> bool:
         """Whether there is anything to decide."""
-        return self._settings.reallocate and bool(self.static)
+        return self._settings.reallocate and bool(self.planned)
 
     @property
     def last_demand(self) -> Demand | None:
@@ -200,7 +234,7 @@ class Planner:
         """Whether a plan for the candidate pays. The caller makes one if it does."""
         pays = False
         if question is not None and answer is not None and not answer.fell_back:
-            gain = self.gain(question.problem, question.wanted, answer.allocation.instances)
+            gain = _gain(question.problem, question.wanted, answer.allocation.instances)
             pays = gain >= least_gain(self._settings.min_gain)
         self._shift.settle(candidate, pays, now_s)
         return pays
@@ -244,7 +278,7 @@ class Planner:
         note = "; ".join(text for text in (allocation.reason or "", answer.fell_back) if text)
         gain = None
         if sum(question.wanted) == sum(best):
-            gain = self.gain(question.problem, question.wanted, best)
+            gain = _gain(question.problem, question.wanted, best)
         moves = question.forced or best != question.wanted
         if moves and not question.forced and gain is not None and gain < self._settings.min_gain:
             moves = False
@@ -262,37 +296,22 @@ class Planner:
 
     def first(self, workers: int, foreseen: Seen | None = None) -> tuple[int, ...]:
         """Instances of each static runtime for the start; without anything foreseen for lengths not known yet."""
-        question = self._question("start", workers, foreseen, (0,) * len(self.static), forced=True)
+        question = self._question("start", workers, foreseen, (0,) * len(self.planned), forced=True)
         if foreseen is not None:
             self._known = foreseen
             self._shift.planned(foreseen.demand)
         self._last = question.solve().allocation
         return tuple(self._last.instances)
 
-    # --- what an allocation is worth ---
+    # --- what is asked ---
 
-    def predicted_mean_ms(self, problem: AllocationProblem, instances: Sequence[int]) -> float:
-        """Mean latency that the objective in use predicts; infinity where nothing serves the longest requests."""
-        if not instances[-1]:
-            return float("inf")
-        if self._settings.objective == "queueing":
-            return predicted_mean_ms(problem, instances, policy=self._settings.policy)
-        return flow(problem, instances).mean_ms
-
-    def gain(self, problem: AllocationProblem, wanted: Sequence[int], best: Sequence[int]) -> float:
-        """Share of the predicted mean latency that `best` saves over `wanted`."""
-        before, after = self.predicted_mean_ms(problem, wanted), self.predicted_mean_ms(problem, best)
-        if before == float("inf"):
-            return 1.0
-        return 1 - after / before if before > 0 else 0.0
-
-    def problem(self, workers: int, seen: Seen) -> AllocationProblem:
-        """The allocation problem of so many workers with static runtimes."""
+    def problem(self, workers: int, seen: Seen) -> Problem:
+        """Of so many workers with what is planned, for these requests."""
         burst = 1.0
         if self._settings.policy in BURST_POLICIES:
             # Of all requests: where only the lengths vary, that is the variation's.
             burst = burst_factor(seen.demand.pooled(), seen.dispersion, slo_ms=self._settings.slo_ms, span_s=BURST_S)
-        return AllocationProblem(
+        problem = AllocationProblem(
             workers,
             float(self._settings.slo_ms),
             self.lengths,
@@ -301,6 +320,11 @@ class Planner:
             burst=burst,
             variation=seen.variation,
         )
+        return ByLength(problem, self.solver, self._settings.objective, self._settings.policy)
+
+    def _plan_for(self, runtimes: Sequence[Runtime]) -> tuple[list[Runtime], tuple[int, ...], tuple[LatencyCurve, ...]]:
+        static = static_runtimes(runtimes)
+        return static, tuple(runtime.max_length for runtime in static), tuple(curves(static))
 
     def _question(
         self, reason: Reason, workers: int, seen: Seen | None, wanted: Sequence[int], *, forced: bool
@@ -311,7 +335,6 @@ class Planner:
             seen=seen,
             wanted=tuple(wanted),
             forced=forced,
-            solver=self.solver,
             last=self._last,
             time_limit_s=self._settings.solver_time_limit_s,
         )
@@ -326,7 +349,15 @@ class Planner:
 
     def _loads(self, longest: Runtime) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Bins, and the seconds that a row of each takes on its ideal runtime."""
-        if self.static:
+        if self.planned:
             return self.lengths, tuple(line.batch_ms(1) / 1000 for line in self._curves)
         lengths = tuple(sorted({point.length for point in longest.latency}))
         return lengths, tuple(curve(longest, length).batch_ms(1) / 1000 for length in lengths)
+
+
+def _gain(problem: Problem, wanted: Sequence[int], best: Sequence[int]) -> float:
+    """Share of the predicted mean latency that `best` saves over `wanted`."""
+    before, after = problem.predicted_mean_ms(wanted), problem.predicted_mean_ms(best)
+    if before == float("inf"):
+        return 1.0
+    return 1 - after / before if before > 0 else 0.0

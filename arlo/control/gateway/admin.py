@@ -92,18 +92,24 @@ class AdminClient:
             return stats
         raise GatewayError(f"the gateway at {self.address} sent no statistics")
 
-    async def watch_stats(self, *, interval_ms: int = 1000) -> AsyncIterator[Any]:
-        """An arlo.v1.Stats at once, then one every interval, until the caller stops or the gateway goes."""
-        async for stats in self._watch(interval_ms, once=False, timeout_s=None):
+    async def watch_stats(self, *, interval_ms: int = 1000, model: str | None = None) -> AsyncIterator[Any]:
+        """An arlo.v1.Stats at once, then one every interval, until the caller stops or the gateway goes.
+
+        `model`: another one than this client's.
+        """
+        async for stats in self._watch(interval_ms, once=False, timeout_s=None, model=model):
             yield stats
 
-    async def _watch(self, interval_ms: int, *, once: bool, timeout_s: float | None) -> AsyncIterator[Any]:
+    async def _watch(
+        self, interval_ms: int, *, once: bool, timeout_s: float | None, model: str | None = None
+    ) -> AsyncIterator[Any]:
         method = self._channel.unary_stream(
             f"/{SERVICE}/WatchStats",
             request_serializer=proto.message("WatchStatsRequest").SerializeToString,
             response_deserializer=proto.message("Stats").FromString,
         )
-        request = proto.message("WatchStatsRequest")(interval_ms=interval_ms, once=once, model=self.model)
+        wanted = self.model if model is None else model
+        request = proto.message("WatchStatsRequest")(interval_ms=interval_ms, once=once, model=wanted)
         call = method(request, timeout=timeout_s)
         try:
             async for stats in call:

@@ -31,9 +31,8 @@ def control_status(
 ) -> ControlStatus:
     """What `/status` says now."""
     demand = scheduler.demand()
-    by_length = dict(zip(demand.max_lengths, zip(demand.mean, demand.peak, strict=True), strict=True))
+    mean, peak = scheduler.planner.by_runtime(demand.mean), scheduler.planner.by_runtime(demand.peak)
     runtimes = sorted(manifest.runtimes, key=lambda runtime: (runtime.max_length, runtime.name))
-    quantities = [(0.0, 0.0) if r.dynamic else by_length.get(r.max_length, (0.0, 0.0)) for r in runtimes]
     workers = [_worker(reconciler, deployments, worker) for worker in reconciler.infos]
     return ControlStatus(
         at_ms=round(unix_s() * 1000),
@@ -61,8 +60,8 @@ def control_status(
         desired=dict(Counter(reconciler.desired.values())),
         observed=dict(Counter(name for names in deployments.instances.values() for name in names)),
         workers=workers,
-        demand=[round(mean, 3) for mean, _ in quantities],
-        demand_peak=[round(peak, 3) for _, peak in quantities],
+        demand=[round(mean.get(runtime.name, 0.0), 3) for runtime in runtimes],
+        demand_peak=[round(peak.get(runtime.name, 0.0), 3) for runtime in runtimes],
         plans=list(scheduler.plans),
         scaling=scaler.status(),
         counters={name: counters[name] for name in COUNTERS},

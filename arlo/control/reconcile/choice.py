@@ -19,9 +19,9 @@ from arlo.traces.traffic import traffic
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
     """`static`: allocated by length. `dynamic`: one runtime on every worker, which may be a bundle of static ones.
-    `both`: as [deployment] counts them."""
+    `both`: as [deployment] counts them. `models`: a bundle for each of several models, on workers of its own."""
 
-    serve: Literal["static", "dynamic", "both"]
+    serve: Literal["static", "dynamic", "both", "models"]
     why: str
     what: str  # the runtimes, for people
 
@@ -35,6 +35,18 @@ def choose(config: Config, manifest: Manifest) -> Choice:
     """What to serve, and why. ConfigError when [deployment] asks for a kind of runtime that the repository lacks, or
     [workers] for less memory than the longest takes."""
     wanted, repository = config.deployment, config.model.repository
+    if config.dedicated:
+        bundles = servable(config, manifest).runtimes
+        what = [
+            f"{one.model} ({_members(held.parts)}) on {model.workers} worker{'s' if model.workers != 1 else ''}"
+            for one, held, model in zip(manifest.models, bundles, config.models, strict=True)
+        ]
+        moves = "which move to where they are needed" if config.control.reallocate else "as configured"
+        reasons = [f"each model has workers of its own, {moves}"]
+        for one, held in zip(manifest.models, bundles, strict=True):
+            if isinstance(held, Bundle) and held.why:
+                reasons.append(f"{one.model}: {held.why}")
+        return Choice("models", "; ".join(reasons), ", ".join(what))
     static = [runtime for runtime in manifest.runtimes if not runtime.dynamic]
     dynamic = dynamic_runtime(manifest)
     bundle = dynamic if isinstance(dynamic, Bundle) else _bundle(config, manifest)
@@ -74,6 +86,10 @@ def servable(config: Config, manifest: Manifest) -> Manifest:
 
     ConfigError when one that would be served was not measured: planning and dispatch go by its latency.
     """
+    if config.dedicated:
+        if isinstance(manifest.runtimes[0], Bundle):
+            return manifest
+        return dataclasses.replace(manifest, runtimes=_own(config, manifest))
     bundle = _bundle(config, manifest)
     if bundle is not None:
         return dataclasses.replace(manifest, runtimes=(bundle,))
@@ -125,19 +141,38 @@ def _bundle(config: Config, manifest: Manifest) -> Bundle | None:
     return bundle_of(_bundle_name(manifest), static, why=why)
 
 
-def _shared(config: Config, manifest: Manifest) -> Bundle:
-    """Several models on the same workers: of each its static runtimes, or the dynamic one where that is quicker."""
-    memory_mb = config.workers.memory_mb
-    models: list[list[Runtime]] = []
+def _candidates(config: Config, one: Manifest) -> list[Runtime]:
+    """What a worker may hold of one of several models: its static runtimes, or a dynamic one that is quicker."""
+    runtimes = [runtime for runtime in one.runtimes if not runtime.dynamic]
+    advice, dynamic = one.recommendation, dynamic_runtime(one)
+    if dynamic is not None and (not runtimes or (advice is not None and advice.serve == "dynamic")):
+        runtimes = [dynamic]
+    unmeasured = [runtime.name for runtime in runtimes if not runtime.latency]
+    if unmeasured:
+        raise _unmeasured(config, unmeasured)
+    return runtimes
+
+
+def _own(config: Config, manifest: Manifest) -> tuple[Bundle, ...]:
+    """Several models on workers of their own: what a worker of each holds."""
+    memory_mb, bundles = config.workers.memory_mb, []
     for model, one in zip(config.models, manifest.models, strict=True):
-        runtimes = [runtime for runtime in one.runtimes if not runtime.dynamic]
-        advice, dynamic = one.recommendation, dynamic_runtime(one)
-        if dynamic is not None and (not runtimes or (advice is not None and advice.serve == "dynamic")):
-            runtimes = [dynamic]
-        unmeasured = [runtime.name for runtime in runtimes if not runtime.latency]
-        if unmeasured:
-            raise _unmeasured(config.of(model), unmeasured)
-        models.append(runtimes)
+        alone = config.of(model)
+        runtimes, why = _candidates(alone, one), ""
+        if memory_mb is not None:
+            longest = max(runtime.max_length for runtime in runtimes)
+            counts, over = _expected(alone, one, longest)
+            held = best(Wanted(runtimes, counts, model.slo_ms), memory_mb=memory_mb)
+            runtimes, why = list(held.runtimes), _held(held, len(runtimes), memory_mb, over)
+        bundles.append(shared_bundle(_bundle_name(one), [runtimes], why=why))
+    return tuple(bundles)
+
+
+def _shared(config: Config, manifest: Manifest) -> Bundle:
+    """Several models on the same workers."""
+    memory_mb = config.workers.memory_mb
+    pairs = zip(config.models, manifest.models, strict=True)
+    models = [_candidates(config.of(model), one) for model, one in pairs]
     why = f"{len(models)} models share the workers"
     if memory_mb is not None:
         wanted = [
@@ -213,9 +248,12 @@ def _what(manifest: Manifest, bundle: Bundle) -> str:
     parts = []
     for one in manifest.models:
         members = [runtime for runtime in bundle.members if manifest.of(runtime) is one]
-        what = f"any length up to {members[0].max_length} tokens" if members[0].dynamic else _levels(members)
-        parts.append(f"{one.model} ({what})")
+        parts.append(f"{one.model} ({_members(members)})")
     return " and ".join(parts)
+
+
+def _members(members: Sequence[Runtime]) -> str:
+    return f"any length up to {members[0].max_length} tokens" if members[0].dynamic else _levels(members)
 
 
 def _levels(static: Sequence[Runtime]) -> str:

@@ -63,6 +63,7 @@ class Cover:
     def __init__(self, runtimes: Iterable[Runtime]) -> None:
         self._lengths = {runtime.name: runtime.max_length for runtime in runtimes}
         self.worker: str | None = None
+        self.runtime = ""  # that it serves beside its own, or instead
 
     def choose(self, longest: str, serving: Mapping[str, str], has_loaded: Callable[[str], bool]) -> str | None:
         """The worker to take of those that serve (worker -> runtime) something else; None where there is none."""
@@ -80,11 +81,11 @@ class Cover:
             missing_s=round(missing_s, 2),
             restarting=restarting,
         )
-        self.worker = worker
+        self.worker, self.runtime = worker, longest
 
-    def end(self, longest: str) -> None:
-        """The longest runtime has an instance of its own again."""
-        emit(log, "cover_ended", worker=self.worker, runtime=longest)
+    def end(self) -> None:
+        """The runtime has an instance of its own again."""
+        emit(log, "cover_ended", worker=self.worker, runtime=self.runtime)
         self.worker = None
 
     def give_up(self, worker: str) -> None:

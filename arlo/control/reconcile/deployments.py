@@ -177,17 +177,17 @@ class Deployments:
         return found
 
     async def is_last(self, worker: str, names: list[str]) -> bool:
-        """Whether these instances of a worker are the last in service of the runtimes in `always`."""
+        """Whether one of these instances of a worker is the last in service of a runtime in `always`."""
         if not self.always & set(names):
             return False
         active = proto.message("InstanceStats").State.Value("STATE_ACTIVE")
-        serving = [
+        serving = {
             (item.worker, item.runtime)
             for item in (await self.admin.stats()).instances
             if item.state == active and item.runtime in self.always
-        ]
-        leaving = {(worker, name) for name in names}
-        return bool(leaving & set(serving)) and not set(serving) - leaving
+        }
+        leaving = {(worker, name) for name in names} & serving
+        return not {name for _, name in leaving} <= {name for _, name in serving - leaving}
 
     async def until_gone(self, pairs: list[tuple[str, str]], *, timeout_s: float) -> None:
         """Wait until the last request of instances that are no longer in the deployment has been answered.

@@ -1,4 +1,5 @@
-"""The longest runtime is looked after more than the others, as some requests fit no other. One event loop.
+"""The longest runtime is looked after more than the others, as some requests fit no other; of several models that have
+workers of their own what each of them has. One event loop.
 
 While the gateway finds none of its instances well, or the last one is to be restarted, another worker serves it beside
 its own runtime.
@@ -40,17 +41,22 @@ class LongestRuntime:
 
     def look_after(self, held: Set[str], now_s: float) -> None:
         """Begin or end the cover. `held`: workers that stay as they are."""
-        longest = next(iter(self._situation.desired.longest()), None)
-        if longest is None:
-            return
-        missing_s = self._situation.active.missing_s(longest, now_s)
+        situation = self._situation
+        kept = sorted(situation.desired.longest())
+        missing_s = {name: situation.active.missing_s(name, now_s) for name in kept}
         if self._cover.worker is not None:
-            self._end_when_needless(self._cover.worker, longest)
+            self._end_when_needless(self._cover.worker, self._cover.runtime)
             return
-        pending = self._situation.restarts.pending
-        last = any(worker not in held and self._situation.irreplaceable(worker, now_s) for worker in pending)
-        if last or missing_s > COVER_AFTER * self._grace_s:
-            self._begin(longest, held, missing_s, now_s)
+        going = {
+            name
+            for worker in situation.restarts.pending
+            if worker not in held and situation.irreplaceable(worker, now_s)
+            for name in situation.alone_with(worker, now_s)
+        }
+        for name in kept:
+            if name in going or missing_s[name] > COVER_AFTER * self._grace_s:
+                self._begin(name, held, missing_s[name], now_s)
+                return
 
     def _end_when_needless(self, covering: str, longest: str) -> None:
         situation = self._situation
@@ -63,7 +69,7 @@ class LongestRuntime:
             for worker, name in situation.desired.placement.items()
         )
         if not situation.fleet.ready(covering) or others or situation.desired.placement.get(covering) == longest:
-            self._cover.end(longest)
+            self._cover.end()
             self._wake()
 
     def _begin(self, longest: str, held: Set[str], missing_s: float, now_s: float) -> None:

@@ -223,7 +223,7 @@ class Mover:
 
     async def _emptied(self, worker: str, names: list[str]) -> None:
         # No request outlives its deadline by much, so neither does the wait.
-        timeout_s = self._config.model.timeout_ms / 1000 + 5
+        timeout_s = max(model.timeout_ms for model in self._config.models) / 1000 + 5
         await self._deployments.until_gone([(worker, name) for name in names], timeout_s=timeout_s)
 
     async def _unload(self, worker: str, names: list[str]) -> None:

@@ -31,7 +31,13 @@ class Plan:
 
 
 def plan_from_config(config: Config, manifest: Manifest) -> Plan:
-    """The allocation of the configuration in terms of the manifest's runtimes; ConfigError for a length it lacks."""
+    """The allocation of the configuration in terms of the manifest's runtimes; ConfigError for a length it lacks.
+
+    Of models with workers of their own, what each has at first, in their order.
+    """
+    if config.dedicated:
+        pairs = zip(manifest.runtimes, config.models, strict=True)
+        return Plan(tuple((bundle.name, model.workers or 0) for bundle, model in pairs))
     static = {runtime.max_length: runtime for runtime in manifest.runtimes if not runtime.dynamic}
     dynamic = dynamic_runtime(manifest)
     wanted: list[tuple[Runtime, int]] = []

@@ -64,7 +64,7 @@ class Reconciler:
         self.active = ActiveInstances()  # what the gateway sends to
         self.stats: Callable[[], Any] = lambda: None  # the newest arlo.v1.Stats that was read elsewhere
         runtimes = {runtime.name: runtime for runtime in manifest.runtimes}
-        self._wanted = Desired(runtimes)
+        self._wanted = Desired(runtimes, by_model=config.dedicated)
         self._cover = Cover(manifest.runtimes)
         self._overlap = Overlap(wanted=config.control.make_before_break)
         self._restarts = Restarts()

@@ -75,7 +75,8 @@ class Repairs:
     def _fill(self, worker: str, target: str, trouble: Trouble | None, now_s: float) -> None:
         """Give a worker that serves nothing its runtime; where that does not come up, the longest one meanwhile."""
         jobs = self._situation.jobs
-        longest = next(iter(self._situation.desired.longest()), target)
+        kept = self._situation.desired.longest()
+        longest = target if target in kept else next(iter(kept), target)
         if trouble is not None and trouble.attempts > 1 and longest != target:
             emit(log, "stand_in", level=logging.WARNING, worker=worker, runtime=longest, error=trouble.error)
             trouble.again_s = now_s + REPLACE_BACKOFF_S[0]

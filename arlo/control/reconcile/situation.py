@@ -22,10 +22,13 @@ class Desired:
     demand: Sequence[float] = ()  # by ascending max_length of all runtimes; orders the steps
     urgent: bool = False  # all workers may be moved at a time, as long as each serves on
     leaving: set[str] = dataclasses.field(default_factory=set)  # workers that are to go
+    by_model: bool = False  # a runtime is all that one of several models has
 
     def longest(self) -> set[str]:
-        """The longest runtime that is wanted, if any is."""
+        """The longest runtime that is wanted, if any is; of several models what each has. These are always kept."""
         placed = [self.runtimes[name] for name in self.placement.values()]
+        if self.by_model:
+            return {runtime.name for runtime in placed}
         return {max(placed, key=lambda runtime: runtime.max_length).name} if placed else set()
 
 
@@ -45,14 +48,18 @@ class Situation:
         return any(self.active.answers(worker, n, now_s) for n in self.deployments.instances.get(worker, [])[:1])
 
     def irreplaceable(self, worker: str, now_s: float) -> bool:
-        """Whether it is the only one of several workers that serves the longest requests."""
-        longest = self.desired.longest()
-        if not longest & set(self.deployments.instances.get(worker, ())):
-            return False
+        """Whether it is the only one of several workers that serves some requests."""
         up = [other for other in self.fleet.infos if other != worker and self.fleet.ready(other)]
-        return bool(up) and not any(
-            self.active.answers(other, name, now_s)
-            for other in up
-            if other not in self.jobs.tasks
-            for name in longest & set(self.deployments.instances.get(other, ()))
-        )
+        return bool(up) and bool(self.alone_with(worker, now_s))
+
+    def alone_with(self, worker: str, now_s: float) -> set[str]:
+        """Of the runtimes that are always kept those that no other worker serves."""
+        kept = self.desired.longest() & set(self.deployments.instances.get(worker, ()))
+        elsewhere = {
+            name
+            for other, names in self.deployments.instances.items()
+            if other != worker and other not in self.jobs.tasks and self.fleet.ready(other)
+            for name in names
+            if self.active.answers(other, name, now_s)
+        }
+        return kept - elsewhere

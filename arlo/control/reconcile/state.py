@@ -38,6 +38,7 @@ def fingerprint(config: Config, manifest: Manifest) -> str:
         ],
         "allocation": sorted(config.deployment.allocation.items()),
         "dynamic": config.deployment.dynamic,
+        "models": [model.workers for model in config.models],
         "serve": choose(config, manifest).serve,
         "workers": [config.workers.kind, config.worker_count, list(config.workers.endpoints)],
         "reallocate": config.control.reallocate,

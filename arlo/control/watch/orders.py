@@ -38,9 +38,9 @@ class Orders:
         self.plans: deque[PlanRecord] = deque(maxlen=KEPT_PLANS)
 
     def counts(self, placement: Mapping[str, str]) -> tuple[int, ...]:
-        """Instances of each static runtime, ascending."""
+        """Instances of each runtime that is planned, in the planner's order."""
         count = Counter(placement.values())
-        return tuple(count[runtime.name] for runtime in self._planner.static)
+        return tuple(count[runtime.name] for runtime in self._planner.planned)
 
     def ordered(self, wanted: Mapping[str, int]) -> dict[str, int]:
         """By ascending max_length, a dynamic runtime after a static one, as assign() takes it."""
@@ -69,7 +69,7 @@ class Orders:
         if not plan.moves:
             self._record(plan.reason, plan.wanted, plan.best, demand, plan, moved=False, note=plan.note)
             return
-        wanted = {r.name: n for r, n in zip(self._planner.static, plan.best, strict=True) if n}
+        wanted = {r.name: n for r, n in zip(self._planner.planned, plan.best, strict=True) if n}
         if self._config.deployment.dynamic:
             wanted[self._longest] = self._config.deployment.dynamic
         self._carry_out(plan.reason, wanted, views, demand, plan)
@@ -93,9 +93,9 @@ class Orders:
 
     def _quantities(self, demand: Demand) -> list[float]:
         """Demand by runtime of the whole manifest, ascending max_length, for ordering the steps."""
-        by_length = dict(zip(demand.max_lengths, demand.mean, strict=True))
+        mean = self._planner.by_runtime(demand.mean)
         order = sorted(self._manifest.runtimes, key=lambda r: (r.max_length, r.name))
-        return [0.0 if runtime.dynamic else by_length.get(runtime.max_length, 0.0) for runtime in order]
+        return [mean.get(runtime.name, 0.0) for runtime in order]
 
     def _save(self, placement: dict[str, str], reason: str) -> None:
         desired = state.DesiredState(
@@ -122,14 +122,13 @@ class Orders:
         changes: int = 0,
     ) -> None:
         predicted = 0.0
-        if demand.rows and sum(best) and best[-1]:
-            problem = self._planner.problem(sum(best), Seen(demand))
-            predicted = self._planner.predicted_mean_ms(problem, best)
+        if demand.rows and sum(best) and best[-1] and self._planner.plans:
+            predicted = self._planner.problem(sum(best), Seen(demand)).predicted_mean_ms(best)
         gain = plan.gain if plan is not None else None
         record = PlanRecord(
             at_ms=round(unix_s() * 1000),
             reason=reason,
-            instances={runtime.name: n for runtime, n in zip(self._planner.static, best, strict=True)},
+            instances={runtime.name: n for runtime, n in zip(self._planner.planned, best, strict=True)},
             changed=changes,
             moved=moved,
             demand=[round(q, 3) for q in demand.mean],

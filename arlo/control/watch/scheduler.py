@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from arlo.catalog.manifest import Manifest
@@ -19,13 +19,14 @@ from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.reconcile import state
-from arlo.control.reconcile.choice import choose
+from arlo.control.reconcile.choice import Choice, choose
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.placement import Plan, place, plan_from_config
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.orders import Orders
 from arlo.errors import GatewayError
 from arlo.planning.lengths.advice import dynamic_runtime
+from arlo.planning.models import ModelPlanner, Served
 from arlo.planning.placement.assignment import assign
 from arlo.planning.planner import Planner, PlannerSettings, Reason
 from arlo.planning.traffic.demand import Demand
@@ -56,12 +57,11 @@ class RuntimeScheduler:
         self._deployments = deployments
         self._counters = counters
         # Here already: what is wrong with it is said before anything is started.
-        self._configured = plan_from_config(config, manifest) if config.deployment.instances else None
+        told = config.deployment.instances or config.dedicated
+        self._configured = plan_from_config(config, manifest) if told else None
         self.choice = choose(config, manifest)
-        only_dynamic = self.choice.serve == "dynamic"
-        self.planner = Planner(
-            planner_settings(config), [r for r in manifest.runtimes if r.dynamic or not only_dynamic]
-        )
+        self.planner = _planner(config, manifest, self.choice)
+        self._others: dict[str, Sequence[int]] = {}  # arrivals by length of models beside the first, as last seen
         self._orders = Orders(config, manifest, self.planner, reconciler, longest=self.longest)
         self.plans = self._orders.plans
         self._stamps = StampClock()
@@ -85,8 +85,10 @@ class RuntimeScheduler:
     @property
     def longest(self) -> str:
         """The runtime that a worker gets when nothing better is known: it can serve every request."""
-        if self.planner.static and self._config.deployment.dynamic == 0:
-            return self.planner.static[-1].name
+        if isinstance(self.planner, ModelPlanner):
+            return max(self.planner.planned, key=lambda runtime: runtime.max_length).name
+        if self.planner.planned and self._config.deployment.dynamic == 0:
+            return self.planner.planned[-1].name
         dynamic = dynamic_runtime(self._manifest)
         assert dynamic is not None, "choose() has seen one"
         return dynamic.name
@@ -119,15 +121,17 @@ class RuntimeScheduler:
         return placement
 
     def _first_note(self) -> str:
-        return "for lengths that are not known yet" if self.planner.static else "the dynamic runtime takes every length"
+        return (
+            "for lengths that are not known yet" if self.planner.planned else "the dynamic runtime takes every length"
+        )
 
     def _from_config(self) -> dict[str, int]:
         if self._configured is not None:
             return dict(self._configured.instances)
         workers = self._config.worker_count
-        if not self.planner.static:
+        if not self.planner.planned:
             return {self.longest: workers}
-        return {r.name: n for r, n in zip(self.planner.static, self.planner.first(workers), strict=True) if n}
+        return {r.name: n for r, n in zip(self.planner.planned, self.planner.first(workers), strict=True) if n}
 
     # --- the loop ---
 
@@ -135,22 +139,33 @@ class RuntimeScheduler:
         """Watch and plan until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch())
+            for model in self._config.more_models if isinstance(self.planner, ModelPlanner) else ():
+                group.create_task(self._watch(model.name))
             group.create_task(self._plan_on_time())
 
-    async def _watch(self) -> None:
+    async def _watch(self, model: str | None = None) -> None:
         while True:
             try:
-                async for stats in self._deployments.admin.watch_stats(interval_ms=STATS_MS):
-                    await self.see(stats)
+                async for stats in self._deployments.admin.watch_stats(interval_ms=STATS_MS, model=model):
+                    if model is None:
+                        await self.see(stats)
+                    else:
+                        self._others[model] = stats.arrivals_by_length
             except GatewayError:
                 pass  # it is restarting; whoever restarts it says so
             await asyncio.sleep(LISTEN_S)
 
     async def see(self, stats: Any) -> None:
-        """One arlo.v1.Stats; plans at once when it shows another traffic."""
+        """One arlo.v1.Stats, of several models that of the first; plans at once when it shows another traffic."""
         self.stats = stats
         stamp = self._stamps.stamp(stats.started_at_ms, stats.uptime_ns, monotonic_s())
-        self.planner.add(stamp.at_s, stamp.started_s, stats.arrivals_by_length)
+        arrivals = stats.arrivals_by_length
+        if isinstance(self.planner, ModelPlanner):
+            if len(self._others) < len(self._config.more_models):
+                return
+            others = [self._others[model.name or ""] for model in self._config.more_models]
+            arrivals = self.planner.joined([arrivals, *others])
+        self.planner.add(stamp.at_s, stamp.started_s, arrivals)
         if stamp.at_s - self._listened_s >= LISTEN_S:
             self._listened_s = stamp.at_s
             for listener in self.listeners:
@@ -217,6 +232,17 @@ class RuntimeScheduler:
             self._counters["infeasible_plans"] += 1
             emit(log, "plan_infeasible", level=logging.WARNING, reason=plan.allocation.reason)
         self._orders.follow(plan, views, demand)
+
+
+def _planner(config: Config, manifest: Manifest, choice: Choice) -> Planner:
+    if choice.serve != "models":
+        runtimes = [runtime for runtime in manifest.runtimes if runtime.dynamic or choice.serve != "dynamic"]
+        return Planner(planner_settings(config), runtimes)
+    served = [
+        Served(bundle=bundle, slo_ms=float(model.slo_ms), share=model.share, workers=model.workers or 1)
+        for bundle, model in zip(manifest.runtimes, config.models, strict=True)
+    ]
+    return ModelPlanner(planner_settings(config), served)
 
 
 def planner_settings(config: Config) -> PlannerSettings:

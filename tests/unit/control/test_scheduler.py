@@ -324,4 +324,4 @@ def test_offered_load_is_work_per_second(tmp_path: Path, clock: Clock) -> None:
     static: list[Runtime] = [runtime for runtime in MANIFEST.runtimes if not runtime.dynamic]
     scheduler, _, _ = started(configured(tmp_path), clock)
     assert sum(scheduler.planner.loads()) == 0
-    assert [runtime.name for runtime in scheduler.planner.static] == [runtime.name for runtime in static]
+    assert [runtime.name for runtime in scheduler.planner.planned] == [runtime.name for runtime in static]

@@ -193,12 +193,12 @@ def scheduler(settings: Config, manifest: Manifest) -> RuntimeScheduler:
 
 def test_every_worker_gets_the_dynamic_runtime(dynamic_pays: Manifest, tmp_path: Path) -> None:
     following = scheduler(configured(tmp_path), dynamic_pays)
-    assert following.planner.static == []
+    assert following.planner.planned == []
     assert following.longest == "m_dynamic"  # what auto-scaling gives a worker that it adds
     assert following._from_config() == {"m_dynamic": 3}
     told = scheduler(configured(tmp_path, 'runtimes = "static"'), dynamic_pays)
     assert set(told._from_config()) <= {"m_len16", "m_len64"}
-    assert [runtime.name for runtime in told.planner.static] == ["m_len16", "m_len64"]
+    assert [runtime.name for runtime in told.planner.planned] == ["m_len16", "m_len64"]
     assert told.longest == "m_len64"
 
 

@@ -306,7 +306,7 @@ async def controlled(
     scheduler = RuntimeScheduler(config, MANIFEST, notes, None, Counter())  # type: ignore[arg-type]
     notes.want(scheduler.first_placement())
     plans: list[tuple[float, tuple[int, ...]]] = []
-    names = [runtime.name for runtime in scheduler.planner.static]
+    names = [runtime.name for runtime in scheduler.planner.planned]
     for now_s, counts in samples:
         stats = proto.message("Stats")(started_at_ms=0, uptime_ns=round(now_s * 1e9))
         stats.arrivals_by_length.extend(counts.tolist())

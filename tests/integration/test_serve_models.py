@@ -1,4 +1,5 @@
-"""Several [[model]] in one file, on the same real Triton workers."""
+"""Several [[model]] in one file, on the same real Triton workers, or each on its own, which move to where they are
+needed."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,3 +179,91 @@ async def test_after_sigkill_the_next_one_takes_all_models_over(tmp_path: Path) 
             served.process.send_signal(signal.SIGTERM)
             assert await served.wait() == 0
         await nothing_left(killed.mark)
+
+
+# --- workers of their own ---
+
+
+def dedicated(folder: Path, more: str = "") -> None:
+    configured(folder)
+    path = folder / "serve.toml"
+    text = path.read_text().replace("slo_ms = 500\n", "slo_ms = 500\nworkers = 2\n")
+    text = text.replace("slo_ms = 1000\n", "slo_ms = 1000\nworkers = 1\n").replace("count = 2\n", "")
+    path.write_text(text + more)
+
+
+def placement(served: Serving) -> dict[str, str]:
+    """Worker -> what it serves, by the control plane."""
+    with urllib.request.urlopen(f"http://{served.ready['control']}/status", timeout=10) as page:
+        told: dict[str, Any] = json.load(page)
+    return {worker["id"]: worker["serving"] for worker in told["workers"]}
+
+
+async def of(served: Serving, model: str) -> list[str]:
+    found = await asyncio.to_thread(placement, served)
+    return sorted(worker for worker, runtime in found.items() if runtime == f"{model}_bundle")
+
+
+async def test_workers_move_to_the_model_that_needs_them_and_none_is_ever_without(tmp_path: Path) -> None:
+    dedicated(tmp_path)
+    async with serving(tmp_path) as served, clients(served) as (one, two):
+        assert served.ready["models"] == ["embedder", "reranker"]
+        assert "each model has workers of its own" in served.ready["runtimes"]["why"]
+        assert [len(await of(served, model)) for model in ("embedder", "reranker")] == [2, 1]
+        for length in (1, 16, 17, 256):
+            await asyncio.gather(answer(one, length), answer(two, length + 200))
+
+        # Much is asked of the reranker, little of the embedder: a worker moves, and no row of either fails.
+        stop = asyncio.Event()
+        jobs = [asyncio.create_task(load(two, 512, stop)) for _ in range(16)]
+        jobs += [asyncio.create_task(load(one, 16, stop))]
+
+        async def moved() -> bool:
+            return len(await of(served, "reranker")) == 2
+
+        await until(moved, "a worker that moves", timeout_s=60)
+        assert len(await of(served, "embedder")) == 1
+        await asyncio.sleep(0.5)
+        stop.set()
+        assert min(await asyncio.gather(*jobs)) > 5
+        plans = [plan for plan in served.events("plan") if plan["moved"]]
+        assert plans[-1]["after"] == [1, 2]
+
+        # The only worker of the embedder dies: one of the reranker's stands in until it is back.
+        alone = (await of(served, "embedder"))[0]
+        pids = sorted(tritons(served))
+        os.kill(pids[int(alone.removeprefix("w"))], signal.SIGKILL)
+        await until(lambda: served.events("worker_restarted"), "a restart")
+        await asyncio.wait_for(patient(one), 40)
+        await asyncio.gather(answer(two, 300), answer(one, 30))
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.wait() == 0
+        await nothing_left(served.mark)
+
+
+async def patient(client: AsyncClient) -> None:
+    """An answer, of whoever serves."""
+    while True:
+        try:
+            await answer(client, 16)
+            return
+        except Exception:  # refused while none serves, as the deadline of a request is 5 s
+            await asyncio.sleep(0.1)
+
+
+async def test_what_each_gets_is_checked_before_anything_starts(tmp_path: Path) -> None:
+    dedicated(tmp_path)
+    checked = await asyncio.to_thread(cli, "config", "check", str(tmp_path / "serve.toml"), "--json")
+    told = json.loads(checked.stdout)
+    assert told["workers"] == 3
+    assert told["instances"] == {"embedder_bundle": 2, "reranker_bundle": 1}
+    assert "on 2 workers, reranker" in told["serves"]
+    text = (tmp_path / "serve.toml").read_text()
+    for change, message in (
+        (("workers = 1\n", ""), "model.workers is missing: other models have workers of their own"),
+        (("[workers]\n", "[workers]\ncount = 2\n"), "model.workers is 2 + 1 by model, but [workers] has 2 worker(s)"),
+    ):
+        (tmp_path / "serve.toml").write_text(text.replace(*change))
+        refused = await asyncio.to_thread(cli, "config", "check", str(tmp_path / "serve.toml"))
+        assert refused.returncode != 0
+        assert message in refused.stderr
