@@ -94,14 +94,16 @@ void MultiLevelQueue::index_active() {
     if (another) after_[g] = fitting_[g + 1];
     fitting_[g] = groups_[g].heap.empty() ? after_[g] : g;
   }
-}
-
-std::int32_t MultiLevelQueue::active_in(std::int32_t level) const {
-  std::size_t active = 0;
-  for (GroupIndex g = this->level(level).first_group; g < groups() && groups_[g].level == level; ++g) {
-    active += groups_[g].heap.size();
+  reach_.assign(levels_.size(), Reach{});
+  for (const Group& group : groups_) {
+    reach_[static_cast<std::size_t>(group.level)].active += static_cast<std::int32_t>(group.heap.size());
   }
-  return static_cast<std::int32_t>(active);
+  for (std::int32_t l = 0; l < levels(); ++l) {
+    const GroupIndex g = first_fitting(l);
+    const bool below = l > first_of(level(l).variant) && !has_active(l - 1);
+    reach_[static_cast<std::size_t>(l)].home = g == groups() ? levels() : groups_[g].level;
+    reach_[static_cast<std::size_t>(l)].lowest = below ? lowest_at(l - 1) : l;
+  }
 }
 
 InstanceId MultiLevelQueue::add_instance(RuntimeId runtime, std::int32_t limit) {

@@ -110,21 +110,11 @@ class MultiLevelQueue {
     return level_of_length_[bands_[variant].lengths + static_cast<std::size_t>(length)];
   }
   // The smallest level of its variant at or above `level` with active instances; levels() when there is none.
-  [[nodiscard]] std::int32_t home(std::int32_t level) const {
-    const GroupIndex g = first_fitting(level);
-    return g == groups() ? levels() : groups_[g].level;
-  }
+  [[nodiscard]] std::int32_t home(std::int32_t level) const { return reach(level).home; }
   // The lowest level whose home is `home`, which has active instances.
-  [[nodiscard]] std::int32_t lowest_at(std::int32_t home) const {
-    const std::int32_t first = first_of(level(home).variant);
-    while (home > first && !has_active(home - 1)) --home;
-    return home;
-  }
-  [[nodiscard]] bool has_active(std::int32_t level) const {
-    const GroupIndex g = first_fitting(level);
-    return g != groups() && groups_[g].level == level;
-  }
-  [[nodiscard]] std::int32_t active_in(std::int32_t level) const;  // instances
+  [[nodiscard]] std::int32_t lowest_at(std::int32_t home) const { return reach(home).lowest; }
+  [[nodiscard]] bool has_active(std::int32_t level) const { return reach(level).active > 0; }
+  [[nodiscard]] std::int32_t active_in(std::int32_t level) const { return reach(level).active; }  // instances
   // Some active instance other than `id` fits the level.
   [[nodiscard]] bool another_fits(std::int32_t level, InstanceId id) const {
     const Held* held = find(instances_[id], this->level(level).variant);
@@ -210,6 +200,13 @@ class MultiLevelQueue {
     std::int32_t longest = 0;  // tokens; 0: it has no level
     std::size_t lengths = 0;   // where its part of level_of_length_ begins
   };
+  // Of a level, what follows from where active instances are.
+  struct Reach {
+    std::int32_t home = 0;
+    std::int32_t lowest = 0;
+    std::int32_t active = 0;
+  };
+  [[nodiscard]] const Reach& reach(std::int32_t level) const { return reach_[static_cast<std::size_t>(level)]; }
   // Finds or makes the group of what is held there, the last that was made.
   void add_to_level(std::uint32_t held, bool is_new);
   void insert_group(GroupIndex at, std::int32_t level, std::uint32_t held);
@@ -224,6 +221,7 @@ class MultiLevelQueue {
   std::vector<IndexedHeap::Entry> heads_;  // copies of the heaps' heads, side by side for the scans
   std::vector<GroupIndex> fitting_;        // by group: itself or the next one of its variant with active instances
   std::vector<GroupIndex> after_;          // the same without itself
+  std::vector<Reach> reach_;               // by level
   std::vector<Band> bands_;                // by variant
   std::vector<std::uint16_t> level_of_length_;
   struct Parts {

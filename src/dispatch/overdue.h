@@ -19,8 +19,8 @@ class OverdueLines {
   [[nodiscard]] std::int32_t total() const { return lines_.total(); }
   [[nodiscard]] std::int32_t total(VariantId variant) const { return lines_.total(variant); }
   [[nodiscard]] const LevelFifos::Line& operator[](std::int32_t level) const { return lines_[level]; }
-  [[nodiscard]] RequestHandle front(const RequestSlab& requests, std::int32_t first, std::int32_t last) const {
-    return lines_.front(requests, first, last);
+  [[nodiscard]] RequestHandle front(std::int32_t first, std::int32_t last) const {
+    return lines_.front(first, last);
   }
 
   void insert(RequestSlab& requests, std::int32_t level, RequestHandle handle, TimeNs now) {
@@ -58,11 +58,14 @@ class OverdueLines {
   }
 
   // Of levels `first` to before `end`, the one that would have to wait longest; kNone when there is none.
-  [[nodiscard]] RequestHandle last(const RequestSlab& requests, std::int32_t first, std::int32_t end) const {
+  [[nodiscard]] RequestHandle last(std::int32_t first, std::int32_t end) const {
     RequestHandle last = kNone;
+    Rank most = 0;
     for (std::int32_t level = first; level < end; ++level) {
-      const RequestHandle tail = lines_[level].fifo.tail;
-      if (tail != kNone && (last == kNone || requests[tail].rank > requests[last].rank)) last = tail;
+      const LevelFifos::Line& line = lines_[level];
+      if (line.count == 0 || (last != kNone && line.last <= most)) continue;
+      last = line.fifo.tail;
+      most = line.last;
     }
     return last;
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "dispatch/scheduler.h"
@@ -12,6 +13,7 @@ namespace arlo::dispatch {
 // Where a request stands among others: in the fair order of fair_ranks.h, those that are retried before all others.
 using Rank = std::uint64_t;
 inline constexpr Rank kFirstTry = Rank{1} << 63;
+inline constexpr Rank kLastRank = std::numeric_limits<Rank>::max();  // of no request
 
 struct alignas(64) Request {
   Tag tag = 0;

@@ -99,7 +99,7 @@ RequestHandle Turns::overdue_for(InstanceId id, TimeNs now, Actions& out) {
 // While one waits that is no longer than this level, none is idle: O(1) in an overload, O(N) otherwise.
 InstanceId Turns::idle_for(std::int32_t level, std::int32_t length, InstanceId avoid, TimeNs now) const {
   const VariantId variant = s_.queue.level(level).variant;
-  if (s_.overdue.front(s_.requests, s_.queue.first_of(variant), level) != kNone) return kNone;
+  if (s_.overdue.front(s_.queue.first_of(variant), level) != kNone) return kNone;
   InstanceId best = kNone;
   TimeNs best_finish = kNever;
   for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
@@ -161,7 +161,7 @@ bool Turns::make_room(VariantId variant, Actions& out) {
   const std::int32_t first = s_.queue.first_of(variant), end = s_.queue.end_of(variant);
   const std::int32_t& queued = s_.queued_of[variant];
   if (queued - s_.overdue.total(variant) >= s_.options.max_queued) return false;  // it would not be enough
-  while (queued >= s_.options.max_queued) ledger_.expire_one(s_.overdue.last(s_.requests, first, end), out);
+  while (queued >= s_.options.max_queued) ledger_.expire_one(s_.overdue.last(first, end), out);
   return true;
 }
 

@@ -85,7 +85,11 @@ TimeNs sent_ahead(const Instance& x, TimeNs alone) { return x.outstanding() == 0
 
 Key Late::key(const Instance& x) const { return timed::key_of(x) | (x.has_room() ? 0 : timed::kFull); }
 
-Late::Backlog Late::backlog(std::int32_t first, std::int32_t home) const {
+Late::Backlog Late::backlog(const MultiLevelQueue& queue, std::int32_t first, std::int32_t home) const {
+  const VariantId variant = queue.level(home).variant;
+  if (first == queue.first_of(variant) && home + 1 == queue.end_of(variant)) {
+    return {first, home, lines_.total(variant), lines_.tokens(variant)};
+  }
   Backlog waiting{first, home, 0, 0};
   for (std::int32_t level = first; level <= home; ++level) {
     waiting.count += lines_[level].count;
@@ -151,7 +155,7 @@ GroupIndex Late::pick(MultiLevelQueue& queue, std::int32_t level, std::int32_t l
     }
   }
   if (best == end || room_at_home) return best;
-  return best_finish <= finish_at_home(queue, backlog(queue.lowest_at(home), home), length, now) ? best : end;
+  return best_finish <= finish_at_home(queue, backlog(queue, queue.lowest_at(home), home), length, now) ? best : end;
 }
 
 RequestHandle Late::front_for(const MultiLevelQueue& queue, const Backlog& waiting, InstanceId id) const {
@@ -179,7 +183,7 @@ TimeNs Late::finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int3
   const std::int32_t end = queue.end_of(queue.level(home).variant);
   std::int32_t first = queue.lowest_at(home);
   while (home < queue.levels() && best > limit) {
-    Backlog waiting = backlog(first, home);
+    Backlog waiting = backlog(queue, first, home);
     for (std::int32_t level = first; home == own && level <= home; ++level) {
       const LevelFifos::Behind behind = lines_.behind(requests_, level, rank);
       waiting.count -= behind.count;
@@ -330,7 +334,7 @@ Late::Turn Late::turn_of(MultiLevelQueue& queue, const MultiLevelQueue::Held& he
   if (own != kNone && lowest == shortest) return {own, x.passed};
 
   const Bundle& cost = held.bundle;
-  const TimeNs behind = own == kNone ? 0 : least_gain(queue, backlog(lowest, held.level), cost, requests_[own].length);
+  const TimeNs behind = own == kNone ? 0 : least_gain(queue, backlog(queue, lowest, held.level), cost, requests_[own].length);
   const TimeNs start = timed::start_of(timed::key_of(x), now);
   if (own != kNone) {
     const TimeNs turn = timed::paced(x, cost.alone(requests_[own].length));
@@ -347,7 +351,7 @@ Late::Turn Late::turn_of(MultiLevelQueue& queue, const MultiLevelQueue::Held& he
   for (std::int32_t first = shortest; first < lowest; first = next) {
     const std::int32_t home = queue.home(first);
     next = home + 1;
-    const Backlog waiting = backlog(first, home);
+    const Backlog waiting = backlog(queue, first, home);
     if (waiting.count == 0) continue;
     const RequestHandle handle = front_for(queue, waiting, id);
     if (handle == kNone) continue;

@@ -73,7 +73,7 @@ class Late final : public Rule {
   // How far a variant may be ahead of one that an instance holds, too, and that waits.
   [[nodiscard]] static TimeNs lead(const MultiLevelQueue& queue, const MultiLevelQueue::Held& waits);
 
-  [[nodiscard]] Backlog backlog(std::int32_t first, std::int32_t home) const;
+  [[nodiscard]] Backlog backlog(const MultiLevelQueue& queue, std::int32_t first, std::int32_t home) const;
   [[nodiscard]] RequestHandle front_for(const MultiLevelQueue& queue, const Backlog& waiting, InstanceId id) const;
   [[nodiscard]] TimeNs finish_at_home(MultiLevelQueue& queue, const Backlog& waiting, std::int32_t length,
                                       TimeNs now) const;

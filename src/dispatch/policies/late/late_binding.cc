@@ -8,7 +8,7 @@ namespace arlo::dispatch {
 
 Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) {
   const std::int32_t home = s_.queue.home(level);
-  const bool first = s_.lines.front(s_.requests, s_.queue.lowest_at(home), home) == kNone;
+  const bool first = s_.lines.empty(s_.queue.lowest_at(home), home);
   const GroupIndex g = first ? rule_.pick(s_.queue, level, arrival.length, now) : s_.queue.groups();
   const InstanceId id = g == s_.queue.groups() ? kNone : s_.queue.head(g).id;
   const Rank rank = s_.ranks.next(arrival.client);
@@ -85,8 +85,8 @@ void LateBinding::look_again(TimeNs now, Actions& out) {
 // Starts requests of a home, first come first, while there is an instance for the first one.
 void LateBinding::balance(std::int32_t home, TimeNs now, Actions& out) {
   const std::int32_t lowest = s_.queue.lowest_at(home);
-  for (RequestHandle h = s_.lines.front(s_.requests, lowest, home); h != kNone;
-       h = s_.lines.front(s_.requests, lowest, home)) {
+  for (RequestHandle h = s_.lines.front(lowest, home); h != kNone;
+       h = s_.lines.front(lowest, home)) {
     const Request& r = s_.requests[h];
     if (r.deadline <= now) {
       ledger_.expire_one(h, out);
