@@ -57,9 +57,11 @@ CONTENDERS = {  # -> whether it has one dynamic runtime, Triton's batcher, and [
     "triton-lengths": (False, True, "worker"),
 }
 RIVALS = {"triton": "fifo", "triton-lengths": "fifo"}  # whose loads they are offered, as the simulator has no such
-# What is measured of executions: bursts of full batches of one length, as many for each worker.
+TIMEOUT_MS = 10 * batches.SLO_MS  # the gateway's default
+# What is measured of executions: a worker that always has rows of one length waiting, for so many seconds.
 MEASURED = (32, 64, 128, 256, 512)  # tokens
-BURST_ROWS, BURSTS = 8 * batches.ROWS, 3
+PRESSED, PRESSED_S = 1.2, 4.0  # of what it can do
+COUNTED = (0.3, 0.9)  # of the answers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +123,9 @@ def serving(
         deadline_s = time.monotonic() + 120
         while not ready(ports["http"]):
             if program.process.poll() is not None or time.monotonic() > deadline_s:
-                raise SystemExit(f"arlo serve did not come up:\n{(work / 'serve.log').read_text()[-2000:]}")
+                logs = [work / "serve.log", *sorted((work / "run").rglob("*.log"))]
+                said = "\n".join(f"-- {log.name}\n{log.read_text(errors='replace')[-12000:]}" for log in logs)
+                raise SystemExit(f"arlo serve did not come up:\n{said}")
             time.sleep(0.2)
         yield program, f"127.0.0.1:{ports['grpc']}", ports["http"]
 
@@ -161,6 +165,7 @@ def twin(made: Any, trace: Trace, slower: float, beyond: Beyond) -> Any:
     return dataclasses.replace(
         made,
         workload=Replayed(fast),
+        timeout_ms=TIMEOUT_MS,
         runtimes=tuple(
             dataclasses.replace(
                 each, truth=tuple((n, rows, ms + beyond.of(n, rows) / slower) for n, rows, ms in each.points)
@@ -174,27 +179,24 @@ def twin(made: Any, trace: Trace, slower: float, beyond: Beyond) -> Any:
 
 
 def measured(endpoint: str, contender: str, slower: float, workers: int) -> Beyond:
-    """Rows alone, and bursts of full batches of one length for each worker: how long they take beside the same ones
-    simulated with what the profile says; the difference by executions, and by tokens in them."""
+    """Rows alone, and more rows of one length than the workers can do: how long they take beside the same ones
+    simulated by the profile; the difference by executions, and by tokens in them."""
     made = scenario(contender, "mix", 1.0, 1.0, workers)
     plain = Beyond(0.0, 0.0, 0.0)
-    longest_s = batches.SLO_MS * slower / 1000
-    alone = Trace(
-        arrived_at_s=0.1 + np.arange(5 * len(MEASURED)) * longest_s / 2, length=np.array(MEASURED * 5, np.int32)
-    )
-    sides = done_ms(endpoint, alone, made, slower, plain)
-    request_ms = float(np.median(sides[0] - sides[1]))
+    apart_s = batches.SLO_MS * slower / 2000
+    alone = Trace(arrived_at_s=0.1 + np.arange(5 * len(MEASURED)) * apart_s, length=np.array(MEASURED * 5, np.int32))
+    real_ms, fast_ms = done_ms(endpoint, alone, made, slower, plain)
+    request_ms = float(np.median(real_ms - fast_ms))
     found = []
     for length in MEASURED:
-        count = BURST_ROWS * workers
-        burst = Trace(arrived_at_s=np.full(count, 0.1), length=np.full(count, length, np.int32))
-        each = run(twin(made, burst, slower, plain))
-        executions = count / each.mean_batch / workers
-        spans = []
-        for _ in range(BURSTS):
-            real, fast = done_ms(endpoint, burst, made, slower, plain)
-            spans.append((np.max(real) - np.min(real)) - (np.max(fast) - np.min(fast)))
-        found.append((length * each.mean_batch, float(np.median(spans)) / (executions - 1)))
+        all_at_once = Trace(arrived_at_s=np.full(2000, 0.1), length=np.full(2000, length, np.int32))
+        row_ms = 1000 / rate_of(done_ms(endpoint, all_at_once, made, slower, plain, real=False)[1] + 100)
+        count = round(PRESSED * PRESSED_S * 1000 / row_ms)
+        at_s = 0.1 + np.sort(np.random.default_rng(length).uniform(0, PRESSED_S, count))
+        pressed = Trace(arrived_at_s=at_s, length=np.full(count, length, np.int32))
+        rows = run(twin(made, pressed, slower, plain)).mean_batch
+        rates = [rate_of(at_s * 1000 + side) for side in done_ms(endpoint, pressed, made, slower, plain)]
+        found.append((length * rows, workers * rows * 1000 * (1 / rates[0] - 1 / rates[1])))
     tokens, extra = np.array(found).T
     token_ms = max(0.0, float(np.polyfit(tokens, extra, 1)[0]))
     batch_ms = float(np.mean(extra - token_ms * tokens))
@@ -203,13 +205,22 @@ def measured(endpoint: str, contender: str, slower: float, workers: int) -> Beyo
     return beyond
 
 
-def done_ms(endpoint: str, trace: Trace, made: Any, slower: float, beyond: Beyond) -> tuple[Any, Any]:
-    """Latency of each row, of the real side and simulated, both in times of the slower engines."""
+def rate_of(done: Any) -> float:
+    """Rows per second, of the instants of their ends in ms."""
+    first, last = (round(part * len(done)) for part in COUNTED)
+    ends = np.sort(done)
+    return float((last - first) / (ends[last] - ends[first]) * 1000)
+
+
+def done_ms(
+    endpoint: str, trace: Trace, made: Any, slower: float, beyond: Beyond, *, real: bool = True
+) -> tuple[Any, Any]:
+    """Latency of each row, of the real side (where that is asked for) and simulated, in times of the slower engines."""
     options = ReplayOptions(endpoint=endpoint, slo_ms=batches.SLO_MS * slower, timeout_ms=0)
-    real = latency_us(run_replay(trace, options).records) / 1000
+    served = latency_us(run_replay(trace, options).records) / 1000 if real else None
     result = run(dataclasses.replace(twin(made, trace, slower, beyond), record=True))
     assert result.columns is not None
-    return real, result.columns["latency_ns"] / 1e6 * slower
+    return served, result.columns["latency_ns"] / 1e6 * slower
 
 
 def simulated(made: Any, trace: Trace, slower: float, beyond: Beyond) -> dict[str, float]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from typing import IO, Any
 
 from arlo.catalog.integrity import check_files
-from arlo.catalog.manifest import Manifest
+from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
 from arlo.control.backoff import Backoff
@@ -216,6 +216,23 @@ class Cluster:
             for runtime in self.manifest.runtimes if len(self.models) == 1 else manifest.runtimes:
                 if capacity(runtime, model.slo_ms) == 0:
                     emit(log, "slo_below_latency", level=logging.WARNING, runtime=runtime.name, slo_ms=model.slo_ms)
+        if self._config.dispatch.batching == "worker":
+            alone = [
+                part.name for runtime in self.manifest.runtimes for part in runtime.parts if self._no_batcher(part)
+            ]
+            if alone:
+                emit(
+                    log,
+                    "no_batcher",
+                    level=logging.WARNING,
+                    runtimes=alone,
+                    error="Triton joins no rows of these: build with --batcher, or leave dispatch.batching out",
+                )
+
+    def _no_batcher(self, runtime: Runtime) -> bool:
+        """Whether Triton executes each row of a runtime that takes several by itself, as far as its files are here."""
+        path = self._config.model.repository / runtime.name / "config.pbtxt"
+        return runtime.max_batch > 1 and path.is_file() and "dynamic_batching" not in path.read_text()
 
     def _lock_run_dir(self) -> None:
         run_dir = made_run_dir(self._config)

@@ -6,6 +6,7 @@ broken. So a few requests of the longest length go straight to the worker, and w
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import Any
 
@@ -55,6 +56,10 @@ def check_answer(manifest: Manifest, runtime: Runtime, rows: int, answer: Any) -
                 raise WorkerError(f"{runtime.name} answers {wanted.name} with values that are not finite: {_again()}")
 
 
+# A live server was seen to refuse a connection, twice in some hundred starts; one that is gone does so again.
+CONNECT_AGAIN_S = (0.1, 0.2, 0.4)
+
+
 async def warm_up(endpoint: str, manifest: Manifest, runtime: Runtime, *, requests: int, timeout_s: float) -> None:
     """Send `requests` requests of one row, and one of max_batch rows, one after the other, and check each answer.
 
@@ -66,17 +71,28 @@ async def warm_up(endpoint: str, manifest: Manifest, runtime: Runtime, *, reques
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_send_message_length", -1),
             ("grpc.enable_http_proxy", 0),
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.min_reconnect_backoff_ms", 50),
+            ("grpc.use_local_subchannel_pool", 1),
         ],
     ) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         for rows in [1] * requests + ([runtime.max_batch] if runtime.max_batch > 1 else []):
-            try:
-                answer = await stub.ModelInfer(request_for(manifest, runtime, rows), timeout=timeout_s)
-            except grpc.aio.AioRpcError as error:
-                raise WorkerError(
-                    f"{runtime.name} does not answer on {endpoint}: {error.details()} ({error.code().name})"
-                ) from None
+            answer = await _infer(stub, request_for(manifest, runtime, rows), endpoint, timeout_s)
             check_answer(manifest, runtime, rows, answer)
+
+
+async def _infer(stub: Any, request: Any, endpoint: str, timeout_s: float) -> Any:
+    for pause_s in (*CONNECT_AGAIN_S, None):
+        try:
+            return await stub.ModelInfer(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() != grpc.StatusCode.UNAVAILABLE or pause_s is None:
+                raise WorkerError(
+                    f"{request.model_name} does not answer on {endpoint}: {error.details()} ({error.code().name})"
+                ) from None
+        await asyncio.sleep(pause_s)
+    raise AssertionError
 
 
 def _shape(output: OutputTensor, runtime: Runtime, rows: int) -> list[int]:
