@@ -308,7 +308,8 @@ def main() -> int:
         print(end)
     options = f"--seconds {args.seconds:g} --loads {' '.join(f'{load:g}' for load in args.loads)}"
     options += f" --slower {args.slower:g} --workers {args.workers}"
-    path = harness.save(NAME, f"python -m benchmarks.{NAME} {options}", {"runs": rows, "carried": ends})
+    name = NAME if max(args.loads) > 1 else f"{NAME}_below"  # of what is carried, and latencies below that
+    path = harness.save(name, f"python -m benchmarks.{NAME} {options}", {"runs": rows, "carried": ends})
     print(f"-> {path}")
     return 0
 

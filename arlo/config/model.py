@@ -496,8 +496,6 @@ class Config:
             raise FieldError(
                 "workers", "kind", 'is "ray", which serves one model: give each an `arlo serve` of its own'
             )
-        if self.scaling.policy != "none":
-            raise FieldError("scaling", "policy", 'must be "none" with several models: give workers.count')
 
     @property
     def worker_count(self) -> int:
@@ -517,7 +515,8 @@ class Config:
     def worker_limits(self) -> tuple[int, int]:
         """Fewest and most workers that auto-scaling may make of them."""
         highest = self.scaling.max_workers if self.scaling.max_workers is not None else self.worker_count
-        return min(self.scaling.min_workers, highest), highest
+        least = max(self.scaling.min_workers, len(self.models)) if self.dedicated else self.scaling.min_workers
+        return min(least, highest), highest
 
 
 SECTIONS: dict[str, type] = {

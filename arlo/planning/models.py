@@ -115,9 +115,11 @@ class ByModel:
 class ModelPlanner(Planner):
     """See the module. Numbers of instances are by model."""
 
-    def __init__(self, settings: PlannerSettings, models: Sequence[Served]) -> None:
-        """`models`: in the order of the configuration, at least one."""
+    def __init__(self, settings: PlannerSettings, models: Sequence[Served], *, divides: bool = True) -> None:
+        """`models`: in the order of the configuration, at least one. `divides`: False where all workers serve all of
+        them, so that only their load is of interest."""
         self._models = list(models)
+        self._divides = divides
         self._bins = [served.bins for served in models]
         # The counters of a model are for 0 to its longest length.
         self._starts = np.cumsum([0, *(bins[-1][0] + 1 for bins in self._bins)])
@@ -127,7 +129,11 @@ class ModelPlanner(Planner):
         ends = [
             int(start) + length for start, bins in zip(self._starts[:-1], self._bins, strict=True) for length, _ in bins
         ]
-        return list(runtimes), tuple(ends), tuple(line for bins in self._bins for _, line in bins)
+        return (
+            list(runtimes) if self._divides else [],
+            tuple(ends),
+            tuple(line for bins in self._bins for _, line in bins),
+        )
 
     def joined(self, counts: Sequence[Sequence[int]]) -> list[int]:
         """Counters by length of each model, as add() takes them."""

@@ -349,7 +349,7 @@ class Planner:
 
     def _loads(self, longest: Runtime) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """Bins, and the seconds that a row of each takes on its ideal runtime."""
-        if self.planned:
+        if self.lengths:
             return self.lengths, tuple(line.batch_ms(1) / 1000 for line in self._curves)
         lengths = tuple(sorted({point.length for point in longest.latency}))
         return lengths, tuple(curve(longest, length).batch_ms(1) / 1000 for length in lengths)

@@ -241,6 +241,38 @@ async def test_workers_move_to_the_model_that_needs_them_and_none_is_ever_withou
         await nothing_left(served.mark)
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["together", "apart"])
+async def test_workers_are_added_for_whichever_model_is_late(tmp_path: Path, own: bool) -> None:
+    """The second model's requests take two thirds of its SLO: a worker is added, and serves."""
+    keys = ('policy = "target"', "max_workers = 4", "scale_out_share = 0.1", "scale_in_share = 0.01", "cooldown_s = 2")
+    scaling = "\n".join(("[scaling]", *keys)) + "\n"
+    if own:
+        dedicated(tmp_path, scaling)
+    else:
+        configured(tmp_path)
+        (tmp_path / "serve.toml").write_text((tmp_path / "serve.toml").read_text() + scaling)
+    async with serving(tmp_path) as served, clients(served) as (one, two):
+        stop = asyncio.Event()
+        jobs = [asyncio.create_task(load(two, 512, stop)) for _ in range(24)]
+        jobs += [asyncio.create_task(load(one, 16, stop))]
+
+        async def workers() -> int:
+            return len(await asyncio.to_thread(placement, served))
+
+        before = await workers()
+
+        async def more() -> bool:
+            found = await asyncio.to_thread(placement, served)
+            return len(found) > before and all(found.values())
+
+        await until(more, "another worker that serves", timeout_s=60)
+        assert any(event["action"] == "add" for event in served.events("scaling"))
+        stop.set()
+        assert min(await asyncio.gather(*jobs)) > 5
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.wait() == 0
+
+
 async def patient(client: AsyncClient) -> None:
     """An answer, of whoever serves."""
     while True:

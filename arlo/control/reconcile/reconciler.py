@@ -144,6 +144,11 @@ class Reconciler:
         return self._wanted.placement
 
     @property
+    def kept(self) -> frozenset[str]:
+        """Runtimes that are always to be served."""
+        return frozenset(self._wanted.longest())
+
+    @property
     def infos(self) -> Mapping[str, WorkerInfo]:
         """The workers, as last seen."""
         return self._fleet.infos

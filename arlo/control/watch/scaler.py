@@ -45,6 +45,7 @@ class Scaler:
         self._scheduler = scheduler
         self._counters = counters
         self._usage = UsageWindow(window_s=WINDOW_S)
+        self._by_model = [UsageWindow(window_s=WINDOW_S) for _ in config.models]
         self._minimum, self._maximum = config.worker_limits
         scaling = config.scaling
         self.policy = scaling.policy
@@ -68,6 +69,8 @@ class Scaler:
     def see(self, stats: Any) -> None:
         """One arlo.v1.Stats."""
         self._usage.add(stats)
+        for window, each in zip(self._by_model, self._scheduler.by_model, strict=False):
+            window.add(each)
         if self.policy == "none" or self._acting or self._reconciler.leaving:
             return
         decision = self._decider.decide(self._signals(stats))
@@ -118,14 +121,21 @@ class Scaler:
             await self._scheduler.plan("scale_in")
 
     def _signals(self, stats: Any) -> Signals:
-        return Signals(
-            now_s=monotonic_s(),
-            slo_ms=self._config.model.slo_ms,
-            p98_ms=stats.total.p98_us / 1000,
-            rows=stats.total.count,
-            unanswered=self._usage.unanswered,
-            arrived=self._scheduler.planner.recent().rows,
-            load=sum(self._scheduler.planner.loads()),
-            workers=self._reconciler.views(busy=self.busy()),
-            longest=self._scheduler.longest,
-        )
+        """Of several models the latency of the one that is slowest by its SLO, and the load of all."""
+        models = zip(self._config.models, self._scheduler.by_model or [stats], self._by_model, strict=False)
+        seen = [
+            Signals(
+                now_s=monotonic_s(),
+                slo_ms=model.slo_ms,
+                p98_ms=each.total.p98_us / 1000,
+                rows=each.total.count,
+                unanswered=window.unanswered,
+                arrived=self._scheduler.planner.recent().rows,
+                load=sum(self._scheduler.planner.loads()),
+                workers=self._reconciler.views(busy=self.busy()),
+                longest=self._scheduler.longest,
+                kept=self._reconciler.kept,
+            )
+            for model, each, window in models
+        ]
+        return max(seen, key=lambda signals: (signals.slowest_ms / signals.slo_ms, signals.rows))

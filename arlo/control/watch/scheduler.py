@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from arlo.catalog.manifest import Manifest
+from arlo.catalog.bundle import shared_bundle
+from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.control.events import emit
@@ -61,7 +62,7 @@ class RuntimeScheduler:
         self._configured = plan_from_config(config, manifest) if told else None
         self.choice = choose(config, manifest)
         self.planner = _planner(config, manifest, self.choice)
-        self._others: dict[str, Sequence[int]] = {}  # arrivals by length of models beside the first, as last seen
+        self._others: dict[str, Any] = {}  # the last arlo.v1.Stats of models beside the first
         self._orders = Orders(config, manifest, self.planner, reconciler, longest=self.longest)
         self.plans = self._orders.plans
         self._stamps = StampClock()
@@ -78,6 +79,12 @@ class RuntimeScheduler:
         """Until the period is over."""
         return max(0.0, self._planned_at_s + self._config.control.period_s - monotonic_s())
 
+    @property
+    def by_model(self) -> list[Any]:
+        """The last arlo.v1.Stats of each model, in the order of the configuration; empty before all have told."""
+        others = [self._others.get(model.name or "") for model in self._config.more_models]
+        return [] if self.stats is None or None in others else [self.stats, *others]
+
     def demand(self) -> Demand:
         """Of the window until now."""
         return self.planner.demand()
@@ -85,7 +92,7 @@ class RuntimeScheduler:
     @property
     def longest(self) -> str:
         """The runtime that a worker gets when nothing better is known: it can serve every request."""
-        if isinstance(self.planner, ModelPlanner):
+        if self.choice.serve == "models":
             return max(self.planner.planned, key=lambda runtime: runtime.max_length).name
         if self.planner.planned and self._config.deployment.dynamic == 0:
             return self.planner.planned[-1].name
@@ -139,7 +146,7 @@ class RuntimeScheduler:
         """Watch and plan until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watch())
-            for model in self._config.more_models if isinstance(self.planner, ModelPlanner) else ():
+            for model in self._config.more_models:
                 group.create_task(self._watch(model.name))
             group.create_task(self._plan_on_time())
 
@@ -150,7 +157,7 @@ class RuntimeScheduler:
                     if model is None:
                         await self.see(stats)
                     else:
-                        self._others[model] = stats.arrivals_by_length
+                        self._others[model] = stats
             except GatewayError:
                 pass  # it is restarting; whoever restarts it says so
             await asyncio.sleep(LISTEN_S)
@@ -163,8 +170,7 @@ class RuntimeScheduler:
         if isinstance(self.planner, ModelPlanner):
             if len(self._others) < len(self._config.more_models):
                 return
-            others = [self._others[model.name or ""] for model in self._config.more_models]
-            arrivals = self.planner.joined([arrivals, *others])
+            arrivals = self.planner.joined([each.arrivals_by_length for each in self.by_model])
         self.planner.add(stamp.at_s, stamp.started_s, arrivals)
         if stamp.at_s - self._listened_s >= LISTEN_S:
             self._listened_s = stamp.at_s
@@ -235,14 +241,18 @@ class RuntimeScheduler:
 
 
 def _planner(config: Config, manifest: Manifest, choice: Choice) -> Planner:
-    if choice.serve != "models":
+    if not config.more_models:
         runtimes = [runtime for runtime in manifest.runtimes if runtime.dynamic or choice.serve != "dynamic"]
         return Planner(planner_settings(config), runtimes)
+    bundles: Sequence[Runtime] = manifest.runtimes
+    if not config.dedicated:
+        held = [[part for part in bundles[0].parts if manifest.of(part) is one] for one in manifest.models]
+        bundles = [shared_bundle(one.model, [parts]) for one, parts in zip(manifest.models, held, strict=True)]
     served = [
         Served(bundle=bundle, slo_ms=float(model.slo_ms), share=model.share, workers=model.workers or 1)
-        for bundle, model in zip(manifest.runtimes, config.models, strict=True)
+        for bundle, model in zip(bundles, config.models, strict=True)
     ]
-    return ModelPlanner(planner_settings(config), served)
+    return ModelPlanner(planner_settings(config), served, divides=config.dedicated)
 
 
 def planner_settings(config: Config) -> PlannerSettings:

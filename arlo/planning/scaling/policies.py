@@ -19,6 +19,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
@@ -41,6 +42,7 @@ class Signals:
     load: float  # work that arrives: instance-seconds per second, each row at its latency on its ideal runtime
     workers: Sequence[WorkerView]  # all there are, in the order they were added; those that are starting are not usable
     longest: str  # the longest runtime
+    kept: frozenset[str] = frozenset()  # other runtimes whose last worker stays, as each serves a model alone
 
     @property
     def ended(self) -> int:
@@ -215,11 +217,13 @@ class _Paced(abc.ABC):
         usable = [worker for worker in signals.workers if worker.usable]
         if len(usable) <= self.settings.min_workers:
             return _hold(f"{why}, but there may be no fewer than {self.settings.min_workers} workers")
-        last = [worker for worker in usable if worker.serving == signals.longest]
+        count = Counter(worker.serving for worker in usable)
+        kept = signals.kept | {signals.longest}
         # Of equally busy ones the youngest.
-        choice = [worker for worker in reversed(usable) if len(last) != 1 or worker is not last[0]]
+        choice = [w for w in reversed(usable) if w.serving not in kept or count[w.serving] > 1]
         if not choice:
-            return _hold(f"{why}, but {last[0].id} is the last that serves {signals.longest}")
+            last = usable[-1]
+            return _hold(f"{why}, but {last.id} is the last that serves {last.serving}")
         worker = min(choice, key=lambda worker: (worker.serving is not None, worker.busy))
         return Decision("remove", worker.id, None, f"{why}; {worker.id} is the least busy ({worker.busy:.0%})")
 

@@ -155,7 +155,6 @@ def test_several_models_share_the_rest() -> None:
         ),
         ("count = 2", "count = 2\n[deployment]\nruntimes = 'static'", "deployment.runtimes goes with one model"),
         ("count = 2", "count = 2\nkind = 'ray'", 'serve.toml:12: workers.kind is "ray", which serves one model'),
-        ("count = 2", "count = 2\n[scaling]\npolicy = 'target'", 'scaling.policy must be "none" with several models'),
     ],
 )
 def test_refused_with_several_models(old: str, new: str, message: str) -> None:

@@ -34,6 +34,8 @@ class Parts:
         self.did: list[str] = []
         self.leaving: frozenset[str] = frozenset()
         self.longest = "m_512"
+        self.kept: frozenset[str] = frozenset()
+        self.by_model: list[Any] = []
         self.changed = asyncio.Event()
 
     def _note(self, what: str) -> None:
