@@ -19,9 +19,7 @@ class OverdueLines {
   [[nodiscard]] std::int32_t total() const { return lines_.total(); }
   [[nodiscard]] std::int32_t total(VariantId variant) const { return lines_.total(variant); }
   [[nodiscard]] const LevelFifos::Line& operator[](std::int32_t level) const { return lines_[level]; }
-  [[nodiscard]] RequestHandle front(std::int32_t first, std::int32_t last) const {
-    return lines_.front(first, last);
-  }
+  [[nodiscard]] RequestHandle front(std::int32_t first, std::int32_t last) const { return lines_.front(first, last); }
 
   void insert(RequestSlab& requests, std::int32_t level, RequestHandle handle, TimeNs now) {
     Moves& moves = moves_[static_cast<std::size_t>(level)];

@@ -82,8 +82,7 @@ std::vector<RequestHandle> EarlyBinding::take_fitting(InstanceId id) {
   // Only parked requests are in the lines, and those up to what it holds fit.
   for (const MultiLevelQueue::Held& held : s_.queue.held(s_.queue[id])) {
     const std::int32_t first = s_.queue.first_of(held.variant);
-    for (RequestHandle h = s_.lines.front(first, held.level); h != kNone;
-         h = s_.lines.front(first, held.level)) {
+    for (RequestHandle h = s_.lines.front(first, held.level); h != kNone; h = s_.lines.front(first, held.level)) {
       ledger_.take_out(h);
       found.push_back(h);
     }

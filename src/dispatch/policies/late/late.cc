@@ -334,7 +334,8 @@ Late::Turn Late::turn_of(MultiLevelQueue& queue, const MultiLevelQueue::Held& he
   if (own != kNone && lowest == shortest) return {own, x.passed};
 
   const Bundle& cost = held.bundle;
-  const TimeNs behind = own == kNone ? 0 : least_gain(queue, backlog(queue, lowest, held.level), cost, requests_[own].length);
+  const TimeNs behind =
+      own == kNone ? 0 : least_gain(queue, backlog(queue, lowest, held.level), cost, requests_[own].length);
   const TimeNs start = timed::start_of(timed::key_of(x), now);
   if (own != kNone) {
     const TimeNs turn = timed::paced(x, cost.alone(requests_[own].length));

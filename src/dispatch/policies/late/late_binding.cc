@@ -85,8 +85,7 @@ void LateBinding::look_again(TimeNs now, Actions& out) {
 // Starts requests of a home, first come first, while there is an instance for the first one.
 void LateBinding::balance(std::int32_t home, TimeNs now, Actions& out) {
   const std::int32_t lowest = s_.queue.lowest_at(home);
-  for (RequestHandle h = s_.lines.front(lowest, home); h != kNone;
-       h = s_.lines.front(lowest, home)) {
+  for (RequestHandle h = s_.lines.front(lowest, home); h != kNone; h = s_.lines.front(lowest, home)) {
     const Request& r = s_.requests[h];
     if (r.deadline <= now) {
       ledger_.expire_one(h, out);
