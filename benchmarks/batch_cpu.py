@@ -69,7 +69,7 @@ def counts(http: int) -> tuple[float, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics", timeout=5) as page:
         text = page.read().decode()
     rows = sum(float(found) for found in re.findall(r"^arlo_level_dispatched_total\{[^}]*\} (\S+)", text, re.MULTILINE))
-    groups = re.search(r"^arlo_batches_total (\S+)", text, re.MULTILINE)
+    groups = re.search(r"^arlo_batches_total(?:\{[^}]*\})? (\S+)", text, re.MULTILINE)
     assert groups is not None
     return rows, float(groups[1])
 
