@@ -1,7 +1,9 @@
 // A ModelInfer server that answers at once with a fixed output: the cheapest upstream there is, so that a bench in
 // front of it sees the gateway's cost and not the upstream's. For benches only; every model name is known and ready.
 //
-//   arlo-instant-upstream [--port 0] [--threads 1] [--output NAME:DATATYPE:1,384] [--input NAME]...
+//   arlo-instant-upstream [--port 0] [--threads 1] [--output NAME:DATATYPE:1,384] [--input NAME]... [--server grpc]
+//
+// `--server transport`: on src/transport instead of gRPC C++, on one thread, without streams.
 //
 // Prints {"port": N} once it listens; SIGTERM or SIGINT ends it. Requests are taken and answered as raw bytes on
 // completion queues; the other methods are answered by gRPC's own threads.
@@ -21,6 +23,7 @@
 #include <vector>
 
 #include "kserve_grpc.h"
+#include "transport/server.h"
 
 namespace {
 
@@ -33,6 +36,7 @@ struct Output {
 struct Settings {
   int port = 0;
   int threads = 1;
+  bool transport = false;
   std::vector<std::string> inputs;
   std::vector<Output> outputs;
 };
@@ -78,6 +82,9 @@ Settings Parse(int argc, char** argv) {
       s.port = static_cast<int>(ParseInt(value));
     } else if (flag == "--threads") {
       s.threads = static_cast<int>(ParseInt(value));
+    } else if (flag == "--server") {
+      if (value != "grpc" && value != "transport") throw std::invalid_argument("--server is grpc or transport");
+      s.transport = value == "transport";
     } else if (flag == "--input") {
       s.inputs.push_back(value);
     } else if (flag == "--output") {
@@ -207,7 +214,84 @@ class Slot {
   grpc::ByteBuffer request_;
 };
 
+using Instant = Service;
+
+// The same on src/transport.
+class OnTransport final : public arlo::transport::Service {
+ public:
+  explicit OnTransport(const Settings& settings)
+      : service_(settings), fixed_(FixedResponse(settings).SerializeAsString()) {}
+
+  std::unique_ptr<arlo::transport::CallHandler> begin(arlo::transport::ServerCall& call) override {
+    const std::string_view path = call.path();
+    constexpr std::string_view kPrefix = "/inference.GRPCInferenceService/";
+    if (path.substr(0, kPrefix.size()) != kPrefix) return nullptr;
+    return std::make_unique<Handler>(*this, call, std::string(path.substr(kPrefix.size())));
+  }
+
+ private:
+  class Handler final : public arlo::transport::CallHandler {
+   public:
+    Handler(OnTransport& service, arlo::transport::ServerCall& call, std::string method)
+        : service_(service), call_(call), method_(std::move(method)) {}
+    void message(std::string bytes, bool) override { request_ = std::move(bytes); }
+    void half_closed() override {
+      if (method_ == "ModelInfer") {
+        answer(service_.fixed_);
+      } else if (method_ == "ServerLive") {
+        answer<inference::ServerLiveRequest, inference::ServerLiveResponse>(&Instant::ServerLive);
+      } else if (method_ == "ServerReady") {
+        answer<inference::ServerReadyRequest, inference::ServerReadyResponse>(&Instant::ServerReady);
+      } else if (method_ == "ModelReady") {
+        answer<inference::ModelReadyRequest, inference::ModelReadyResponse>(&Instant::ModelReady);
+      } else if (method_ == "ServerMetadata") {
+        answer<inference::ServerMetadataRequest, inference::ServerMetadataResponse>(&Instant::ServerMetadata);
+      } else if (method_ == "ModelMetadata") {
+        answer<inference::ModelMetadataRequest, inference::ModelMetadataResponse>(&Instant::ModelMetadata);
+      } else {
+        call_.finish(grpc::StatusCode::UNIMPLEMENTED, "not here", {});
+      }
+    }
+    void closed(bool) override {}
+
+   private:
+    void answer(std::string bytes) {
+      call_.send(std::move(bytes));
+      call_.finish(grpc::StatusCode::OK, "", {});
+    }
+    template <class Request, class Response>
+    void answer(grpc::Status (Instant::*method)(grpc::ServerContext*, const Request*, Response*)) {
+      Request request;
+      Response response;
+      request.ParseFromString(request_);
+      static_cast<void>((service_.service_.*method)(nullptr, &request, &response));
+      answer(response.SerializeAsString());
+    }
+
+    OnTransport& service_;
+    arlo::transport::ServerCall& call_;
+    const std::string method_;
+    std::string request_;
+  };
+
+  Instant service_;
+  const std::string fixed_;
+};
+
+int RunOnTransport(const Settings& settings) {
+  arlo::transport::Loop loop;
+  OnTransport service(settings);
+  arlo::transport::ServerOptions options;
+  options.port = static_cast<std::uint16_t>(settings.port);
+  const arlo::transport::Server server(loop, service, options);
+  std::printf("{\"port\": %d}\n", server.port());
+  std::fflush(stdout);
+  loop.run();
+  return 0;
+}
+
 int Run(const Settings& settings) {
+  if (settings.transport) return RunOnTransport(settings);
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);

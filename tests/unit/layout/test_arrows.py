@@ -66,6 +66,7 @@ CPP_ARROWS: dict[str, set[str]] = {
     "base": set(),
     "dispatch": {"base"},
     "rewrite": {"base"},
+    "transport": {"base"},
     "gateway": {"rewrite", "dispatch", "base"},
     "loadgen": {"base"},
     "plugins": {"base"},

@@ -1,0 +1,54 @@
+// One HTTP/2 connection of a gRPC client, as bytes in and bytes out; for unary calls, any number at a time.
+//
+// A call that has begun is never reset: Triton 2.51 executes it all the same, and may crash when a cancellation meets
+// its answer (docs/protocol.md). Who gives up drops the answer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace arlo::transport {
+
+struct Answer {
+  std::uint32_t status = 0;  // gRPC's code
+  std::string message;       // why, when that is not 0
+  std::string bytes;
+  bool lost = false;    // no answer: the connection ended, or the server did not take the call
+  bool unsent = false;  // and it has certainly not begun the call
+};
+
+struct ClientLimits {
+  std::uint32_t message_bytes = 0x7fffffff;
+  std::uint32_t stream_window = 16U << 20;  // bytes of an answer that may be under way
+  std::uint32_t connection_window = 64U << 20;
+};
+
+class ClientSession {
+ public:
+  using Done = std::function<void(Answer)>;
+
+  ClientSession(std::string authority, const ClientLimits& limits, std::function<void()> wants_to_send);
+  ~ClientSession();  // calls that are open are lost
+  ClientSession(const ClientSession&) = delete;
+  ClientSession& operator=(const ClientSession&) = delete;
+
+  // `done` is called once, perhaps from within this call, feed(), output() or the destructor.
+  void call(std::string_view path, std::string message, Done done);
+  // Whether a call would be taken: the server has not said that it goes.
+  [[nodiscard]] bool takes_calls() const;
+
+  // As of ServerSession.
+  bool feed(std::string_view bytes);
+  bool output(std::string* out, std::size_t most);
+  [[nodiscard]] bool over() const;
+  [[nodiscard]] std::size_t calls() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace arlo::transport

@@ -1,0 +1,76 @@
+// gRPC over HTTP/2, without HTTP/2: messages within the bytes of a stream, statuses and time-outs as header text.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/time.h"
+
+namespace arlo::transport {
+
+inline constexpr std::size_t kPrefixBytes = 5;
+
+// Messages come one after the other, each with five bytes before it: whether it is compressed, and its length. Nothing
+// is allocated before as much of a message is there, so a length alone takes no memory.
+class MessageReader {
+ public:
+  enum class Result : std::uint8_t { kOk, kTooLarge, kMalformed };
+
+  explicit MessageReader(std::uint32_t most_bytes) : most_bytes_(most_bytes) {}
+
+  // Calls take(std::string message, bool compressed) for each message that is whole now. After another result than kOk
+  // the stream is of no further use.
+  template <class Take>
+  Result feed(std::string_view bytes, Take&& take) {
+    while (!bytes.empty()) {
+      if (have_ < kPrefixBytes) {
+        const std::size_t some = std::min(kPrefixBytes - have_, bytes.size());
+        std::copy_n(bytes.begin(), some, prefix_.begin() + static_cast<std::ptrdiff_t>(have_));
+        have_ += some;
+        bytes.remove_prefix(some);
+        if (have_ < kPrefixBytes) return Result::kOk;
+        if (const Result result = begin(); result != Result::kOk) return result;
+      }
+      const std::size_t some = std::min(length_ - message_.size(), bytes.size());
+      message_.append(bytes.substr(0, some));
+      bytes.remove_prefix(some);
+      if (message_.size() < length_) return Result::kOk;
+      have_ = 0;
+      take(std::exchange(message_, {}), compressed_);
+    }
+    return Result::kOk;
+  }
+
+  // Part of a message is there, and its rest is not.
+  [[nodiscard]] bool within() const { return have_ > 0; }
+  // That it holds.
+  [[nodiscard]] std::size_t held() const { return message_.capacity(); }
+
+ private:
+  Result begin();
+
+  std::uint32_t most_bytes_;
+  std::array<char, kPrefixBytes> prefix_{};
+  std::size_t have_ = 0;  // of the prefix
+  std::size_t length_ = 0;
+  bool compressed_ = false;
+  std::string message_;
+};
+
+// The five bytes before a message that is not compressed.
+std::string prefix_of(std::size_t length);
+
+// Of `grpc-message`: what is not printable ASCII, and '%', as %XX of UTF-8 bytes.
+std::string percent_encoded(std::string_view text);
+// Bytes after a '%' that are no two digits stay as they are.
+std::string percent_decoded(std::string_view text);
+
+// Of `grpc-timeout`: up to eight digits and a unit (H, M, S, m, u, n); nothing for other text.
+std::optional<TimeNs> parse_timeout(std::string_view text);
+
+}  // namespace arlo::transport

@@ -1,0 +1,41 @@
+// nghttp2's C interface, a little closer to C++.
+#pragma once
+
+#include <nghttp2/nghttp2.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace arlo::transport {
+
+inline nghttp2_nv field(std::string_view name, std::string_view value) {
+  // nghttp2 copies both; its C interface takes them as not const.
+  return {reinterpret_cast<std::uint8_t*>(const_cast<char*>(name.data())),
+          reinterpret_cast<std::uint8_t*>(const_cast<char*>(value.data())), name.size(), value.size(),
+          NGHTTP2_NV_FLAG_NONE};
+}
+
+inline std::string_view text(const std::uint8_t* bytes, std::size_t size) {
+  return {reinterpret_cast<const char*>(bytes), size};
+}
+
+// Appends what a session has to send, up to about `most` bytes; false when it broke.
+inline bool append_output(nghttp2_session* session, std::string* out, std::size_t most) {
+  const std::size_t before = out->size();
+  while (out->size() - before < most) {
+    const std::uint8_t* data = nullptr;
+    const auto size = nghttp2_session_mem_send(session, &data);
+    if (size < 0) return false;
+    if (size == 0) break;
+    out->append(text(data, static_cast<std::size_t>(size)));
+  }
+  return true;
+}
+
+inline bool is_over(nghttp2_session* session) {
+  return nghttp2_session_want_read(session) == 0 && nghttp2_session_want_write(session) == 0;
+}
+
+}  // namespace arlo::transport

@@ -1,0 +1,131 @@
+#include "transport/loop.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <limits>
+#include <system_error>
+
+#include "base/clock.h"
+
+namespace arlo::transport {
+namespace {
+
+constexpr int kEvents = 256;
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+}  // namespace
+
+Loop::Loop() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (epoll_ < 0 || wake_ < 0) fail("event loop");
+  watch(wake_, EPOLLIN, waker_);
+}
+
+Loop::~Loop() {
+  close(wake_);
+  close(epoll_);
+}
+
+void Loop::Waker::ready(std::uint32_t) {
+  std::uint64_t count = 0;
+  while (read(loop_.wake_, &count, sizeof count) > 0) {
+  }
+  std::vector<std::function<void()>> work;
+  {
+    const std::lock_guard lock(loop_.mutex_);
+    work.swap(loop_.posted_);
+  }
+  for (const auto& each : work) each();
+}
+
+void Loop::stop() {
+  stopped_.store(true);
+  post([] {});
+}
+
+void Loop::post(std::function<void()> work) {
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    first = posted_.empty();
+    posted_.push_back(std::move(work));
+  }
+  const std::uint64_t one = 1;
+  // It fails only where the counter is full, and then the loop is awake.
+  if (first && write(wake_, &one, sizeof one) < 0) return;
+}
+
+void Loop::at_end(std::function<void()> work) { ending_.push_back(std::move(work)); }
+
+void Loop::control(int operation, int fd, std::uint32_t events, Watch& watch) const {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = &watch;
+  if (epoll_ctl(epoll_, operation, fd, &event) != 0) fail("epoll_ctl");
+}
+
+void Loop::watch(int fd, std::uint32_t events, Watch& watch) { control(EPOLL_CTL_ADD, fd, events, watch); }
+
+void Loop::change(int fd, std::uint32_t events, Watch& watch) { control(EPOLL_CTL_MOD, fd, events, watch); }
+
+void Loop::forget(int fd, Watch& watch) {
+  control(EPOLL_CTL_DEL, fd, 0, watch);
+  for (int i = 0; i < count_; ++i) {
+    if (events_[i].data.ptr == &watch) events_[i].data.ptr = nullptr;
+  }
+}
+
+void Loop::set(Timer& timer, TimeNs at) {
+  clear(timer);
+  timer.at = at;
+  timers_.emplace(at, &timer);
+}
+
+void Loop::clear(Timer& timer) {
+  if (timer.at != kNever) timers_.erase({timer.at, &timer});
+  timer.at = kNever;
+}
+
+int Loop::until_next_ms() const {
+  if (timers_.empty()) return -1;
+  constexpr TimeNs kMs = 1'000'000;
+  const TimeNs left = timers_.begin()->first - now_ns();
+  return static_cast<int>(std::clamp<TimeNs>((left + kMs - 1) / kMs, 0, std::numeric_limits<int>::max()));
+}
+
+void Loop::run() {
+  while (!stopped_.exchange(false)) turn(until_next_ms());
+}
+
+void Loop::turn(int timeout_ms) {
+  std::array<epoll_event, kEvents> events;
+  count_ = epoll_wait(epoll_, events.data(), kEvents, timeout_ms);
+  if (count_ < 0 && errno != EINTR) fail("epoll_wait");
+  events_ = events.data();
+  for (int i = 0; i < count_; ++i) {
+    if (auto* watch = static_cast<Watch*>(events[static_cast<std::size_t>(i)].data.ptr)) {
+      watch->ready(events[static_cast<std::size_t>(i)].events);
+    }
+  }
+  count_ = 0;
+  if (!timers_.empty()) {
+    const TimeNs now = now_ns();
+    while (!timers_.empty() && timers_.begin()->first <= now) {
+      Timer& timer = *timers_.begin()->second;
+      clear(timer);
+      timer.due();
+    }
+  }
+  while (!ending_.empty()) {
+    std::vector<std::function<void()>> work;
+    work.swap(ending_);
+    for (const auto& each : work) each();
+  }
+}
+
+}  // namespace arlo::transport

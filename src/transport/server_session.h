@@ -1,0 +1,98 @@
+// One HTTP/2 connection of a gRPC server, as bytes in and bytes out: no sockets, no clock reads, no threads of its own.
+//
+// Calls are handed to a Service, which makes a CallHandler for each. A call's handler hears of its messages, of the end
+// of what the client sends, and last of the end of the call. Answers may be given at any time before that, also from
+// within these; the connection's owner is told that there is something to send.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/time.h"
+
+namespace arlo::transport {
+
+struct Header {
+  std::string name;
+  std::string value;
+};
+
+// What a client may take of a connection.
+struct Limits {
+  std::uint32_t streams = 1024;                // open calls
+  std::uint32_t header_bytes = 16 << 10;       // of a call's headers, with 32 for each, as HTTP/2 counts
+  std::uint32_t message_bytes = 64U << 20;     // of a message
+  std::uint32_t stream_window = 1U << 20;      // bytes of a call that may be under way
+  std::uint32_t connection_window = 4U << 20;  // of all calls together
+  std::uint32_t resets = 1000;                 // streams that the client may open and reset, before ...
+  TimeNs resets_span = 10'000'000'000;         // ... so much time has passed
+};
+
+// One call, as its service sees it. It is there until closed() of its handler has returned.
+class ServerCall {
+ public:
+  [[nodiscard]] virtual const std::string& path() const = 0;
+  // The first header of this name, in lower case; empty for none.
+  [[nodiscard]] virtual std::string_view header(std::string_view name) const = 0;
+  // The client's, by the clock that feed() is told; kNever for none.
+  [[nodiscard]] virtual TimeNs deadline() const = 0;
+  // A message to the client. Nothing after finish().
+  virtual void send(std::string message) = 0;
+  // The end: gRPC's status code, a text for people, and trailers. Once.
+  virtual void finish(std::uint32_t status, std::string_view message, std::span<const Header> trailers) = 0;
+  // Bytes that wait for the client.
+  [[nodiscard]] virtual std::size_t unsent() const = 0;
+
+ protected:
+  ~ServerCall() = default;
+};
+
+class CallHandler {
+ public:
+  virtual ~CallHandler() = default;
+  virtual void message(std::string bytes, bool compressed) = 0;
+  virtual void half_closed() = 0;  // no further message comes
+  // The call is over: `finished`, and what was sent is on its way. Otherwise the client, or the connection, has gone.
+  virtual void closed(bool finished) = 0;
+};
+
+class Service {
+ public:
+  // The headers of a call have come. Null: there is no such method (UNIMPLEMENTED).
+  virtual std::unique_ptr<CallHandler> begin(ServerCall& call) = 0;
+
+ protected:
+  ~Service() = default;
+};
+
+class ServerSession {
+ public:
+  // `wants_to_send`: there is something in output(), told again only after that was asked for.
+  ServerSession(Service& service, const Limits& limits, std::function<void()> wants_to_send);
+  ~ServerSession();
+  ServerSession(const ServerSession&) = delete;
+  ServerSession& operator=(const ServerSession&) = delete;
+
+  // Bytes that have come. False: the connection is of no further use once output() is sent.
+  bool feed(std::string_view bytes, TimeNs now);
+  // Appends what is to be sent, up to about `most` bytes. False: it broke, close at once.
+  bool output(std::string* out, std::size_t most);
+  // Says that no further calls are taken; those under way end as they would.
+  void go_away();
+  // Nothing is to be read or written any more.
+  [[nodiscard]] bool over() const;
+  [[nodiscard]] std::size_t calls() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace arlo::transport

@@ -1,0 +1,96 @@
+// Messages of gRPC within the bytes of a stream, whatever pieces they come in.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "transport/grpc_message.h"
+
+namespace arlo::transport {
+namespace {
+
+using Result = MessageReader::Result;
+
+std::string framed(const std::string& message, bool compressed = false) {
+  std::string prefix = prefix_of(message.size());
+  prefix[0] = compressed ? 1 : 0;
+  return prefix + message;
+}
+
+TEST(MessageReader, TakesMessagesInAnyPieces) {
+  std::mt19937 random(1);
+  for (int round = 0; round < 300; ++round) {
+    std::vector<std::string> sent;
+    std::string bytes;
+    for (int i = 0; i < 4; ++i) {
+      sent.emplace_back(random() % 40, static_cast<char>('a' + i));
+      bytes += framed(sent.back());
+    }
+    MessageReader reader(1000);
+    std::vector<std::string> got;
+    for (std::size_t at = 0; at < bytes.size();) {
+      const std::size_t some = 1 + random() % 20;
+      ASSERT_EQ(reader.feed(std::string_view(bytes).substr(at, some),
+                            [&](std::string message, bool) { got.push_back(std::move(message)); }),
+                Result::kOk);
+      at += some;
+    }
+    ASSERT_FALSE(reader.within());
+    ASSERT_EQ(got, sent);
+  }
+}
+
+TEST(MessageReader, AnEmptyMessageIsOne) {
+  MessageReader reader(10);
+  int count = 0;
+  EXPECT_EQ(reader.feed(framed("") + framed(""), [&](const std::string& m, bool) { count += m.empty() ? 1 : 100; }),
+            Result::kOk);
+  EXPECT_EQ(count, 2);
+}
+
+TEST(MessageReader, SaysWhatIsCompressed) {
+  MessageReader reader(10);
+  bool told = false;
+  EXPECT_EQ(reader.feed(framed("zz", true), [&](const std::string&, bool compressed) { told = compressed; }),
+            Result::kOk);
+  EXPECT_TRUE(told);
+}
+
+TEST(MessageReader, RefusesALengthAboveTheLimitBeforeItsBytes) {
+  MessageReader reader(10);
+  EXPECT_EQ(reader.feed(prefix_of(11), [](const std::string&, bool) { FAIL(); }), Result::kTooLarge);
+  MessageReader odd(10);
+  EXPECT_EQ(odd.feed(std::string(5, '\x02'), [](const std::string&, bool) { FAIL(); }), Result::kMalformed);
+}
+
+TEST(MessageReader, ALengthAloneTakesNoMemory) {
+  MessageReader reader(1U << 31);
+  EXPECT_EQ(reader.feed(prefix_of(1U << 30), [](const std::string&, bool) { FAIL(); }), Result::kOk);
+  EXPECT_LT(reader.held(), 1U << 20);
+  EXPECT_TRUE(reader.within());
+}
+
+TEST(Percent, ThereAndBack) {
+  EXPECT_EQ(percent_encoded("plain text, 100 %"), "plain text, 100 %25");
+  EXPECT_EQ(percent_encoded("\u00e9\n"), "%C3%A9%0A");
+  EXPECT_EQ(percent_decoded("%C3%a9%0A100 %25"), "\u00e9\n100 %");
+  EXPECT_EQ(percent_decoded("%zz%4"), "%zz%4");
+  std::string all;
+  for (int c = 0; c < 256; ++c) all += static_cast<char>(c);
+  EXPECT_EQ(percent_decoded(percent_encoded(all)), all);
+}
+
+TEST(Timeout, UnitsAndNonsense) {
+  EXPECT_EQ(parse_timeout("1H"), 3'600'000'000'000);
+  EXPECT_EQ(parse_timeout("2M"), 120'000'000'000);
+  EXPECT_EQ(parse_timeout("3S"), 3'000'000'000);
+  EXPECT_EQ(parse_timeout("250m"), 250'000'000);
+  EXPECT_EQ(parse_timeout("7u"), 7'000);
+  EXPECT_EQ(parse_timeout("99999999n"), 99'999'999);
+  for (const char* text : {"", "S", "1", "1x", "-1S", "1 S", "123456789S"})
+    EXPECT_EQ(parse_timeout(text), std::nullopt);
+}
+
+}  // namespace
+}  // namespace arlo::transport

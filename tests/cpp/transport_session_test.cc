@@ -1,0 +1,360 @@
+// A server's connection against nghttp2's client, bytes handed over in memory.
+#include <gtest/gtest.h>
+#include <nghttp2/nghttp2.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "transport/grpc_message.h"
+#include "transport/server_session.h"
+
+namespace arlo::transport {
+namespace {
+
+std::string framed(const std::string& message) { return prefix_of(message.size()) + message; }
+
+// Echoes: /echo each message at once, /late what came when the client has ended, /hold nothing, /big 5 MB.
+class Echo final : public Service {
+ public:
+  std::unique_ptr<CallHandler> begin(ServerCall& call) override {
+    if (call.path() == "/none") return nullptr;
+    ++begun;
+    return std::make_unique<Handler>(*this, call);
+  }
+
+  int begun = 0;
+  int finished = 0;   // closed(true)
+  int cancelled = 0;  // closed(false)
+  std::vector<ServerCall*> open;
+  TimeNs deadline = 0;
+  std::string agent;
+
+ private:
+  class Handler final : public CallHandler {
+   public:
+    Handler(Echo& echo, ServerCall& call) : echo_(echo), call_(call) {
+      echo_.open.push_back(&call);
+      echo_.deadline = call.deadline();
+      echo_.agent = call.header("user-agent");
+    }
+    void message(std::string bytes, bool) override {
+      if (call_.path() == "/echo") {
+        call_.send(std::move(bytes));
+      } else {
+        kept_ += bytes;
+      }
+    }
+    void half_closed() override {
+      if (call_.path() == "/hold") return;
+      if (call_.path() == "/late") call_.send(kept_);
+      if (call_.path() == "/big") call_.send(std::string(5U << 20, 'b'));
+      const std::vector<Header> trailers{{"arlo-more", "x"}};
+      if (call_.path() == "/bad") {
+        call_.finish(3, "no good: 100 %\n", {});
+      } else {
+        call_.finish(0, "", trailers);
+      }
+    }
+    void closed(bool finished) override {
+      (finished ? echo_.finished : echo_.cancelled) += 1;
+      std::erase(echo_.open, &call_);
+    }
+
+   private:
+    Echo& echo_;
+    ServerCall& call_;
+    std::string kept_;
+  };
+};
+
+struct Reply {
+  std::map<std::string, std::string> headers;
+  std::string data;
+  bool closed = false;
+  std::uint32_t error = 0;
+};
+
+class Client {
+ public:
+  explicit Client(ServerSession& server) : server_(server) {
+    nghttp2_session_callbacks* callbacks = nullptr;
+    nghttp2_session_callbacks_new(&callbacks);
+    nghttp2_session_callbacks_set_on_header_callback(
+        callbacks, [](nghttp2_session*, const nghttp2_frame* frame, const std::uint8_t* name, std::size_t name_size,
+                      const std::uint8_t* value, std::size_t value_size, std::uint8_t, void* user) {
+          auto& reply = static_cast<Client*>(user)->replies[frame->hd.stream_id];
+          reply.headers[{reinterpret_cast<const char*>(name), name_size}] = {reinterpret_cast<const char*>(value),
+                                                                             value_size};
+          return 0;
+        });
+    nghttp2_session_callbacks_set_on_data_chunk_recv_callback(
+        callbacks, [](nghttp2_session*, std::uint8_t, std::int32_t stream, const std::uint8_t* data, std::size_t size,
+                      void* user) {
+          static_cast<Client*>(user)->replies[stream].data.append(reinterpret_cast<const char*>(data), size);
+          return 0;
+        });
+    nghttp2_session_callbacks_set_on_stream_close_callback(
+        callbacks, [](nghttp2_session*, std::int32_t stream, std::uint32_t error, void* user) {
+          auto& reply = static_cast<Client*>(user)->replies[stream];
+          reply.closed = true;
+          reply.error = error;
+          return 0;
+        });
+    nghttp2_session_callbacks_set_on_frame_recv_callback(
+        callbacks, [](nghttp2_session*, const nghttp2_frame* frame, void* user) {
+          if (frame->hd.type == NGHTTP2_GOAWAY) static_cast<Client*>(user)->went_away = frame->goaway.error_code;
+          return 0;
+        });
+    nghttp2_session_client_new(&session_, callbacks, this);
+    nghttp2_session_callbacks_del(callbacks);
+    nghttp2_submit_settings(session_, NGHTTP2_FLAG_NONE, nullptr, 0);
+  }
+  ~Client() { nghttp2_session_del(session_); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  std::int32_t call(const std::string& path, std::string body, bool end = true,
+                    const std::vector<std::pair<std::string, std::string>>& more = {}) {
+    std::vector<std::pair<std::string, std::string>> all{{":method", "POST"},
+                                                         {":scheme", "http"},
+                                                         {":path", path},
+                                                         {":authority", "a"},
+                                                         {"content-type", "application/grpc"}};
+    for (const auto& each : more) {
+      const auto same = std::find_if(all.begin(), all.end(), [&](const auto& h) { return h.first == each.first; });
+      if (same != all.end()) {
+        same->second = each.second;
+      } else {
+        all.push_back(each);
+      }
+    }
+    std::vector<nghttp2_nv> fields;
+    for (auto& [name, value] : all) {
+      fields.push_back({reinterpret_cast<std::uint8_t*>(name.data()), reinterpret_cast<std::uint8_t*>(value.data()),
+                        name.size(), value.size(), NGHTTP2_NV_FLAG_NONE});
+    }
+    auto source = std::make_unique<Body>(Body{std::move(body), 0, end});
+    nghttp2_data_provider provider{};
+    provider.source.ptr = source.get();
+    provider.read_callback = [](nghttp2_session*, std::int32_t, std::uint8_t* out, std::size_t most,
+                                std::uint32_t* flags, nghttp2_data_source* from, void*) -> ssize_t {
+      auto& sent = *static_cast<Body*>(from->ptr);
+      const std::size_t some = std::min(most, sent.bytes.size() - sent.at);
+      std::copy_n(sent.bytes.begin() + static_cast<std::ptrdiff_t>(sent.at), some, out);
+      sent.at += some;
+      if (sent.at == sent.bytes.size()) {
+        if (sent.end) {
+          *flags = NGHTTP2_DATA_FLAG_EOF;
+        } else if (some == 0) {
+          return NGHTTP2_ERR_DEFERRED;
+        }
+      }
+      return static_cast<ssize_t>(some);
+    };
+    bodies_.push_back(std::move(source));
+    return nghttp2_submit_request(session_, nullptr, fields.data(), fields.size(), &provider, nullptr);
+  }
+
+  void reset(std::int32_t stream) { nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL); }
+
+  // Hands over what both have to say, until neither has anything. False: the server wants no more.
+  bool talk() {
+    for (bool more = true; more;) {
+      more = false;
+      const std::uint8_t* data = nullptr;
+      for (ssize_t size = 0; (size = nghttp2_session_mem_send(session_, &data)) > 0; more = true) {
+        good_ = server_.feed({reinterpret_cast<const char*>(data), static_cast<std::size_t>(size)}, now) && good_;
+      }
+      std::string out;
+      if (!server_.output(&out, 1U << 20)) return false;
+      if (!out.empty()) {
+        more = true;
+        nghttp2_session_mem_recv(session_, reinterpret_cast<const std::uint8_t*>(out.data()), out.size());
+      }
+    }
+    return good_;
+  }
+
+  std::map<std::int32_t, Reply> replies;
+  std::uint32_t went_away = 0xffffffff;
+  TimeNs now = 1000;
+
+ private:
+  struct Body {
+    std::string bytes;
+    std::size_t at;
+    bool end;
+  };
+  ServerSession& server_;
+  nghttp2_session* session_ = nullptr;
+  std::vector<std::unique_ptr<Body>> bodies_;
+  bool good_ = true;
+};
+
+class TransportSession : public testing::Test {
+ protected:
+  static Limits small() {
+    Limits limits;
+    limits.message_bytes = 1000;
+    limits.header_bytes = 2000;
+    limits.resets = 20;
+    return limits;
+  }
+  Echo echo_;
+  int told_ = 0;
+  ServerSession server_{echo_, small(), [this] { ++told_; }};
+  Client client_{server_};
+};
+
+TEST_F(TransportSession, UnaryCall) {
+  const auto stream = client_.call("/late", framed("hello"), true, {{"grpc-timeout", "5m"}, {"user-agent", "test"}});
+  ASSERT_TRUE(client_.talk());
+  const Reply& reply = client_.replies[stream];
+  EXPECT_EQ(reply.headers.at(":status"), "200");
+  EXPECT_EQ(reply.headers.at("grpc-status"), "0");
+  EXPECT_EQ(reply.headers.at("arlo-more"), "x");
+  EXPECT_EQ(reply.data, framed("hello"));
+  EXPECT_TRUE(reply.closed);
+  EXPECT_EQ(reply.error, 0U);
+  EXPECT_EQ(echo_.finished, 1);
+  EXPECT_EQ(echo_.deadline, 1000 + 5'000'000);
+  EXPECT_EQ(echo_.agent, "test");
+  EXPECT_GE(told_, 1);
+  EXPECT_EQ(server_.calls(), 0U);
+}
+
+TEST_F(TransportSession, FaultsAreTrailersAlone) {
+  const auto none = client_.call("/none", framed("x"));
+  const auto bad = client_.call("/bad", framed("x"));
+  ASSERT_TRUE(client_.talk());
+  EXPECT_EQ(client_.replies[none].headers.at("grpc-status"), "12");
+  EXPECT_EQ(client_.replies[bad].headers.at("grpc-status"), "3");
+  EXPECT_EQ(client_.replies[bad].headers.at("grpc-message"), "no good: 100 %25%0A");
+  EXPECT_TRUE(client_.replies[bad].data.empty());
+}
+
+TEST_F(TransportSession, WhatIsNoGrpcIsRefused) {
+  const auto get = client_.call("/late", "", true, {{":method", "GET"}});
+  const auto json = client_.call("/late", "{}", true, {{"content-type", "application/json"}});
+  ASSERT_TRUE(client_.talk());
+  EXPECT_EQ(client_.replies[get].headers.at(":status"), "405");
+  EXPECT_EQ(client_.replies[json].headers.at(":status"), "415");
+  EXPECT_EQ(echo_.begun, 0);
+}
+
+TEST_F(TransportSession, MessagesGoToAndFro) {
+  const auto stream = client_.call("/echo", framed("one") + framed("two"), false);
+  ASSERT_TRUE(client_.talk());
+  EXPECT_EQ(client_.replies[stream].data, framed("one") + framed("two"));
+  EXPECT_FALSE(client_.replies[stream].closed);
+  client_.reset(stream);
+  ASSERT_TRUE(client_.talk());
+  EXPECT_EQ(echo_.cancelled, 1);
+  EXPECT_TRUE(echo_.open.empty());
+}
+
+TEST_F(TransportSession, AnAnswerLargerThanAllWindows) {
+  const auto stream = client_.call("/big", framed("x"));
+  ASSERT_TRUE(client_.talk());
+  EXPECT_EQ(client_.replies[stream].data.size(), (5U << 20) + kPrefixBytes);
+  EXPECT_EQ(client_.replies[stream].headers.at("grpc-status"), "0");
+}
+
+TEST_F(TransportSession, TooLargeAMessageCostsItsCallAlone) {
+  const auto held = client_.call("/hold", framed("x"));
+  const auto large = client_.call("/late", framed(std::string(1001, 'x')), false);
+  const auto cut = client_.call("/late", framed("hello").substr(0, 7));
+  const auto good = client_.call("/late", framed(std::string(1000, 'x')));
+  ASSERT_TRUE(client_.talk());
+  EXPECT_EQ(client_.replies[large].headers.at("grpc-status"), "8");
+  EXPECT_TRUE(client_.replies[large].closed);  // though the client had not ended
+  EXPECT_EQ(client_.replies[cut].headers.at("grpc-status"), "13");
+  EXPECT_EQ(client_.replies[good].headers.at("grpc-status"), "0");
+  EXPECT_FALSE(client_.replies[held].closed);
+  EXPECT_EQ(server_.calls(), 1U);
+  ASSERT_EQ(echo_.open.size(), 1U);
+  echo_.open.front()->finish(1, "", {});
+  ASSERT_TRUE(client_.talk());
+  EXPECT_EQ(client_.replies[held].headers.at("grpc-status"), "1");
+}
+
+TEST_F(TransportSession, TooManyHeadersCostTheirCallAlone) {
+  const auto large = client_.call("/late", framed("x"), true, {{"more", std::string(2000, 'x')}});
+  const auto good = client_.call("/late", framed("x"));
+  ASSERT_TRUE(client_.talk());
+  EXPECT_TRUE(client_.replies[large].closed);
+  EXPECT_NE(client_.replies[large].error, 0U);
+  EXPECT_EQ(client_.replies[good].headers.at("grpc-status"), "0");
+}
+
+TEST_F(TransportSession, AFloodOfResetsEndsTheConnection) {
+  for (int i = 0; i < 30 && !server_.over(); ++i) {
+    const auto stream = client_.call("/hold", "", false);
+    client_.talk();
+    client_.reset(stream);
+    client_.talk();
+  }
+  EXPECT_TRUE(server_.over());
+  EXPECT_EQ(client_.went_away, static_cast<std::uint32_t>(NGHTTP2_ENHANCE_YOUR_CALM));
+  EXPECT_LE(echo_.begun, 21);
+  EXPECT_TRUE(echo_.open.empty());
+}
+
+TEST_F(TransportSession, ResetsOverALongTimeAreNoFlood) {
+  for (int i = 0; i < 60; ++i) {
+    client_.now += 1'000'000'000;
+    const auto stream = client_.call("/hold", "", false);
+    ASSERT_TRUE(client_.talk());
+    client_.reset(stream);
+    ASSERT_TRUE(client_.talk());
+  }
+  EXPECT_EQ(echo_.cancelled, 60);
+}
+
+TEST_F(TransportSession, GoingAwayEndsWhatIsUnderWay) {
+  const auto held = client_.call("/hold", framed("x"));
+  ASSERT_TRUE(client_.talk());
+  server_.go_away();
+  ASSERT_TRUE(client_.talk());
+  EXPECT_EQ(client_.went_away, 0U);
+  ASSERT_EQ(echo_.open.size(), 1U);
+  echo_.open.front()->send("last");
+  echo_.open.front()->finish(0, "", {});
+  client_.talk();
+  EXPECT_EQ(client_.replies[held].data, framed("last"));
+  EXPECT_TRUE(server_.over());
+}
+
+TEST(TransportSessionEnd, EachOpenCallIsToldOnce) {
+  Echo echo;
+  {
+    ServerSession server(echo, {}, [] {});
+    Client client(server);
+    for (int i = 0; i < 5; ++i) client.call("/hold", framed("x"), i % 2 == 0);
+    ASSERT_TRUE(client.talk());
+    EXPECT_EQ(server.calls(), 5U);
+  }
+  EXPECT_EQ(echo.cancelled, 5);
+}
+
+TEST(TransportSessionEnd, AnyBytesAreSurvived) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 2000; ++round) {
+    Echo echo;
+    ServerSession server(echo, {}, [] {});
+    std::string bytes = round % 2 == 0 ? std::string(NGHTTP2_CLIENT_MAGIC) : std::string();
+    for (int i = 0; i < 60; ++i) bytes += static_cast<char>(random() % (round % 3 == 0 ? 256 : 6));
+    server.feed(bytes, 1);
+    std::string out;
+    server.output(&out, 1U << 20);
+    EXPECT_LT(out.size(), 10'000U);
+  }
+}
+
+}  // namespace
+}  // namespace arlo::transport

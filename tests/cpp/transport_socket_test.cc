@@ -1,0 +1,258 @@
+// Channels and servers over TCP, all on one loop.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "transport/channel.h"
+#include "transport/server.h"
+
+namespace arlo::transport {
+namespace {
+
+constexpr TimeNs kSecond = 1'000'000'000;
+
+// Answers with what it got; /hold never.
+class Echo final : public Service {
+ public:
+  std::unique_ptr<CallHandler> begin(ServerCall& call) override { return std::make_unique<Handler>(*this, call); }
+  int begun = 0;
+  int ended = 0;
+
+ private:
+  class Handler final : public CallHandler {
+   public:
+    Handler(Echo& echo, ServerCall& call) : echo_(echo), call_(call) { ++echo_.begun; }
+    void message(std::string bytes, bool) override { bytes_ = std::move(bytes); }
+    void half_closed() override {
+      if (call_.path() == "/hold") return;
+      if (call_.path() == "/refuse") {
+        call_.finish(9, "not now", {});
+        return;
+      }
+      if (call_.path() != "/empty") call_.send(std::move(bytes_));
+      call_.finish(0, "", {});
+    }
+    void closed(bool) override { ++echo_.ended; }
+
+   private:
+    Echo& echo_;
+    ServerCall& call_;
+    std::string bytes_;
+  };
+};
+
+class TransportSocket : public testing::Test, public Loop::Timer {
+ protected:
+  void due() override { loop_.stop(); }
+
+  // Runs the loop until `wanted` calls have ended, at most five seconds.
+  void until(std::size_t wanted) {
+    if (answers_.size() >= wanted) return;
+    wanted_ = wanted;
+    loop_.set(*this, now_ns() + 5 * kSecond);
+    loop_.run();
+    loop_.clear(*this);
+    wanted_ = SIZE_MAX;
+    ASSERT_GE(answers_.size(), wanted) << "not within five seconds";
+  }
+  // The loop for a while.
+  void turn(TimeNs time) {
+    loop_.set(*this, now_ns() + time);
+    loop_.run();
+  }
+  std::unique_ptr<Server> serve(std::uint16_t port = 0, ServerOptions options = {}) {
+    options.port = port;
+    return std::make_unique<Server>(loop_, echo_, options);
+  }
+  std::unique_ptr<Channel> channel(std::uint16_t port) {
+    ChannelOptions options;
+    options.port = port;
+    return std::make_unique<Channel>(loop_, options);
+  }
+  void call(Channel& channel, const std::string& path, std::string message) {
+    channel.call(path, std::move(message), [this](Answer answer) {
+      answers_.push_back(std::move(answer));
+      if (answers_.size() >= wanted_) loop_.stop();
+    });
+  }
+
+  Loop loop_;
+  Echo echo_;
+  std::vector<Answer> answers_;
+  std::size_t wanted_ = SIZE_MAX;  // of answers, that end the loop
+};
+
+TEST_F(TransportSocket, ManyCallsOnOneConnection) {
+  const auto server = serve();
+  const auto client = channel(server->port());
+  for (int i = 0; i < 500; ++i) call(*client, "/echo", std::string(static_cast<std::size_t>(i), 'a'));
+  until(500);
+  std::vector<int> seen(500);
+  for (const Answer& answer : answers_) {
+    ASSERT_EQ(answer.status, 0U) << answer.message;
+    ++seen[answer.bytes.size()];
+  }
+  EXPECT_EQ(seen, std::vector<int>(500, 1));
+  EXPECT_EQ(server->connections(), 1U);
+}
+
+TEST_F(TransportSocket, LargeMessagesBothWays) {
+  const auto server = serve();
+  const auto client = channel(server->port());
+  for (int i = 0; i < 4; ++i) call(*client, "/echo", std::string(10U << 20, static_cast<char>('a' + i)));
+  call(*client, "/echo", "small");
+  until(5);
+  for (const Answer& answer : answers_) ASSERT_EQ(answer.status, 0U) << answer.message;
+  EXPECT_EQ(answers_.front().bytes, "small");  // it does not wait for the large ones
+  EXPECT_EQ(answers_.back().bytes.size(), 10U << 20);
+}
+
+TEST_F(TransportSocket, FaultsAreTold) {
+  const auto server = serve();
+  const auto client = channel(server->port());
+  call(*client, "/refuse", "x");
+  until(1);
+  EXPECT_EQ(answers_[0].status, 9U);
+  EXPECT_EQ(answers_[0].message, "not now");
+  EXPECT_FALSE(answers_[0].lost);
+  call(*client, "/empty", "x");
+  until(2);
+  EXPECT_EQ(answers_[1].status, 13U);
+}
+
+TEST_F(TransportSocket, NobodyListens) {
+  std::uint16_t port = 0;
+  {
+    port = serve()->port();
+  }
+  const auto client = channel(port);
+  call(*client, "/echo", "x");
+  until(1);
+  EXPECT_TRUE(answers_[0].lost);
+  EXPECT_TRUE(answers_[0].unsent);
+  EXPECT_EQ(answers_[0].message, "Connection refused");
+  call(*client, "/echo", "x");  // refused at once: it was tried just now
+  EXPECT_EQ(answers_.size(), 2U);
+  const auto server = serve(port);
+  turn(kSecond / 5);
+  call(*client, "/echo", "x");
+  until(3);
+  EXPECT_EQ(answers_[2].status, 0U);
+}
+
+TEST_F(TransportSocket, AServerThatDiesLosesWhatItHad) {
+  auto server = serve();
+  const auto port = server->port();
+  const auto client = channel(port);
+  call(*client, "/echo", "x");
+  call(*client, "/hold", "x");
+  until(1);
+  server.reset();
+  until(2);
+  EXPECT_TRUE(answers_[1].lost);
+  EXPECT_FALSE(answers_[1].unsent);
+  EXPECT_EQ(echo_.ended, 2);
+  server = serve(port);
+  call(*client, "/echo", "again");
+  until(3);
+  EXPECT_EQ(answers_[2].bytes, "again");
+}
+
+TEST_F(TransportSocket, ADrainingServerEndsItsCallsAndTakesNoNewOnes) {
+  auto server = serve();
+  const auto client = channel(server->port());
+  call(*client, "/hold", "x");
+  call(*client, "/echo", "x");
+  until(1);
+  server->drain();
+  turn(kSecond / 20);
+  call(*client, "/echo", "x");
+  until(3);
+  EXPECT_TRUE(answers_.back().lost);
+}
+
+TEST_F(TransportSocket, AChannelThatGoesLosesItsCalls) {
+  const auto server = serve();
+  auto client = channel(server->port());
+  call(*client, "/hold", "x");
+  turn(kSecond / 20);
+  client.reset();
+  EXPECT_EQ(answers_.size(), 1U);
+  turn(kSecond / 20);
+  EXPECT_EQ(echo_.ended, 1);
+  EXPECT_EQ(server->connections(), 0U);
+}
+
+int connected(std::uint16_t port) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  return fd;
+}
+
+TEST_F(TransportSocket, WhoSaysNothingIsPutOut) {
+  ServerOptions options;
+  options.preface_timeout = kSecond / 10;
+  const auto server = serve(0, options);
+  const int fd = connected(server->port());
+  turn(kSecond / 20);
+  EXPECT_EQ(server->connections(), 1U);
+  turn(kSecond / 5);
+  EXPECT_EQ(server->connections(), 0U);
+  close(fd);
+}
+
+TEST_F(TransportSocket, WhatIsNoHttp2IsPutOut) {
+  const auto server = serve();
+  const int fd = connected(server->port());
+  const std::string request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+  ASSERT_EQ(send(fd, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+  turn(kSecond / 20);
+  EXPECT_EQ(server->connections(), 0U);
+  close(fd);
+}
+
+TEST_F(TransportSocket, ConnectionsAreBounded) {
+  ServerOptions options;
+  options.connections = 3;
+  const auto server = serve(0, options);
+  std::vector<int> fds;
+  for (int i = 0; i < 6; ++i) fds.push_back(connected(server->port()));
+  turn(kSecond / 20);
+  EXPECT_EQ(server->connections(), 3U);
+  for (const int fd : fds) close(fd);
+  turn(kSecond / 20);
+  EXPECT_EQ(server->connections(), 0U);
+}
+
+TEST_F(TransportSocket, WithoutDescriptorsConnectionsWait) {
+  const auto server = serve();
+  const int fd = connected(server->port());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{static_cast<rlim_t>(fd) + 1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const std::clock_t began = std::clock();
+  turn(kSecond / 2);
+  EXPECT_LT(std::clock() - began, CLOCKS_PER_SEC / 10);  // it did not spin
+  EXPECT_EQ(server->connections(), 0U);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  turn(kSecond / 5);
+  EXPECT_EQ(server->connections(), 1U);
+  close(fd);
+}
+
+}  // namespace
+}  // namespace arlo::transport
