@@ -1,7 +1,7 @@
 """CPU per call of a server that answers at once: gRPC C++ of the distribution, and src/transport on nghttp2.
 
-The same program, small encoder requests and a fixed answer, over 4 connections; at equal offered rates (Poisson), and at
-saturation (closed loop). Contenders alternate; CPU is user + system time of the server over the calls answered.
+The same program, small encoder requests and a fixed answer, over 4 connections; at equal offered rates (Poisson), and
+at saturation (closed loop). Contenders alternate; CPU is user + system time of the server over the calls answered.
 """
 
 from __future__ import annotations
