@@ -122,7 +122,7 @@ class Orders:
         changes: int = 0,
     ) -> None:
         predicted = 0.0
-        if demand.rows and sum(best) and best[-1] and self._planner.plans:
+        if demand.rows and sum(best) and best[-1]:
             predicted = self._planner.problem(sum(best), Seen(demand)).predicted_mean_ms(best)
         gain = plan.gain if plan is not None else None
         record = PlanRecord(

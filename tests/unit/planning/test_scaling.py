@@ -33,6 +33,7 @@ class Story:
         self.policy = policy
         self.fleet: dict[str, WorkerView] = {}
         self.seen: dict[str, float] = {"p98": 60.0, "rows": 500, "load": 1.0}
+        self.kept: frozenset[str] = frozenset()
 
     def run(self, text: str) -> list[str]:
         """The decisions in words: without those that repeat the one before them word by word."""
@@ -73,6 +74,7 @@ class Story:
             load=self.seen["load"],
             workers=list(self.fleet.values()),
             longest="s512",
+            kept=self.kept,
         )
 
 
@@ -182,6 +184,15 @@ def test_the_last_instance_of_the_longest_runtime_stays() -> None:
     assert story("target").acts("w0 s512 0.1\nw1 s512 0.6\n0..60 p98=10") == ["60 remove w0"]
     told = story("target").run("w0 s512 0.1\nw1 off\n0..60 p98=10 load=0")
     assert told[-1].endswith("for 60 s, but there may be no fewer than 1 workers")
+
+
+def test_the_last_worker_of_a_model_stays() -> None:
+    each = story("target")
+    each.kept = frozenset({"a", "b"})
+    assert each.acts("w0 a 0.1\nw1 b 0.3\nw2 b 0.2\n0..60 p98=10") == ["60 remove w2"]
+    told = story("target")
+    told.kept = frozenset({"a", "b"})
+    assert told.run("w0 a 0.1\nw1 b 0.3\n0..60 p98=10 load=0")[-1].endswith("but w1 is the last that serves b")
 
 
 def test_of_equally_busy_workers_an_idle_one_and_then_the_youngest_goes() -> None:
