@@ -234,7 +234,7 @@ class OnTransport final : public arlo::transport::Service {
    public:
     Handler(OnTransport& service, arlo::transport::ServerCall& call, std::string method)
         : service_(service), call_(call), method_(std::move(method)) {}
-    void message(std::string bytes, bool) override { request_ = std::move(bytes); }
+    void message(std::string bytes) override { request_ = std::move(bytes); }
     void half_closed() override {
       if (method_ == "ModelInfer") {
         answer(service_.fixed_);

@@ -7,6 +7,7 @@
 
 #include "transport/grpc_message.h"
 #include "transport/http2.h"
+#include "transport/inflate.h"
 
 namespace arlo::transport {
 namespace {
@@ -142,16 +143,15 @@ class ServerSession::Impl::Call final : public ServerCall {
   void data(std::string_view bytes) {
     if (handler_ == nullptr || refused_) return;
     const auto result = reader_.feed(bytes, [this](std::string message, bool compressed) {
-      if (!finished_) handler_->message(std::move(message), compressed);
+      if (finished_ || refused_) return;
+      if (!compressed) {
+        handler_->message(std::move(message));
+      } else {
+        opened(message);
+      }
     });
-    if (result == MessageReader::Result::kOk) return;
-    refused_ = true;
-    if (result == MessageReader::Result::kTooLarge) {
-      finish(kResourceExhausted,
-             "a message is larger than " + std::to_string(session_.limits_.message_bytes) + " bytes", {});
-    } else {
-      finish(kInternal, "what was sent is no gRPC message", {});
-    }
+    if (result == MessageReader::Result::kTooLarge) refuse(kResourceExhausted, too_large());
+    if (result == MessageReader::Result::kMalformed) refuse(kInternal, "what was sent is no gRPC message");
   }
 
   void half_closed() {
@@ -211,6 +211,36 @@ class ServerSession::Impl::Call final : public ServerCall {
     provider.source.ptr = this;
     provider.read_callback = &Impl::read_data;
     nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), &provider);
+  }
+
+  void opened(std::string_view message) {
+    const std::string_view encoding = header("grpc-encoding");
+    std::string bytes;
+    switch (open(encoding, message, session_.limits_.message_bytes, &bytes)) {
+      case Opened::kOk:
+        handler_->message(std::move(bytes));
+        return;
+      case Opened::kTooLarge:
+        refuse(kResourceExhausted, too_large());
+        return;
+      case Opened::kMalformed:
+        refuse(kInternal, "a message is not compressed as grpc-encoding says");
+        return;
+      case Opened::kUnknownEncoding:
+        const std::vector<Header> known{{"grpc-accept-encoding", std::string(kEncodings)}};
+        refuse(kUnimplemented, "grpc-encoding '" + std::string(encoding) + "' is not known here", known);
+        return;
+    }
+  }
+
+  // What comes is not looked at any more.
+  void refuse(std::uint32_t status, std::string_view message, std::span<const Header> trailers = {}) {
+    refused_ = true;
+    finish(status, message, trailers);
+  }
+
+  [[nodiscard]] std::string too_large() const {
+    return "a message is larger than " + std::to_string(session_.limits_.message_bytes) + " bytes";
   }
 
   void push(std::string piece) {

@@ -57,8 +57,8 @@ class ServerCall {
 class CallHandler {
  public:
   virtual ~CallHandler() = default;
-  virtual void message(std::string bytes, bool compressed) = 0;
-  virtual void half_closed() = 0;  // no further message comes
+  virtual void message(std::string bytes) = 0;  // opened, where it was compressed
+  virtual void half_closed() = 0;               // no further message comes
   // The call is over: `finished`, and what was sent is on its way. Otherwise the client, or the connection, has gone.
   virtual void closed(bool finished) = 0;
 };

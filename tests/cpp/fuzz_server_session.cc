@@ -30,7 +30,7 @@ class Echo final : public Service {
   class Handler final : public CallHandler {
    public:
     Handler(Echo& echo, ServerCall& call) : echo_(echo), call_(call) {}
-    void message(std::string bytes, bool) override {
+    void message(std::string bytes) override {
       need(!closed_ && bytes.size() <= 4096);
       call_.send(std::move(bytes));
     }

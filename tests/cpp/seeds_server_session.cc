@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
     }
     write(argv[2],
           "\"PRI * HTTP/2.0\\x0d\\x0a\\x0d\\x0aSM\\x0d\\x0a\\x0d\\x0a\"\n\"\\x00\\x00\\x04\\x03\\x00\"\n"
-          "\"\\x00\\x00\\x00\\x04\\x01\"\n\"grpc-timeout\"\n");
+          "\"\\x00\\x00\\x00\\x04\\x01\"\n\"grpc-timeout\"\n\"grpc-encoding\"\n\"gzip\"\n\"deflate\"\n");
   } catch (const std::exception& error) {
     std::fprintf(stderr, "seeds_server_session: %s\n", error.what());
     return 1;

@@ -1,6 +1,7 @@
 // A server's connection against nghttp2's client, bytes handed over in memory.
 #include <gtest/gtest.h>
 #include <nghttp2/nghttp2.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <functional>
@@ -42,7 +43,7 @@ class Echo final : public Service {
       echo_.deadline = call.deadline();
       echo_.agent = call.header("user-agent");
     }
-    void message(std::string bytes, bool) override {
+    void message(std::string bytes) override {
       if (call_.path() == "/echo") {
         call_.send(std::move(bytes));
       } else {
@@ -281,6 +282,55 @@ TEST_F(TransportSession, TooLargeAMessageCostsItsCallAlone) {
   echo_.open.front()->finish(1, "", {});
   ASSERT_TRUE(client_.talk());
   EXPECT_EQ(client_.replies[held].headers.at("grpc-status"), "1");
+}
+
+std::string deflated(const std::string& text, bool gzip) {
+  z_stream stream{};
+  EXPECT_EQ(deflateInit2(&stream, 9, Z_DEFLATED, gzip ? 31 : 15, 9, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string compressed(const std::string& bytes) {
+  std::string out = framed(bytes);
+  out[0] = 1;
+  return out;
+}
+
+TEST_F(TransportSession, CompressedMessagesAreOpened) {
+  const std::string text(1000, 'z');
+  const auto gzip = client_.call("/late", compressed(deflated(text, true)), true, {{"grpc-encoding", "gzip"}});
+  const auto zlib = client_.call("/late", compressed(deflated(text, false)), true, {{"grpc-encoding", "deflate"}});
+  ASSERT_TRUE(client_.talk());
+  EXPECT_EQ(client_.replies[gzip].data, framed(text));
+  EXPECT_EQ(client_.replies[zlib].data, framed(text));
+}
+
+TEST_F(TransportSession, WhatSwellsOrIsNotWhatItSaysIsRefused) {
+  const auto gzip = [&](const std::string& bytes, const char* encoding = "gzip") {
+    return client_.call("/late", compressed(bytes), true, {{"grpc-encoding", encoding}});
+  };
+  const auto bomb = gzip(deflated(std::string(200'000, 'z'), true));
+  const auto one_more = gzip(deflated(std::string(1001, 'z'), true));
+  const auto cut = gzip(deflated("hello", true).substr(0, 12));
+  const auto more = gzip(deflated("hello", true) + "x");
+  const auto other = gzip(deflated("hello", false));
+  const auto unknown = gzip("hello", "snappy");
+  const auto unnamed = client_.call("/late", compressed("hello"));
+  ASSERT_TRUE(client_.talk());
+  EXPECT_EQ(client_.replies[bomb].headers.at("grpc-status"), "8");
+  EXPECT_EQ(client_.replies[one_more].headers.at("grpc-status"), "8");
+  for (const auto stream : {cut, more, other}) EXPECT_EQ(client_.replies[stream].headers.at("grpc-status"), "13");
+  EXPECT_EQ(client_.replies[unknown].headers.at("grpc-status"), "12");
+  EXPECT_EQ(client_.replies[unknown].headers.at("grpc-accept-encoding"), "identity,deflate,gzip");
+  EXPECT_EQ(client_.replies[unnamed].headers.at("grpc-status"), "12");
 }
 
 TEST_F(TransportSession, TooManyHeadersCostTheirCallAlone) {

@@ -31,7 +31,7 @@ class Echo final : public Service {
   class Handler final : public CallHandler {
    public:
     Handler(Echo& echo, ServerCall& call) : echo_(echo), call_(call) { ++echo_.begun; }
-    void message(std::string bytes, bool) override { bytes_ = std::move(bytes); }
+    void message(std::string bytes) override { bytes_ = std::move(bytes); }
     void half_closed() override {
       if (call_.path() == "/hold") return;
       if (call_.path() == "/refuse") {
