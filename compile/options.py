@@ -147,8 +147,12 @@ class CompileOptions:
         for field in ("max_length", "lengths_plot"):
             if getattr(self, field) is not None and self.lengths != "auto":
                 raise ConfigError(f"{field} goes with lengths = auto; leave it out, or let the lengths be chosen")
-        if self.profiles and not self.engine.startswith("tensorrt"):
-            raise ConfigError(f"several profiles in one engine are TensorRT's; the engine is {self.engine}")
+        recorded = self.device != "cpu" and self.backend != "native"
+        if self.profiles and not self.engine.startswith("tensorrt") and not recorded:
+            raise ConfigError(
+                "profiles is for TensorRT, and for onnxruntime with device = cuda and our own back-end, which records "
+                "CUDA graphs of each length"
+            )
         if self.batcher and self.max_batch == 1:
             raise ConfigError("batcher goes with max_batch above 1: Triton's batcher would have nothing to join")
         if self.max_queue_size < 0 or (self.max_queue_size and not self.batcher):

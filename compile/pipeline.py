@@ -29,7 +29,7 @@ from arlo.compile.steps.resolve import SourceModel, resolve
 from arlo.compile.steps.tokenizer import FILE_NAME as TOKENIZER
 from arlo.compile.steps.tokenizer import tokenizer_step
 from arlo.compile.texts import Texts
-from arlo.errors import CompileError
+from arlo.errors import CompileError, ConfigError
 from arlo.planning.lengths.advice import DISTURBED, advise
 from arlo.planning.lengths.batches import BatchChoice
 from arlo.traces.traffic import traffic
@@ -156,6 +156,8 @@ def specs_of(
 
 def _build_all(job: Job, report: Reporter, lengths: Sequence[int], batches: Mapping[int, int]) -> list[Finished]:
     """Build and verify, side by side where that pays; then measure one after the other."""
+    if job.options.profiles and job.options.engine == "onnxruntime" and all(t.role != "mask" for t in job.model.inputs):
+        raise ConfigError("profiles pads rows to the next length, and this model has no attention mask to hide that")
     tasks = [Task(job=job, spec=spec) for spec in specs_of(job.options, job.model.name, lengths, batches)]
 
     def tell(task: Task, told: Told) -> None:

@@ -19,7 +19,7 @@ class RuntimeSpec:
     name: str  # the Triton model
     max_length: int
     max_batch: int
-    shape: Shape  # profiles: one TensorRT engine with an optimisation profile for each of `profiles`
+    shape: Shape  # profiles: one engine for all of `profiles`, its weights once
     profiles: tuple[int, ...] = ()  # maximum lengths, ascending, the last one max_length; of shape "profiles" only
 
     @property

@@ -105,7 +105,9 @@ class OnnxRuntimeEngine:
     def serving(self, spec: RuntimeSpec) -> Serving:
         gpu = self.settings.device == "cuda"
         if self.settings.backend == "python":
-            return Serving(backend="python", gpu=gpu, template="onnxruntime")
+            lengths = ",".join(map(str, spec.profiles))
+            parameters = {"graph_lengths": lengths} if lengths else {}
+            return Serving(backend="python", gpu=gpu, template="onnxruntime", parameters=parameters)
         # As in session.py: no TF32 in float32, and no more memory than is needed, as several runtimes share a GPU.
         return Serving(
             backend="onnxruntime",
@@ -176,8 +178,14 @@ def _resident_bytes() -> int:
 def _session(folder: Path, spec: RuntimeSpec, *, device: str, threads: int = 1) -> Session:
     from arlo.templates.onnxruntime.session import Session
 
-    path, record = folder / GRAPH, not spec.dynamic
-    return Session(path, threads=threads, device=device, max_rows=spec.max_batch, record=record)
+    return Session(
+        folder / GRAPH,
+        threads=threads,
+        device=device,
+        max_rows=spec.max_batch,
+        record=not spec.dynamic or bool(spec.profiles),
+        lengths=spec.profiles,
+    )
 
 
 def _declared_shapes(graph: Path) -> dict[str, list[Any]]:

@@ -176,7 +176,8 @@ def _lengths(group: Any) -> None:
     group.add_argument(
         "--profiles",
         action="store_true",
-        help="TensorRT: also build one engine with an optimisation profile for each length",
+        help="also build one runtime that holds all lengths, its weights once: TensorRT with an optimisation profile "
+        "for each; ONNX Runtime on a GPU with CUDA graphs of each",
     )
 
 

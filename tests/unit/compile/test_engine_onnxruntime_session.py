@@ -126,7 +126,7 @@ def test_on_a_gpu_fixed_shapes_are_replayed_by_a_graph_of_their_own(
 ) -> None:
     gpu = PlayedGpu(monkeypatch)
     session = Session(graph(tmp_path), device="cuda", device_id=1, max_rows=3)
-    assert session.graphs == (1, 2, 3)
+    assert session.graphs == ((1, 16), (2, 16), (3, 16))
     assert session.note == ""
     (asked,) = gpu.asked
     assert asked["device_id"] == "1"
@@ -137,6 +137,24 @@ def test_on_a_gpu_fixed_shapes_are_replayed_by_a_graph_of_their_own(
         got = session.run(NAMES, rows_of(rows))
         np.testing.assert_allclose(got[0], tiny_graph.expected(rows_of(rows))[NAMES[0]], atol=1e-5)
     assert gpu.runs == ["1", "3", "-1"]  # five rows were not recorded, and must not be
+
+
+def test_on_a_gpu_one_session_replays_graphs_of_several_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = PlayedGpu(monkeypatch)
+    session = Session(graph(tmp_path, dynamic=True), device="cuda", max_rows=2, lengths=(4, 12, 16))
+    assert session.graphs == tuple((rows, tokens) for tokens in (4, 12, 16) for rows in (1, 2))
+    assert (session.note, len(gpu.asked)) == ("", 1)
+    assert len({number for number in gpu.runs if number != "-1"}) == 6
+    for rows, tokens, recorded in ((1, 12, True), (2, 7, True), (2, 16, True), (1, 3, True), (3, 12, False)):
+        gpu.runs.clear()
+        given = rows_of(rows, tokens)
+        for name, got in zip(NAMES, session.run(NAMES, given), strict=True):
+            wanted = tiny_graph.expected(given)[name]
+            assert got.shape == wanted.shape
+            np.testing.assert_allclose(got, wanted, atol=1e-5)
+        assert (gpu.runs != ["-1"]) == recorded
 
 
 @pytest.mark.parametrize(

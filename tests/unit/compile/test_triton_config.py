@@ -104,6 +104,13 @@ def test_every_profile_and_the_largest_batch_are_warmed_up(shape: Shape, batch: 
     assert len({s.name for s in config.model_warmup}) == len(samples)
 
 
+def test_our_onnxruntime_code_is_told_the_lengths_to_record() -> None:
+    config, _ = make("onnxruntime-cuda-python", "profiles", 4)
+    assert config.parameters["graph_lengths"].string_value == "16,32,64"
+    config, _ = make("onnxruntime-cuda-python", "dynamic", 4)
+    assert "graph_lengths" not in config.parameters
+
+
 def test_tensorrt_records_graphs_of_fixed_shapes_alone() -> None:
     for name, shape, batch in [("tensorrt-native", "dynamic", 4), ("onnxruntime-cuda-native", "static", 4)]:
         config, _ = make(name, shape, batch)  # type: ignore[arg-type]

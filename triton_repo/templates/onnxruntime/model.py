@@ -38,7 +38,8 @@ class TritonPythonModel(Encoder):
                 device="cuda" if gpu else "cpu",
                 device_id=int(args.get("model_instance_device_id") or 0) if gpu else 0,
                 max_rows=max_rows,
-                record=int(config["input"][0]["dims"][-1]) > 0,
+                record=int(config["input"][0]["dims"][-1]) > 0 or bool(_lengths(config)),
+                lengths=_lengths(config),
             )
             self.check()
         except Exception as error:
@@ -50,6 +51,12 @@ class TritonPythonModel(Encoder):
     def finalize(self) -> None:
         """Give the engine's memory back."""
         self._session = None
+
+
+def _lengths(config: dict[str, Any]) -> tuple[int, ...]:
+    """Those whose runs are recorded, of a model of any length (`arlo compile --profiles`)."""
+    text = config.get("parameters", {}).get("graph_lengths", {}).get("string_value") or ""
+    return tuple(int(length) for length in text.split(",") if length)
 
 
 def _threads(config: dict[str, Any]) -> int:

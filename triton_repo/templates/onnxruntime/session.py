@@ -1,4 +1,5 @@
-"""An ONNX graph opened in ONNX Runtime: on the CPU, or on a GPU with CUDA graphs where its shape is fixed.
+"""An ONNX graph opened in ONNX Runtime: on the CPU, or on a GPU with CUDA graphs where its shape is fixed, or for some
+lengths of a graph that takes any, whose weights are then there once.
 
 It lies beside model.py in a Triton model version, and is `arlo.templates.onnxruntime.session` in the package: what is
 verified and measured is what serves. It needs numpy and onnxruntime only.
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 CUDA = "CUDAExecutionProvider"
 GRAPH_ID = "gpu_graph_id"  # of a run: the CUDA graph to record or to replay
 NO_GRAPH = "-1"
+GRAPH_ROWS_BITS = 11  # of a graph's number, where there are several lengths; the rest is the length
 
 Array = NDArray[Any]
 
@@ -30,7 +32,7 @@ class Session:
 
     Use it from one thread at a time: with CUDA graphs the memory of inputs and outputs belongs to the session.
 
-    graphs: the numbers of rows for which a CUDA graph is replayed. note: why there is none on a GPU, else empty.
+    graphs: (rows, tokens) for which a CUDA graph is replayed. note: why there is none on a GPU, else empty.
     """
 
     def __init__(
@@ -42,14 +44,18 @@ class Session:
         device_id: int = 0,
         max_rows: int = 1,
         record: bool = True,
+        lengths: Sequence[int] = (),
     ) -> None:
         """Open `path`; on a GPU, if `record`, record a CUDA graph for each usual number of rows up to `max_rows`.
 
-        device: cpu or cuda. record: False for a graph that takes any length. Raises RuntimeError when a GPU is asked
-        for and ONNX Runtime cannot use it, and whatever ONNX Runtime raises for a graph that it does not take.
+        device: cpu or cuda. record: False for a graph that takes any length. lengths: of such a graph those to record,
+        ascending; rows between them are padded with zeros to the next one, which a mask among the inputs must hide.
+        Raises RuntimeError when a GPU is asked for and ONNX Runtime cannot use it, and whatever ONNX Runtime raises for
+        a graph that it does not take.
         """
         self.note = ""
-        self._replays: dict[int, Bound] = {}
+        self._lengths = tuple(lengths)
+        self._replays: dict[tuple[int, int], Bound] = {}
         self._plain: Any = None  # run options of runs without a graph; None: the session's own
         if device != "cuda":
             self._session = _open(path, threads, ["CPUExecutionProvider"])
@@ -59,8 +65,8 @@ class Session:
         self.outputs = tuple(entry.name for entry in self._session.get_outputs())
 
     @property
-    def graphs(self) -> tuple[int, ...]:
-        """Numbers of rows that have a CUDA graph."""
+    def graphs(self) -> tuple[tuple[int, int], ...]:
+        """(rows, tokens) that have a CUDA graph."""
         return tuple(self._replays)
 
     def input_shapes(self) -> dict[str, list[Any]]:
@@ -69,12 +75,25 @@ class Session:
 
     def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
         """The outputs `wanted`, in that order, for inputs [rows, tokens] each."""
-        shape = next(iter(tensors.values())).shape
-        replay = self._replays.get(shape[0])
+        rows, tokens = next(iter(tensors.values())).shape
+        padded = next((length for length in self._lengths if length >= tokens), tokens)
+        replay = self._replays.get((rows, padded))
+        if replay is not None and padded > tokens:
+            return self._run_padded(replay, wanted, tensors, tokens, padded)
         if replay is not None and replay.takes(tensors):
             return replay.run(wanted, tensors)
         answers: list[Array] = self._session.run(list(wanted), dict(tensors), self._plain)
         return answers
+
+    def _run_padded(
+        self, replay: Bound, wanted: Sequence[str], tensors: Mapping[str, Array], tokens: int, padded: int
+    ) -> list[Array]:
+        longer = {name: np.pad(array, ((0, 0), (0, padded - tokens))) for name, array in tensors.items()}
+        answers = replay.run(wanted, longer)
+        return [
+            answer[:, :tokens] if name in replay.by_token else answer
+            for name, answer in zip(wanted, answers, strict=True)
+        ]
 
     def warm_up(self, max_rows: int, free_tokens: int) -> None:
         """Run one row and `max_rows`, so that no request pays for the memory; `free_tokens` where any length goes."""
@@ -113,11 +132,14 @@ class Session:
         """Record and check the CUDA graphs; RuntimeError says why there cannot be any."""
         if CUDA not in session.get_providers():
             raise RuntimeError("ONNX Runtime cannot use the GPU")
-        if reason := unfit_for_replay(session):
+        if reason := unfit_for_replay(session, any_length=bool(self._lengths)):
             raise RuntimeError(reason)
-        for rows in rows_to_record(session, max_rows):
-            self._replays[rows] = replay = Bound(session, rows, "cuda", device_id, graph_id=str(rows))
-            self._check(session, replay)
+        for tokens in self._lengths or (session.get_inputs()[0].shape[1],):
+            for rows in rows_to_record(session, max_rows):
+                number = str(tokens << GRAPH_ROWS_BITS | rows) if self._lengths else str(rows)
+                replay = Bound(session, rows, "cuda", device_id, graph_id=number, tokens=tokens)
+                self._check(session, replay)
+                self._replays[rows, tokens] = replay
 
     @staticmethod
     def _check(session: Any, replay: Bound) -> None:
@@ -137,18 +159,23 @@ class Session:
 class Bound:
     """Runs of one shape on memory that is allocated once: what a CUDA graph needs, which records addresses."""
 
-    def __init__(self, session: Any, rows: int, device: str, device_id: int = 0, *, graph_id: str = "") -> None:
+    def __init__(
+        self, session: Any, rows: int, device: str, device_id: int = 0, *, graph_id: str = "", tokens: int = 0
+    ) -> None:
+        """`tokens`: where the length is free."""
         self.rows = rows
+        free = session.get_inputs()[0].shape[1]
+        self.by_token = {entry.name for entry in session.get_outputs() if entry.shape[1:2] == [free]}
         self._session = session
         self._options = _run_options(graph_id) if graph_id else None
         self._binding = session.io_binding()
         self._inputs, self._outputs = {}, {}
         for entry in session.get_inputs():
-            value = _allocate(entry, rows, device, device_id)
+            value = _allocate(entry, rows, tokens, device, device_id)
             self._binding.bind_ortvalue_input(entry.name, value)
             self._inputs[entry.name] = value
         for entry in session.get_outputs():
-            value = _allocate(entry, rows, device, device_id)
+            value = _allocate(entry, rows, tokens, device, device_id)
             self._binding.bind_ortvalue_output(entry.name, value)
             self._outputs[entry.name] = value
         self.shapes = {name: tuple(value.shape()) for name, value in self._inputs.items()}
@@ -167,10 +194,12 @@ class Bound:
         return [np.array(self._outputs[name].numpy()) for name in wanted]
 
 
-def unfit_for_replay(session: Any) -> str:
-    """Why runs of this session have no memory of known size; empty when they do."""
+def unfit_for_replay(session: Any, *, any_length: bool = False) -> str:
+    """Why runs of this session have no memory of known size; empty when they do. `any_length`: the axis of tokens, as
+    the inputs call it, may be free."""
+    free = session.get_inputs()[0].shape[1] if any_length else None
     for entry in (*session.get_inputs(), *session.get_outputs()):
-        if any(not isinstance(size, int) for size in entry.shape[1:]):
+        if any(not isinstance(size, int) and size != free for size in entry.shape[1:]):
             return f"{entry.name} has the shape {entry.shape}, which is not fixed"
         if entry.type not in _TYPES:
             return f"{entry.name} is of the type {entry.type}"
@@ -208,6 +237,6 @@ def _run_options(graph_id: str) -> Any:
     return options
 
 
-def _allocate(entry: Any, rows: int, device: str, device_id: int) -> Any:
-    shape = [rows, *entry.shape[1:]]
+def _allocate(entry: Any, rows: int, tokens: int, device: str, device_id: int) -> Any:
+    shape = [rows, *(size if isinstance(size, int) else tokens for size in entry.shape[1:])]
     return onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, _TYPES[entry.type], device, device_id)
