@@ -32,17 +32,18 @@ class Joined(Manifest):
         return next(manifest for manifest in self.manifests if runtime.name in {r.name for r in manifest.runtimes})
 
 
-def joined(manifests: Sequence[Manifest]) -> Joined:
-    """One manifest of at least two. ConfigError when two models have a runtime of one name."""
+def joined(manifests: Sequence[Manifest], names: Sequence[str | None] = ()) -> Joined:
+    """One manifest of at least two. ConfigError when two models have a runtime of one name. `names`: as configured."""
     owner: dict[str, str] = {}
-    for manifest in manifests:
+    for number, manifest in enumerate(manifests):
+        name = (names[number] if names else None) or manifest.model
         for runtime in manifest.runtimes:
             if runtime.name in owner:
                 raise ConfigError(
-                    f"models {owner[runtime.name]!r} and {manifest.model!r} both have a runtime {runtime.name}, which "
-                    "would be one folder on their workers: compile one of them with another --name"
+                    f"models {owner[runtime.name]!r} and {name!r} both have a runtime {runtime.name}, which would be "
+                    "one folder on their workers: compile one of them with another --name"
                 )
-            owner[runtime.name] = manifest.model
+            owner[runtime.name] = name
     first = {field.name: getattr(manifests[0], field.name) for field in dataclasses.fields(Manifest)}
     runtimes = tuple(runtime for manifest in manifests for runtime in manifest.runtimes)
     return Joined(**{**first, "runtimes": runtimes, "recommendation": None}, manifests=tuple(manifests))

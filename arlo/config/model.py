@@ -441,8 +441,14 @@ class Config:
             self.deployment if model.lengths is None else dataclasses.replace(self.deployment, lengths=model.lengths)
         )
         alone = dataclasses.replace(model, lengths=None, workers=None)
-        workers = dataclasses.replace(self.workers, count=self.worker_count) if model.workers else self.workers
-        return dataclasses.replace(self, model=alone, more_models=(), deployment=wanted, workers=workers)
+        workers = self.workers
+        if self.dedicated and workers.kind != "endpoints":
+            workers = dataclasses.replace(workers, count=self.worker_count)
+        # What serves several models needs no allocation to begin with.
+        control = dataclasses.replace(self.control, reallocate=True)
+        return dataclasses.replace(
+            self, model=alone, more_models=(), deployment=wanted, workers=workers, control=control
+        )
 
     def __post_init__(self) -> None:
         if self.more_models:
@@ -479,10 +485,8 @@ class Config:
             if name in names[:number]:
                 raise FieldError("model", "name", f"is {name!r} twice: each model has its own", number)
         if self.deployment.runtimes not in ("recommended", "bundle") or self.deployment.instances:
-            key = "allocation" if self.deployment.instances else "runtimes"
-            raise FieldError(
-                "deployment", key, "goes with one model: several share the workers, which hold runtimes of each"
-            )
+            key = "dynamic" if self.deployment.dynamic else "allocation" if self.deployment.instances else "runtimes"
+            raise FieldError("deployment", key, "goes with one model: workers of several hold all runtimes of a model")
         own = [model.workers for model in self.models if model.workers is not None]
         if own and len(own) < len(self.models):
             number = next(number for number, model in enumerate(self.models) if model.workers is None)

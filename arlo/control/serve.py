@@ -104,7 +104,8 @@ def load_manifest(config: Config) -> Manifest:
     """The repository's manifest, with the latencies of model.latency_profile where that is given; of several models
     joined. ConfigError."""
     if config.more_models:
-        return joined([load_manifest(config.of(model)) for model in config.models])
+        manifests = [load_manifest(config.of(model)) for model in config.models]
+        return joined(manifests, [model.name for model in config.models])
     manifest = Manifest.load(config.model.repository)
     if config.model.latency_profile is None:
         return manifest

@@ -291,7 +291,15 @@ async def test_what_each_gets_is_checked_before_anything_starts(tmp_path: Path) 
     assert told["instances"] == {"embedder_bundle": 2, "reranker_bundle": 1}
     assert "on 2 workers, reranker" in told["serves"]
     text = (tmp_path / "serve.toml").read_text()
+    endpoints = 'kind = "endpoints"\nendpoints = ["a:1", "b:1", "c:1"]\n'
+    for accepted in (("[workers]\n", f"[workers]\n{endpoints}"), ("[control]\n", "[control]\nreallocate = false\n")):
+        (tmp_path / "serve.toml").write_text(text.replace(*accepted))
+        checked = await asyncio.to_thread(cli, "config", "check", str(tmp_path / "serve.toml"))
+        assert checked.returncode == 0, checked.stderr
+    assert "as configured" in checked.stdout
     for change, message in (
+        (("slo_ms = 500\n", 'slo_ms = 500\nlengths = "nonsense"\n'), "lengths of model 'embedder': "),
+        (("[workers]\n", "[deployment]\ndynamic = 1\n[workers]\n"), "deployment.dynamic goes with one model"),
         (("workers = 1\n", ""), "model.workers is missing: other models have workers of their own"),
         (("[workers]\n", "[workers]\ncount = 2\n"), "model.workers is 2 + 1 by model, but [workers] has 2 worker(s)"),
     ):

@@ -33,6 +33,10 @@ def control_status(
     demand = scheduler.demand()
     mean, peak = scheduler.planner.by_runtime(demand.mean), scheduler.planner.by_runtime(demand.peak)
     runtimes = sorted(manifest.runtimes, key=lambda runtime: (runtime.max_length, runtime.name))
+    # Of models with workers of their own, each by its own SLO.
+    slo_ms = {runtime.name: config.model.slo_ms for runtime in runtimes}
+    if config.dedicated:
+        slo_ms = {one.name: model.slo_ms for one, model in zip(manifest.runtimes, config.models, strict=True)}
     workers = [_worker(reconciler, deployments, worker) for worker in reconciler.infos]
     return ControlStatus(
         at_ms=round(unix_s() * 1000),
@@ -53,7 +57,7 @@ def control_status(
                 max_batch=runtime.max_batch,
                 dynamic=runtime.dynamic,
                 latency_ms=service_us(runtime) / 1000,
-                capacity=capacity(runtime, config.model.slo_ms),
+                capacity=capacity(runtime, slo_ms[runtime.name]),
             )
             for runtime in runtimes
         ],

@@ -143,6 +143,11 @@ def _bundle(config: Config, manifest: Manifest) -> Bundle | None:
 
 def _candidates(config: Config, one: Manifest) -> list[Runtime]:
     """What a worker may hold of one of several models: its static runtimes, or a dynamic one that is quicker."""
+    if config.deployment.lengths is not None:
+        try:
+            traffic(config.deployment.lengths, max(runtime.max_length for runtime in one.runtimes))
+        except ConfigError as error:
+            raise ConfigError(f"lengths of model {config.model.name or one.model!r}: {error}") from None
     runtimes = [runtime for runtime in one.runtimes if not runtime.dynamic]
     advice, dynamic = one.recommendation, dynamic_runtime(one)
     if dynamic is not None and (not runtimes or (advice is not None and advice.serve == "dynamic")):

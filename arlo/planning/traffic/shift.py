@@ -102,6 +102,9 @@ class ShiftWatch:
     def settle(self, candidate: Candidate, pays: bool, now_s: float) -> None:
         """Whether a plan for the candidate would pay. The caller makes one if it does."""
         if candidate.why == "refined":
+            # The same traffic, of which more is known: what rests on little says too little of the next shift.
+            if not pays:
+                self._planned_for = candidate.demand
             return
         if pays:
             self._begin(candidate.since_s)

@@ -169,6 +169,19 @@ def test_a_refinement_that_does_not_pay_changes_nothing() -> None:
     assert whys(case.come(0.7, OLD, pays=True)) == ["shift"], "nor does it make the watch wait"
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_bursts_after_a_quick_plan_do_not_hide_the_next_shift(seed: int) -> None:
+    """What that plan was for rests on half a second: against it alone no later traffic is ever surely another one."""
+    case = Case(seed=seed).settled()
+    assert whys(case.come(1.5, OTHER, pays=True))[0] == "shift"
+    case.come(6.5, OTHER)
+    case.come(1.5, (0.0, 0.0))  # a client stalls, and sends what it owes
+    case.come(0.1, (750.0, 3000.0))
+    case.come(6.0, OTHER)
+    asked = case.come(6.0, OLD, pays=True)
+    assert "shift" in whys(asked), "within six seconds"
+
+
 def test_what_came_before_the_shift_is_forgotten() -> None:
     case = Case().settled()
     since_s = case.at_s
