@@ -74,7 +74,10 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
       const ssize_t count = recv(fd_, bytes.data(), bytes.size(), 0);
       if (count > 0) {
         server_.loop_.clear(*this);
-        if (!session_.feed({bytes.data(), static_cast<std::size_t>(count)}, now_ns())) ending_ = true;
+        if (!session_.feed({bytes.data(), static_cast<std::size_t>(count)}, now_ns())) {
+          ending_ = true;
+          wants_to_send();  // or else it would end with its client only, where nothing is left to send
+        }
       } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
         broken_ = true;
       }
