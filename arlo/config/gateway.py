@@ -29,6 +29,7 @@ def gateway_message(config: Config, *, ready_file: Path | None = None) -> Any:
     made = {
         "tls": _filled("TlsConfig", files),
         "dispatch": _filled("DispatchConfig", _values(config.dispatch) | {"batching": _batching(config)}),
+        "limits": _filled("LimitsConfig", _values(config.limits)),
         "health": _filled("HealthConfig", _values(config.health)),
         "ready_file": str(ready_file) if ready_file is not None else "",
     }

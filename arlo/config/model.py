@@ -11,6 +11,7 @@ from typing import Literal
 
 from arlo.config.field import FieldError, option, section
 from arlo.config.keeping import ControlConfig, HealthConfig, ScalingConfig
+from arlo.config.limits import LimitsConfig
 
 Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
 
@@ -339,7 +340,13 @@ class GatewayConfig:
     log_level: Literal["debug", "info", "warning", "error"] = option(
         default="info", doc="Least severe message that the gateway logs."
     )
-    threads: int = option(default=0, doc="Completion-queue threads; 0: as many as gRPC takes.", minimum=0, maximum=256)
+    threads: int = option(
+        default=0,
+        doc="Threads of the data path; 0: one for each eight cores. One carries some tens of thousands of small requests "
+        "a second.",
+        minimum=0,
+        maximum=256,
+    )
 
     def check_relations(self) -> None:
         if (self.tls_certificate_file is None) != (self.tls_key_file is None):
@@ -424,6 +431,7 @@ class Config:
     deployment: DeploymentConfig = dataclasses.field(default_factory=DeploymentConfig)
     workers: WorkersConfig = dataclasses.field(default_factory=WorkersConfig)
     gateway: GatewayConfig = dataclasses.field(default_factory=GatewayConfig)
+    limits: LimitsConfig = dataclasses.field(default_factory=LimitsConfig)
     dispatch: DispatchConfig = dataclasses.field(default_factory=DispatchConfig)
     health: HealthConfig = dataclasses.field(default_factory=HealthConfig)
     control: ControlConfig = dataclasses.field(default_factory=ControlConfig)
@@ -528,6 +536,7 @@ SECTIONS: dict[str, type] = {
     "workers": WorkersConfig,
     "deployment": DeploymentConfig,
     "gateway": GatewayConfig,
+    "limits": LimitsConfig,
     "dispatch": DispatchConfig,
     "health": HealthConfig,
     "control": ControlConfig,

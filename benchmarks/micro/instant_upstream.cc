@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "kserve_grpc.h"
+#include "transport/listener.h"
 #include "transport/server.h"
 
 namespace {
@@ -282,9 +283,10 @@ int RunOnTransport(const Settings& settings) {
   arlo::transport::Loop loop;
   OnTransport service(settings);
   arlo::transport::ServerOptions options;
-  options.port = static_cast<std::uint16_t>(settings.port);
-  const arlo::transport::Server server(loop, service, options);
-  std::printf("{\"port\": %d}\n", server.port());
+  arlo::transport::Server server(loop, service, options);
+  const auto listening = arlo::transport::listen_on("127.0.0.1:" + std::to_string(settings.port));
+  const arlo::transport::Listener listener(loop, listening.fd, [&server](int fd) { server.adopt(fd); });
+  std::printf("{\"port\": %s}\n", listening.address.substr(listening.address.rfind(':') + 1).c_str());
   std::fflush(stdout);
   loop.run();
   return 0;

@@ -47,12 +47,7 @@ class Ration {
 };
 
 void log_for(std::string_view library, LogLevel level, std::string_view message, std::string_view file, int line) {
-  static Ration ration;
-  if (level < threshold.load(std::memory_order_relaxed)) return;
-  std::int64_t left_out = 0;
-  if (!ration.take(now_ns(), &left_out)) return;
-  if (left_out != 0) log(LogLevel::kWarning, "lines_left_out", {{"count", left_out}});
-  log(level, library, {{"message", message}, {"file", file}, {"line", std::int64_t{line}}});
+  log_some(level, library, {{"message", message}, {"file", file}, {"line", std::int64_t{line}}});
 }
 
 }  // namespace
@@ -71,6 +66,16 @@ void capture_library_logs() {
                                                                             : LogLevel::kError;
         log_for("protobuf", level, message, file, line);
       });
+}
+
+void log_some(LogLevel level, std::string_view event,
+              std::initializer_list<std::pair<std::string_view, LogValue>> fields) {
+  static Ration ration;
+  if (level < threshold.load(std::memory_order_relaxed)) return;
+  std::int64_t left_out = 0;
+  if (!ration.take(now_ns(), &left_out)) return;
+  if (left_out != 0) log(LogLevel::kWarning, "lines_left_out", {{"count", left_out}});
+  log(level, event, fields);
 }
 
 LogLevel parse_log_level(std::string_view name) {

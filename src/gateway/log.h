@@ -21,6 +21,10 @@ using LogValue = std::variant<std::string_view, std::int64_t, double, bool>;
 void log(LogLevel level, std::string_view event,
          std::initializer_list<std::pair<std::string_view, LogValue>> fields = {});
 
+// The same for what others can provoke: at most some lines a second, and how many were left out.
+void log_some(LogLevel level, std::string_view event,
+              std::initializer_list<std::pair<std::string_view, LogValue>> fields);
+
 // What gRPC and protobuf have to say goes through log() from now on, as events "grpc" and "protobuf".
 void capture_library_logs();
 

@@ -1,6 +1,5 @@
 #include "transport/channel.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -11,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -25,6 +25,19 @@ constexpr int kReadsInTurn = 16;
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 
+// A machine that is gone says nothing, not even that it is gone.
+void notice_silence(int fd, TimeNs silence) {
+  const int one = 1;
+  const int seconds = static_cast<int>(silence / 4'000'000'000) + 1;
+  const int probes = 3;
+  const auto ms = static_cast<unsigned>(silence / 1'000'000);
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+}
+
 }  // namespace
 
 Channel::Channel(Loop& loop, ChannelOptions options) : loop_(loop), options_(std::move(options)) {}
@@ -36,47 +49,72 @@ Channel::~Channel() {
   loop_.clear(*this);
 }
 
-void Channel::call(std::string_view path, std::string message, ClientSession::Done done) {
-  if (state_ == State::kReady && session_->takes_calls()) {
-    session_->call(path, std::move(message), std::move(done));
-    return;
-  }
-  if (state_ == State::kReady) lose("the server goes away");
-  if (state_ == State::kIdle && now_ns() >= not_before_) connect();
-  if (state_ == State::kReady) {
-    session_->call(path, std::move(message), std::move(done));
-  } else if (state_ == State::kConnecting) {
+Channel::CallId Channel::call(std::string_view path, std::string message, ClientSession::Done done) {
+  used_ = now_ns();
+  if (state_ == State::kReady && !session_->takes_calls()) lose("the server goes away");
+  if (state_ == State::kIdle && used_ >= not_before_) connect();
+  if (state_ == State::kReady) return {connections_, session_->call(path, std::move(message), std::move(done))};
+  if (state_ != State::kIdle) {
     waiting_.push_back({std::string(path), std::move(message), std::move(done)});
   } else {
-    done({kUnavailable, why_, {}, true, true});
+    loop_.at_end([done = std::move(done), why = why_] { done({kUnavailable, why, {}, true, true}); });
   }
+  return {};
 }
 
+void Channel::give_up(CallId call) {
+  if (call.connection == connections_ && state_ == State::kReady) session_->give_up(call.stream);
+}
+
+// Names are looked up on a thread of their own: that may take many seconds.
 void Channel::connect() {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const std::string port = std::to_string(options_.port);
-  if (const int error = getaddrinfo(options_.host.c_str(), port.c_str(), &hints, &found); error != 0) {
-    lose(options_.host + ": " + gai_strerror(error));
+  std::string why;
+  auto numbers = resolve(options_.address, Lookup::kNumbersOnly, &why);
+  if (!numbers.empty()) {
+    found(std::move(numbers), why);
     return;
   }
-  int error = 0;
-  fd_ = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd_ < 0 || ::connect(fd_, found->ai_addr, found->ai_addrlen) != 0) error = errno;
-  freeaddrinfo(found);
-  if (error != 0 && error != EINPROGRESS) {
-    lose(error_text(error));
-    return;
-  }
-  const int one = 1;
-  setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  state_ = State::kConnecting;
-  watched_ = EPOLLOUT;
-  loop_.watch(fd_, watched_, *this);
+  state_ = State::kLookingUp;
   loop_.set(*this, now_ns() + options_.connect_timeout);
+  std::thread([back = loop_.handle(), address = options_.address, alive = alive_, this] {
+    std::string why_not;
+    auto addresses = resolve(address, Lookup::kNames, &why_not);
+    back->post([alive, this, addresses = std::move(addresses), why_not]() mutable {
+      if (*alive && state_ == State::kLookingUp) found(std::move(addresses), why_not);
+    });
+  }).detach();
+}
+
+void Channel::found(std::vector<SocketAddress> addresses, const std::string& why) {
+  addresses_ = std::move(addresses);
+  std::ranges::reverse(addresses_);
+  try_next(why);
+}
+
+void Channel::try_next(std::string why) {
+  if (fd_ >= 0) {
+    loop_.forget(fd_, *this);
+    ::close(std::exchange(fd_, -1));
+  }
+  while (!addresses_.empty()) {
+    const SocketAddress address = addresses_.back();
+    addresses_.pop_back();
+    const int fd = socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && (::connect(fd, address.get(), address.size) == 0 || errno == EINPROGRESS)) {
+      const int one = 1;
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+      notice_silence(fd, options_.silence);
+      fd_ = fd;
+      state_ = State::kConnecting;
+      watched_ = EPOLLOUT;
+      loop_.watch(fd_, watched_, *this);
+      loop_.set(*this, now_ns() + options_.connect_timeout);
+      return;
+    }
+    why = error_text(errno);
+    if (fd >= 0) ::close(fd);
+  }
+  lose(why);
 }
 
 void Channel::connected_now() {
@@ -84,12 +122,14 @@ void Channel::connected_now() {
   socklen_t size = sizeof error;
   if (getsockopt(fd_, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
   if (error != 0) {
-    lose(error_text(error));
+    try_next(error_text(error));
     return;
   }
   loop_.clear(*this);
   state_ = State::kReady;
-  session_ = std::make_unique<ClientSession>(options_.host + ":" + std::to_string(options_.port), options_.limits,
+  ++connections_;
+  const bool local = !unix_path(options_.address).empty();
+  session_ = std::make_unique<ClientSession>(local ? "localhost" : options_.address, options_.limits,
                                              [this] { flush(); });
   auto waiting = std::exchange(waiting_, {});
   for (Waiting& each : waiting) session_->call(each.path, std::move(each.message), std::move(each.done));
@@ -100,9 +140,10 @@ void Channel::connected_now() {
 void Channel::lose(const std::string& why) {
   const bool was_ready = state_ == State::kReady;
   state_ = State::kIdle;
-  why_ = why;
+  why_ = options_.address + ": " + why;
+  addresses_.clear();
   if (fd_ >= 0) {
-    if (watched_ != 0 || was_ready) loop_.forget(fd_, *this);
+    loop_.forget(fd_, *this);
     ::close(std::exchange(fd_, -1));
   }
   watched_ = 0;
@@ -113,9 +154,11 @@ void Channel::lose(const std::string& why) {
   not_before_ = now_ns() + pause_;
   auto waiting = std::exchange(waiting_, {});
   // Its calls are lost when it goes: at the end of the turn, since it may be what we were called by.
-  if (session_ != nullptr)
+  if (session_ != nullptr) {
+    session_->lost(why_);
     loop_.at_end([session = std::shared_ptr<ClientSession>(std::move(session_))]() mutable { session.reset(); });
-  for (const Waiting& each : waiting) each.done({kUnavailable, why, {}, true, true});
+  }
+  for (const Waiting& each : waiting) each.done({kUnavailable, why_, {}, true, true});
 }
 
 void Channel::flush() {
@@ -127,7 +170,14 @@ void Channel::flush() {
   });
 }
 
-void Channel::due() { lose("no connection within " + std::to_string(options_.connect_timeout / 1'000'000) + " ms"); }
+void Channel::due() {
+  const std::string why = "no connection within " + std::to_string(options_.connect_timeout / 1'000'000) + " ms";
+  if (state_ == State::kConnecting) {
+    try_next(why);
+  } else {
+    lose(why);
+  }
+}
 
 void Channel::ready(std::uint32_t events) {
   if (state_ == State::kConnecting) {

@@ -26,7 +26,8 @@ class ClientSession::Impl {
   Impl(std::string authority, const ClientLimits& limits, std::function<void()> wants_to_send);
   ~Impl();
 
-  void call(std::string_view path, std::string message, Done done);
+  std::int32_t call(std::string_view path, std::string message, Done done);
+  void give_up(std::int32_t stream);
   [[nodiscard]] bool takes_calls() const { return nghttp2_session_check_request_allowed(session_) != 0; }
   bool feed(std::string_view bytes);
   bool output(std::string* out, std::size_t most) {
@@ -35,6 +36,8 @@ class ClientSession::Impl {
   }
   [[nodiscard]] bool over() const { return is_over(session_); }
   [[nodiscard]] std::size_t calls() const { return calls_.size(); }
+
+  std::string why_lost = "the connection is closed";
 
  private:
   struct Call {
@@ -105,7 +108,7 @@ ClientSession::Impl::Impl(std::string authority, const ClientLimits& limits, std
 ClientSession::Impl::~Impl() {
   gone_ = true;
   while (!calls_.empty()) {
-    calls_.front().fault = "the connection ended";
+    calls_.front().fault = why_lost;
     end(calls_.front(), NGHTTP2_CANCEL);
   }
   nghttp2_session_del(session_);
@@ -117,7 +120,7 @@ void ClientSession::Impl::changed() {
   wants_to_send_();
 }
 
-void ClientSession::Impl::call(std::string_view path, std::string message, Done done) {
+std::int32_t ClientSession::Impl::call(std::string_view path, std::string message, Done done) {
   calls_.emplace_front(std::move(message), std::move(done), limits_.message_bytes);
   Call& call = calls_.front();
   call.place = calls_.begin();
@@ -128,11 +131,19 @@ void ClientSession::Impl::call(std::string_view path, std::string message, Done 
   nghttp2_data_provider provider{};
   provider.source.ptr = &call;
   provider.read_callback = &Impl::read_data;
-  if (nghttp2_submit_request(session_, nullptr, fields.data(), fields.size(), &provider, &call) < 0) {
+  const auto stream = nghttp2_submit_request(session_, nullptr, fields.data(), fields.size(), &provider, &call);
+  if (stream < 0) {
     call.fault = "the connection takes no further calls";
     end(call, NGHTTP2_REFUSED_STREAM);
-    return;
+    return stream;
   }
+  changed();
+  return stream;
+}
+
+void ClientSession::Impl::give_up(std::int32_t stream) {
+  if (stream <= 0 || find(stream) == nullptr) return;
+  nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
   changed();
 }
 
@@ -229,9 +240,11 @@ ssize_t ClientSession::Impl::read_data(nghttp2_session*, std::int32_t, std::uint
 ClientSession::ClientSession(std::string authority, const ClientLimits& limits, std::function<void()> wants_to_send)
     : impl_(std::make_unique<Impl>(std::move(authority), limits, std::move(wants_to_send))) {}
 ClientSession::~ClientSession() = default;
-void ClientSession::call(std::string_view path, std::string message, Done done) {
-  impl_->call(path, std::move(message), std::move(done));
+std::int32_t ClientSession::call(std::string_view path, std::string message, Done done) {
+  return impl_->call(path, std::move(message), std::move(done));
 }
+void ClientSession::give_up(std::int32_t stream) { impl_->give_up(stream); }
+void ClientSession::lost(std::string why) { impl_->why_lost = std::move(why); }
 bool ClientSession::takes_calls() const { return impl_->takes_calls(); }
 bool ClientSession::feed(std::string_view bytes) { return impl_->feed(bytes); }
 bool ClientSession::output(std::string* out, std::size_t most) { return impl_->output(out, most); }

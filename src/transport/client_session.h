@@ -1,7 +1,7 @@
 // One HTTP/2 connection of a gRPC client, as bytes in and bytes out; for unary calls, any number at a time.
 //
-// A call that has begun is never reset: Triton 2.51 executes it all the same, and may crash when a cancellation meets
-// its answer (docs/protocol.md). Who gives up drops the answer.
+// Rows that have been sent are never taken back: Triton 2.51 executes them all the same, and may crash when a
+// cancellation meets its answer (docs/protocol.md). Who gives up drops the answer.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +35,15 @@ class ClientSession {
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
 
-  // `done` is called once, perhaps from within this call, feed(), output() or the destructor.
-  void call(std::string_view path, std::string message, Done done);
+  // `done` is called once, perhaps from within this call, feed(), output() or the destructor. The call's stream.
+  std::int32_t call(std::string_view path, std::string message, Done done);
+  // Resets it, if it is open still.
+  void give_up(std::int32_t stream);
   // Whether a call would be taken: the server has not said that it goes.
   [[nodiscard]] bool takes_calls() const;
+
+  // Why the calls that are open then are lost when this goes.
+  void lost(std::string why);
 
   // As of ServerSession.
   bool feed(std::string_view bytes);

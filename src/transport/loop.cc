@@ -27,6 +27,10 @@ Loop::Loop() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXE
 }
 
 Loop::~Loop() {
+  {
+    const std::lock_guard lock(handle_->mutex_);
+    handle_->loop_ = nullptr;
+  }
   close(wake_);
   close(epoll_);
 }
@@ -58,6 +62,11 @@ void Loop::post(std::function<void()> work) {
   const std::uint64_t one = 1;
   // It fails only where the counter is full, and then the loop is awake.
   if (first && write(wake_, &one, sizeof one) < 0) return;
+}
+
+void Loop::Handle::post(std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  if (loop_ != nullptr) loop_->post(std::move(work));
 }
 
 void Loop::at_end(std::function<void()> work) { ending_.push_back(std::move(work)); }
@@ -99,6 +108,7 @@ int Loop::until_next_ms() const {
 }
 
 void Loop::run() {
+  thread_.store(std::this_thread::get_id());
   while (!stopped_.exchange(false)) turn(until_next_ms());
 }
 

@@ -7,8 +7,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,18 @@ class Loop {
     ~Timer() = default;
   };
 
+  // Work for a loop that may be gone by then; on any thread.
+  class Handle {
+   public:
+    explicit Handle(Loop& loop) : loop_(&loop) {}
+    void post(std::function<void()> work);  // not done where the loop is gone
+
+   private:
+    friend class Loop;
+    std::mutex mutex_;
+    Loop* loop_;
+  };
+
   // Throws std::system_error.
   Loop();
   ~Loop();
@@ -47,6 +61,22 @@ class Loop {
   void stop();                              // any thread
   void post(std::function<void()> work);    // any thread; in order. After stop() it may not be done
   void at_end(std::function<void()> work);  // when the events of this turn have been handled
+  // Any thread. Also true before the loop runs for the first time: its maker sets things up.
+  [[nodiscard]] bool here() const {
+    const auto thread = thread_.load(std::memory_order_relaxed);
+    return thread == std::thread::id() || thread == std::this_thread::get_id();
+  }
+  // Any thread: at once where that is the loop's own.
+  template <class Work>
+  void run_here(Work&& work) {
+    if (here()) {
+      work();
+    } else {
+      post(std::forward<Work>(work));
+    }
+  }
+
+  [[nodiscard]] const std::shared_ptr<Handle>& handle() const { return handle_; }
 
   void watch(int fd, std::uint32_t events, Watch& watch);
   void change(int fd, std::uint32_t events, Watch& watch);
@@ -68,10 +98,12 @@ class Loop {
   void turn(int timeout_ms);
   [[nodiscard]] int until_next_ms() const;
 
+  std::shared_ptr<Handle> handle_ = std::make_shared<Handle>(*this);
   int epoll_;
   int wake_;
   Waker waker_{*this};
   std::atomic<bool> stopped_{false};
+  std::atomic<std::thread::id> thread_{};
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;  // under the mutex
   std::vector<std::function<void()>> ending_;

@@ -1,18 +1,18 @@
 #include "transport/server.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
+#include "transport/address.h"
+#include "transport/stream.h"
 
 namespace arlo::transport {
 namespace {
@@ -20,68 +20,147 @@ namespace {
 constexpr std::size_t kRead = 64 << 10;    // bytes at a time
 constexpr std::size_t kBatch = 256 << 10;  // that are written at a time
 constexpr int kReadsInTurn = 4;            // before the others have theirs
-constexpr int kBacklog = 1024;
-constexpr TimeNs kPause = 100'000'000;  // when no connection can be accepted
+constexpr TimeNs kTick = 1'000'000'000;    // how late a time limit may be
+constexpr TimeNs kPressed = 50'000'000;    // between looks whether there is memory again
+constexpr std::size_t kFairShares = 32;    // of the memory: who holds less than one is read from when it is short
+constexpr std::uint64_t kSpread = 10;      // connections of one age go within so much of it, in parts of a hundred
 
-[[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
+std::string peer_of(int fd, std::uint64_t number) {
+  SocketAddress address;
+  address.size = sizeof address.storage;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.size) != 0) return "unknown";
+  // Clients on a Unix socket have no names of their own.
+  return address.family() == AF_UNIX ? "unix:" + std::to_string(number) : address.text();
+}
 
 }  // namespace
 
 class Server::Connection final : public Loop::Watch, public Loop::Timer {
  public:
   Connection(Server& server, int fd)
-      : server_(server), fd_(fd), session_(server.service_, server.options_.limits, [this] { wants_to_send(); }) {
-    server_.loop_.watch(fd_, EPOLLIN, *this);
-    server_.loop_.set(*this, now_ns() + server_.options_.preface_timeout);
+      : server_(server),
+        number_(server.adopted_++),
+        peer_(peer_of(fd, number_)),
+        stream_(fd, server.options_.tls),
+        session_(server.service_, server.options_.limits, server.memory_, peer_, [this] { wants_to_send(); }),
+        born_(now_ns()),
+        heard_(born_) {
+    server_.loop_.watch(fd, EPOLLIN, *this);
+    schedule(born_);
   }
   ~Connection() {
+    *alive_ = false;
     server_.loop_.clear(*this);
-    server_.loop_.forget(fd_, *this);
-    ::close(fd_);
+    server_.loop_.forget(stream_.fd(), *this);
+    if (!stream_.fault().empty()) server_.service_.offended(peer_, "TLS: " + stream_.fault());
   }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
+  std::list<std::unique_ptr<Connection>>::iterator place;  // in connections_
+
+  [[nodiscard]] bool idle() const { return session_.calls() == 0; }
+  [[nodiscard]] std::size_t held() const { return session_.held(); }
+  bool shed() { return session_.shed(); }
+
   void ready(std::uint32_t events) override {
-    if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read();
+    if ((events & (EPOLLHUP | EPOLLERR)) != 0) pressed_ = false;
+    if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 || tls_waits_) read();
     if ((events & EPOLLOUT) != 0 && !broken_) write();
-    if (broken_) server_.close(*this);
+    if (broken_) {
+      server_.close(*this);
+    } else {
+      server_.keep_within_memory();
+    }
   }
 
-  void due() override { server_.close(*this); }  // nothing has come since it was accepted
+  // One timer for all that time brings: it is set anew only when it has come.
+  void due() override {
+    const TimeNs now = now_ns();
+    const auto& options = server_.options_;
+    if (!session_.greeted() && now - born_ >= options.preface_time) {
+      server_.service_.offended(peer_, "time for the first words");
+      server_.close(*this);
+      return;
+    }
+    if (!session_.tick(now)) ending_ = true;
+    if (now >= go_at() && !leaving_) {
+      leaving_ = true;
+      session_.go_away();
+    }
+    const TimeNs silence = now - heard_;
+    const bool deaf = silence >= 2 * options.ping_after;
+    if (deaf || (leaving_ && now - options.grace >= go_at()) || (ending_ && silence >= options.preface_time)) {
+      server_.close(*this);
+      return;
+    }
+    if (silence >= options.ping_after) session_.ping();
+    schedule(now);
+    if (std::exchange(pressed_, false)) read();
+    if (broken_) server_.close(*this);
+  }
 
   void drain() { session_.go_away(); }
 
  private:
+  [[nodiscard]] TimeNs go_at() const {
+    const TimeNs oldest = server_.options_.oldest;
+    if (oldest == kNever) return kNever;
+    return born_ + oldest + oldest / 100 * static_cast<TimeNs>(number_ % kSpread);
+  }
+
+  void schedule(TimeNs now) {
+    const auto& options = server_.options_;
+    TimeNs next = std::min(heard_ + options.ping_after, go_at());
+    if (now >= next) next = now + kTick;  // pinged, or leaving
+    if (!session_.greeted()) next = std::min(next, born_ + options.preface_time);
+    if (session_.awaits() || ending_) next = std::min(next, now + kTick);
+    if (pressed_) next = std::min(next, now + kPressed);
+    server_.loop_.set(*this, next);
+  }
+
   void wants_to_send() {
     if (std::exchange(flushing_, true)) return;
     // One write for all that the events of this turn bring.
-    server_.loop_.at_end([&server = server_, connection = this] {
-      const auto found = server.connections_.find(connection);
-      if (found != server.connections_.end()) connection->flush();
+    server_.loop_.at_end([this, alive = alive_] {
+      if (!*alive) return;
+      flushing_ = false;
+      write();
+      if (broken_) server_.close(*this);
     });
-  }
-
-  void flush() {
-    flushing_ = false;
-    write();
-    if (broken_) server_.close(*this);
   }
 
   void read() {
     std::array<char, kRead> bytes;
-    for (int i = 0; i < kReadsInTurn && !broken_ && !full(); ++i) {
-      const ssize_t count = recv(fd_, bytes.data(), bytes.size(), 0);
+    bool heard = false;
+    tls_waits_ = false;
+    for (int i = 0; i < kReadsInTurn && !broken_ && !ending_; ++i) {
+      if (server_.short_of_memory() && session_.held() > server_.memory_.limit / kFairShares) {
+        pressed_ = true;  // what it holds has to become less first
+        server_.loop_.set(*this, now_ns() + kPressed);
+        break;
+      }
+      const long count = stream_.read(bytes.data(), bytes.size());
       if (count > 0) {
-        server_.loop_.clear(*this);
-        if (!session_.feed({bytes.data(), static_cast<std::size_t>(count)}, now_ns())) {
+        heard = true;
+        heard_ = now_ns();
+        if (!session_.feed({bytes.data(), static_cast<std::size_t>(count)}, heard_)) {
           ending_ = true;
           wants_to_send();  // or else it would end with its client only, where nothing is left to send
         }
-      } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
+      } else if (count != ByteStream::kBlocked) {
         broken_ = true;
+      } else {
+        tls_waits_ = stream_.wants_write();
+        break;
       }
-      if (count < static_cast<ssize_t>(bytes.size())) break;
+      // A socket gave all it had; TLS gives a record at a time.
+      if (server_.options_.tls == nullptr && count < static_cast<long>(bytes.size())) break;
+    }
+    if (heard) {
+      auto& all = server_.connections_;
+      all.splice(all.end(), all, place);
+      if (session_.awaits() && at > heard_ + kTick) server_.loop_.set(*this, heard_ + kTick);
     }
     watch();
   }
@@ -94,106 +173,96 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
         if (!session_.output(&out_, kBatch)) broken_ = true;
       }
       if (broken_ || out_.empty()) break;
-      const ssize_t count = ::send(fd_, out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
+      const long count = stream_.write(out_.data() + sent_, out_.size() - sent_);
       if (count < 0) {
-        if (errno != EAGAIN && errno != EINTR) broken_ = true;
+        broken_ = count == ByteStream::kBroken;
         break;
       }
       sent_ += static_cast<std::size_t>(count);
-      if (sent_ < out_.size()) break;
     }
     if (out_.empty() && (ending_ || session_.over())) broken_ = true;
     watch();
   }
 
-  [[nodiscard]] bool full() const { return out_.size() - sent_ > server_.options_.unsent_bytes; }
-
   void watch() {
     if (broken_) return;
-    const std::uint32_t wanted = (full() || ending_ ? 0U : EPOLLIN) | (sent_ < out_.size() ? EPOLLOUT : 0U);
+    const bool out = sent_ < out_.size() || tls_waits_;
+    const std::uint32_t wanted = (ending_ || pressed_ ? 0U : EPOLLIN) | (out ? EPOLLOUT : 0U);
     if (wanted == std::exchange(watched_, wanted)) return;
-    server_.loop_.change(fd_, wanted, *this);
+    server_.loop_.change(stream_.fd(), wanted, *this);
   }
 
   Server& server_;
-  const int fd_;
+  const std::uint64_t number_;
+  const std::string peer_;
+  ByteStream stream_;
   ServerSession session_;
   std::string out_;
   std::size_t sent_ = 0;  // of out_
+  const TimeNs born_;
+  TimeNs heard_;
   std::uint32_t watched_ = EPOLLIN;
-  bool flushing_ = false;  // at the end of this turn
-  bool ending_ = false;    // once all is sent
+  bool tls_waits_ = false;  // to write before it can read
+  bool flushing_ = false;   // at the end of this turn
+  bool pressed_ = false;    // nothing is read from it for a moment
+  bool leaving_ = false;    // it has been told to
+  bool ending_ = false;     // once all is sent
   bool broken_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what is done at the end of a turn
 };
 
 Server::Server(Loop& loop, Service& service, const ServerOptions& options)
-    : loop_(loop),
-      service_(service),
-      options_(options),
-      fd_(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)) {
-  if (fd_ < 0) fail("socket");
+    : loop_(loop), service_(service), options_(options), memory_{options.memory} {}
+
+Server::~Server() { close_all(); }
+
+void Server::adopt(int fd) {
   const int one = 1;
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(options.port);
-  socklen_t size = sizeof address;
-  setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  if (inet_pton(AF_INET, options.host.c_str(), &address.sin_addr) != 1) errno = EINVAL, fail(options.host);
-  if (bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 || listen(fd_, kBacklog) != 0 ||
-      getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    const int error = errno;
-    ::close(fd_);
-    errno = error;
-    fail(options.host + ":" + std::to_string(options.port));
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);  // fails for a Unix socket, which needs none
+  if (connections_.size() >= options_.connections && !make_room()) {
+    ::close(fd);
+    return;
   }
-  port_ = ntohs(address.sin_port);
-  loop_.watch(fd_, EPOLLIN, *this);
+  auto connection = std::make_unique<Connection>(*this, fd);
+  Connection& added = *connection;
+  connections_.push_back(std::move(connection));
+  added.place = std::prev(connections_.end());
 }
 
-Server::~Server() {
-  connections_.clear();
-  loop_.clear(*this);
-  if (fd_ < 0) return;
-  loop_.forget(fd_, *this);
-  ::close(fd_);
+// In place of the one that has no calls and has been silent the longest.
+bool Server::make_room() {
+  constexpr int kLooked = 64;
+  int looked = 0;
+  for (const auto& connection : connections_) {
+    if (++looked > kLooked) break;
+    if (!connection->idle()) continue;
+    close(*connection);
+    return true;
+  }
+  return false;
 }
+
+void Server::keep_within_memory() {
+  while (memory_.used > memory_.limit) {
+    Connection* most = nullptr;
+    for (const auto& connection : connections_) {
+      if (most == nullptr || connection->held() > most->held()) most = connection.get();
+    }
+    if (most == nullptr || !most->shed()) return;
+  }
+}
+
+// The rest is for those that hold little.
+bool Server::short_of_memory() const { return memory_.used > memory_.limit / 4 * 3; }
 
 void Server::drain() {
-  loop_.clear(*this);
-  if (fd_ >= 0) {
-    loop_.forget(fd_, *this);
-    ::close(std::exchange(fd_, -1));
-  }
-  for (const auto& [connection, owned] : connections_) connection->drain();
+  for (const auto& connection : connections_) connection->drain();
 }
 
-void Server::ready(std::uint32_t) { accept_all(); }
-
-void Server::due() { loop_.change(fd_, EPOLLIN, *this); }
-
-void Server::accept_all() {
-  constexpr int kAtATime = 64;
-  for (int i = 0; i < kAtATime; ++i) {
-    const int fd = accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0) {
-      // Without descriptors the connection goes on waiting, and would wake the loop again and again.
-      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-        loop_.change(fd_, 0, *this);
-        loop_.set(*this, now_ns() + kPause);
-      }
-      return;
-    }
-    if (connections_.size() >= options_.connections) {
-      ::close(fd);
-      continue;
-    }
-    const int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    auto connection = std::make_unique<Connection>(*this, fd);
-    connections_.emplace(connection.get(), std::move(connection));
-  }
+void Server::close_all() {
+  while (!connections_.empty()) close(*connections_.front());
 }
 
-void Server::close(Connection& connection) { connections_.erase(&connection); }
+void Server::close(Connection& connection) { connections_.erase(connection.place); }
 
 }  // namespace arlo::transport

@@ -1,53 +1,57 @@
-// A gRPC server on TCP: connections of one address, served by the thread of one loop.
+// A gRPC server's connections that one thread serves.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
-#include <unordered_map>
 
 #include "transport/loop.h"
 #include "transport/server_session.h"
+#include "transport/tls.h"
 
 namespace arlo::transport {
 
 struct ServerOptions {
-  std::string host = "127.0.0.1";
-  std::uint16_t port = 0;  // 0: a free one
   Limits limits;
-  std::size_t connections = 10'000;
-  std::size_t unsent_bytes = 16U << 20;     // of a connection, above which nothing is read from it
-  TimeNs preface_timeout = 10'000'000'000;  // for the first bytes of a connection
+  TlsContext tls;                        // null: in the clear
+  std::size_t connections = 10'000;      // further ones take the place of idle ones, or are refused
+  std::size_t memory = 1U << 30;         // that calls of all connections may hold
+  TimeNs preface_time = 10'000'000'000;  // for TLS, and a connection's first words
+  TimeNs ping_after = 120'000'000'000;   // of silence; twice without an answer ends a connection
+  TimeNs oldest = kNever;                // a connection is told to go then, its calls end as they would
+  TimeNs grace = 30'000'000'000;         // that they have for it
 };
 
-class Server final : public Loop::Watch, public Loop::Timer {
+// All on the thread of the loop, which outlives it, as does the service.
+class Server final {
  public:
-  // Listens at once. Throws std::system_error. All on the thread of the loop, which outlives it.
   Server(Loop& loop, Service& service, const ServerOptions& options);
-  ~Server();
+  ~Server();  // ends all connections, and with them their calls
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  [[nodiscard]] std::uint16_t port() const { return port_; }
+  // A connection that was accepted: a socket that does not block, owned from now on.
+  void adopt(int fd);
   [[nodiscard]] std::size_t connections() const { return connections_.size(); }
-  // No new connections, and no new calls on those that there are.
+  // No new calls on the connections that there are.
   void drain();
-
-  void ready(std::uint32_t events) override;
-  void due() override;
+  void close_all();
 
  private:
   class Connection;
-  void accept_all();
+  bool make_room();
   void close(Connection& connection);
+  void keep_within_memory();
+  [[nodiscard]] bool short_of_memory() const;
 
   Loop& loop_;
   Service& service_;
   const ServerOptions options_;
-  int fd_ = -1;
-  std::uint16_t port_ = 0;
-  std::unordered_map<Connection*, std::unique_ptr<Connection>> connections_;
+  Memory memory_;
+  std::uint64_t adopted_ = 0;
+  std::list<std::unique_ptr<Connection>> connections_;  // that has been silent the longest first
 };
 
 }  // namespace arlo::transport

@@ -1,295 +1,39 @@
 #include "transport/server_session.h"
 
 #include <algorithm>
+#include <array>
 #include <list>
 #include <new>
-#include <optional>
+#include <utility>
 
-#include "transport/grpc_message.h"
-#include "transport/http2.h"
-#include "transport/inflate.h"
+#include "transport/server_session_impl.h"
 
 namespace arlo::transport {
 namespace {
+constexpr std::array<std::uint8_t, 8> kDrainPing = {'d', 'r', 'a', 'i', 'n'};
+}
 
-constexpr std::uint32_t kUnimplemented = 12;
-constexpr std::uint32_t kResourceExhausted = 8;
-constexpr std::uint32_t kInternal = 13;
-constexpr std::size_t kHeaderOverhead = 32;  // of each, as SETTINGS_MAX_HEADER_LIST_SIZE counts (RFC 9113, 6.5.2)
-constexpr std::string_view kGrpc = "application/grpc";
-
-}  // namespace
-
-class ServerSession::Impl {
- public:
-  Impl(Service& service, const Limits& limits, std::function<void()> wants_to_send);
-  ~Impl();
-
-  bool feed(std::string_view bytes, TimeNs now);
-  bool output(std::string* out, std::size_t most);
-  void go_away();
-  [[nodiscard]] bool over() const { return is_over(session_); }
-  [[nodiscard]] std::size_t calls() const { return calls_.size(); }
-
- private:
-  class Call;
-
-  static Impl& self(void* user) { return *static_cast<Impl*>(user); }
-  static int on_begin_headers(nghttp2_session*, const nghttp2_frame* frame, void* user);
-  static int on_header(nghttp2_session*, const nghttp2_frame* frame, const std::uint8_t* name, std::size_t name_size,
-                       const std::uint8_t* value, std::size_t value_size, std::uint8_t flags, void* user);
-  static int on_frame(nghttp2_session*, const nghttp2_frame* frame, void* user);
-  static int on_data(nghttp2_session*, std::uint8_t flags, std::int32_t stream, const std::uint8_t* data,
-                     std::size_t size, void* user);
-  static int on_close(nghttp2_session*, std::int32_t stream, std::uint32_t error, void* user);
-  static int on_sent(nghttp2_session*, const nghttp2_frame* frame, void* user);
-  static ssize_t read_data(nghttp2_session*, std::int32_t, std::uint8_t* out, std::size_t most, std::uint32_t* flags,
-                           nghttp2_data_source* source, void*);
-
-  Call* find(std::int32_t stream) const {
-    return static_cast<Call*>(nghttp2_session_get_stream_user_data(session_, stream));
-  }
-  void changed();
-  [[nodiscard]] bool too_many_resets();
-  void end(Call& call, bool finished);
-
-  Service& service_;
-  const Limits limits_;
-  std::function<void()> wants_to_send_;
-  nghttp2_session* session_ = nullptr;
-  TimeNs now_ = 0;
-  std::list<Call> calls_;  // that are open
-  bool told_ = false;
-  bool gone_ = false;  // the session is being deleted
-  std::uint32_t resets_ = 0;
-  TimeNs resets_since_ = 0;
-};
-
-class ServerSession::Impl::Call final : public ServerCall {
- public:
-  Call(Impl& session, std::int32_t stream)
-      : session_(session), stream_(stream), reader_(session.limits_.message_bytes) {}
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
-
-  std::list<Call>::iterator place;  // in calls_
-
-  [[nodiscard]] const std::string& path() const override { return path_; }
-  [[nodiscard]] std::string_view header(std::string_view name) const override {
-    for (const Header& each : headers_) {
-      if (each.name == name) return each.value;
-    }
-    return {};
-  }
-  [[nodiscard]] TimeNs deadline() const override { return deadline_; }
-  [[nodiscard]] std::size_t unsent() const override { return unsent_; }
-
-  void send(std::string message) override {
-    if (finished_) return;
-    begin_response();
-    push(prefix_of(message.size()));
-    push(std::move(message));
-    resume();
-  }
-
-  void finish(std::uint32_t status, std::string_view message, std::span<const Header> trailers) override {
-    if (finished_) return;
-    finished_ = true;
-    trailers_ = {{"grpc-status", std::to_string(status)}};
-    if (!message.empty()) trailers_.push_back({"grpc-message", percent_encoded(message)});
-    trailers_.insert(trailers_.end(), trailers.begin(), trailers.end());
-    if (begun_) {
-      resume();
-      return;
-    }
-    begun_ = true;  // nothing was sent: the trailers are the headers
-    std::vector<nghttp2_nv> fields{field(":status", "200"), field("content-type", kGrpc)};
-    for (const Header& each : trailers_) fields.push_back(field(each.name, each.value));
-    nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), nullptr);
-    session_.changed();
-  }
-
-  bool header(std::string_view name, std::string_view value) {
-    header_bytes_ += name.size() + value.size() + kHeaderOverhead;
-    if (header_bytes_ > session_.limits_.header_bytes) return false;
-    if (name == ":path") {
-      path_ = value;
-    } else if (name == ":method") {
-      post_ = value == "POST";
-    } else if (name == "content-type") {
-      grpc_ = value.substr(0, kGrpc.size()) == kGrpc;
-    } else if (name == "grpc-timeout") {
-      // A text that is none is as good as none.
-      const auto timeout = parse_timeout(value);
-      if (timeout) deadline_ = session_.now_ + *timeout;
-    } else if (name.front() != ':') {
-      headers_.push_back({std::string(name), std::string(value)});
-    }
-    return true;
-  }
-
-  void headers_done() {
-    if (!post_ || !grpc_) {
-      const std::vector<nghttp2_nv> fields{field(":status", post_ ? "415" : "405")};
-      finished_ = begun_ = true;
-      nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), nullptr);
-      session_.changed();
-      return;
-    }
-    handler_ = session_.service_.begin(*this);
-    if (handler_ == nullptr) finish(kUnimplemented, "there is no method " + path_, {});
-  }
-
-  void data(std::string_view bytes) {
-    if (handler_ == nullptr || refused_) return;
-    const auto result = reader_.feed(bytes, [this](std::string message, bool compressed) {
-      if (finished_ || refused_) return;
-      if (!compressed) {
-        handler_->message(std::move(message));
-      } else {
-        opened(message);
-      }
-    });
-    if (result == MessageReader::Result::kTooLarge) refuse(kResourceExhausted, too_large());
-    if (result == MessageReader::Result::kMalformed) refuse(kInternal, "what was sent is no gRPC message");
-  }
-
-  void half_closed() {
-    if (handler_ == nullptr || refused_ || finished_) return;
-    if (reader_.within()) {
-      finish(kInternal, "the call ends within a message", {});
-    } else {
-      handler_->half_closed();
-    }
-  }
-
-  void closed(bool finished) {
-    const bool answered = std::exchange(finished_, true) && finished;
-    if (handler_ != nullptr) handler_->closed(answered);
-  }
-
-  ssize_t read(std::uint8_t* out, std::size_t most, std::uint32_t* flags) {
-    std::size_t count = 0;
-    while (count < most && next_piece_ < pieces_.size()) {
-      const std::string& piece = pieces_[next_piece_];
-      const std::size_t some = std::min(most - count, piece.size() - at_);
-      std::copy_n(piece.begin() + static_cast<std::ptrdiff_t>(at_), some, out + count);
-      count += some;
-      at_ += some;
-      if (at_ == piece.size()) {
-        pieces_[next_piece_++] = {};
-        at_ = 0;
-      }
-    }
-    unsent_ -= count;
-    const bool all = next_piece_ == pieces_.size();
-    if (all) {
-      pieces_.clear();
-      next_piece_ = 0;
-    }
-    if (all && finished_) {
-      *flags = NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
-      std::vector<nghttp2_nv> fields;
-      fields.reserve(trailers_.size());
-      for (const Header& each : trailers_) fields.push_back(field(each.name, each.value));
-      if (nghttp2_submit_trailer(session_.session_, stream_, fields.data(), fields.size()) != 0) {
-        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
-      }
-    } else if (count == 0) {
-      deferred_ = true;
-      return NGHTTP2_ERR_DEFERRED;
-    }
-    return static_cast<ssize_t>(count);
-  }
-
- private:
-  void begin_response() {
-    if (begun_) return;
-    begun_ = true;
-    const std::vector<nghttp2_nv> fields{field(":status", "200"), field("content-type", kGrpc)};
-    nghttp2_data_provider provider{};
-    provider.source.ptr = this;
-    provider.read_callback = &Impl::read_data;
-    nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), &provider);
-  }
-
-  void opened(std::string_view message) {
-    const std::string_view encoding = header("grpc-encoding");
-    std::string bytes;
-    switch (open(encoding, message, session_.limits_.message_bytes, &bytes)) {
-      case Opened::kOk:
-        handler_->message(std::move(bytes));
-        return;
-      case Opened::kTooLarge:
-        refuse(kResourceExhausted, too_large());
-        return;
-      case Opened::kMalformed:
-        refuse(kInternal, "a message is not compressed as grpc-encoding says");
-        return;
-      case Opened::kUnknownEncoding:
-        const std::vector<Header> known{{"grpc-accept-encoding", std::string(kEncodings)}};
-        refuse(kUnimplemented, "grpc-encoding '" + std::string(encoding) + "' is not known here", known);
-        return;
-    }
-  }
-
-  // What comes is not looked at any more.
-  void refuse(std::uint32_t status, std::string_view message, std::span<const Header> trailers = {}) {
-    refused_ = true;
-    finish(status, message, trailers);
-  }
-
-  [[nodiscard]] std::string too_large() const {
-    return "a message is larger than " + std::to_string(session_.limits_.message_bytes) + " bytes";
-  }
-
-  void push(std::string piece) {
-    if (piece.empty()) return;
-    unsent_ += piece.size();
-    pieces_.push_back(std::move(piece));
-  }
-
-  void resume() {
-    if (deferred_) {
-      deferred_ = false;
-      nghttp2_session_resume_data(session_.session_, stream_);
-    }
-    session_.changed();
-  }
-
-  Impl& session_;
-  const std::int32_t stream_;
-  std::unique_ptr<CallHandler> handler_;
-  std::string path_;
-  std::vector<Header> headers_;
-  std::size_t header_bytes_ = 0;
-  TimeNs deadline_ = kNever;
-  bool post_ = false;
-  bool grpc_ = false;
-  MessageReader reader_;
-  bool refused_ = false;   // what comes is not looked at any more
-  bool begun_ = false;     // the response
-  bool finished_ = false;  // nothing is added to it
-  bool deferred_ = false;  // nghttp2 waits for resume_data
-  std::vector<std::string> pieces_;
-  std::size_t next_piece_ = 0;
-  std::size_t at_ = 0;  // of the next piece
-  std::size_t unsent_ = 0;
-  std::vector<Header> trailers_;
-};
-
-ServerSession::Impl::Impl(Service& service, const Limits& limits, std::function<void()> wants_to_send)
-    : service_(service), limits_(limits), wants_to_send_(std::move(wants_to_send)) {
+ServerSession::Impl::Impl(Service& service, const Limits& limits, Memory& memory, std::string peer,
+                          std::function<void()> wants_to_send)
+    : service_(service),
+      limits_(limits),
+      wants_to_send_(std::move(wants_to_send)),
+      memory_(memory),
+      peer_(std::move(peer)),
+      meter_(limits.frames) {
   nghttp2_session_callbacks* callbacks = nullptr;
-  if (nghttp2_session_callbacks_new(&callbacks) != 0) throw std::bad_alloc();
+  nghttp2_option* options = nullptr;
+  if (nghttp2_session_callbacks_new(&callbacks) != 0 || nghttp2_option_new(&options) != 0) throw std::bad_alloc();
   nghttp2_session_callbacks_set_on_begin_headers_callback(callbacks, &Impl::on_begin_headers);
   nghttp2_session_callbacks_set_on_header_callback(callbacks, &Impl::on_header);
   nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, &Impl::on_frame);
   nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, &Impl::on_data);
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, &Impl::on_close);
   nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, &Impl::on_sent);
-  const int made = nghttp2_session_server_new(&session_, callbacks, this);
+  nghttp2_option_set_no_auto_window_update(options, 1);
+  const int made = nghttp2_session_server_new2(&session_, callbacks, this, options);
   nghttp2_session_callbacks_del(callbacks);
+  nghttp2_option_del(options);
   if (made != 0) throw std::bad_alloc();
   const std::vector<nghttp2_settings_entry> settings{
       {NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS, limits.streams},
@@ -315,21 +59,63 @@ void ServerSession::Impl::end(Call& call, bool finished) {
 
 bool ServerSession::Impl::feed(std::string_view bytes, TimeNs now) {
   now_ = now;
+  if (const auto limit = meter_.feed(bytes, now); !limit.empty()) throw_out(limit);
+  if (thrown_out_) return false;
   const auto taken =
       nghttp2_session_mem_recv(session_, reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+  while (held_ > limits_.held_bytes && shed()) {
+  }
   changed();
   return taken == static_cast<ssize_t>(bytes.size()) && !over();
 }
 
 bool ServerSession::Impl::output(std::string* out, std::size_t most) {
   told_ = false;
+  while (held_ > limits_.held_bytes && shed()) {
+  }
   return append_output(session_, out, most);
 }
 
+// Once the client has heard that no calls are taken: what it sent before that is served.
 void ServerSession::Impl::go_away() {
+  if (std::exchange(draining_, true)) return;
   nghttp2_submit_shutdown_notice(session_);
-  nghttp2_submit_goaway(session_, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session_),
-                        NGHTTP2_NO_ERROR, nullptr, 0);
+  nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, kDrainPing.data());
+  changed();
+}
+
+void ServerSession::Impl::ping() {
+  nghttp2_submit_ping(session_, NGHTTP2_FLAG_NONE, nullptr);
+  changed();
+}
+
+bool ServerSession::Impl::tick(TimeNs now) {
+  now_ = now;
+  if (const auto limit = meter_.overdue(now); !limit.empty()) throw_out(limit);
+  if (awaited_ != 0) {
+    for (Call& call : calls_) {
+      if (call.awaited_since() != 0 && now - call.awaited_since() > limits_.body_time) {
+        call.give_up(kDeadlineExceeded, "time for a request");
+      }
+    }
+  }
+  return !thrown_out_;
+}
+
+bool ServerSession::Impl::shed() {
+  Call* most = nullptr;
+  for (Call& call : calls_) {
+    if (most == nullptr || call.held() > most->held()) most = &call;
+  }
+  if (most == nullptr || most->held() == 0) return false;
+  most->give_up(kResourceExhausted, "bytes of requests and answers");
+  return true;
+}
+
+void ServerSession::Impl::throw_out(std::string_view limit) {
+  if (std::exchange(thrown_out_, true)) return;
+  service_.offended(peer_, limit);
+  nghttp2_session_terminate_session(session_, NGHTTP2_ENHANCE_YOUR_CALM);
   changed();
 }
 
@@ -339,17 +125,19 @@ void ServerSession::Impl::changed() {
   wants_to_send_();
 }
 
-bool ServerSession::Impl::too_many_resets() {
-  if (now_ - resets_since_ > limits_.resets_span) {
-    resets_since_ = now_;
-    resets_ = 0;
+// Streams that are opened only to be reset cost work and bring none. Clients that give up now and then are no such.
+void ServerSession::Impl::count_reset() {
+  if (now_ - counted_since_ > limits_.frames.span) {
+    counted_since_ = now_;
+    resets_ = opened_ = 0;
   }
-  return ++resets_ > limits_.resets;
+  if (++resets_ > limits_.resets && resets_ > opened_ / 2) throw_out("resets");
 }
 
 int ServerSession::Impl::on_begin_headers(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
   if (frame->hd.type != NGHTTP2_HEADERS || frame->headers.cat != NGHTTP2_HCAT_REQUEST) return 0;
   auto& calls = self(user).calls_;
+  ++self(user).opened_;
   calls.emplace_front(self(user), frame->hd.stream_id);
   calls.front().place = calls.begin();
   if (nghttp2_session_set_stream_user_data(session, frame->hd.stream_id, &calls.front()) != 0) {
@@ -369,9 +157,11 @@ int ServerSession::Impl::on_header(nghttp2_session*, const nghttp2_frame* frame,
 
 int ServerSession::Impl::on_frame(nghttp2_session*, const nghttp2_frame* frame, void* user) {
   Impl& session = self(user);
-  if (frame->hd.type == NGHTTP2_RST_STREAM && session.too_many_resets()) {
-    nghttp2_session_terminate_session(session.session_, NGHTTP2_ENHANCE_YOUR_CALM);
-    return 0;
+  if (frame->hd.type == NGHTTP2_RST_STREAM) session.count_reset();
+  const bool answered = frame->hd.type == NGHTTP2_PING && (frame->hd.flags & NGHTTP2_FLAG_ACK) != 0;
+  if (answered && session.draining_ && std::ranges::equal(frame->ping.opaque_data, kDrainPing)) {
+    nghttp2_submit_goaway(session.session_, NGHTTP2_FLAG_NONE,
+                          nghttp2_session_get_last_proc_stream_id(session.session_), NGHTTP2_NO_ERROR, nullptr, 0);
   }
   Call* call = session.find(frame->hd.stream_id);
   if (call == nullptr) return 0;
@@ -383,7 +173,11 @@ int ServerSession::Impl::on_frame(nghttp2_session*, const nghttp2_frame* frame, 
 
 int ServerSession::Impl::on_data(nghttp2_session*, std::uint8_t, std::int32_t stream, const std::uint8_t* data,
                                  std::size_t size, void* user) {
-  if (Call* call = self(user).find(stream)) call->data(text(data, size));
+  if (Call* call = self(user).find(stream)) {
+    call->data(text(data, size));
+  } else {
+    nghttp2_session_consume(self(user).session_, stream, size);
+  }
   return 0;
 }
 
@@ -401,7 +195,11 @@ int ServerSession::Impl::on_close(nghttp2_session* session, std::int32_t stream,
 }
 
 // An answer before the client has said all: it need not go on.
-int ServerSession::Impl::on_sent(nghttp2_session* session, const nghttp2_frame* frame, void*) {
+int ServerSession::Impl::on_sent(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
+  // Faults of the client's making, which it can provoke as often as it can reset.
+  if (frame->hd.type == NGHTTP2_RST_STREAM && frame->rst_stream.error_code != NGHTTP2_NO_ERROR) {
+    self(user).count_reset();
+  }
   const bool last = frame->hd.type == NGHTTP2_HEADERS && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
   if (last && nghttp2_session_get_stream_remote_close(session, frame->hd.stream_id) == 0) {
     nghttp2_submit_rst_stream(session, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_NO_ERROR);
@@ -409,12 +207,19 @@ int ServerSession::Impl::on_sent(nghttp2_session* session, const nghttp2_frame* 
   return 0;
 }
 
-ServerSession::ServerSession(Service& service, const Limits& limits, std::function<void()> wants_to_send)
-    : impl_(std::make_unique<Impl>(service, limits, std::move(wants_to_send))) {}
+ServerSession::ServerSession(Service& service, const Limits& limits, Memory& memory, std::string peer,
+                             std::function<void()> wants_to_send)
+    : impl_(std::make_unique<Impl>(service, limits, memory, std::move(peer), std::move(wants_to_send))) {}
 ServerSession::~ServerSession() = default;
 bool ServerSession::feed(std::string_view bytes, TimeNs now) { return impl_->feed(bytes, now); }
 bool ServerSession::output(std::string* out, std::size_t most) { return impl_->output(out, most); }
 void ServerSession::go_away() { impl_->go_away(); }
+void ServerSession::ping() { impl_->ping(); }
+bool ServerSession::tick(TimeNs now) { return impl_->tick(now); }
+bool ServerSession::shed() { return impl_->shed(); }
+bool ServerSession::awaits() const { return impl_->awaits(); }
+bool ServerSession::greeted() const { return impl_->greeted(); }
+std::size_t ServerSession::held() const { return impl_->held(); }
 bool ServerSession::over() const { return impl_->over(); }
 std::size_t ServerSession::calls() const { return impl_->calls(); }
 

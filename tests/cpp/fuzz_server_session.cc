@@ -64,7 +64,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     limits.header_bytes = 4096;
     limits.streams = 16;
     limits.resets = 50;
-    ServerSession session(echo, limits, [] {});
+    Memory memory;
+    ServerSession session(echo, limits, memory, "fuzz", [] {});
     for (bool good = true; good && !bytes.empty();) {
       good = session.feed(bytes.substr(0, piece), 1);
       bytes.remove_prefix(bytes.size() < piece ? bytes.size() : piece);

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "gateway/front/address.h"
 #include "gateway/front/http_message.h"
+#include "transport/address.h"
 
 namespace arlo::gateway {
 namespace {
@@ -53,29 +53,29 @@ TEST(HttpMessage, AnAnswerSaysHowLongItIs) {
 }
 
 TEST(Address, HostAndPort) {
-  const auto plain = parse_address("gateway.local:80");
+  const auto plain = transport::parse_address("gateway.local:80");
   ASSERT_TRUE(plain.has_value());
   EXPECT_EQ(plain->host, "gateway.local");
   EXPECT_EQ(plain->port, 80);
-  const auto six = parse_address("[::1]:0");
+  const auto six = transport::parse_address("[::1]:0");
   ASSERT_TRUE(six.has_value());
   EXPECT_EQ(six->host, "::1");
   EXPECT_EQ(six->port, 0);
   for (const char* wrong : {"", "host", ":80", "host:", "host:x", "host:-1", "host:65536", "host:80x", "::1:80", "[]:1",
                             "[::1:80", "[::1]"}) {
-    EXPECT_FALSE(parse_address(wrong).has_value()) << wrong;
+    EXPECT_FALSE(transport::parse_address(wrong).has_value()) << wrong;
   }
 }
 
 TEST(Address, WhatOnlyThisMachineReaches) {
   for (const char* local : {"127.0.0.1:1", "127.1.2.3:0", "[::1]:5", "localhost:80", "unix:/run/arlo.sock"}) {
-    EXPECT_TRUE(is_local(local)) << local;
+    EXPECT_TRUE(transport::is_local(local)) << local;
   }
   for (const char* open : {"0.0.0.0:1", "[::]:1", "10.0.0.1:80", "gateway:80", "unix:", ""}) {
-    EXPECT_FALSE(is_local(open)) << open;
+    EXPECT_FALSE(transport::is_local(open)) << open;
   }
-  EXPECT_EQ(unix_path("unix:/run/arlo.sock"), "/run/arlo.sock");
-  EXPECT_EQ(unix_path("127.0.0.1:1"), "");
+  EXPECT_EQ(transport::unix_path("unix:/run/arlo.sock"), "/run/arlo.sock");
+  EXPECT_EQ(transport::unix_path("127.0.0.1:1"), "");
 }
 
 }  // namespace

@@ -208,7 +208,8 @@ class TransportSession : public testing::Test {
   }
   Echo echo_;
   int told_ = 0;
-  ServerSession server_{echo_, small(), [this] { ++told_; }};
+  Memory memory_;
+  ServerSession server_{echo_, small(), memory_, "test", [this] { ++told_; }};
   Client client_{server_};
 };
 
@@ -383,7 +384,8 @@ TEST_F(TransportSession, GoingAwayEndsWhatIsUnderWay) {
 TEST(TransportSessionEnd, EachOpenCallIsToldOnce) {
   Echo echo;
   {
-    ServerSession server(echo, {}, [] {});
+    Memory memory;
+    ServerSession server(echo, {}, memory, "test", [] {});
     Client client(server);
     for (int i = 0; i < 5; ++i) client.call("/hold", framed("x"), i % 2 == 0);
     ASSERT_TRUE(client.talk());
@@ -396,7 +398,8 @@ TEST(TransportSessionEnd, AnyBytesAreSurvived) {
   std::mt19937 random(7);
   for (int round = 0; round < 2000; ++round) {
     Echo echo;
-    ServerSession server(echo, {}, [] {});
+    Memory memory;
+    ServerSession server(echo, {}, memory, "test", [] {});
     std::string bytes = round % 2 == 0 ? std::string(NGHTTP2_CLIENT_MAGIC) : std::string();
     for (int i = 0; i < 60; ++i) bytes += static_cast<char>(random() % (round % 3 == 0 ? 256 : 6));
     server.feed(bytes, 1);

@@ -3,11 +3,13 @@
 #include <chrono>
 #include <vector>
 
-#include "gateway/front/encode.h"
-#include "gateway/front/listen.h"
+#include "gateway/admin/listen.h"
 
 namespace arlo::gateway {
 namespace {
+
+grpc::Status to_status(const Fault& fault) { return {static_cast<grpc::StatusCode>(fault.code), fault.message}; }
+
 constexpr auto kPause = std::chrono::milliseconds(5);
 constexpr std::uint64_t kMessageBytes = 64U << 20;
 }  // namespace

@@ -14,7 +14,7 @@
 #include <unordered_set>
 
 #include "gateway/desk/models.h"
-#include "gateway/front/rpc.h"
+#include "gateway/admin/rpc.h"
 
 namespace arlo::gateway {
 

@@ -15,9 +15,6 @@
 // row whose answer has just come: the thread that took it from its UpstreamCall writes `response` and `parsed`.
 #pragma once
 
-#include <grpcpp/completion_queue.h>
-#include <grpcpp/support/slice.h>
-
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -33,6 +30,7 @@
 namespace arlo::gateway {
 
 class Call;
+class Lane;
 class Router;
 struct Instance;
 
@@ -64,8 +62,8 @@ struct Row {
   Row* newer = nullptr;       // neighbours in WaitingRows
   Row* older = nullptr;
   std::vector<std::shared_ptr<Failure>> failures;
-  grpc::Slice response;  // contiguous ModelInferResponse of the worker, which may be to other rows too
-  RowResponse parsed;    // views into `response`
+  std::shared_ptr<const std::string> response;  // ModelInferResponse of the worker, which may be to other rows too
+  RowResponse parsed;                           // views into `response`
 };
 
 class Call {
@@ -74,15 +72,16 @@ class Call {
 
   virtual ~Call() = default;
 
-  // Called once, after the last row has ended, on any thread, without locks held. May delete this.
+  // Called once, after the last row has ended, on any thread, without locks held. May delete this. The answer is made
+  // and sent on the lane.
   virtual void complete() = 0;
   // What keeps the call: each row until it has ended, and each row that is being written for its worker.
   void let_go() {
     if (holds.fetch_sub(1, std::memory_order_acq_rel) == 1) complete();
   }
 
-  grpc::CompletionQueue* queue = nullptr;  // the calls to workers finish where the request was received
-  grpc::Slice body;                        // contiguous ModelInferRequest; `request` points into it
+  Lane* lane = nullptr;  // where the request was received; the calls to workers begin and end there
+  std::string body;      // ModelInferRequest; `request` points into it
   InferRequest request;
   Router* router = nullptr;  // of the model that is asked for; null: of none
   std::shared_ptr<const ModelSpec> model;

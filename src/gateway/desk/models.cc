@@ -29,10 +29,10 @@ Models::Models(const v1::GatewayConfig& config) : config_(config) {
   routers_.push_back(std::make_unique<Router>(config));
 }
 
-void Models::start(grpc::CompletionQueue& queue) {
+void Models::start(Lane& lane) {
   const std::unique_lock lock(mutex_);
-  queue_ = &queue;
-  for (const auto& router : routers_) router->start(queue);
+  lane_ = &lane;
+  for (const auto& router : routers_) router->start(lane);
 }
 
 void Models::close() {
@@ -124,7 +124,7 @@ MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply)
       return Fault{Code::kResourceExhausted, "a gateway serves at most " + std::to_string(kMostModels) + " models"};
     }
     made = std::make_unique<Router>(config_);
-    made->start(*queue_);
+    made->start(*lane_);
     router = made.get();
   }
   if (router == nullptr) router = &first();

@@ -7,7 +7,6 @@
 
 #include <arlo/v1/admin.pb.h>
 #include <arlo/v1/config.pb.h>
-#include <grpcpp/completion_queue.h>
 
 #include <map>
 #include <memory>
@@ -27,7 +26,7 @@ class Models {
   Models& operator=(const Models&) = delete;
 
   // As of Router, for all of them and those that come later.
-  void start(grpc::CompletionQueue& queue);
+  void start(Lane& lane);
   void close();
   void stop();
 
@@ -54,9 +53,9 @@ class Models {
  private:
   const v1::GatewayConfig& config_;
   std::mutex applying_;   // one deployment at a time
-  bool stopped_ = false;  // under it: a router that came now would have no queue
+  bool stopped_ = false;  // under it: a router that came now would have no lane
   mutable std::shared_mutex mutex_;
-  grpc::CompletionQueue* queue_ = nullptr;
+  Lane* lane_ = nullptr;
   bool closed_ = false;
   std::vector<std::unique_ptr<Router>> routers_;  // in the order in which they came
   [[nodiscard]] std::size_t deployments() const;

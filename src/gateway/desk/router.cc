@@ -22,9 +22,9 @@ dispatch::Options options_of(const v1::DispatchConfig& config) {
   return options;
 }
 
-Fault fault_of(const Instance& instance, Reply reply, const grpc::Status& status) {
-  Fault fault{static_cast<Code>(status.error_code()),
-              "worker '" + instance.worker_label + "', runtime '" + instance.runtime + "': " + status.error_message()};
+Fault fault_of(const Instance& instance, Reply reply, const transport::Answer& answer) {
+  Fault fault{static_cast<Code>(answer.status),
+              "worker '" + instance.worker_label + "', runtime '" + instance.runtime + "': " + answer.message};
   if (reply == Reply::kExpired) fault.code = Code::kDeadlineExceeded;
   if (reply == Reply::kBusy) {
     fault.code = Code::kResourceExhausted;
@@ -48,8 +48,8 @@ Router::Router(const v1::GatewayConfig& config)
 
 Router::~Router() { stop(); }
 
-void Router::start(grpc::CompletionQueue& queue) {
-  queue_ = &queue;
+void Router::start(Lane& lane) {
+  lane_ = &lane;
   ticker_ = std::thread([this] { tick_loop(); });
 }
 
@@ -99,12 +99,14 @@ void Router::count_refused(const ModelSpec* model, const Fault& fault) {
   books_[model == nullptr ? 0 : model->variant]->refused(fault);
 }
 
-void Router::upstream_done(UpstreamCall& upstream, const grpc::Status& status) {
-  auto reply = classify(status);
-  auto bad = upstream.take_all(status.ok());
+void Router::upstream_done(UpstreamCall& upstream, transport::Answer answer) {
+  auto reply = classify(answer);
+  std::shared_ptr<const std::string> body;
+  if (reply == Reply::kGood) body = std::make_shared<const std::string>(std::move(answer.bytes));
+  auto bad = upstream.take_all(std::move(body));
   Fault fault;
-  if (!status.ok()) {
-    fault = fault_of(*upstream.instance(), reply, status);
+  if (reply != Reply::kGood) {
+    fault = fault_of(*upstream.instance(), reply, answer);
   } else if (bad) {
     fault = std::move(*bad);
     reply = Reply::kError;
@@ -122,7 +124,7 @@ void Router::run(Effects& effects) {
   for (auto* upstream : effects.starts) upstream->start();
   if (!effects.checks.empty()) {
     for (const auto& instance : effects.checks) {
-      check_health(*this, instance, config_.health().timeout_ms(), *queue_);
+      check_health(*this, instance, config_.health().timeout_ms(), *lane_);
     }
   }
   for (auto* call : effects.releases) call->let_go();
@@ -215,12 +217,12 @@ void Router::tick_loop() {
   }
 }
 
-void Router::health_done(const std::shared_ptr<Instance>& instance, const grpc::Status& status, bool ready) {
+void Router::health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) {
   Effects effects;
   {
     const std::lock_guard lock(mutex_);
     --open_checks_;
-    fleet_.checked(instance, status, ready && !stopping_, now_ns(), effects);
+    fleet_.checked(instance, fault, ready && !stopping_, now_ns(), effects);
     if (stopping_ && idle()) idle_.notify_all();
   }
   run(effects);

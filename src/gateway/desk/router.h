@@ -1,13 +1,12 @@
 // Where requests meet instances. The router owns the lock; under it three parts do one job each: the desk keeps the
 // rows, the fleet keeps the instances, the books count. All decisions about both are the scheduler's.
 //
-// Threads: every method may be called from any thread. The mutex is never held while gRPC is called or a call is
+// Threads: every method may be called from any thread. The mutex is never held while a worker is called or a call is
 // completed: what has to be done after it is released is collected in an Effects object.
 #pragma once
 
 #include <arlo/v1/admin.pb.h>
 #include <arlo/v1/config.pb.h>
-#include <grpcpp/support/status.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -36,8 +35,8 @@ class Router final : private UpstreamListener, private HealthListener {
   Router& operator=(const Router&) = delete;
 
   // Health checks, expiry and drain time-outs run on a thread of their own between start() and stop().
-  // `queue`: where the answers to health checks go; polled until stop() has returned.
-  void start(grpc::CompletionQueue& queue);
+  // `lane`: asks for the workers' health; runs until stop() has returned.
+  void start(Lane& lane);
   // Not ready from now on, for whoever sends requests here; those under way and those that still come are served.
   void close() { closing_ = true; }
   // Every call is over. Waits a moment for workers that are still at rows whose clients have been answered.
@@ -66,15 +65,15 @@ class Router final : private UpstreamListener, private HealthListener {
   [[nodiscard]] bool ready(std::string_view model) const;
 
  private:
-  void upstream_done(UpstreamCall& upstream, const grpc::Status& status) override;
-  void health_done(const std::shared_ptr<Instance>& instance, const grpc::Status& status, bool ready) override;
+  void upstream_done(UpstreamCall& upstream, transport::Answer answer) override;
+  void health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) override;
   [[nodiscard]] dispatch::VariantId variant_of(std::string_view model) const;
   void tick_loop();
   void run(Effects& effects);  // outside the lock
   [[nodiscard]] bool idle() const { return desk_.at_workers() == 0 && open_checks_ == 0; }
 
   const v1::GatewayConfig config_;
-  grpc::CompletionQueue* queue_ = nullptr;
+  Lane* lane_ = nullptr;
   const std::uint64_t started_at_ms_;
   const TimeNs started_ns_;
 

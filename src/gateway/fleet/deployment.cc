@@ -43,16 +43,6 @@ v1::InstanceStats::State state_of(const Instance& instance) {
 
 }  // namespace
 
-std::shared_ptr<Worker> Fleet::worker_for(const std::string& endpoint) {
-  auto& known = workers_[endpoint];
-  auto worker = known.lock();
-  if (worker == nullptr) {
-    worker = std::make_shared<Worker>(endpoint);
-    known = worker;
-  }
-  return worker;
-}
-
 Fleet::Holdings Fleet::holdings_of(const v1::Deployment& deployment) {
   Holdings holdings;
   for (const auto& runtime : deployment.runtimes()) holdings[runtime.name()] = {&runtime};
@@ -97,7 +87,7 @@ std::shared_ptr<Instance> Fleet::make_instance(const v1::Deployment& deployment,
   auto instance = std::make_shared<Instance>();
   instance->id = wanted.id();
   instance->worker_label = wanted.worker().empty() ? wanted.endpoint() : wanted.worker();
-  instance->worker = worker_for(wanted.endpoint());
+  instance->endpoint = wanted.endpoint();
   instance->runtime = wanted.runtime();
   for (const auto* runtime : runtimes) {
     instance->members.push_back(

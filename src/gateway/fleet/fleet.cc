@@ -183,13 +183,13 @@ void Fleet::tick(TimeNs now, Effects& effects) {
   }
 }
 
-void Fleet::checked(const std::shared_ptr<Instance>& instance, const grpc::Status& status, bool ready, TimeNs now,
+void Fleet::checked(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready, TimeNs now,
                     Effects& effects) {
   instance->checking = false;
-  const bool healthy = status.ok() && ready;
+  const bool healthy = !fault && ready;
   if (!healthy) {
     instance->last_error =
-        status.ok() ? "runtime '" + instance->runtime + "' is not ready on the worker" : status.error_message();
+        fault ? fault->message : "runtime '" + instance->runtime + "' is not ready on the worker";
   }
   // A check that was under way when the instance was ejected says nothing of what came then.
   if (instance->state == Instance::State::kEjected && now < instance->next_check_ns) return;

@@ -9,7 +9,6 @@
 
 #include <arlo/v1/admin.pb.h>
 #include <arlo/v1/config.pb.h>
-#include <grpcpp/support/status.h>
 
 #include <functional>
 #include <memory>
@@ -50,7 +49,7 @@ class Fleet {
 
   // ---- time and health ----
   void tick(TimeNs now, Effects& effects);
-  void checked(const std::shared_ptr<Instance>& instance, const grpc::Status& status, bool ready, TimeNs now,
+  void checked(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready, TimeNs now,
                Effects& effects);
 
   // ---- rows ----
@@ -93,7 +92,6 @@ class Fleet {
   std::shared_ptr<Instance> make_instance(const v1::Deployment& deployment, const v1::Instance& wanted,
                                           const std::vector<const v1::Runtime*>& runtimes, std::string content,
                                           TimeNs now);
-  std::shared_ptr<Worker> worker_for(const std::string& endpoint);
   void join(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
   void retire(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
   void start_drain(const std::shared_ptr<Instance>& instance, TimeNs now, Effects& effects);
@@ -108,7 +106,6 @@ class Fleet {
   std::vector<std::shared_ptr<Instance>> instances_;  // of the deployment, and retired ones that still drain
   std::vector<std::shared_ptr<Instance>> by_slot_;    // scheduler's InstanceId -> instance
   std::unordered_map<std::string, dispatch::RuntimeId> runtime_ids_;  // by key_of()
-  std::unordered_map<std::string, std::weak_ptr<Worker>> workers_;    // by endpoint
   std::uint64_t ejections_ = 0;
 };
 

@@ -1,64 +1,82 @@
 #include "gateway/fleet/health.h"
 
-#include <grpcpp/client_context.h>
-#include <grpcpp/support/async_unary_call.h>
-
-#include <chrono>
-#include <optional>
+#include <string>
 #include <utility>
 
-#include "gateway/front/rpc.h"
+#include "base/clock.h"
+#include "kserve.h"
 
 namespace arlo::gateway {
 namespace {
 
-// Deletes itself.
-class HealthCheck final : public Event {
+constexpr std::string_view kReadyMethod = "/inference.GRPCInferenceService/ModelReady";
+
+// On the lane's thread. There until the call that is open has ended, though it may have said what it had to before.
+class HealthCheck final : public transport::Loop::Timer, public std::enable_shared_from_this<HealthCheck> {
  public:
-  HealthCheck(HealthListener& listener, std::shared_ptr<Instance> instance, std::uint32_t timeout_ms,
-              grpc::CompletionQueue& queue)
-      : listener_(listener),
-        instance_(std::move(instance)),
-        deadline_(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms)),
-        queue_(queue) {
+  HealthCheck(HealthListener& listener, std::shared_ptr<Instance> instance, Lane& lane)
+      : listener_(listener), instance_(std::move(instance)), lane_(lane) {}
+  ~HealthCheck() { lane_.loop().clear(*this); }
+  HealthCheck(const HealthCheck&) = delete;
+  HealthCheck& operator=(const HealthCheck&) = delete;
+
+  void begin(std::uint32_t timeout_ms) {
+    timeout_ms_ = timeout_ms;
+    lane_.loop().set(*this, now_ns() + TimeNs{timeout_ms} * 1'000'000);
     ask();
   }
-  void proceed(bool) override {
-    if (status_.ok() && response_.ready() && ++asked_ < instance_->members.size()) {
-      ask();
-      return;
-    }
-    listener_.health_done(instance_, status_, response_.ready());
-    delete this;
+  void due() override {
+    const auto kept = shared_from_this();
+    say(Fault{Code::kDeadlineExceeded, "no answer within " + std::to_string(timeout_ms_) + " ms"}, false);
+    lane_.to(instance_->endpoint).give_up(call_);
   }
 
  private:
   void ask() {
-    request_.set_name(instance_->members[asked_].runtime.name);
-    reader_.reset();  // lives in memory of the call
-    context_.emplace();
-    context_->set_deadline(deadline_);
-    reader_ = instance_->worker->stub->AsyncModelReady(&*context_, request_, &queue_);
-    reader_->Finish(&response_, &status_, tag());
+    inference::ModelReadyRequest request;
+    request.set_name(instance_->members[asked_].runtime.name);
+    call_ = lane_.to(instance_->endpoint)
+                .call(kReadyMethod, request.SerializeAsString(), [self = shared_from_this()](transport::Answer answer) {
+                  self->answered(std::move(answer));
+                });
+  }
+  void answered(transport::Answer answer) {
+    if (said_) return;
+    inference::ModelReadyResponse response;
+    MaybeFault fault;
+    if (answer.status != 0) {
+      fault = Fault{static_cast<Code>(answer.status), std::move(answer.message)};
+    } else if (!response.ParseFromString(answer.bytes)) {
+      fault = Fault{Code::kInternal, "it answers a health check with something else"};
+    }
+    if (!fault && response.ready() && ++asked_ < instance_->members.size()) {
+      ask();
+    } else {
+      say(fault, response.ready());
+    }
+  }
+  void say(const MaybeFault& fault, bool ready) {
+    said_ = true;
+    lane_.loop().clear(*this);
+    listener_.health_done(instance_, fault, ready);
   }
 
   HealthListener& listener_;
-  std::shared_ptr<Instance> instance_;
-  const std::chrono::system_clock::time_point deadline_;
-  grpc::CompletionQueue& queue_;
+  const std::shared_ptr<Instance> instance_;
+  Lane& lane_;
+  transport::Channel::CallId call_;
+  std::uint32_t timeout_ms_ = 0;
   std::size_t asked_ = 0;  // runtimes that are ready
-  std::optional<grpc::ClientContext> context_;
-  inference::ModelReadyRequest request_;
-  inference::ModelReadyResponse response_;
-  grpc::Status status_;
-  std::unique_ptr<grpc::ClientAsyncResponseReader<inference::ModelReadyResponse>> reader_;
+  bool said_ = false;
 };
 
 }  // namespace
 
 void check_health(HealthListener& listener, const std::shared_ptr<Instance>& instance, std::uint32_t timeout_ms,
-                  grpc::CompletionQueue& queue) {
-  new HealthCheck(listener, instance, timeout_ms, queue);
+                  Lane& lane) {
+  lane.loop().run_here([&listener, instance, timeout_ms, &lane] {
+    std::make_shared<HealthCheck>(listener, instance, lane)->begin(timeout_ms);
+  });
 }
 
 }  // namespace arlo::gateway

@@ -1,9 +1,6 @@
 // One runtime, or a bundle of them, on one worker, as the gateway sees it.
 #pragma once
 
-#include <grpcpp/channel.h>
-#include <grpcpp/impl/rpc_method.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -13,20 +10,9 @@
 
 #include "base/clock.h"
 #include "dispatch/scheduler.h"
-#include "kserve_grpc.h"
 #include "rewrite/model.h"
 
 namespace arlo::gateway {
-
-// Connection to one worker, shared by the instances on it.
-struct Worker {
-  explicit Worker(const std::string& endpoint);
-
-  std::string endpoint;
-  std::shared_ptr<grpc::Channel> channel;
-  grpc::internal::RpcMethod infer_method;  // registered once: cheaper calls than by name
-  std::unique_ptr<inference::GRPCInferenceService::Stub> stub;
-};
 
 struct Instance {
   //   joining --ready--> active --drain--> draining --empty--> (gone, or drained when only drained)
@@ -37,7 +23,7 @@ struct Instance {
 
   std::string id;
   std::string worker_label;
-  std::shared_ptr<Worker> worker;
+  std::string endpoint;  // of the worker
   struct Member {
     dispatch::RuntimeId id;
     RuntimeInfo runtime;

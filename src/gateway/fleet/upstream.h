@@ -1,10 +1,6 @@
 // Rows on their way to a worker and back, as one request.
 #pragma once
 
-#include <grpcpp/client_context.h>
-#include <grpcpp/support/async_unary_call.h>
-#include <grpcpp/support/byte_buffer.h>
-
 #include <atomic>
 #include <memory>
 #include <span>
@@ -12,7 +8,7 @@
 
 #include "gateway/desk/call.h"
 #include "gateway/fleet/instance.h"
-#include "gateway/front/rpc.h"
+#include "gateway/fleet/lane.h"
 
 namespace arlo::gateway {
 
@@ -21,7 +17,7 @@ class UpstreamCall;
 // Who is told when a worker has answered, or will not.
 class UpstreamListener {
  public:
-  virtual void upstream_done(UpstreamCall& upstream, const grpc::Status& status) = 0;
+  virtual void upstream_done(UpstreamCall& upstream, transport::Answer answer) = 0;
 
  protected:
   ~UpstreamListener() = default;
@@ -34,7 +30,7 @@ class UpstreamListener {
 // and may crash or leak the request when a cancellation meets the answer. So this outlives its rows: a row that ends
 // before its worker is through is taken out, and its part of the answer is dropped. Whoever take()s a row ends it, or
 // passes it on.
-class UpstreamCall final : public Event {
+class UpstreamCall final {
  public:
   // One row, and the room that it takes.
   class Part {
@@ -63,35 +59,33 @@ class UpstreamCall final : public Event {
   UpstreamCall(UpstreamListener& listener, std::span<Row* const> rows, std::shared_ptr<Instance> instance,
                const RuntimeInfo& runtime, std::int32_t tokens);
 
-  void start();                            // once; the rows' calls are held until they have been written
-  void proceed(bool ok) override;          // the worker has answered, or will not
-  void cancel() { context_.TryCancel(); }  // when the gateway ends
+  void start();  // once, on any thread; the rows' calls are held until they have been written
+  void cancel() { lane_.drop_workers(); }  // when the gateway ends, and with it all others of the lane
 
   [[nodiscard]] std::span<Part> parts() { return parts_; }
   [[nodiscard]] std::size_t rows() const { return rows_; }  // that are sent
   [[nodiscard]] const std::shared_ptr<Instance>& instance() const { return instance_; }
   // Before start(): this row is not sent. False: it was the last one, and nothing is to be sent.
   bool leave_out(Part& part);
-  // Takes the rows that are still here, and gives each its part of the worker's answer. A fault: it is unusable.
-  MaybeFault take_all(bool good);
+  // Takes the rows that are still here, and gives each its part of the worker's answer, unless that is null. A fault: it
+  // is unusable.
+  MaybeFault take_all(std::shared_ptr<const std::string> body);
 
   bool lost = false;  // its instance left: it takes no room any more. Under the router's lock
 
  private:
+  void send();  // on the lane's thread
+
   UpstreamListener& listener_;
   std::shared_ptr<Instance> instance_;
   const RuntimeInfo& runtime_;  // of instance_
   const std::int32_t tokens_;
-  grpc::CompletionQueue* queue_;
+  Lane& lane_;  // of the first row's request
   Part one_;  // most are alone
   std::unique_ptr<Part[]> many_;
   std::span<Part> parts_;
   std::size_t rows_;       // that are sent
   OutputSet outputs_ = 0;  // that are asked for
-  grpc::ClientContext context_;
-  grpc::ByteBuffer response_;
-  grpc::Status status_;
-  std::unique_ptr<grpc::ClientAsyncResponseReader<grpc::ByteBuffer>> reader_;
 };
 
 // What a worker's answer means for the row and for the instance (measured texts: docs/protocol.md).
@@ -104,9 +98,6 @@ enum class Reply : std::uint8_t {
   kError,    // an error or nonsense: the row's fault or the instance's, which another instance can tell
   kRefused,  // the worker says that the request is wrong: answer it
 };
-Reply classify(const grpc::Status& status);
-
-// One contiguous slice of a received buffer; a copy only when it came in several pieces.
-grpc::Slice single_slice(const grpc::ByteBuffer& buffer);
+Reply classify(const transport::Answer& answer);
 
 }  // namespace arlo::gateway

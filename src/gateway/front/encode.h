@@ -1,14 +1,13 @@
 // The client's answer as gRPC bytes.
 #pragma once
 
-#include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/status.h>
-
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "base/fault.h"
 #include "gateway/desk/call.h"
+#include "transport/server_session.h"
 
 namespace arlo::gateway {
 
@@ -18,16 +17,16 @@ inline constexpr const char* kPredictedMs = "arlo-predicted-ms";
 
 // The answer of a call whose rows have all ended: a ModelInferResponse, or the call's fault, or that of an answer above
 // `max_bytes`. Streamed answers are wrapped in a ModelStreamInferResponse. The workers' answers are let go.
-MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, grpc::ByteBuffer* out);
+MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out);
 
 // A ModelStreamInferResponse that says "[CODE] message" and names the request by its id, unless that is not UTF-8.
-grpc::ByteBuffer encode_stream_fault(const Fault& fault, std::string_view id);
+std::string encode_stream_fault(const Fault& fault, std::string_view id);
 
 Fault answer_too_large(std::uint64_t bytes, std::uint64_t max_bytes);
 
 const char* code_name(Code code);
 
-// The one place where faults become gRPC statuses.
-grpc::Status to_status(const Fault& fault);
+// Ends a call with a fault.
+void answer_fault(transport::ServerCall& call, const Fault& fault);
 
 }  // namespace arlo::gateway

@@ -1,6 +1,5 @@
 #include "gateway/front/http_server.h"
 
-#include <netdb.h>
 #include <poll.h>
 #include <prometheus/text_serializer.h>
 #include <sys/eventfd.h>
@@ -16,8 +15,8 @@
 
 #include "base/clock.h"
 #include "gateway/desk/metrics.h"
-#include "gateway/front/address.h"
 #include "gateway/front/http_message.h"
+#include "transport/listener.h"
 
 namespace arlo::gateway {
 namespace {
@@ -25,37 +24,6 @@ namespace {
 constexpr std::size_t kMostConnections = 256;
 constexpr TimeNs kRequestTime = 5'000'000'000;  // from the connection or the last answer to the end of the next answer
 constexpr TimeNs kPause = 100'000'000;          // when descriptors have run out
-
-// A listening socket; -1 where the address cannot be bound.
-int bind_and_listen(const HostPort& address) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) != 0) return -1;
-  int fd = -1;
-  for (const auto* at = found; at != nullptr && fd < 0; at = at->ai_next) {
-    fd = socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
-    if (fd < 0) continue;
-    // Without SO_REUSEPORT: two gateways that share the port would each answer some of the scrapes.
-    const int yes = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    if (bind(fd, at->ai_addr, at->ai_addrlen) == 0 && ::listen(fd, SOMAXCONN) == 0) break;
-    close(fd);
-    fd = -1;
-  }
-  freeaddrinfo(found);
-  return fd;
-}
-
-int port_of(int fd) {
-  sockaddr_storage bound{};
-  socklen_t size = sizeof bound;
-  getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size);
-  const auto raw = bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
-                                               : reinterpret_cast<const sockaddr_in&>(bound).sin_port;
-  return ntohs(raw);
-}
 
 HttpAnswer answer_to(const HttpRequest& request, const Models& models) {
   if (!request.good) return {400, "text/plain", "this is no HTTP/1 request\n"};
@@ -196,14 +164,13 @@ class HttpServer::Loop {
 };
 
 HttpServer::HttpServer(const Models& models, const std::string& address) {
-  const auto wanted = parse_address(address);
-  if (!wanted) throw std::invalid_argument("http_address '" + address + "' is not host:port");
-  const int listening = bind_and_listen(*wanted);
-  if (listening < 0) {
-    throw std::invalid_argument("http_address '" + address + "' cannot be bound: is the port in use?");
+  try {
+    const auto listening = transport::listen_on(address);
+    address_ = listening.address;
+    loop_ = std::make_unique<Loop>(models, listening.fd);
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument("http_address '" + address + "' cannot be bound: " + error.what());
   }
-  address_ = address.substr(0, address.rfind(':') + 1) + std::to_string(port_of(listening));
-  loop_ = std::make_unique<Loop>(models, listening);
 }
 
 HttpServer::~HttpServer() = default;

@@ -1,58 +1,73 @@
 #include "gateway/front/infer_call.h"
 
 #include <string>
+#include <utility>
 
+#include "gateway/fleet/lane.h"
 #include "gateway/front/encode.h"
 
 namespace arlo::gateway {
 
-InferCall::InferCall(DataService& service, grpc::ServerCompletionQueue& call_queue)
-    : service_(service), queue_(call_queue) {
-  queue = &queue_;
-  context_.AsyncNotifyWhenDone(over_.tag());
-  service_.RequestModelInfer(&context_, &incoming_, &writer_, &queue_, &queue_, received_.tag());
+class InferCall::Handler final : public UnaryHandler {
+ public:
+  Handler(InferCall& infer, transport::ServerCall& call) : UnaryHandler(call), infer_(infer) {}
+  void closed(bool) override { infer_.closed(); }
+
+ private:
+  void received(std::string bytes) override { infer_.received(std::move(bytes)); }
+
+  InferCall& infer_;
+};
+
+std::unique_ptr<transport::CallHandler> InferCall::begin(DataService& service, Lane& lane,
+                                                         transport::ServerCall& call) {
+  return std::make_unique<Handler>(*new InferCall(service, lane, call), call);
 }
 
-void InferCall::received(bool ok) {
-  if (!ok) {  // the server shuts down; `over` never comes for a call that never was
-    delete this;
+InferCall::InferCall(DataService& service, Lane& call_lane, transport::ServerCall& call)
+    : service_(service), server_call_(&call) {
+  lane = &call_lane;
+  service_.call_received();
+}
+
+void InferCall::received(std::string bytes) {
+  if (const auto fault = service_.receive(std::move(bytes), *server_call_, false, this)) {
+    service_.count_refused(*this, *fault);
+    answer_fault(*server_call_, *fault);
     return;
   }
-  service_.call_received();
-  new InferCall(service_, queue_);
-  const auto fault = service_.receive(incoming_, context_, false, this);
-  incoming_.Clear();
-  if (fault) {
-    service_.count_refused(*this, *fault);
-    writer_.FinishWithError(to_status(*fault), finished_.tag());
-  } else {
-    router->submit(*this);
-  }
+  submitted_ = true;
+  router->submit(*this);
 }
 
 void InferCall::complete() {
-  grpc::ByteBuffer answer;
-  if (const auto fault = encode_answer(*this, false, service_.max_message_bytes(), &answer)) {
-    if (fault->predicted_ms != 0) context_.AddTrailingMetadata(kPredictedMs, std::to_string(fault->predicted_ms));
-    writer_.FinishWithError(to_status(*fault), finished_.tag());
-  } else {
-    service_.unsent().add(unsent_, context_, answer.Length());
-    writer_.Finish(answer, grpc::Status::OK, finished_.tag());
-  }
+  lane->loop().run_here([this] { answer(); });
 }
 
-void InferCall::over(bool) {
-  if (context_.IsCancelled() && router != nullptr) router->cancel(*this);
+void InferCall::answer() {
+  completed_ = true;
+  if (server_call_ != nullptr) {
+    std::string bytes;
+    if (const auto fault = encode_answer(*this, false, service_.max_message_bytes(), &bytes)) {
+      answer_fault(*server_call_, *fault);
+    } else {
+      server_call_->send(std::move(bytes));
+      server_call_->finish(0, {}, {});
+    }
+  }
   release();
 }
 
-void InferCall::finished(bool) {
-  service_.unsent().remove(unsent_);
+void InferCall::closed() {
+  server_call_ = nullptr;
+  // The client has gone, or was sent away, before it had its answer.
+  if (submitted_ && !completed_) router->cancel(*this);
+  closed_ = true;
   release();
 }
 
 void InferCall::release() {
-  if (events_left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (!closed_ || (submitted_ && !completed_)) return;
   auto& service = service_;
   delete this;
   service.call_over();

@@ -1,41 +1,38 @@
 // One unary ModelInfer call.
 #pragma once
 
-#include <grpcpp/support/async_unary_call.h>
-
-#include <atomic>
+#include <memory>
+#include <string>
 
 #include "gateway/desk/call.h"
 #include "gateway/front/data_service.h"
-#include "gateway/front/rpc.h"
-#include "gateway/front/unsent.h"
+#include "gateway/front/unary.h"
 
 namespace arlo::gateway {
 
-// Waits for a call on its queue, then makes the next to wait there. Deletes itself when the answer is out and gRPC has
-// said that the call is over.
+// On the thread of its lane, except complete(). Deletes itself once it is complete and its client has the answer or is
+// gone.
 class InferCall final : public Call {
  public:
-  InferCall(DataService& service, grpc::ServerCompletionQueue& queue);
+  static std::unique_ptr<transport::CallHandler> begin(DataService& service, Lane& lane, transport::ServerCall& call);
 
   void complete() override;
 
  private:
-  void received(bool ok);
-  void over(bool ok);      // answered, cancelled by the client, or past its deadline
-  void finished(bool ok);  // the answer is sent or given up
+  class Handler;
+  InferCall(DataService& service, Lane& lane, transport::ServerCall& call);
+  ~InferCall() override = default;
+
+  void received(std::string bytes);
+  void closed();
+  void answer();
   void release();
 
   DataService& service_;
-  grpc::ServerCompletionQueue& queue_;
-  grpc::ServerContext context_;
-  grpc::ByteBuffer incoming_;
-  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> writer_{&context_};
-  UnsentAnswers::Answer unsent_;
-  MemberEvent<InferCall> received_{*this, &InferCall::received};
-  MemberEvent<InferCall> over_{*this, &InferCall::over};
-  MemberEvent<InferCall> finished_{*this, &InferCall::finished};
-  std::atomic<int> events_left_{2};  // over, finished
+  transport::ServerCall* server_call_;  // null once it is over
+  bool submitted_ = false;
+  bool completed_ = false;
+  bool closed_ = false;
 };
 
 }  // namespace arlo::gateway

@@ -287,7 +287,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"drain_timeout_ms": 0}, "drain_timeout_ms must be above 0"),
     ({"health": {"failures": 0}}, "health.interval_ms, timeout_ms, failures, retry_interval_ms and silence_ms must"),
     ({"grpc_address": ""}, "grpc_address is empty"),
-    ({"http_address": "127.0.0.1"}, "http_address '127.0.0.1' is not host:port"),
+    ({"http_address": "127.0.0.1"}, "it is not host:port"),
     ({"admin_address": "nowhere.invalid:0"}, "admin_address 'nowhere.invalid:0' cannot be served"),
     ({"log_level": "loud"}, "log_level 'loud' is not one of debug, info, warning, error"),
     ({"dispatch": {"policy": "best"}}, "best"),

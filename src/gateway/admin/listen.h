@@ -13,9 +13,7 @@ namespace arlo::gateway {
 struct ListenOptions {
   std::string address;           // host:port; port 0 picks a free one; unix:PATH, for this user only
   const char* what = "address";  // its name in the configuration, for errors
-  std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials();
   std::uint64_t max_message_bytes = 0;
-  bool strangers = false;  // anybody may connect: bounds on what one connection and all of them may take
 };
 
 struct Listening {

@@ -1,0 +1,97 @@
+"""The section of the configuration that bounds what clients may take of the data port. See model.py."""
+
+from __future__ import annotations
+
+from arlo.config.field import option, section
+
+
+@section("limits")
+class LimitsConfig:
+    """What clients may take of the data port. Above a limit the offender alone pays: its call ends, or its connection,
+    and the gateway logs `client_over_limit`."""
+
+    connections: int = option(
+        default=10_000,
+        doc="Connections. A further one takes the place of one that has no call open; where all have, it is refused.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    streams: int = option(
+        default=2048,
+        doc="Open calls of one connection. Clients keep further ones back by themselves.",
+        minimum=1,
+        maximum=1_000_000,
+    )
+    header_bytes: int = option(
+        default=16 * 1024,
+        doc="Headers (metadata) of one call, with 32 for each.",
+        unit="bytes",
+        minimum=1024,
+        maximum=1024 * 1024,
+    )
+    connection_memory_bytes: int = option(
+        default=256 * 1024 * 1024,
+        doc="What the calls of one connection may hold: requests, whole or not, and answers that the client has not "
+        "taken. Four times gateway.max_message_bytes at least.",
+        unit="bytes",
+        minimum=0,
+    )
+    memory_bytes: int = option(
+        default=1024 * 1024 * 1024,
+        doc="What the calls of all connections may hold. Above three quarters of it nothing is read from those that hold "
+        "much; above it the call that holds most, of the connection that holds most, is given up.",
+        unit="bytes",
+        minimum=0,
+    )
+    resets: int = option(
+        default=1000,
+        doc="Calls that one connection may open and reset within 10 s, where they are more than half of its calls.",
+        minimum=1,
+        maximum=2**31 - 1,
+    )
+    pings: int = option(
+        default=1000, doc="PING and SETTINGS frames of one connection within 10 s.", minimum=1, maximum=2**31 - 1
+    )
+    empty_frames: int = option(
+        default=1000,
+        doc="Frames of one connection within 10 s that bring nothing: DATA without bytes, PRIORITY, unknown ones.",
+        minimum=1,
+        maximum=2**31 - 1,
+    )
+    preface_timeout_ms: int = option(
+        default=10_000,
+        doc="For TLS and the first words of a connection.",
+        unit="ms",
+        minimum=10,
+        maximum=3_600_000,
+    )
+    header_timeout_ms: int = option(
+        default=10_000,
+        doc="For the headers of a call, from the first byte to the last.",
+        unit="ms",
+        minimum=10,
+        maximum=3_600_000,
+    )
+    body_timeout_ms: int = option(
+        default=60_000,
+        doc="For a request, from its headers to its last byte; on a stream for each message.",
+        unit="ms",
+        minimum=10,
+        maximum=3_600_000,
+    )
+    ping_after_ms: int = option(
+        default=120_000,
+        doc="A connection that is silent for so long is asked whether the client is there, and closed after as long "
+        "again without an answer.",
+        unit="ms",
+        minimum=100,
+        maximum=86_400_000,
+    )
+    connection_age_ms: int = option(
+        default=0,
+        doc="Connections older than this are told to go, so that clients spread over gateways again; calls under way "
+        "have gateway.drain_timeout_ms to end. 0: never.",
+        unit="ms",
+        minimum=0,
+        maximum=2**31 - 1,
+    )

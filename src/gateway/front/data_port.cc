@@ -1,0 +1,168 @@
+#include "gateway/front/data_port.h"
+
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "gateway/front/encode.h"
+#include "gateway/front/infer_call.h"
+#include "gateway/front/stream.h"
+#include "gateway/front/unary.h"
+#include "gateway/log.h"
+#include "transport/listener.h"
+#include "transport/server.h"
+
+namespace arlo::gateway {
+namespace {
+
+constexpr TimeNs kMs = 1'000'000;
+constexpr std::size_t kLargestMessages = 4;  // of one connection, at least: some of the largest fit in any case
+constexpr auto kLook = std::chrono::milliseconds(5);
+constexpr auto kLastWords = std::chrono::milliseconds(1000);  // for clients to close idle connections
+
+class InfoCall final : public UnaryHandler {
+ public:
+  InfoCall(const DataService::Method& method, transport::ServerCall& call) : UnaryHandler(call), method_(method) {}
+  void closed(bool) override {}
+
+ private:
+  void received(std::string bytes) override {
+    std::string response;
+    if (const auto fault = method_(call_, bytes, &response)) {
+      answer_fault(call_, *fault);
+    } else {
+      call_.send(std::move(response));
+      call_.finish(0, {}, {});
+    }
+  }
+
+  const DataService::Method& method_;
+};
+
+transport::ServerOptions options_of(const v1::GatewayConfig& config, std::size_t lanes) {
+  const auto& limits = config.limits();
+  const auto largest = static_cast<std::size_t>(config.max_message_bytes());
+  transport::ServerOptions options;
+  options.connections = std::max<std::size_t>(1, limits.connections() / lanes);
+  options.memory = std::max(limits.memory_bytes() / lanes, kLargestMessages * largest);
+  options.preface_time = limits.preface_timeout_ms() * kMs;
+  options.ping_after = limits.ping_after_ms() * kMs;
+  if (limits.connection_age_ms() != 0) options.oldest = static_cast<TimeNs>(limits.connection_age_ms()) * kMs;
+  options.grace = config.drain_timeout_ms() * kMs;
+  auto& each = options.limits;
+  each.streams = limits.streams();
+  each.header_bytes = limits.header_bytes();
+  each.message_bytes = static_cast<std::uint32_t>(largest);
+  each.held_bytes = std::max<std::size_t>(limits.connection_memory_bytes(), kLargestMessages * largest);
+  each.resets = limits.resets();
+  each.body_time = limits.body_timeout_ms() * kMs;
+  each.frames.pings = limits.pings();
+  each.frames.empty_frames = limits.empty_frames();
+  each.frames.header_time = limits.header_timeout_ms() * kMs;
+  each.frames.data_time = each.body_time;
+  each.frames.header_block_bytes = std::size_t{4} * limits.header_bytes();
+  if (!config.tls().certificate_file().empty()) {
+    const auto& tls = config.tls();
+    options.tls = transport::make_tls({tls.certificate_file(), tls.key_file(), tls.client_ca_file()});
+    if (transport::has_expired(options.tls)) {
+      log(LogLevel::kError, "certificate_expired",
+          {{"file", tls.certificate_file()}, {"effect", "clients that check it refuse the connection"}});
+    }
+  }
+  return options;
+}
+
+}  // namespace
+
+// What one lane has of the port; of its thread.
+class DataPort::OnLane final : public transport::Service {
+ public:
+  OnLane(DataService& service, Lane& lane, const transport::ServerOptions& options)
+      : service_(service), lane_(lane), server_(lane.loop(), *this, options) {}
+
+  std::unique_ptr<transport::CallHandler> begin(transport::ServerCall& call) override {
+    if (call.path() == "/inference.GRPCInferenceService/ModelInfer") return InferCall::begin(service_, lane_, call);
+    if (call.path() == "/inference.GRPCInferenceService/ModelStreamInfer") {
+      return StreamCall::begin(service_, lane_, streams_, call);
+    }
+    const auto* method = service_.method(call.path());
+    if (method == nullptr) return nullptr;
+    return std::make_unique<InfoCall>(*method, call);
+  }
+  void offended(const std::string& peer, std::string_view limit) override {
+    log_some(LogLevel::kWarning, "client_over_limit", {{"client", peer}, {"limit", limit}});
+  }
+
+  void listen(int fd, std::function<void(int)> take) { listener_.emplace(lane_.loop(), fd, std::move(take)); }
+  void drain() {
+    listener_.reset();
+    for (auto* stream : StreamCall::Open(streams_)) stream->close();
+    server_.drain();
+  }
+  [[nodiscard]] transport::Server& server() { return server_; }
+
+ private:
+  DataService& service_;
+  Lane& lane_;
+  StreamCall::Open streams_;
+  transport::Server server_;
+  std::optional<transport::Listener> listener_;
+};
+
+DataPort::DataPort(DataService& service, const v1::GatewayConfig& config, Lanes& lanes)
+    : service_(service), lanes_(lanes) {
+  const auto options = options_of(config, lanes.size());
+  transport::Listening listening;
+  try {
+    listening = transport::listen_on(config.grpc_address());
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument("grpc_address '" + config.grpc_address() + "' cannot be served: " + error.what());
+  }
+  address_ = listening.address;
+  for (const auto& lane : lanes_) parts_.push_back(std::make_unique<OnLane>(service, *lane, options));
+  // In turn: connections last, and carry about as much each.
+  parts_.front()->listen(listening.fd, [this](int fd) {
+    const std::size_t at = next_++ % lanes_.size();
+    lanes_[at]->loop().run_here([part = parts_[at].get(), fd] { part->server().adopt(fd); });
+  });
+}
+
+DataPort::~DataPort() = default;
+
+std::size_t DataPort::connections() {
+  std::size_t all = 0;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    std::promise<std::size_t> said;
+    lanes_[i]->loop().run_here([&] { said.set_value(parts_[i]->server().connections()); });
+    all += said.get_future().get();
+  }
+  return all;
+}
+
+void DataPort::drain(std::chrono::milliseconds patience) {
+  using Clock = std::chrono::steady_clock;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    lanes_[i]->loop().run_here([part = parts_[i].get()] { part->drain(); });
+  }
+  const auto end = Clock::now() + patience;
+  auto busy = Clock::now();  // when there was a call last
+  while (Clock::now() < end && Clock::now() - busy < kLastWords) {
+    if (service_.open_calls() != 0) {
+      busy = Clock::now();
+    } else if (connections() == 0) {
+      break;
+    }
+    std::this_thread::sleep_for(kLook);
+  }
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    lanes_[i]->loop().run_here([part = parts_[i].get()] { part->server().close_all(); });
+  }
+  while (service_.open_calls() != 0) std::this_thread::sleep_for(kLook);
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,42 @@
+// The data port: an address, and the connections to it on all lanes.
+#pragma once
+
+#include <arlo/v1/config.pb.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gateway/fleet/lane.h"
+#include "gateway/front/data_service.h"
+
+namespace arlo::gateway {
+
+using Lanes = std::vector<std::unique_ptr<Lane>>;
+
+class DataPort {
+ public:
+  // Takes connections once the lanes run; they outlive it, as does the service. Throws std::invalid_argument when the
+  // address cannot be served, or a certificate is wrong.
+  DataPort(DataService& service, const v1::GatewayConfig& config, Lanes& lanes);
+  ~DataPort();  // the lanes have stopped
+  DataPort(const DataPort&) = delete;
+  DataPort& operator=(const DataPort&) = delete;
+
+  [[nodiscard]] const std::string& address() const { return address_; }  // with the real port
+  // No new connections and calls; those under way have so long. Returns when all are over.
+  void drain(std::chrono::milliseconds patience);
+
+ private:
+  class OnLane;
+  [[nodiscard]] std::size_t connections();
+
+  DataService& service_;
+  Lanes& lanes_;
+  std::string address_;
+  std::vector<std::unique_ptr<OnLane>> parts_;  // one for each lane; the first one listens
+  std::size_t next_ = 0;                        // to get a connection; on the first lane
+};
+
+}  // namespace arlo::gateway

@@ -1,0 +1,38 @@
+// Listening sockets, and the taking of connections from them.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "transport/loop.h"
+
+namespace arlo::transport {
+
+struct Listening {
+  int fd = -1;          // does not block; of whoever asked for it
+  std::string address;  // with the real port
+};
+
+// host:port, [IPv6]:port (port 0: a free one) or unix:PATH, a socket for this user only in place of one that nobody
+// serves any more. Throws std::runtime_error that says why not.
+Listening listen_on(const std::string& address);
+
+// Takes connections on the thread of a loop. When descriptors run out it tries again a little later.
+class Listener final : public Loop::Watch, public Loop::Timer {
+ public:
+  // `take`: gets the descriptor of each connection, which does not block, and is its owner.
+  Listener(Loop& loop, int fd, std::function<void(int fd)> take);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  void ready(std::uint32_t events) override;
+  void due() override;
+
+ private:
+  Loop& loop_;
+  const int fd_;
+  const std::function<void(int)> take_;
+};
+
+}  // namespace arlo::transport

@@ -1,0 +1,405 @@
+// The inside of a ServerSession: its calls, and what nghttp2 tells it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <list>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "transport/grpc_message.h"
+#include "transport/http2.h"
+#include "transport/inflate.h"
+#include "transport/server_session.h"
+
+namespace arlo::transport {
+
+inline constexpr std::uint32_t kDeadlineExceeded = 4;
+inline constexpr std::uint32_t kResourceExhausted = 8;
+inline constexpr std::uint32_t kUnimplemented = 12;
+inline constexpr std::uint32_t kInternal = 13;
+// Of each header, as SETTINGS_MAX_HEADER_LIST_SIZE counts (RFC 9113, 6.5.2).
+inline constexpr std::size_t kHeaderOverhead = 32;
+inline constexpr std::string_view kGrpc = "application/grpc";
+
+class ServerSession::Impl {
+ public:
+  Impl(Service& service, const Limits& limits, Memory& memory, std::string peer, std::function<void()> wants_to_send);
+  ~Impl();
+
+  bool feed(std::string_view bytes, TimeNs now);
+  bool output(std::string* out, std::size_t most);
+  void go_away();
+  void ping();
+  bool tick(TimeNs now);
+  bool shed();
+  [[nodiscard]] bool awaits() const { return awaited_ != 0 || meter_.within(); }
+  [[nodiscard]] bool greeted() const { return meter_.greeted(); }
+  [[nodiscard]] std::size_t held() const { return held_; }
+  [[nodiscard]] bool over() const { return is_over(session_); }
+  [[nodiscard]] std::size_t calls() const { return calls_.size(); }
+
+ private:
+  class Call;
+
+  static Impl& self(void* user) { return *static_cast<Impl*>(user); }
+  static int on_begin_headers(nghttp2_session*, const nghttp2_frame* frame, void* user);
+  static int on_header(nghttp2_session*, const nghttp2_frame* frame, const std::uint8_t* name, std::size_t name_size,
+                       const std::uint8_t* value, std::size_t value_size, std::uint8_t flags, void* user);
+  static int on_frame(nghttp2_session*, const nghttp2_frame* frame, void* user);
+  static int on_data(nghttp2_session*, std::uint8_t flags, std::int32_t stream, const std::uint8_t* data,
+                     std::size_t size, void* user);
+  static int on_close(nghttp2_session*, std::int32_t stream, std::uint32_t error, void* user);
+  static int on_sent(nghttp2_session*, const nghttp2_frame* frame, void* user);
+  static ssize_t read_data(nghttp2_session*, std::int32_t, std::uint8_t* out, std::size_t most, std::uint32_t* flags,
+                           nghttp2_data_source* source, void*);
+
+  Call* find(std::int32_t stream) const {
+    return static_cast<Call*>(nghttp2_session_get_stream_user_data(session_, stream));
+  }
+  void changed();
+  void count_reset();
+  void throw_out(std::string_view limit);
+  void end(Call& call, bool finished);
+
+  Service& service_;
+  const Limits limits_;
+  std::function<void()> wants_to_send_;
+  nghttp2_session* session_ = nullptr;
+  TimeNs now_ = 0;
+  std::list<Call> calls_;  // that are open
+  Memory& memory_;
+  const std::string peer_;
+  std::size_t held_ = 0;     // by the calls, of memory_.used
+  std::size_t awaited_ = 0;  // calls of which something is to come within its time
+  FrameMeter meter_;
+  bool told_ = false;
+  bool gone_ = false;  // the session is being deleted
+  bool draining_ = false;
+  bool thrown_out_ = false;
+  std::uint32_t resets_ = 0;  // since counted_since_
+  std::uint32_t opened_ = 0;
+  TimeNs counted_since_ = 0;
+};
+
+class ServerSession::Impl::Call final : public ServerCall {
+ public:
+  Call(Impl& session, std::int32_t stream)
+      : session_(session), stream_(stream), reader_(session.limits_.message_bytes) {}
+  ~Call() {
+    await(0);
+    hold(0);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  std::list<Call>::iterator place;  // in calls_
+
+  [[nodiscard]] const std::string& path() const override { return path_; }
+  [[nodiscard]] std::string_view header(std::string_view name) const override {
+    for (const Header& each : headers_) {
+      if (each.name == name) return each.value;
+    }
+    return {};
+  }
+  [[nodiscard]] const std::string& peer() const override { return session_.peer_; }
+  [[nodiscard]] TimeNs deadline() const override { return deadline_; }
+  [[nodiscard]] std::size_t unsent() const override { return unsent_; }
+  // Each is a prefix and its bytes.
+  [[nodiscard]] std::size_t waiting() const override { return (pieces_.size() - next_piece_ + 1) / 2; }
+  [[nodiscard]] std::size_t held() const { return held_; }
+  [[nodiscard]] TimeNs awaited_since() const { return awaited_since_; }
+
+  void freed(std::size_t bytes) override {
+    taken_ -= std::min(taken_, bytes);
+    account();
+  }
+
+  void pause(bool paused) override {
+    paused_ = paused;
+    if (paused_ || kept_.empty()) return;
+    const std::string kept = std::exchange(kept_, {});
+    nghttp2_session_consume_stream(session_.session_, stream_, kept.size());
+    take_in(kept);
+    if (std::exchange(ended_, false)) half_closed();
+    session_.changed();
+  }
+
+  void send(std::string message) override {
+    if (finished_) return;
+    begin_response();
+    push(prefix_of(message.size()));
+    push(std::move(message));
+    account();
+    resume();
+  }
+
+  void finish(std::uint32_t status, std::string_view message, std::span<const Header> trailers) override {
+    if (finished_) return;
+    finished_ = true;
+    await(0);
+    trailers_ = {{"grpc-status", std::to_string(status)}};
+    if (!message.empty()) trailers_.push_back({"grpc-message", percent_encoded(message)});
+    trailers_.insert(trailers_.end(), trailers.begin(), trailers.end());
+    if (begun_) {
+      resume();
+      return;
+    }
+    begun_ = true;  // nothing was sent: the trailers are the headers
+    std::vector<nghttp2_nv> fields{field(":status", "200"), field("content-type", kGrpc)};
+    for (const Header& each : trailers_) fields.push_back(field(each.name, each.value));
+    nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), nullptr);
+    session_.changed();
+  }
+
+  bool header(std::string_view name, std::string_view value) {
+    header_bytes_ += name.size() + value.size() + kHeaderOverhead;
+    if (header_bytes_ > session_.limits_.header_bytes) return false;
+    if (name == ":path") {
+      path_ = value;
+    } else if (name == ":method") {
+      post_ = value == "POST";
+    } else if (name == "content-type") {
+      grpc_ = value.substr(0, kGrpc.size()) == kGrpc;
+    } else if (name == "grpc-timeout") {
+      // A text that is none is as good as none.
+      const auto timeout = parse_timeout(value);
+      if (timeout) deadline_ = session_.now_ + *timeout;
+    } else if (name.front() != ':') {
+      headers_.push_back({std::string(name), std::string(value)});
+    }
+    return true;
+  }
+
+  void headers_done() {
+    if (!post_ || !grpc_) {
+      const std::vector<nghttp2_nv> fields{field(":status", post_ ? "415" : "405")};
+      finished_ = begun_ = true;
+      nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), nullptr);
+      session_.changed();
+      return;
+    }
+    handler_ = session_.service_.begin(*this);
+    if (handler_ == nullptr) {
+      finish(kUnimplemented, "there is no method " + path_, {});
+    } else if (handler_->unary() && !finished_) {
+      await(session_.now_);
+    }
+  }
+
+  void data(std::string_view bytes) {
+    // The connection's window is for all calls; that of the stream opens when its bytes are wanted.
+    nghttp2_session_consume_connection(session_.session_, bytes.size());
+    if (paused_ && !refused_) {
+      kept_.append(bytes);
+      account();
+      return;
+    }
+    nghttp2_session_consume_stream(session_.session_, stream_, bytes.size());
+    take_in(bytes);
+  }
+
+  void take_in(std::string_view bytes) {
+    if (handler_ == nullptr || refused_) return;
+    std::size_t whole = 0;
+    const auto result = reader_.feed(bytes, [this, &whole](std::string message, bool compressed) {
+      ++whole;
+      if (finished_ || refused_) return;
+      if (!compressed) {
+        hand_over(std::move(message));
+      } else {
+        opened(message);
+      }
+    });
+    if (result == MessageReader::Result::kTooLarge) refuse(kResourceExhausted, too_large());
+    if (result == MessageReader::Result::kMalformed) refuse(kInternal, "what was sent is no gRPC message");
+    // Between the messages of a stream nothing is awaited.
+    if (!finished_ && !handler_->unary()) {
+      const bool same = whole == 0 && awaited_since_ != 0;
+      await(!reader_.within() ? 0 : same ? awaited_since_ : session_.now_);
+    }
+    account();
+  }
+
+  void half_closed() {
+    if (!kept_.empty()) {
+      ended_ = true;
+      return;
+    }
+    if (handler_ == nullptr || refused_ || finished_) return;
+    await(0);
+    if (reader_.within()) {
+      finish(kInternal, "the call ends within a message", {});
+    } else {
+      handler_->half_closed();
+    }
+  }
+
+  void closed(bool finished) {
+    const bool answered = std::exchange(finished_, true) && finished;
+    if (handler_ != nullptr) handler_->closed(answered);
+  }
+
+  // It holds too much, or took too long: it ends, whatever its handler makes of it.
+  void give_up(std::uint32_t status, std::string_view why) {
+    session_.service_.offended(session_.peer_, why);
+    taken_ = 0;
+    if (!begun_) {
+      refuse(status, "more than the limit: " + std::string(why));
+      return;
+    }
+    finished_ = refused_ = true;
+    await(0);
+    pieces_.clear();
+    next_piece_ = at_ = unsent_ = 0;
+    reader_ = MessageReader(session_.limits_.message_bytes);
+    kept_ = {};
+    account();
+    nghttp2_submit_rst_stream(session_.session_, NGHTTP2_FLAG_NONE, stream_, NGHTTP2_ENHANCE_YOUR_CALM);
+    session_.changed();
+  }
+
+  [[nodiscard]] std::string too_large() const {
+    return "a message is larger than " + std::to_string(session_.limits_.message_bytes) + " bytes";
+  }
+
+  ssize_t read(std::uint8_t* out, std::size_t most, std::uint32_t* flags) {
+    std::size_t count = 0;
+    while (count < most && next_piece_ < pieces_.size()) {
+      const std::string& piece = pieces_[next_piece_];
+      const std::size_t some = std::min(most - count, piece.size() - at_);
+      std::copy_n(piece.begin() + static_cast<std::ptrdiff_t>(at_), some, out + count);
+      count += some;
+      at_ += some;
+      if (at_ == piece.size()) {
+        pieces_[next_piece_++] = {};
+        at_ = 0;
+      }
+    }
+    unsent_ -= count;
+    if (count != 0) {
+      account();
+      if (handler_ != nullptr) handler_->sent();
+    }
+    const bool all = next_piece_ == pieces_.size();
+    if (all) {
+      pieces_.clear();
+      next_piece_ = 0;
+    }
+    if (all && finished_) {
+      *flags = NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
+      std::vector<nghttp2_nv> fields;
+      fields.reserve(trailers_.size());
+      for (const Header& each : trailers_) fields.push_back(field(each.name, each.value));
+      if (nghttp2_submit_trailer(session_.session_, stream_, fields.data(), fields.size()) != 0) {
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
+      }
+    } else if (count == 0) {
+      deferred_ = true;
+      return NGHTTP2_ERR_DEFERRED;
+    }
+    return static_cast<ssize_t>(count);
+  }
+
+ private:
+  void begin_response() {
+    if (begun_) return;
+    begun_ = true;
+    const std::vector<nghttp2_nv> fields{field(":status", "200"), field("content-type", kGrpc)};
+    nghttp2_data_provider provider{};
+    provider.source.ptr = this;
+    provider.read_callback = &Impl::read_data;
+    nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), &provider);
+  }
+
+  void opened(std::string_view message) {
+    const std::string_view encoding = header("grpc-encoding");
+    std::string bytes;
+    switch (open(encoding, message, session_.limits_.message_bytes, &bytes)) {
+      case Opened::kOk:
+        hand_over(std::move(bytes));
+        return;
+      case Opened::kTooLarge:
+        refuse(kResourceExhausted, too_large());
+        return;
+      case Opened::kMalformed:
+        refuse(kInternal, "a message is not compressed as grpc-encoding says");
+        return;
+      case Opened::kUnknownEncoding:
+        const std::vector<Header> known{{"grpc-accept-encoding", std::string(kEncodings)}};
+        refuse(kUnimplemented, "grpc-encoding '" + std::string(encoding) + "' is not known here", known);
+        return;
+    }
+  }
+
+  // What comes is not looked at any more.
+  void refuse(std::uint32_t status, std::string_view message, std::span<const Header> trailers = {}) {
+    refused_ = true;
+    reader_ = MessageReader(session_.limits_.message_bytes);
+    kept_ = {};
+    finish(status, message, trailers);
+    account();
+  }
+
+  void hand_over(std::string message) {
+    taken_ += message.size();
+    handler_->message(std::move(message));
+  }
+
+  void await(TimeNs since) {
+    session_.awaited_ += (since != 0 ? 1U : 0U) - (awaited_since_ != 0 ? 1U : 0U);
+    awaited_since_ = since;
+  }
+
+  void hold(std::size_t bytes) {
+    session_.held_ += bytes - held_;
+    session_.memory_.used += bytes - held_;
+    held_ = bytes;
+  }
+
+  void account() { hold(reader_.held() + kept_.size() + taken_ + unsent_); }
+
+  void push(std::string piece) {
+    if (piece.empty()) return;
+    unsent_ += piece.size();
+    pieces_.push_back(std::move(piece));
+  }
+
+  void resume() {
+    if (deferred_) {
+      deferred_ = false;
+      nghttp2_session_resume_data(session_.session_, stream_);
+    }
+    session_.changed();
+  }
+
+  Impl& session_;
+  const std::int32_t stream_;
+  std::unique_ptr<CallHandler> handler_;
+  std::string path_;
+  std::vector<Header> headers_;
+  std::size_t header_bytes_ = 0;
+  TimeNs deadline_ = kNever;
+  bool post_ = false;
+  bool grpc_ = false;
+  MessageReader reader_;
+  bool paused_ = false;
+  std::string kept_;         // bytes that came while it was paused
+  bool ended_ = false;       // and so did their end
+  std::size_t taken_ = 0;    // bytes of messages that were handed over, and not freed
+  std::size_t held_ = 0;     // of the session's
+  TimeNs awaited_since_ = 0;  // something is to come within its time
+  bool refused_ = false;   // what comes is not looked at any more
+  bool begun_ = false;     // the response
+  bool finished_ = false;  // nothing is added to it
+  bool deferred_ = false;  // nghttp2 waits for resume_data
+  std::vector<std::string> pieces_;
+  std::size_t next_piece_ = 0;
+  std::size_t at_ = 0;  // of the next piece
+  std::size_t unsent_ = 0;
+  std::vector<Header> trailers_;
+};
+
+}  // namespace arlo::transport
