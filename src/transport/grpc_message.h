@@ -46,6 +46,8 @@ class MessageReader {
     return Result::kOk;
   }
 
+  // Of the message that is being read, or was too large.
+  [[nodiscard]] std::size_t length() const { return length_; }
   // Part of a message is there, and its rest is not.
   [[nodiscard]] bool within() const { return have_ > 0; }
   // That it holds.

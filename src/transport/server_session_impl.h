@@ -213,7 +213,7 @@ class ServerSession::Impl::Call final : public ServerCall {
         opened(message);
       }
     });
-    if (result == MessageReader::Result::kTooLarge) refuse(kResourceExhausted, too_large());
+    if (result == MessageReader::Result::kTooLarge) refuse(kResourceExhausted, too_large(reader_.length()));
     if (result == MessageReader::Result::kMalformed) refuse(kInternal, "what was sent is no gRPC message");
     // Between the messages of a stream nothing is awaited.
     if (!finished_ && !handler_->unary()) {
@@ -261,8 +261,11 @@ class ServerSession::Impl::Call final : public ServerCall {
     session_.changed();
   }
 
-  [[nodiscard]] std::string too_large() const {
-    return "a message is larger than " + std::to_string(session_.limits_.message_bytes) + " bytes";
+  // In the words of gRPC's own libraries, which programs look for. `bytes`: 0 where it is not known how many.
+  [[nodiscard]] std::string too_large(std::size_t bytes) const {
+    const std::string limit = std::to_string(session_.limits_.message_bytes);
+    const std::string size = bytes == 0 ? "more than " + limit : std::to_string(bytes) + " vs. " + limit;
+    return "Received message larger than max (" + size + ")";
   }
 
   ssize_t read(std::uint8_t* out, std::size_t most, std::uint32_t* flags) {
@@ -322,7 +325,7 @@ class ServerSession::Impl::Call final : public ServerCall {
         hand_over(std::move(bytes));
         return;
       case Opened::kTooLarge:
-        refuse(kResourceExhausted, too_large());
+        refuse(kResourceExhausted, too_large(0));
         return;
       case Opened::kMalformed:
         refuse(kInternal, "a message is not compressed as grpc-encoding says");

@@ -14,6 +14,7 @@ DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION =
 END_STREAM = ACK = 0x1
 END_HEADERS = 0x4
 MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 3, 4
+MAX_FRAME = 16384  # bytes after its head, where nobody has said otherwise
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
@@ -58,8 +59,12 @@ class RawHttp2:
         } | (headers or {})
         block = b"".join(_literal(name) for name in _fields(fields))
         body = bytes((compressed,)) + struct.pack(">I", len(message)) + message
-        frames = [_header(HEADERS, END_HEADERS, stream, len(block)) + block]
-        pieces = [body[i : i + 16384] for i in range(0, len(body), 16384)]
+        frames = []
+        for i in range(0, len(block), MAX_FRAME):
+            piece = block[i : i + MAX_FRAME]
+            last = END_HEADERS if i + MAX_FRAME >= len(block) else 0
+            frames.append(_header(CONTINUATION if i else HEADERS, last, stream, len(piece)) + piece)
+        pieces = [body[i : i + MAX_FRAME] for i in range(0, len(body), MAX_FRAME)]
         for i, piece in enumerate(pieces):
             last = END_STREAM if i + 1 == len(pieces) else 0
             frames.append(_header(DATA, last, stream, len(piece)) + piece)

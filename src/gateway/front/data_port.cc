@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "gateway/config.h"
 #include "gateway/front/encode.h"
 #include "gateway/front/infer_call.h"
 #include "gateway/front/stream.h"
@@ -68,6 +69,9 @@ transport::ServerOptions options_of(const v1::GatewayConfig& config, std::size_t
   each.frames.header_block_bytes = std::size_t{4} * limits.header_bytes();
   if (!config.tls().certificate_file().empty()) {
     const auto& tls = config.tls();
+    for (const auto* file : {&tls.certificate_file(), &tls.key_file(), &tls.client_ca_file()}) {
+      if (!file->empty()) read_file(*file);  // says which one is not there
+    }
     options.tls = transport::make_tls({tls.certificate_file(), tls.key_file(), tls.client_ca_file()});
     if (transport::has_expired(options.tls)) {
       log(LogLevel::kError, "certificate_expired",

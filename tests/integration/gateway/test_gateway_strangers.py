@@ -29,8 +29,7 @@ from tests.integration.gateway.examples import Example, check, example, one_row,
 
 pytestmark = pytest.mark.integration
 
-INVALID, UNIMPLEMENTED = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED
-EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def still_serves(gateway: Gateway) -> None:
@@ -127,20 +126,17 @@ async def test_ids_that_no_vocabulary_has(gateway: Gateway) -> None:
     assert said.startswith("row 0 has the token id -3; model 'emu' takes ids of 0 to ")
 
 
-async def test_compressed_messages_are_refused_unread(gateway: Gateway) -> None:
+async def test_compressed_messages_swell_to_the_largest_message_and_no_further(gateway: Gateway) -> None:
     """A megabyte of gzip became a gigabyte in memory."""
     before_mb = gateway.rss_mb()
-    for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
-        code, said = await fault_of(gateway.infer(one_row(50), compression=compression))
-        assert code == UNIMPLEMENTED
-        assert "is disabled" in said
     bomb = gzip.compress(bytes(48 << 20), 9)  # 48 kB: within the window of a connection
     for encoding in ("gzip", "identity", "unheard-of"):
         with RawHttp2(gateway.grpc) as client:
-            client.call(bomb, headers={"grpc-encoding": encoding}, compressed=True)
+            for _ in range(4):
+                client.call(bomb, headers={"grpc-encoding": encoding}, compressed=True)
             await asyncio.to_thread(client.pings_back)
     await still_serves(gateway)
-    assert gateway.rss_mb() < before_mb + 30
+    assert gateway.rss_mb() < before_mb + 50  # the largest message is of 16 MB
 
 
 # --- the data port: readers that do not read --------------------------------------------------------------------------
@@ -196,7 +192,7 @@ async def test_answers_that_are_not_taken_are_bounded_over_all_calls(workers: Wo
                 timeout_s=60,
             )
             await until(lambda: gateway.rss_mb() < before_mb + 400, "what is above the limit is given up")
-            assert gateway.logged("answer_not_read")
+            assert gateway.logged("client_over_limit")
             check(await gateway.infer(one_row(30, model="wide")), example(30), model="wide", token_dims=384)
 
 
@@ -206,10 +202,12 @@ async def test_answers_that_are_not_taken_are_bounded_over_all_calls(workers: Wo
 async def test_streams_of_a_connection_are_limited(gateway: Gateway) -> None:
     with RawHttp2(gateway.grpc) as client:
         assert client.settings[MAX_CONCURRENT_STREAMS] == 2048
-        for _ in range(5000):  # opened and reset at once
-            stream = client.call(b"")
-            client.send(RST_STREAM, 0, stream, struct.pack(">I", 8))
-        await asyncio.to_thread(client.pings_back)
+        with pytest.raises((ConnectionError, EOFError)):
+            for _ in range(5000):  # opened and reset at once
+                stream = client.call(b"")
+                client.send(RST_STREAM, 0, stream, struct.pack(">I", 8))
+            await asyncio.to_thread(client.pings_back)
+    assert [line["limit"] for line in gateway.logged("client_over_limit")] == ["resets"]
     await still_serves(gateway)
 
 
@@ -226,7 +224,7 @@ async def test_bad_headers_do_not_fill_the_log(gateway: Gateway) -> None:
 
 async def test_large_headers_are_refused(gateway: Gateway) -> None:
     with RawHttp2(gateway.grpc) as client:
-        stream = client.call(one_row(5).SerializeToString(), headers={"x-long": "x" * 16000, "y-long": "y" * 900})
+        stream = client.call(one_row(5).SerializeToString(), headers={"x-long": "x" * 9000, "y-long": "y" * 8000})
         while True:
             kind, _, number, _ = await asyncio.to_thread(client.frame)
             if number == stream and kind in (HEADERS, RST_STREAM):
