@@ -1,5 +1,6 @@
 #include "gateway/admin/admin_service.h"
 
+#include <algorithm>
 #include <chrono>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace {
 
 grpc::Status to_status(const Fault& fault) { return {static_cast<grpc::StatusCode>(fault.code), fault.message}; }
 
-constexpr auto kPause = std::chrono::milliseconds(5);
+constexpr TimeNs kPause = 100'000'000;  // between looks at what is not an event
 constexpr std::uint64_t kMessageBytes = 64U << 20;
 }  // namespace
 
@@ -63,6 +64,7 @@ class StatsStream final : public Event {
       write();  // to a client that has gone it fails, which ends the stream
     }
   }
+  [[nodiscard]] TimeNs due() const { return state_ == State::kWaiting ? due_ns_ : kNever; }
 
  private:
   enum class State : std::uint8_t { kAccepting, kWriting, kWaiting, kFinishing };
@@ -159,24 +161,24 @@ void AdminServer::serve_methods() {
 void AdminServer::loop() {
   for (;;) {
     const bool last_calls = server_down_;  // read first: what came before it is in the queue now
-    poll_queue();
+    TimeNs next = now_ns() + kPause;
+    for (const auto* stream : streams_) next = std::min(next, stream->due());
+    const gpr_timespec until{next / 1'000'000'000, static_cast<std::int32_t>(next % 1'000'000'000),
+                             GPR_CLOCK_MONOTONIC};
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_->AsyncNext(&tag, &ok, until) == grpc::CompletionQueue::GOT_EVENT) {
+      Event::handle(tag, ok);
+      if (now_ns() >= next) break;
+    }
     const TimeNs now = now_ns();
     const std::vector<StatsStream*> streams(streams_.begin(), streams_.end());
     for (auto* stream : streams) stream->tick(now);
     // A queue that is shut down takes no operations, so the streams end first: also those that wait, of clients gone.
     if (last_calls && streams_.empty()) break;
-    std::this_thread::sleep_for(kPause);
   }
   queue_->Shutdown();
   poll_until_shutdown(*queue_);
-}
-
-void AdminServer::poll_queue() {
-  void* tag = nullptr;
-  bool ok = false;
-  while (queue_->AsyncNext(&tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) == grpc::CompletionQueue::GOT_EVENT) {
-    Event::handle(tag, ok);
-  }
 }
 
 }  // namespace arlo::gateway

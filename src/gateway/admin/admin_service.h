@@ -1,7 +1,4 @@
 // The admin port: proto/arlo/v1/admin.proto.
-//
-// Its queue is looked at every few milliseconds by a thread that otherwise sleeps, instead of being waited on: a second
-// thread inside gRPC's poller would take network events from the data path's thread, at a wake-up each.
 #pragma once
 
 #include <arlo/v1/admin.grpc.pb.h>
@@ -35,7 +32,6 @@ class AdminServer {
 
   void serve_methods();
   void loop();
-  void poll_queue();  // handles the events that are there
 
   Models& models_;
   v1::Admin::AsyncService service_;

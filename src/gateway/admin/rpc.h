@@ -1,9 +1,4 @@
 // gRPC's completion queues, made usable: every tag is an Event.
-//
-// Why queues of our own and not gRPC's callback API: the callback API of gRPC 1.51 polls with at least two threads of
-// its own, and each event that one of them takes for the other costs a wake-up. Here one thread polls one queue for the
-// server's and the workers' sockets alike, so a request is received, dispatched, sent on, answered and finished without
-// changing threads. What that brought stands in benchmarks/README.md.
 #pragma once
 
 #include <grpcpp/completion_queue.h>

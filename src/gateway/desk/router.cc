@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <string_view>
 #include <utility>
 
 namespace arlo::gateway {
 namespace {
 
-constexpr auto kTick = std::chrono::milliseconds(10);         // how late an expiry or a check may be
+constexpr TimeNs kTick = 10'000'000;                           // how late an expiry or a check may be
 constexpr auto kLastWords = std::chrono::milliseconds(1000);  // for workers, when the gateway ends
 
 dispatch::Options options_of(const v1::DispatchConfig& config) {
@@ -50,18 +51,24 @@ Router::~Router() { stop(); }
 
 void Router::start(Lane& lane) {
   lane_ = &lane;
-  ticker_ = std::thread([this] { tick_loop(); });
+  lane.loop().run_here([this] { due(); });
 }
 
 void Router::stop() {
   {
     std::unique_lock lock(mutex_);
     stopping_ = true;
-    wake_.notify_all();
     if (!idle_.wait_for(lock, kLastWords, [this] { return idle(); })) desk_.cancel_all();
     idle_.wait(lock, [this] { return idle(); });
   }
-  if (ticker_.joinable()) ticker_.join();
+  if (lane_ == nullptr) return;
+  std::promise<void> cleared;
+  lane_->loop().run_here([&] {
+    lane_->loop().clear(*this);
+    cleared.set_value();
+  });
+  cleared.get_future().wait();
+  lane_ = nullptr;
 }
 
 // ---- data path ----
@@ -150,9 +157,9 @@ MaybeFault Router::apply(const v1::Deployment& deployment, v1::ApplyReply* reply
     if (!changed) return {};
     reply->set_changed(true);
     fleet_.install(deployment, reply, now_ns(), effects);
-    wake_.notify_all();
   }
   run(effects);
+  lane_->loop().run_here([this] { due(); });  // looks after what has come
   return {};
 }
 
@@ -201,20 +208,18 @@ void Router::stats(std::string_view model, v1::Stats* out) const {
 
 // ---- time and health ----
 
-void Router::tick_loop() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    wake_.wait_for(lock, kTick);
-    if (stopping_) break;
-    Effects effects;
+void Router::due() {
+  Effects effects;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return;
     const TimeNs now = now_ns();
     desk_.tick(now, effects);
     fleet_.tick(now, effects);
     open_checks_ += static_cast<std::uint32_t>(effects.checks.size());
-    lock.unlock();
-    run(effects);
-    lock.lock();
+    lane_->loop().set(*this, now + kTick);
   }
+  run(effects);
 }
 
 void Router::health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) {

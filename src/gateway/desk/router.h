@@ -15,7 +15,6 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "dispatch/scheduler.h"
 #include "gateway/desk/books.h"
@@ -27,15 +26,15 @@
 
 namespace arlo::gateway {
 
-class Router final : private UpstreamListener, private HealthListener {
+class Router final : private UpstreamListener, private HealthListener, private transport::Loop::Timer {
  public:
   explicit Router(const v1::GatewayConfig& config);
   ~Router();
   Router(const Router&) = delete;
   Router& operator=(const Router&) = delete;
 
-  // Health checks, expiry and drain time-outs run on a thread of their own between start() and stop().
-  // `lane`: asks for the workers' health; runs until stop() has returned.
+  // `lane`: where health checks, expiry and drain time-outs run between start() and stop(); it runs until stop() has
+  // returned.
   void start(Lane& lane);
   // Not ready from now on, for whoever sends requests here; those under way and those that still come are served.
   void close() { closing_ = true; }
@@ -68,7 +67,7 @@ class Router final : private UpstreamListener, private HealthListener {
   void upstream_done(UpstreamCall& upstream, transport::Answer answer) override;
   void health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) override;
   [[nodiscard]] dispatch::VariantId variant_of(std::string_view model) const;
-  void tick_loop();
+  void due() override;  // on the lane's thread
   void run(Effects& effects);  // outside the lock
   [[nodiscard]] bool idle() const { return desk_.at_workers() == 0 && open_checks_ == 0; }
 
@@ -83,12 +82,10 @@ class Router final : private UpstreamListener, private HealthListener {
   Fleet fleet_;
   Desk desk_;
 
-  std::condition_variable wake_;
   std::condition_variable idle_;
   std::atomic<bool> closing_{false};
   bool stopping_ = false;
   std::uint32_t open_checks_ = 0;
-  std::thread ticker_;
 };
 
 }  // namespace arlo::gateway
