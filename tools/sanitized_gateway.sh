@@ -14,7 +14,7 @@ shift 2
 export ARLO_GATEWAY ARLO_SANITIZED=1
 export ASAN_OPTIONS=detect_stack_use_after_return=1:quarantine_size_mb=16:exitcode=66
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:exitcode=66
-# Only what our own code calls counts: of gRPC's memory, libraries built without it show half.
+# Only what our own code calls counts: of the admin port's gRPC, libraries built without it show half.
 export TSAN_OPTIONS=suppressions=$PWD/tools/tsan.supp:ignore_noninstrumented_modules=1:exitcode=66:history_size=4
 
 tests() {
@@ -34,7 +34,7 @@ if [ $# -eq 0 ]; then
     tests deadlines cancelled_while_it_runs cancelled_while_it_is_with_triton a_cancelled_stream_ends_all_its_requests \
       one_request_of_a_stream_may_expire a_batch_that_does_not_fit_the_queue_leaves_nothing_behind
     tests strangers what_is_sent_to_the_http_port_by_mistake counts_of_a_message_are_bounded_while_it_is_read \
-      compressed_messages_are_refused_unread a_stream_that_is_not_read_is_not_read_from \
+      compressed_messages_swell_to_the_largest_message_and_no_further a_stream_that_is_not_read_is_not_read_from \
       streams_of_a_connection_are_limited bad_headers_do_not_fill_the_log large_headers_are_refused \
       descriptors_are_as_many_as_the_machine_allows the_admin_port_as_a_socket_of_this_user
     tests process metrics a_signal_lets_requests_finish_and_refuses_new_ones open_streams_are_answered_and_end \
