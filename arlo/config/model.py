@@ -342,8 +342,8 @@ class GatewayConfig:
     )
     threads: int = option(
         default=0,
-        doc="Threads of the data path; 0: one for each eight cores. One carries some tens of thousands of small requests "
-        "a second.",
+        doc="Threads of the data path; 0: one for each eight cores. One carries some tens of thousands of small "
+        "requests a second.",
         minimum=0,
         maximum=256,
     )

@@ -92,8 +92,7 @@ std::vector<SocketAddress> resolve(std::string_view address, Lookup lookup, std:
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, &freeaddrinfo);
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
     auto& one = out.emplace_back();
-    std::copy_n(reinterpret_cast<const char*>(each->ai_addr), each->ai_addrlen,
-                reinterpret_cast<char*>(&one.storage));
+    std::copy_n(reinterpret_cast<const char*>(each->ai_addr), each->ai_addrlen, reinterpret_cast<char*>(&one.storage));
     one.size = each->ai_addrlen;
   }
   return out;

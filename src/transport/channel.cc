@@ -129,8 +129,8 @@ void Channel::connected_now() {
   state_ = State::kReady;
   ++connections_;
   const bool local = !unix_path(options_.address).empty();
-  session_ = std::make_unique<ClientSession>(local ? "localhost" : options_.address, options_.limits,
-                                             [this] { flush(); });
+  session_ =
+      std::make_unique<ClientSession>(local ? "localhost" : options_.address, options_.limits, [this] { flush(); });
   auto waiting = std::exchange(waiting_, {});
   for (Waiting& each : waiting) session_->call(each.path, std::move(each.message), std::move(each.done));
   watch();

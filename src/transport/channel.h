@@ -81,7 +81,7 @@ class Channel final : public Loop::Watch, public Loop::Timer {
   TimeNs not_before_ = 0;  // a connection is tried
   TimeNs pause_ = 0;
   TimeNs used_ = 0;
-  std::uint64_t connections_ = 0;  // that were made
+  std::uint64_t connections_ = 0;                               // that were made
   std::string why_;                                             // the last one failed
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what is done at the end of a turn
 };

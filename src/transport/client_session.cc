@@ -232,7 +232,7 @@ ssize_t ClientSession::Impl::read_data(nghttp2_session*, std::int32_t, std::uint
   }
   if (call.sent == call.prefix.size() + call.message.size()) {
     *flags = NGHTTP2_DATA_FLAG_EOF;
-    call.message = {};
+    std::string().swap(call.message);  // assigning would keep its memory
   }
   return static_cast<ssize_t>(count);
 }

@@ -48,10 +48,10 @@ class FrameMeter {
   const Limits limits_;
   std::size_t preface_left_ = 24;
   std::array<std::uint8_t, 9> head_{};
-  std::size_t have_ = 0;       // of the head
-  std::size_t left_ = 0;       // of the frame after it
-  std::size_t block_ = 0;      // bytes of the block of headers that is open
-  bool in_block_ = false;      // it is
+  std::size_t have_ = 0;   // of the head
+  std::size_t left_ = 0;   // of the frame after it
+  std::size_t block_ = 0;  // bytes of the block of headers that is open
+  bool in_block_ = false;  // it is
   bool in_data_ = false;
   bool greeted_ = false;
   TimeNs since_ = 0;

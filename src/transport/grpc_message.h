@@ -46,6 +46,8 @@ class MessageReader {
     return Result::kOk;
   }
 
+  // Lets go of what it holds; of no further use then.
+  void drop() { std::string().swap(message_); }
   // Of the message that is being read, or was too large.
   [[nodiscard]] std::size_t length() const { return length_; }
   // Part of a message is there, and its rest is not.

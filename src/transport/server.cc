@@ -22,7 +22,6 @@ constexpr std::size_t kBatch = 256 << 10;  // that are written at a time
 constexpr int kReadsInTurn = 4;            // before the others have theirs
 constexpr TimeNs kTick = 1'000'000'000;    // how late a time limit may be
 constexpr TimeNs kPressed = 50'000'000;    // between looks whether there is memory again
-constexpr std::size_t kFairShares = 32;    // of the memory: who holds less than one is read from when it is short
 constexpr std::uint64_t kSpread = 10;      // connections of one age go within so much of it, in parts of a hundred
 
 std::string peer_of(int fd, std::uint64_t number) {
@@ -135,7 +134,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
     bool heard = false;
     tls_waits_ = false;
     for (int i = 0; i < kReadsInTurn && !broken_ && !ending_; ++i) {
-      if (server_.short_of_memory() && session_.held() > server_.memory_.limit / kFairShares) {
+      if (server_.holds_back(session_)) {
         pressed_ = true;  // what it holds has to become less first
         server_.loop_.set(*this, now_ns() + kPressed);
         break;
@@ -252,8 +251,11 @@ void Server::keep_within_memory() {
   }
 }
 
-// The rest is for those that hold little.
-bool Server::short_of_memory() const { return memory_.used > memory_.limit / 4 * 3; }
+// When memory is short nothing more is taken from those that hold more than others do. What they began to send is
+// taken, or it would be held for nothing.
+bool Server::holds_back(const ServerSession& session) const {
+  return memory_.used > memory_.limit / 4 * 3 && session.held() > memory_.used / memory_.holders && !session.awaits();
+}
 
 void Server::drain() {
   for (const auto& connection : connections_) connection->drain();

@@ -44,7 +44,7 @@ class Server final {
   bool make_room();
   void close(Connection& connection);
   void keep_within_memory();
-  [[nodiscard]] bool short_of_memory() const;
+  [[nodiscard]] bool holds_back(const ServerSession& session) const;
 
   Loop& loop_;
   Service& service_;

@@ -33,7 +33,7 @@ struct Limits {
   std::uint32_t stream_window = 1U << 20;      // bytes of a call that may be under way
   std::uint32_t connection_window = 4U << 20;  // of all calls together
   std::size_t held_bytes = 256U << 20;         // of a connection: messages of open calls, whole or not, and answers
-  std::uint32_t resets = 1000;  // of streams within frames.span, where they are more than half of those opened
+  std::uint32_t resets = 1000;        // of streams within frames.span, where they are more than half of those opened
   TimeNs body_time = 60'000'000'000;  // for a message, and for the whole request of a unary call
   FrameMeter::Limits frames;
 };
@@ -43,6 +43,7 @@ struct Limits {
 struct Memory {
   std::size_t limit = SIZE_MAX;
   std::size_t used = 0;
+  std::size_t holders = 0;  // connections that use some
 };
 
 // One call, as its service sees it. It is there until closed() of its handler has returned.
@@ -74,9 +75,9 @@ class ServerCall {
 class CallHandler {
  public:
   virtual ~CallHandler() = default;
-  virtual void message(std::string bytes) = 0;  // opened, where it was compressed
-  virtual void half_closed() = 0;               // no further message comes
-  virtual void sent() {}                        // some of what waited for the client has been taken
+  virtual void message(std::string bytes) = 0;               // opened, where it was compressed
+  virtual void half_closed() = 0;                            // no further message comes
+  virtual void sent() {}                                     // some of what waited for the client has been taken
   [[nodiscard]] virtual bool unary() const { return true; }  // it waits for one message, and for nothing after it
   // The call is over: `finished`, and what was sent is on its way. Otherwise the client, or the connection, has gone.
   virtual void closed(bool finished) = 0;

@@ -109,7 +109,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   [[nodiscard]] std::size_t unsent() const override { return unsent_; }
   // Each is a prefix and its bytes.
   [[nodiscard]] std::size_t waiting() const override { return (pieces_.size() - next_piece_ + 1) / 2; }
-  [[nodiscard]] std::size_t held() const { return held_; }
+  [[nodiscard]] std::size_t held() const { return given_up_ ? 0 : held_; }
   [[nodiscard]] TimeNs awaited_since() const { return awaited_since_; }
 
   void freed(std::size_t bytes) override {
@@ -245,6 +245,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   // It holds too much, or took too long: it ends, whatever its handler makes of it.
   void give_up(std::uint32_t status, std::string_view why) {
     session_.service_.offended(session_.peer_, why);
+    given_up_ = true;
     taken_ = 0;
     if (!begun_) {
       refuse(status, "more than the limit: " + std::string(why));
@@ -254,8 +255,8 @@ class ServerSession::Impl::Call final : public ServerCall {
     await(0);
     pieces_.clear();
     next_piece_ = at_ = unsent_ = 0;
-    reader_ = MessageReader(session_.limits_.message_bytes);
-    kept_ = {};
+    reader_.drop();
+    std::string().swap(kept_);
     account();
     nghttp2_submit_rst_stream(session_.session_, NGHTTP2_FLAG_NONE, stream_, NGHTTP2_ENHANCE_YOUR_CALM);
     session_.changed();
@@ -277,7 +278,7 @@ class ServerSession::Impl::Call final : public ServerCall {
       count += some;
       at_ += some;
       if (at_ == piece.size()) {
-        pieces_[next_piece_++] = {};
+        std::string().swap(pieces_[next_piece_++]);  // assigning would keep its memory
         at_ = 0;
       }
     }
@@ -340,8 +341,8 @@ class ServerSession::Impl::Call final : public ServerCall {
   // What comes is not looked at any more.
   void refuse(std::uint32_t status, std::string_view message, std::span<const Header> trailers = {}) {
     refused_ = true;
-    reader_ = MessageReader(session_.limits_.message_bytes);
-    kept_ = {};
+    reader_.drop();
+    std::string().swap(kept_);
     finish(status, message, trailers);
     account();
   }
@@ -352,13 +353,17 @@ class ServerSession::Impl::Call final : public ServerCall {
   }
 
   void await(TimeNs since) {
-    session_.awaited_ += (since != 0 ? 1U : 0U) - (awaited_since_ != 0 ? 1U : 0U);
+    if (awaited_since_ != 0) --session_.awaited_;
+    if (since != 0) ++session_.awaited_;
     awaited_since_ = since;
   }
 
   void hold(std::size_t bytes) {
+    Memory& memory = session_.memory_;
+    if (session_.held_ != 0) --memory.holders;
     session_.held_ += bytes - held_;
-    session_.memory_.used += bytes - held_;
+    memory.used += bytes - held_;
+    if (session_.held_ != 0) ++memory.holders;
     held_ = bytes;
   }
 
@@ -389,11 +394,12 @@ class ServerSession::Impl::Call final : public ServerCall {
   bool grpc_ = false;
   MessageReader reader_;
   bool paused_ = false;
-  std::string kept_;         // bytes that came while it was paused
-  bool ended_ = false;       // and so did their end
-  std::size_t taken_ = 0;    // bytes of messages that were handed over, and not freed
-  std::size_t held_ = 0;     // of the session's
+  std::string kept_;          // bytes that came while it was paused
+  bool ended_ = false;        // and so did their end
+  std::size_t taken_ = 0;     // bytes of messages that were handed over, and not freed
+  std::size_t held_ = 0;      // of the session's
   TimeNs awaited_since_ = 0;  // something is to come within its time
+  bool given_up_ = false;
   bool refused_ = false;   // what comes is not looked at any more
   bool begun_ = false;     // the response
   bool finished_ = false;  // nothing is added to it

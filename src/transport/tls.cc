@@ -16,8 +16,8 @@ constexpr unsigned char kHttp2[] = {2, 'h', '2'};
 }
 
 // A client that speaks ALPN and no HTTP/2 is told so now; one without ALPN is taken at its word.
-int choose_protocol(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in,
-                    unsigned in_size, void*) {
+int choose_protocol(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in, unsigned in_size,
+                    void*) {
   unsigned char* chosen = nullptr;
   if (SSL_select_next_proto(&chosen, out_size, kHttp2, sizeof kHttp2, in, in_size) != OPENSSL_NPN_NEGOTIATED) {
     return SSL_TLSEXT_ERR_ALERT_FATAL;

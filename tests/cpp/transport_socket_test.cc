@@ -276,5 +276,123 @@ TEST_F(TransportSocket, WithoutDescriptorsConnectionsWait) {
   close(fd);
 }
 
+TEST_F(TransportSocket, AddressesOfAllKinds) {
+  const std::string path = testing::TempDir() + "arlo-" + std::to_string(getpid()) + ".sock";
+  std::vector<std::string> addresses{"127.0.0.1:0", "localhost:0", "unix:" + path, "unix:" + path};
+  if (access("/proc/net/if_inet6", F_OK) == 0) addresses.emplace_back("[::1]:0");
+  for (const auto& address : addresses) {
+    answers_.clear();
+    const auto server = serve(address);
+    const auto client = channel(server->address());
+    call(*client, "/echo", address);
+    until(1);
+    ASSERT_EQ(answers_[0].status, 0U) << answers_[0].message;
+    EXPECT_EQ(answers_[0].bytes, address);
+  }
+  unlink(path.c_str());
+}
+
+TEST_F(TransportSocket, AddressesThatAreNone) {
+  const auto server = serve();
+  EXPECT_THROW(serve(server->address()), std::runtime_error);  // in use
+  EXPECT_THROW(serve("nowhere"), std::runtime_error);
+  for (const auto* address : {"nowhere", "no.such.host.invalid:1", "[::1:1"}) {
+    answers_.clear();
+    const auto client = channel(address);
+    call(*client, "/echo", "x");
+    until(1);
+    EXPECT_TRUE(answers_[0].unsent) << address;
+    EXPECT_FALSE(answers_[0].message.empty());
+  }
+}
+
+TEST_F(TransportSocket, AnIdleConnectionMakesRoom) {
+  ServerOptions options;
+  options.connections = 2;
+  const auto server = serve("127.0.0.1:0", options);
+  const auto busy = channel(server->address());
+  call(*busy, "/hold", "x");
+  turn(kSecond / 20);
+  const int idle = connected(server->port());
+  turn(kSecond / 20);
+  const auto newcomer = channel(server->address());
+  call(*newcomer, "/hold", "x");
+  turn(kSecond / 20);
+  EXPECT_EQ(server->connections(), 2U);
+  EXPECT_EQ(echo_.begun, 2);
+  const auto refused = channel(server->address());  // both have calls
+  call(*refused, "/echo", "x");
+  until(1);
+  EXPECT_TRUE(answers_[0].lost);
+  close(idle);
+}
+
+TEST_F(TransportSocket, OfAllConnectionsTheOneThatHoldsMostPays) {
+  ServerOptions options;
+  options.memory = 3U << 20;
+  const auto server = serve("127.0.0.1:0", options);
+  const auto small = channel(server->address());
+  const auto large = channel(server->address());
+  call(*small, "/hold", std::string(500'000, 's'));
+  turn(kSecond / 20);
+  for (int i = 0; i < 3; ++i) call(*large, "/hold", std::string(1'000'000, 'l'));
+  until(1);
+  turn(kSecond / 5);
+  ASSERT_EQ(answers_.size(), 1U);
+  EXPECT_EQ(answers_[0].status, 8U);
+  call(*small, "/echo", "still served");
+  until(2);
+  EXPECT_EQ(answers_[1].bytes, "still served");
+}
+
+TEST_F(TransportSocket, SilentClientsArePinged) {
+  ServerOptions options;
+  options.ping_after = kSecond / 10;
+  const auto server = serve("127.0.0.1:0", options);
+  const auto client = channel(server->address());  // answers pings
+  call(*client, "/echo", "x");
+  until(1);
+  const int deaf = connected(server->port());
+  const std::string hello = std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") + std::string("\0\0\0\4\0\0\0\0\0", 9);
+  ASSERT_EQ(send(deaf, hello.data(), hello.size(), 0), static_cast<ssize_t>(hello.size()));
+  turn(kSecond / 20);
+  EXPECT_EQ(server->connections(), 2U);
+  turn(2 * kSecond);
+  EXPECT_EQ(server->connections(), 1U);
+  EXPECT_TRUE(client->connected());
+  close(deaf);
+}
+
+TEST_F(TransportSocket, OldConnectionsAreToldToGo) {
+  ServerOptions options;
+  options.oldest = kSecond / 2;
+  const auto server = serve("127.0.0.1:0", options);
+  const auto client = channel(server->address());
+  call(*client, "/echo", "x");
+  until(1);
+  turn(2 * kSecond);
+  EXPECT_EQ(server->connections(), 0U);
+  call(*client, "/echo", "over a new one");
+  until(2);
+  EXPECT_EQ(answers_[1].bytes, "over a new one");
+}
+
+TEST_F(TransportSocket, ACallIsGivenUp) {
+  const auto server = serve();
+  const auto client = channel(server->address());
+  call(*client, "/echo", "x");
+  until(1);
+  const auto id = client->call("/hold", "x", [this](Answer answer) {
+    answers_.push_back(std::move(answer));
+    if (answers_.size() >= wanted_) loop_.stop();
+  });
+  turn(kSecond / 20);
+  client->give_up(id);
+  until(2);
+  EXPECT_TRUE(answers_[1].lost);
+  turn(kSecond / 20);
+  EXPECT_EQ(echo_.ended, 2);
+}
+
 }  // namespace
 }  // namespace arlo::transport

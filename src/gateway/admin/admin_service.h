@@ -10,8 +10,8 @@
 #include <thread>
 #include <unordered_set>
 
-#include "gateway/desk/models.h"
 #include "gateway/admin/rpc.h"
+#include "gateway/desk/models.h"
 
 namespace arlo::gateway {
 

@@ -9,7 +9,7 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr TimeNs kTick = 10'000'000;                           // how late an expiry or a check may be
+constexpr TimeNs kTick = 10'000'000;                          // how late an expiry or a check may be
 constexpr auto kLastWords = std::chrono::milliseconds(1000);  // for workers, when the gateway ends
 
 dispatch::Options options_of(const v1::DispatchConfig& config) {

@@ -67,7 +67,7 @@ class Router final : private UpstreamListener, private HealthListener, private t
   void upstream_done(UpstreamCall& upstream, transport::Answer answer) override;
   void health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) override;
   [[nodiscard]] dispatch::VariantId variant_of(std::string_view model) const;
-  void due() override;  // on the lane's thread
+  void due() override;         // on the lane's thread
   void run(Effects& effects);  // outside the lock
   [[nodiscard]] bool idle() const { return desk_.at_workers() == 0 && open_checks_ == 0; }
 

@@ -188,8 +188,7 @@ void Fleet::checked(const std::shared_ptr<Instance>& instance, const MaybeFault&
   instance->checking = false;
   const bool healthy = !fault && ready;
   if (!healthy) {
-    instance->last_error =
-        fault ? fault->message : "runtime '" + instance->runtime + "' is not ready on the worker";
+    instance->last_error = fault ? fault->message : "runtime '" + instance->runtime + "' is not ready on the worker";
   }
   // A check that was under way when the instance was ejected says nothing of what came then.
   if (instance->state == Instance::State::kEjected && now < instance->next_check_ns) return;

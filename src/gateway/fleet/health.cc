@@ -36,9 +36,8 @@ class HealthCheck final : public transport::Loop::Timer, public std::enable_shar
     inference::ModelReadyRequest request;
     request.set_name(instance_->members[asked_].runtime.name);
     call_ = lane_.to(instance_->endpoint)
-                .call(kReadyMethod, request.SerializeAsString(), [self = shared_from_this()](transport::Answer answer) {
-                  self->answered(std::move(answer));
-                });
+                .call(kReadyMethod, request.SerializeAsString(),
+                      [self = shared_from_this()](transport::Answer answer) { self->answered(std::move(answer)); });
   }
   void answered(transport::Answer answer) {
     if (said_) return;

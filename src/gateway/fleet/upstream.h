@@ -59,7 +59,7 @@ class UpstreamCall final {
   UpstreamCall(UpstreamListener& listener, std::span<Row* const> rows, std::shared_ptr<Instance> instance,
                const RuntimeInfo& runtime, std::int32_t tokens);
 
-  void start();  // once, on any thread; the rows' calls are held until they have been written
+  void start();                            // once, on any thread; the rows' calls are held until they have been written
   void cancel() { lane_.drop_workers(); }  // when the gateway ends, and with it all others of the lane
 
   [[nodiscard]] std::span<Part> parts() { return parts_; }
@@ -67,8 +67,8 @@ class UpstreamCall final {
   [[nodiscard]] const std::shared_ptr<Instance>& instance() const { return instance_; }
   // Before start(): this row is not sent. False: it was the last one, and nothing is to be sent.
   bool leave_out(Part& part);
-  // Takes the rows that are still here, and gives each its part of the worker's answer, unless that is null. A fault: it
-  // is unusable.
+  // Takes the rows that are still here, and gives each its part of the worker's answer, unless that is null. A fault:
+  // it is unusable.
   MaybeFault take_all(std::shared_ptr<const std::string> body);
 
   bool lost = false;  // its instance left: it takes no room any more. Under the router's lock
@@ -81,7 +81,7 @@ class UpstreamCall final {
   const RuntimeInfo& runtime_;  // of instance_
   const std::int32_t tokens_;
   Lane& lane_;  // of the first row's request
-  Part one_;  // most are alone
+  Part one_;    // most are alone
   std::unique_ptr<Part[]> many_;
   std::span<Part> parts_;
   std::size_t rows_;       // that are sent

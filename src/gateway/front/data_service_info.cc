@@ -152,14 +152,13 @@ void DataService::add_methods() {
         response->set_version(kServerVersion);
         return authorize(context);
       }));
-  add("ModelMetadata", of<ModelMetadataRequest, ModelMetadataResponse>(
-                           [this](const Context& context, const auto& request, auto* response) {
-                             Asked asked;
-                             auto fault =
-                                 find_model(context, request.name(), request.version(), &asked.router, &asked.model);
-                             if (!fault) fill(*asked.model, response);
-                             return fault;
-                           }));
+  add("ModelMetadata", of<ModelMetadataRequest, ModelMetadataResponse>([this](const Context& context,
+                                                                              const auto& request, auto* response) {
+        Asked asked;
+        auto fault = find_model(context, request.name(), request.version(), &asked.router, &asked.model);
+        if (!fault) fill(*asked.model, response);
+        return fault;
+      }));
   add("ModelConfig",
       of<ModelConfigRequest, ModelConfigResponse>([this](const Context& context, const auto& request, auto* response) {
         Asked asked;
@@ -167,23 +166,24 @@ void DataService::add_methods() {
         if (!fault) fill(*asked.model, limits_.max_rows, response->mutable_config());
         return fault;
       }));
-  add("ModelStatistics",
-      of<ModelStatisticsRequest, ModelStatisticsResponse>(
-          [this](const Context& context, const auto& request, auto* response) -> MaybeFault {
-            std::vector<Models::Served> served;
-            if (request.name().empty()) {  // all models
-              if (auto fault = authorize(context)) return fault;
-              served = models_.served();
-              if (served.empty()) return Fault{Code::kUnavailable, "the gateway has no deployment yet"};
-            } else {
-              std::shared_ptr<const ModelSpec> model;
-              served.push_back({request.name(), nullptr});
-              auto fault = find_model(context, request.name(), request.version(), &served.front().router, &model);
-              if (fault) return fault;
-            }
-            for (const auto& one : served) add_statistics(one, response->add_model_stats());
-            return {};
-          }));
+  add("ModelStatistics", of<ModelStatisticsRequest, ModelStatisticsResponse>(
+                             [this](const Context& context, const auto& request, auto* response) -> MaybeFault {
+                               std::vector<Models::Served> served;
+                               if (request.name().empty()) {  // all models
+                                 if (auto fault = authorize(context)) return fault;
+                                 served = models_.served();
+                                 if (served.empty())
+                                   return Fault{Code::kUnavailable, "the gateway has no deployment yet"};
+                               } else {
+                                 std::shared_ptr<const ModelSpec> model;
+                                 served.push_back({request.name(), nullptr});
+                                 auto fault = find_model(context, request.name(), request.version(),
+                                                         &served.front().router, &model);
+                                 if (fault) return fault;
+                               }
+                               for (const auto& one : served) add_statistics(one, response->add_model_stats());
+                               return {};
+                             }));
   add("RepositoryIndex", of<RepositoryIndexRequest, RepositoryIndexResponse>(
                              [this](const Context& context, const auto& request, auto* response) {
                                auto fault = authorize(context);
@@ -199,9 +199,8 @@ void DataService::add_methods() {
                                return fault;
                              }));
   for (const char* name : {"RepositoryModelLoad", "RepositoryModelUnload"}) add(name, refused(kNoRepositoryControl));
-  for (const char* name :
-       {"SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
-        "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"}) {
+  for (const char* name : {"SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister",
+                           "CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"}) {
     add(name, refused(kNoSharedMemory));
   }
   for (const char* name : {"TraceSetting", "LogSettings"}) add(name, refused(kNoSettings));
@@ -209,16 +208,16 @@ void DataService::add_methods() {
   // SERVING while the gateway is ready. Needs no token: probes carry none.
   using grpc::health::v1::HealthCheckRequest;
   using grpc::health::v1::HealthCheckResponse;
-  methods_.emplace("/grpc.health.v1.Health/Check",
-                   of<HealthCheckRequest, HealthCheckResponse>(
-                       [this](const Context&, const auto& request, auto* response) -> MaybeFault {
-                         if (!request.service().empty() && request.service() != "inference.GRPCInferenceService") {
-                           return Fault{Code::kNotFound, "unknown service '" + request.service() + "'"};
-                         }
-                         response->set_status(models_.ready() ? HealthCheckResponse::SERVING
-                                                              : HealthCheckResponse::NOT_SERVING);
-                         return {};
-                       }));
+  methods_.emplace(
+      "/grpc.health.v1.Health/Check",
+      of<HealthCheckRequest, HealthCheckResponse>(
+          [this](const Context&, const auto& request, auto* response) -> MaybeFault {
+            if (!request.service().empty() && request.service() != "inference.GRPCInferenceService") {
+              return Fault{Code::kNotFound, "unknown service '" + request.service() + "'"};
+            }
+            response->set_status(models_.ready() ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING);
+            return {};
+          }));
 }
 
 }  // namespace arlo::gateway

@@ -31,9 +31,9 @@ InferCall::InferCall(DataService& service, Lane& call_lane, transport::ServerCal
 }
 
 void InferCall::received(std::string bytes) {
-  if (const auto fault = service_.receive(std::move(bytes), *server_call_, false, this)) {
-    service_.count_refused(*this, *fault);
-    answer_fault(*server_call_, *fault);
+  if (const auto refusal = service_.receive(std::move(bytes), *server_call_, false, this)) {
+    service_.count_refused(*this, *refusal);
+    answer_fault(*server_call_, *refusal);
     return;
   }
   submitted_ = true;
@@ -48,8 +48,8 @@ void InferCall::answer() {
   completed_ = true;
   if (server_call_ != nullptr) {
     std::string bytes;
-    if (const auto fault = encode_answer(*this, false, service_.max_message_bytes(), &bytes)) {
-      answer_fault(*server_call_, *fault);
+    if (const auto none = encode_answer(*this, false, service_.max_message_bytes(), &bytes)) {
+      answer_fault(*server_call_, *none);
     } else {
       server_call_->send(std::move(bytes));
       server_call_->finish(0, {}, {});

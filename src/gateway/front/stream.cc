@@ -32,7 +32,7 @@ class StreamCall::Item final : public Call {
   void complete() override {
     lane->loop().run_here([this] { answer(); });
   }
-  void refuse(const Fault& fault) { stream_->answer(*this, encode_stream_fault(fault, request.id())); }
+  void refuse(const Fault& why) { stream_->answer(*this, encode_stream_fault(why, request.id())); }
 
   const std::size_t bytes;  // of the message
   std::size_t owed = 0;     // bytes that its answer is expected to take
@@ -40,8 +40,8 @@ class StreamCall::Item final : public Call {
  private:
   void answer() {
     std::string message;
-    if (const auto fault = encode_answer(*this, true, stream_->service_.max_message_bytes(), &message)) {
-      message = encode_stream_fault(*fault, request.id());
+    if (const auto none = encode_answer(*this, true, stream_->service_.max_message_bytes(), &message)) {
+      message = encode_stream_fault(*none, request.id());
     }
     stream_->answer(*this, std::move(message));
   }

@@ -52,7 +52,7 @@ class StreamCall final : private transport::Loop::Timer, public std::enable_shar
   Open& streams_;
   transport::ServerCall* call_;  // null once it is over
   std::unordered_map<Item*, std::shared_ptr<Item>> open_;
-  std::size_t owed_ = 0;  // bytes, by estimate, of the answers of open_
+  std::size_t owed_ = 0;     // bytes, by estimate, of the answers of open_
   std::size_t largest_ = 0;  // answer so far
   bool ended_ = false;       // the client sends no more, or we take no more
   bool closing_ = false;     // the gateway stops

@@ -67,7 +67,7 @@ CPP_ARROWS: dict[str, set[str]] = {
     "dispatch": {"base"},
     "rewrite": {"base"},
     "transport": {"base"},
-    "gateway": {"rewrite", "dispatch", "base"},
+    "gateway": {"rewrite", "dispatch", "transport", "base"},
     "loadgen": {"base"},
     "plugins": {"base"},
     "solve": {"base"},

@@ -1,0 +1,358 @@
+// What a client may take of a connection: bytes, time, frames. In memory, by a clock of the tests.
+#include <gtest/gtest.h>
+#include <nghttp2/nghttp2.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "transport/frame_meter.h"
+#include "transport/grpc_message.h"
+#include "transport/server_session.h"
+
+namespace arlo::transport {
+namespace {
+
+constexpr TimeNs kSecond = 1'000'000'000;
+constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+enum FrameType : char { kData = 0, kHeaders = 1, kPriority = 2, kSettings = 4, kPing = 6, kContinuation = 9 };
+
+std::string frame(FrameType type, char flags, std::uint32_t stream, std::string_view payload) {
+  std::string out;
+  for (const int shift : {16, 8, 0}) out.push_back(static_cast<char>(payload.size() >> shift & 0xff));
+  out.push_back(type);
+  out.push_back(flags);
+  for (const int shift : {24, 16, 8, 0}) out.push_back(static_cast<char>(stream >> shift & 0xff));
+  return out + std::string(payload);
+}
+
+std::string hello() { return std::string(kPreface) + frame(kSettings, 0, 0, ""); }
+
+// ---- the meter
+// -------------------------------------------------------------------------------------------------------
+
+TEST(FrameMeter, WholeFramesLeaveNothingOpen) {
+  FrameMeter meter({});
+  EXPECT_FALSE(meter.greeted());
+  EXPECT_EQ(meter.feed(hello() + frame(kData, 0, 1, "abc"), kSecond), "");
+  EXPECT_TRUE(meter.greeted());
+  EXPECT_FALSE(meter.within());
+  EXPECT_EQ(meter.overdue(1000 * kSecond), "");
+}
+
+TEST(FrameMeter, AnyCutSeesTheSame) {
+  const std::string bytes = hello() + frame(kHeaders, 0, 1, "ab") + frame(kContinuation, 4, 1, "c") +
+                            frame(kData, 1, 1, "") + frame(kPing, 0, 0, "12345678");
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
+    FrameMeter meter({});
+    EXPECT_EQ(meter.feed(bytes.substr(0, cut), kSecond), "");
+    EXPECT_EQ(meter.feed(bytes.substr(cut), 2 * kSecond), "");
+    EXPECT_FALSE(meter.within()) << cut;
+  }
+}
+
+TEST(FrameMeter, WhatIsNotWholeInTime) {
+  FrameMeter headers({});
+  headers.feed(hello() + frame(kHeaders, 0, 1, "ab"), kSecond);  // the block goes on
+  EXPECT_TRUE(headers.within());
+  headers.feed(frame(kContinuation, 0, 1, "c"), 10 * kSecond);  // and on
+  EXPECT_EQ(headers.overdue(11 * kSecond), "");
+  EXPECT_EQ(headers.overdue(12 * kSecond), "time for headers");
+
+  FrameMeter data({});
+  data.feed(hello() + frame(kData, 0, 1, "abcdef").substr(0, 12), kSecond);
+  EXPECT_EQ(data.overdue(60 * kSecond), "");
+  EXPECT_EQ(data.overdue(62 * kSecond), "time for a body");
+  data.feed("def", 62 * kSecond);
+  EXPECT_EQ(data.overdue(1000 * kSecond), "");
+}
+
+TEST(FrameMeter, HeadersWithoutEnd) {
+  FrameMeter meter({});
+  meter.feed(hello() + frame(kHeaders, 0, 1, ""), kSecond);
+  std::string_view limit;
+  int frames = 0;
+  for (; limit.empty() && frames < 100; ++frames) {
+    limit = meter.feed(frame(kContinuation, 0, 1, std::string(16384, 'x')), kSecond);
+  }
+  EXPECT_EQ(limit, "bytes of headers");
+  EXPECT_EQ(frames, 5);
+}
+
+TEST(FrameMeter, FloodsAreCountedInTime) {
+  struct Case {
+    std::string bytes;
+    std::string_view limit;
+  };
+  for (const auto& [bytes, limit] :
+       {Case{frame(kPing, 0, 0, "12345678"), "pings and settings"},
+        Case{frame(kSettings, 0, 0, ""), "pings and settings"}, Case{frame(kData, 0, 1, ""), "empty frames"},
+        Case{frame(kPriority, 0, 1, "12345"), "frames without effect"},
+        Case{frame(static_cast<FrameType>(0x77), 0, 1, "?"), "frames without effect"}}) {
+    FrameMeter::Limits limits;
+    limits.pings = limits.empty_frames = 50;
+    FrameMeter flooded(limits);
+    FrameMeter spread(limits);
+    flooded.feed(hello(), kSecond);
+    spread.feed(hello(), kSecond);
+    std::string_view said;
+    for (int i = 0; i < 60; ++i) {
+      if (said.empty()) said = flooded.feed(bytes, kSecond);
+      EXPECT_EQ(spread.feed(bytes, i * kSecond), "");
+    }
+    EXPECT_EQ(said, limit);
+  }
+}
+
+TEST(FrameMeter, AnswersToOursAreNotCounted) {
+  FrameMeter::Limits limits;
+  limits.pings = 1;
+  FrameMeter meter(limits);
+  meter.feed(hello(), kSecond);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(meter.feed(frame(kPing, 1, 0, "12345678"), kSecond), "");
+}
+
+// ---- a connection
+// ----------------------------------------------------------------------------------------------------
+
+// Keeps what comes; /stream is not unary.
+class Keeper final : public Service {
+ public:
+  std::unique_ptr<CallHandler> begin(ServerCall& call) override { return std::make_unique<Handler>(*this, call); }
+  void offended(const std::string& peer, std::string_view limit) override {
+    said.push_back(peer + ": " + std::string(limit));
+  }
+
+  std::vector<std::string> said;
+  std::vector<ServerCall*> calls;
+  int messages = 0;
+  int sent = 0;
+  int ended = 0;
+
+ private:
+  class Handler final : public CallHandler {
+   public:
+    Handler(Keeper& keeper, ServerCall& call) : keeper_(keeper), stream_(call.path() == "/stream") {
+      keeper_.calls.push_back(&call);
+    }
+    void message(std::string) override { ++keeper_.messages; }
+    void half_closed() override {}
+    void sent() override { ++keeper_.sent; }
+    void closed(bool) override { ++keeper_.ended; }
+    [[nodiscard]] bool unary() const override { return !stream_; }
+
+   private:
+    Keeper& keeper_;
+    const bool stream_;
+  };
+};
+
+class TransportLimits : public testing::Test {
+ protected:
+  void SetUp() override {
+    limits_.held_bytes = 10'000;
+    limits_.message_bytes = 8'000;
+    server_ = std::make_unique<ServerSession>(keeper_, limits_, memory_, "peer", [] {});
+    nghttp2_session_callbacks* callbacks = nullptr;
+    nghttp2_session_callbacks_new(&callbacks);
+    nghttp2_session_callbacks_set_on_header_callback(
+        callbacks, [](nghttp2_session*, const nghttp2_frame*, const std::uint8_t* name, std::size_t name_size,
+                      const std::uint8_t* value, std::size_t value_size, std::uint8_t, void* user) {
+          if (std::string(reinterpret_cast<const char*>(name), name_size) == "grpc-status") {
+            static_cast<TransportLimits*>(user)->statuses_.emplace_back(reinterpret_cast<const char*>(value),
+                                                                        value_size);
+          }
+          return 0;
+        });
+    nghttp2_session_callbacks_set_on_stream_close_callback(
+        callbacks, [](nghttp2_session*, std::int32_t, std::uint32_t error, void* user) {
+          static_cast<TransportLimits*>(user)->errors_.push_back(error);
+          return 0;
+        });
+    nghttp2_session_client_new(&client_, callbacks, this);
+    nghttp2_session_callbacks_del(callbacks);
+    const nghttp2_settings_entry window{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 0};
+    nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, &window, 1);  // it takes no answers
+    talk();
+  }
+  void TearDown() override { nghttp2_session_del(client_); }
+
+  std::int32_t call(std::string_view path, std::string body, bool end) {
+    std::string names[] = {":method",         "POST",       ":scheme", "http",         ":path",
+                           std::string(path), ":authority", "a",       "content-type", "application/grpc"};
+    std::vector<nghttp2_nv> fields;
+    for (std::size_t i = 0; i < std::size(names); i += 2) {
+      fields.push_back({reinterpret_cast<std::uint8_t*>(names[i].data()),
+                        reinterpret_cast<std::uint8_t*>(names[i + 1].data()), names[i].size(), names[i + 1].size(),
+                        NGHTTP2_NV_FLAG_NONE});
+    }
+    bodies_.push_back(std::make_unique<Body>(Body{std::move(body), end}));
+    nghttp2_data_provider provider{};
+    provider.source.ptr = bodies_.back().get();
+    provider.read_callback = [](nghttp2_session*, std::int32_t, std::uint8_t* out, std::size_t most,
+                                std::uint32_t* flags, nghttp2_data_source* from, void*) -> ssize_t {
+      auto& left = *static_cast<Body*>(from->ptr);
+      const std::size_t some = std::min(most, left.bytes.size());
+      left.bytes.copy(reinterpret_cast<char*>(out), some);
+      left.bytes.erase(0, some);
+      if (left.bytes.empty() && left.end) *flags = NGHTTP2_DATA_FLAG_EOF;
+      return some == 0 && !left.end ? static_cast<ssize_t>(NGHTTP2_ERR_DEFERRED) : static_cast<ssize_t>(some);
+    };
+    return nghttp2_submit_request(client_, nullptr, fields.data(), fields.size(), &provider, nullptr);
+  }
+  void more(std::int32_t stream, std::size_t which, const std::string& bytes) {
+    bodies_[which]->bytes += bytes;
+    nghttp2_session_resume_data(client_, stream);
+  }
+
+  bool talk() {
+    bool good = true;
+    for (bool any = true; any;) {
+      any = false;
+      const std::uint8_t* data = nullptr;
+      for (ssize_t size = 0; (size = nghttp2_session_mem_send(client_, &data)) > 0; any = true) {
+        good = server_->feed({reinterpret_cast<const char*>(data), static_cast<std::size_t>(size)}, now_) && good;
+      }
+      std::string out;
+      EXPECT_TRUE(server_->output(&out, 1U << 20));
+      any = any || !out.empty();
+      nghttp2_session_mem_recv(client_, reinterpret_cast<const std::uint8_t*>(out.data()), out.size());
+    }
+    return good;
+  }
+
+  struct Body {
+    std::string bytes;
+    bool end;
+  };
+  Limits limits_;
+  Memory memory_;
+  Keeper keeper_;
+  std::unique_ptr<ServerSession> server_;
+  nghttp2_session* client_ = nullptr;
+  std::vector<std::unique_ptr<Body>> bodies_;
+  std::vector<std::string> statuses_;
+  std::vector<std::uint32_t> errors_;
+  TimeNs now_ = kSecond;
+};
+
+std::string message(std::size_t size) { return prefix_of(size) + std::string(size, 'm'); }
+
+TEST_F(TransportLimits, OfManyRequestsTheLargestIsGivenUp) {
+  call("/a", message(2'000), true);
+  call("/b", message(6'000), true);
+  call("/c", message(1'000), true);
+  ASSERT_TRUE(talk());
+  EXPECT_TRUE(statuses_.empty());
+  EXPECT_GE(memory_.used, 9'000U);
+  call("/d", message(3'000), true);
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(statuses_, std::vector<std::string>{"8"});
+  EXPECT_EQ(keeper_.said, std::vector<std::string>{"peer: bytes of requests and answers"});
+  EXPECT_EQ(keeper_.ended, 1);
+  server_.reset();
+  EXPECT_EQ(memory_.used, 0U);
+}
+
+TEST_F(TransportLimits, PartsOfRequestsCount) {
+  for (int i = 0; i < 4; ++i) call("/part", message(7'000).substr(0, 4'000), false);
+  ASSERT_TRUE(talk());
+  EXPECT_LE(server_->held(), 10'000U);
+  EXPECT_GE(statuses_.size(), 2U);
+}
+
+TEST_F(TransportLimits, AnswersThatAreNotTakenCount) {
+  for (int i = 0; i < 5; ++i) call("/a", message(10), true);
+  ASSERT_TRUE(talk());
+  for (auto* each : keeper_.calls) {
+    each->send(std::string(3'000, 'a'));
+    each->finish(0, "", {});
+  }
+  ASSERT_TRUE(talk());
+  EXPECT_LE(server_->held(), 10'000U);
+  EXPECT_EQ(errors_, std::vector<std::uint32_t>(2, NGHTTP2_ENHANCE_YOUR_CALM));
+}
+
+TEST_F(TransportLimits, WhatIsFreedCountsNoMore) {
+  call("/stream", message(4'000), false);
+  ASSERT_TRUE(talk());
+  for (std::size_t i = 0; i < 20; ++i) {
+    keeper_.calls.front()->freed(4'000);
+    more(1, 0, message(4'000));
+    ASSERT_TRUE(talk());
+  }
+  EXPECT_EQ(keeper_.messages, 21);
+  EXPECT_TRUE(keeper_.said.empty());
+}
+
+TEST_F(TransportLimits, APausedStreamStopsItsClient) {
+  call("/stream", message(10), false);
+  ASSERT_TRUE(talk());
+  keeper_.calls.front()->pause(true);
+  more(1, 0, message(100) + message(200));
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(keeper_.messages, 1);
+  keeper_.calls.front()->pause(false);
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(keeper_.messages, 3);
+}
+
+TEST_F(TransportLimits, ARequestThatIsNotWholeInTime) {
+  call("/slow", message(100).substr(0, 50), false);
+  call("/nothing", "", false);
+  call("/whole", message(100), true);
+  call("/stream", message(100), false);  // between messages it may be silent
+  ASSERT_TRUE(talk());
+  EXPECT_TRUE(server_->awaits());
+  EXPECT_TRUE(server_->tick(60 * kSecond));
+  ASSERT_TRUE(talk());
+  EXPECT_TRUE(statuses_.empty());
+  EXPECT_TRUE(server_->tick(62 * kSecond));
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(statuses_, (std::vector<std::string>{"4", "4"}));
+  EXPECT_FALSE(server_->awaits());
+  now_ = 62 * kSecond;
+  more(7, 3, message(100).substr(0, 10));  // now it is within one
+  ASSERT_TRUE(talk());
+  EXPECT_TRUE(server_->awaits());
+  EXPECT_TRUE(server_->tick(123 * kSecond));
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(statuses_.size(), 3U);
+}
+
+TEST_F(TransportLimits, ResetsOfMostCallsEndTheConnection) {
+  for (int i = 0; i < 1'200; ++i) {
+    const auto stream = call("/a", message(10), true);
+    talk();
+    nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
+    if (!talk()) break;
+  }
+  EXPECT_EQ(keeper_.said, std::vector<std::string>{"peer: resets"});
+}
+
+TEST_F(TransportLimits, ResetsNowAndThenDoNot) {
+  for (int i = 0; i < 5'000; ++i) {
+    const auto stream = call("/a", message(10), true);
+    ASSERT_TRUE(talk());
+    if (i % 3 == 0) {
+      nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
+      ASSERT_TRUE(talk());
+    } else {
+      keeper_.calls.back()->finish(0, "", {});
+    }
+  }
+  EXPECT_TRUE(keeper_.said.empty());
+}
+
+TEST_F(TransportLimits, AFloodEndsTheConnection) {
+  bool good = true;
+  for (int i = 0; i < 2'000 && good; ++i) good = server_->feed(frame(kPing, 0, 0, "12345678"), now_);
+  EXPECT_FALSE(good);
+  EXPECT_EQ(keeper_.said, std::vector<std::string>{"peer: pings and settings"});
+}
+
+}  // namespace
+}  // namespace arlo::transport
