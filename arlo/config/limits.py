@@ -39,7 +39,8 @@ class LimitsConfig:
     memory_bytes: int = option(
         default=1024 * 1024 * 1024,
         doc="What the calls of all connections may hold. Above three quarters of it no further request is taken "
-        "from those that hold more than others; above it the call that holds most, of the connection that holds most, is given up.",
+        "from those that hold more than others; above it the call that holds most, of the connection that holds most, "
+        "is given up.",
         unit="bytes",
         minimum=0,
     )

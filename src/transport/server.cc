@@ -88,12 +88,16 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
       session_.go_away();
     }
     const TimeNs silence = now - heard_;
-    const bool deaf = silence >= 2 * options.ping_after;
+    const bool asked = pinged_ > heard_;
+    const bool deaf = asked && now - pinged_ >= options.ping_after;
     if (deaf || (leaving_ && now - options.grace >= go_at()) || (ending_ && silence >= options.preface_time)) {
       server_.close(*this);
       return;
     }
-    if (silence >= options.ping_after) session_.ping();
+    if (silence >= options.ping_after && !asked) {
+      pinged_ = now;
+      session_.ping();
+    }
     schedule(now);
     if (std::exchange(pressed_, false)) read();
     if (broken_) server_.close(*this);
@@ -110,8 +114,8 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
 
   void schedule(TimeNs now) {
     const auto& options = server_.options_;
-    TimeNs next = std::min(heard_ + options.ping_after, go_at());
-    if (now >= next) next = now + kTick;  // pinged, or leaving
+    TimeNs next = std::max(heard_, pinged_) + options.ping_after;
+    next = std::min(next, leaving_ ? now + kTick : go_at());
     if (!session_.greeted()) next = std::min(next, born_ + options.preface_time);
     if (session_.awaits() || ending_) next = std::min(next, now + kTick);
     if (pressed_) next = std::min(next, now + kPressed);
@@ -200,6 +204,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
   std::size_t sent_ = 0;  // of out_
   const TimeNs born_;
   TimeNs heard_;
+  TimeNs pinged_ = 0;  // last
   std::uint32_t watched_ = EPOLLIN;
   bool tls_waits_ = false;  // to write before it can read
   bool flushing_ = false;   // at the end of this turn
