@@ -133,7 +133,8 @@ void ServerSession::Impl::count_reset() {
     counted_since_ = now_;
     resets_ = opened_ = 0;
   }
-  if (++resets_ > limits_.resets && resets_ > opened_ / 2) throw_out("resets");
+  ++resets_;
+  if (resets_ > limits_.resets && resets_ > opened_ / 2) throw_out("resets");
 }
 
 int ServerSession::Impl::on_begin_headers(nghttp2_session* session, const nghttp2_frame* frame, void* user) {

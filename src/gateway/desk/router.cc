@@ -110,7 +110,7 @@ void Router::upstream_done(UpstreamCall& upstream, transport::Answer answer) {
   auto reply = classify(answer);
   std::shared_ptr<const std::string> body;
   if (reply == Reply::kGood) body = std::make_shared<const std::string>(std::move(answer.bytes));
-  auto bad = upstream.take_all(std::move(body));
+  auto bad = upstream.take_all(body);
   Fault fault;
   if (reply != Reply::kGood) {
     fault = fault_of(*upstream.instance(), reply, answer);

@@ -62,7 +62,7 @@ void UpstreamCall::send() {
   });
 }
 
-MaybeFault UpstreamCall::take_all(std::shared_ptr<const std::string> body) {
+MaybeFault UpstreamCall::take_all(const std::shared_ptr<const std::string>& body) {
   const Row* first = nullptr;
   for (Part& part : parts_) {
     part.answered = part.take();

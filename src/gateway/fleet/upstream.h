@@ -69,7 +69,7 @@ class UpstreamCall final {
   bool leave_out(Part& part);
   // Takes the rows that are still here, and gives each its part of the worker's answer, unless that is null. A fault:
   // it is unusable.
-  MaybeFault take_all(std::shared_ptr<const std::string> body);
+  MaybeFault take_all(const std::shared_ptr<const std::string>& body);
 
   bool lost = false;  // its instance left: it takes no room any more. Under the router's lock
 
