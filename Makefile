@@ -114,6 +114,15 @@ check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI run
 	  "asan=make asan" "tsan=make tsan" "ray=$(PY) -m pytest $(RAY_TESTS)" "lint-types=make lint-types" \
 	  "lint-cpp=make lint-cpp" "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
 
+# A second implementation of gRPC, in Node, as package-lock.json pins it; without it those tests are skipped.
+GRPC_JS := tests/integration/gateway/grpc_js
+.PHONY: interop
+interop: setup ## clients of other makes against the gateway: grpc-js (needs node and npm), curl, h2, tritonclient, TLS
+	@command -v npm >/dev/null || { echo "node and npm are needed: apt-get install nodejs npm" >&2; exit 1; }
+	mkdir -p build/grpc_js && cp $(GRPC_JS)/package.json $(GRPC_JS)/package-lock.json build/grpc_js/
+	cd build/grpc_js && npm ci --ignore-scripts --no-audit --no-fund
+	$(PY) -m pytest tests/integration/gateway/test_interop*.py $(PYTEST_ARGS)
+
 # Property tests draw the same examples in every run; this draws others. SEED=N draws those of an earlier run again.
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 .PHONY: test-new

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
@@ -95,3 +96,24 @@ def check(response: Any, sent: Example, *, model: str = "emu", **dims: int) -> N
     assert set(got) == set(wanted)
     for name, array in wanted.items():
         np.testing.assert_array_equal(got[name], array, err_msg=f"{name} of rows of lengths {sent.lengths}")
+
+
+def inputs_of(sent: Example, module: Any = triton) -> list[Any]:
+    """The request as the inputs of tritonclient, its `module` for asyncio or for threads."""
+    ids = np.zeros((len(sent.rows), sent.width), np.int64)
+    mask = np.zeros_like(ids)
+    for index, row in enumerate(sent.rows):
+        ids[index, : len(row)] = row
+        mask[index, : len(row)] = 1
+    inputs = []
+    for name, array in (("input_ids", ids), ("attention_mask", mask)):
+        tensor = module.InferInput(name, array.shape, "INT64")
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    return inputs
+
+
+def check_result(result: Any, sent: Example) -> None:
+    """The result of tritonclient answers exactly this request."""
+    for name, wanted in answer_to(sent).items():
+        np.testing.assert_array_equal(result.as_numpy(name), wanted)

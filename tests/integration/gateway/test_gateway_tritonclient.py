@@ -22,29 +22,18 @@ from tritonclient.utils import InferenceServerException
 
 from tests.fakes.gateway import SERVING, Gateway, grpc_health
 from tests.integration.gateway.conftest import LENGTHS
-from tests.integration.gateway.examples import DIMS, Example, answer_to, example, one_row, rows_of
+from tests.integration.gateway.examples import (
+    DIMS,
+    Example,
+    answer_to,
+    check_result,
+    example,
+    inputs_of,
+    one_row,
+    rows_of,
+)
 
 pytestmark = pytest.mark.integration
-
-
-def inputs_of(sent: Example, module: Any = triton) -> list[Any]:
-    """The request as tritonclient's inputs."""
-    ids = np.zeros((len(sent.rows), sent.width), np.int64)
-    mask = np.zeros_like(ids)
-    for index, row in enumerate(sent.rows):
-        ids[index, : len(row)] = row
-        mask[index, : len(row)] = 1
-    inputs = []
-    for name, array in (("input_ids", ids), ("attention_mask", mask)):
-        tensor = module.InferInput(name, array.shape, "INT64")
-        tensor.set_data_from_numpy(array)
-        inputs.append(tensor)
-    return inputs
-
-
-def check_result(result: Any, sent: Example) -> None:
-    for name, wanted in answer_to(sent).items():
-        np.testing.assert_array_equal(result.as_numpy(name), wanted)
 
 
 @pytest.fixture
