@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="take the admin address from here")
     parser.add_argument("--admin", metavar="HOST:PORT", help="admin address (default: 127.0.0.1:8003)")
-    parser.add_argument("--model", metavar="NAME", default="", help="of the gateway's models (default: the only one)")
+    parser.add_argument(
+        "--model", metavar="NAME", default="", help="one of the gateway's models (default: all of a deployment)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch one document a line")
     parser.add_argument("--watch", action="store_true", help="again and again, until Ctrl-C")
     parser.add_argument("--interval", type=float, default=2.0, metavar="S", help="seconds between (default: 2)")
@@ -66,13 +69,22 @@ async def _once(address: str, args: argparse.Namespace) -> int:
     async with AdminClient(address, model=args.model) as admin:
         deployment = await admin.get_deployment()
         stats = await admin.stats()
+        several = await _several(admin, deployment, args.model)
     if args.json:
-        print_json(as_dict(deployment, stats))
+        print_json(as_dict(deployment, stats, several))
     else:
         from rich.console import Console
 
-        Console().print(screen(deployment, stats, address))
+        Console().print(screen(deployment, stats, address, several))
     return 0
+
+
+async def _several(admin: Any, deployment: Any, model: str) -> list[Any]:
+    """The arlo.v1.Stats of each of several models on the same workers; none where there is one, or one is named."""
+    if model or not deployment.more_models:
+        return []
+    models = (deployment.model, *deployment.more_models)
+    return list(await asyncio.gather(*(admin.stats(each.name) for each in models)))
 
 
 async def _watch(address: str, args: argparse.Namespace) -> int:
@@ -87,10 +99,11 @@ async def _watch(address: str, args: argparse.Namespace) -> int:
                 live.start()
             async for stats in admin.watch_stats(interval_ms=round(args.interval * 1000)):
                 deployment = await admin.get_deployment()
+                several = await _several(admin, deployment, args.model)
                 if live is None:
-                    print_json_line(as_dict(deployment, stats))
+                    print_json_line(as_dict(deployment, stats, several))
                 else:
-                    live.update(screen(deployment, stats, address), refresh=True)
+                    live.update(screen(deployment, stats, address, several), refresh=True)
         finally:
             if live is not None:
                 live.stop()
@@ -113,30 +126,38 @@ def health(deployment: Any, stats: Any) -> str:
     return "ready" if states and all(state == "active" for state in states) else "degraded"
 
 
-def as_dict(deployment: Any, stats: Any) -> dict[str, Any]:
-    """What --json prints: health, the deployment in force, and the statistics."""
+def as_dict(deployment: Any, stats: Any, several: Sequence[Any] = ()) -> dict[str, Any]:
+    """What --json prints: health, the deployment in force, and the statistics; of `several` models each by its name."""
     from arlo.control.gateway.messages import to_dict
 
-    return {"health": health(deployment, stats), "deployment": to_dict(deployment), "stats": to_dict(stats)}
+    document = {"health": health_of(deployment, stats, several), "deployment": to_dict(deployment)}
+    return {**document, "stats": to_dict(stats), "models": {each.model: to_dict(each) for each in several}}
 
 
-def screen(deployment: Any, stats: Any, address: str) -> Any:
-    """The status as a rich renderable."""
+def health_of(deployment: Any, stats: Any, several: Sequence[Any]) -> str:
+    """Of the model whose health is the worst."""
+    found = [health(deployment, each) for each in several or [stats]]
+    return max(found, key=("ready", "degraded", "failing", "empty").index)
+
+
+def screen(deployment: Any, stats: Any, address: str, several: Sequence[Any] = ()) -> Any:
+    """The status as a rich renderable: of one model, or of `several`, of which `stats` is the first."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     from arlo.control.gateway.messages import to_dict
 
-    state = health(deployment, stats)
+    state = health_of(deployment, stats, several)
     models = [model for model in (deployment.model, *deployment.more_models) if model.name == stats.model]
     model = models[0] if models else deployment.model
     colour = {"ready": "green", "degraded": "yellow"}.get(state, "red")
     uptime_s = max(0.0, (stats.at_ms - stats.started_at_ms) / 1000)
+    whose = f"{len(several)} models" if several else f"model {model.name or '-'}"
+    slo = "" if several else f"slo {model.slo_ms} ms  "
     head = Text.assemble(
         (state, f"bold {colour}"),
-        f"  model {model.name or '-'}  deployment {deployment.version}  policy {stats.policy}\n"
-        f"slo {model.slo_ms} ms  up {uptime_s:.0f} s  admin {address}",
+        f"  {whose}  deployment {deployment.version}  policy {stats.policy}\n{slo}up {uptime_s:.0f} s  admin {address}",
     )
     outcomes = stats.outcomes
     counts = Text(
@@ -179,4 +200,49 @@ def screen(deployment: Any, stats: Any, address: str) -> Any:
             *(str(n) for n in (item.in_flight, item.queued, item.started, item.failed)),
             f"{min(busy, 1.0):.0%}",
         )
+    if several:
+        return Group(head, "", _by_model(deployment, several), "", _levels_by_model(several), "", instances)
     return Group(head, counts, "", latency, "", levels, "", instances)
+
+
+def _by_model(deployment: Any, several: Sequence[Any]) -> Any:
+    """Of each model: what became of its rows, what waits and runs, how long answers take."""
+    from rich.console import Group
+    from rich.table import Table
+
+    slo_ms = {model.name: model.slo_ms for model in (deployment.model, *deployment.more_models)}
+    now = Table(
+        box=None, title=f"models (ms: last {several[0].total.window_s} s)", title_justify="left", pad_edge=False
+    )
+    ended = Table(box=None, title="outcomes", title_justify="left", pad_edge=False)
+    for table, columns in (
+        (now, ("slo", "waiting", "in flight", "mean", "p98", "padding")),
+        (ended, ("on_time", "late", "rejected", "expired", "cancelled", "failed")),
+    ):
+        for column in ("model", *columns):
+            table.add_column(column, justify="left" if column == "model" else "right")
+    for stats in several:
+        padding = 1 - stats.tokens / stats.computed_tokens if stats.computed_tokens else 0.0
+        now.add_row(
+            stats.model,
+            *(str(n) for n in (slo_ms.get(stats.model, "-"), stats.queued, stats.in_flight)),
+            *(f"{us / 1000:.1f}" if stats.total.count else "-" for us in (stats.total.mean_us, stats.total.p98_us)),
+            f"{padding:.1%}",
+        )
+        of = stats.outcomes
+        counts = (of.on_time, of.late, of.rejected, of.expired, of.cancelled, of.failed)
+        ended.add_row(stats.model, *map(str, counts))
+    return Group(now, "", ended)
+
+
+def _levels_by_model(several: Sequence[Any]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, title="levels", title_justify="left", pad_edge=False)
+    for column in ("model", "max_length", "instances", "ideal", "dispatched", "demoted"):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for stats in several:
+        for level in stats.levels:
+            numbers = (level.max_length, level.instances, level.ideal, level.dispatched, level.demoted)
+            table.add_row(stats.model, *map(str, numbers))
+    return table

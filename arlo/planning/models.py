@@ -118,7 +118,7 @@ class ModelPlanner(Planner):
     def __init__(self, settings: PlannerSettings, models: Sequence[Served], *, divides: bool = True) -> None:
         """`models`: in the order of the configuration, at least one. `divides`: False where all workers serve all of
         them, so that only their load is of interest."""
-        self._models = list(models)
+        self.models = list(models)
         self._divides = divides
         self._bins = [served.bins for served in models]
         # The counters of a model are for 0 to its longest length.
@@ -144,18 +144,29 @@ class ModelPlanner(Planner):
         return whole
 
     def by_runtime(self, quantities: Sequence[float]) -> dict[str, float]:
-        """What a Demand says by bin, by the name of a model's bundle."""
+        """What a Demand says by bin, by the name of a model's bundle; in SLO periods of the settings."""
         sums, rest = {}, list(quantities)
-        for served, bins in zip(self._models, self._bins, strict=True):
+        for served, bins in zip(self.models, self._bins, strict=True):
             sums[served.bundle.name] = sum(rest[: len(bins)])
             rest = rest[len(bins) :]
         return sums
 
+    def of_models(self, demand: Demand) -> list[Demand]:
+        """The same of each model, in its own SLO periods and by its own lengths."""
+        found, at = [], 0
+        for served, bins in zip(self.models, self._bins, strict=True):
+            part, scale = slice(at, at + len(bins)), served.slo_ms / self._settings.slo_ms
+            at += len(bins)
+            mean, peak = ([q * scale for q in quantities[part]] for quantities in (demand.mean, demand.peak))
+            rows = round(sum(demand.mean[part]) / demand.total * demand.rows) if demand.total else 0
+            found.append(Demand(tuple(length for length, _ in bins), tuple(mean), tuple(peak), rows, demand.span_s))
+        return found
+
     def problem(self, workers: int, seen: Seen) -> Problem:
         """Of so many workers, for these requests."""
-        scale = sum(served.share / served.slo_ms for served in self._models) / len(self._models)
+        scale = sum(served.share / served.slo_ms for served in self.models) / len(self.models)
         loads, at = [], 0
-        for served, bins in zip(self._models, self._bins, strict=True):
+        for served, bins in zip(self.models, self._bins, strict=True):
             rates = np.array(seen.demand.mean[at : at + len(bins)]) / self._settings.slo_ms
             at += len(bins)
             best = [_best_batch(line, served.slo_ms) for _, line in bins]
@@ -176,7 +187,7 @@ class ModelPlanner(Planner):
     def _stand_in(self, workers: int) -> Seen:
         """For requests that are not known yet: each model fills half of the workers that it has at first."""
         mean: list[float] = []
-        for served, bins in zip(self._models, self._bins, strict=True):
+        for served, bins in zip(self.models, self._bins, strict=True):
             share_ms = sum(ms / rows for rows, ms in (_best_batch(line, served.slo_ms) for _, line in bins))
             mean += [0.5 * served.workers * self._settings.slo_ms / share_ms] * len(bins)
         return Seen(Demand(self.lengths, tuple(mean), tuple(mean), 0, 0.0))

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from arlo import proto
-from arlo.control.http.status import COUNTERS, ControlStatus, PlanRecord, RuntimeStatus, ScalingStatus, WorkerStatus
+from arlo.control.http.status import (
+    COUNTERS,
+    ControlStatus,
+    ModelStatus,
+    PlanRecord,
+    RuntimeStatus,
+    ScalingStatus,
+    WorkerStatus,
+)
 
 NOW_MS = 1_700_000_600_000
 LENGTHS = (64, 128, 256, 512)
@@ -157,4 +166,94 @@ def gateway_deployment() -> Any:
             name=f"minilm_{length}", max_length=length, max_batch=1, capacity=int(150 / latency_ms)
         )
         runtime.latency.add(length=length, batch=1, latency_us=round(1000 * latency_ms))
+    return deployment
+
+
+# --- several models ---
+
+BINS = {"embedder": (64, 512), "reranker": (256, 512)}
+SLO_MS = {"embedder": 50, "reranker": 200}
+
+
+def several_status(*, dedicated: bool, gateway_admin: str = "127.0.0.1:8003") -> ControlStatus:
+    """Two models on three workers, which both share, or of which one has two and the other one."""
+    status = control_status(gateway_admin=gateway_admin)
+
+    def runtime(model: str) -> RuntimeStatus:
+        held = model if dedicated else "embedder"
+        return RuntimeStatus(
+            name=f"{held}_bundle",
+            max_length=512,
+            max_batch=8,
+            dynamic=True,
+            latency_ms=4.9,
+            capacity=SLO_MS[model] // 5,
+            model=model if dedicated else "",
+        )
+
+    models = [
+        ModelStatus(
+            name=model,
+            slo_ms=SLO_MS[model],
+            share=2.0 if model == "embedder" else 1.0,
+            runtimes=[runtime(model)],
+            lengths=list(bins),
+            latency_ms=[bins[0] / 100, 4.9],
+            capacity=[SLO_MS[model] * 100 // bins[0], SLO_MS[model] // 5],
+            demand=[bins[0] / 2, 7.5],
+            demand_peak=[bins[0] / 1, 15.0],
+        )
+        for model, bins in BINS.items()
+    ]
+    status.models = models
+    status.model, status.slo_ms, status.state = "embedder", SLO_MS["embedder"], "serving"
+    status.runtimes = [model.runtimes[0] for model in models] if dedicated else models[0].runtimes
+    instances = {"embedder_bundle": 2, "reranker_bundle": 1} if dedicated else {"embedder_bundle": 3}
+    status.desired, status.observed = dict(instances), dict(instances)
+    status.demand = [sum(model.demand) for model in models] if dedicated else [54.0]
+    status.demand_peak = [sum(model.demand_peak) for model in models] if dedicated else [120.0]
+    serving = [name for name, count in instances.items() for _ in range(count)]
+    status.workers = [
+        dataclasses.replace(worker, desired=name, serving=name, loaded=[name], step="steady", restarts=0, error=None)
+        for worker, name in zip(status.workers, serving, strict=False)
+    ]
+    by_model = {"embedder": 39.5, "reranker": 135.5}
+    planned = {"embedder_bundle": 2, "reranker_bundle": 1} if dedicated else {}
+    status.plans = [dataclasses.replace(status.plans[-1], instances=planned, demand_by_model=by_model)]
+    status.scaling.policy = "none"
+    return status
+
+
+def several_stats(model: str, *, step: int = 1) -> Any:
+    """arlo.v1.Stats of one of them."""
+    stats = gateway_stats(step=step)
+    stats.model = model
+    del stats.levels[:]
+    for length in BINS[model]:
+        stats.levels.add(max_length=length, ideal=100 * step, dispatched=100 * step, instances=3)
+    for item in list(stats.instances)[:3]:
+        item.runtime = "embedder_bundle"
+    del stats.instances[3:]
+    if model == "reranker":
+        arrivals = [0] * 513
+        arrivals[200], arrivals[400] = 50 * step, 20 * step
+        del stats.arrivals_by_length[:]
+        stats.arrivals_by_length.extend(arrivals)
+        stats.outcomes.on_time, stats.outcomes.late, stats.outcomes.rejected = 45 * step, 5 * step, 0
+        stats.queued, stats.in_flight = 9, 1
+        stats.total.p98_us, stats.total.mean_us = 150_000, 60_000
+    return stats
+
+
+def several_deployment() -> Any:
+    """arlo.v1.Deployment that goes with several_stats()."""
+    deployment = proto.message("Deployment")(version=12)
+    deployment.model.name, deployment.model.slo_ms = "embedder", SLO_MS["embedder"]
+    deployment.more_models.add(name="reranker", slo_ms=SLO_MS["reranker"])
+    for model, bins in BINS.items():
+        for length in bins:
+            runtime = deployment.runtimes.add(
+                name=f"{model}_{length}", model=model, max_length=length, max_batch=8, capacity=10
+            )
+            runtime.latency.add(length=length, batch=1, latency_us=10 * length)
     return deployment

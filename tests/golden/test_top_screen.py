@@ -13,7 +13,14 @@ from rich.segment import Segment
 from arlo.cli.top.screen import Screen
 from arlo.cli.top.view import History, Sample, View
 from arlo.control.gateway.messages import to_dict
-from tests.fakes.control_status import control_status, gateway_deployment, gateway_stats
+from tests.fakes.control_status import (
+    control_status,
+    gateway_deployment,
+    gateway_stats,
+    several_deployment,
+    several_stats,
+    several_status,
+)
 
 FOLDER = Path(__file__).parent / "top"
 P98_MS = (38, 41, 40, 44, 52, 61, 96, 139, 171, 122, 70, 45, 41, 40, 41)
@@ -61,6 +68,26 @@ def text(shown: View, width: int, height: int | None, *, ascii_only: bool = Fals
     return "".join(f"{line}\n" for line in lines(shown, width, height, ascii_only=ascii_only))
 
 
+def several(*, dedicated: bool, chosen: str = "", control: bool = True) -> View:
+    """Two models on the same workers, or on workers of their own."""
+    history, shown = History(), None
+    for step in range(1, len(P98_MS) + 1):
+        stats = {model: to_dict(several_stats(model, step=step)) for model in ("embedder", "reranker")}
+        shown = history.add(
+            Sample(
+                at_s=2.0 * step,
+                control=several_status(dedicated=dedicated) if control else None,
+                control_error="" if control else "no control plane answers at 127.0.0.1:8004",
+                gateway=stats[chosen or "embedder"],
+                deployment=to_dict(several_deployment()),
+                several=stats,
+                chosen=chosen,
+            )
+        )
+    assert shown is not None
+    return shown
+
+
 SCREENS = {
     "terminal_80x24": lambda: text(both(), 80, 24),
     "terminal_140x40": lambda: text(both(), 140, 40),
@@ -70,6 +97,10 @@ SCREENS = {
     "gateway_only_80x24": lambda: text(both(control=False), 80, 24),
     "control_only_80x24": lambda: text(both(gateway=False), 80, 24),
     "many_workers_80x24": lambda: text(many_workers(), 80, 24),
+    "models_80": lambda: text(several(dedicated=True), 80, None),
+    "models_shared_140x40": lambda: text(several(dedicated=False), 140, 40),
+    "models_one_80x24": lambda: text(several(dedicated=False, chosen="reranker"), 80, 24),
+    "models_gateway_only_80x24": lambda: text(several(dedicated=False, control=False), 80, 24),
 }
 
 
@@ -85,17 +116,18 @@ def test_screen(name: str, rewrite_golden: bool) -> None:
 
 def test_the_page_shows_the_screen(rewrite_golden: bool) -> None:
     page = Path(__file__).parents[2] / "docs" / "top.md"
-    before, _, rest = page.read_text().partition("```\nminilm")
-    shown = f"```\n{SCREENS['file_80']()}"
-    after = "```" + rest.partition("```")[2]
-    if rewrite_golden:
-        page.write_text(before + shown + after)
-    assert page.read_text() == before + shown + after
+    for first, name, lines in (("minilm", "file_80", None), ("embedder,", "models_80", 17)):
+        before, _, rest = page.read_text().partition(f"```\n{first}")
+        shown = "".join(SCREENS[name]().splitlines(keepends=True)[:lines])
+        whole = f"{before}```\n{shown}```{rest.partition('```')[2]}"
+        if rewrite_golden:
+            page.write_text(whole)
+        assert page.read_text() == whole
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 16), (140, 40), (200, 60), (40, 10), (131, 12)])
 def test_no_screen_is_larger_than_the_terminal(width: int, height: int) -> None:
-    for shown in (both(), both(control=False), both(gateway=False), many_workers()):
+    for shown in (both(), both(control=False), both(gateway=False), many_workers(), several(dedicated=True)):
         got = lines(shown, width, height)
         assert 5 <= len(got) <= height
         assert max(map(len, got)) <= width

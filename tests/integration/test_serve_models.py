@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -111,11 +112,23 @@ async def test_two_models_of_one_file_share_the_workers(tmp_path: Path) -> None:
             )
             assert name in top.stdout, top.stderr
             assert f"slo {slo_ms} ms" in top.stdout
+        # Asked of none of them, everything tells of both.
+        shown = (await asyncio.to_thread(cli, "status", "--admin", admin)).stdout
+        top = await asyncio.to_thread(cli, "top", "--control", served.ready["control"], "--once", "--interval", "0.3")
+        for name in ("embedder", "reranker"):
+            assert name in shown
+            assert len(re.findall(rf"^{name} ", top.stdout, re.MULTILINE)) >= 3, top.stdout  # it, and its lengths
+        models = {model["name"]: model for model in (await asyncio.to_thread(control, served))["models"]}
+        assert models["embedder"]["lengths"] == [16, 64, 256]
+        assert models["reranker"]["lengths"] == [64, 512]
 
         # A worker dies under load of both: no row of either is lost.
         stop = asyncio.Event()
         jobs = [asyncio.create_task(load(*each, stop)) for each in ((one, 256), (one, 64), (two, 512), (two, 64))]
         await asyncio.sleep(0.5)
+        models = {model["name"]: model for model in (await asyncio.to_thread(control, served))["models"]}
+        assert sum(models["embedder"]["demand"]) > 0
+        assert sum(models["reranker"]["demand"]) > 0
         os.kill(tritons(served)[0], signal.SIGKILL)
         await until(lambda: served.events("worker_restarted"), "a restart")
 
@@ -192,11 +205,16 @@ def dedicated(folder: Path, more: str = "") -> None:
     path.write_text(text + more)
 
 
-def placement(served: Serving) -> dict[str, str]:
-    """Worker -> what it serves, by the control plane."""
+def control(served: Serving) -> dict[str, Any]:
+    """What the control plane says."""
     with urllib.request.urlopen(f"http://{served.ready['control']}/status", timeout=10) as page:
         told: dict[str, Any] = json.load(page)
-    return {worker["id"]: worker["serving"] for worker in told["workers"]}
+    return told
+
+
+def placement(served: Serving) -> dict[str, str]:
+    """Worker -> what it serves, by the control plane."""
+    return {worker["id"]: worker["serving"] for worker in control(served)["workers"]}
 
 
 async def of(served: Serving, model: str) -> list[str]:
@@ -228,6 +246,11 @@ async def test_workers_move_to_the_model_that_needs_them_and_none_is_ever_withou
         assert min(await asyncio.gather(*jobs)) > 5
         plans = [plan for plan in served.events("plan") if plan["moved"]]
         assert plans[-1]["after"] == [1, 2]
+        asked = plans[-1]["demand_by_model"]
+        assert list(asked) == ["embedder", "reranker"]
+        assert min(asked.values()) > 0
+        first, second = (await asyncio.to_thread(control, served))["models"]
+        assert [first["runtimes"][0]["name"], second["runtimes"][0]["name"]] == ["embedder_bundle", "reranker_bundle"]
 
         # The only worker of the embedder dies: one of the reranker's stands in until it is back.
         alone = (await of(served, "embedder"))[0]

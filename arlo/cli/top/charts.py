@@ -115,6 +115,7 @@ def allocation_over_time(control: ControlStatus, width: int, glyphs: Glyphs) -> 
     start_ms = moved[0].at_ms if moved else control.at_ms
     span_ms = max(1, control.at_ms - start_ms)
     times = [plan.at_ms for plan in moved]
+    planned = {name for plan in moved for name in plan.instances}
     result: dict[str, list[int]] = {name: [] for name in names}
     for part in range(width):
         end_ms = start_ms + span_ms * (part + 1) / width
@@ -122,19 +123,22 @@ def allocation_over_time(control: ControlStatus, width: int, glyphs: Glyphs) -> 
         last = part == width - 1 or index < 0
         wanted = control.desired if last else moved[index].instances
         for name in names:
-            result[name].append(wanted.get(name, 0))
+            # A runtime that no numbers are planned of, as where every worker holds it, is there as it is now.
+            result[name].append(wanted.get(name, 0 if name in planned else control.desired.get(name, 0)))
     return span_ms / 1000 if moved else 0.0, result
 
 
 def allocation(control: ControlStatus, width: int, glyphs: Glyphs) -> list[Text]:
-    """One line per runtime: max_length, the instances over time, wanted now."""
-    room = max(4, width - 11)
+    """One line per runtime: max_length, or whose it is of several models; the instances over time; wanted now."""
+    names = [(runtime.model or "all") if control.models else str(runtime.max_length) for runtime in control.runtimes]
+    label = min(16, max([5, *map(len, names)]))
+    room = max(4, width - label - 6)
     _, over_time = allocation_over_time(control, room, glyphs)
     most = max((value for values in over_time.values() for value in values), default=0)
     lines = []
     for index, runtime in enumerate(control.runtimes):
         line = Text(no_wrap=True)
-        line.append(f"{runtime.max_length:>5} ", level_style(index))
+        line.append(f"{names[index][:label]:>{label}} ", level_style(index))
         for value in over_time[runtime.name]:
             mark = column(value, most, 1, glyphs) if value else glyphs.none
             line.append(mark, level_style(index) if value else "bright_black")

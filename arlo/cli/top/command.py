@@ -22,6 +22,7 @@ EPILOG = """examples:
   arlo top --once                       one screen, for scripts and reports
   arlo top --once --json | jq .now      the same as a document: both sources, and rates from two samples
   arlo top --json --interval 10         one document a line, until Ctrl-C
+  arlo top --model reranker             of several models on the workers one, in full
 
 on the screen:
   attainment       rows answered within the SLO as a share of all that ended, in the last minute
@@ -34,6 +35,9 @@ on the screen:
   ms, M            latency of one request of max_length; requests that one instance finishes within the SLO
   busy             share of the last 5 s with at least one row at the worker
   moved, gain      workers that a plan moved (-: it was not carried out); predicted fall of the mean latency
+
+Of several models on the workers: a line for each (workers that hold it; rates, latency, attainment by its own SLO),
+then the lengths of each; the lines above are of all together.
 
 When only one of control plane and gateway answers, its part is shown and the other's absence is said. Exit code 6
 when neither does.
@@ -54,7 +58,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--admin", metavar="HOST:PORT", help="gateway's admin port (default: the one that the control plane names)"
     )
-    parser.add_argument("--model", metavar="NAME", help="of several models on the workers (default: the first)")
+    parser.add_argument("--model", metavar="NAME", help="one of several models on the workers (default: all)")
     parser.add_argument("--interval", type=float, default=1.0, metavar="S", help="seconds between (default: 1)")
     parser.add_argument("--once", action="store_true", help="print one screen, of two samples --interval apart")
     parser.add_argument("--json", action="store_true", help="print JSON; without --once one document a line")

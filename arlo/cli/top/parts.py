@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arlo.cli.top.charts import Glyphs, bar, level_style, share_style, sparkline
-from arlo.cli.top.view import RuntimeRow, View, WorkerRow
+from arlo.cli.top.view import ModelRow, RuntimeRow, View, WorkerRow
 from arlo.control.http.status import ControlStatus
 
 STATES = {"serving": "green", "replacing": "yellow", "starting": "yellow", "degraded": "red"}
@@ -110,12 +110,11 @@ def _traffic(shown: View) -> list[Field]:
     if gateway is None:
         return [("rows/s", "-", ""), ("attainment", "-", "")]
     attainment = shown.attainment
-    style = "" if attainment is None else "green" if attainment >= 0.99 else "yellow" if attainment >= 0.95 else "red"
     waiting = gateway["queued"]
     items: list[Field] = [
         ("rows/s", number(shown.rows_per_s), "bold"),
         ("on time/s", number(shown.goodput_rps), ""),
-        ("attainment", percent(attainment, 2), f"bold {style}"),
+        ("attainment", percent(attainment, 2), f"bold {_attained(attainment)}"),
         ("padding", percent(shown.padding), ""),
         ("waiting", waiting, "yellow" if waiting else ""),
         ("in flight", gateway["in_flight"], ""),
@@ -124,6 +123,10 @@ def _traffic(shown: View) -> list[Field]:
         if gateway[name]:
             items.append((name, gateway[name], "red" if name == "parked" else ""))
     return items
+
+
+def _attained(share: float | None) -> str:
+    return "" if share is None else "green" if share >= 0.99 else "yellow" if share >= 0.95 else "red"
 
 
 def _latency(shown: View, width: int, glyphs: Glyphs) -> Text:
@@ -187,15 +190,60 @@ def _table(columns: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
+def models(shown: View, width: int, lines: int, glyphs: Glyphs) -> Table:
+    """One line per model below the head; with too few lines the last are left out."""
+    wide = width >= WIDE_TABLE
+    columns = [("model", "l"), ("slo", "r"), ("workers", "r"), ("rows/s", "r"), ("on time/s", "r")]
+    columns += [("attainment", "r"), ("mean", "r"), ("p98", "r"), ("waiting", "r"), ("in flight", "r")]
+    columns += [("p98 of SLO", "*")] if wide else []
+    missing = set() if wide else {"on time/s", "mean"}
+    missing |= {"slo"} if width < NARROW_TABLE else set()
+    table = _table(column for column in columns if column[0] not in missing)
+    for index, row in enumerate(shown.models[: max(0, lines - 1)]):
+        cells = dict(zip((name for name, _ in columns), _model(row, index, glyphs), strict=False))
+        table.add_row(*(cell for name, cell in cells.items() if name not in missing))
+    return table
+
+
+def _model(row: ModelRow, index: int, glyphs: Glyphs) -> list[Text | str]:
+    agreed = row.desired is None or row.desired == row.observed
+    workers = "-" if row.observed is None else str(row.observed) if agreed else f"{row.observed} of {row.desired}"
+    share = row.p98_ms / row.slo_ms if row.p98_ms is not None and row.slo_ms else None
+    style = "" if share is None else share_style(share)
+    return [
+        Text(row.name, level_style(index)),
+        "-" if row.slo_ms is None else f"{row.slo_ms} ms",
+        Text(workers, "" if agreed else "yellow"),
+        number(row.rows_per_s),
+        number(row.goodput_rps),
+        Text(percent(row.attainment, 2), _attained(row.attainment)),
+        number(row.mean_ms),
+        Text(number(row.p98_ms), style),
+        Text("-" if row.queued is None else str(row.queued), "yellow" if row.queued else ""),
+        "-" if row.in_flight is None else str(row.in_flight),
+        Text("-") if share is None else bar(share, 10, glyphs, style) + f" {percent(share):>5}",
+    ]
+
+
 def runtimes(shown: View, width: int, lines: int, glyphs: Glyphs) -> Table:
     """One line per runtime below the head; with too few lines the longest are left out. Columns that only the control
-    plane could fill are left out without it."""
+    plane could fill are left out without it. Of several models one line per length of each; their instances are of all
+    lengths, and stand with the models."""
     wide = width >= WIDE_TABLE
-    columns = [("max_length", "r"), ("want", "r"), ("have", "r"), ("demand", "r"), ("peak", "r"), ("load", "r")]
+    columns = [
+        ("model", "l"),
+        ("max_length", "r"),
+        ("want", "r"),
+        ("have", "r"),
+        ("demand", "r"),
+        ("peak", "r"),
+        ("load", "r"),
+    ]
     columns += [("arrivals", "l" if wide else "r"), ("demoted", "r"), ("ms", "r"), ("capacity" if wide else "M", "r")]
     columns += [("runtime", "*")] if wide else []
     missing = {"want", "demand", "peak", "load"} if shown.control is None else set()
     missing |= {"peak", "demoted"} if width < NARROW_TABLE else set()
+    missing |= {"want", "have", "load", "runtime"} if shown.models else {"model"}
     table = _table(column for column in columns if column[0] not in missing)
     for index, row in enumerate(shown.runtimes[: max(0, lines - 1)]):
         cells = dict(zip((name for name, _ in columns), _runtime(row, index, wide, glyphs), strict=False))
@@ -209,6 +257,7 @@ def _runtime(row: RuntimeRow, index: int, wide: bool, glyphs: Glyphs) -> list[Te
         arrivals = bar(row.share, 10, glyphs, level_style(index)) + f" {percent(row.share):>5}"
     agreed = row.desired is None or row.observed is None or row.desired == row.observed
     return [
+        row.model,
         Text(str(row.max_length), level_style(index)),
         "-" if row.desired is None else str(row.desired),
         Text("-" if row.observed is None else str(row.observed), "" if agreed else "yellow"),
@@ -266,7 +315,12 @@ def _errors(shown: View, width: int) -> list[Text]:
 
 
 def _labels(shown: View) -> dict[str, tuple[str, str]]:
-    """Runtime -> what it is called in the narrow tables (its max_length, when that is unique), and its colour."""
+    """Runtime -> what it is called in the narrow tables (its max_length, when that is unique, or the model that it is
+    of), and its colour."""
+    if shown.models:
+        held = shown.control.runtimes if shown.control is not None else []
+        colours = {row.name: level_style(index) for index, row in enumerate(shown.models)}
+        return {runtime.name: (runtime.model or "all", colours.get(runtime.model, "")) for runtime in held}
     lengths = [row.max_length for row in shown.runtimes]
     return {
         row.name: (str(row.max_length) if lengths.count(row.max_length) == 1 else row.name, level_style(index))
@@ -304,7 +358,11 @@ def plans(control: ControlStatus, width: int, lines: int) -> list[Text]:
     rows = []
     for plan in reversed(control.plans):
         ago = seconds(max(0.0, (control.at_ms - plan.at_ms) / 1000))
-        counts = " ".join(str(plan.instances.get(runtime.name, 0)) for runtime in control.runtimes)
+        counts = " ".join(
+            f"{runtime.model} {plan.instances.get(runtime.name, 0)}".strip()
+            for runtime in control.runtimes
+            if runtime.name in plan.instances or not control.models
+        )
         solver = [f"{number(plan.predicted_mean_ms, 2)} ms", f"{plan.solver} {number(plan.solve_ms)} ms"]
         if not plan.solver:  # nothing was solved: the configuration's, or a restored one
             solver = ["-", "-"]

@@ -89,7 +89,7 @@ def stack(sections: Sequence[Section], room: int | None) -> Group:
 
 
 def _tables(shown: View, width: int, glyphs: charts.Glyphs) -> list[Section]:
-    rows, workers = len(shown.runtimes), len(shown.workers)
+    rows, workers, models = len(shown.runtimes), len(shown.workers), len(shown.models)
     sections = []
     if workers:
         sections.append(
@@ -102,9 +102,13 @@ def _tables(shown: View, width: int, glyphs: charts.Glyphs) -> list[Section]:
             )
         )
     if rows:
-        title = "runtimes" if shown.control is not None else "levels"
+        title = "lengths by model" if models else "runtimes" if shown.control is not None else "levels"
         sections.insert(
             0, Section(title, 1, min(rows, 4) + 1, rows + 1, lambda n: parts.runtimes(shown, width, n, glyphs))
+        )
+    if models:
+        sections.insert(
+            0, Section("models", -1, min(models, 4) + 1, models + 1, lambda n: parts.models(shown, width, n, glyphs))
         )
     return sections
 

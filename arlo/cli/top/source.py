@@ -12,7 +12,7 @@ import json
 from types import TracebackType
 from typing import Any
 
-from arlo.cli.top.view import Sample
+from arlo.cli.top.view import Sample, models_of
 from arlo.clock import monotonic_s
 from arlo.control.gateway.admin import AdminClient
 from arlo.control.gateway.messages import to_dict
@@ -32,7 +32,7 @@ class ControlUnreachableError(ArloError):
 
 class Source:
     """Use as an async context manager. `admin` None: the address that the control plane names, or `fallback`; `model`
-    None: the control plane's, of several the first."""
+    None: the control plane's, of several all of them."""
 
     def __init__(
         self, control: str, *, admin: str | None = None, model: str | None = None, fallback: str = "127.0.0.1:8003"
@@ -44,6 +44,7 @@ class Source:
         self._model = model or ""  # of a gateway that serves several; the control plane says which is its own
         self._client: AdminClient | None = None
         self._deployment: dict[str, Any] | None = None
+        self._several: dict[str, dict[str, Any]] = {}  # statistics of each of several models
 
     async def __aenter__(self) -> Source:
         return self
@@ -70,6 +71,8 @@ class Source:
             gateway=stats,
             gateway_error=gateway_error,
             deployment=self._deployment if stats is not None else None,
+            several=self._several if stats is not None else {},
+            chosen=self._fixed_model or "",
         )
 
     async def _ask_control(self) -> tuple[ControlStatus | None, str]:
@@ -88,6 +91,9 @@ class Source:
             stats = to_dict(await self._client.stats())
             if self._deployment is None or self._deployment["version"] != stats["deployment_version"]:
                 self._deployment = to_dict(await self._client.get_deployment())
+            names = [model["name"] for model in models_of(self._deployment)]
+            asked = await asyncio.gather(*(self._client.stats(name) for name in names)) if len(names) > 1 else []
+            self._several = {name: to_dict(one) for name, one in zip(names, asked, strict=False)}
             return stats, ""
         except GatewayError as error:
             return None, str(error)

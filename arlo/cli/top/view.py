@@ -21,7 +21,7 @@ FINISHED = ("on_time", "late", "rejected", "expired", "cancelled", "failed")
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One look. `gateway` is arlo.v1.Stats and `deployment` arlo.v1.Deployment, as dictionaries
-    (arlo.control.gateway.messages.to_dict)."""
+    (arlo.control.gateway.messages.to_dict). `several`: statistics by model, where the deployment has several."""
 
     at_s: float  # any clock that never steps back
     control: ControlStatus | None = None
@@ -29,6 +29,15 @@ class Sample:
     gateway: dict[str, Any] | None = None
     gateway_error: str = ""
     deployment: dict[str, Any] | None = None  # for what the control plane says otherwise: model, SLO, runtimes
+    several: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    chosen: str = ""  # the one of several models that was asked for; empty: all
+
+    @property
+    def shown(self) -> dict[str, Any] | None:
+        """The statistics that rates are of: of one model, or of all together."""
+        if self.gateway is None or self.chosen or len(self.several) < 2:
+            return self.gateway
+        return together(list(self.several.values()))
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -51,9 +60,10 @@ class WorkerRow:
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class RuntimeRow:
-    """One runtime, with the numbers of its level."""
+    """One runtime, with the numbers of its level; of several models one length of one of them."""
 
     max_length: int
+    model: str = ""  # of several
     name: str = ""
     desired: int | None = None
     observed: int | None = None
@@ -64,6 +74,23 @@ class RuntimeRow:
     demoted: float | None = None  # share of the rows started on it whose ideal level is shorter
     latency_ms: float | None = None
     capacity: int | None = None
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ModelRow:
+    """One of several models. Rates are over RATE_WINDOW_S, the attainment over WINDOW_S, latencies the gateway's."""
+
+    name: str
+    slo_ms: int | None
+    desired: int | None = None  # instances that are wanted, and that serve it
+    observed: int | None = None
+    rows_per_s: float | None = None
+    goodput_rps: float | None = None
+    attainment: float | None = None
+    mean_ms: float | None = None
+    p98_ms: float | None = None
+    queued: int | None = None
+    in_flight: int | None = None
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -86,6 +113,7 @@ class View:
     runtimes: list[RuntimeRow]
     workers: list[WorkerRow]
     plans: list[PlanRecord]  # oldest first
+    models: list[ModelRow] = dataclasses.field(default_factory=list)  # of several; empty for one
 
     @property
     def edges(self) -> list[int]:
@@ -105,24 +133,57 @@ class History:
         while self._samples and sample.at_s - self._samples[0].at_s > WINDOW_S + RATE_WINDOW_S:
             self._samples.popleft()
         self._samples.append(sample)
-        if sample.gateway is not None and sample.gateway["total"]["count"]:
-            self._p98.append((sample.at_s, sample.gateway["total"]["p98_us"] / 1000))
+        if (stats := sample.shown) is not None and stats["total"]["count"]:
+            self._p98.append((sample.at_s, stats["total"]["p98_us"] / 1000))
         while self._p98 and sample.at_s - self._p98[0][0] > TREND_S:
             self._p98.popleft()
         trend = [(sample.at_s - at_s, value) for at_s, value in self._p98]
-        return view(sample, self._base(RATE_WINDOW_S), self._base(WINDOW_S), trend)
+        base, long_base = self._base(RATE_WINDOW_S), self._base(WINDOW_S)
+        return view(
+            sample,
+            base.shown if base is not None else None,
+            long_base.shown if long_base is not None else None,
+            trend,
+            several=base.several if base is not None else None,
+            long_several=long_base.several if long_base is not None else None,
+        )
 
-    def _base(self, window_s: float) -> dict[str, Any] | None:
-        """The gateway's oldest statistics within the window, of the same life as the newest ones. The sample before
-        counts as within, however long ago it was."""
+    def _base(self, window_s: float) -> Sample | None:
+        """The oldest sample within the window with statistics of the same life of the gateway as the newest ones. The
+        sample before counts as within, however long ago it was."""
         newest, before = self._samples[-1], self._samples[-2] if len(self._samples) > 1 else None
         if newest.gateway is None:
             return None
         for sample in self._samples:
             near = newest.at_s - sample.at_s <= window_s * 1.01 or sample is before
             if near and sample.gateway is not None and _earlier(sample.gateway, newest.gateway):
-                return sample.gateway
+                return sample
         return None
+
+
+def models_of(deployment: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a deployment says of each of its models."""
+    return [deployment.get("model", {}), *deployment.get("more_models", ())]
+
+
+def together(several: list[dict[str, Any]]) -> dict[str, Any]:
+    """Statistics of several models as one; without levels and latencies, which have no meaning over models."""
+    first = several[0]
+    longest = max(len(each["arrivals_by_length"]) for each in several)
+    arrivals = [0] * longest
+    for each in several:
+        for length, rows in enumerate(each["arrivals_by_length"]):
+            arrivals[length] += rows
+    counted = ("queued", "parked", "in_flight", "tokens", "computed_tokens", "retries")
+    return {
+        **first,
+        **{name: sum(each[name] for each in several) for name in counted},
+        "model": "",
+        "arrivals_by_length": arrivals,
+        "outcomes": {name: sum(each["outcomes"][name] for each in several) for name in first["outcomes"]},
+        "levels": [],
+        "total": {**first["total"], "count": 0},
+    }
 
 
 def _earlier(base: dict[str, Any], now: dict[str, Any]) -> bool:
@@ -134,46 +195,121 @@ def view(
     base: dict[str, Any] | None = None,
     long_base: dict[str, Any] | None = None,
     p98_ms: list[tuple[float, float]] | None = None,
+    *,
+    several: dict[str, dict[str, Any]] | None = None,
+    long_several: dict[str, dict[str, Any]] | None = None,
 ) -> View:
     """What to show of `sample`; rates against `base`, attainment and histogram against `long_base`, both earlier
-    statistics of the same life of the gateway."""
-    control, gateway, deployment = sample.control, sample.gateway, sample.deployment or {}
-    model = (gateway or {}).get("model") or (control.model if control is not None else "")
-    model = model or deployment.get("model", {}).get("name", "")
+    statistics of the same life of the gateway; `several` and `long_several` are those of each of several models."""
+    control, gateway, deployment = sample.control, sample.shown, sample.deployment or {}
+    models = _models(sample, several or {}, long_several or {})
+    if models and not sample.chosen:
+        model, slo_ms = ", ".join(row.name for row in models), None
+    else:
+        model = (gateway or {}).get("model") or sample.chosen or (control.model if control is not None else "")
+        model = model or deployment.get("model", {}).get("name", "")
+        slo_ms = _slo_ms(deployment, model) or next((row.slo_ms for row in models if row.name == model), None)
+        slo_ms = slo_ms or (control.slo_ms if control is not None else None)
+    if models:
+        rows = [row for row in _by_model(sample, models, several or {}) if sample.chosen in ("", row.model)]
+    else:
+        rows = _runtimes(control, gateway, base, deployment)
     elapsed_s = _elapsed_s(gateway, base)
     window_s = _elapsed_s(gateway, long_base)
     lengths = _difference(gateway, long_base, "arrivals_by_length") if gateway and long_base else []
-    rows_per_s = goodput = attainment = padding = None
+    padding = None
     if gateway is not None and base is not None and elapsed_s:
-        rows_per_s = sum(_difference(gateway, base, "arrivals_by_length")) / elapsed_s
-        goodput = (gateway["outcomes"]["on_time"] - base["outcomes"]["on_time"]) / elapsed_s
         computed = gateway["computed_tokens"] - base["computed_tokens"]
         padding = 1 - (gateway["tokens"] - base["tokens"]) / computed if computed else None
-    if gateway is not None and long_base is not None:
-        ended = {name: gateway["outcomes"][name] - long_base["outcomes"][name] for name in FINISHED}
-        attainment = ended["on_time"] / sum(ended.values()) if sum(ended.values()) else None
+    rows_per_s, goodput = _rates(gateway, base)
     return View(
         control=control,
         control_error=sample.control_error,
         gateway=gateway,
         gateway_error=sample.gateway_error,
         model=model,
-        slo_ms=_slo_ms(deployment, model) or (control.slo_ms if control is not None else None),
+        slo_ms=slo_ms,
         rows_per_s=rows_per_s,
         goodput_rps=goodput,
-        attainment=attainment,
+        attainment=_attainment(gateway, long_base),
         padding=padding,
         window_s=window_s,
         lengths=lengths,
         p98_ms=p98_ms if p98_ms is not None else [],
-        runtimes=_runtimes(control, gateway, base, deployment),
+        runtimes=rows,
         workers=_workers(control, gateway, base, elapsed_s),
         plans=control.plans if control is not None else [],
+        models=models,
     )
 
 
+def _rates(now: dict[str, Any] | None, base: dict[str, Any] | None) -> tuple[float | None, float | None]:
+    """Rows, and rows on time, per second."""
+    elapsed_s = _elapsed_s(now, base)
+    if now is None or base is None or not elapsed_s:
+        return None, None
+    on_time = now["outcomes"]["on_time"] - base["outcomes"]["on_time"]
+    return sum(_difference(now, base, "arrivals_by_length")) / elapsed_s, on_time / elapsed_s
+
+
+def _attainment(now: dict[str, Any] | None, base: dict[str, Any] | None) -> float | None:
+    if now is None or base is None:
+        return None
+    ended = {name: now["outcomes"][name] - base["outcomes"][name] for name in FINISHED}
+    return ended["on_time"] / sum(ended.values()) if sum(ended.values()) else None
+
+
+def _models(sample: Sample, base: dict[str, dict[str, Any]], long_base: dict[str, dict[str, Any]]) -> list[ModelRow]:
+    """Of several models each, by what is there: the control plane's part, the gateway's. Empty for one."""
+    control, deployment = sample.control, sample.deployment or {}
+    planned = {model.name: model for model in control.models} if control is not None else {}
+    names = list(planned) or list(sample.several)
+    rows = []
+    for name in names if len(names) > 1 else ():
+        model, stats = planned.get(name), sample.several.get(name)
+        row = ModelRow(name=name, slo_ms=model.slo_ms if model is not None else _slo_ms(deployment, name))
+        if model is not None and control is not None:
+            row.desired = sum(control.desired.get(runtime.name, 0) for runtime in model.runtimes)
+            row.observed = sum(control.observed.get(runtime.name, 0) for runtime in model.runtimes)
+        if stats is not None:
+            if model is None:
+                row.observed = max((level["instances"] for level in stats["levels"]), default=0)
+            row.rows_per_s, row.goodput_rps = _rates(stats, base.get(name))
+            row.attainment = _attainment(stats, long_base.get(name))
+            row.queued, row.in_flight = stats["queued"], stats["in_flight"]
+            if stats["total"]["count"]:
+                row.mean_ms, row.p98_ms = stats["total"]["mean_us"] / 1000, stats["total"]["p98_us"] / 1000
+        rows.append(row)
+    return rows
+
+
+def _by_model(sample: Sample, models: list[ModelRow], base: dict[str, dict[str, Any]]) -> list[RuntimeRow]:
+    """The lengths of each of several models."""
+    control, deployment = sample.control, sample.deployment or {}
+    planned = {model.name: model for model in control.models} if control is not None else {}
+    found = []
+    for name in (row.name for row in models):
+        model, stats = planned.get(name), sample.several.get(name)
+        if model is not None:
+            columns = (model.lengths, model.demand, model.demand_peak, model.latency_ms, model.capacity)
+            rows = [
+                RuntimeRow(max_length=length, demand=demand, peak=peak, latency_ms=latency_ms, capacity=capacity)
+                for length, demand, peak, latency_ms, capacity in zip(*columns, strict=False)
+            ]
+        else:
+            levels = {level["max_length"]: level for level in stats["levels"]} if stats is not None else {}
+            rows = _deployed(
+                {"runtimes": [each for each in deployment.get("runtimes", ()) if each["model"] == name]}, levels
+            )
+        for row in rows:
+            row.model = name
+        _add_levels(rows, stats, base.get(name))
+        found += rows
+    return found
+
+
 def _slo_ms(deployment: dict[str, Any], model: str) -> int | None:
-    for one in (deployment.get("model", {}), *deployment.get("more_models", ())):
+    for one in models_of(deployment):
         if one.get("name") == model:
             return one.get("slo_ms") or None
     return None
@@ -186,12 +322,14 @@ def as_dict(sample: Sample, shown: View) -> dict[str, Any]:
         "control_error": sample.control_error or None,
         "gateway": sample.gateway,
         "gateway_error": sample.gateway_error or None,
+        "gateway_by_model": sample.several,
         "now": {
             "rows_per_s": shown.rows_per_s,
             "goodput_rps": shown.goodput_rps,
             "slo_attainment": shown.attainment,
             "padding": shown.padding,
             "window_s": shown.window_s,
+            "models": [dataclasses.asdict(row) for row in shown.models],
             "runtimes": [dataclasses.asdict(row) for row in shown.runtimes],
             "workers": [dataclasses.asdict(row) for row in shown.workers],
         },
@@ -221,9 +359,16 @@ def _runtimes(
     deployment: dict[str, Any],
 ) -> list[RuntimeRow]:
     levels = {level["max_length"]: level for level in gateway["levels"]} if gateway is not None else {}
+    rows = _planned(control) if control is not None else _deployed(deployment, levels)
+    _add_levels(rows, gateway, base)
+    return rows
+
+
+def _add_levels(rows: list[RuntimeRow], gateway: dict[str, Any] | None, base: dict[str, Any] | None) -> None:
+    """What the gateway counted by level between two statistics of one model."""
+    levels = {level["max_length"]: level for level in gateway["levels"]} if gateway is not None else {}
     before = {level["max_length"]: level for level in base["levels"]} if base is not None else {}
     ideal = {length: _grown(level, before.get(length), "ideal") for length, level in levels.items()} if base else {}
-    rows = _planned(control) if control is not None else _deployed(deployment, levels)
     for row in rows:
         level = levels.get(row.max_length)
         if level is None or base is None:
@@ -231,7 +376,6 @@ def _runtimes(
         started = _grown(level, before.get(row.max_length), "dispatched")
         row.share = ideal[row.max_length] / sum(ideal.values()) if sum(ideal.values()) else None
         row.demoted = _grown(level, before.get(row.max_length), "demoted") / started if started else None
-    return rows
 
 
 def _planned(control: ControlStatus) -> list[RuntimeRow]:

@@ -86,9 +86,9 @@ class AdminClient:
         except UnknownModelError:
             return proto.message("Deployment")()
 
-    async def stats(self) -> Any:
-        """One arlo.v1.Stats."""
-        async for stats in self._watch(1000, once=True, timeout_s=self._timeout_s):
+    async def stats(self, model: str | None = None) -> Any:
+        """One arlo.v1.Stats. `model`: another one than this client's."""
+        async for stats in self._watch(1000, once=True, timeout_s=self._timeout_s, model=model):
             return stats
         raise GatewayError(f"the gateway at {self.address} sent no statistics")
 

@@ -15,7 +15,15 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from arlo.control.http.status import COUNTERS, ControlStatus, PlanRecord, State, WorkerStep
+from arlo.control.http.status import (
+    COUNTERS,
+    ControlStatus,
+    ModelStatus,
+    PlanRecord,
+    RuntimeStatus,
+    State,
+    WorkerStep,
+)
 
 Samples = Iterable[tuple[tuple[str, ...], float]]  # label values, value
 WORKER_STATES = ("starting", "ready", "failed", "stopped")
@@ -57,28 +65,34 @@ def _last(value: Callable[[PlanRecord], float]) -> Callable[[ControlStatus], Sam
     return lambda status: [((), float(value(status.plans[-1])))] if status.plans else []
 
 
-def _per_runtime(count: Callable[[ControlStatus], dict[str, int]]) -> Callable[[ControlStatus], Samples]:
+def _by_runtime(value: Callable[[RuntimeStatus], float]) -> Callable[[ControlStatus], Samples]:
+    """Of each model's runtimes; what all models share is there for each."""
+    return lambda status: [
+        ((model.name, runtime.name, str(runtime.max_length)), float(value(runtime)))
+        for model in status.each_model
+        for runtime in model.runtimes
+    ]
+
+
+def _instances(count: Callable[[ControlStatus], dict[str, int]]) -> Callable[[ControlStatus], Samples]:
     """Every runtime that may be allocated, with 0 for those that are not; then those that may be no longer."""
 
     def samples(status: ControlStatus) -> Samples:
-        lengths = {runtime.name: str(runtime.max_length) for runtime in status.runtimes}
         counts = count(status)
-        for name in [*lengths, *(name for name in counts if name not in lengths)]:
-            yield (name, lengths.get(name, "")), float(counts.get(name, 0))
+        yield from _by_runtime(lambda runtime: counts.get(runtime.name, 0))(status)
+        known = {runtime.name for model in status.each_model for runtime in model.runtimes}
+        yield from ((("", name, ""), float(counts[name])) for name in counts if name not in known)
 
     return samples
 
 
-def _bins(values: Callable[[ControlStatus], list[float]]) -> Callable[[ControlStatus], Samples]:
-    """By max_length; of several runtimes of one length (static and dynamic) the sum."""
-
-    def samples(status: ControlStatus) -> Samples:
-        sums: dict[int, float] = {}
-        for runtime, value in zip(status.runtimes, values(status), strict=False):
-            sums[runtime.max_length] = sums.get(runtime.max_length, 0.0) + value
-        return [((str(length),), value) for length, value in sums.items()]
-
-    return samples
+def _bins(values: Callable[[ModelStatus], list[float]]) -> Callable[[ControlStatus], Samples]:
+    """By model, and by the ends of its length bins."""
+    return lambda status: [
+        ((model.name, str(length)), value)
+        for model in status.each_model
+        for length, value in zip(model.lengths, values(model), strict=False)
+    ]
 
 
 def _one_hot(
@@ -115,7 +129,12 @@ METRICS: tuple[ControlMetric, ...] = (
         "Version of the deployment that the gateway was given last; 0: none.",
         _one(lambda status: status.deployment_version),
     ),
-    ControlMetric("slo_seconds", "The SLO that plans are made for.", _one(lambda status: status.slo_ms / 1000)),
+    ControlMetric(
+        "slo_seconds",
+        "The SLO of the model, that plans are made for.",
+        lambda status: [((model.name,), model.slo_ms / 1000) for model in status.each_model],
+        ("model",),
+    ),
     ControlMetric(
         "reallocate",
         "1 when the allocation follows the demand, 0 when that of the configuration stays.",
@@ -127,39 +146,39 @@ METRICS: tuple[ControlMetric, ...] = (
     ),
     ControlMetric(
         "desired_instances",
-        "Instances of the runtime that are wanted.",
-        _per_runtime(lambda status: status.desired),
-        ("runtime", "max_length"),
+        "Instances of the runtime that are wanted; of one that all models share, for each of them.",
+        _instances(lambda status: status.desired),
+        ("model", "runtime", "max_length"),
     ),
     ControlMetric(
         "observed_instances",
-        "Instances of the runtime that serve.",
-        _per_runtime(lambda status: status.observed),
-        ("runtime", "max_length"),
+        "Instances of the runtime that serve; of one that all models share, for each of them.",
+        _instances(lambda status: status.observed),
+        ("model", "runtime", "max_length"),
     ),
     ControlMetric(
         "runtime_capacity",
-        "Requests that one instance of the runtime finishes within the SLO.",
-        lambda status: [((r.name, str(r.max_length)), float(r.capacity)) for r in status.runtimes],
-        ("runtime", "max_length"),
+        "Requests of the model that one instance of the runtime finishes within the SLO.",
+        _by_runtime(lambda runtime: runtime.capacity),
+        ("model", "runtime", "max_length"),
     ),
     ControlMetric(
         "runtime_latency_seconds",
         "Latency of one request of max_length, from the latency profile.",
-        lambda status: [((r.name, str(r.max_length)), r.latency_ms / 1000) for r in status.runtimes],
-        ("runtime", "max_length"),
+        _by_runtime(lambda runtime: runtime.latency_ms / 1000),
+        ("model", "runtime", "max_length"),
     ),
     ControlMetric(
         "demand_requests",
-        "Demand of the length bin that ends at max_length: requests per SLO period, mean over the window.",
-        _bins(lambda status: status.demand),
-        ("max_length",),
+        "Demand of the model's length bin that ends at max_length: requests per SLO period, mean over the window.",
+        _bins(lambda model: model.demand),
+        ("model", "max_length"),
     ),
     ControlMetric(
         "demand_peak_requests",
         "The same in the busiest part of the window.",
-        _bins(lambda status: status.demand_peak),
-        ("max_length",),
+        _bins(lambda model: model.demand_peak),
+        ("model", "max_length"),
     ),
     ControlMetric(
         "workers",

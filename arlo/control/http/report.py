@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 
-from arlo.catalog.manifest import Manifest
+from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import unix_s
 from arlo.config import Config
-from arlo.control.http.status import COUNTERS, ControlStatus, RuntimeStatus, State, WorkerStatus
+from arlo.control.http.status import COUNTERS, ControlStatus, ModelStatus, RuntimeStatus, State, WorkerStatus
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.placement import service_us
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
-from arlo.planning.allocation.curves import capacity
+from arlo.planning.allocation.curves import capacity, curve
+from arlo.planning.models import ModelPlanner
 
 
 def control_status(
@@ -33,10 +34,15 @@ def control_status(
     demand = scheduler.demand()
     mean, peak = scheduler.planner.by_runtime(demand.mean), scheduler.planner.by_runtime(demand.peak)
     runtimes = sorted(manifest.runtimes, key=lambda runtime: (runtime.max_length, runtime.name))
-    # Of models with workers of their own, each by its own SLO.
-    slo_ms = {runtime.name: config.model.slo_ms for runtime in runtimes}
-    if config.dedicated:
-        slo_ms = {one.name: model.slo_ms for one, model in zip(manifest.runtimes, config.models, strict=True)}
+    models = _models(config, manifest, scheduler)
+    statuses = [_runtime(runtime, runtime.name, config.model.slo_ms) for runtime in runtimes]
+    if config.dedicated:  # each by its own SLO
+        of = {model.runtimes[0].name: model for model in models}
+        statuses = [of[runtime.name].runtimes[0] for runtime in runtimes]
+        mean = {name: sum(model.demand) for name, model in of.items()}
+        peak = {name: sum(model.demand_peak) for name, model in of.items()}
+    elif models:  # all of them on one runtime
+        mean, peak = {runtimes[0].name: sum(demand.mean)}, {runtimes[0].name: sum(demand.peak)}
     workers = [_worker(reconciler, deployments, worker) for worker in reconciler.infos]
     return ControlStatus(
         at_ms=round(unix_s() * 1000),
@@ -50,17 +56,7 @@ def control_status(
         period_s=config.control.period_s,
         next_plan_in_s=round(scheduler.next_plan_in_s, 1),
         reallocate=config.control.reallocate,
-        runtimes=[
-            RuntimeStatus(
-                name=runtime.name,
-                max_length=runtime.max_length,
-                max_batch=runtime.max_batch,
-                dynamic=runtime.dynamic,
-                latency_ms=service_us(runtime) / 1000,
-                capacity=capacity(runtime, slo_ms[runtime.name]),
-            )
-            for runtime in runtimes
-        ],
+        runtimes=statuses,
         desired=dict(Counter(reconciler.desired.values())),
         observed=dict(Counter(name for names in deployments.instances.values() for name in names)),
         workers=workers,
@@ -69,6 +65,47 @@ def control_status(
         plans=list(scheduler.plans),
         scaling=scaler.status(),
         counters={name: counters[name] for name in COUNTERS},
+        models=models,
+    )
+
+
+def _models(config: Config, manifest: Manifest, scheduler: RuntimeScheduler) -> list[ModelStatus]:
+    """Of several models each, in the order of the configuration; empty for one."""
+    planner = scheduler.planner
+    if not isinstance(planner, ModelPlanner):
+        return []
+    statuses = []
+    demands = planner.of_models(scheduler.demand())
+    names = [model.name or one.model for model, one in zip(config.models, manifest.models, strict=True)]
+    for name, model, served, demand in zip(names, config.models, planner.models, demands, strict=True):
+        # On workers that all share, this model's part of the runtime that they hold.
+        held = served.bundle.name if config.dedicated else manifest.runtimes[0].name
+        runtime = _runtime(served.bundle, held, model.slo_ms, model=name if config.dedicated else "")
+        statuses.append(
+            ModelStatus(
+                name=name,
+                slo_ms=model.slo_ms,
+                share=model.share,
+                runtimes=[runtime],
+                lengths=list(demand.max_lengths),
+                latency_ms=[curve(served.bundle, length).batch_ms(1) for length in demand.max_lengths],
+                capacity=[capacity(served.bundle, model.slo_ms, length) for length in demand.max_lengths],
+                demand=[round(q, 3) for q in demand.mean],
+                demand_peak=[round(q, 3) for q in demand.peak],
+            )
+        )
+    return statuses
+
+
+def _runtime(runtime: Runtime, name: str, slo_ms: int, *, model: str = "") -> RuntimeStatus:
+    return RuntimeStatus(
+        name=name,
+        max_length=runtime.max_length,
+        max_batch=runtime.max_batch,
+        dynamic=runtime.dynamic,
+        latency_ms=service_us(runtime) / 1000,
+        capacity=capacity(runtime, slo_ms),
+        model=model,
     )
 
 

@@ -26,6 +26,22 @@ class RuntimeStatus:
     dynamic: bool
     latency_ms: float  # of one request of max_length
     capacity: int  # M within the SLO
+    model: str = ""  # that it is of, where each of several has workers of its own
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ModelStatus:
+    """One of several models; its times are counted in its own SLO."""
+
+    name: str
+    slo_ms: int
+    share: float
+    runtimes: list[RuntimeStatus]  # with what this model makes of them: they may be of all models
+    lengths: list[int]  # where its length bins end, ascending
+    latency_ms: list[float]  # of one request of each of these
+    capacity: list[int]  # M of each of these
+    demand: list[float]  # now, requests per SLO period of this model, by `lengths`
+    demand_peak: list[float]
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -62,6 +78,9 @@ class PlanRecord:
     gain: float | None = (
         None  # share by which the predicted mean is below that of the allocation in force; None: unknown
     )
+    # Of several models: requests per SLO period of each, in all; then `demand` is by model and length, ascending, in
+    # SLO periods of the first.
+    demand_by_model: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -101,6 +120,34 @@ class ControlStatus:
     plans: list[PlanRecord]  # the last ones, oldest first
     scaling: ScalingStatus
     counters: dict[str, int]  # see COUNTERS
+    models: list[ModelStatus] = dataclasses.field(default_factory=list)  # of several, each, as configured; else empty
+
+    @property
+    def each_model(self) -> list[ModelStatus]:
+        """`models`, or the only one."""
+        if self.models:
+            return self.models
+        lengths = list(dict.fromkeys(runtime.max_length for runtime in self.runtimes))
+        first = {runtime.max_length: runtime for runtime in reversed(self.runtimes)}
+
+        def binned(values: list[float]) -> list[float]:
+            """Of several runtimes of one length (static and dynamic) the sum."""
+            pairs = list(zip(self.runtimes, values, strict=False))
+            return [sum(value for runtime, value in pairs if runtime.max_length == length) for length in lengths]
+
+        return [
+            ModelStatus(
+                name=self.model,
+                slo_ms=self.slo_ms,
+                share=1.0,
+                runtimes=self.runtimes,
+                lengths=lengths,
+                latency_ms=[first[length].latency_ms for length in lengths],
+                capacity=[first[length].capacity for length in lengths],
+                demand=binned(self.demand),
+                demand_peak=binned(self.demand_peak),
+            )
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """As what JSON can carry."""
@@ -115,6 +162,7 @@ class ControlStatus:
                 "workers": [_known(WorkerStatus, item) for item in document["workers"]],
                 "plans": [_known(PlanRecord, item) for item in document["plans"]],
                 "scaling": _known(ScalingStatus, document["scaling"]),
+                "models": [_model(item) for item in document.get("models", ())],
             }
             return _known(cls, document | parts)
         except (KeyError, TypeError, AttributeError) as error:
@@ -127,6 +175,10 @@ _T = TypeVar("_T")
 def _known(kind: type[_T], values: dict[str, Any]) -> _T:
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in values.items() if name in names})
+
+
+def _model(values: dict[str, Any]) -> ModelStatus:
+    return _known(ModelStatus, values | {"runtimes": [_known(RuntimeStatus, item) for item in values["runtimes"]]})
 
 
 # Name -> help. Each grows from the control plane's start.

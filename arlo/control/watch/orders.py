@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from arlo.catalog.manifest import Manifest
 from arlo.clock import unix_s
@@ -13,6 +14,7 @@ from arlo.control.events import emit
 from arlo.control.http.status import PlanRecord
 from arlo.control.reconcile import state
 from arlo.control.reconcile.reconciler import Reconciler
+from arlo.planning.models import ModelPlanner
 from arlo.planning.placement.assignment import assign, changed
 from arlo.planning.planner import Plan, Planner, Reason, Seen
 from arlo.planning.traffic.demand import Demand
@@ -125,6 +127,8 @@ class Orders:
         if demand.rows and sum(best) and best[-1]:
             predicted = self._planner.problem(sum(best), Seen(demand)).predicted_mean_ms(best)
         gain = plan.gain if plan is not None else None
+        by_model = self._by_model(demand)
+        more: dict[str, Any] = {"demand_by_model": by_model} if by_model else {}
         record = PlanRecord(
             at_ms=round(unix_s() * 1000),
             reason=reason,
@@ -138,6 +142,7 @@ class Orders:
             solve_ms=round(plan.allocation.solve_s * 1000, 3) if plan is not None else 0.0,
             note=note,
             gain=gain if gain is None else round(gain, 4),
+            demand_by_model=by_model,
         )
         self.plans.append(record)
         emit(
@@ -153,4 +158,12 @@ class Orders:
             gain=record.gain,
             solve_ms=record.solve_ms,
             note=note,
+            **more,
         )
+
+    def _by_model(self, demand: Demand) -> dict[str, float]:
+        """Of several models: requests per SLO period of each; empty for one."""
+        if not isinstance(self._planner, ModelPlanner):
+            return {}
+        names = [model.name or one.model for model, one in zip(self._config.models, self._manifest.models, strict=True)]
+        return {name: round(own.total, 2) for name, own in zip(names, self._planner.of_models(demand), strict=True)}

@@ -30,7 +30,15 @@ from arlo.control.http.server import ControlHttp
 from arlo.control.http.status import ControlStatus
 from arlo.errors import ConfigError
 from tests.fakes.admin_server import AdminServer
-from tests.fakes.control_status import NOW_MS, control_status, gateway_deployment, gateway_stats
+from tests.fakes.control_status import (
+    NOW_MS,
+    control_status,
+    gateway_deployment,
+    gateway_stats,
+    several_deployment,
+    several_stats,
+    several_status,
+)
 
 
 def sample(step: int, **other: Any) -> Sample:
@@ -141,6 +149,64 @@ def test_a_worker_whose_process_is_gone_says_so() -> None:
     assert (row.step, row.trouble, row.error) == ("failed", True, "exit code 1")
 
 
+def of_models(step: int, **other: Any) -> Sample:
+    stats = {model: to_dict(several_stats(model, step=step)) for model in ("embedder", "reranker")}
+    values: dict[str, Any] = {
+        "control": several_status(dedicated=True),
+        "gateway": stats["embedder"],
+        "deployment": to_dict(several_deployment()),
+        "several": stats,
+    }
+    return sample(step, **(values | other))
+
+
+def test_of_several_models_each_has_rates_of_its_own() -> None:
+    history = History()
+    history.add(of_models(1))
+    shown = history.add(of_models(3))
+    assert [(row.name, row.slo_ms, row.rows_per_s, row.queued) for row in shown.models] == [
+        ("embedder", 50, 290, 3),
+        ("reranker", 200, 35, 9),
+    ]
+    assert [row.attainment for row in shown.models] == [pytest.approx(577 / 580), 0.9]
+    assert [row.observed for row in shown.models] == [2, 1]
+    # Above: all of them together. No latency, as each has another SLO.
+    assert (shown.rows_per_s, shown.slo_ms, shown.model) == (325, None, "embedder, reranker")
+    assert shown.attainment == pytest.approx((577 + 45) / (580 + 50))
+    assert shown.gateway is not None
+    assert (shown.gateway["queued"], shown.gateway["total"]["count"], shown.p98_ms) == (12, 0, [])
+    lengths = [(row.model, row.max_length, row.demand, row.share) for row in shown.runtimes]
+    assert lengths == [
+        ("embedder", 64, 32, 0.5),
+        ("embedder", 512, 7.5, 0.5),
+        ("reranker", 256, 128, 0.5),
+        ("reranker", 512, 7.5, 0.5),
+    ]
+
+
+def test_one_of_several_models_is_shown_in_full() -> None:
+    history = History()
+    history.add(of_models(1, chosen="reranker", gateway=to_dict(several_stats("reranker", step=1))))
+    shown = history.add(of_models(2, chosen="reranker", gateway=to_dict(several_stats("reranker", step=2))))
+    assert (shown.model, shown.slo_ms, shown.rows_per_s) == ("reranker", 200, 35)
+    assert [row.model for row in shown.runtimes] == ["reranker", "reranker"]
+    assert [row.name for row in shown.models] == ["embedder", "reranker"]
+
+
+def test_without_a_control_plane_the_gateway_says_which_models_there_are() -> None:
+    shown = view(of_models(2, control=None), several=of_models(1).several)
+    assert [(row.name, row.slo_ms, row.desired, row.observed, row.rows_per_s) for row in shown.models] == [
+        ("embedder", 50, None, 3, 290),
+        ("reranker", 200, None, 3, 35),
+    ]
+    assert [(row.model, row.max_length) for row in shown.runtimes][-1] == ("reranker", 512)
+    alone = view(sample(2, control=several_status(dedicated=False), gateway=None))
+    assert [(row.name, row.observed, row.rows_per_s) for row in alone.models] == [
+        ("embedder", 3, None),
+        ("reranker", 3, None),
+    ]
+
+
 # --- words and charts ---
 
 
@@ -230,6 +296,10 @@ def test_status_of_a_newer_version_is_read_and_of_another_program_is_refused() -
     document = control_status().to_json() | {"new": 1}
     document["workers"][0]["new"] = 2
     assert ControlStatus.from_json(document) == control_status()
+    several = several_status(dedicated=True)
+    assert ControlStatus.from_json(json.loads(json.dumps(several.to_json()))) == several
+    del document["models"]  # an older one
+    assert [model.name for model in ControlStatus.from_json(document).each_model] == ["minilm"]
     for broken in ({}, {"runtimes": []}, document | {"workers": [{"id": "w0"}]}, {**document, "scaling": None}):
         with pytest.raises(ValueError, match="not a status document of this version"):
             ControlStatus.from_json(broken)
@@ -243,6 +313,16 @@ class MovingAdmin(AdminServer):
     async def _watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.steps += 1
         yield gateway_stats(step=self.steps)
+
+
+class ModelsAdmin(AdminServer):
+    """The same of two models on the same workers; a step for each three questions: the first model, then each."""
+
+    asked = 0
+
+    async def _watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        self.asked += 1
+        yield several_stats(request.model or "embedder", step=1 + (self.asked - 1) // 3)
 
 
 @contextlib.asynccontextmanager
@@ -282,6 +362,38 @@ async def test_once_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["now"]["rows_per_s"] == 290
     assert document["now"]["workers"][2]["rows_per_s"] == 61
     assert (document["control_error"], document["gateway_error"]) == (None, None)
+
+
+async def test_several_models_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    async with ModelsAdmin() as admin:
+        admin.deployment = several_deployment()
+        nobody = "127.0.0.1:1"
+        assert await top("--control", nobody, "--admin", admin.address, "--once", "--json", "--interval", "0.1") == 0
+        document = json.loads(capsys.readouterr().out)
+        assert await asyncio.to_thread(main, ["status", "--admin", admin.address]) == 0
+        screen = capsys.readouterr().out
+        assert await asyncio.to_thread(main, ["status", "--admin", admin.address, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert await asyncio.to_thread(main, ["status", "--admin", admin.address, "--model", "reranker"]) == 0
+        alone = capsys.readouterr().out
+    assert [(row["name"], row["rows_per_s"]) for row in document["now"]["models"]] == [
+        ("embedder", 290),
+        ("reranker", 35),
+    ]
+    assert list(document["gateway_by_model"]) == ["embedder", "reranker"]
+    assert "2 models" in screen
+    for line in (
+        r"^embedder +50 +3 +4 ",
+        r"^reranker +200 +9 +1 +60.0 +150.0 ",
+        r"^reranker +\d+ +\d+ +0 ",
+        r"^embedder +512 +3 +",
+        r"^reranker +256 +3 +",
+    ):
+        assert re.search(line, screen, re.MULTILINE), screen
+    assert list(told["models"]) == ["embedder", "reranker"]
+    assert told["stats"]["model"] == "embedder"
+    assert "model reranker  deployment 12" in alone
+    assert "slo 200 ms" in alone
 
 
 async def test_one_of_the_two_is_enough(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,7 @@ async def test_metrics_are_prometheus_text(address: str) -> None:
     status, kind, body = await get(address, "/metrics")
     assert status == 200
     assert kind.startswith("text/plain; version=")
-    assert 'arlo_control_desired_instances{max_length="64",runtime="minilm_64"} 2.0\n' in body
+    assert 'arlo_control_desired_instances{max_length="64",model="minilm",runtime="minilm_64"} 2.0\n' in body
     assert "# TYPE process_cpu_seconds_total counter" in body
 
 

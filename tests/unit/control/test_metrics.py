@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from arlo.control.http.metrics import METRICS, make_registry
 from arlo.control.http.status import COUNTERS, ControlStatus
-from tests.fakes.control_status import control_status
+from tests.fakes.control_status import control_status, several_status
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -37,17 +37,22 @@ def test_values_are_the_statuss() -> None:
         ("degraded",): 0,
     }
     assert got["arlo_control_desired_instances"] == {
-        ("64", "minilm_64"): 2,
-        ("128", "minilm_128"): 1,
-        ("256", "minilm_256"): 1,
-        ("512", "minilm_512"): 1,
+        ("64", "minilm", "minilm_64"): 2,
+        ("128", "minilm", "minilm_128"): 1,
+        ("256", "minilm", "minilm_256"): 1,
+        ("512", "minilm", "minilm_512"): 1,
     }
-    assert got["arlo_control_observed_instances"][("128", "minilm_128")] == 1
-    assert got["arlo_control_observed_instances"][("256", "minilm_256")] == 0
-    assert got["arlo_control_demand_requests"] == {("64",): 96.4, ("128",): 30.2, ("256",): 12.5, ("512",): 2.25}
-    assert got["arlo_control_demand_peak_requests"][("512",)] == 6
-    assert got["arlo_control_slo_seconds"] == {(): 0.15}
-    assert got["arlo_control_runtime_latency_seconds"][("64", "minilm_64")] == pytest.approx(0.00115)
+    assert got["arlo_control_observed_instances"][("128", "minilm", "minilm_128")] == 1
+    assert got["arlo_control_observed_instances"][("256", "minilm", "minilm_256")] == 0
+    assert got["arlo_control_demand_requests"] == {
+        ("64", "minilm"): 96.4,
+        ("128", "minilm"): 30.2,
+        ("256", "minilm"): 12.5,
+        ("512", "minilm"): 2.25,
+    }
+    assert got["arlo_control_demand_peak_requests"][("512", "minilm")] == 6
+    assert got["arlo_control_slo_seconds"] == {("minilm",): 0.15}
+    assert got["arlo_control_runtime_latency_seconds"][("64", "minilm", "minilm_64")] == pytest.approx(0.00115)
     assert got["arlo_control_workers"][("ready",)] == 5
     assert got["arlo_control_workers"][("stopped",)] == 0
     assert got["arlo_control_workers_at_step"][("loading",)] == 1
@@ -82,15 +87,36 @@ def test_before_the_first_plan_there_is_none() -> None:
 
 def test_a_runtime_that_may_no_longer_be_allocated_is_still_shown() -> None:
     got = samples(dataclasses.replace(control_status(), observed={"old_96": 1}))
-    assert got["arlo_control_observed_instances"][("", "old_96")] == 1
+    assert got["arlo_control_observed_instances"][("", "", "old_96")] == 1
 
 
 def test_a_static_and_a_dynamic_runtime_of_one_length_are_one_bin() -> None:
     status = control_status()
     twin = dataclasses.replace(status.runtimes[-1], name="minilm_512_dynamic", dynamic=True)
     got = samples(dataclasses.replace(status, runtimes=[*status.runtimes, twin], demand=[*status.demand, 0.5]))
-    assert got["arlo_control_demand_requests"][("512",)] == 2.75
-    assert got["arlo_control_runtime_capacity"][("512", "minilm_512_dynamic")] == 30
+    assert got["arlo_control_demand_requests"][("512", "minilm")] == 2.75
+    assert got["arlo_control_runtime_capacity"][("512", "minilm", "minilm_512_dynamic")] == 30
+
+
+def test_of_several_models_each_has_figures_of_its_own() -> None:
+    """Their longest lengths are the same: without the model there would be one figure for both, or the sum."""
+    for dedicated in (False, True):
+        got = samples(several_status(dedicated=dedicated))
+        assert got["arlo_control_demand_requests"] == {
+            ("64", "embedder"): 32,
+            ("512", "embedder"): 7.5,
+            ("256", "reranker"): 128,
+            ("512", "reranker"): 7.5,
+        }
+        assert got["arlo_control_slo_seconds"] == {("embedder",): 0.05, ("reranker",): 0.2}
+        runtimes = ("embedder_bundle", "reranker_bundle" if dedicated else "embedder_bundle")
+        counts = (2, 1) if dedicated else (3, 3)  # all of those that they share
+        wanted = {
+            ("512", model, runtime): count
+            for model, runtime, count in zip(("embedder", "reranker"), runtimes, counts, strict=True)
+        }
+        assert got["arlo_control_desired_instances"] == got["arlo_control_observed_instances"] == wanted
+        assert list(got["arlo_control_runtime_capacity"].values()) == [10, 40]
 
 
 def test_names_follow_prometheus_rules() -> None:

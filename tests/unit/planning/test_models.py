@@ -97,6 +97,12 @@ def test_workers_follow_the_requests() -> None:
     demand = plans.demand()
     asked = plans.by_runtime(demand.mean)
     assert asked == pytest.approx({"one_bundle": 10.0, "two_bundle": 40.0})  # per 100 ms
+    one, two = plans.of_models(demand)  # each by its own SLO, of 100 and 400 ms, and its own lengths
+    assert (one.max_lengths, two.max_lengths) == ((16, 64), (32, 512))
+    assert one.mean == pytest.approx((10.0, 0.0))
+    assert two.mean == pytest.approx((0.0, 160.0))
+    assert two.peak == pytest.approx((0.0, 160.0), rel=0.1)
+    assert one.rows + two.rows == demand.rows
     begun = plans.begin("period", 60.0, [f"w{n}" for n in range(6)], (4, 2))
     assert begun.question is not None
     plan = plans.conclude(begun.question, begun.question.solve())
