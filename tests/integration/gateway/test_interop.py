@@ -63,7 +63,7 @@ def test_tritonclient_compresses_a_stream(gateway: Gateway, compression: str) ->
         client.start_stream(lambda result, error: answers.put((result, error)), compression_algorithm=compression)
         for name, each in sent.items():
             client.async_stream_infer("emu", inputs_of(each), request_id=name)
-        for _ in sent:
+        for _ in range(len(sent)):
             result, error = answers.get(timeout=20)
             assert error is None
             check_result(result, sent.pop(result.get_response().id))
