@@ -146,6 +146,7 @@ void Channel::lose(const std::string& why) {
     loop_.forget(fd_, *this);
     ::close(std::exchange(fd_, -1));
   }
+  flushing_ = false;
   watched_ = 0;
   out_.clear();
   sent_ = 0;
@@ -162,12 +163,12 @@ void Channel::lose(const std::string& why) {
 }
 
 void Channel::flush() {
-  if (std::exchange(flushing_, true)) return;
-  loop_.at_end([this, alive = alive_] {
-    if (!*alive) return;
-    flushing_ = false;
-    if (state_ == State::kReady) write();
-  });
+  if (!std::exchange(flushing_, true)) loop_.ask(*this);
+}
+
+void Channel::turn_ends() {
+  flushing_ = false;
+  if (state_ == State::kReady) write();
 }
 
 void Channel::due() {

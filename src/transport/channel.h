@@ -47,6 +47,7 @@ class Channel final : public Loop::Watch, public Loop::Timer {
   [[nodiscard]] bool busy() const { return !waiting_.empty() || (session_ != nullptr && session_->calls() > 0); }
 
   void ready(std::uint32_t events) override;
+  void turn_ends() override;
   void due() override;
 
  private:

@@ -1,6 +1,7 @@
 #include "transport/client_session.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <list>
 #include <new>
@@ -42,13 +43,12 @@ class ClientSession::Impl {
  private:
   struct Call {
     Call(std::string message_to_send, Done when_done, std::uint32_t most_bytes)
-        : prefix(prefix_of(message_to_send.size())),
-          message(std::move(message_to_send)),
+        : piece{prefix_of(message_to_send.size()), std::move(message_to_send)},
           done(std::move(when_done)),
           reader(most_bytes) {}
 
-    std::string prefix, message;
-    std::size_t sent = 0;  // of both
+    Piece piece;
+    std::size_t sent = 0;  // of it
     Done done;
     MessageReader reader;
     Answer answer;
@@ -124,10 +124,10 @@ std::int32_t ClientSession::Impl::call(std::string_view path, std::string messag
   calls_.emplace_front(std::move(message), std::move(done), limits_.message_bytes);
   Call& call = calls_.front();
   call.place = calls_.begin();
-  const std::vector<nghttp2_nv> fields{
-      field(":method", "POST"),           field(":scheme", "http"), field(":path", path),
-      field(":authority", authority_),    field("te", "trailers"),  field("content-type", "application/grpc"),
-      field("user-agent", "arlo-gateway")};
+  const std::array<nghttp2_nv, 7> fields{
+      constant(":method", "POST"),           constant(":scheme", "http"), field(":path", path),
+      constant(":authority", authority_),    constant("te", "trailers"),  constant("content-type", "application/grpc"),
+      constant("user-agent", "arlo-gateway")};
   nghttp2_data_provider provider{};
   provider.source.ptr = &call;
   provider.read_callback = &Impl::read_data;
@@ -221,18 +221,12 @@ int ClientSession::Impl::on_close(nghttp2_session* session, std::int32_t stream,
 ssize_t ClientSession::Impl::read_data(nghttp2_session*, std::int32_t, std::uint8_t* out, std::size_t most,
                                        std::uint32_t* flags, nghttp2_data_source* source, void*) {
   Call& call = *static_cast<Call*>(source->ptr);
-  std::size_t count = 0;
-  for (const std::string* part : {&call.prefix, &call.message}) {
-    const std::size_t before = part == &call.prefix ? 0 : call.prefix.size();
-    if (call.sent < before || call.sent >= before + part->size()) continue;
-    const std::size_t some = std::min(most - count, before + part->size() - call.sent);
-    std::copy_n(part->begin() + static_cast<std::ptrdiff_t>(call.sent - before), some, out + count);
-    call.sent += some;
-    count += some;
-  }
-  if (call.sent == call.prefix.size() + call.message.size()) {
+  const std::size_t count = read_piece(call.piece, call.sent, out, most);
+  call.sent += count;
+  if (call.sent == kPrefixBytes + call.piece.bytes.size()) {
     *flags = NGHTTP2_DATA_FLAG_EOF;
-    std::string().swap(call.message);  // assigning would keep its memory
+    call.sent = kPrefixBytes;
+    std::string().swap(call.piece.bytes);  // assigning would keep its memory
   }
   return static_cast<ssize_t>(count);
 }

@@ -1,5 +1,7 @@
 #include "transport/grpc_message.h"
 
+#include <algorithm>
+
 namespace arlo::transport {
 namespace {
 
@@ -25,10 +27,24 @@ MessageReader::Result MessageReader::begin() {
   return Result::kOk;
 }
 
-std::string prefix_of(std::size_t length) {
-  std::string prefix(kPrefixBytes, '\0');
+Prefix prefix_of(std::size_t length) {
+  Prefix prefix{};
   for (std::size_t i = kPrefixBytes; i-- > 1; length >>= 8) prefix[i] = static_cast<char>(length & 0xff);
   return prefix;
+}
+
+std::size_t read_piece(const Piece& piece, std::size_t at, std::uint8_t* out, std::size_t most) {
+  std::size_t count = 0;
+  if (at < kPrefixBytes) {
+    count = std::min(most, kPrefixBytes - at);
+    std::copy_n(piece.prefix.begin() + static_cast<std::ptrdiff_t>(at), count, out);
+    at += count;
+  }
+  if (at < kPrefixBytes) return count;
+  at -= kPrefixBytes;
+  const std::size_t some = std::min(most - count, piece.bytes.size() - at);
+  std::copy_n(piece.bytes.begin() + static_cast<std::ptrdiff_t>(at), some, out + count);
+  return count + some;
 }
 
 std::string percent_encoded(std::string_view text) {

@@ -67,7 +67,18 @@ class MessageReader {
 };
 
 // The five bytes before a message that is not compressed.
-std::string prefix_of(std::size_t length);
+using Prefix = std::array<char, kPrefixBytes>;
+Prefix prefix_of(std::size_t length);
+
+inline std::string_view text_of(const Prefix& prefix) { return {prefix.data(), prefix.size()}; }
+
+// A message to be sent.
+struct Piece {
+  Prefix prefix;
+  std::string bytes;
+};
+// Copies what lies at `at` of it, up to `most` bytes. How many.
+std::size_t read_piece(const Piece& piece, std::size_t at, std::uint8_t* out, std::size_t most);
 
 // Of `grpc-message`: what is not printable ASCII, and '%', as %XX of UTF-8 bytes.
 std::string percent_encoded(std::string_view text);

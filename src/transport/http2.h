@@ -17,6 +17,13 @@ inline nghttp2_nv field(std::string_view name, std::string_view value) {
           NGHTTP2_NV_FLAG_NONE};
 }
 
+// Of texts that outlive the session: nothing is copied.
+inline nghttp2_nv constant(std::string_view name, std::string_view value) {
+  nghttp2_nv out = field(name, value);
+  out.flags = NGHTTP2_NV_FLAG_NO_COPY_NAME | NGHTTP2_NV_FLAG_NO_COPY_VALUE;
+  return out;
+}
+
 inline std::string_view text(const std::uint8_t* bytes, std::size_t size) {
   return {reinterpret_cast<const char*>(bytes), size};
 }

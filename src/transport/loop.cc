@@ -87,6 +87,8 @@ void Loop::forget(int fd, Watch& watch) {
   for (int i = 0; i < count_; ++i) {
     if (events_[i].data.ptr == &watch) events_[i].data.ptr = nullptr;
   }
+  std::ranges::replace(asked_, &watch, nullptr);
+  std::ranges::replace(asking_, &watch, nullptr);
 }
 
 void Loop::set(Timer& timer, TimeNs at) {
@@ -131,10 +133,15 @@ void Loop::turn(int timeout_ms) {
       timer.due();
     }
   }
-  while (!ending_.empty()) {
+  while (!ending_.empty() || !asked_.empty()) {
     std::vector<std::function<void()>> work;
     work.swap(ending_);
     for (const auto& each : work) each();
+    asking_.swap(asked_);
+    for (std::size_t i = 0; i < asking_.size(); ++i) {
+      if (asking_[i] != nullptr) asking_[i]->turn_ends();
+    }
+    asking_.clear();
   }
 }
 

@@ -25,6 +25,7 @@ class Loop {
   class Watch {
    public:
     virtual void ready(std::uint32_t events) = 0;  // of epoll
+    virtual void turn_ends() {}                    // see ask()
 
    protected:
     ~Watch() = default;
@@ -80,6 +81,7 @@ class Loop {
 
   void watch(int fd, std::uint32_t events, Watch& watch);
   void change(int fd, std::uint32_t events, Watch& watch);
+  void ask(Watch& watch) { asked_.push_back(&watch); }  // calls turn_ends() once, when this turn's events are handled
   void forget(int fd, Watch& watch);
   void set(Timer& timer, TimeNs at);  // in place of the instant before
   void clear(Timer& timer);
@@ -107,6 +109,8 @@ class Loop {
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;  // under the mutex
   std::vector<std::function<void()>> ending_;
+  std::vector<Watch*> asked_;
+  std::vector<Watch*> asking_;  // of these, those that are being called
   std::set<std::pair<TimeNs, Timer*>> timers_;
   epoll_event* events_ = nullptr;  // of this turn
   int count_ = 0;

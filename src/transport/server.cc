@@ -48,7 +48,6 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
     schedule(born_);
   }
   ~Connection() {
-    *alive_ = false;
     server_.loop_.clear(*this);
     server_.loop_.forget(stream_.fd(), *this);
     if (!stream_.fault().empty()) server_.service_.offended(peer_, "TLS: " + stream_.fault());
@@ -71,6 +70,12 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
     } else {
       server_.keep_within_memory();
     }
+  }
+
+  void turn_ends() override {
+    flushing_ = false;
+    write();
+    if (broken_) server_.close(*this);
   }
 
   // One timer for all that time brings: it is set anew only when it has come.
@@ -123,14 +128,8 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
   }
 
   void wants_to_send() {
-    if (std::exchange(flushing_, true)) return;
     // One write for all that the events of this turn bring.
-    server_.loop_.at_end([this, alive = alive_] {
-      if (!*alive) return;
-      flushing_ = false;
-      write();
-      if (broken_) server_.close(*this);
-    });
+    if (!std::exchange(flushing_, true)) server_.loop_.ask(*this);
   }
 
   void read() {
@@ -212,7 +211,6 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
   bool leaving_ = false;    // it has been told to
   bool ending_ = false;     // once all is sent
   bool broken_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what is done at the end of a turn
 };
 
 Server::Server(Loop& loop, Service& service, const ServerOptions& options)

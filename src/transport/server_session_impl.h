@@ -99,16 +99,16 @@ class ServerSession::Impl::Call final : public ServerCall {
 
   [[nodiscard]] const std::string& path() const override { return path_; }
   [[nodiscard]] std::string_view header(std::string_view name) const override {
-    for (const Header& each : headers_) {
-      if (each.name == name) return each.value;
+    const std::string_view all = header_text_;
+    for (const Field& each : headers_) {
+      if (all.substr(each.at, each.name) == name) return all.substr(each.at + each.name, each.value);
     }
     return {};
   }
   [[nodiscard]] const std::string& peer() const override { return session_.peer_; }
   [[nodiscard]] TimeNs deadline() const override { return deadline_; }
   [[nodiscard]] std::size_t unsent() const override { return unsent_; }
-  // Each is a prefix and its bytes.
-  [[nodiscard]] std::size_t waiting() const override { return (pieces_.size() - next_piece_ + 1) / 2; }
+  [[nodiscard]] std::size_t waiting() const override { return pieces_.size() - next_piece_; }
   [[nodiscard]] std::size_t held() const { return given_up_ ? 0 : held_; }
   [[nodiscard]] TimeNs awaited_since() const { return awaited_since_; }
 
@@ -130,8 +130,8 @@ class ServerSession::Impl::Call final : public ServerCall {
   void send(std::string message) override {
     if (finished_) return;
     begin_response();
-    push(prefix_of(message.size()));
-    push(std::move(message));
+    unsent_ += kPrefixBytes + message.size();
+    pieces_.push_back({prefix_of(message.size()), std::move(message)});
     account();
     resume();
   }
@@ -140,7 +140,7 @@ class ServerSession::Impl::Call final : public ServerCall {
     if (finished_) return;
     finished_ = true;
     await(0);
-    trailers_ = {{"grpc-status", std::to_string(status)}};
+    status_ = std::to_string(status);
     if (!message.empty()) trailers_.push_back({"grpc-message", percent_encoded(message)});
     trailers_.insert(trailers_.end(), trailers.begin(), trailers.end());
     if (begun_) {
@@ -148,8 +148,8 @@ class ServerSession::Impl::Call final : public ServerCall {
       return;
     }
     begun_ = true;  // nothing was sent: the trailers are the headers
-    std::vector<nghttp2_nv> fields{field(":status", "200"), field("content-type", kGrpc)};
-    for (const Header& each : trailers_) fields.push_back(field(each.name, each.value));
+    std::vector<nghttp2_nv> fields{constant(":status", "200"), constant("content-type", kGrpc)};
+    add_trailers(fields);
     nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), nullptr);
     session_.changed();
   }
@@ -168,7 +168,8 @@ class ServerSession::Impl::Call final : public ServerCall {
       const auto timeout = parse_timeout(value);
       if (timeout) deadline_ = session_.now_ + *timeout;
     } else if (name.front() != ':') {
-      headers_.push_back({std::string(name), std::string(value)});
+      headers_.push_back({header_text_.size(), name.size(), value.size()});
+      header_text_.append(name).append(value);
     }
     return true;
   }
@@ -272,13 +273,13 @@ class ServerSession::Impl::Call final : public ServerCall {
   ssize_t read(std::uint8_t* out, std::size_t most, std::uint32_t* flags) {
     std::size_t count = 0;
     while (count < most && next_piece_ < pieces_.size()) {
-      const std::string& piece = pieces_[next_piece_];
-      const std::size_t some = std::min(most - count, piece.size() - at_);
-      std::copy_n(piece.begin() + static_cast<std::ptrdiff_t>(at_), some, out + count);
+      Piece& piece = pieces_[next_piece_];
+      const std::size_t some = read_piece(piece, at_, out + count, most - count);
       count += some;
       at_ += some;
-      if (at_ == piece.size()) {
-        std::string().swap(pieces_[next_piece_++]);  // assigning would keep its memory
+      if (at_ == kPrefixBytes + piece.bytes.size()) {
+        std::string().swap(piece.bytes);  // assigning would keep its memory
+        ++next_piece_;
         at_ = 0;
       }
     }
@@ -295,8 +296,7 @@ class ServerSession::Impl::Call final : public ServerCall {
     if (all && finished_) {
       *flags = NGHTTP2_DATA_FLAG_EOF | NGHTTP2_DATA_FLAG_NO_END_STREAM;
       std::vector<nghttp2_nv> fields;
-      fields.reserve(trailers_.size());
-      for (const Header& each : trailers_) fields.push_back(field(each.name, each.value));
+      add_trailers(fields);
       if (nghttp2_submit_trailer(session_.session_, stream_, fields.data(), fields.size()) != 0) {
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
       }
@@ -311,7 +311,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   void begin_response() {
     if (begun_) return;
     begun_ = true;
-    const std::vector<nghttp2_nv> fields{field(":status", "200"), field("content-type", kGrpc)};
+    const std::array<nghttp2_nv, 2> fields{constant(":status", "200"), constant("content-type", kGrpc)};
     nghttp2_data_provider provider{};
     provider.source.ptr = this;
     provider.read_callback = &Impl::read_data;
@@ -369,10 +369,10 @@ class ServerSession::Impl::Call final : public ServerCall {
 
   void account() { hold(reader_.held() + kept_.size() + taken_ + unsent_); }
 
-  void push(std::string piece) {
-    if (piece.empty()) return;
-    unsent_ += piece.size();
-    pieces_.push_back(std::move(piece));
+  void add_trailers(std::vector<nghttp2_nv>& fields) const {
+    fields.reserve(fields.size() + 1 + trailers_.size());
+    fields.push_back(field("grpc-status", status_));
+    for (const Header& each : trailers_) fields.push_back(field(each.name, each.value));
   }
 
   void resume() {
@@ -387,7 +387,11 @@ class ServerSession::Impl::Call final : public ServerCall {
   const std::int32_t stream_;
   std::unique_ptr<CallHandler> handler_;
   std::string path_;
-  std::vector<Header> headers_;
+  struct Field {  // in header_text_, its value after its name
+    std::size_t at, name, value;
+  };
+  std::string header_text_;
+  std::vector<Field> headers_;
   std::size_t header_bytes_ = 0;
   TimeNs deadline_ = kNever;
   bool post_ = false;
@@ -404,11 +408,12 @@ class ServerSession::Impl::Call final : public ServerCall {
   bool begun_ = false;     // the response
   bool finished_ = false;  // nothing is added to it
   bool deferred_ = false;  // nghttp2 waits for resume_data
-  std::vector<std::string> pieces_;
+  std::vector<Piece> pieces_;
   std::size_t next_piece_ = 0;
   std::size_t at_ = 0;  // of the next piece
   std::size_t unsent_ = 0;
-  std::vector<Header> trailers_;
+  std::string status_;
+  std::vector<Header> trailers_;  // beside it
 };
 
 }  // namespace arlo::transport

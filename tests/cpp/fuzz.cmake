@@ -25,4 +25,5 @@ endfunction()
 
 add_fuzz_target(infer_request LIBRARIES arlo_rewrite SOURCES gateway_fixture.cc gateway_reference.cc
   SEED_SOURCES gateway_fixture.cc)
+add_fuzz_target(client_session LIBRARIES arlo_transport PkgConfig::NGHTTP2)
 add_fuzz_target(server_session LIBRARIES arlo_transport PkgConfig::NGHTTP2)

@@ -30,9 +30,18 @@ class Echo final : public Service {
   class Handler final : public CallHandler {
    public:
     Handler(Echo& echo, ServerCall& call) : echo_(echo), call_(call) {}
+    // Paths of odd length are streams, which stop their client for a while and let go of what they have answered.
+    [[nodiscard]] bool unary() const override { return call_.path().size() % 2 == 0; }
     void message(std::string bytes) override {
       need(!closed_ && bytes.size() <= 4096);
+      if (!unary()) {
+        call_.pause(true);
+        call_.freed(bytes.size());
+      }
       call_.send(std::move(bytes));
+    }
+    void sent() override {
+      if (!unary() && !closed_ && call_.unsent() == 0) call_.pause(false);
     }
     void half_closed() override {
       need(!closed_);
@@ -58,16 +67,22 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t piece = data[0] == 0 ? size : data[0];
   std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   Echo echo;
+  Memory memory;
   {
     Limits limits;
     limits.message_bytes = 4096;
     limits.header_bytes = 4096;
     limits.streams = 16;
     limits.resets = 50;
-    Memory memory;
+    limits.held_bytes = 20'000;
+    limits.frames.pings = limits.frames.empty_frames = 50;
     ServerSession session(echo, limits, memory, "fuzz", [] {});
+    arlo::TimeNs now = 1;
     for (bool good = true; good && !bytes.empty();) {
-      good = session.feed(bytes.substr(0, piece), 1);
+      now += 100'000'000;
+      good = session.tick(now) && session.feed(bytes.substr(0, piece), now);
+      need(memory.used == session.held() && memory.holders == (memory.used == 0 ? 0 : 1));
+      need(memory.used <= limits.held_bytes || session.calls() == 0);
       bytes.remove_prefix(bytes.size() < piece ? bytes.size() : piece);
       std::string out;
       if (!session.output(&out, 1 << 16)) good = false;
@@ -75,6 +90,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       need(session.calls() <= 16 + 1);
     }
   }
-  need(echo.open == 0);
+  need(echo.open == 0 && memory.used == 0 && memory.holders == 0);
   return 0;
 }

@@ -43,7 +43,8 @@ std::string conversation(int calls, std::size_t bytes) {
   bodies.reserve(static_cast<std::size_t>(calls));
   std::string out;
   for (int i = 0; i < calls; ++i) {
-    bodies.push_back(prefix_of(bytes) + std::string(bytes, 'm') + prefix_of(0));
+    bodies.push_back(std::string(text_of(prefix_of(bytes))) + std::string(bytes, 'm') +
+                     std::string(text_of(prefix_of(0))));
     const std::string path = "/inference.GRPCInferenceService/" + std::string(static_cast<std::size_t>(i % 12), 'M');
     const std::vector<nghttp2_nv> fields{field(":method", "POST"),     field(":scheme", "http"),
                                          field(":path", path),         field(":authority", "a"),

@@ -239,7 +239,7 @@ class TransportLimits : public testing::Test {
   TimeNs now_ = kSecond;
 };
 
-std::string message(std::size_t size) { return prefix_of(size) + std::string(size, 'm'); }
+std::string message(std::size_t size) { return std::string(text_of(prefix_of(size))) + std::string(size, 'm'); }
 
 TEST_F(TransportLimits, OfManyRequestsTheLargestIsGivenUp) {
   call("/a", message(2'000), true);

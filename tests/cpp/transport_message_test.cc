@@ -13,7 +13,7 @@ namespace {
 using Result = MessageReader::Result;
 
 std::string framed(const std::string& message, bool compressed = false) {
-  std::string prefix = prefix_of(message.size());
+  std::string prefix(text_of(prefix_of(message.size())));
   prefix[0] = compressed ? 1 : 0;
   return prefix + message;
 }
@@ -59,14 +59,14 @@ TEST(MessageReader, SaysWhatIsCompressed) {
 
 TEST(MessageReader, RefusesALengthAboveTheLimitBeforeItsBytes) {
   MessageReader reader(10);
-  EXPECT_EQ(reader.feed(prefix_of(11), [](const std::string&, bool) { FAIL(); }), Result::kTooLarge);
+  EXPECT_EQ(reader.feed(text_of(prefix_of(11)), [](const std::string&, bool) { FAIL(); }), Result::kTooLarge);
   MessageReader odd(10);
   EXPECT_EQ(odd.feed(std::string(5, '\x02'), [](const std::string&, bool) { FAIL(); }), Result::kMalformed);
 }
 
 TEST(MessageReader, ALengthAloneTakesNoMemory) {
   MessageReader reader(1U << 31);
-  EXPECT_EQ(reader.feed(prefix_of(1U << 30), [](const std::string&, bool) { FAIL(); }), Result::kOk);
+  EXPECT_EQ(reader.feed(text_of(prefix_of(1U << 30)), [](const std::string&, bool) { FAIL(); }), Result::kOk);
   EXPECT_LT(reader.held(), 1U << 20);
   EXPECT_TRUE(reader.within());
 }

@@ -17,7 +17,7 @@
 namespace arlo::transport {
 namespace {
 
-std::string framed(const std::string& message) { return prefix_of(message.size()) + message; }
+std::string framed(const std::string& message) { return std::string(text_of(prefix_of(message.size()))) + message; }
 
 // Echoes: /echo each message at once, /late what came when the client has ended, /hold nothing, /big 5 MB.
 class Echo final : public Service {
