@@ -41,6 +41,12 @@ def memory_mb(runtimes: Sequence[Runtime]) -> int | None:
     return sum(known) if len(known) == len(runtimes) else None
 
 
+def load_ms(runtimes: Sequence[Runtime]) -> int | None:
+    """What loading them one after the other takes; None where that of one was not measured."""
+    known = [runtime.load_ms for runtime in runtimes if runtime.load_ms is not None]
+    return sum(known) if len(known) == len(runtimes) else None
+
+
 def bundle_of(name: str, runtimes: Sequence[Runtime], *, why: str = "") -> Bundle:
     """A bundle of measured runtimes, at least one, all of them static. A row costs what it does on the shortest that
     takes it."""
@@ -72,6 +78,7 @@ def _bundle(
         latency=latency,
         backend=longest.backend,
         memory_mb=memory_mb(members),
+        load_ms=load_ms(members),
         files={path: digest for member in members for path, digest in member.files.items()},
         members=members,
         why=why,

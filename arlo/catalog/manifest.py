@@ -89,6 +89,7 @@ class Runtime:
     profiles: tuple[int, ...] = ()  # maximum lengths of a TensorRT engine's optimisation profiles, where it has several
     compute_capabilities: tuple[str, ...] = ()  # GPUs that the engine was built for, as SM86; empty: not bound to any
     memory_mb: int | None = None  # of its worker's device, that it takes while it is loaded; None: not measured
+    load_ms: int | None = None  # until a worker has loaded it; None: not measured
     # Path relative to the repository -> sha256.
     files: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
@@ -260,6 +261,8 @@ def _runtime_problems(runtime: Runtime) -> Iterator[str]:
         yield f"runtime {name} has max_batch {runtime.max_batch}; it is 1 to {MAX_BATCH}"
     if runtime.memory_mb is not None and not _is_whole(runtime.memory_mb, 0, 1 << 30):
         yield f"runtime {name} takes {runtime.memory_mb} MB"
+    if runtime.load_ms is not None and not _is_whole(runtime.load_ms, 0, 1 << 31):
+        yield f"runtime {name} takes {runtime.load_ms} ms to load"
     for point in runtime.latency:
         if not (_is_whole(point.length, 1, MAX_LENGTH) and _is_whole(point.batch, 1, MAX_BATCH)):
             yield f"runtime {name} has a latency for {point.batch} row(s) of {point.length} tokens"

@@ -10,7 +10,7 @@ from arlo.profiler.format import LatencyProfile, RuntimeProfile, runtime_hash
 
 
 def with_profile(manifest: Manifest, profile: LatencyProfile, *, partial: bool = False) -> Manifest:
-    """The manifest with the measured means as its latencies, and their device.
+    """The manifest with the measured means as its latencies, their device, and what loading took.
 
     ConfigError when the profile is of another model or build, or lacks a runtime; with `partial`, runtimes that it
     lacks keep the latencies that they have. Runtimes of the profile that the manifest lacks are left out.
@@ -51,4 +51,5 @@ def _apply(runtime: Runtime, measured: RuntimeProfile, device: str) -> Runtime:
         LatencyPoint(length=point.length, batch=point.batch, latency_us=max(1, round(point.mean_us)))
         for point in measured.points
     )
-    return dataclasses.replace(runtime, latency=tuple(points), device=device)
+    load_ms = runtime.load_ms if measured.load_ms is None else measured.load_ms
+    return dataclasses.replace(runtime, latency=tuple(points), device=device, load_ms=load_ms)

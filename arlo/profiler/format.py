@@ -61,6 +61,7 @@ class RuntimeProfile:
     dynamic: bool
     points: tuple[Point, ...] = ()  # by length, then batch
     shorter: Point | None = None  # static: a row of fewer real tokens, padded to max_length; should take as long
+    load_ms: int | None = None  # until the worker had loaded it; None: it was loaded already
 
     @property
     def staircase(self) -> Staircase | None:
@@ -211,6 +212,8 @@ def _runtime(raw: Any, index: int) -> RuntimeProfile:
         points=lambda items: tuple(one(item) for item in items),
         shorter=lambda item: None if item is None else one(item),
     )
+    if runtime.load_ms is not None and not 0 <= runtime.load_ms < 1 << 31:
+        raise ConfigError(f"{where}: load_ms must be at least 0, not {runtime.load_ms}")
     places = [(point.length, point.batch) for point in runtime.points]
     if len(set(places)) != len(places):
         raise ConfigError(f"{where} has two points for one length and batch")

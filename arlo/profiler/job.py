@@ -93,7 +93,9 @@ async def profile_runtimes(
             if not left[runtime.name]:
                 continue
             report(Progress(done=done, total=total, runtime=runtime.name))
-            async with _loaded(pool, worker, runtime.name, options.load_timeout_s):
+            async with _loaded(pool, worker, runtime.name, options.load_timeout_s) as load_ms:
+                if load_ms is not None and (entry := profile.runtime(runtime.name)) is not None:
+                    profile = profile.with_runtime(dataclasses.replace(entry, load_ms=load_ms))
                 session = _Session(manifest, runtime, client, worker.pid, profile.how)
                 for length, batch in left[runtime.name]:
                     entry = profile.runtime(runtime.name)
@@ -152,7 +154,9 @@ def keep_points(new: LatencyProfile, before: LatencyProfile) -> LatencyProfile:
         old = before.runtime(runtime.name)
         if old is not None and old.hash == runtime.hash:
             points = tuple(p for p in old.points if not longer or p.within(new.how.precision))
-            runtime = dataclasses.replace(runtime, points=points, shorter=old.shorter)  # noqa: PLW2901
+            runtime = dataclasses.replace(  # noqa: PLW2901
+                runtime, points=points, shorter=old.shorter, load_ms=old.load_ms
+            )
         runtimes.append(runtime)
     return dataclasses.replace(new, runtimes=tuple(runtimes), date=before.date)
 
@@ -200,14 +204,17 @@ def _now() -> str:
 
 
 @contextlib.asynccontextmanager
-async def _loaded(pool: WorkerPool, worker: WorkerInfo, runtime: str, timeout_s: float) -> AsyncIterator[None]:
-    """The runtime loaded inside the block. One that was there before stays, and is not reloaded under its users."""
+async def _loaded(pool: WorkerPool, worker: WorkerInfo, runtime: str, timeout_s: float) -> AsyncIterator[int | None]:
+    """The runtime loaded inside the block, and the ms that it took. One that was there before stays, and is not
+    reloaded under its users: None."""
     if runtime in worker.runtimes:
-        yield
+        yield None
         return
+    began_s = monotonic_s()
     await pool.load(worker.id, runtime, timeout_s=timeout_s)
+    load_ms = round(1000 * (monotonic_s() - began_s))
     try:
-        yield
+        yield load_ms
     except BaseException:
         # Triton unloads when the request that was given up has ended; that is not waited for.
         with contextlib.suppress(WorkerError):

@@ -140,7 +140,8 @@ def _runtimes(found: Inspection, console: Console) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("  name", no_wrap=True)
     rows = (f"{'' if index else 'rows:'}\n{batch}" for index, batch in enumerate(batches))
-    for title in ("tokens", "size", "memory", "difference", *rows):
+    loads = ["load"] if any(each.runtime.load_ms is not None for each in found.runtimes) else []
+    for title in ("tokens", "size", "memory", *loads, "difference", *rows):
         table.add_column(title, justify="right", no_wrap=True)
     for each in found.runtimes:
         runtime = each.runtime
@@ -150,6 +151,7 @@ def _runtimes(found: Inspection, console: Console) -> None:
             f"{'1-' if runtime.dynamic else ''}{runtime.max_length}",
             _size(each.bytes),
             "-" if runtime.memory_mb is None else _size(runtime.memory_mb * 10**6),
+            *("-" if runtime.load_ms is None else f"{runtime.load_ms / 1000:.2g} s" for _ in loads),
             _exact(runtime.verification),
             *(_short_ms(times[batch]) if batch in times else "-" for batch in batches),
         )
@@ -165,6 +167,8 @@ def _runtimes(found: Inspection, console: Console) -> None:
             f"memory: once opened, with a full batch; all {static} static ones on one worker: "
             f"{_size(memory * 10**6)}, and Triton's processes",
         )
+    if loads:
+        _line(console, "load: until a worker had loaded it, through Triton; a plan weighs it against what a move gains")
     devices = sorted({each.runtime.device for each in found.runtimes if each.runtime.latency})
     if devices:
         _line(console, f"rows: ms of a batch of full length, measured on {'; '.join(devices)}")

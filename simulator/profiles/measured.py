@@ -58,6 +58,8 @@ def from_manifest(path: Path, dynamic: str | None = None) -> Profile:
         dynamic=points,
         dynamic_source=about,
         max_batch=max(runtime.max_batch for runtime in [*compiled, *ranges]),
+        static_load=tuple((one.max_length, one.load_ms) for one in compiled if one.load_ms is not None),
+        dynamic_load_ms=measured.load_ms if measured is not None and dynamic is None else None,
     )
 
 

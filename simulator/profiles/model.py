@@ -15,6 +15,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+import numpy as np
+
 from arlo.catalog.latency import LatencyTable, ms_in_ns
 from arlo.errors import ConfigError
 from arlo.planning.allocation.curves import capacity as rule
@@ -38,6 +40,8 @@ class Profile:
     dynamic: tuple[Point, ...] = ()  # of a runtime compiled for lengths up to max_length; empty: not known
     dynamic_source: str = ""  # one sentence on the dynamic latencies
     max_batch: int = 1  # the largest batch that the facts or tables go to; beyond it is extrapolation
+    static_load: tuple[tuple[int, int], ...] = ()  # (max_length, ms until a worker has loaded it), ascending
+    dynamic_load_ms: int | None = None  # the same of the dynamic runtime; None, or nothing: not known
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.slo_ms) or self.slo_ms <= 0:
@@ -82,7 +86,14 @@ class Profile:
             max_batch=max_batch,
             inflight_limit=inflight_limit,
             capacity=capacity,
+            load_ms=self._static_load_ms(max_length),
         )
+
+    def _static_load_ms(self, max_length: int) -> int | None:
+        """On the line between those that are known, as latencies are."""
+        if not self.static_load:
+            return None
+        return round(float(np.interp(max_length, *zip(*self.static_load, strict=True))))
 
     def dynamic_runtime(
         self,
@@ -104,6 +115,7 @@ class Profile:
             dynamic=True,
             inflight_limit=inflight_limit,
             capacity=capacity,
+            load_ms=self.dynamic_load_ms,
         )
 
     def static_runtimes(self, lengths: Iterable[int], *, max_batch: int = 1) -> tuple[RuntimeModel, ...]:

@@ -69,7 +69,7 @@ def check_against_table(profile: LatencyProfile, table_us: Mapping[tuple[str, in
 async def test_static_runtimes_by_batch(tmp_path: Path, mark: str) -> None:
     write_emulated_repository(
         tmp_path / "emu", model="emu", max_lengths=[16, 64], latency_ms=[10, 30], max_batch=4, batch_growth=0.5,
-        jitter=0.03, seed=4,
+        jitter=0.03, seed=4, load_delay_ms=400,
     )  # fmt: skip
     done = arlo_profile(mark, tmp_path, "emu", "--out", "profile.json", "--precision", "0.05", "--max-seconds", "1")
     assert done.returncode == 0, done.stderr
@@ -84,6 +84,8 @@ async def test_static_runtimes_by_batch(tmp_path: Path, mark: str) -> None:
     assert profile.versions["triton"].startswith("2.")
     assert profile.provenance.startswith("measured through Triton 2.")
     for runtime in profile.runtimes:
+        assert runtime.load_ms is not None
+        assert runtime.load_ms >= 400
         assert runtime.shorter is not None
         assert runtime.shorter.length == runtime.max_length // 2
         full = runtime.point(runtime.max_length, 1)

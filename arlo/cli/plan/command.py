@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,8 @@ EPILOG = """examples:
 columns: M requests that one instance finishes within the SLO, Q demand per SLO period, least the lower bound of
 N (Eq. 3 and 7), N instances, B load of one instance, left over what goes on to the next runtime (Eq. 4), mean
 the latency of the requests that this runtime processes. All of these are of Eq. 1-7, where the requests of an SLO
-period come at once; the mean latency under random arrivals is predicted beside it.
+period come at once; the mean latency under random arrivals is predicted beside it. load: until a worker has loaded
+the runtime, where the profile knows it.
 
 A demand that the workers cannot carry gets the least-bad plan and a reason; that is no error (exit code 0).
 """
@@ -121,9 +123,9 @@ def run(args: argparse.Namespace) -> int:
     plans = [(problem, _solve(problem, solver, args.time_limit_s)) for problem in problems]
     warnings = [*runtimes.warnings, *demand.warnings]
     if plan_inputs.is_range(args.workers):
-        _print_range(plans, args, warnings)
+        _print_range(plans, runtimes.load_ms, args, warnings)
     else:
-        _print_one(*plans[0], args, warnings)
+        _print_one(*plans[0], runtimes.load_ms, args, warnings)
     return 0
 
 
@@ -140,8 +142,8 @@ def _solve(problem: AllocationProblem, solver: Solver, time_limit_s: float) -> A
         raise ArloError(f"{error}; try a longer --time-limit-s or another --solver") from None
 
 
-def as_dict(problem: AllocationProblem, allocation: Allocation) -> dict[str, Any]:
-    """One plan as JSON: the answer first, then what it means for each runtime."""
+def as_dict(problem: AllocationProblem, allocation: Allocation, load_ms: Sequence[int | None] = ()) -> dict[str, Any]:
+    """One plan as JSON: the answer first, then what it means for each runtime. load_ms: null where not measured."""
     from arlo.planning.allocation.problem import flow
     from arlo.planning.allocation.queueing import predicted_mean_ms
 
@@ -163,6 +165,7 @@ def as_dict(problem: AllocationProblem, allocation: Allocation) -> dict[str, Any
         "processed": list(flows.processed),
         "load": list(flows.load),
         "left_over": list(flows.left_over),
+        "load_ms": list(load_ms) or [None] * len(problem.max_lengths),
     }
 
 
@@ -192,10 +195,16 @@ def warnings_of(problem: AllocationProblem, allocation: Allocation, objective: s
     return said
 
 
-def _print_one(problem: AllocationProblem, allocation: Allocation, args: argparse.Namespace, notes: list[str]) -> None:
+def _print_one(
+    problem: AllocationProblem,
+    allocation: Allocation,
+    load_ms: Sequence[int | None],
+    args: argparse.Namespace,
+    notes: list[str],
+) -> None:
     notes = [*notes, *warnings_of(problem, allocation, args.objective).values()]
     if args.json:
-        print_json({**as_dict(problem, allocation), "objective_name": args.objective, "warnings": notes})
+        print_json({**as_dict(problem, allocation, load_ms), "objective_name": args.objective, "warnings": notes})
         return
     from rich.console import Console
     from rich.table import Table
@@ -205,7 +214,8 @@ def _print_one(problem: AllocationProblem, allocation: Allocation, args: argpars
 
     flows = flow(problem, allocation.instances)
     table = Table(box=None, pad_edge=False)
-    for column in ("max_length", "latency ms", "M", "Q", "least", "N", "B", "left over", "mean ms"):
+    loads = ["load s"] if any(each is not None for each in load_ms) else []
+    for column in ("max_length", "latency ms", "M", "Q", "least", "N", "B", "left over", "mean ms", *loads):
         table.add_column(column, justify="right", style="bold" if column == "N" else "")
     for i, curve in enumerate(problem.curves):
         load = flows.load[i]
@@ -219,6 +229,7 @@ def _print_one(problem: AllocationProblem, allocation: Allocation, args: argpars
             f"{load:.4g}" if allocation.instances[i] else "-",
             f"{flows.left_over[i]:.4g}" if flows.left_over[i] else "-",
             f"{curve.mean_ms(load):.4g}" if flows.processed[i] else "-",
+            *(_load_s(load_ms[i]) for _ in loads),
         )
     console = Console(highlight=False)
     console.print(
@@ -237,12 +248,22 @@ def _print_one(problem: AllocationProblem, allocation: Allocation, args: argpars
     _print_notes(console, notes)
 
 
-def _print_range(plans: list[tuple[AllocationProblem, Allocation]], args: argparse.Namespace, notes: list[str]) -> None:
+def _load_s(load_ms: int | None) -> str:
+    return "-" if load_ms is None else f"{load_ms / 1000:.3g}"
+
+
+def _print_range(
+    plans: list[tuple[AllocationProblem, Allocation]],
+    load_ms: Sequence[int | None],
+    args: argparse.Namespace,
+    notes: list[str],
+) -> None:
     if args.json:
         print_json(
             {
                 "plans": [
-                    {**as_dict(p, a), "warnings": list(warnings_of(p, a, args.objective).values())} for p, a in plans
+                    {**as_dict(p, a, load_ms), "warnings": list(warnings_of(p, a, args.objective).values())}
+                    for p, a in plans
                 ],
                 "objective_name": args.objective,
                 "warnings": notes,

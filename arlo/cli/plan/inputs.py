@@ -27,6 +27,7 @@ class Runtimes:
 
     max_lengths: tuple[int, ...]
     curves: tuple[LatencyCurve, ...]
+    load_ms: tuple[int | None, ...] = ()  # until a worker has loaded each; None, or empty: not measured
     warnings: tuple[str, ...] = ()
 
 
@@ -165,7 +166,7 @@ def _from_files(repository: Path | None, profile_path: Path | None) -> Runtimes:
     chosen = {runtime.name for runtime in static}
     out = [runtime.name for runtime in manifest.runtimes if runtime.name not in chosen]
     warnings = (f"left out, dynamic or slower at the same max_length: {', '.join(out)}",) if out else ()
-    return Runtimes(max_lengths(static), curves(static), warnings)
+    return Runtimes(max_lengths(static), curves(static), tuple(runtime.load_ms for runtime in static), warnings)
 
 
 def _as_manifest(profile: LatencyProfile) -> Manifest:
@@ -185,6 +186,7 @@ def _as_manifest(profile: LatencyProfile) -> Manifest:
                 LatencyPoint(length=point.length, batch=point.batch, latency_us=max(1, round(point.mean_us)))
                 for point in runtime.points
             ),
+            load_ms=runtime.load_ms,
         )
         for runtime in profile.runtimes
     ]

@@ -157,6 +157,7 @@ def write_runtimes(
                 device="emulated",
                 latency=runtime.latency,
                 memory_mb=runtime.memory_mb or None,
+                load_ms=runtime.load_delay_ms or None,
                 files=files[runtime.name],
             )
             for runtime in sorted(runtimes, key=lambda r: r.max_length)

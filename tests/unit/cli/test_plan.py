@@ -117,6 +117,17 @@ def test_runtimes_of_a_repository_with_their_batches(repository: Path, capsys: p
     found = plan(capsys, "--workers", "4", "--slo-ms", "100", "--repository", repository, "--demand", "50,10")
     assert found["max_lengths"] == [64, 512]
     assert found["capacities"] == [160, 32]  # batches of 4 take 2.5 and 12.5 ms
+    assert found["load_ms"] == [None, None]
+
+
+def test_what_loads_take_is_shown_where_it_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_emulated_repository(tmp_path, model="m", max_lengths=[64, 512], latency_ms=[1.0, 5.0], load_delay_ms=2500)
+    arguments = ("--workers", "4", "--slo-ms", "100", "--repository", tmp_path, "--demand", "50,10")
+    assert plan(capsys, *arguments)["load_ms"] == [2500, 2500]
+    assert main(["plan", *map(str, arguments)]) == 0
+    screen = capsys.readouterr().out
+    assert "load s" in screen
+    assert "2.5" in screen
 
 
 def profile(path: Path, *, dynamic: bool = False) -> Path:

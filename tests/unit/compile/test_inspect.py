@@ -248,6 +248,16 @@ def test_of_many_batches_some_are_shown(engines: Path, capsys: pytest.CaptureFix
     assert len(json.loads(shown(capsys, str(engines), "--json"))["runtimes"][0]["latency"]) == len(rows)
 
 
+def test_what_a_load_takes_is_shown_where_it_is_known(engines: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "load:" not in shown(capsys, str(engines))
+    change(engines, "m_len64", load_ms=1234)
+    words = shown(capsys, str(engines))
+    assert "1.2 s" in words
+    assert "load: until a worker had loaded it, through Triton" in words
+    raw = json.loads(shown(capsys, str(engines), "--json"))
+    assert [each["load_ms"] for each in raw["runtimes"]] == [1234, None, None]
+
+
 def test_memory_that_is_not_known_is_no_sum(engines: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(engines, "m_len64", memory_mb=None)
     assert json.loads(shown(capsys, str(engines), "--json"))["bundle_memory_mb"] is None

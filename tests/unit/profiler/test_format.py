@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from arlo import config
-from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
+from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, Runtime
 from arlo.errors import ConfigError
 from arlo.profiler import How, LatencyProfile, Point, RuntimeProfile, runtime_hash, with_profile
 from arlo.profiler.findings import staircase_lines, warnings
@@ -157,6 +157,27 @@ def test_with_profile_replaces_the_latencies() -> None:
     )
     # What a profile was applied to is still what was measured.
     assert with_profile(applied, PROFILE) == applied
+
+
+def test_what_a_load_takes_is_kept_applied_and_not_lost(tmp_path: Path) -> None:
+    known = PROFILE.with_runtime(dataclasses.replace(PROFILE.runtimes[0], load_ms=850))
+    known.save(tmp_path / "profile.json")
+    assert LatencyProfile.load(tmp_path / "profile.json") == known
+    raw = json.loads((tmp_path / "profile.json").read_text())
+    for runtime in raw["runtimes"]:  # as it was written before loads were timed
+        del runtime["load_ms"]
+    (tmp_path / "older.json").write_text(json.dumps(raw))
+    assert LatencyProfile.load(tmp_path / "older.json") == PROFILE
+    applied = with_profile(MANIFEST, known)
+    assert [runtime.load_ms for runtime in applied.runtimes] == [850, None, None, None]
+    assert with_profile(applied, PROFILE).runtimes[0].load_ms == 850  # of a worker that had loaded it already
+    assert [each.load_ms for each in keep_points(fresh(), known).runtimes] == [850, None, None, None]
+    ids = InputTensor(name="input_ids", datatype="INT64", role="ids")
+    dataclasses.replace(applied, inputs=(ids,)).save(tmp_path)
+    assert Manifest.load(tmp_path).runtimes[0].load_ms == 850
+    (tmp_path / "arlo.json").write_text((tmp_path / "arlo.json").read_text().replace("850", "-1"))
+    with pytest.raises(ConfigError, match="m_len64 takes -1 ms to load"):
+        Manifest.load(tmp_path)
 
 
 def test_with_profile_refuses_what_does_not_fit() -> None:

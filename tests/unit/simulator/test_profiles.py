@@ -285,6 +285,19 @@ class TestMeasured:
         runtime = profile.dynamic_runtime(max_batch=4)
         assert believed(runtime, 72, 4) == pytest.approx(8.5)
 
+    def test_what_a_load_takes(self, tmp_path: Path) -> None:
+        """Between two compiled lengths on the line; not known where nothing was measured."""
+        static = [measured(64, {(64, 1): 2000}), measured(128, {(128, 1): 4000}), measured(256, {(256, 1): 9000})]
+        ranges = measured(256, {(16, 1): 1000, (256, 1): 9500}, dynamic=True)
+        manifest([*static, ranges]).save(tmp_path)
+        assert [runtime.load_ms for runtime in load_profile(tmp_path).static_runtimes((64, 128))] == [None, None]
+        known = [dataclasses.replace(one, load_ms=ms) for one, ms in zip(static, (400, None, 1000), strict=True)]
+        manifest([*known, dataclasses.replace(ranges, load_ms=3000)]).save(tmp_path)
+        profile = load_profile(tmp_path)
+        assert [runtime.load_ms for runtime in profile.static_runtimes((64, 160, 256))] == [400, 700, 1000]
+        assert profile.dynamic_runtime().load_ms == 3000
+        assert load_profile(tmp_path, dynamic="least").dynamic_runtime().load_ms is None
+
     def test_without_dynamic_runtime(self, tmp_path: Path) -> None:
         manifest([measured(64, {(64, 1): 2000})]).save(tmp_path)
         profile = load_profile(tmp_path)
