@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from arlo.catalog.bundle import load_ms
 from arlo.errors import ConfigError
 from arlo.planning.planner import Planner, PlannerSettings
 from arlo.planning.view import RuntimeView
@@ -27,6 +28,8 @@ class Ladder:
         self.index = {name: index for index, name in enumerate(self.names)}
         slos = [slo_ms for _, slo_ms in scenario.of_runtimes()]
         self.capacities = tuple(capacity(model, slo_ms) for model, slo_ms in zip(models, slos, strict=True))  # M
+        # Until a worker has loaded each; None: the profile does not know.
+        self.load_ms = (*(model.load_ms for model in models), load_ms(models))
         order = sorted(range(len(models)), key=lambda i: (models[i].max_length, models[i].dynamic, i))
         self.ascending = tuple(order)  # by max_length, a dynamic runtime after a static one
         self.max_length = max(model.max_length for model in models)
@@ -97,4 +100,5 @@ def _settings(scenario: Scenario, beside: int) -> PlannerSettings:
         early=allocate.shift and allocate.kind == "periodic",
         dynamic=beside,
         load_window_s=scenario.scale.window_s,
+        period_s=allocate.period_s,
     )

@@ -11,10 +11,11 @@ as the period is over; one for a worker that is gone for good is made at once.
 
 A replacement goes in steps (arlo.planning.placement.replacement), each of a few workers that get another runtime; the
 next step begins when all of the step serve, which is looked at every 0.1 s while a replacement is under way. A worker
-drains, loads for `replacement_s` and serves again; with `make_before_break` it serves on while it loads. A plan that is
-made meanwhile supersedes the older one as in the real control plane: workers that are on their way get where they were
-going, then the steps are those to the new placement. With `cover_after_s` another worker stands in while no instance of
-the longest runtime is in service, instead of its own runtime: the engine has one runtime per worker.
+drains, loads for `replacement_s`, or as long as the profile says, and serves again; with `make_before_break` it serves
+on while it loads. A plan that is made meanwhile supersedes the older one as in the real control plane: workers that are
+on their way get where they were going, then the steps are those to the new placement. With `cover_after_s` another
+worker stands in while no instance of the longest runtime is in service, instead of its own runtime: the engine has one
+runtime per worker.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from arlo.planning.view import WorkerView
 from arlo.simulator.foresight import SECOND_NS, Foresight
 from arlo.simulator.ladder import Ladder
 from arlo.simulator.report.timeline import DRAINING, GONE, SERVING, STARTING
-from arlo.simulator.scenario.scenario import Fault, Scenario
+from arlo.simulator.scenario.scenario import REPLACEMENT_S, Fault, Scenario
 
 LOOK_NS = SECOND_NS // 10  # between two looks at a replacement under way
 NEVER_NS = 1 << 62
@@ -342,8 +343,15 @@ class World:
     def _replace(self, worker: int, target: int, now_ns: int) -> None:
         self._moving[worker] = target
         self.replacements += 1
-        load_ns = in_ns(self._allocate.replacement_s)
+        load_ns = self._load_ns(target)
         if self._allocate.make_before_break and load_ns:
             self._loading[worker] = now_ns + load_ns
         else:
             self._engine.replace(worker, target, load_ns)
+
+    def _load_ns(self, target: int) -> int:
+        """Of a replacement: as the scenario says, or the profile."""
+        load_ms, told_s = self._ladder.load_ms[target], self._allocate.replacement_s
+        if told_s is None and load_ms is not None:
+            return load_ms * (SECOND_NS // 1000)
+        return in_ns(REPLACEMENT_S if told_s is None else told_s)

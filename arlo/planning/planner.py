@@ -10,6 +10,9 @@
 the simulator in no simulated time. Questions are asked one after the other: each is concluded, or dropped, before the
 next is begun. Times are of one monotonic clock (traffic/stamp.py).
 
+A change is made when it saves at least `min_gain` of the mean latency, and, where the profile knows how long runtimes
+take to load, when it saves more until the next plan than loading costs meanwhile.
+
 Demand is planned for the static runtimes; of several with one max_length, for the quickest. Dynamic runtimes beside
 them keep the workers that they have. Without static runtimes there is nothing to plan.
 """
@@ -17,6 +20,7 @@ them keep the workers that they have. Without static runtimes there is nothing t
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Sequence
 from typing import Literal, Protocol
 
@@ -50,6 +54,7 @@ class PlannerSettings:
     reallocate: bool = True
     dynamic: int = 0  # workers that keep a dynamic runtime beside the static ones
     load_window_s: float = 10.0  # of the load that scaling goes by
+    period_s: float = math.inf  # until the next plan: what a change has to pay for its loads in
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -234,8 +239,9 @@ class Planner:
         """Whether a plan for the candidate pays. The caller makes one if it does."""
         pays = False
         if question is not None and answer is not None and not answer.fell_back:
-            gain = _gain(question.problem, question.wanted, answer.allocation.instances)
-            pays = gain >= least_gain(self._settings.min_gain)
+            best = answer.allocation.instances
+            gain = _gain(question.problem, question.wanted, best)
+            pays = gain >= least_gain(self._settings.min_gain) and not self._outweighed(question, best)
         self._shift.settle(candidate, pays, now_s)
         return pays
 
@@ -283,6 +289,9 @@ class Planner:
         if moves and not question.forced and gain is not None and gain < self._settings.min_gain:
             moves = False
             note = "; ".join([*filter(None, [note]), f"gain {gain:.1%} is below min_gain"])
+        elif moves and not question.forced and gain is not None and (why := self._outweighed(question, best)):
+            moves = False
+            note = "; ".join([*filter(None, [note]), why])
         return Plan(
             reason=question.reason,
             wanted=question.wanted,
@@ -292,6 +301,33 @@ class Planner:
             allocation=allocation,
             fell_back=answer.fell_back,
             note=note,
+        )
+
+    def _outweighed(self, question: Question, best: Sequence[int]) -> str:
+        """Why loading costs more than the change gains until the next plan; empty: it does not, or is not known.
+
+        A worker counts as away for as long as its load takes: drained first it serves nothing, and in the other order
+        the device loads instead. What one of a runtime less costs is predicted; workers are counted one by one, though
+        some move at a time, as a step is small.
+        """
+        wanted, problem = question.wanted, question.problem
+        more = [max(0, b - a) for a, b in zip(wanted, best, strict=True)]
+        loads = [(count, runtime.load_ms) for count, runtime in zip(more, self.planned, strict=True) if count]
+        known = [count * load_ms for count, load_ms in loads if load_ms is not None]
+        before = problem.predicted_mean_ms(wanted)
+        if not loads or len(known) < len(loads) or math.isinf(before):
+            return ""
+        load_ms, cost = sum(known) / sum(more), 0.0
+        for index, (a, b) in enumerate(zip(wanted, best, strict=True)):
+            if a > b:
+                away = [*wanted[:index], a - 1, *wanted[index + 1 :]]
+                cost += (a - b) * load_ms * max(0.0, problem.predicted_mean_ms(away) - before)
+        saved_ms = before - problem.predicted_mean_ms(best)
+        if cost <= saved_ms * self._settings.period_s * 1000:
+            return ""
+        return (
+            f"{sum(more)} load(s) of {load_ms / 1000:.3g} s cost more than the {saved_ms:.3g} ms less of each request "
+            f"gain in {self._settings.period_s:g} s"
         )
 
     def first(self, workers: int, foreseen: Seen | None = None) -> tuple[int, ...]:

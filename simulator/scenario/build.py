@@ -175,6 +175,7 @@ def _given_runtimes(sections: tuple[RuntimeSection, ...], scheme_name: str) -> t
                 max_batch=section.max_batch,
                 dynamic=section.dynamic,
                 inflight_limit=section.inflight_limit,
+                load_ms=section.load_ms,
                 truth=_points(section.truth) or None,
             )
         )

@@ -20,6 +20,7 @@ from arlo.config.model import DispatchConfig
 
 AllocationKind = Literal["periodic", "even", "global", "oracle", "fixed"]
 ScalingKind = Literal["none", "target", "headroom"]
+REPLACEMENT_S = 1.0  # where the profile does not know how long a load takes; the paper: about 1 s
 # What `arlo serve` does by default. A simulation does the same where nothing else is said, and why.
 _SERVED, _CONTROL, _SCALING = DispatchConfig(), ControlConfig(), ScalingConfig()
 
@@ -92,7 +93,7 @@ class Allocate:
     period_s: float = _CONTROL.period_s
     solver: str = _CONTROL.solver
     objective: str = _CONTROL.objective
-    replacement_s: float = 1.0  # loading the other runtime (the paper: about 1 s)
+    replacement_s: float | None = None  # loading the other runtime; None: its load_ms, or REPLACEMENT_S
     make_before_break: bool = False  # a worker serves on while it loads the other runtime; in the paper it does not
     max_parallel: int | None = None  # workers that change at a time; None: by the next two shares, at least 1
     max_unavailable: float = 0.1  # of the workers, without make_before_break: the paper's

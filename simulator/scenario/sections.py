@@ -309,6 +309,14 @@ class RuntimeSection:
         minimum=1,
         maximum=65536,
     )
+    load_ms: int | None = option(
+        default=None,
+        doc="Until a worker has loaded it: what a replacement takes, and what a plan weighs against its gain.",
+        left_out="not known",
+        unit="ms",
+        minimum=0,
+        maximum=2_000_000_000,
+    )
     truth: tuple[tuple[float, ...], ...] = option(
         default=(), doc="What execution really takes, as `points`, where the scheduler believes something else."
     )
@@ -401,9 +409,10 @@ class AllocationSection:
         left_out="that of the scheme, `queueing` for arlo",
         flag=Flag("NAME", "what an allocation minimises"),
     )
-    replacement_s: float = option(
+    replacement_s: float | None = option(
         default=_ALLOCATE.replacement_s,
-        doc="How long a worker is away while it loads another runtime; about 1 s in the paper.",
+        doc="How long a worker is away while it loads another runtime.",
+        left_out="the runtime's load_ms where the profile knows it, else 1 s, as in the paper",
         unit="s",
         minimum=0,
         flag=Flag("S", "to load another runtime"),

@@ -269,4 +269,5 @@ def planner_settings(config: Config) -> PlannerSettings:
         early=control.early,
         reallocate=control.reallocate,
         dynamic=config.deployment.dynamic,
+        period_s=control.period_s,
     )

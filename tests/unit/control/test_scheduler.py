@@ -123,6 +123,26 @@ async def test_the_period_plan_follows_the_lengths(tmp_path: Path, clock: Clock)
     assert saved.placement == notes.desired
 
 
+async def test_loads_that_cost_more_than_they_gain_move_nothing_and_the_log_says_why(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nearly all requests are short, on the four workers of the longest; each load would take a day, or is unknown."""
+    caplog.set_level(logging.INFO, "arlo.control")
+    config = configured(tmp_path, deployment="allocation = {512 = 4}", control="early = false")
+    for load_ms, moved in ((None, True), (200, True), (86_400_000, False)):
+        runtimes = tuple(dataclasses.replace(runtime, load_ms=load_ms) for runtime in MANIFEST.runtimes)
+        scheduler, notes, traffic = started(config, clock, dataclasses.replace(MANIFEST, runtimes=runtimes))
+        await traffic.come(20, n40=250, n500=20)
+        caplog.clear()
+        await scheduler.plan("period")
+        assert scheduler.plans[-1].moved is moved
+        (event,) = [record.fields for record in caplog.records if record.getMessage() == "plan"]  # type: ignore[attr-defined]
+        assert ("load(s) of 8.64e+04 s cost more than" in event["note"]) is not moved
+        assert (notes.counts == {"m_512": 4}) is not moved
+        state_file = tmp_path / "run" / state.FILE_NAME
+        state_file.unlink()
+
+
 async def test_too_few_requests_move_nothing(tmp_path: Path, clock: Clock) -> None:
     scheduler, notes, traffic = started(configured(tmp_path, deployment="allocation = {512 = 4}"), clock)
     await traffic.come(2, n40=10)

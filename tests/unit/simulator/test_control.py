@@ -226,6 +226,33 @@ def test_an_idle_worker_loads_at_once_and_loading_takes_what_the_scenario_says(w
     assert watched[0].serving_since() == [round(12.5 * SECOND), 0]
 
 
+@pytest.mark.parametrize("make_before_break", [False, True])
+def test_loading_takes_what_the_profile_says_of_each_runtime(watched: list[Watched], make_before_break: bool) -> None:
+    """Both workers change their runtime once; a scenario that says how long it takes is right."""
+    work = listed(evenly(10, 0, 15, 500), duration_s=15.0)
+    known = scenario(work, allocate=dataclasses.replace(ONE_BY_ONE, make_before_break=make_before_break))
+    loads = (700, 2300)
+    runtimes = tuple(dataclasses.replace(r, load_ms=ms) for r, ms in zip(known.runtimes, loads, strict=True))
+    known = dataclasses.replace(known, runtimes=runtimes)
+    told = dataclasses.replace(known, allocate=dataclasses.replace(known.allocate, replacement_s=1.25))
+    run(known)
+    run(told)
+    assert [one.serving_since()[0] for one in watched] == [round(12.3 * SECOND), round(11.25 * SECOND)]
+
+
+def test_a_load_that_costs_more_than_it_gains_is_not_begun() -> None:
+    """The planner of a simulation knows the profile too. Unknown or quick, one of two long ones becomes a short one."""
+    work = Phases(((25, 930.0, (30,) * 90 + (500,) * 3),))
+    allocate_ = Allocate(objective="queueing", period_s=10.0, start=(2, 2))
+    base = scenario(work, workers=4, allocate=allocate_)
+
+    def moved(load_ms: int | None) -> int:
+        runtimes = tuple(dataclasses.replace(runtime, load_ms=load_ms) for runtime in base.runtimes)
+        return run(dataclasses.replace(base, runtimes=runtimes)).replacements
+
+    assert [moved(load_ms) for load_ms in (None, 100, 3_600_000)] == [1, 1, 0]
+
+
 def test_the_next_step_waits_for_the_last_and_capacity_holds(
     watched: list[Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
