@@ -350,3 +350,36 @@ async def test_runtime_that_does_not_load(folder: Path) -> None:
 async def test_no_triton(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_SERVER", "/nowhere/tritonserver")
     assert "TRITON_SERVER=/nowhere/tritonserver is not a program" in await failed_start(folder, 3)
+
+
+async def test_after_sigkill_with_fewer_workers_configured_the_surplus_goes(folder: Path) -> None:
+    """All of them are taken over, as they serve; then one is drained and ends, and no request of a client fails."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    text = CONFIG.format(port=port) + "[workers]\nthreads = 1\n"  # else their share of the cores is another one
+    (folder / "serve.toml").write_text(text)
+    async with serving(folder) as killed:
+        before = {item["worker"] for item in (await asyncio.to_thread(status, killed))["stats"]["instances"]}
+        assert len(before) == 3
+        async with client_of(killed) as client:
+            load = Load(client)
+            await load.more(10)
+            killed.process.kill()
+            await killed.wait()
+            (folder / "serve.toml").write_text(text.replace("{16 = 2, 64 = 1}", "{16 = 1, 64 = 1}"))
+            async with serving(folder) as served:
+                await until(lambda: served.events("worker_removed"), "one worker less", timeout_s=40)
+                (event,) = served.events("scaling")
+                assert event["action"] == "remove"
+                assert event["reason"].startswith("3 workers are more than the 2 of the configuration")
+                await load.more(10)
+                await load.stop()
+                assert load.errors == []
+                left = {item["worker"] for item in (await asyncio.to_thread(status, served))["stats"]["instances"]}
+                assert left == before - {event["worker"]}
+                await asyncio.sleep(2)  # two more looks at it
+                assert len(served.events("scaling")) == 1
+                served.process.send_signal(signal.SIGTERM)
+                assert await served.wait() == 0
+        await nothing_left(killed.mark)

@@ -55,7 +55,7 @@ class Scaler:
         self._decider = make_policy(
             self.policy,
             min_workers=self._minimum,
-            max_workers=self._maximum,
+            max_workers=config.worker_count if self.policy == "none" else self._maximum,
             scale_out_share=scaling.scale_out_share,
             scale_in_share=scaling.scale_in_share,
             scale_in_period_s=scaling.scale_in_period_s,
@@ -71,8 +71,10 @@ class Scaler:
         self._usage.add(stats)
         for window, each in zip(self._by_model, self._scheduler.by_model, strict=False):
             window.add(each)
-        if self.policy == "none" or self._acting or self._reconciler.leaving:
+        if not self._pool.resizable or self._acting or self._reconciler.leaving:
             return
+        if self.policy == "none" and len(self._reconciler.views()) <= self._config.worker_count:
+            return  # else an earlier control plane, with more in its configuration, left some
         decision = self._decider.decide(self._signals(stats))
         if decision.action != "none":
             self._acting = True

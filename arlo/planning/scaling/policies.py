@@ -107,7 +107,8 @@ class ScalingSettings:
 
 
 def make_policy(name: str, **settings: Any) -> ScalingPolicy:
-    """The policy `none`, `target` or `headroom`; `settings` are the fields of ScalingSettings (`none` needs none).
+    """The policy `none`, `target` or `headroom`; `settings` are the fields of ScalingSettings (`none` needs none, and
+    knows max_workers).
 
     ConfigError: another name, an unknown setting, or limits that contradict each other.
     """
@@ -116,19 +117,26 @@ def make_policy(name: str, **settings: Any) -> ScalingPolicy:
     if unknown:
         raise ConfigError(f"scaling has no setting {', '.join(unknown)}")
     if name == "none":
-        return NoScaling()
+        return NoScaling(settings.get("max_workers"))
     if name not in kinds:
         raise ConfigError(f"there is no scaling policy {name!r}: use none, {' or '.join(kinds)}")
     return kinds[name](ScalingSettings(**settings))
 
 
 class NoScaling:
-    """The number of workers stays."""
+    """The number of workers stays, at no more than `most`: those that an earlier configuration had more go, one by
+    one."""
 
     name = "none"
 
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+
     def decide(self, signals: Signals) -> Decision:
-        """Nothing, ever."""
+        """Nothing, while there are no more than that."""
+        usable = sum(worker.usable for worker in signals.workers)
+        if self._most is not None and usable > self._most:
+            return _least_busy(signals, f"{usable} workers are more than the {self._most} of the configuration")
         return _hold(f"scaling is off; there are {len(signals.workers)} workers")
 
 
@@ -213,19 +221,10 @@ class _Paced(abc.ABC):
         return len(signals.workers) + max(0, len(self._coming) - len(listed))
 
     def _release(self, signals: Signals, why: str) -> Decision:
-        """Release the least busy instance that may go; one that serves nothing before all others."""
-        usable = [worker for worker in signals.workers if worker.usable]
-        if len(usable) <= self.settings.min_workers:
+        """Release the least busy instance that may go."""
+        if sum(worker.usable for worker in signals.workers) <= self.settings.min_workers:
             return _hold(f"{why}, but there may be no fewer than {self.settings.min_workers} workers")
-        count = Counter(worker.serving for worker in usable)
-        kept = signals.kept | {signals.longest}
-        # Of equally busy ones the youngest.
-        choice = [w for w in reversed(usable) if w.serving not in kept or count[w.serving] > 1]
-        if not choice:
-            last = usable[-1]
-            return _hold(f"{why}, but {last.id} is the last that serves {last.serving}")
-        worker = min(choice, key=lambda worker: (worker.serving is not None, worker.busy))
-        return Decision("remove", worker.id, None, f"{why}; {worker.id} is the least busy ({worker.busy:.0%})")
+        return _least_busy(signals, why)
 
     @abc.abstractmethod
     def _calm(self, signals: Signals) -> bool:
@@ -346,6 +345,20 @@ class Headroom(_Paced):
 
     def _told(self, signals: Signals) -> str:
         return f"a load of {signals.load:.2f} instances with {self.settings.headroom:.0%} headroom"
+
+
+def _least_busy(signals: Signals, why: str) -> Decision:
+    """Release the least busy instance that may go; one that serves nothing before all others."""
+    usable = [worker for worker in signals.workers if worker.usable]
+    count = Counter(worker.serving for worker in usable)
+    kept = signals.kept | {signals.longest}
+    # Of equally busy ones the youngest.
+    choice = [w for w in reversed(usable) if w.serving not in kept or count[w.serving] > 1]
+    if not choice:
+        last = usable[-1]
+        return _hold(f"{why}, but {last.id} is the last that serves {last.serving}")
+    worker = min(choice, key=lambda worker: (worker.serving is not None, worker.busy))
+    return Decision("remove", worker.id, None, f"{why}; {worker.id} is the least busy ({worker.busy:.0%})")
 
 
 def _hold(reason: str) -> Decision:

@@ -130,6 +130,29 @@ async def test_adds_and_removes(monkeypatch: pytest.MonkeyPatch) -> None:
     task.cancel()
 
 
+async def test_workers_that_an_earlier_configuration_had_more_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scaling is off, and the configuration says one: the least busy goes, then the next, and the last one stays."""
+    parts = Parts()
+    left = [WorkerView(id=f"w{n}", serving="m_512", busy=busy) for n, busy in enumerate((0.2, 0.1, 0.5))]
+    monkeypatch.setattr(parts, "views", lambda **_: list(left))
+    config, counters = configured("allocation = {512 = 1}", "[scaling]\nmax_workers = 9"), Counter[str]()
+    pieces = cast(WorkerPool, parts), cast(Reconciler, parts), cast(RuntimeScheduler, parts)
+    one = Scaler(config, *pieces, counters=counters)
+    task = asyncio.create_task(one.run())
+    for turn, worker in enumerate(("w1", "w0"), start=1):
+        one.see(STATS)
+        assert (await did(parts, 2 * turn))[-2:] == [f"let go {worker}", "plan scale_in"]
+        left = [view for view in left if view.id != worker]
+    assert "more than the 1 of the configuration" in one.status().last_reason
+    one.see(STATS)
+    await asyncio.sleep(0)
+    parts.resizable, left = False, [*left, *left]
+    one.see(STATS)
+    await asyncio.sleep(0)
+    assert len(parts.did) == 4
+    task.cancel()
+
+
 async def test_one_step_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = Parts()
     policy = Script(ADD, ADD)
