@@ -55,7 +55,7 @@ Channel::CallId Channel::call(std::string_view path, std::string message, Client
   if (state_ == State::kIdle && used_ >= not_before_) connect();
   if (state_ == State::kReady) return {connections_, session_->call(path, std::move(message), std::move(done))};
   if (state_ != State::kIdle) {
-    waiting_.push_back({std::string(path), std::move(message), std::move(done)});
+    waiting_.push_back({path, std::move(message), std::move(done)});
   } else {
     loop_.at_end([done = std::move(done), why = why_] { done({kUnavailable, why, {}, true, true}); });
   }

@@ -37,8 +37,8 @@ class Channel final : public Loop::Watch, public Loop::Timer {
     std::uint64_t connection = 0;  // 0: it waits for one
     std::int32_t stream = 0;
   };
-  // A unary call; `done` as of ClientSession, and not from within this. A channel does not go from within a `done` of
-  // its own.
+  // A unary call; `path` outlives it; `done` as of ClientSession, and not from within this. A channel does not go from
+  // within a `done` of its own.
   CallId call(std::string_view path, std::string message, ClientSession::Done done);
   // Resets a call of which no more is wanted; its `done` is called as for one that is lost.
   void give_up(CallId call);
@@ -53,7 +53,7 @@ class Channel final : public Loop::Watch, public Loop::Timer {
  private:
   enum class State : std::uint8_t { kIdle, kLookingUp, kConnecting, kReady };
   struct Waiting {
-    std::string path;
+    std::string_view path;
     std::string message;
     ClientSession::Done done;
   };

@@ -125,7 +125,7 @@ std::int32_t ClientSession::Impl::call(std::string_view path, std::string messag
   Call& call = calls_.front();
   call.place = calls_.begin();
   const std::array<nghttp2_nv, 7> fields{
-      constant(":method", "POST"),           constant(":scheme", "http"), field(":path", path),
+      constant(":method", "POST"),           constant(":scheme", "http"), constant(":path", path),
       constant(":authority", authority_),    constant("te", "trailers"),  constant("content-type", "application/grpc"),
       constant("user-agent", "arlo-gateway")};
   nghttp2_data_provider provider{};

@@ -35,7 +35,8 @@ class ClientSession {
   ClientSession(const ClientSession&) = delete;
   ClientSession& operator=(const ClientSession&) = delete;
 
-  // `done` is called once, perhaps from within this call, feed(), output() or the destructor. The call's stream.
+  // `path` outlives the call. `done` is called once, perhaps from within this call, feed(), output() or the destructor.
+  // The call's stream.
   std::int32_t call(std::string_view path, std::string message, Done done);
   // Resets it, if it is open still.
   void give_up(std::int32_t stream);

@@ -168,6 +168,10 @@ class ServerSession::Impl::Call final : public ServerCall {
       const auto timeout = parse_timeout(value);
       if (timeout) deadline_ = session_.now_ + *timeout;
     } else if (name.front() != ':') {
+      if (headers_.empty()) {  // as many as most clients send
+        headers_.reserve(8);
+        header_text_.reserve(240);
+      }
       headers_.push_back({header_text_.size(), name.size(), value.size()});
       header_text_.append(name).append(value);
     }

@@ -113,7 +113,7 @@ class TransportSocket : public testing::Test, public Loop::Timer {
     options.address = address;
     return std::make_unique<Channel>(loop_, options);
   }
-  void call(Channel& channel, const std::string& path, std::string message) {
+  void call(Channel& channel, const char* path, std::string message) {
     channel.call(path, std::move(message), [this](Answer answer) {
       answers_.push_back(std::move(answer));
       if (answers_.size() >= wanted_) loop_.stop();
