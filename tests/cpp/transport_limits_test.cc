@@ -337,6 +337,7 @@ TEST_F(TransportLimits, ResetsNowAndThenDoNot) {
   for (int i = 0; i < 5'000; ++i) {
     const auto stream = call("/a", message(10), true);
     ASSERT_TRUE(talk());
+    ASSERT_EQ(keeper_.calls.size(), static_cast<std::size_t>(i) + 1);
     if (i % 3 == 0) {
       nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
       ASSERT_TRUE(talk());
