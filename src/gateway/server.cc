@@ -97,7 +97,7 @@ int serve(const v1::GatewayConfig& config) {
   };
   try {
     const AdminServer admin(models, config.admin_address());
-    const HttpServer http(models, config.http_address());
+    const HttpServer http(models, data_service.usage(), config.http_address());
     if (!transport::is_local(config.admin_address())) {
       log(LogLevel::kWarning, "admin_port_is_open",
           {{"admin", config.admin_address()},

@@ -79,7 +79,7 @@ std::string_view FrameMeter::begin(TimeNs now) {
       break;  // what it costs is paid for by the bytes that it lets through
     default:
       if (type == kPriority || type > kContinuation) {
-        if (above(empty_, limits_.empty_frames, now)) return "frames without effect";
+        if (above(empty_, limits_.empty_frames, now)) return "empty frames";
       }
   }
   return {};
@@ -87,7 +87,7 @@ std::string_view FrameMeter::begin(TimeNs now) {
 
 std::string_view FrameMeter::overdue(TimeNs now) const {
   if (since_ == 0) return {};
-  if (in_data_ && left_ > 0) return now - since_ > limits_.data_time ? "time for a body" : "";
+  if (in_data_ && left_ > 0) return now - since_ > limits_.data_time ? "time for a request" : "";
   return now - since_ > limits_.header_time ? "time for headers" : "";
 }
 

@@ -226,6 +226,7 @@ void Server::adopt(int fd) {
     return;
   }
   auto connection = std::make_unique<Connection>(*this, fd);
+  service_.connections(1);
   Connection& added = *connection;
   connections_.push_back(std::move(connection));
   added.place = std::prev(connections_.end());
@@ -268,6 +269,9 @@ void Server::close_all() {
   while (!connections_.empty()) close(*connections_.front());
 }
 
-void Server::close(Connection& connection) { connections_.erase(connection.place); }
+void Server::close(Connection& connection) {
+  connections_.erase(connection.place);
+  service_.connections(-1);
+}
 
 }  // namespace arlo::transport

@@ -87,6 +87,8 @@ class Service {
  public:
   // The headers of a call have come. Null: there is no such method (UNIMPLEMENTED).
   virtual std::unique_ptr<CallHandler> begin(ServerCall& call) = 0;
+  // So many more connections, or fewer.
+  virtual void connections(int /*change*/) {}
   // A client went over a limit, and its call or its connection ends for it.
   virtual void offended(const std::string& /*peer*/, std::string_view /*limit*/) {}
 

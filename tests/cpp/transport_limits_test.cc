@@ -65,7 +65,7 @@ TEST(FrameMeter, WhatIsNotWholeInTime) {
   FrameMeter data({});
   data.feed(hello() + frame(kData, 0, 1, "abcdef").substr(0, 12), kSecond);
   EXPECT_EQ(data.overdue(60 * kSecond), "");
-  EXPECT_EQ(data.overdue(62 * kSecond), "time for a body");
+  EXPECT_EQ(data.overdue(62 * kSecond), "time for a request");
   data.feed("def", 62 * kSecond);
   EXPECT_EQ(data.overdue(1000 * kSecond), "");
 }
@@ -90,8 +90,8 @@ TEST(FrameMeter, FloodsAreCountedInTime) {
   for (const auto& [bytes, limit] :
        {Case{frame(kPing, 0, 0, "12345678"), "pings and settings"},
         Case{frame(kSettings, 0, 0, ""), "pings and settings"}, Case{frame(kData, 0, 1, ""), "empty frames"},
-        Case{frame(kPriority, 0, 1, "12345"), "frames without effect"},
-        Case{frame(static_cast<FrameType>(0x77), 0, 1, "?"), "frames without effect"}}) {
+        Case{frame(kPriority, 0, 1, "12345"), "empty frames"},
+        Case{frame(static_cast<FrameType>(0x77), 0, 1, "?"), "empty frames"}}) {
     FrameMeter::Limits limits;
     limits.pings = limits.empty_frames = 50;
     FrameMeter flooded(limits);

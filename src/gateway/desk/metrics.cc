@@ -67,7 +67,7 @@ struct Seen {
 
 }  // namespace
 
-std::vector<prometheus::MetricFamily> collect_metrics(const Models& models) {
+std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, const PortUsage& usage) {
   using prometheus::MetricType;
   std::vector<Models::Served> served = models.served();
   if (served.empty()) served.push_back({"", &models.first()});
@@ -174,6 +174,13 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models) {
                [](const auto& instance) { return instance.ejections(); });
   per_instance("arlo_instance_busy_seconds_total", "Time with at least one row at the instance.", MetricType::Counter,
                [](const auto& instance) { return static_cast<double>(instance.busy_us()) * 1e-6; });
+
+  out.of("");
+  out.add("arlo_connections", "Connections to the data port.", MetricType::Gauge);
+  out.value(static_cast<double>(usage.connections()));
+  out.add("arlo_client_over_limit_total", "Calls and connections that ended because a client went over a limit.",
+          MetricType::Counter);
+  for (const auto& [limit, count] : usage.over_limit()) out.value(static_cast<double>(count), {{"limit", limit}});
   return out.take();
 }
 

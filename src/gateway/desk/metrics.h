@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "gateway/desk/models.h"
+#include "gateway/front/usage.h"
 
 namespace arlo::gateway {
 
-std::vector<prometheus::MetricFamily> collect_metrics(const Models& models);
+std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, const PortUsage& usage);
 
 }  // namespace arlo::gateway

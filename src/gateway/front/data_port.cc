@@ -98,7 +98,9 @@ class DataPort::OnLane final : public transport::Service {
     if (method == nullptr) return nullptr;
     return std::make_unique<InfoCall>(*method, call);
   }
+  void connections(int change) override { service_.usage().connections(change); }
   void offended(const std::string& peer, std::string_view limit) override {
+    service_.usage().over_limit(limit);
     log_some(LogLevel::kWarning, "client_over_limit", {{"client", peer}, {"limit", limit}});
   }
 

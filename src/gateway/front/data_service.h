@@ -15,6 +15,7 @@
 
 #include "gateway/desk/call.h"
 #include "gateway/desk/models.h"
+#include "gateway/front/usage.h"
 #include "transport/server_session.h"
 
 namespace arlo::gateway {
@@ -29,6 +30,8 @@ class DataService {
   void call_received() { open_calls_.fetch_add(1, std::memory_order_relaxed); }
   void call_over() { open_calls_.fetch_sub(1, std::memory_order_acq_rel); }
   [[nodiscard]] std::uint64_t open_calls() const { return open_calls_.load(std::memory_order_acquire); }
+
+  [[nodiscard]] PortUsage& usage() { return usage_; }
 
   using Context = transport::ServerCall;
 
@@ -58,6 +61,7 @@ class DataService {
   RequestLimits limits_;
   std::unordered_map<std::string, Method> methods_;
   std::atomic<std::uint64_t> open_calls_{0};
+  PortUsage usage_;
 };
 
 }  // namespace arlo::gateway

@@ -25,7 +25,7 @@ constexpr std::size_t kMostConnections = 256;
 constexpr TimeNs kRequestTime = 5'000'000'000;  // from the connection or the last answer to the end of the next answer
 constexpr TimeNs kPause = 100'000'000;          // when descriptors have run out
 
-HttpAnswer answer_to(const HttpRequest& request, const Models& models) {
+HttpAnswer answer_to(const HttpRequest& request, const Models& models, const PortUsage& usage) {
   if (!request.good) return {400, "text/plain", "this is no HTTP/1 request\n"};
   if (request.method != "GET" && request.method != "HEAD") return {405, "text/plain", "GET only\n"};
   if (request.path == "/livez") return {200, "text/plain", "ok\n"};
@@ -34,7 +34,7 @@ HttpAnswer answer_to(const HttpRequest& request, const Models& models) {
     return {ready ? 200 : 503, "text/plain", ready ? "ok\n" : "no active instance\n"};
   }
   if (request.path == "/metrics") {
-    return {200, "text/plain; version=0.0.4", prometheus::TextSerializer().Serialize(collect_metrics(models))};
+    return {200, "text/plain; version=0.0.4", prometheus::TextSerializer().Serialize(collect_metrics(models, usage))};
   }
   return {404, "text/plain", "there are /metrics, /livez and /readyz\n"};
 }
@@ -43,7 +43,8 @@ HttpAnswer answer_to(const HttpRequest& request, const Models& models) {
 
 class HttpServer::Loop {
  public:
-  Loop(const Models& models, int listening) : models_(models), listening_(listening), wake_(eventfd(0, EFD_CLOEXEC)) {
+  Loop(const Models& models, const PortUsage& usage, int listening)
+      : models_(models), usage_(usage), listening_(listening), wake_(eventfd(0, EFD_CLOEXEC)) {
     thread_ = std::thread([this] { run(); });
   }
   ~Loop() {
@@ -137,7 +138,7 @@ class HttpServer::Loop {
       }
       if (const auto request = read_request(connection.in)) {
         connection.last = request->last || !request->good;
-        connection.out = write_answer(answer_to(*request, models_), request->method == "HEAD", connection.last);
+        connection.out = write_answer(answer_to(*request, models_, usage_), request->method == "HEAD", connection.last);
         connection.in.erase(0, request->size);
         continue;
       }
@@ -156,6 +157,7 @@ class HttpServer::Loop {
   }
 
   const Models& models_;
+  const PortUsage& usage_;
   const int listening_;
   const int wake_;
   TimeNs pause_until_ = 0;
@@ -163,11 +165,11 @@ class HttpServer::Loop {
   std::thread thread_;
 };
 
-HttpServer::HttpServer(const Models& models, const std::string& address) {
+HttpServer::HttpServer(const Models& models, const PortUsage& usage, const std::string& address) {
   try {
     const auto listening = transport::listen_on(address);
     address_ = listening.address;
-    loop_ = std::make_unique<Loop>(models, listening.fd);
+    loop_ = std::make_unique<Loop>(models, usage, listening.fd);
   } catch (const std::runtime_error& error) {
     throw std::invalid_argument("http_address '" + address + "' cannot be bound: " + error.what());
   }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gateway/desk/models.h"
+#include "gateway/front/usage.h"
 
 namespace arlo::gateway {
 
@@ -15,7 +16,7 @@ namespace arlo::gateway {
 // place of the one whose time is up first.
 class HttpServer {
  public:
-  HttpServer(const Models& models, const std::string& address);
+  HttpServer(const Models& models, const PortUsage& usage, const std::string& address);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

@@ -1,0 +1,47 @@
+// What clients take of the data port, counted for /metrics. Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace arlo::gateway {
+
+class PortUsage {
+ public:
+  using Counts = std::map<std::string, std::uint64_t, std::less<>>;
+
+  void connections(int change) { connections_.fetch_add(change, std::memory_order_relaxed); }
+  // `limit`: what a client went over; what follows a colon is a detail of it.
+  void over_limit(std::string_view limit) {
+    const std::lock_guard lock(mutex_);
+    limit = limit.substr(0, limit.find(':'));
+    const auto found = over_limit_.find(limit);
+    ++(found != over_limit_.end() ? found->second : over_limit_[std::string(limit)]);
+  }
+
+  [[nodiscard]] std::int64_t connections() const { return connections_.load(std::memory_order_relaxed); }
+  [[nodiscard]] Counts over_limit() const {
+    const std::lock_guard lock(mutex_);
+    return over_limit_;
+  }
+
+ private:
+  std::atomic<std::int64_t> connections_{0};
+  mutable std::mutex mutex_;
+  // Those that there are, so that each has its line before anybody goes over it.
+  Counts over_limit_{{"TLS", 0},
+                     {"bytes of headers", 0},
+                     {"bytes of requests and answers", 0},
+                     {"empty frames", 0},
+                     {"pings and settings", 0},
+                     {"resets", 0},
+                     {"time for a request", 0},
+                     {"time for headers", 0},
+                     {"time for the first words", 0}};
+};
+
+}  // namespace arlo::gateway
