@@ -76,19 +76,19 @@ def _frames(hit: Hit, frames: bytes, *, reads: bool, opens: bool = False) -> Non
             return
 
 
-@attack()
+@attack(refused=True)
 def empty_frames(hit: Hit) -> None:
     """DATA frames of no bytes that never end a call."""
     _frames(hit, DataFrame(1).serialize() * CHUNK, reads=True, opens=True)
 
 
-@attack()
+@attack(refused=True)
 def ping_flood(hit: Hit) -> None:
     """PINGs, whose answers are not read."""
     _frames(hit, PingFrame(0, opaque_data=b"pingping").serialize() * CHUNK, reads=False)
 
 
-@attack()
+@attack(refused=True)
 def settings_flood(hit: Hit) -> None:
     """SETTINGS, whose answers are not read."""
     frame = SettingsFrame(0, settings={SettingsFrame.INITIAL_WINDOW_SIZE: 70_000}).serialize()
@@ -102,7 +102,7 @@ def window_update_flood(hit: Hit) -> None:
     _frames(hit, pair * (CHUNK // 2), reads=True, opens=True)
 
 
-@attack()
+@attack(refused=True)
 def priority_flood(hit: Hit) -> None:
     """PRIORITY frames that hang streams, which nobody has opened, on one another."""
     frames = [PriorityFrame(number + 2, depends_on=number, stream_weight=3).serialize() for number in range(1, 999, 2)]

@@ -47,6 +47,8 @@ def _without_end(hit: Hit, first: bytes, more: bytes, total: int) -> None:
     """A block that begins with `first` and goes on with `more`, for so many bytes and without an end."""
     while True:
         with hit.open() as offender:
+            offender.heard(LINGER_S)  # the greetings are over: nothing else may stand within a block
+            offender.mute = True
             stream = offender.stream()
             offender.say(HeadersFrame(stream, data=first).serialize())
             frames = b"".join(continued(stream, more, end=False))

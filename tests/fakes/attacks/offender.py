@@ -107,6 +107,7 @@ class Offender:
         self._decoder = Decoder()
         self._pongs = 0
         self._saying = False
+        self.mute = False  # gives none of the answers that the protocol wants, which would end what is half said
         self._replies = bytearray()
         notes.connections += 1
         try:
@@ -145,7 +146,7 @@ class Offender:
         self._saying = True
         try:
             told = self._push(data)
-            while told and self._replies:
+            while told and self._replies and not self.mute:
                 replies, self._replies = bytes(self._replies), bytearray()
                 told = self._push(replies)
             return told
@@ -239,7 +240,7 @@ class Offender:
         self._take_frames()
         if not data:
             self._end("closed")
-        if self._replies and not self._saying:
+        if self._replies and not self._saying and not self.mute:
             self.say(b"")
         return True
 

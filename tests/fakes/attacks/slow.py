@@ -32,17 +32,21 @@ def slow_preface(hit: Hit) -> None:
     drops = [bytes((byte,)) for byte in PREFACE]
     with contextlib.ExitStack() as stack:
         offenders = [stack.enter_context(hit.open(greets=False)) for _ in range(hit.count(CONNECTIONS))]
+        for offender in offenders:
+            offender.mute = True
         _drip(hit, offenders, [drops] * len(offenders))
 
 
 @attack()
 def slow_headers(hit: Hit) -> None:
     """200 connections, half of which send a HEADERS frame byte by byte, the others CONTINUATIONs of one byte."""
-    block = block_of()
+    block = block_of({"x-filler": "f" * 300})  # 40 s of it: longer than any limit of headers
     with contextlib.ExitStack() as stack:
         offenders = [stack.enter_context(hit.open()) for _ in range(hit.count(CONNECTIONS))]
         drops = []
         for number, offender in enumerate(offenders):
+            offender.heard(1.0)  # the greetings are over: nothing else may stand within a frame
+            offender.mute = True
             stream = offender.stream()
             if number % 2:
                 whole = offender.headers_of(stream, block)
