@@ -108,7 +108,7 @@ class Others:
         while not self._stopped:
             await kind()
             self.done[name] = self.done.get(name, 0) + 1
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)  # all on one connection: more cancels than limits.resets would end it
 
     def _one(self) -> Any:
         return rows([self._dice.randint(1, 512)])
