@@ -138,8 +138,8 @@ void Loop::turn(int timeout_ms) {
     work.swap(ending_);
     for (const auto& each : work) each();
     asking_.swap(asked_);
-    for (std::size_t i = 0; i < asking_.size(); ++i) {
-      if (asking_[i] != nullptr) asking_[i]->turn_ends();
+    for (Watch* const& watch : asking_) {  // what one ends is taken out
+      if (watch != nullptr) watch->turn_ends();
     }
     asking_.clear();
   }

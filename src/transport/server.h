@@ -35,6 +35,7 @@ class Server final {
   // A connection that was accepted: a socket that does not block, owned from now on.
   void adopt(int fd);
   [[nodiscard]] std::size_t connections() const { return connections_.size(); }
+  [[nodiscard]] Memory& memory() { return memory_; }
   // No new calls on the connections that there are.
   void drain();
   void close_all();

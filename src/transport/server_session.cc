@@ -11,7 +11,8 @@
 namespace arlo::transport {
 namespace {
 constexpr std::array<std::uint8_t, 8> kDrainPing = {'d', 'r', 'a', 'i', 'n'};
-}
+constexpr TimeNs kAtOnce = 10'000'000;  // a reset comes so soon after its stream was opened
+}  // namespace
 
 ServerSession::Impl::Impl(Service& service, const Limits& limits, Memory& memory, std::string peer,
                           std::function<void()> wants_to_send)
@@ -71,6 +72,7 @@ bool ServerSession::Impl::feed(std::string_view bytes, TimeNs now) {
   while (held_ > limits_.held_bytes && shed()) {
   }
   changed();
+  if (taken < 0) service_.offended(peer_, "HTTP/2: " + std::string(nghttp2_strerror(static_cast<int>(taken))));
   return taken == static_cast<ssize_t>(bytes.size()) && !over();
 }
 
@@ -163,13 +165,15 @@ int ServerSession::Impl::on_header(nghttp2_session*, const nghttp2_frame* frame,
 
 int ServerSession::Impl::on_frame(nghttp2_session*, const nghttp2_frame* frame, void* user) {
   Impl& session = self(user);
-  if (frame->hd.type == NGHTTP2_RST_STREAM) session.count_reset();
   const bool answered = frame->hd.type == NGHTTP2_PING && (frame->hd.flags & NGHTTP2_FLAG_ACK) != 0;
   if (answered && session.draining_ && std::ranges::equal(frame->ping.opaque_data, kDrainPing)) {
     nghttp2_submit_goaway(session.session_, NGHTTP2_FLAG_NONE,
                           nghttp2_session_get_last_proc_stream_id(session.session_), NGHTTP2_NO_ERROR, nullptr, 0);
   }
   Call* call = session.find(frame->hd.stream_id);
+  if (frame->hd.type == NGHTTP2_RST_STREAM && (call == nullptr || session.now_ - call->begun_at() < kAtOnce)) {
+    session.count_reset();
+  }
   if (call == nullptr) return 0;
   if (frame->hd.type == NGHTTP2_HEADERS && frame->headers.cat == NGHTTP2_HCAT_REQUEST) call->headers_done();
   const bool last = (frame->hd.flags & NGHTTP2_FLAG_END_STREAM) != 0;
@@ -202,6 +206,10 @@ int ServerSession::Impl::on_close(nghttp2_session* session, std::int32_t stream,
 
 // An answer before the client has said all: it need not go on.
 int ServerSession::Impl::on_sent(nghttp2_session* session, const nghttp2_frame* frame, void* user) {
+  if (frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.error_code != NGHTTP2_NO_ERROR && !self(user).thrown_out_) {
+    self(user).service_.offended(self(user).peer_,
+                                 "HTTP/2: " + std::string(nghttp2_http2_strerror(frame->goaway.error_code)));
+  }
   // Faults of the client's making, which it can provoke as often as it can reset.
   if (frame->hd.type == NGHTTP2_RST_STREAM && frame->rst_stream.error_code != NGHTTP2_NO_ERROR) {
     self(user).count_reset();

@@ -33,7 +33,9 @@ struct Limits {
   std::uint32_t stream_window = 1U << 20;      // bytes of a call that may be under way
   std::uint32_t connection_window = 4U << 20;  // of all calls together
   std::size_t held_bytes = 256U << 20;         // of a connection: messages of open calls, whole or not, and answers
-  std::uint32_t resets = 1000;        // of streams within frames.span, where they are more than half of those opened
+  // Of streams within frames.span, where they are more than half of those opened, and come at once after these: a
+  // client whose deadlines pass resets many, but not at once.
+  std::uint32_t resets = 1000;
   TimeNs body_time = 60'000'000'000;  // for a message, and for the whole request of a unary call
   FrameMeter::Limits frames;
 };
@@ -43,6 +45,7 @@ struct Limits {
 struct Memory {
   std::size_t limit = SIZE_MAX;
   std::size_t used = 0;
+  std::size_t peak = 0;     // of `used`, since somebody set it back
   std::size_t holders = 0;  // connections that use some
 };
 
@@ -87,6 +90,12 @@ class Service {
  public:
   // The headers of a call have come. Null: there is no such method (UNIMPLEMENTED).
   virtual std::unique_ptr<CallHandler> begin(ServerCall& call) = 0;
+  // Work that takes long, to be done beside the thread of the connections; then `then` is called on it. The works of
+  // one `client` take turns with those of others. By default both are done at once.
+  virtual void aside(const void* /*client*/, const std::function<void()>& work, const std::function<void()>& then) {
+    work();
+    then();
+  }
   // So many more connections, or fewer.
   virtual void connections(int /*change*/) {}
   // A client went over a limit, and its call or its connection ends for it.

@@ -20,6 +20,7 @@ inline constexpr std::uint32_t kDeadlineExceeded = 4;
 inline constexpr std::uint32_t kResourceExhausted = 8;
 inline constexpr std::uint32_t kUnimplemented = 12;
 inline constexpr std::uint32_t kInternal = 13;
+inline constexpr std::size_t kOpenedAtOnce = 256 << 10;  // bytes of a compressed message, opened
 // Of each header, as SETTINGS_MAX_HEADER_LIST_SIZE counts (RFC 9113, 6.5.2).
 inline constexpr std::size_t kHeaderOverhead = 32;
 inline constexpr std::string_view kGrpc = "application/grpc";
@@ -84,11 +85,21 @@ class ServerSession::Impl {
   TimeNs counted_since_ = 0;
 };
 
+// A compressed message on its way to being none.
+struct Opening {
+  std::string encoding;
+  std::string message;
+  std::size_t most;
+  std::string bytes;
+  Opened result{};
+};
+
 class ServerSession::Impl::Call final : public ServerCall {
  public:
   Call(Impl& session, std::int32_t stream)
       : session_(session), stream_(stream), reader_(session.limits_.message_bytes) {}
   ~Call() {
+    if (self_ != nullptr) *self_ = nullptr;
     await(0);
     hold(0);
   }
@@ -111,6 +122,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   [[nodiscard]] std::size_t waiting() const override { return pieces_.size() - next_piece_; }
   [[nodiscard]] std::size_t held() const { return given_up_ ? 0 : held_; }
   [[nodiscard]] TimeNs awaited_since() const { return awaited_since_; }
+  [[nodiscard]] TimeNs begun_at() const { return begun_at_; }
 
   void freed(std::size_t bytes) override {
     taken_ -= std::min(taken_, bytes);
@@ -119,12 +131,7 @@ class ServerSession::Impl::Call final : public ServerCall {
 
   void pause(bool paused) override {
     paused_ = paused;
-    if (paused_ || kept_.empty()) return;
-    const std::string kept = std::exchange(kept_, {});
-    nghttp2_session_consume_stream(session_.session_, stream_, kept.size());
-    take_in(kept);
-    if (std::exchange(ended_, false)) half_closed();
-    session_.changed();
+    go_on();
   }
 
   void send(std::string message) override {
@@ -197,7 +204,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   void data(std::string_view bytes) {
     // The connection's window is for all calls; that of the stream opens when its bytes are wanted.
     nghttp2_session_consume_connection(session_.session_, bytes.size());
-    if (paused_ && !refused_) {
+    if (waits()) {
       kept_.append(bytes);
       account();
       return;
@@ -212,10 +219,11 @@ class ServerSession::Impl::Call final : public ServerCall {
     const auto result = reader_.feed(bytes, [this, &whole](std::string message, bool compressed) {
       ++whole;
       if (finished_ || refused_) return;
-      if (!compressed) {
-        hand_over(std::move(message));
+      if (opening_) {
+        aside_bytes_ += message.size();
+        later_.emplace_back(std::move(message), compressed);
       } else {
-        opened(message);
+        take(std::move(message), compressed);
       }
     });
     if (result == MessageReader::Result::kTooLarge) refuse(kResourceExhausted, too_large(reader_.length()));
@@ -229,7 +237,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   }
 
   void half_closed() {
-    if (!kept_.empty()) {
+    if (!kept_.empty() || opening_) {
       ended_ = true;
       return;
     }
@@ -322,12 +330,62 @@ class ServerSession::Impl::Call final : public ServerCall {
     nghttp2_submit_response(session_.session_, stream_, fields.data(), fields.size(), &provider);
   }
 
-  void opened(std::string_view message) {
-    const std::string_view encoding = header("grpc-encoding");
-    std::string bytes;
-    switch (open(encoding, message, session_.limits_.message_bytes, &bytes)) {
+  // Whether what comes is kept for later.
+  [[nodiscard]] bool waits() const { return (paused_ || opening_) && !refused_; }
+
+  void go_on() {
+    while (!later_.empty() && !waits()) {
+      auto [message, compressed] = std::move(later_.front());
+      later_.erase(later_.begin());
+      aside_bytes_ -= message.size();
+      if (!finished_ && !refused_) take(std::move(message), compressed);
+    }
+    if (waits()) return;
+    if (!kept_.empty()) {
+      std::string kept;
+      kept.swap(kept_);
+      nghttp2_session_consume_stream(session_.session_, stream_, kept.size());
+      take_in(kept);
+    }
+    if (!waits() && std::exchange(ended_, false)) half_closed();
+    account();
+    session_.changed();
+  }
+
+  void take(std::string message, bool compressed) {
+    if (!compressed) {
+      hand_over(std::move(message));
+      return;
+    }
+    const std::size_t most = session_.limits_.message_bytes;
+    Opening job{std::string(header("grpc-encoding")), std::move(message), most, {}, {}};
+    job.result = open(job.encoding, job.message, std::min(most, kOpenedAtOnce), &job.bytes);
+    if (job.result != Opened::kTooLarge || most <= kOpenedAtOnce) {
+      opened(std::move(job));
+      return;
+    }
+    // One that swells a lot takes a while, in which other connections are served.
+    opening_ = true;
+    const std::size_t bytes = job.message.size();
+    aside_bytes_ += bytes;
+    const auto kept = std::make_shared<Opening>(std::move(job));
+    if (self_ == nullptr) self_ = std::make_shared<Call*>(this);
+    session_.service_.aside(
+        &session_, [kept] { kept->result = open(kept->encoding, kept->message, kept->most, &kept->bytes); },
+        [kept, bytes, self = self_] {
+          if (*self == nullptr) return;
+          Call& call = **self;
+          call.opening_ = false;
+          call.aside_bytes_ -= bytes;
+          if (!call.refused_ && !call.finished_) call.opened(std::move(*kept));
+          call.go_on();
+        });
+  }
+
+  void opened(Opening job) {
+    switch (job.result) {
       case Opened::kOk:
-        hand_over(std::move(bytes));
+        hand_over(std::move(job.bytes));
         return;
       case Opened::kTooLarge:
         refuse(kResourceExhausted, too_large(0));
@@ -337,7 +395,7 @@ class ServerSession::Impl::Call final : public ServerCall {
         return;
       case Opened::kUnknownEncoding:
         const std::vector<Header> known{{"grpc-accept-encoding", std::string(kEncodings)}};
-        refuse(kUnimplemented, "grpc-encoding '" + std::string(encoding) + "' is not known here", known);
+        refuse(kUnimplemented, "grpc-encoding '" + job.encoding + "' is not known here", known);
         return;
     }
   }
@@ -368,10 +426,11 @@ class ServerSession::Impl::Call final : public ServerCall {
     session_.held_ += bytes - held_;
     memory.used += bytes - held_;
     if (session_.held_ != 0) ++memory.holders;
+    memory.peak = std::max(memory.peak, memory.used);
     held_ = bytes;
   }
 
-  void account() { hold(reader_.held() + kept_.size() + taken_ + unsent_); }
+  void account() { hold(reader_.held() + kept_.size() + aside_bytes_ + taken_ + unsent_); }
 
   void add_trailers(std::vector<nghttp2_nv>& fields) const {
     fields.reserve(fields.size() + 1 + trailers_.size());
@@ -401,6 +460,11 @@ class ServerSession::Impl::Call final : public ServerCall {
   bool post_ = false;
   bool grpc_ = false;
   MessageReader reader_;
+  const TimeNs begun_at_ = session_.now_;
+  std::shared_ptr<Call*> self_;                      // for what is done aside; null in it once the call is gone
+  bool opening_ = false;                             // a message, aside
+  std::vector<std::pair<std::string, bool>> later_;  // messages that came behind it, and whether compressed
+  std::size_t aside_bytes_ = 0;                      // of all these
   bool paused_ = false;
   std::string kept_;          // bytes that came while it was paused
   bool ended_ = false;        // and so did their end

@@ -1,7 +1,9 @@
 // What a client may take of a connection: bytes, time, frames. In memory, by a clock of the tests.
 #include <gtest/gtest.h>
 #include <nghttp2/nghttp2.h>
+#include <zlib.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -126,7 +128,16 @@ class Keeper final : public Service {
     said.push_back(peer + ": " + std::string(limit));
   }
 
+  void aside(const void*, const std::function<void()>& work, const std::function<void()>& then) override {
+    waiting.push_back([work, then] {
+      work();
+      then();
+    });
+  }
+
   std::vector<std::string> said;
+  std::vector<std::function<void()>> waiting;  // aside
+  std::vector<std::size_t> sizes;              // of messages
   std::vector<ServerCall*> calls;
   int messages = 0;
   int sent = 0;
@@ -138,7 +149,10 @@ class Keeper final : public Service {
     Handler(Keeper& keeper, ServerCall& call) : keeper_(keeper), stream_(call.path() == "/stream") {
       keeper_.calls.push_back(&call);
     }
-    void message(std::string) override { ++keeper_.messages; }
+    void message(std::string bytes) override {
+      ++keeper_.messages;
+      keeper_.sizes.push_back(bytes.size());
+    }
     void half_closed() override {}
     void sent() override { ++keeper_.sent; }
     void closed(bool) override { ++keeper_.ended; }
@@ -153,8 +167,6 @@ class Keeper final : public Service {
 class TransportLimits : public testing::Test {
  protected:
   void SetUp() override {
-    limits_.held_bytes = 10'000;
-    limits_.message_bytes = 8'000;
     server_ = std::make_unique<ServerSession>(keeper_, limits_, memory_, "peer", [] {});
     nghttp2_session_callbacks* callbacks = nullptr;
     nghttp2_session_callbacks_new(&callbacks);
@@ -182,7 +194,8 @@ class TransportLimits : public testing::Test {
 
   std::int32_t call(std::string_view path, std::string body, bool end) {
     std::string names[] = {":method",         "POST",       ":scheme", "http",         ":path",
-                           std::string(path), ":authority", "a",       "content-type", "application/grpc"};
+                           std::string(path), ":authority", "a",       "content-type", "application/grpc",
+                           "grpc-encoding",   "deflate"};
     std::vector<nghttp2_nv> fields;
     for (std::size_t i = 0; i < std::size(names); i += 2) {
       fields.push_back({reinterpret_cast<std::uint8_t*>(names[i].data()),
@@ -228,7 +241,13 @@ class TransportLimits : public testing::Test {
     std::string bytes;
     bool end;
   };
-  Limits limits_;
+  static Limits small() {
+    Limits limits;
+    limits.held_bytes = 10'000;
+    limits.message_bytes = 8'000;
+    return limits;
+  }
+  Limits limits_ = small();
   Memory memory_;
   Keeper keeper_;
   std::unique_ptr<ServerSession> server_;
@@ -300,6 +319,48 @@ TEST_F(TransportLimits, APausedStreamStopsItsClient) {
   EXPECT_EQ(keeper_.messages, 3);
 }
 
+class TransportAside : public TransportLimits {
+ protected:
+  TransportAside() { limits_ = Limits{}; }
+};
+
+// In zlib's format, as a message that is compressed.
+std::string deflated(std::size_t size) {
+  const std::string bytes(size, '\0');
+  uLongf packed = compressBound(size);
+  std::string out(packed, '\0');
+  compress(reinterpret_cast<Bytef*>(out.data()), &packed, reinterpret_cast<const Bytef*>(bytes.data()), size);
+  out.resize(packed);
+  std::string prefix(text_of(prefix_of(out.size())));
+  prefix[0] = 1;
+  return prefix + out;
+}
+
+TEST_F(TransportAside, WhatSwellsIsOpenedAsideAndKeepsItsPlace) {
+  call("/stream", deflated(1000) + deflated(1'000'000) + deflated(2000) + message(50), false);
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(keeper_.sizes, std::vector<std::size_t>{1000});
+  more(1, 0, message(60));
+  ASSERT_TRUE(talk());
+  ASSERT_EQ(keeper_.waiting.size(), 1U);
+  EXPECT_GT(memory_.used, 1000U);
+  keeper_.waiting.front()();
+  EXPECT_EQ(keeper_.sizes, (std::vector<std::size_t>{1000, 1'000'000, 2000, 50, 60}));
+  keeper_.calls.front()->freed(SIZE_MAX);
+  EXPECT_LT(memory_.used, 100U);
+}
+
+TEST_F(TransportAside, ACallThatEndsMeanwhile) {
+  const auto stream = call("/a", deflated(1'000'000), true);
+  ASSERT_TRUE(talk());
+  nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(keeper_.ended, 1);
+  EXPECT_EQ(memory_.used, 0U);
+  keeper_.waiting.front()();
+  EXPECT_EQ(keeper_.messages, 0);
+}
+
 TEST_F(TransportLimits, ARequestThatIsNotWholeInTime) {
   call("/slow", message(100).substr(0, 50), false);
   call("/nothing", "", false);
@@ -331,6 +392,17 @@ TEST_F(TransportLimits, ResetsOfMostCallsEndTheConnection) {
     if (!talk()) break;
   }
   EXPECT_EQ(keeper_.said, std::vector<std::string>{"peer: resets"});
+}
+
+TEST_F(TransportLimits, ResetsOfCallsThatRanForAWhileDoNot) {
+  for (int i = 0; i < 3'000; ++i) {
+    const auto stream = call("/a", message(10), true);
+    ASSERT_TRUE(talk());
+    now_ += 20'000'000;
+    nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, stream, NGHTTP2_CANCEL);
+    ASSERT_TRUE(talk());
+  }
+  EXPECT_TRUE(keeper_.said.empty());
 }
 
 TEST_F(TransportLimits, ResetsNowAndThenDoNot) {

@@ -1,5 +1,7 @@
 #include "gateway/front/data_port.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <functional>
 #include <future>
@@ -15,6 +17,7 @@
 #include "gateway/front/stream.h"
 #include "gateway/front/unary.h"
 #include "gateway/log.h"
+#include "transport/aside.h"
 #include "transport/listener.h"
 #include "transport/server.h"
 
@@ -23,6 +26,8 @@ namespace {
 
 constexpr TimeNs kMs = 1'000'000;
 constexpr std::size_t kLargestMessages = 4;  // of one connection, at least: some of the largest fit in any case
+constexpr std::size_t kWorthTrimming = 64 << 20;
+constexpr TimeNs kTrim = 3'000'000'000;  // between looks at the memory
 constexpr auto kLook = std::chrono::milliseconds(5);
 constexpr auto kLastWords = std::chrono::milliseconds(1000);  // for clients to close idle connections
 
@@ -84,10 +89,15 @@ transport::ServerOptions options_of(const v1::GatewayConfig& config, std::size_t
 }  // namespace
 
 // What one lane has of the port; of its thread.
-class DataPort::OnLane final : public transport::Service {
+class DataPort::OnLane final : public transport::Service, private transport::Loop::Timer {
  public:
   OnLane(DataService& service, Lane& lane, const transport::ServerOptions& options)
-      : service_(service), lane_(lane), server_(lane.loop(), *this, options) {}
+      : service_(service), lane_(lane), server_(lane.loop(), *this, options) {
+    due();
+  }
+  ~OnLane() { lane_.loop().clear(*this); }
+  OnLane(const OnLane&) = delete;
+  OnLane& operator=(const OnLane&) = delete;
 
   std::unique_ptr<transport::CallHandler> begin(transport::ServerCall& call) override {
     if (call.path() == "/inference.GRPCInferenceService/ModelInfer") return InferCall::begin(service_, lane_, call);
@@ -97,6 +107,9 @@ class DataPort::OnLane final : public transport::Service {
     const auto* method = service_.method(call.path());
     if (method == nullptr) return nullptr;
     return std::make_unique<InfoCall>(*method, call);
+  }
+  void aside(const void* client, const std::function<void()>& work, const std::function<void()>& then) override {
+    aside_.run(client, work, then);
   }
   void connections(int change) override { service_.usage().connections(change); }
   void offended(const std::string& peer, std::string_view limit) override {
@@ -113,11 +126,22 @@ class DataPort::OnLane final : public transport::Service {
   [[nodiscard]] transport::Server& server() { return server_; }
 
  private:
+  // What clients held and hold no longer goes back to the system: the allocator would keep it.
+  void due() override {
+    auto& memory = server_.memory();
+    if (memory.peak - memory.used > kWorthTrimming) {
+      memory.peak = memory.used;
+      aside_.run(nullptr, [] { malloc_trim(0); }, [] {});
+    }
+    lane_.loop().set(*this, now_ns() + kTrim);
+  }
+
   DataService& service_;
   Lane& lane_;
   StreamCall::Open streams_;
   transport::Server server_;
   std::optional<transport::Listener> listener_;
+  transport::Aside aside_{lane_.loop()};
 };
 
 DataPort::DataPort(DataService& service, const v1::GatewayConfig& config, Lanes& lanes)
