@@ -75,7 +75,8 @@ class LimitsConfig:
     )
     body_timeout_ms: int = option(
         default=60_000,
-        doc="For a request, from its headers to its last byte; on a stream for each message.",
+        doc="For a request, from its headers to its last byte; on a stream for each message. Also for a client to take "
+        "some of an answer.",
         unit="ms",
         minimum=10,
         maximum=3_600_000,

@@ -75,7 +75,11 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
   void turn_ends() override {
     flushing_ = false;
     write();
-    if (broken_) server_.close(*this);
+    if (broken_) {
+      server_.close(*this);
+    } else if (!out_.empty() || session_.owes()) {
+      tick_soon(now_ns());
+    }
   }
 
   // One timer for all that time brings: it is set anew only when it has come.
@@ -127,6 +131,10 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
     server_.loop_.set(*this, next);
   }
 
+  void tick_soon(TimeNs now) {
+    if (at > now + kTick) server_.loop_.set(*this, now + kTick);
+  }
+
   void wants_to_send() {
     // One write for all that the events of this turn bring.
     if (!std::exchange(flushing_, true)) server_.loop_.ask(*this);
@@ -162,7 +170,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
     if (heard) {
       auto& all = server_.connections_;
       all.splice(all.end(), all, place);
-      if (session_.awaits() && at > heard_ + kTick) server_.loop_.set(*this, heard_ + kTick);
+      if (session_.awaits()) tick_soon(heard_);
     }
     watch();
   }

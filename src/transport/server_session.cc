@@ -99,10 +99,12 @@ void ServerSession::Impl::ping() {
 bool ServerSession::Impl::tick(TimeNs now) {
   now_ = now;
   if (const auto limit = meter_.overdue(now); !limit.empty()) throw_out(limit);
-  if (awaited_ != 0) {
+  if (awaited_ != 0 || owing_ != 0) {
     for (Call& call : calls_) {
       if (call.awaited_since() != 0 && now - call.awaited_since() > limits_.body_time) {
         call.give_up(kDeadlineExceeded, "time for a request");
+      } else if (call.stalled(now, limits_.body_time)) {
+        call.give_up(kDeadlineExceeded, "time for an answer");
       }
     }
   }
@@ -234,6 +236,7 @@ bool ServerSession::shed() { return impl_->shed(); }
 bool ServerSession::awaits() const { return impl_->awaits(); }
 bool ServerSession::greeted() const { return impl_->greeted(); }
 std::size_t ServerSession::held() const { return impl_->held(); }
+bool ServerSession::owes() const { return impl_->owes(); }
 bool ServerSession::over() const { return impl_->over(); }
 std::size_t ServerSession::calls() const { return impl_->calls(); }
 

@@ -130,6 +130,7 @@ class ServerSession {
   void ping();
   [[nodiscard]] bool greeted() const;  // the client has begun to speak HTTP/2, and more than half a sentence
   [[nodiscard]] std::size_t held() const;
+  [[nodiscard]] bool owes() const;  // answers that wait for the client
   // Gives up the call that holds most. False: none holds anything.
   bool shed();
   // Nothing is to be read or written any more.

@@ -36,9 +36,10 @@ class ServerSession::Impl {
   void ping();
   bool tick(TimeNs now);
   bool shed();
-  [[nodiscard]] bool awaits() const { return awaited_ != 0 || meter_.within(); }
+  [[nodiscard]] bool awaits() const { return awaited_ != 0 || owing_ != 0 || meter_.within(); }
   [[nodiscard]] bool greeted() const { return meter_.greeted(); }
   [[nodiscard]] std::size_t held() const { return held_; }
+  [[nodiscard]] bool owes() const { return owing_ != 0; }
   [[nodiscard]] bool over() const { return is_over(session_); }
   [[nodiscard]] std::size_t calls() const { return calls_.size(); }
 
@@ -74,6 +75,7 @@ class ServerSession::Impl {
   Memory& memory_;
   const std::string peer_;
   std::size_t held_ = 0;     // by the calls, of memory_.used
+  std::size_t owing_ = 0;    // calls with answers that the client has not taken
   std::size_t awaited_ = 0;  // calls of which something is to come within its time
   FrameMeter meter_;
   bool told_ = false;
@@ -101,6 +103,8 @@ class ServerSession::Impl::Call final : public ServerCall {
   ~Call() {
     if (self_ != nullptr) *self_ = nullptr;
     await(0);
+    unsent_ = 0;
+    account();
     hold(0);
   }
   Call(const Call&) = delete;
@@ -282,6 +286,14 @@ class ServerSession::Impl::Call final : public ServerCall {
     return "Received message larger than max (" + size + ")";
   }
 
+  // Whether the client has taken nothing of what waits for it, look after look, for so long.
+  bool stalled(TimeNs now, TimeNs most) {
+    if (unsent_ == 0 || std::exchange(seen_unsent_, unsent_) != unsent_ || stalled_since_ == 0) {
+      stalled_since_ = unsent_ == 0 ? 0 : now;
+    }
+    return stalled_since_ != 0 && now - stalled_since_ > most;
+  }
+
   ssize_t read(std::uint8_t* out, std::size_t most, std::uint32_t* flags) {
     std::size_t count = 0;
     while (count < most && next_piece_ < pieces_.size()) {
@@ -430,7 +442,16 @@ class ServerSession::Impl::Call final : public ServerCall {
     held_ = bytes;
   }
 
-  void account() { hold(reader_.held() + kept_.size() + aside_bytes_ + taken_ + unsent_); }
+  void account() {
+    if (std::exchange(owes_, unsent_ != 0) != (unsent_ != 0)) {
+      if (owes_) {
+        ++session_.owing_;
+      } else {
+        --session_.owing_;
+      }
+    }
+    hold(reader_.held() + kept_.size() + aside_bytes_ + taken_ + unsent_);
+  }
 
   void add_trailers(std::vector<nghttp2_nv>& fields) const {
     fields.reserve(fields.size() + 1 + trailers_.size());
@@ -480,6 +501,9 @@ class ServerSession::Impl::Call final : public ServerCall {
   std::size_t next_piece_ = 0;
   std::size_t at_ = 0;  // of the next piece
   std::size_t unsent_ = 0;
+  std::size_t seen_unsent_ = 0;  // at the last look
+  TimeNs stalled_since_ = 0;
+  bool owes_ = false;  // unsent_, as the session counts it
   std::string status_;
   std::vector<Header> trailers_;  // beside it
 };

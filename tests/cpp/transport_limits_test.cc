@@ -319,6 +319,24 @@ TEST_F(TransportLimits, APausedStreamStopsItsClient) {
   EXPECT_EQ(keeper_.messages, 3);
 }
 
+TEST_F(TransportLimits, AnAnswerThatIsNotTakenInTime) {
+  call("/a", message(10), true);
+  ASSERT_TRUE(talk());
+  keeper_.calls.front()->send(std::string(3'000, 'a'));
+  keeper_.calls.front()->finish(0, "", {});
+  ASSERT_TRUE(talk());
+  EXPECT_TRUE(server_->owes());
+  EXPECT_TRUE(server_->tick(10 * kSecond));
+  EXPECT_TRUE(server_->tick(60 * kSecond));
+  ASSERT_TRUE(talk());
+  EXPECT_TRUE(errors_.empty());
+  EXPECT_TRUE(server_->tick(71 * kSecond));
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(errors_, std::vector<std::uint32_t>{NGHTTP2_ENHANCE_YOUR_CALM});
+  EXPECT_EQ(keeper_.said, std::vector<std::string>{"peer: time for an answer"});
+  EXPECT_FALSE(server_->owes());
+}
+
 class TransportAside : public TransportLimits {
  protected:
   TransportAside() { limits_ = Limits{}; }

@@ -33,11 +33,17 @@ class PortUsage {
   std::atomic<std::int64_t> connections_{0};
   mutable std::mutex mutex_;
   // Those that there are, so that each has its line before anybody goes over it.
-  Counts over_limit_{{"HTTP/2", 0},           {"TLS", 0},
-                     {"bytes of headers", 0}, {"bytes of requests and answers", 0},
-                     {"empty frames", 0},     {"pings and settings", 0},
-                     {"resets", 0},           {"time for a request", 0},
-                     {"time for headers", 0}, {"time for the first words", 0}};
+  Counts over_limit_{{"HTTP/2", 0},
+                     {"TLS", 0},
+                     {"bytes of headers", 0},
+                     {"bytes of requests and answers", 0},
+                     {"empty frames", 0},
+                     {"pings and settings", 0},
+                     {"resets", 0},
+                     {"time for a request", 0},
+                     {"time for an answer", 0},
+                     {"time for headers", 0},
+                     {"time for the first words", 0}};
 };
 
 }  // namespace arlo::gateway
