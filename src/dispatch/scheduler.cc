@@ -146,7 +146,7 @@ class Scheduler::Impl {
     const std::int32_t level = s_.queue.ideal(arrival.variant, arrival.length);
     if (arrival.bulk) return turns_.arrive_bulk(tag, arrival, level, now, out);
     if (s_.fits(level)) return binding_->arrive(tag, arrival, level, now, out);
-    if (!turns_.may_wait(arrival.variant, out)) return {Admission::kFull, kNone};
+    if (!turns_.may_wait(arrival, out)) return {Admission::kFull, kNone};
     const RequestHandle h = ledger_.admit(tag, arrival, s_.ranks.next(arrival.client));
     ledger_.wait_in_line(h, level);
     return {Admission::kParked, h};

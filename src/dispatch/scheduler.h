@@ -130,6 +130,7 @@ struct Arrival {
   std::uint64_t client = 0;  // who asks, for fairness; 0: unnamed, and all of those are one client
   bool bulk = false;         // of the class bulk, which fills what others leave; it is never due
   VariantId variant = 0;     // the network that it is for
+  bool follows = false;      // it was admitted before, for another network: never refused for a full queue
 };
 
 enum class Admission : std::uint8_t {

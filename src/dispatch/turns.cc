@@ -120,14 +120,15 @@ Admitted Turns::arrive_overdue(Tag tag, const Arrival& arrival, std::int32_t lev
   const TimeNs at = idle != kNone ? forecast_.next_on(s_.queue[idle], arrival.variant, arrival.length, now)
                                   : std::max(finish, now + s_.overdue.wait(level, now, arrival.deadline - finish));
   if (at > arrival.deadline) return {Admission::kTooLate, kNone, at - now};
-  if (idle == kNone && s_.queued_of[arrival.variant] >= s_.options.max_queued) return {Admission::kFull, kNone};
+  const bool full = s_.queued_of[arrival.variant] >= s_.options.max_queued;
+  if (idle == kNone && full && !arrival.follows) return {Admission::kFull, kNone};
   const RequestHandle h = ledger_.admit_overdue(tag, arrival);
   return {place_overdue(h, level, now, out), h};
 }
 
 Admitted Turns::arrive_bulk(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) {
   const std::int32_t queued = s_.queued_of[arrival.variant];
-  if (queued > 0 && queued >= s_.options.max_queued / 2) return {Admission::kFull, kNone};
+  if (queued > 0 && queued >= s_.options.max_queued / 2 && !arrival.follows) return {Admission::kFull, kNone};
   return arrive_overdue(tag, arrival, level, now, now, out);
 }
 

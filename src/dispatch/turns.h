@@ -49,9 +49,11 @@ class Turns {
   // False when one more of a variant may not wait. Where its queue is full, one that is overdue makes room, or several
   // where retried ones have filled it beyond its bound. Those that are held do not wait as far as there is room for
   // them.
-  bool may_wait(VariantId variant, Actions& out) {
+  bool may_wait(const Arrival& arrival, Actions& out) {
+    const VariantId variant = arrival.variant;
     const std::int32_t queued = s_.queued_of[variant];
-    return queued < s_.options.max_queued || (s_.held && queued < s_.options.max_queued + rows_with_room(variant)) ||
+    return arrival.follows || queued < s_.options.max_queued ||
+           (s_.held && queued < s_.options.max_queued + rows_with_room(variant)) ||
            make_room(variant, out);
   }
 

@@ -80,6 +80,18 @@ MaybeFault check_runtime(const v1::Runtime& runtime) {
   return {};
 }
 
+// All but signals.
+OutputSet defaults_of(const std::vector<OutputSpec>& outputs) {
+  if (std::none_of(outputs.begin(), outputs.end(), [](const auto& output) { return output.signal; })) {
+    return kAllOutputs;
+  }
+  OutputSet set = 0;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].signal) set |= OutputSet{1} << i;
+  }
+  return set;
+}
+
 }  // namespace
 
 int datatype_size(std::string_view datatype) {
@@ -171,6 +183,23 @@ std::vector<const v1::Model*> models_of(const v1::Deployment& deployment) {
   return models;
 }
 
+std::vector<std::string> names_of(const v1::Deployment& deployment) {
+  std::vector<std::string> names;
+  for (const v1::Model* model : models_of(deployment)) names.push_back(model->name());
+  for (const auto& cascade : deployment.cascades()) names.push_back(cascade.name());
+  return names;
+}
+
+const v1::Cascade* cascade_of(const v1::Deployment& deployment, std::string_view model) {
+  for (const auto& cascade : deployment.cascades()) {
+    const auto& stages = cascade.stages();
+    if (std::any_of(stages.begin(), stages.end(), [&](const auto& stage) { return stage.model() == model; })) {
+      return &cascade;
+    }
+  }
+  return nullptr;
+}
+
 const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime& runtime) {
   return runtime.model().empty() ? deployment.model().name() : runtime.model();
 }
@@ -203,8 +232,11 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
                               output.datatype(),
                               static_cast<std::size_t>(datatype_size(output.datatype())),
                               output.token_level(),
-                              {output.dims().begin(), output.dims().end()}});
+                              {output.dims().begin(), output.dims().end()},
+                              output.signal()});
   }
+  model->by_default = defaults_of(model->outputs);
+  model->stage = cascade_of(deployment, model->name) != nullptr;
   model->vocabulary = from.vocabulary();
   if (model->vocabulary == 0) {
     model->vocabulary =

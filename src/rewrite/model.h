@@ -35,7 +35,10 @@ struct OutputSpec {
   std::size_t item = 0;  // bytes of one element; 0: BYTES, of varying size
   bool token_level = false;
   std::vector<std::int64_t> dims;
+  bool signal = false;  // only for those who name it
 };
+
+struct Cascade;
 
 struct ModelSpec {
   std::string name;
@@ -49,6 +52,9 @@ struct ModelSpec {
   std::int32_t longest = 0;   // tokens, of the longest of its runtimes
   std::uint16_t variant = 0;  // as the scheduler knows it
   double share = 1;           // of instances that hold other models, too
+  OutputSet by_default = kAllOutputs;      // for clients that name none
+  bool stage = false;                      // it answers for a cascade, and clients do not see it
+  std::shared_ptr<const Cascade> cascade;  // how it is answered by others; null: it answers itself
 
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none
   [[nodiscard]] int find_output(std::string_view name) const;  // -1: none
@@ -70,6 +76,12 @@ MaybeFault check_deployment(const v1::Deployment& deployment);
 
 // Its models, the first one first.
 std::vector<const v1::Model*> models_of(const v1::Deployment& deployment);
+
+// What can be asked for by name: its models, and its cascades.
+std::vector<std::string> names_of(const v1::Deployment& deployment);
+
+// Its cascade that a model answers for; null: none.
+const v1::Cascade* cascade_of(const v1::Deployment& deployment, std::string_view model);
 
 // The name of the model that one of its runtimes is of.
 const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime& runtime);

@@ -1,6 +1,7 @@
 #include "rewrite/request.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/utf8.h"
@@ -193,6 +194,7 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
     bulk_ = parameter.text == "bulk";
     return {};
   }
+  if (key.substr(0, 7) == "cascade") return parse_wish(key, parameter.kind, parameter.number, parameter.text);
   if (key == "triton_enable_empty_final_response") {
     wants_final_response_ = parameter.kind == kBool && parameter.number != 0;
     return {};
@@ -203,6 +205,43 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
   forwarded_.push_back(entry);
   forwarded_size_ += wire::field_size(entry.size());
   return {};
+}
+
+MaybeFault InferRequest::parse_wish(std::string_view key, std::uint32_t kind, std::uint64_t number,
+                                    std::string_view text) {
+  wishes_.any = true;
+  if (key == "cascade") {
+    if (kind != kString || text.empty()) {
+      return invalid("parameter cascade must be a string_param: an operating point, first, or last");
+    }
+    wishes_.point = text;
+    return {};
+  }
+  if (key == "cascade_min_confidence") {
+    wishes_.least = std::bit_cast<double>(number);
+    if (kind == kDouble && wishes_.least >= 0 && wishes_.least <= 1) return {};
+    return invalid("parameter cascade_min_confidence must be a double_param of 0 to 1");
+  }
+  if (key == "cascade_max_stage") {
+    wishes_.last = static_cast<std::int64_t>(number);
+    if (kind == kInt64 && wishes_.last >= 0) return {};
+    return invalid("parameter cascade_max_stage must be an int64_param: the number of a stage, from 0");
+  }
+  if (key == "cascade_seed") {
+    wishes_.seeded = true;
+    wishes_.seed = number;
+    if (kind == kInt64 || kind == kUint64) return {};
+    return invalid("parameter cascade_seed must be an int64_param");
+  }
+  return invalid("unknown parameter " + quoted(key) +
+                 "; of a cascade there are cascade, cascade_min_confidence, cascade_max_stage and cascade_seed");
+}
+
+void InferRequest::ids(std::size_t row, std::vector<std::int64_t>& out) const {
+  const std::size_t item = model_->inputs[model_->ids].item;
+  const char* at = bound_[model_->ids].data + row * static_cast<std::size_t>(width_) * item;
+  out.resize(static_cast<std::size_t>(lengths_[row]));
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::int64_t>(read_id(at + i * item, item));
 }
 
 MaybeFault InferRequest::parse_input(std::string_view body) {
@@ -276,7 +315,10 @@ MaybeFault InferRequest::parse_output(std::string_view body) {
 
 MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limits) {
   model_ = &model;
-  if (!output_names_.empty()) outputs_ = 0;
+  if (wishes_.any && model.cascade == nullptr) {
+    return invalid("model '" + model.name + "' is no cascade, and takes none of its parameters");
+  }
+  outputs_ = output_names_.empty() ? model.by_default : 0;
   for (const auto name : output_names_) {
     const int output = model.find_output(name);
     if (output < 0) return invalid("unknown output " + quoted(name) + " of model '" + model.name + "'");
@@ -436,7 +478,7 @@ MaybeFault InferRequest::check_ids(std::int64_t row, std::int64_t length) const 
 
 WorkerRequest::WorkerRequest(std::span<const Row> rows, const RuntimeInfo& runtime, std::int32_t tokens)
     : rows_(rows), runtime_(runtime), tokens_(static_cast<std::size_t>(tokens)) {
-  for (const Row& row : rows) outputs_ |= row.request->outputs_;
+  for (const Row& row : rows) outputs_ |= row.outputs;
 }
 
 // Of a batch there is none that would say whose it is.
@@ -489,11 +531,20 @@ void WorkerRequest::write(char* out) const {
 
 void WorkerRequest::write_tensor(std::size_t input, char* out) const {
   const auto& spec = first().model_->inputs[input];
-  for (const auto& [request, row] : rows_) {
-    const auto length = static_cast<std::size_t>(request->lengths_[row]);
+  for (const Row& each : rows_) {
+    const InferRequest* const request = each.request;
+    const auto length = each.tokens != nullptr ? each.tokens->size()
+                                               : static_cast<std::size_t>(request->lengths_[each.row]);
     const char* from = request->bound_[input].data;
     if (from != nullptr) {
-      std::memcpy(out, from + row * static_cast<std::size_t>(request->width_) * spec.item, length * spec.item);
+      from += each.row * static_cast<std::size_t>(request->width_) * spec.item;
+      if (each.tokens == nullptr) {
+        std::memcpy(out, from, length * spec.item);
+      } else {
+        for (std::size_t i = 0; i < length; ++i) {
+          std::memcpy(out + i * spec.item, from + (*each.tokens)[i] * spec.item, spec.item);
+        }
+      }
     } else {
       // A missing mask means that all tokens count; other missing inputs are their pad value throughout.
       fill(out, length, spec.item, spec.role == Role::kMask ? 1 : spec.pad_value);

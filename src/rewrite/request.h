@@ -22,6 +22,16 @@ struct RequestLimits {
   std::int64_t max_rows = 256;
 };
 
+// What a client asks of a cascade, beside the rows.
+struct CascadeWishes {
+  bool any = false;
+  std::string_view point;   // an operating point, `first` or `last`; empty: that in force
+  double least = -1;        // confidence that is enough; below 0: as the rules say
+  std::int64_t last = -1;   // the last stage that may answer; below 0: any
+  bool seeded = false;
+  std::uint64_t seed = 0;   // of the soft rule, in place of the cascade's own
+};
+
 class InferRequest {
  public:
   // Views into `body` are kept: it must outlive this object. First step; needs no model.
@@ -38,6 +48,9 @@ class InferRequest {
   [[nodiscard]] bool wants_final_response() const { return wants_final_response_; }
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
   [[nodiscard]] OutputSet outputs() const { return outputs_; }                         // that it asks for
+  [[nodiscard]] const CascadeWishes& wishes() const { return wishes_; }
+  // Token ids of a row, for what chooses among them; `out` is written anew.
+  void ids(std::size_t row, std::vector<std::int64_t>& out) const;
   // Rows of both may be sent to a worker as one request: they are for one model, and forward the same parameters.
   [[nodiscard]] bool goes_with(const InferRequest& other) const {
     return model_ == other.model_ && forwarded_ == other.forwarded_;
@@ -58,6 +71,7 @@ class InferRequest {
   };
 
   MaybeFault parse_parameter(std::string_view entry);
+  MaybeFault parse_wish(std::string_view key, std::uint32_t kind, std::uint64_t number, std::string_view text);
   MaybeFault parse_input(std::string_view body);
   MaybeFault parse_output(std::string_view body);
   MaybeFault bind_input(const Tensor& tensor, std::string_view raw, bool raw_given);
@@ -73,6 +87,7 @@ class InferRequest {
   std::int64_t timeout_us_ = 0;
   bool bulk_ = false;
   bool wants_final_response_ = false;
+  CascadeWishes wishes_;
   std::vector<std::string_view> forwarded_;  // parameter entries sent on as they came
   std::vector<Tensor> tensors_;
   std::vector<std::string_view> raw_;
@@ -97,6 +112,8 @@ class WorkerRequest {
   struct Row {
     const InferRequest* request;  // bound
     std::size_t row;
+    OutputSet outputs;                                  // that are asked for
+    const std::vector<std::uint32_t>* tokens = nullptr;  // places of those that are sent, ascending; null: all
   };
   // At least one row; of several requests, all go_with() each other. `tokens`: not less than any row has.
   WorkerRequest(std::span<const Row> rows, const RuntimeInfo& runtime, std::int32_t tokens);

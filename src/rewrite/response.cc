@@ -198,6 +198,38 @@ RowResponse WorkerResponse::row(std::size_t row, OutputSet outputs) const {
   return response;
 }
 
+std::string_view RowResponse::raw(int spec) const {
+  for (const auto& output : outputs_) {
+    if (output.spec == spec) return output.raw;
+  }
+  return {};
+}
+
+std::size_t RowResponse::elements(int spec) const {
+  for (const auto& output : outputs_) {
+    if (output.spec != spec) continue;
+    return total_size(1, output.tail).value_or(0);
+  }
+  return 0;
+}
+
+RowResponse RowResponse::only(OutputSet outputs) const {
+  RowResponse response;
+  for (const auto& output : outputs_) {
+    if ((outputs >> output.spec & 1) != 0) response.outputs_.push_back(output);
+  }
+  return response;
+}
+
+void RowResponse::set(int spec, std::vector<std::int64_t> tail, std::string_view raw) {
+  auto at = outputs_.begin();
+  while (at != outputs_.end() && at->spec < spec) ++at;
+  if (at == outputs_.end() || at->spec != spec) at = outputs_.insert(at, {});
+  at->spec = spec;
+  at->tail = std::move(tail);
+  at->raw = raw;
+}
+
 void ResponsePlan::text_part(std::size_t from) {
   if (text_.size() == from) return;
   if (!parts_.empty() && parts_.back().kind == Part::kText) {
@@ -221,6 +253,21 @@ MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& reque
   writer.parameter("computed_tokens", kInt64, static_cast<std::uint64_t>(timing.computed_tokens));
   writer.parameter("demoted", kInt64, static_cast<std::uint64_t>(timing.demoted));
   writer.parameter("batch_rows", kInt64, static_cast<std::uint64_t>(timing.batch_rows));
+  if (!timing.stages.empty()) {
+    writer.parameter("stage", kInt64, timing.stages.size() - 1);
+    writer.parameter("escalated", kInt64, static_cast<std::uint64_t>(timing.escalated));
+    writer.parameter("degraded", kInt64, static_cast<std::uint64_t>(timing.degraded));
+    writer.parameter("pruned_tokens", kInt64, static_cast<std::uint64_t>(timing.pruned_tokens));
+    writer.parameter("cascade_version", kInt64, static_cast<std::uint64_t>(timing.cascade_version));
+    for (std::size_t i = 0; i < timing.stages.size(); ++i) {
+      char stage[] = "stage_0_execute_us";
+      stage[6] = static_cast<char>('0' + i);  // there are at most eight
+      writer.parameter(stage, kInt64, static_cast<std::uint64_t>(timing.stages[i].execute_us));
+      constexpr std::string_view kQueue = "_queue_us";
+      std::memcpy(stage + 7, kQueue.data(), kQueue.size());
+      writer.parameter({stage, 7 + kQueue.size()}, kInt64, static_cast<std::uint64_t>(timing.stages[i].queue_us));
+    }
+  }
   if (streamed && request.wants_final_response()) writer.parameter("triton_final_response", kBool, 1);
 
   const auto& lengths = request.lengths();

@@ -20,6 +20,15 @@ std::uint64_t known_answer_bytes(const ModelSpec& model, const InferRequest& req
 
 // The answer to one row: views into the body of the worker's answer, which must outlive it.
 class RowResponse {
+ public:
+  // Bytes of an output, by its place in ModelSpec::outputs; empty: there is none.
+  [[nodiscard]] std::string_view raw(int spec) const;
+  // Its elements a row, or a token where it is about tokens; 0: there is none.
+  [[nodiscard]] std::size_t elements(int spec) const;
+  [[nodiscard]] RowResponse only(OutputSet outputs) const;
+  // An output of other origin, in place of one that is there; `tail`: dims after the row.
+  void set(int spec, std::vector<std::int64_t> tail, std::string_view raw);
+
  private:
   friend class ResponsePlan;
   friend class WorkerResponse;
@@ -61,6 +70,15 @@ struct Timing {
   std::int64_t computed_tokens = 0;  // padding included, of all rows
   std::int64_t demoted = 0;          // rows that ran above their ideal level
   std::int64_t batch_rows = 0;       // of the largest batch that one of the rows was in
+  struct Stage {                     // of a cascade, the longest of the rows
+    std::int64_t queue_us = 0;
+    std::int64_t execute_us = 0;
+  };
+  std::vector<Stage> stages = {};    // of a cascade alone, up to the last that ran; and the rest too
+  std::int64_t escalated = 0;        // rows that went on
+  std::int64_t degraded = 0;         // rows answered by an earlier stage than the rules wanted
+  std::int64_t pruned_tokens = 0;    // of all rows
+  std::int64_t cascade_version = 0;  // of the deployment whose rules decided
 };
 
 // The answer as a list of parts, so that large tensors need not be copied.

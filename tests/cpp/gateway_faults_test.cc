@@ -313,7 +313,7 @@ TEST(Refused, ButNotWhatHasNoEffect) {
     auto fault = request.parse(body);
     if (!fault) fault = request.bind(*model, kLimits);
     ASSERT_FALSE(fault.has_value()) << i << ": " << fault->message;
-    const WorkerRequest::Row row{&request, 0};
+    const WorkerRequest::Row row{&request, 0, request.outputs()};
     const auto& runtime = fixture::runtimes()[0];
     const WorkerRequest worker({&row, 1}, runtime, WorkerRequest::tokens(request.lengths()[0], runtime));
     std::string out(worker.size(), '\0');

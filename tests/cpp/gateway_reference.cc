@@ -182,7 +182,7 @@ Parameters parameters_of(const Request& request) {
 std::string says(const MaybeFault& fault) { return fault ? "'" + fault->message + "'" : "nothing"; }
 
 std::string written_row(const InferRequest& request, std::size_t index, const RuntimeInfo& runtime) {
-  const WorkerRequest::Row row{&request, index};
+  const WorkerRequest::Row row{&request, index, request.outputs()};
   const WorkerRequest sent({&row, 1}, runtime, WorkerRequest::tokens(request.lengths()[index], runtime));
   const std::size_t size = sent.size();
   const std::unique_ptr<char[]> memory(new char[size]);  // a byte too many is a heap overflow, which ASan sees

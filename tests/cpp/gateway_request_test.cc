@@ -30,7 +30,7 @@ ModelInferRequest written(const std::vector<WorkerRequest::Row>& rows, const Run
 }
 
 ModelInferRequest written(const InferRequest& request, std::size_t row, const RuntimeInfo& runtime) {
-  return written({{&request, row}}, runtime, WorkerRequest::tokens(request.lengths()[row], runtime));
+  return written({{&request, row, request.outputs()}}, runtime, WorkerRequest::tokens(request.lengths()[row], runtime));
 }
 
 // Two rows, 3 and 2 tokens, padded by the client to 4.
@@ -184,7 +184,7 @@ TEST_P(EveryModel, ABatchIsItsRows) {
       EXPECT_TRUE(requests[n].goes_with(requests[0]));
       outputs |= requests[n].outputs();
       for (std::size_t row = 0; row < requests[n].lengths().size(); ++row) {
-        rows.push_back({&requests[n], row});
+        rows.push_back({&requests[n], row, requests[n].outputs()});
         longest = std::max(longest, requests[n].lengths()[row]);
       }
     }

@@ -16,7 +16,7 @@ Admitted EarlyBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t leve
                  &finish);
     if (finish > limit) return turns_.arrive_overdue(tag, arrival, level, finish, now, out);
   }
-  if ((!s_.queue[id].has_room() || s_.held) && !turns_.may_wait(arrival.variant, out)) return {Admission::kFull, kNone};
+  if ((!s_.queue[id].has_room() || s_.held) && !turns_.may_wait(arrival, out)) return {Admission::kFull, kNone};
   const RequestHandle h = ledger_.admit(tag, arrival, rank);
   return {bind(h, id, now, out), h};
 }

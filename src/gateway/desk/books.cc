@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "gateway/fleet/cascade.h"
+
 namespace arlo::gateway {
 namespace {
 
@@ -98,8 +100,8 @@ void Books::ended(const Call& call, TimeNs now) {
   }
   const auto total_us = to_us(total);
   for (const auto& row : call.rows) {
-    const auto queue_us = to_us(row.started_ns - call.received_ns);
-    const auto execute_us = to_us(row.ended_ns - row.started_ns);
+    const auto queue_us = to_us(row.queued_ns());
+    const auto execute_us = to_us(row.executed_ns());
     window_total_.record(total_us, now);
     window_queue_.record(queue_us, now);
     window_execute_.record(execute_us, now);
@@ -109,7 +111,14 @@ void Books::ended(const Call& call, TimeNs now) {
   }
 }
 
-void Books::fill(v1::Stats* out, TimeNs now) const {
+void StageCounts::visited(double sureness, bool finite) {
+  ++visits;
+  not_finite += finite ? 0 : 1;
+  const auto bin = static_cast<std::size_t>(sureness * kBins);
+  ++confidence.at(std::min(bin, kBins - 1));
+}
+
+void Books::fill(v1::Stats* out, const ModelSpec* model, TimeNs now) const {
   out->mutable_arrivals_by_length()->Add(arrivals_by_length_.begin(), arrivals_by_length_.end());
   for (const auto& level : levels_) {
     auto* stats = out->add_levels();
@@ -135,6 +144,21 @@ void Books::fill(v1::Stats* out, TimeNs now) const {
   out->set_retries(retries_);
   out->set_batches(batches_);
   out->set_bulk(bulk_);
+  if (model == nullptr || model->cascade == nullptr) return;
+  const auto& cascade = *model->cascade;
+  out->set_point(cascade.points[cascade.point].name);
+  for (std::size_t s = 0; s < cascade.stages.size(); ++s) {
+    const auto& counts = stages_.at(s);
+    auto* stage = out->add_stages();
+    stage->set_model(cascade.stages[s].model->name);
+    stage->set_visits(counts.visits);
+    stage->set_not_finite(counts.not_finite);
+    stage->mutable_exits()->Add(counts.exits.begin(), counts.exits.end());
+    stage->mutable_escalations()->Add(counts.escalations.begin(),
+                                      counts.escalations.begin() + static_cast<std::ptrdiff_t>(cascade.stages.size()));
+    stage->mutable_confidence()->Add(counts.confidence.begin(), counts.confidence.end());
+    stage->set_pruned_tokens(counts.pruned_tokens);
+  }
 }
 
 }  // namespace arlo::gateway

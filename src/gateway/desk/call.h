@@ -15,6 +15,7 @@
 // row whose answer has just come: the thread that took it from its UpstreamCall writes `response` and `parsed`.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -30,6 +31,7 @@
 namespace arlo::gateway {
 
 class Call;
+struct Journey;
 class Lane;
 class Router;
 struct Instance;
@@ -44,6 +46,16 @@ struct Failure {
 };
 
 struct Row {
+  Row();
+  ~Row();
+  Row(Row&&) noexcept;
+
+  // Who answers it next: the call's model, or the stage of a cascade that it is at.
+  [[nodiscard]] const ModelSpec& model() const;
+  // Of its whole way so far.
+  [[nodiscard]] TimeNs queued_ns() const;
+  [[nodiscard]] TimeNs executed_ns() const;
+
   enum class State : std::uint8_t { kNew, kWaiting, kRunning, kEnded };
 
   Call* call = nullptr;
@@ -64,6 +76,7 @@ struct Row {
   std::vector<std::shared_ptr<Failure>> failures;
   std::shared_ptr<const std::string> response;  // ModelInferResponse of the worker, which may be to other rows too
   RowResponse parsed;                           // views into `response`
+  std::unique_ptr<Journey> journey;             // of a cascade alone
 };
 
 class Call {
@@ -78,6 +91,11 @@ class Call {
   // What keeps the call: each row until it has ended, and each row that is being written for its worker.
   void let_go() {
     if (holds.fetch_sub(1, std::memory_order_acq_rel) == 1) complete();
+  }
+
+  // A row that waits gives up a little before the client does, so that the client learns why.
+  [[nodiscard]] TimeNs waiting_deadline() const {
+    return deadline_ns - std::min<TimeNs>(50'000'000, (deadline_ns - received_ns) / 20);
   }
 
   Lane* lane = nullptr;  // where the request was received; the calls to workers begin and end there

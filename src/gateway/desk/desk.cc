@@ -6,15 +6,12 @@
 #include <string>
 #include <utility>
 
+#include "gateway/desk/journey.h"
+
 namespace arlo::gateway {
 namespace {
 
 constexpr TimeNs kMs = 1'000'000;
-
-// A row that waits gives up a little before the client does, so that the client learns why.
-TimeNs waiting_deadline(const Call& call) {
-  return call.deadline_ns - std::min<TimeNs>(50 * kMs, (call.deadline_ns - call.received_ns) / 20);
-}
 
 // A client that gives up at its deadline is heard of before ours: its time-out travelled for a while, and gRPC sends it
 // rounded up, by as much as 1 %.
@@ -49,6 +46,12 @@ Fleet::Others guilty(const Row& row, const std::shared_ptr<Instance>& answered_b
   return instances;
 }
 
+// When it ends with what it has.
+TimeNs deadline_of(const Row& row) {
+  const bool answered = row.journey != nullptr && row.journey->answered();
+  return row.call->deadline_ns - (answered ? row.call->model->cascade->margin : 0);
+}
+
 std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 
 }  // namespace
@@ -65,7 +68,7 @@ UpstreamCall::Part*& Desk::running(dispatch::RequestHandle handle) {
 // All rows or none: once one of them is refused, nothing of the request runs.
 void Desk::submit(Call& call, TimeNs now, Effects& effects) {
   const auto& lengths = call.request.lengths();
-  const TimeNs deadline = waiting_deadline(call);
+  const TimeNs deadline = call.waiting_deadline();
   call.rows = std::vector<Row>(lengths.size());
   call.open_rows = static_cast<std::uint32_t>(lengths.size());
   call.holds.store(call.open_rows, std::memory_order_relaxed);
@@ -74,7 +77,9 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
     row.call = &call;
     row.index = static_cast<std::uint32_t>(i);
     row.length = lengths[i];
-    books(call).arrived(row.length, scheduler_.ideal_level(row.length, call.model->variant));
+    const bool cascade = call.model->cascade != nullptr;
+    books(call).arrived(row.length, cascade ? -1 : scheduler_.ideal_level(row.length, call.model->variant));
+    if (cascade) begin(row);
   }
   if (call.cancelled) {
     fail(call, {Code::kCancelled, "cancelled by the client"}, Call::kNoRow, now, effects);
@@ -85,20 +90,9 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
   if (call.rows.size() > 1) scheduler_.hold();  // they may go as batches
   for (auto& row : call.rows) {
     if (call.fault.code != Code::kOk) break;
-    const auto admitted = scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row),
-                                            {.length = row.length,
-                                             .due = call.received_ns + call.model->slo_ns,
-                                             .deadline = deadline,
-                                             .client = call.client,
-                                             .bulk = call.request.bulk(),
-                                             .variant = call.model->variant},
-                                            now, effects.actions);
+    const auto admitted = arrive(row, deadline, now, effects);
     if (admitted.handle == dispatch::kNone) {
-      fail(call, refusal(call, row.length, admitted, now), row.index, now, effects);
-    } else {
-      row.handle = admitted.handle;
-      row.state = Row::State::kWaiting;
-      waiting_.add(row);
+      fail(call, refusal(row, admitted, now), row.index, now, effects);
     }
     settle(effects, now);
   }
@@ -106,7 +100,26 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
   settle(effects, now);
 }
 
-Fault Desk::refusal(const Call& call, std::int32_t length, const dispatch::Admitted& admitted, TimeNs now) const {
+dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& effects) {
+  const Call& call = *row.call;
+  const auto admitted = scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row),
+                                          {.length = row.length,
+                                           .due = call.received_ns + call.model->slo_ns,
+                                           .deadline = deadline,
+                                           .client = call.client,
+                                           .bulk = call.request.bulk(),
+                                           .variant = row.model().variant,
+                                           .follows = row.journey != nullptr && row.journey->answered()},
+                                          now, effects.actions);
+  if (admitted.handle == dispatch::kNone) return admitted;
+  row.handle = admitted.handle;
+  row.state = Row::State::kWaiting;
+  waiting_.add(row);
+  return admitted;
+}
+
+Fault Desk::refusal(const Row& row, const dispatch::Admitted& admitted, TimeNs now) const {
+  const Call& call = *row.call;
   Fault fault{Code::kResourceExhausted, ""};
   fault.overload = true;
   switch (admitted.admission) {
@@ -120,7 +133,7 @@ Fault Desk::refusal(const Call& call, std::int32_t length, const dispatch::Admit
                       " rows wait): try again later";
       return fault;
     default:
-      return fleet_.no_instance(length, call.model->variant);
+      return fleet_.no_instance(row.length, row.model().variant);
   }
 }
 
@@ -204,12 +217,12 @@ void Desk::send(std::span<Row* const> rows, const std::shared_ptr<Instance>& ins
     row.started_ns = now;
     row.unfit_since_ns = 0;
     ++row.attempts;
-    books(*row.call).started(row);
+    books(row).started(row);
     running(row.handle) = &part;
-    next_deadline_ = std::min(next_deadline_, row.call->deadline_ns);
+    next_deadline_ = std::min(next_deadline_, deadline_of(row));
     row.call->holds.fetch_add(1, std::memory_order_relaxed);
   }
-  books(*rows.front()->call).sent();
+  books(*rows.front()).sent();
   fleet_.sent(*instance, now);
   ++at_workers_;
   effects.starts.push_back(upstream);
@@ -219,10 +232,15 @@ void Desk::expired(Row& row, TimeNs now, Effects& effects) {
   if (row.state == Row::State::kEnded) return;
   row.handle = dispatch::kNone;
   const auto waited = in_ms(now - row.call->received_ns);
-  const auto variant = row.call->model->variant;
+  const auto variant = row.model().variant;
+  if (settles_for(row, scheduler_.fits_any(row.length, variant) ? flow::Reason::kDeadline : flow::Reason::kStageAbsent,
+                  now)) {
+    end(row, now, effects);
+    return;
+  }
   if (!scheduler_.fits_any(row.length, variant)) {
     fail(*row.call, fleet_.no_instance(row.length, variant), row.index, now, effects);
-  } else if (now >= waiting_deadline(*row.call)) {
+  } else if (now >= row.call->waiting_deadline()) {
     fail(*row.call, {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + ")"}, row.index, now,
          effects);
   } else if (row.call->request.bulk()) {
@@ -255,20 +273,22 @@ void Desk::lost(const dispatch::Action& action, TimeNs now, Effects& effects) {
   if (try_again(*row, dispatch::kNone, fewer(*row), now, effects)) return;
   scheduler_.abandon(action.handle);
   const auto& instance = *upstream.instance();
-  fail(*row->call,
-       {Code::kUnavailable, "worker '" + instance.worker_label + "', runtime '" + instance.runtime +
-                                "' failed while the request ran: " + instance.last_error},
-       row->index, now, effects);
+  if (!settles_for(*row, flow::Reason::kStageFailed, now)) {
+    fail(*row->call,
+         {Code::kUnavailable, "worker '" + instance.worker_label + "', runtime '" + instance.runtime +
+                                  "' failed while the request ran: " + instance.last_error},
+         row->index, now, effects);
+  }
   end(*row, now, effects);
 }
 
 // A row whose worker failed it is scheduled once more, if that is still of use; in a batch of `most` rows at most.
 bool Desk::try_again(Row& row, dispatch::InstanceId avoid, std::int32_t most, TimeNs now, Effects& effects) {
   const auto& call = *row.call;
-  if (call.fault.code != Code::kOk || row.attempts >= config_.max_attempts() || now >= waiting_deadline(call)) {
+  if (call.fault.code != Code::kOk || row.attempts >= config_.max_attempts() || now >= call.waiting_deadline()) {
     return false;
   }
-  books(call).retried();
+  books(row).retried();
   row.state = Row::State::kWaiting;
   waiting_.add(row);
   static_cast<void>(scheduler_.retry(row.handle, avoid, now, effects.actions, most));
@@ -304,6 +324,7 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
   if ((reply == Reply::kDead || reply == Reply::kMissing) && !upstream.lost) {
     fleet_.eject(answer.instance, fault.message, fleet_.short_pause(), now, effects);
   }
+  if (reply == Reply::kGood && upstream.rows() > 1) scheduler_.hold();  // what goes on to a stage may go as batches
   for (auto& part : upstream.parts()) {
     if (part.answered != nullptr) {
       conclude(*part.answered, answer, now, effects);
@@ -311,6 +332,7 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
       scheduler_.finish(part.handle(), verdict_of(reply), now, effects.actions);
     }
   }
+  scheduler_.release(now, effects.actions);
   settle(effects, now);
   fleet_.check_drained(answer.instance, effects);
 }
@@ -331,21 +353,27 @@ void Desk::conclude(Row& row, const Answer& answer, TimeNs now, Effects& effects
     row.failures.push_back(answer.failure);
     ++answer.failure->open;
     elsewhere =
-        elsewhere || (!proven && fleet_.takes(row.length, row.call->model->variant, instances_of(row.failures)));
+        elsewhere || (!proven && fleet_.takes(row.length, row.model().variant, instances_of(row.failures)));
   }
   if (by_halves) --row.attempts;
   const std::int32_t most = reply == Reply::kBusy ? 0 : fewer(row);
   if (reply != Reply::kGood && elsewhere && try_again(row, answer.instance->slot, most, now, effects)) return;
 
   scheduler_.finish(row.handle, verdict_of(reply), now, effects.actions);
+  const bool further = reply == Reply::kGood && row.journey != nullptr && goes_on(row, now, effects);
   if (reply != Reply::kGood) {
     for (const auto& failure : row.failures) failure->acquitted = true;
-    fail(*row.call, answer.fault, row.index, now, effects);
+    if (!settles_for(row, flow::Reason::kStageFailed, now)) fail(*row.call, answer.fault, row.index, now, effects);
   }
-  end(row, now, effects);
+  if (further) {
+    for (const auto& failure : row.failures) --failure->open;
+  } else {
+    end(row, now, effects);
+  }
   if (reply != Reply::kGood || row.failures.empty()) return;
   settle(effects, now);  // an ejection starts from a clean sheet
   fleet_.blame(guilty(row, answer.instance), now, effects);
+  if (further) row.failures.clear();
 }
 
 // Ends a call without an answer: all its rows, wherever they are.
@@ -379,12 +407,13 @@ bool Desk::take_back(UpstreamCall::Part& part, TimeNs now, Effects& effects) {
   const auto at = std::find(effects.starts.begin(), effects.starts.end(), upstream);
   if (at == effects.starts.end()) return false;
   const dispatch::RequestHandle handle = part.handle();
-  Call* const call = part.row()->call;
-  books(*call).unstarted(*part.row());
+  const Row& row = *part.row();
+  Call* const call = row.call;
+  books(row).unstarted(row);
   running(handle) = nullptr;
   if (!upstream->leave_out(part)) {
     effects.starts.erase(at);
-    books(*call).unsent();
+    books(row).unsent();
     fleet_.unsent(*upstream->instance(), now);
     --at_workers_;
     delete upstream;
@@ -416,6 +445,7 @@ void Desk::tick(TimeNs now, Effects& effects) {
   check_fit(now, effects);
   check_deadlines(now, effects);
   settle(effects, now);
+  set_prices(now);
 }
 
 // Rows that no instance in service is long enough for, newcomers and those that waited when it left, wait for
@@ -430,17 +460,22 @@ void Desk::check_fit(TimeNs now, Effects& effects) {
     longest.at(variant) = fleet_.longest(static_cast<dispatch::VariantId>(variant));
   }
   for (Row* row = waiting_.newest(); row != nullptr; row = row->older) {
-    if (row->length <= longest.at(row->call->model->variant)) {
+    if (row->length <= longest.at(row->model().variant)) {
       row->unfit_since_ns = 0;
       continue;
     }
     some_unfit_ = true;
+    if (row->journey != nullptr) {
+      astray_.push_back(row);
+      continue;
+    }
     if (row->unfit_since_ns == 0) row->unfit_since_ns = now;
     if (now - row->unfit_since_ns >= grace) over.push_back(row);
   }
   for (Row* row : over) {
-    fail(*row->call, fleet_.no_instance(row->length, row->call->model->variant), row->index, now, effects);
+    fail(*row->call, fleet_.no_instance(row->length, row->model().variant), row->index, now, effects);
   }
+  find_ways(grace, now, effects);
 }
 
 void Desk::check_deadlines(TimeNs now, Effects& effects) {
@@ -450,12 +485,15 @@ void Desk::check_deadlines(TimeNs now, Effects& effects) {
     Row* const row = part == nullptr ? nullptr : part->row();
     if (row == nullptr) continue;
     Call& call = *row->call;
-    if (now >= call.deadline_ns) {
+    if (now >= deadline_of(*row) && row->journey != nullptr && row->journey->answered()) {
+      late_.push_back(row);
+    } else if (now >= call.deadline_ns) {
       fail(call, {Code::kDeadlineExceeded, "the deadline passed while the request ran"}, Call::kNoRow, now, effects);
     } else {
-      next_deadline_ = std::min(next_deadline_, call.deadline_ns);
+      next_deadline_ = std::min(next_deadline_, deadline_of(*row));
     }
   }
+  end_late(now, effects);
 }
 
 void Desk::cancel_all() {

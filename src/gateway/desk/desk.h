@@ -9,6 +9,7 @@
 
 #include <arlo/v1/config.pb.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -21,6 +22,7 @@
 #include "gateway/desk/books.h"
 #include "gateway/desk/call.h"
 #include "gateway/desk/effects.h"
+#include "gateway/desk/journey.h"
 #include "gateway/desk/waiting_rows.h"
 #include "gateway/fleet/fleet.h"
 #include "gateway/fleet/upstream.h"
@@ -42,6 +44,7 @@ class Desk {
   // What time alone changes: deadlines, rows that no instance fits.
   void tick(TimeNs now, Effects& effects);
 
+  [[nodiscard]] std::int32_t price(dispatch::VariantId cascade) const { return prices_.at(cascade).now; }
   [[nodiscard]] std::uint32_t at_workers() const { return at_workers_; }  // upstream calls under way
   void cancel_all();                                                      // of these
 
@@ -66,12 +69,26 @@ class Desk {
   void withdraw(Row& row, TimeNs now, Effects& effects);
   bool take_back(UpstreamCall::Part& part, TimeNs now, Effects& effects);
   void end(Row& row, TimeNs now, Effects& effects);
-  [[nodiscard]] Fault refusal(const Call& call, std::int32_t length, const dispatch::Admitted& admitted,
-                              TimeNs now) const;
+  dispatch::Admitted arrive(Row& row, TimeNs deadline, TimeNs now, Effects& effects);
+  [[nodiscard]] Fault refusal(const Row& row, const dispatch::Admitted& admitted, TimeNs now) const;
   void check_fit(TimeNs now, Effects& effects);
   void check_deadlines(TimeNs now, Effects& effects);
   UpstreamCall::Part*& running(dispatch::RequestHandle handle);
+  // What the client asked for, and who answers it now.
   [[nodiscard]] Books& books(const Call& call) const { return *books_[call.model->variant]; }
+  [[nodiscard]] Books& books(const Row& row) const { return *books_[row.model().variant]; }
+
+  // ---- cascades (cascades.cc) ----
+  void begin(Row& row);
+  [[nodiscard]] flow::StageSet present(const Row& row) const;
+  // A stage has answered: true when the row goes on to another one.
+  bool goes_on(Row& row, TimeNs now, Effects& effects);
+  bool enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects);
+  // Whether it has an answer to end with, which it then does for this reason; the caller ends it.
+  bool settles_for(Row& row, flow::Reason reason, TimeNs now);
+  void find_ways(TimeNs grace, TimeNs now, Effects& effects);
+  void end_late(TimeNs now, Effects& effects);
+  void set_prices(TimeNs now);
 
   const v1::GatewayConfig& config_;
   dispatch::Scheduler& scheduler_;
@@ -84,6 +101,20 @@ class Desk {
   std::uint32_t at_workers_ = 0;
   std::vector<Row*> batch_;                  // that is being started
   TimeNs next_deadline_ = dispatch::kNever;  // of a running row; may be early, never late
+  // Of cascades.
+  Scratch scratch_;
+  std::vector<Row*> astray_;  // rows whose stage has gone
+  std::vector<Row*> late_;    // rows at workers that have an answer, and no time for another
+  std::uint64_t journeys_ = 0;
+  struct Price {
+    std::int32_t now = 0;
+    std::int32_t most = 0;          // of the rules that were last asked for
+    std::uint32_t calm = 0;         // looks in a row without pressure
+    std::uint64_t wanted = 0;       // rows that were to go on, since the last look
+    std::uint64_t short_of = 0;     // of these, those for which there was no time
+  };
+  std::array<Price, dispatch::kVariants> prices_{};
+  TimeNs next_look_ = 0;  // at the prices
   bool some_unfit_ = false;                  // at the last look, some waiting row fitted no instance
 };
 

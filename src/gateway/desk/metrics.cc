@@ -74,7 +74,7 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
   std::vector<Seen> all(served.size());
   std::set<const Router*> told;
   for (std::size_t i = 0; i < served.size(); ++i) {
-    const auto& [name, router] = served[i];
+    const auto& [name, router, stage] = served[i];
     router->stats(name, &all[i].stats);
     all[i].histograms = router->histograms(name);
     // Instances that several models share stand with the first of these, so that sums are right.

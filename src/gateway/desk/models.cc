@@ -54,7 +54,7 @@ void Models::stop() {
 Router* Models::find(std::string_view name) const {
   const std::shared_lock lock(mutex_);
   const auto found = by_name_.find(name);
-  return found == by_name_.end() ? nullptr : found->second;
+  return found == by_name_.end() ? nullptr : found->second.router;
 }
 
 Router& Models::first() const {
@@ -66,14 +66,14 @@ std::vector<Models::Served> Models::served() const {
   const std::shared_lock lock(mutex_);
   std::vector<Served> all;
   all.reserve(by_name_.size());
-  for (const auto& [name, router] : by_name_) all.push_back({name, router});
+  for (const auto& [name, entry] : by_name_) all.push_back({name, entry.router, entry.stage});
   return all;
 }
 
 std::size_t Models::deployments() const {
   const std::shared_lock lock(mutex_);
   std::set<const Router*> routers;
-  for (const auto& [name, router] : by_name_) routers.insert(router);
+  for (const auto& [name, entry] : by_name_) routers.insert(entry.router);
   return routers.size();
 }
 
@@ -89,19 +89,22 @@ MaybeFault Models::pick(const std::string& name, Router** router) const {
 std::string Models::names() const {
   const std::shared_lock lock(mutex_);
   std::string text;
-  for (const auto& [name, router] : by_name_) text += (text.empty() ? "'" : ", '") + name + "'";
+  for (const auto& [name, entry] : by_name_) {
+    if (!entry.stage) text += (text.empty() ? "'" : ", '") + name + "'";
+  }
   return text.empty() ? "no deployment yet" : text;
 }
 
 bool Models::ready() const {
   const auto all = served();
   return !all.empty() &&
-         std::all_of(all.begin(), all.end(), [](const Served& served) { return served.router->ready(served.name); });
+         std::all_of(all.begin(), all.end(), [](const Served& served) { return served.stage || served.router->ready(served.name); });
 }
 
 MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply) {
   const auto& deployment = request.deployment();
   if (auto fault = check_deployment(deployment)) return fault;
+  if (auto fault = check_cascades(deployment)) return fault;
   const std::lock_guard applying(applying_);
   if (stopped_) return Fault{Code::kUnavailable, "the gateway is stopping"};
   const std::size_t others = deployments();
@@ -110,11 +113,12 @@ MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply)
                  "this gateway serves " + names() + ": a deployment has to be applied beside those of the others"};
   }
   Router* router = nullptr;
-  for (const v1::Model* model : models_of(deployment)) {
-    Router* const known = find(model->name());
+  const auto all = names_of(deployment);
+  for (const auto& name : all) {
+    Router* const known = find(name);
     if (known == nullptr) continue;
     if (router != nullptr && known != router) {
-      return Fault{Code::kFailedPrecondition, "model '" + model->name() + "' is served by another deployment"};
+      return Fault{Code::kFailedPrecondition, "model '" + name + "' is served by another deployment"};
     }
     router = known;
   }
@@ -136,8 +140,8 @@ MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply)
     if (closed_) made->close();
     routers_.push_back(std::move(made));
   }
-  std::erase_if(by_name_, [router](const auto& entry) { return entry.second == router; });
-  for (const v1::Model* model : models_of(deployment)) by_name_.emplace(model->name(), router);
+  std::erase_if(by_name_, [router](const auto& entry) { return entry.second.router == router; });
+  for (const auto& name : all) by_name_.emplace(name, Entry{router, cascade_of(deployment, name) != nullptr});
   return {};
 }
 

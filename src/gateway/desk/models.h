@@ -33,6 +33,7 @@ class Models {
   struct Served {
     std::string name;
     Router* router;
+    bool stage = false;  // clients do not see it: it answers for a cascade
   };
   // By the model's name; nullptr: none has it.
   [[nodiscard]] Router* find(std::string_view name) const;
@@ -60,7 +61,11 @@ class Models {
   std::vector<std::unique_ptr<Router>> routers_;  // in the order in which they came
   [[nodiscard]] std::size_t deployments() const;
 
-  std::map<std::string, Router*, std::less<>> by_name_;
+  struct Entry {
+    Router* router;
+    bool stage;
+  };
+  std::map<std::string, Entry, std::less<>> by_name_;
 };
 
 }  // namespace arlo::gateway

@@ -142,6 +142,7 @@ void Router::run(Effects& effects) {
 
 MaybeFault Router::apply(const v1::Deployment& deployment, v1::ApplyReply* reply) {
   if (auto fault = check_deployment(deployment)) return fault;
+  if (auto fault = check_cascades(deployment)) return fault;
   Effects effects;
   {
     const std::lock_guard lock(mutex_);
@@ -194,7 +195,11 @@ void Router::stats(std::string_view model, v1::Stats* out) const {
   const std::lock_guard lock(mutex_);
   const TimeNs now = now_ns();
   const auto variant = variant_of(model);
-  if (const auto spec = fleet_.model(model)) out->set_model(spec->name);
+  const auto spec = fleet_.model(model);
+  if (spec != nullptr) {
+    out->set_model(spec->name);
+    out->set_stage(spec->stage);
+  }
   out->set_started_at_ms(started_at_ms_);
   out->set_at_ms(unix_ms());
   out->set_uptime_ns(static_cast<std::uint64_t>(now - started_ns_));
@@ -202,7 +207,8 @@ void Router::stats(std::string_view model, v1::Stats* out) const {
   out->set_queued(static_cast<std::uint32_t>(scheduler_.queued_of(variant)));
   out->set_parked(static_cast<std::uint32_t>(scheduler_.parked_of(variant)));
   out->set_in_flight(static_cast<std::uint32_t>(scheduler_.in_flight_of(variant)));
-  books_[variant]->fill(out, now);
+  books_[variant]->fill(out, spec.get(), now);
+  out->set_price(static_cast<std::uint32_t>(desk_.price(variant)));
   fleet_.fill(out, variant, now);  // after the books, whose levels it completes
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "gateway/fleet/fleet.h"
+#include "gateway/fleet/cascade.h"
 #include "gateway/log.h"
 
 namespace arlo::gateway {
@@ -57,12 +58,12 @@ Fleet::Holdings Fleet::holdings_of(const v1::Deployment& deployment) {
 }
 
 bool Fleet::number(const v1::Deployment& deployment) {
-  const auto models = models_of(deployment);
-  if (models.size() == 1 && variants_.size() <= 1) variants_ = {{models.front()->name(), 0}};
-  for (const v1::Model* model : models) {
-    if (variants_.contains(model->name())) continue;
+  const auto names = names_of(deployment);
+  if (names.size() == 1 && variants_.size() <= 1) variants_ = {{names.front(), 0}};
+  for (const auto& name : names) {
+    if (variants_.contains(name)) continue;
     if (variants_.size() == dispatch::kVariants) return false;
-    variants_.emplace(model->name(), static_cast<dispatch::VariantId>(variants_.size()));
+    variants_.emplace(name, static_cast<dispatch::VariantId>(variants_.size()));
   }
   return true;
 }
@@ -167,6 +168,11 @@ void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, Tim
   for (const v1::Model* model : models_of(deployment)) {
     models_.push_back(make_model(deployment, *model, variants_.at(model->name())));
     scheduler_.set_share(models_.back()->variant, models_.back()->share);
+  }
+  for (const auto& cascade : deployment.cascades()) {
+    std::vector<std::shared_ptr<const ModelSpec>> stages;
+    for (const auto& stage : cascade.stages()) stages.push_back(this->model(stage.model()));
+    models_.push_back(make_cascade(deployment, cascade, std::move(stages), variants_.at(cascade.name())));
   }
   auto present = std::move(instances_);
   instances_ = kept;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "gateway/fleet/cascade.h"
 #include "gateway/log.h"
 
 namespace arlo::gateway {
@@ -32,6 +33,10 @@ std::shared_ptr<const ModelSpec> Fleet::model(std::string_view name) const {
 }
 
 bool Fleet::ready(const ModelSpec& model) const {
+  if (model.cascade != nullptr) {
+    const auto& stages = model.cascade->stages;
+    return std::any_of(stages.begin(), stages.end(), [&](const auto& stage) { return ready(*stage.model); });
+  }
   return std::any_of(instances_.begin(), instances_.end(), [&](const auto& instance) {
     return instance->state == Instance::State::kActive && instance->max_length(model.variant) > 0;
   });

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "gateway/desk/journey.h"
+
 namespace arlo::gateway {
 namespace {
 
@@ -29,6 +31,11 @@ UpstreamCall::UpstreamCall(UpstreamListener& listener, std::span<Row* const> row
     part.call_ = rows[i]->call;
     part.index_ = rows[i]->index;
     part.handle_ = rows[i]->handle;
+    part.outputs_ = rows[i]->call->request.outputs();
+    if (const auto* journey = rows[i]->journey.get(); journey != nullptr) {
+      part.outputs_ = rows[i]->call->model->cascade->asks(static_cast<std::size_t>(journey->stage), part.outputs_);
+      part.tokens_ = journey->tokens;
+    }
     part.row_.store(rows[i], std::memory_order_relaxed);
   }
 }
@@ -47,7 +54,7 @@ void UpstreamCall::send() {
   std::vector<WorkerRequest::Row> rows;
   rows.reserve(rows_);
   for (const Part& part : parts_) {
-    if (!part.left_out) rows.push_back({&part.call_->request, part.index_});
+    if (!part.left_out) rows.push_back({&part.call_->request, part.index_, part.outputs_, part.tokens_.get()});
   }
   const WorkerRequest request(rows, runtime_, tokens_);
   outputs_ = request.outputs();
@@ -76,7 +83,7 @@ MaybeFault UpstreamCall::take_all(const std::shared_ptr<const std::string>& body
     if (part.left_out) continue;
     if (Row* row = part.answered; row != nullptr) {
       row->response = body;
-      row->parsed = answer.row(at, row->call->request.outputs());
+      row->parsed = answer.row(at, part.outputs_);
     }
     ++at;
   }

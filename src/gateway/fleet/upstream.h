@@ -52,6 +52,8 @@ class UpstreamCall final {
     Call* call_ = nullptr;  // before start() has returned
     std::uint32_t index_ = 0;
     dispatch::RequestHandle handle_ = dispatch::kNone;
+    OutputSet outputs_ = 0;                                     // that are asked for
+    std::shared_ptr<const std::vector<std::uint32_t>> tokens_;  // places of those that are sent; null: all
     std::atomic<Row*> row_ = nullptr;
   };
 

@@ -5,6 +5,7 @@
 
 #include "base/ascii.h"
 #include "base/utf8.h"
+#include "gateway/fleet/cascade.h"
 #include "gateway/front/encode.h"
 
 namespace arlo::gateway {
@@ -67,7 +68,7 @@ MaybeFault DataService::find_model(const Context& context, std::string_view name
     return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; this gateway serves " + models_.names()};
   }
   *model = (*router)->model(name);
-  if (*model == nullptr) {  // a deployment without it came in between
+  if (*model == nullptr || (*model)->stage) {  // null: a deployment without it came in between
     return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; this gateway serves " + models_.names()};
   }
   if (!version.empty() && version != "1") {
@@ -88,6 +89,9 @@ MaybeFault DataService::receive(std::string body, const Context& context, bool s
     return fault;
   }
   if (auto fault = call->request.bind(*model, limits_)) return fault;
+  if (model->cascade != nullptr) {
+    if (auto fault = model->cascade->check(call->request.wishes())) return fault;
+  }
   if (const auto known = known_answer_bytes(*model, call->request); known > config_.max_message_bytes()) {
     return answer_too_large(known, config_.max_message_bytes());
   }

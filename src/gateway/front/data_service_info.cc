@@ -181,14 +181,17 @@ void DataService::add_methods() {
                                                          &served.front().router, &model);
                                  if (fault) return fault;
                                }
-                               for (const auto& one : served) add_statistics(one, response->add_model_stats());
+                               for (const auto& one : served) {
+                                 if (!one.stage) add_statistics(one, response->add_model_stats());
+                               }
                                return {};
                              }));
   add("RepositoryIndex", of<RepositoryIndexRequest, RepositoryIndexResponse>(
                              [this](const Context& context, const auto& request, auto* response) {
                                auto fault = authorize(context);
                                if (fault) return fault;
-                               for (const auto& [name, router] : models_.served()) {
+                               for (const auto& [name, router, stage] : models_.served()) {
+                                 if (stage) continue;
                                  const bool ready = router->ready(name);
                                  if (request.ready() && !ready) continue;
                                  auto* index = response->add_models();

@@ -6,6 +6,7 @@
 
 #include "base/utf8.h"
 #include "base/wire.h"
+#include "gateway/desk/journey.h"
 #include "kserve.h"
 #include "rewrite/response.h"
 
@@ -14,19 +15,34 @@ namespace {
 
 std::int64_t to_us(TimeNs ns) { return ns <= 0 ? 0 : ns / 1000; }
 
+void add_stages(const Journey& journey, Timing& timing) {
+  const auto ran = static_cast<std::size_t>(journey.last_visited) + 1;
+  timing.stages.resize(std::max(timing.stages.size(), ran));
+  for (std::size_t i = 0; i < ran; ++i) {
+    auto& stage = timing.stages[i];
+    stage.queue_us = std::max(stage.queue_us, to_us(journey.visits[i].queued_ns));
+    stage.execute_us = std::max(stage.execute_us, to_us(journey.visits[i].executed_ns));
+  }
+  timing.escalated += journey.escalated ? 1 : 0;
+  timing.degraded += flow::degraded(journey.reason) ? 1 : 0;
+  timing.pruned_tokens += journey.pruned;
+}
+
 Timing timing_of(const Call& call) {
   Timing timing;
   TimeNs last = call.received_ns;
   for (const auto& row : call.rows) {
     timing.level = std::max<std::int64_t>(timing.level, row.level);
-    timing.queue_us = std::max(timing.queue_us, to_us(row.started_ns - call.received_ns));
-    timing.execute_us = std::max(timing.execute_us, to_us(row.ended_ns - row.started_ns));
+    timing.queue_us = std::max(timing.queue_us, to_us(row.queued_ns()));
+    timing.execute_us = std::max(timing.execute_us, to_us(row.executed_ns()));
+    if (row.journey != nullptr) add_stages(*row.journey, timing);
     timing.computed_tokens += row.padded;
     timing.demoted += row.demoted ? 1 : 0;
     timing.batch_rows = std::max<std::int64_t>(timing.batch_rows, row.batch_rows);
     last = std::max(last, row.ended_ns);
   }
   timing.total_us = to_us(last - call.received_ns);
+  if (call.model->cascade != nullptr) timing.cascade_version = static_cast<std::int64_t>(call.model->cascade->version);
   return timing;
 }
 
@@ -35,6 +51,7 @@ void forget_bodies(Call& call) {
   for (auto& row : call.rows) {
     row.parsed = {};
     row.response.reset();
+    row.journey.reset();
   }
 }
 
@@ -50,7 +67,7 @@ MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std
   }
   std::vector<RowResponse> rows;
   rows.reserve(call.rows.size());
-  for (const auto& row : call.rows) rows.push_back(row.parsed);
+  for (auto& row : call.rows) rows.push_back(row.journey == nullptr ? row.parsed : final_answer(row));
   ResponsePlan plan;
   if (auto fault = plan.build(*call.model, call.request, rows, timing_of(call), streamed)) return fault;
 

@@ -65,14 +65,15 @@ HEAVY = {
 CPP_ARROWS: dict[str, set[str]] = {
     "base": set(),
     "dispatch": {"base"},
+    "flow": {"base"},
     "rewrite": {"base"},
     "transport": {"base"},
-    "gateway": {"rewrite", "dispatch", "transport", "base"},
+    "gateway": {"flow", "rewrite", "dispatch", "transport", "base"},
     "loadgen": {"base"},
     "plugins": {"base"},
     "solve": {"base"},
-    "simulate": {"dispatch", "base"},
-    "bindings": {"dispatch", "solve", "simulate", "base"},
+    "simulate": {"flow", "dispatch", "base"},
+    "bindings": {"flow", "dispatch", "solve", "simulate", "base"},
 }
 # The core decides and does nothing else: `now` is an argument, threads and sockets belong to its callers.
 IMPURE = re.compile(

@@ -19,7 +19,7 @@ Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level
     if (finish > limit) return turns_.arrive_overdue(tag, arrival, level, finish, now, out);
   }
   if (first) {
-    if ((id == kNone || s_.held) && !turns_.may_wait(arrival.variant, out)) return {Admission::kFull, kNone};
+    if ((id == kNone || s_.held) && !turns_.may_wait(arrival, out)) return {Admission::kFull, kNone};
     const RequestHandle h = ledger_.admit(tag, arrival, rank);
     if (id == kNone || s_.held) {
       ledger_.wait_in_line(h, level);
@@ -37,7 +37,7 @@ Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level
   std::int32_t& queued = s_.queued_of[arrival.variant];
   if (queued <= s_.options.max_queued) return {Admission::kQueued, h};
   --queued;  // whether it may wait is asked without it
-  const bool waits = turns_.may_wait(arrival.variant, out);
+  const bool waits = turns_.may_wait(arrival, out);
   ++queued;
   if (waits) return {Admission::kQueued, h};
   ledger_.remove_waiting(h);

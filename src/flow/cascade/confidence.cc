@@ -1,0 +1,170 @@
+#include "flow/cascade/confidence.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+namespace arlo::flow {
+namespace {
+
+// In place; false: not finite.
+bool softmax(std::span<double> z) {
+  double top = -INFINITY;
+  for (const double value : z) {
+    if (!std::isfinite(value)) return false;
+    top = std::max(top, value);
+  }
+  double sum = 0;
+  for (double& value : z) sum += value = std::exp(value - top);
+  for (double& value : z) value /= sum;
+  return true;
+}
+
+double temperature(const Calibrator& calibrator, std::int32_t length) {
+  for (const auto& [up_to, t] : calibrator.by_length) {
+    if (length <= up_to) return t;
+  }
+  return calibrator.t;
+}
+
+// Linear between the points, flat outside.
+double along(const std::vector<std::pair<double, double>>& curve, double x) {
+  const auto after = std::upper_bound(curve.begin(), curve.end(), x,
+                                      [](double value, const auto& point) { return value < point.first; });
+  if (after == curve.begin()) return curve.front().second;
+  const auto& [x0, y0] = *(after - 1);
+  if (after == curve.end()) return y0;
+  return y0 + (after->second - y0) * ((x - x0) / (after->first - x0));
+}
+
+void dirichlet(const Calibrator& calibrator, std::span<double> out) {
+  const std::size_t labels = out.size();
+  std::vector<double> logs(labels);
+  for (std::size_t i = 0; i < labels; ++i) logs[i] = std::log(std::max(out[i], 1e-300));
+  for (std::size_t i = 0; i < labels; ++i) {
+    out[i] = calibrator.bias[i];
+    for (std::size_t j = 0; j < labels; ++j) out[i] += calibrator.scale[i * labels + j] * logs[j];
+  }
+}
+
+void in_order(const StageSpec& stage, std::span<const float> logits, std::span<double> out) {
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    out[stage.label_order.empty() ? i : stage.label_order[i]] = static_cast<double>(logits[i]);
+  }
+}
+
+double score_of(Score score, std::span<const double> q) {
+  double first = 0;
+  double second = 0;
+  double entropy = 0;
+  for (const double p : q) {
+    if (p > first) {
+      second = first;
+      first = p;
+    } else {
+      second = std::max(second, p);
+    }
+    if (score == Score::kEntropy && p > 0) entropy -= p * std::log(p);
+  }
+  switch (score) {
+    case Score::kMargin:
+      return first - second;
+    case Score::kEntropy:
+      return q.size() < 2 ? 1 : std::clamp(1 - entropy / std::log(static_cast<double>(q.size())), 0.0, 1.0);
+    default:
+      return first;
+  }
+}
+
+double finish(const StageSpec& stage, double value) {
+  if (stage.calibrator.kind == Calibrator::Kind::kIsotonic) value = along(stage.calibrator.curve, value);
+  return stage.squared ? value * value : value;
+}
+
+double of_tokens(const StageSpec& stage, const Signals& signals, std::int32_t length, std::span<double> scratch) {
+  const std::size_t tokens = signals.logits.size() / signals.labels;
+  std::vector<double> all(tokens);
+  for (std::size_t i = 0; i < tokens; ++i) {
+    if (!calibrate(stage, signals.logits.subspan(i * signals.labels, signals.labels), length, scratch)) return 0;
+    all[i] = score_of(stage.score, scratch);
+  }
+  if (stage.over == Over::kMean) {
+    double sum = 0;
+    for (const double value : all) sum += value;
+    return finish(stage, sum / static_cast<double>(tokens));
+  }
+  std::size_t rank = 0;
+  if (stage.over == Over::kQ10) rank = (tokens - 1) / 10;
+  std::nth_element(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(rank), all.end());
+  return finish(stage, all[rank]);
+}
+
+}  // namespace
+
+bool finite(const Signals& signals) {
+  const auto all = [](std::span<const float> values) {
+    return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+  };
+  return all(signals.logits) && all(signals.end_logits);
+}
+
+bool calibrate(const StageSpec& stage, std::span<const float> logits, std::int32_t length, std::span<double> out) {
+  const Calibrator& by = stage.calibrator;
+  in_order(stage, logits, out);
+  switch (by.kind) {
+    case Calibrator::Kind::kTemperature:
+    case Calibrator::Kind::kIsotonic: {
+      const double t = temperature(by, length);
+      for (double& value : out) value /= t;
+      return softmax(out);
+    }
+    case Calibrator::Kind::kVector:
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] = by.scale[i] * out[i] + by.bias[i];
+      return softmax(out);
+    case Calibrator::Kind::kDirichlet:
+      if (!softmax(out)) return false;
+      dirichlet(by, out);
+      return softmax(out);
+  }
+  return false;
+}
+
+bool raw_probabilities(const StageSpec& stage, std::span<const float> logits, std::span<double> out) {
+  in_order(stage, logits, out);
+  return softmax(out);
+}
+
+double confidence(const StageSpec& stage, const Signals& signals, std::int32_t length, std::vector<double>& scratch) {
+  if (stage.score == Score::kOutput) {
+    const auto own = static_cast<double>(signals.confidence);
+    return std::isfinite(own) ? finish(stage, std::clamp(own, 0.0, 1.0)) : 0;
+  }
+  if (signals.labels == 0 || signals.logits.empty()) return 0;
+  scratch.resize(signals.labels);
+  if (!signals.end_logits.empty()) {
+    if (!calibrate(stage, signals.logits, length, scratch)) return 0;
+    const double start = score_of(stage.score, scratch);
+    if (!calibrate(stage, signals.end_logits, length, scratch)) return 0;
+    return finish(stage, std::min(start, score_of(stage.score, scratch)));
+  }
+  if (signals.logits.size() > signals.labels) return of_tokens(stage, signals, length, scratch);
+  if (!calibrate(stage, signals.logits, length, scratch)) return 0;
+  return finish(stage, score_of(stage.score, scratch));
+}
+
+double generation_confidence(std::span<const float> logits, std::size_t labels, std::size_t k, double t) {
+  std::vector<double> top(labels);
+  double least = 1;
+  k = std::min(k, labels);
+  for (std::size_t at = 0; at + labels <= logits.size(); at += labels) {
+    for (std::size_t i = 0; i < labels; ++i) top[i] = static_cast<double>(logits[at + i]) / t;
+    if (!std::all_of(top.begin(), top.end(), [](double value) { return std::isfinite(value); })) return 0;
+    std::partial_sort(top.begin(), top.begin() + static_cast<std::ptrdiff_t>(k), top.end(), std::greater<>());
+    double sum = 0;
+    for (std::size_t i = 0; i < k; ++i) sum += std::exp(top[i] - top[0]);
+    least = std::min(least, 1 / (sum * sum));
+  }
+  return least;
+}
+
+}  // namespace arlo::flow

@@ -1,0 +1,37 @@
+// How sure a stage is of its answer. Pure; in double, with the largest logit taken off first.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "flow/cascade/spec.h"
+
+namespace arlo::flow {
+
+// What a stage said of one row.
+struct Signals {
+  std::span<const float> logits = {};      // [tokens, labels]; of a whole row [1, labels]
+  std::size_t labels = 0;                  // > 0
+  std::span<const float> end_logits = {};  // [labels]: of the end of a span; `logits` are of its start. Empty: no span
+  float confidence = 0;               // the stage's own, where it is asked for
+};
+
+// No logit is a NaN or infinite.
+bool finite(const Signals& signals);
+
+// Probabilities that calibrated logits stand for, in the order of the cascade's labels, into `out` ([labels]). False:
+// some logit is not finite, and `out` says nothing. `length`: tokens of the row.
+bool calibrate(const StageSpec& stage, std::span<const float> logits, std::int32_t length, std::span<double> out);
+
+// softmax(z) in the order of the cascade's labels; as of calibrate().
+bool raw_probabilities(const StageSpec& stage, std::span<const float> logits, std::span<double> out);
+
+// In [0, 1]; 0 where a logit is not finite. `scratch` is for reuse.
+double confidence(const StageSpec& stage, const Signals& signals, std::int32_t length, std::vector<double>& scratch);
+
+// Of a generated answer (HybridServe section IV-A(2)): for each token the largest of the probabilities of the k likeliest
+// ones among themselves, squared; the least of them all. `logits`: [tokens, labels].
+double generation_confidence(std::span<const float> logits, std::size_t labels, std::size_t k, double t);
+
+}  // namespace arlo::flow

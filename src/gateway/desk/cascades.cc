@@ -1,0 +1,207 @@
+// The desk's cascades: where a row goes from stage to stage, and what it ends with.
+#include <algorithm>
+#include <utility>
+
+#include "gateway/desk/desk.h"
+
+namespace arlo::gateway {
+namespace {
+
+constexpr TimeNs kLook = 100'000'000;   // between looks at a price
+constexpr std::uint64_t kShort = 50;    // one row in so many for which there was no time is pressure
+constexpr std::int32_t kUp = 2;         // steps at a time
+constexpr std::uint32_t kCalm = 3;      // looks without pressure before it falls by one
+
+const Cascade& cascade_of(const Row& row) { return *row.call->model->cascade; }
+
+}  // namespace
+
+void Desk::begin(Row& row) {
+  begin_journey(row, journeys_++);
+  const auto& cascade = cascade_of(row);
+  const auto stages = static_cast<std::int32_t>(cascade.stages.size());
+  const std::int32_t first = row.call->request.wishes().point == "last" ? stages - 1 : 0;
+  std::int32_t stage = flow::entry(present(row), first, stages);
+  if (stage < 0) {  // it waits for one that will fit it, as far as is known
+    stage = first;
+    while (stage + 1 < stages && row.length > cascade.stages[static_cast<std::size_t>(stage)].model->longest) ++stage;
+  }
+  row.journey->stage = stage;
+  const auto variant = row.model().variant;
+  books_[variant]->arrived(row.length, scheduler_.ideal_level(row.length, variant));
+}
+
+flow::StageSet Desk::present(const Row& row) const {
+  const auto& stages = cascade_of(row).stages;
+  flow::StageSet set = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (scheduler_.fits_any(row.journey->facts.length, stages[s].model->variant)) set |= 1U << s;
+  }
+  return set;
+}
+
+bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
+  const auto& cascade = cascade_of(row);
+  auto& journey = *row.journey;
+  auto& counts = books(*row.call).stage(static_cast<std::size_t>(journey.stage));
+  auto& visit = journey.visits.at(static_cast<std::size_t>(journey.stage));
+  visit.queued_ns += row.started_ns - journey.entered_ns;
+  visit.executed_ns += now - row.started_ns;
+  journey.last_visited = journey.stage;
+
+  const auto signals = signals_of(row, scratch_);
+  auto& price = prices_.at(row.call->model->variant);
+  price.most = static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1;
+  const auto decision = flow::decide(cascade.spec, journey.point->rules, journey.stage, signals, journey.facts,
+                                     present(row), price.now, scratch_.q);
+  counts.visited(decision.confidence, flow::finite(signals));
+  keep_answer(row, signals, decision.confidence, scratch_);
+  journey.reason = decision.reason;
+  if (decision.exit || row.call->fault.code != Code::kOk) {
+    ++counts.exits.at(static_cast<std::size_t>(decision.reason));
+    return false;
+  }
+  ++price.wanted;
+  const std::int32_t length = row.length;
+  const auto tokens = journey.tokens;
+  shorten(row, decision.to, scratch_);
+  if (enter(row, decision.to, now, effects)) {
+    ++counts.escalations.at(static_cast<std::size_t>(decision.to));
+    const auto pruned = static_cast<std::uint64_t>(length - row.length);
+    books(*row.call).stage(static_cast<std::size_t>(decision.to)).pruned_tokens += pruned;
+    journey.pruned += length - row.length;
+    journey.escalated = true;
+    return true;
+  }
+  row.length = length;
+  journey.tokens = tokens;
+  journey.stage = journey.answered_by;
+  ++price.short_of;
+  ++counts.exits.at(static_cast<std::size_t>(journey.reason));
+  return false;
+}
+
+// False: there is no time for it, as far as the scheduler knows.
+bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
+  const auto& cascade = cascade_of(row);
+  const Call& call = *row.call;
+  auto& journey = *row.journey;
+  journey.stage = stage;
+  journey.entered_ns = now;
+  row.attempts = 0;
+  // Where the price follows the load, an answer that is in time is worth more than a better one that is late.
+  const TimeNs due = call.received_ns + call.model->slo_ns;
+  TimeNs deadline = call.waiting_deadline();
+  if (journey.answered()) {
+    deadline = call.deadline_ns - cascade.margin;
+    if (cascade.auto_price && !call.request.bulk()) deadline = std::min(deadline, due);
+  }
+  const auto variant = row.model().variant;
+  const auto admitted = arrive(row, deadline, now, effects);
+  if (admitted.handle != dispatch::kNone) {
+    books_[variant]->arrived(row.length, scheduler_.ideal_level(row.length, variant));
+    return true;
+  }
+  if (admitted.admission == dispatch::Admission::kTooLate) {
+    journey.reason = deadline == due && cascade.auto_price ? flow::Reason::kLoad : flow::Reason::kDeadline;
+  } else {
+    journey.reason = flow::Reason::kStageAbsent;
+  }
+  return false;
+}
+
+bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {
+  if (row.journey == nullptr || !row.journey->answered()) return false;
+  const auto& cascade = cascade_of(row);
+  if (reason == flow::Reason::kDeadline && cascade.expire) return false;
+  if (reason == flow::Reason::kStageFailed && cascade.fail) return false;
+  auto& journey = *row.journey;
+  if (reason == flow::Reason::kDeadline && cascade.auto_price && now < row.call->deadline_ns - cascade.margin) {
+    reason = flow::Reason::kLoad;
+  }
+  if (reason == flow::Reason::kDeadline || reason == flow::Reason::kLoad) {
+    ++prices_.at(row.call->model->variant).short_of;
+  }
+  const bool ran = row.state == Row::State::kRunning;
+  auto& visit = journey.visits.at(static_cast<std::size_t>(journey.stage));
+  visit.queued_ns += (ran ? row.started_ns : now) - journey.entered_ns;
+  if (ran) visit.executed_ns += now - row.started_ns;
+  journey.last_visited = journey.stage;
+  journey.reason = reason;
+  ++books(*row.call).stage(static_cast<std::size_t>(journey.answered_by)).exits.at(static_cast<std::size_t>(reason));
+  return true;
+}
+
+// Rows whose stage has gone go on to another one; those that have an answer end with it where there is none.
+void Desk::find_ways(TimeNs grace, TimeNs now, Effects& effects) {
+  for (Row* row : std::exchange(astray_, {})) {
+    auto& journey = *row->journey;
+    const auto& cascade = cascade_of(*row);
+    const auto there = present(*row);
+    std::int32_t to = -1;
+    if (journey.answered()) {
+      const auto decision = flow::decide(cascade.spec, journey.point->rules, journey.answered_by, journey.confidence,
+                                         journey.facts, there, 0);
+      if (!decision.exit) to = decision.to;
+    } else {
+      to = flow::entry(there, journey.stage, static_cast<std::int32_t>(cascade.stages.size()));
+      if (to < 0 && row->call->request.wishes().point != "last") {
+        to = flow::entry(there, 0, static_cast<std::int32_t>(cascade.stages.size()));
+      }
+    }
+    if (row->unfit_since_ns == 0) row->unfit_since_ns = now;
+    if (to < 0 && !journey.answered() && now - row->unfit_since_ns < grace) continue;
+    if (!scheduler_.cancel(row->handle, now, effects.actions)) continue;  // it has found an instance
+    waiting_.remove(*row);
+    row->state = Row::State::kNew;
+    row->handle = dispatch::kNone;
+    row->unfit_since_ns = 0;
+    auto reason = flow::Reason::kStageAbsent;
+    if (to >= 0) {
+      if (enter(*row, to, now, effects)) continue;
+      reason = journey.reason;
+    }
+    if (settles_for(*row, reason, now)) {
+      end(*row, now, effects);
+    } else {
+      fail(*row->call, fleet_.no_instance(row->length, row->model().variant), row->index, now, effects);
+    }
+  }
+}
+
+void Desk::end_late(TimeNs now, Effects& effects) {
+  for (Row* row : std::exchange(late_, {})) {
+    if (row->state != Row::State::kRunning) continue;
+    UpstreamCall::Part* const part = running(row->handle);
+    if (part == nullptr || part->row() == nullptr) continue;  // its answer has just come
+    if (!settles_for(*row, flow::Reason::kDeadline, now)) {
+      if (now < row->call->deadline_ns) {
+        next_deadline_ = std::min(next_deadline_, row->call->deadline_ns);
+        continue;
+      }
+      fail(*row->call, {Code::kDeadlineExceeded, "the deadline passed while the request ran"}, Call::kNoRow, now,
+           effects);
+      continue;
+    }
+    withdraw(*row, now, effects);
+  }
+}
+
+// Up fast while rows are short of time at later stages, down slowly when they are not.
+void Desk::set_prices(TimeNs now) {
+  if (now < next_look_) return;
+  next_look_ = now + kLook;
+  for (auto& price : prices_) {
+    const bool pressed = price.short_of > 0 && price.short_of * kShort >= price.wanted;
+    if (pressed) {
+      price.now = std::min(price.now + kUp, price.most);
+      price.calm = 0;
+    } else if (price.now > 0 && ++price.calm >= kCalm) {
+      --price.now;
+      price.calm = 0;
+    }
+    price.wanted = price.short_of = 0;
+  }
+}
+
+}  // namespace arlo::gateway

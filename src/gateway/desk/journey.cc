@@ -1,0 +1,187 @@
+#include "gateway/desk/journey.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "flow/cascade/prune.h"
+
+namespace arlo::gateway {
+namespace {
+
+const Cascade& cascade_of(const Row& row) { return *row.call->model->cascade; }
+
+// Tensors lie wherever the message has them: not always where a float may stand.
+void copy(std::string_view raw, std::vector<float>& out) {
+  out.resize(raw.size() / sizeof(float));
+  if (!out.empty()) std::memcpy(out.data(), raw.data(), out.size() * sizeof(float));
+}
+
+// Ids of the tokens that the row was last sent with.
+void tokens_of(const Row& row, Scratch& scratch) {
+  row.call->request.ids(row.index, scratch.ids);
+  const auto& tokens = row.journey->tokens;
+  if (tokens == nullptr) return;
+  for (std::size_t i = 0; i < tokens->size(); ++i) scratch.ids[i] = scratch.ids[(*tokens)[i]];
+  scratch.ids.resize(tokens->size());
+}
+
+// Of values for each token, padding included, those of words.
+void only_words(const flow::Vocabulary& vocabulary, const std::vector<std::int64_t>& ids, std::vector<float>& values) {
+  std::size_t words = 0;
+  for (std::size_t i = 0; i < std::min(ids.size(), values.size()); ++i) {
+    if (!std::binary_search(vocabulary.special.begin(), vocabulary.special.end(), ids[i])) values[words++] = values[i];
+  }
+  values.resize(words);
+}
+
+template <class Value>
+void append(std::string& bytes, Value value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+}  // namespace
+
+Row::Row() = default;
+Row::~Row() = default;
+Row::Row(Row&&) noexcept = default;
+
+const ModelSpec& Row::model() const {
+  if (journey == nullptr) return *call->model;
+  return *call->model->cascade->stages[static_cast<std::size_t>(journey->stage)].model;
+}
+
+TimeNs Row::queued_ns() const {
+  if (journey == nullptr) return started_ns - call->received_ns;
+  TimeNs sum = 0;
+  for (const auto& visit : journey->visits) sum += visit.queued_ns;
+  return sum;
+}
+
+TimeNs Row::executed_ns() const {
+  if (journey == nullptr) return ended_ns - started_ns;
+  TimeNs sum = 0;
+  for (const auto& visit : journey->visits) sum += visit.executed_ns;
+  return sum;
+}
+
+void begin_journey(Row& row, std::uint64_t number) {
+  const auto& cascade = cascade_of(row);
+  const auto& wishes = row.call->request.wishes();
+  row.journey = std::make_unique<Journey>();
+  auto& journey = *row.journey;
+  auto& facts = journey.facts;
+  facts.seed = wishes.seeded ? wishes.seed : cascade.seed;
+  facts.row = wishes.seeded ? row.index : number;
+  facts.length = row.length;
+  facts.least = wishes.least;
+  if (wishes.last >= 0) facts.last = static_cast<std::int32_t>(wishes.last);
+  if (wishes.point == "first") facts.last = 0;
+  const int named = cascade.find_point(wishes.point);
+  journey.point = &cascade.points[named < 0 ? cascade.point : static_cast<std::size_t>(named)];
+  journey.entered_ns = row.call->received_ns;
+}
+
+flow::Signals signals_of(const Row& row, Scratch& scratch) {
+  const auto& cascade = cascade_of(row);
+  const auto& outputs = cascade.outputs;
+  const auto length = static_cast<std::size_t>(row.length);
+  flow::Signals signals;
+  copy(row.parsed.raw(outputs.logits), scratch.logits);
+  signals.labels = row.parsed.elements(outputs.logits);
+  if (outputs.end_logits >= 0) {
+    copy(row.parsed.raw(outputs.end_logits), scratch.end_logits);
+    tokens_of(row, scratch);
+    only_words(cascade.spec.vocabulary, scratch.ids, scratch.logits);
+    only_words(cascade.spec.vocabulary, scratch.ids, scratch.end_logits);
+    signals.end_logits = scratch.end_logits;
+    signals.labels = scratch.logits.size();
+  } else if (row.call->model->outputs[static_cast<std::size_t>(outputs.logits)].token_level) {
+    scratch.logits.resize(std::min(scratch.logits.size(), length * signals.labels));  // without padding
+  }
+  signals.logits = scratch.logits;
+  if (outputs.confidence >= 0) {
+    const auto own = row.parsed.raw(outputs.confidence);
+    if (own.size() >= sizeof(float)) std::memcpy(&signals.confidence, own.data(), sizeof(float));
+  }
+  return signals;
+}
+
+void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scratch& scratch) {
+  auto& journey = *row.journey;
+  journey.kept = std::move(row.response);
+  journey.parsed = std::move(row.parsed);
+  journey.answered_by = journey.stage;
+  journey.confidence = confidence;
+  const auto ensemble = journey.point->rules.ensemble;
+  if (ensemble == flow::Ensemble::kNone) return;
+  const auto& stage = cascade_of(row).spec.stages[static_cast<std::size_t>(journey.stage)];
+  scratch.q.resize(signals.labels);
+  const bool finite = ensemble == flow::Ensemble::kRaw
+                          ? flow::raw_probabilities(stage, signals.logits, scratch.q)
+                          : flow::calibrate(stage, signals.logits, journey.facts.length, scratch.q);
+  if (finite) journey.mix.add(stage, scratch.q);
+}
+
+void shorten(Row& row, std::int32_t to, Scratch& scratch) {
+  auto& journey = *row.journey;
+  const auto& cascade = cascade_of(row);
+  if (!journey.point->prunes) return;
+  copy(journey.parsed.raw(cascade.outputs.importance), scratch.importance);
+  if (scratch.importance.size() < static_cast<std::size_t>(row.length)) return;
+  scratch.importance.resize(static_cast<std::size_t>(row.length));
+  tokens_of(row, scratch);
+  flow::prune(journey.point->rules.prune, cascade.spec.vocabulary, scratch.ids, scratch.importance,
+              cascade.stages[static_cast<std::size_t>(to)].levels, scratch.kept);
+  if (scratch.kept.empty()) return;
+  if (journey.tokens != nullptr) {
+    for (auto& at : scratch.kept) at = (*journey.tokens)[at];
+  }
+  const auto length = static_cast<std::int32_t>(scratch.kept.size());
+  row.length = length;
+  journey.tokens = std::make_shared<const std::vector<std::uint32_t>>(scratch.kept);
+}
+
+RowResponse final_answer(Row& row) {
+  const auto& model = *row.call->model;
+  const auto& cascade = *model.cascade;
+  auto& journey = *row.journey;
+  const OutputSet wanted = row.call->request.outputs();
+  RowResponse answer = journey.parsed.only(wanted & ~cascade.made);
+  const auto& outputs = cascade.outputs;
+  const auto asked = [&](int output) { return output >= 0 && (wanted >> output & 1) != 0; };
+  std::vector<double> q;
+  const bool mixed = journey.mix.several();
+  if (mixed) {
+    journey.mix.probabilities(q);
+  } else if (asked(outputs.probabilities)) {
+    q.resize(static_cast<std::size_t>(cascade.spec.labels));
+    const auto& stage = cascade.spec.stages[static_cast<std::size_t>(journey.answered_by)];
+    std::vector<float> logits;
+    copy(journey.parsed.raw(outputs.logits), logits);
+    if (logits.size() != q.size() || !flow::calibrate(stage, logits, journey.facts.length, q)) {
+      std::fill(q.begin(), q.end(), std::nan(""));
+    }
+  }
+  // All is written before views are taken: the bytes move as they grow.
+  std::string& made = journey.made;
+  append(made, static_cast<std::int32_t>(journey.answered_by));
+  append(made, static_cast<float>(journey.confidence));
+  append(made, static_cast<std::int32_t>(journey.reason));
+  for (const double p : q) append(made, static_cast<float>(p));
+  if (mixed) {
+    for (const double p : q) append(made, static_cast<float>(std::log(p)));
+  }
+  const std::string_view all = made;
+  const auto labels = static_cast<std::int64_t>(q.size());
+  const std::size_t bytes = q.size() * sizeof(float);
+  if (asked(outputs.stage)) answer.set(outputs.stage, {}, all.substr(0, 4));
+  if (asked(outputs.sureness)) answer.set(outputs.sureness, {}, all.substr(4, 4));
+  if (asked(outputs.reason)) answer.set(outputs.reason, {}, all.substr(8, 4));
+  if (asked(outputs.probabilities)) answer.set(outputs.probabilities, {labels}, all.substr(12, bytes));
+  if (mixed && asked(outputs.logits)) answer.set(outputs.logits, {labels}, all.substr(12 + bytes, bytes));
+  return answer;
+}
+
+}  // namespace arlo::gateway

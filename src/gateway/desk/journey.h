@@ -1,0 +1,66 @@
+// A row's way through the stages of a cascade. Under the router's lock until the row has ended, as the row is.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "flow/cascade/cascade.h"
+#include "gateway/desk/call.h"
+#include "gateway/fleet/cascade.h"
+
+namespace arlo::gateway {
+
+struct Journey {
+  struct Visit {
+    TimeNs queued_ns = 0;
+    TimeNs executed_ns = 0;
+  };
+  static constexpr std::int32_t kNoStage = -1;
+
+  flow::RowFacts facts;
+  const Cascade::Point* point = nullptr;     // of the call's cascade
+  std::int32_t stage = 0;                    // that it waits for or runs on, or that was its last
+  std::int32_t answered_by = kNoStage;       // whose answer is kept
+  std::int32_t last_visited = 0;
+  bool escalated = false;                    // it went on from some stage
+  std::shared_ptr<const std::string> kept;   // that answer, ModelInferResponse of the worker
+  RowResponse parsed;                        // views into `kept`
+  double confidence = 0;                     // of that answer
+  flow::Reason reason = flow::Reason::kFinal;
+  flow::Mix mix;                             // of an ensemble alone
+  std::shared_ptr<const std::vector<std::uint32_t>> tokens;  // places of those that go on; null: all
+  std::int32_t pruned = 0;                   // tokens left out on the way, in all
+  TimeNs entered_ns = 0;                     // the line of its stage
+  std::array<Visit, flow::kMaxStages> visits;
+  std::string made;                          // bytes of the outputs that are made here
+
+  [[nodiscard]] bool answered() const { return answered_by != kNoStage; }
+};
+
+// Begins the way of a new row of a cascade.
+void begin_journey(Row& row, std::uint64_t number);
+
+// The outputs of an ended row as its client asked for them.
+RowResponse final_answer(Row& row);
+
+// For reuse: nothing here outlives a decision.
+struct Scratch {
+  std::vector<float> logits, end_logits, importance;
+  std::vector<double> q;
+  std::vector<std::int64_t> ids;
+  std::vector<std::uint32_t> kept;
+};
+
+// What a stage said of the row that it has just answered.
+flow::Signals signals_of(const Row& row, Scratch& scratch);
+
+// Of a good answer with these signals: kept from now on.
+void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scratch& scratch);
+
+// Leaves out what does not matter, on the way to the stage `to`: the row is shorter from now on.
+void shorten(Row& row, std::int32_t to, Scratch& scratch);
+
+}  // namespace arlo::gateway

@@ -1,0 +1,328 @@
+#include "gateway/fleet/cascade.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "base/utf8.h"
+
+namespace arlo::gateway {
+namespace {
+
+constexpr const char* kImportance = "importance";
+constexpr const char* kConfidence = "confidence";
+
+template <class Kind>
+Kind named(const std::string& name, std::initializer_list<std::pair<const char*, Kind>> choices, const char* field) {
+  std::string all;
+  for (const auto& [text, kind] : choices) {
+    if (name == text) return kind;
+    all += (all.empty() ? "" : ", ") + std::string(text);
+  }
+  throw std::invalid_argument(std::string(field) + ": '" + name + "' is none of " + all);
+}
+
+std::vector<std::pair<std::int32_t, double>> by_length(const google::protobuf::RepeatedPtrField<v1::AtLength>& from) {
+  std::vector<std::pair<std::int32_t, double>> pairs;
+  for (const auto& at : from) pairs.emplace_back(static_cast<std::int32_t>(at.length()), at.value());
+  return pairs;
+}
+
+flow::Calibrator calibrator_of(const v1::Calibrator& from) {
+  using Kind = flow::Calibrator::Kind;
+  flow::Calibrator to;
+  to.kind = named<Kind>(from.kind(),
+                        {{"temperature", Kind::kTemperature},
+                         {"vector", Kind::kVector},
+                         {"dirichlet", Kind::kDirichlet},
+                         {"isotonic", Kind::kIsotonic}},
+                        "calibrator.kind");
+  to.t = from.t();
+  to.by_length = by_length(from.by_length());
+  to.scale.assign(from.scale().begin(), from.scale().end());
+  to.bias.assign(from.bias().begin(), from.bias().end());
+  if (from.curve_from_size() != from.curve_to_size()) {
+    throw std::invalid_argument("calibrator.curve_from and curve_to must have as many numbers");
+  }
+  for (int i = 0; i < from.curve_from_size(); ++i) to.curve.emplace_back(from.curve_from(i), from.curve_to(i));
+  return to;
+}
+
+flow::StageSpec stage_of(const v1::CascadeStage& from) {
+  flow::StageSpec to;
+  to.label_order.assign(from.label_order().begin(), from.label_order().end());
+  to.calibrator = calibrator_of(from.calibrator());
+  to.score = named<flow::Score>(from.score(),
+                                {{"max", flow::Score::kMax},
+                                 {"margin", flow::Score::kMargin},
+                                 {"entropy", flow::Score::kEntropy},
+                                 {"output", flow::Score::kOutput}},
+                                "score");
+  to.over = named<flow::Over>(
+      from.over(), {{"min", flow::Over::kMin}, {"mean", flow::Over::kMean}, {"q10", flow::Over::kQ10}}, "over");
+  to.squared = from.squared();
+  to.weight = from.weight();
+  return to;
+}
+
+flow::Rule rule_of(const v1::CascadeRule& from) {
+  flow::Rule to;
+  to.kind = named<flow::Rule::Kind>(from.kind(), {{"hard", flow::Rule::Kind::kHard}, {"soft", flow::Rule::Kind::kSoft}},
+                                    "rule.kind");
+  to.t = by_length(from.t());
+  to.c = from.c();
+  to.k = from.k();
+  return to;
+}
+
+flow::Rules rules_of(const v1::CascadePoint& from, std::uint64_t version) {
+  flow::Rules to;
+  to.version = version;
+  for (const auto& price : from.prices()) {
+    auto& rules = to.prices.emplace_back();
+    std::transform(price.rules().begin(), price.rules().end(), std::back_inserter(rules), rule_of);
+  }
+  for (const auto& skip : from.skip()) to.skip.emplace_back(skip.cuts().begin(), skip.cuts().end());
+  to.prune.alpha = from.alpha();
+  to.prune.over_all = from.mean_over_all();
+  to.prune.to_level = from.to_level();
+  to.prune.min_words = static_cast<std::int32_t>(from.min_words());
+  to.ensemble = named<flow::Ensemble>(from.ensemble(),
+                                      {{"none", flow::Ensemble::kNone},
+                                       {"raw", flow::Ensemble::kRaw},
+                                       {"calibrated", flow::Ensemble::kCalibrated}},
+                                      "ensemble");
+  return to;
+}
+
+flow::CascadeSpec spec_of(const v1::Cascade& from) {
+  flow::CascadeSpec to;
+  std::transform(from.stages().begin(), from.stages().end(), std::back_inserter(to.stages), stage_of);
+  to.labels = from.labels_size();
+  const std::string& bits = from.words().word_start();
+  to.vocabulary.word_start.assign(bits.begin(), bits.end());
+  to.vocabulary.special.assign(from.words().special().begin(), from.words().special().end());
+  to.vocabulary.keep.assign(from.words().keep().begin(), from.words().keep().end());
+  return to;
+}
+
+bool same(const OutputSpec& a, const OutputSpec& b) {
+  return a.datatype == b.datatype && a.token_level == b.token_level && a.dims == b.dims;
+}
+
+bool same(const std::vector<InputSpec>& a, const std::vector<InputSpec>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const InputSpec& x, const InputSpec& y) {
+    return x.name == y.name && x.datatype == y.datatype && x.role == y.role && x.optional == y.optional;
+  });
+}
+
+// The outputs of all stages, those that some stage lacks as signals.
+std::vector<OutputSpec> joined_outputs(const std::vector<std::shared_ptr<const ModelSpec>>& stages) {
+  std::vector<OutputSpec> all;
+  for (const auto& stage : stages) {
+    for (const auto& output : stage->outputs) {
+      const auto known = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == output.name; });
+      if (known == all.end()) all.push_back(output);
+    }
+  }
+  for (auto& output : all) {
+    for (const auto& stage : stages) output.signal = output.signal || stage->find_output(output.name) < 0;
+  }
+  return all;
+}
+
+std::vector<std::int32_t> levels_of(const v1::Deployment& deployment, const std::string& model) {
+  std::set<std::int32_t> levels;
+  for (const auto& runtime : deployment.runtimes()) {
+    if (model_of(deployment, runtime) != model) continue;
+    if (runtime.dynamic()) return {};
+    levels.insert(static_cast<std::int32_t>(runtime.max_length()));
+  }
+  return {levels.begin(), levels.end()};
+}
+
+MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& cascade) {
+  const std::string where = "cascade '" + cascade.name() + "': ";
+  if (cascade.slo_ms() == 0 || cascade.default_timeout_ms() == 0) {
+    return invalid(where + "slo_ms and default_timeout_ms must be above 0");
+  }
+  if (cascade.points().empty()) return invalid(where + "it has no operating point");
+  std::set<std::string> points = {"first", "last"};
+  for (const auto& point : cascade.points()) {
+    if (point.name().empty() || !points.insert(point.name()).second) {
+      return invalid(where + "point '" + point.name() + "' has no name, a reserved one, or that of another");
+    }
+  }
+  if (points.count(cascade.point()) == 0 || cascade.point() == "first" || cascade.point() == "last") {
+    return invalid(where + "point '" + cascade.point() + "' is not one of its points");
+  }
+  std::vector<std::shared_ptr<const ModelSpec>> stages;
+  for (const auto& stage : cascade.stages()) {
+    const auto models = models_of(deployment);
+    const auto found =
+        std::find_if(models.begin(), models.end(), [&](const auto* model) { return model->name() == stage.model(); });
+    if (found == models.end()) return invalid(where + "stage '" + stage.model() + "' is no model of the deployment");
+    stages.push_back(make_model(deployment, **found, 0));
+  }
+  try {
+    const auto spec = spec_of(cascade);
+    flow::validate(spec);
+    for (const auto& point : cascade.points()) flow::validate(rules_of(point, 0), spec);
+  } catch (const std::invalid_argument& error) {
+    return invalid(where + error.what());
+  }
+  for (const auto& stage : stages) {
+    if (!same(stage->inputs, stages.front()->inputs)) {
+      return invalid(where + "stage '" + stage->name + "' has other inputs than stage '" + stages.front()->name + "'");
+    }
+    if (stage->vocabulary != stages.front()->vocabulary) {
+      return invalid(where + "stage '" + stage->name + "' has another vocabulary than stage '" +
+                     stages.front()->name + "'");
+    }
+    for (const auto& output : stage->outputs) {
+      for (const auto& other : stages) {
+        const int at = other->find_output(output.name);
+        if (at >= 0 && !same(output, other->outputs[static_cast<std::size_t>(at)])) {
+          return invalid(where + "output '" + output.name + "' of stage '" + stage->name + "' is another one in '" +
+                         other->name + "'");
+        }
+      }
+    }
+    for (const auto& name : {cascade.logits(), cascade.end_logits()}) {
+      if (name.empty()) continue;
+      const int at = stage->find_output(name);
+      if (at < 0 || stage->outputs[static_cast<std::size_t>(at)].datatype != "FP32") {
+        return invalid(where + "stage '" + stage->name + "' has no output '" + name + "' of FP32, which is judged");
+      }
+    }
+  }
+  if (cascade.logits().empty()) return invalid(where + "logits names no output");
+  if (joined_outputs(stages).size() + 4 > kMaxOutputs) return invalid(where + "its stages have too many outputs");
+  for (int i = 0; i < cascade.stages_size(); ++i) {
+    if (cascade.stages(i).score() == "output" && stages[static_cast<std::size_t>(i)]->find_output(kConfidence) < 0) {
+      return invalid(where + "stage '" + cascade.stages(i).model() + "' has no output 'confidence' to score by");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+int Cascade::find_point(std::string_view name) const {
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (points[i].name == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+std::string Cascade::choices() const {
+  std::string text;
+  for (const auto& each : points) text += "'" + each.name + "', ";
+  return text + "'first', 'last'";
+}
+
+MaybeFault Cascade::check(const CascadeWishes& wishes) const {
+  const auto point_known = wishes.point.empty() || wishes.point == "first" || wishes.point == "last" ||
+                           find_point(wishes.point) >= 0;
+  if (!point_known) return invalid("parameter cascade: " + quoted(wishes.point) + " is none of " + choices());
+  if (wishes.last >= static_cast<std::int64_t>(stages.size())) {
+    return invalid("parameter cascade_max_stage: " + std::to_string(wishes.last) + " is above the last stage, " +
+                   std::to_string(stages.size() - 1));
+  }
+  return {};
+}
+
+MaybeFault check_cascades(const v1::Deployment& deployment) {
+  std::set<std::string> names;
+  for (const v1::Model* model : models_of(deployment)) names.insert(model->name());
+  std::set<std::string> stages;
+  for (const auto& cascade : deployment.cascades()) {
+    if (cascade.name().empty() || !names.insert(cascade.name()).second) {
+      return invalid("cascade '" + cascade.name() + "' has no name, or that of another model");
+    }
+    for (const auto& stage : cascade.stages()) {
+      if (!stages.insert(stage.model()).second) {
+        return invalid("model '" + stage.model() + "' is a stage twice, which is not supported");
+      }
+    }
+    if (auto fault = check_cascade(deployment, cascade)) return fault;
+  }
+  return {};
+}
+
+std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, const v1::Cascade& from,
+                                              std::vector<std::shared_ptr<const ModelSpec>> stages,
+                                              dispatch::VariantId variant) {
+  auto cascade = std::make_shared<Cascade>();
+  cascade->spec = spec_of(from);
+  cascade->version = deployment.version();
+  cascade->seed = from.seed();
+  cascade->margin = TimeNs{from.answer_margin_ms()} * 1'000'000;
+  cascade->expire = from.expire();
+  cascade->fail = from.fail();
+  cascade->auto_price = from.auto_price();
+
+  auto model = std::make_shared<ModelSpec>();
+  model->name = from.name();
+  model->variant = variant;
+  model->inputs = stages.front()->inputs;
+  model->ids = stages.front()->ids;
+  model->mask = stages.front()->mask;
+  model->vocabulary = stages.front()->vocabulary;
+  model->slo_ns = TimeNs{from.slo_ms()} * 1'000'000;
+  model->default_timeout_ns = TimeNs{from.default_timeout_ms()} * 1'000'000;
+  model->outputs = joined_outputs(stages);
+
+  auto& outputs = cascade->outputs;
+  outputs.logits = model->find_output(from.logits());
+  if (!from.end_logits().empty()) outputs.end_logits = model->find_output(from.end_logits());
+  outputs.importance = model->find_output(kImportance);
+  outputs.confidence = model->find_output(kConfidence);
+  const auto make = [&](const char* name, const char* datatype, std::vector<std::int64_t> dims) {
+    cascade->made |= OutputSet{1} << model->outputs.size();
+    model->outputs.push_back({name, datatype, 4, false, std::move(dims), true});
+    return static_cast<int>(model->outputs.size()) - 1;
+  };
+  if (from.labels_size() > 0) outputs.probabilities = make("probabilities", "FP32", {from.labels_size()});
+  outputs.stage = make("cascade_stage", "INT32", {});
+  outputs.sureness = make("cascade_confidence", "FP32", {});
+  outputs.reason = make("cascade_reason", "INT32", {});
+  for (std::size_t i = 0; i < model->outputs.size(); ++i) {
+    if (!model->outputs[i].signal) {
+      if (model->by_default == kAllOutputs) model->by_default = 0;
+      model->by_default |= OutputSet{1} << i;
+    }
+  }
+
+  // An answer about tokens must be about all of them.
+  const bool about_tokens = std::any_of(model->outputs.begin(), model->outputs.end(),
+                                        [](const auto& output) { return output.token_level && !output.signal; });
+  for (const auto& each : from.points()) {
+    auto& point = cascade->points.emplace_back();
+    point.name = each.name();
+    point.rules = rules_of(each, deployment.version());
+    point.prunes = point.rules.prune.alpha > 0 && outputs.importance >= 0 && !about_tokens;
+    if (each.name() == from.point()) cascade->point = cascade->points.size() - 1;
+  }
+  const bool prunes = std::any_of(cascade->points.begin(), cascade->points.end(), [](auto& p) { return p.prunes; });
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    auto& stage = cascade->stages.emplace_back();
+    stage.model = stages[s];
+    stage.levels = levels_of(deployment, stages[s]->name);
+    model->longest = std::max(model->longest, stages[s]->longest);
+    const auto bit = [](int output) { return output < 0 ? OutputSet{0} : OutputSet{1} << output; };
+    for (std::size_t i = 0; i < model->outputs.size(); ++i) {
+      if (stages[s]->find_output(model->outputs[i].name) >= 0) stage.has |= OutputSet{1} << i;
+    }
+    stage.always = bit(outputs.logits) | bit(outputs.end_logits);
+    if (cascade->spec.stages[s].score == flow::Score::kOutput) stage.always |= bit(outputs.confidence);
+    if (prunes && s + 1 < stages.size()) stage.always |= bit(outputs.importance) & stage.has;
+  }
+  model->cascade = std::move(cascade);
+  return model;
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,275 @@
+// Golden numbers of the cascades' decision (docs/cascades.md), which the Python twin must give too.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <stdexcept>
+#include <vector>
+
+#include "flow/cascade/cascade.h"
+#include "flow/cascade/prune.h"
+
+namespace arlo::flow {
+namespace {
+
+constexpr double kExact = 1e-9;
+
+StageSpec tempered(double t, bool squared = false) {
+  StageSpec stage;
+  stage.calibrator.t = t;
+  stage.squared = squared;
+  return stage;
+}
+
+double conf(const StageSpec& stage, const std::vector<float>& logits) {
+  std::vector<double> scratch;
+  return confidence(stage, {.logits = logits, .labels = logits.size()}, 10, scratch);
+}
+
+Rule hard(double t) { return {.kind = Rule::Kind::kHard, .t = {{512, t}}}; }
+
+Rule soft(double c, double k) {
+  Rule rule;
+  rule.kind = Rule::Kind::kSoft;
+  rule.c = c;
+  rule.k = k;
+  return rule;
+}
+
+TEST(CascadeConfidence, IsTheLargestProbabilityAtTheTemperature) {
+  const std::vector<float> three = {2, 0.5, -1};
+  EXPECT_NEAR(conf(tempered(.5), three), .950330211697, kExact);
+  EXPECT_NEAR(conf(tempered(1), three), .785597034589, kExact);
+  EXPECT_NEAR(conf(tempered(1.5), three), .665240955775, kExact);
+  EXPECT_NEAR(conf(tempered(2.5), three), .540538831852, kExact);
+  EXPECT_NEAR(conf(tempered(1.5, true), three), .442545529240, kExact);
+  EXPECT_NEAR(conf(tempered(1.5), {10, 9, 0, -5}), .660181417309, kExact);
+}
+
+TEST(CascadeConfidence, OfTwoLabels) {
+  const std::vector<float> two = {3.2F, -1.1F};  // floats, so to their precision
+  EXPECT_NEAR(conf(tempered(.5), two), .999815928095, 1e-8);
+  EXPECT_NEAR(conf(tempered(1), two), .986613082172, 1e-8);
+  EXPECT_NEAR(conf(tempered(1.5), two), .946173837231, 1e-8);
+  EXPECT_NEAR(conf(tempered(2.5), two), .848128836343, 1e-8);
+}
+
+TEST(CascadeConfidence, OfLogitsThatAreNotFiniteIsZero) {
+  EXPECT_EQ(conf(tempered(1), {1, NAN}), 0);
+  EXPECT_EQ(conf(tempered(1), {1, INFINITY}), 0);
+}
+
+TEST(CascadeConfidence, OfASpanIsTheLesserOfStartAndEnd) {
+  const std::vector<float> start = {4, 1, 0, 0};
+  const std::vector<float> end = {0, 0, 3, 2.5};
+  std::vector<double> scratch;
+  const Signals signals{.logits = start, .labels = 4, .end_logits = end};
+  EXPECT_NEAR(confidence(tempered(1.5, true), signals, 10, scratch), .253230505870, kExact);
+}
+
+TEST(CascadeConfidence, OfGeneratedTokensIsTheLeast) {
+  EXPECT_NEAR(generation_confidence(std::vector<float>{5, 2, 1, 0, -3}, 5, 3, 1.5), .688900620560, kExact);
+  const std::vector<float> both = {5, 2, 1, 0, -3, 3, 2.9F, 0, 0, 0};
+  EXPECT_NEAR(generation_confidence(both, 5, 3, 1.5), .233187871514, 1e-7);
+}
+
+TEST(CascadeConfidence, TemperatureOfTheLength) {
+  auto stage = tempered(1);
+  stage.calibrator.by_length = {{16, .5}, {64, 2.5}};
+  std::vector<double> scratch;
+  const std::vector<float> z = {2, 0.5, -1};
+  const auto at = [&](std::int32_t length) {
+    return confidence(stage, {.logits = z, .labels = 3}, length, scratch);
+  };
+  EXPECT_NEAR(at(16), .950330211697, kExact);
+  EXPECT_NEAR(at(17), .540538831852, kExact);
+  EXPECT_NEAR(at(65), .785597034589, kExact);
+}
+
+TEST(CascadeRule, SoftIsEquation4) {
+  const auto p = [](double k, double con) { return escalation_probability(soft(.9, k), con, 1); };
+  EXPECT_EQ(p(10, .85), 1);
+  EXPECT_EQ(p(10, .9), 1);
+  EXPECT_NEAR(p(10, .925), .924141819979, kExact);
+  EXPECT_NEAR(p(10, .95), .5, kExact);
+  EXPECT_NEAR(p(10, .975), .075858180021, kExact);
+  EXPECT_NEAR(p(10, 1), .006692850924, kExact);
+  EXPECT_NEAR(p(5, 1), .075858180021, kExact);
+  EXPECT_EQ(escalation_probability(soft(1, 10), 1, 1), 1);
+}
+
+TEST(CascadeRule, HashIsTheSameEverywhere) {
+  EXPECT_NEAR(hash01(0, 0, 0), .652448486374, kExact);
+  EXPECT_NEAR(hash01(0, 1, 0), .892718202178, kExact);
+  EXPECT_NEAR(hash01(0, 1, 1), .564723094021, kExact);
+  EXPECT_NEAR(hash01(42, 123456789, 0), .025250861799, kExact);
+}
+
+struct Three {
+  CascadeSpec spec;
+  Rules rules;
+
+  Three() {
+    spec.stages.resize(3);
+    spec.labels = 2;
+    rules.prices = {{hard(.8), hard(.6)}, {hard(.5), hard(.5)}};
+  }
+  [[nodiscard]] Decision at(std::int32_t stage, double confidence, StageSet present = 7, std::int32_t price = 0,
+                            RowFacts row = {.length = 5}) const {
+    return decide(spec, rules, stage, confidence, row, present, price);
+  }
+};
+
+TEST(CascadeDecision, ExitsEscalatesAndSaysWhy) {
+  const Three three;
+  EXPECT_EQ(three.at(0, .8).reason, Reason::kConfident);
+  EXPECT_EQ(three.at(0, .79).to, 1);
+  EXPECT_EQ(three.at(1, .59).to, 2);
+  EXPECT_EQ(three.at(2, .1).reason, Reason::kFinal);
+  EXPECT_EQ(three.at(0, .5, 7, 1).reason, Reason::kLoad);
+  EXPECT_EQ(three.at(0, .9, 7, 1).reason, Reason::kConfident);
+  EXPECT_EQ(three.at(0, .4, 7, 9).to, 1) << "the last price counts for those above";
+}
+
+TEST(CascadeDecision, PassesOverStagesThatAreNotThere) {
+  const Three three;
+  EXPECT_EQ(three.at(0, .1, 0b101).to, 2);
+  EXPECT_EQ(three.at(0, .1, 0b001).reason, Reason::kStageAbsent);
+  EXPECT_TRUE(degraded(three.at(0, .1, 0b001).reason));
+  EXPECT_EQ(entry(0b110, 0, 3), 1);
+  EXPECT_EQ(entry(0, 0, 3), -1);
+}
+
+TEST(CascadeDecision, TheClientMayLimitIt) {
+  const Three three;
+  EXPECT_EQ(three.at(0, .1, 7, 0, {.length = 5, .last = 0}).reason, Reason::kClientLimit);
+  EXPECT_FALSE(degraded(Reason::kClientLimit));
+  EXPECT_EQ(three.at(0, .85, 7, 0, {.length = 5, .least = .9}).to, 1);
+  EXPECT_EQ(three.at(0, .1, 7, 0, {.length = 5, .least = 0}).reason, Reason::kConfident);
+}
+
+TEST(CascadeDecision, SkipsAhead) {
+  Three three;
+  three.rules.skip = {{.4}};  // G13: t .8, two successors, from 0
+  EXPECT_EQ(three.at(0, .39).to, 2);
+  EXPECT_EQ(three.at(0, .4).to, 1);
+  EXPECT_EQ(three.at(0, .39, 0b011).to, 1) << "the last stage is gone, the next one is not";
+}
+
+TEST(CascadeDecision, ThresholdsOfTheLength) {
+  Three three;
+  three.rules.prices[0][0].t = {{64, .52}, {512, .47}};
+  EXPECT_FALSE(three.at(0, .5, 7, 0, {.length = 64}).exit);
+  EXPECT_TRUE(three.at(0, .5, 7, 0, {.length = 65}).exit);
+  EXPECT_TRUE(three.at(0, .5, 7, 0, {.length = 900}).exit);
+}
+
+TEST(CascadeMix, IsWeightedByAccuracy) {
+  StageSpec small = tempered(1);
+  StageSpec large = tempered(1);
+  small.weight = 76.2;
+  large.weight = 91.4;
+  Mix mix;
+  std::vector<double> q(2);
+  ASSERT_TRUE(calibrate(small, std::vector<float>{1.2F, .4F}, 1, q));
+  mix.add(small, q);
+  EXPECT_FALSE(mix.several());
+  ASSERT_TRUE(calibrate(large, std::vector<float>{-.3F, .1F}, 1, q));
+  mix.add(large, q);
+  mix.probabilities(q);
+  EXPECT_NEAR(q[0], .532553719139, 1e-7);
+  EXPECT_NEAR(q[1], .467446280861, 1e-7);
+}
+
+// ---- pruning: this paper is beauti ##fully written and enjoy ##able ----
+
+enum : std::int64_t { kThis = 1, kPaper, kIs, kBeauti, kFully, kWritten, kAnd, kEnjoy, kAble, kCls, kSep };
+
+struct Sentence {
+  Vocabulary vocabulary;
+  std::vector<std::int64_t> ids = {kCls, kThis, kPaper, kIs, kBeauti, kFully, kWritten, kAnd, kEnjoy, kAble, kSep};
+  std::vector<float> importance = {9, .60F, 1.20F, .45F, 2.20F, .40F, .80F, .30F, 1.85F, 1.20F, 9};
+
+  Sentence() {
+    vocabulary.word_start = {0xff, 0xff};
+    vocabulary.word_start[kFully / 8] &= static_cast<std::uint8_t>(~(1U << (kFully % 8)));
+    vocabulary.word_start[kAble / 8] &= static_cast<std::uint8_t>(~(1U << (kAble % 8)));
+    vocabulary.special = {kCls, kSep};
+  }
+  [[nodiscard]] std::vector<std::int64_t> pruned(double alpha, std::vector<std::int32_t> levels = {},
+                                                 std::int32_t min_words = 1) const {
+    const PruneSpec spec{.alpha = alpha, .to_level = !levels.empty(), .min_words = min_words};
+    std::vector<std::uint32_t> kept;
+    prune(spec, vocabulary, ids, importance, levels, kept);
+    std::vector<std::int64_t> words;
+    for (const auto at : kept) words.push_back(ids[at]);
+    return words;
+  }
+};
+
+using Ids = std::vector<std::int64_t>;
+
+TEST(CascadePrune, KeepsWordsAboveTheMean) {
+  const Sentence s;
+  EXPECT_EQ(s.pruned(.5), (Ids{kCls, kThis, kPaper, kBeauti, kFully, kWritten, kEnjoy, kAble, kSep}));
+  EXPECT_EQ(s.pruned(.7), (Ids{kCls, kPaper, kBeauti, kFully, kWritten, kEnjoy, kAble, kSep}));
+  EXPECT_EQ(s.pruned(.9), (Ids{kCls, kPaper, kBeauti, kFully, kEnjoy, kAble, kSep}));
+}
+
+TEST(CascadePrune, ToALevel) {
+  const Sentence s;
+  EXPECT_TRUE(s.pruned(.5, {8, 16}).empty()) << "nine tokens need the level of eleven";
+  EXPECT_EQ(s.pruned(.7, {8, 16}).size(), 8U);
+  EXPECT_EQ(s.pruned(.9, {8, 16}), (Ids{kCls, kPaper, kBeauti, kFully, kWritten, kEnjoy, kAble, kSep}));
+}
+
+TEST(CascadePrune, KeepsSomeWordsOfEachSegment) {
+  Sentence s;
+  s.ids.insert(s.ids.end(), {kAnd, kSep});
+  s.importance.insert(s.importance.end(), {.1F, 9});
+  const auto words = s.pruned(1.2);
+  EXPECT_EQ(words[words.size() - 2], kAnd);
+  EXPECT_EQ(Sentence().pruned(3, {}, 4).size(), 8U) << "four words, two of them of two tokens";
+}
+
+TEST(CascadePrune, KeepsWhatMustStay) {
+  Sentence s;
+  s.vocabulary.keep = {kIs};
+  EXPECT_EQ(s.pruned(.9), (Ids{kCls, kPaper, kIs, kBeauti, kFully, kEnjoy, kAble, kSep}));
+}
+
+TEST(CascadePrune, WithoutImportanceSendsAll) {
+  Sentence s;
+  s.importance.clear();
+  EXPECT_TRUE(s.pruned(.9).empty());
+  s.importance.assign(s.ids.size(), NAN);
+  EXPECT_TRUE(s.pruned(.9).empty());
+}
+
+// ---- what is refused ----
+
+TEST(CascadeValidate, NamesTheField) {
+  Three three;
+  const auto said = [&] {
+    try {
+      validate(three.spec);
+      validate(three.rules, three.spec);
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(said(), "");
+  three.rules.prices[0][0] = hard(1.2);
+  EXPECT_NE(said().find("rules[0][0].t"), std::string::npos);
+  three.rules.prices[0][0] = hard(NAN);
+  EXPECT_NE(said().find("rules[0][0].t"), std::string::npos);
+  three.rules.prices[0][0] = hard(.5);
+  three.rules.skip = {{.2, .3}};
+  EXPECT_NE(said().find("skip[0]"), std::string::npos);
+  three.rules.skip.clear();
+  three.spec.stages[1].calibrator.t = 0;
+  EXPECT_NE(said().find("stages[1].calibrator.t"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace arlo::flow
