@@ -36,7 +36,7 @@ from arlo.compile.spec import GRAPH, WEIGHTS, RuntimeSpec
 from arlo.compile.steps.resolve import DEMO_MODEL
 from arlo.traces.lengths import parse_length_spec
 from arlo.workers import LocalPool
-from arlo.workers.emulated.repository import POOLED_OUTPUT, EmulatedRuntime, config_pbtxt
+from arlo.workers.emulated.repository import POOLED_OUTPUT, EmulatedRuntime, checkable_outputs, config_pbtxt
 from benchmarks import harness
 
 LENGTHS = (16, 32, 64, 128, 256, 384, 512)
@@ -182,7 +182,7 @@ def write_models(repository: Path, built_at: Path, lengths: tuple[int, ...]) -> 
             dynamic=False,
             latency=(LatencyPoint(length=length, batch=1, latency_us=0),),
         )
-        text = config_pbtxt(runtime, token_dims=DIM, pooled_dims=DIM).replace(f'"{POOLED_OUTPUT}"', f'"{OUTPUT}"')
+        text = config_pbtxt(runtime, outputs=checkable_outputs(DIM, DIM)).replace(f'"{POOLED_OUTPUT}"', f'"{OUTPUT}"')
         more = f'input [ {{ name: "{INPUTS[2]}" data_type: TYPE_INT64 dims: [ {length} ] optional: true }} ]\n'
         (emulated / "config.pbtxt").write_text(text + more)
 

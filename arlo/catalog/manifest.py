@@ -47,6 +47,7 @@ class OutputTensor:
     datatype: str  # KServe v2 name, e.g. FP32
     token_level: bool
     dims: tuple[int, ...]
+    on_request: bool = False  # only for requests that name it; one that names no output gets all others
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,9 @@ MaybeFault check_model(const v1::Model& model) {
                    std::to_string(kMaxOutputs) + " are taken");
   }
   names.clear();
+  bool usual = false;
   for (const auto& output : model.outputs()) {
+    usual = usual || !output.on_request();
     if (output.name().empty() || !names.insert(output.name()).second) {
       return invalid("model.outputs: name '" + output.name() + "' is empty or given twice");
     }
@@ -63,6 +65,7 @@ MaybeFault check_model(const v1::Model& model) {
       return invalid("model.outputs: '" + output.name() + "' is token-level BYTES, which cannot be trimmed");
     }
   }
+  if (!usual) return invalid("model.outputs are all on_request: a request that names none would get nothing");
   return {};
 }
 
@@ -80,14 +83,14 @@ MaybeFault check_runtime(const v1::Runtime& runtime) {
   return {};
 }
 
-// All but signals.
+// All but those on request.
 OutputSet defaults_of(const std::vector<OutputSpec>& outputs) {
-  if (std::none_of(outputs.begin(), outputs.end(), [](const auto& output) { return output.signal; })) {
+  if (std::none_of(outputs.begin(), outputs.end(), [](const auto& output) { return output.on_request; })) {
     return kAllOutputs;
   }
   OutputSet set = 0;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].signal) set |= OutputSet{1} << i;
+    if (!outputs[i].on_request) set |= OutputSet{1} << i;
   }
   return set;
 }
@@ -233,9 +236,9 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
                               static_cast<std::size_t>(datatype_size(output.datatype())),
                               output.token_level(),
                               {output.dims().begin(), output.dims().end()},
-                              output.signal()});
+                              output.on_request()});
   }
-  model->by_default = defaults_of(model->outputs);
+  model->usual = defaults_of(model->outputs);
   model->stage = cascade_of(deployment, model->name) != nullptr;
   model->vocabulary = from.vocabulary();
   if (model->vocabulary == 0) {

@@ -35,7 +35,7 @@ struct OutputSpec {
   std::size_t item = 0;  // bytes of one element; 0: BYTES, of varying size
   bool token_level = false;
   std::vector<std::int64_t> dims;
-  bool signal = false;  // only for those who name it
+  bool on_request = false;  // only for requests that name it
 };
 
 struct Cascade;
@@ -52,7 +52,8 @@ struct ModelSpec {
   std::int32_t longest = 0;   // tokens, of the longest of its runtimes
   std::uint16_t variant = 0;  // as the scheduler knows it
   double share = 1;           // of instances that hold other models, too
-  OutputSet by_default = kAllOutputs;      // for clients that name none
+  OutputSet usual = kAllOutputs;      // for clients that name none
+  OutputSet inner = 0;                     // for what decides: clients neither see nor name them
   bool stage = false;                      // it answers for a cascade, and clients do not see it
   std::shared_ptr<const Cascade> cascade;  // how it is answered by others; null: it answers itself
 

@@ -318,10 +318,10 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
   if (wishes_.any && model.cascade == nullptr) {
     return invalid("model '" + model.name + "' is no cascade, and takes none of its parameters");
   }
-  outputs_ = output_names_.empty() ? model.by_default : 0;
+  outputs_ = output_names_.empty() ? model.usual : 0;
   for (const auto name : output_names_) {
     const int output = model.find_output(name);
-    if (output < 0) return invalid("unknown output " + quoted(name) + " of model '" + model.name + "'");
+    if (output < 0 || (model.inner >> output & 1) != 0) return invalid("unknown output " + quoted(name) + " of model '" + model.name + "'");
     const OutputSet bit = OutputSet{1} << output;
     if ((outputs_ & bit) != 0) return invalid("output " + quoted(name) + " is asked for twice");
     outputs_ |= bit;

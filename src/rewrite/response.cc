@@ -224,7 +224,7 @@ RowResponse RowResponse::only(OutputSet outputs) const {
 void RowResponse::set(int spec, std::vector<std::int64_t> tail, std::string_view raw) {
   auto at = outputs_.begin();
   while (at != outputs_.end() && at->spec < spec) ++at;
-  if (at == outputs_.end() || at->spec != spec) at = outputs_.insert(at, {});
+  if (at == outputs_.end() || at->spec != spec) at = outputs_.insert(at, Output{});
   at->spec = spec;
   at->tail = std::move(tail);
   at->raw = raw;

@@ -242,7 +242,11 @@ def deployment(
         message.model.inputs.add(name=tensor.name, datatype=tensor.datatype, role=role, optional=tensor.optional)
     for output in manifest.outputs:
         message.model.outputs.add(
-            name=output.name, datatype=output.datatype, token_level=output.token_level, dims=output.dims
+            name=output.name,
+            datatype=output.datatype,
+            token_level=output.token_level,
+            dims=output.dims,
+            on_request=output.on_request,
         )
     by_name = {instance.runtime.name: instance for instance in instances}
     for instance in sorted(by_name.values(), key=lambda instance: instance.runtime.max_length):

@@ -140,7 +140,11 @@ def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
             message.vocabulary = tensor.vocabulary
     for output in manifest.outputs:
         message.outputs.add(
-            name=output.name, datatype=output.datatype, token_level=output.token_level, dims=output.dims
+            name=output.name,
+            datatype=output.datatype,
+            token_level=output.token_level,
+            dims=output.dims,
+            on_request=output.on_request,
         )
 
 

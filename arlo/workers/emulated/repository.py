@@ -122,15 +122,32 @@ def write_emulated_repository(
     return write_runtimes(path, model=model, runtimes=runtimes, token_dims=token_dims, pooled_dims=pooled_dims)
 
 
+def checkable_outputs(token_dims: int = 4, pooled_dims: int = 4) -> tuple[OutputTensor, OutputTensor]:
+    """What tells which row was computed, and which of its tokens."""
+    return (
+        OutputTensor(name=TOKEN_OUTPUT, datatype="FP32", token_level=True, dims=(token_dims,)),
+        OutputTensor(name=POOLED_OUTPUT, datatype="FP32", token_level=False, dims=(pooled_dims,)),
+    )
+
+
 def write_runtimes(
-    path: Path, *, model: str, runtimes: Sequence[EmulatedRuntime], token_dims: int = 4, pooled_dims: int = 4
+    path: Path,
+    *,
+    model: str,
+    runtimes: Sequence[EmulatedRuntime],
+    token_dims: int = 4,
+    pooled_dims: int = 4,
+    outputs: Sequence[OutputTensor] = (),
+    records: Path | None = None,
 ) -> Manifest:
-    """Write a Triton repository of exactly these emulated runtimes, and its manifest."""
+    """Write a Triton repository of exactly these emulated runtimes, and its manifest. `outputs`: instead of those that
+    can be checked, with the `records` that they are of (arlo.workers.emulated.replayed)."""
+    outputs = tuple(outputs) or checkable_outputs(token_dims, pooled_dims)
     files: dict[str, dict[str, str]] = {}
     for runtime in runtimes:
         folder = path / runtime.name
         (folder / "1").mkdir(parents=True, exist_ok=True)
-        text = config_pbtxt(runtime, token_dims=token_dims, pooled_dims=pooled_dims)
+        text = config_pbtxt(runtime, outputs=outputs, records=records)
         (folder / "config.pbtxt").write_text(text)
         files[runtime.name] = {f"{runtime.name}/config.pbtxt": hashlib.sha256(text.encode()).hexdigest()}
     manifest = Manifest(
@@ -142,10 +159,7 @@ def write_runtimes(
             InputTensor(name="input_ids", datatype="INT64", role="ids"),
             InputTensor(name="attention_mask", datatype="INT64", role="mask"),
         ),
-        outputs=(
-            OutputTensor(name=TOKEN_OUTPUT, datatype="FP32", token_level=True, dims=(token_dims,)),
-            OutputTensor(name=POOLED_OUTPUT, datatype="FP32", token_level=False, dims=(pooled_dims,)),
-        ),
+        outputs=tuple(outputs),
         runtimes=tuple(
             Runtime(
                 name=runtime.name,
@@ -167,8 +181,10 @@ def write_runtimes(
     return manifest
 
 
-def config_pbtxt(runtime: EmulatedRuntime, *, token_dims: int, pooled_dims: int) -> str:
-    """The Triton model configuration of an emulated runtime."""
+def config_pbtxt(
+    runtime: EmulatedRuntime, *, outputs: Sequence[OutputTensor] | None = None, records: Path | None = None
+) -> str:
+    """The Triton model configuration of an emulated runtime; its outputs as in write_runtimes()."""
     tokens = -1 if runtime.dynamic else runtime.max_length
     table = ",".join(f"{p.length}:{p.batch}:{p.latency_us}" for p in runtime.latency)
     parameters = {
@@ -182,6 +198,8 @@ def config_pbtxt(runtime: EmulatedRuntime, *, token_dims: int, pooled_dims: int)
         parameters["unload_delay_ms"] = str(runtime.unload_delay_ms)
     if runtime.fail_load is not None:
         parameters["fail_load"] = runtime.fail_load
+    if records is not None:
+        parameters["records"] = str(records)
     if runtime.memory_mb:
         parameters["memory_mb"] = str(runtime.memory_mb)
     lines = [
@@ -193,8 +211,10 @@ def config_pbtxt(runtime: EmulatedRuntime, *, token_dims: int, pooled_dims: int)
         f'  {{ name: "attention_mask" data_type: TYPE_INT64 dims: [ {tokens} ] }}',
         "]",
         "output [",
-        f'  {{ name: "{TOKEN_OUTPUT}" data_type: TYPE_FP32 dims: [ {tokens}, {token_dims} ] }},',
-        f'  {{ name: "{POOLED_OUTPUT}" data_type: TYPE_FP32 dims: [ {pooled_dims} ] }}',
+        ",\n".join(
+            f'  {{ name: "{o.name}" data_type: TYPE_FP32 dims: {[tokens] * o.token_level + list(o.dims)} }}'
+            for o in outputs or checkable_outputs()
+        ),
         "]",
         "instance_group [ { count: 1 kind: KIND_CPU } ]",
     ]

@@ -61,6 +61,7 @@ void Books::relevel(const dispatch::Scheduler& scheduler, dispatch::VariantId va
 void Books::arrived(std::int32_t length, std::int32_t ideal_level) {
   if (ideal_level >= 0) ++at(ideal_level).ideal;
   const auto tokens = static_cast<std::size_t>(length);
+  if (ideal_level < 0 && tokens >= arrivals_by_length_.size()) arrivals_by_length_.resize(tokens + 1);
   if (tokens < arrivals_by_length_.size()) ++arrivals_by_length_[tokens];
 }
 

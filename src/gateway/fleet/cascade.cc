@@ -129,7 +129,7 @@ std::vector<OutputSpec> joined_outputs(const std::vector<std::shared_ptr<const M
     }
   }
   for (auto& output : all) {
-    for (const auto& stage : stages) output.signal = output.signal || stage->find_output(output.name) < 0;
+    for (const auto& stage : stages) output.on_request = output.on_request || stage->find_output(output.name) < 0;
   }
   return all;
 }
@@ -291,15 +291,22 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
   outputs.sureness = make("cascade_confidence", "FP32", {});
   outputs.reason = make("cascade_reason", "INT32", {});
   for (std::size_t i = 0; i < model->outputs.size(); ++i) {
-    if (!model->outputs[i].signal) {
-      if (model->by_default == kAllOutputs) model->by_default = 0;
-      model->by_default |= OutputSet{1} << i;
+    const OutputSet bit = OutputSet{1} << i;
+    const bool everywhere = (cascade->made & bit) != 0 ||
+                            std::all_of(stages.begin(), stages.end(), [&](const auto& stage) {
+                              return stage->find_output(model->outputs[i].name) >= 0;
+                            });
+    // Of rows whose words were left out it would be about other tokens than the client's.
+    if (!everywhere || model->outputs[i].name == kImportance) model->inner |= bit;
+    if (!model->outputs[i].on_request) {
+      if (model->usual == kAllOutputs) model->usual = 0;
+      model->usual |= OutputSet{1} << i;
     }
   }
 
   // An answer about tokens must be about all of them.
   const bool about_tokens = std::any_of(model->outputs.begin(), model->outputs.end(),
-                                        [](const auto& output) { return output.token_level && !output.signal; });
+                                        [](const auto& output) { return output.token_level && !output.on_request; });
   for (const auto& each : from.points()) {
     auto& point = cascade->points.emplace_back();
     point.name = each.name();

@@ -53,6 +53,14 @@ struct Asked {
   std::shared_ptr<const ModelSpec> model;
 };
 
+std::vector<OutputSpec> visible(const ModelSpec& model) {
+  std::vector<OutputSpec> outputs;
+  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
+    if ((model.inner >> i & 1) == 0) outputs.push_back(model.outputs[i]);
+  }
+  return outputs;
+}
+
 void fill(const ModelSpec& model, inference::ModelMetadataResponse* response) {
   response->set_name(model.name);
   response->add_versions(kVersion);
@@ -64,7 +72,7 @@ void fill(const ModelSpec& model, inference::ModelMetadataResponse* response) {
     tensor->add_shape(-1);
     tensor->add_shape(-1);
   }
-  for (const auto& output : model.outputs) {
+  for (const auto& output : visible(model)) {
     auto* tensor = response->add_outputs();
     tensor->set_name(output.name);
     tensor->set_datatype(output.datatype);
@@ -87,7 +95,7 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
     tensor->set_optional(input.optional || input.role == Role::kMask);
   }
   std::string token_level;
-  for (const auto& output : model.outputs) {
+  for (const auto& output : visible(model)) {
     auto* tensor = config->add_output();
     tensor->set_name(output.name);
     tensor->set_data_type(triton_type(output.datatype));

@@ -2,7 +2,7 @@
 // GPU, with a real server and a real network in front.
 //
 // Its answers can be checked. A token-level output is the token's id as a float, repeated over the last dimension; a
-// pooled output is the sum of the ids whose mask is 1. Only the requested outputs are made. A batch that Triton's
+// pooled output is the sum of the ids whose mask is 1. With records a row's answer is what a real model once said. Only the requested outputs are made. A batch that Triton's
 // dynamic batcher put together costs one timed wait.
 //
 // Ownership: Triton owns models and instances; their state is created in *Initialize and freed in *Finalize.
@@ -171,6 +171,20 @@ void FillPooled(const Tensor& ids, const Tensor& mask, int64_t dim, float* out) 
   }
 }
 
+// False: a row names a record that is not there.
+bool FillRecorded(const Records& records, const Tensor& ids, bool importance, float* out) {
+  for (int64_t row = 0; row < ids.rows; ++row) {
+    const int64_t record = ids.width > 1 ? ids.At(row * ids.width + 1) : -1;
+    if (record < 0 || record >= records.count()) return false;
+    if (importance) {
+      for (int64_t token = 0; token < ids.width; ++token) *out++ = records.importance(record, token);
+    } else {
+      out = std::copy_n(records.logits(record), records.labels(), out);
+    }
+  }
+  return true;
+}
+
 TRITONSERVER_Error* WriteOutputs(const EmulatedConfig& config, Work* work) {
   uint32_t count = 0;
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_RequestOutputCount(work->request, &count));
@@ -185,11 +199,15 @@ TRITONSERVER_Error* WriteOutputs(const EmulatedConfig& config, Work* work) {
     const Tensor& ids = work->ids;
     const int64_t token_shape[] = {ids.rows, ids.width, spec->dim};
     const int64_t pooled_shape[] = {ids.rows, spec->dim};
+    const bool recorded = config.records.count() > 0;
+    const bool importance = recorded && spec->token_level;
+    const int64_t importance_shape[] = {ids.rows, ids.width};
+    const int64_t* const shape = importance ? importance_shape : spec->token_level ? token_shape : pooled_shape;
     TRITONBACKEND_Output* output = nullptr;
-    ARLO_RETURN_IF_ERROR(TRITONBACKEND_ResponseOutput(work->response, &output, name, TRITONSERVER_TYPE_FP32,
-                                                      spec->token_level ? token_shape : pooled_shape,
-                                                      spec->token_level ? 3 : 2));
-    const int64_t values = ids.rows * spec->dim * (spec->token_level ? ids.width : 1);
+    ARLO_RETURN_IF_ERROR(TRITONBACKEND_ResponseOutput(work->response, &output, name, TRITONSERVER_TYPE_FP32, shape,
+                                                      spec->token_level && !importance ? 3 : 2));
+    const int64_t values = importance ? ids.rows * ids.width
+                                      : ids.rows * spec->dim * (spec->token_level ? ids.width : 1);
     void* buffer = nullptr;
     TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
     int64_t memory_id = 0;
@@ -198,7 +216,11 @@ TRITONSERVER_Error* WriteOutputs(const EmulatedConfig& config, Work* work) {
     if (memory != TRITONSERVER_MEMORY_CPU && memory != TRITONSERVER_MEMORY_CPU_PINNED) {
       return NewError(TRITONSERVER_ERROR_UNSUPPORTED, std::string("output ") + name + " is not in CPU memory");
     }
-    if (spec->token_level) {
+    if (recorded) {
+      if (!FillRecorded(config.records, ids, importance, static_cast<float*>(buffer))) {
+        return NewError(TRITONSERVER_ERROR_INVALID_ARG, "the second token of a row names no record");
+      }
+    } else if (spec->token_level) {
       FillTokenLevel(ids, spec->dim, static_cast<float*>(buffer));
     } else {
       FillPooled(ids, work->mask, spec->dim, static_cast<float*>(buffer));

@@ -13,7 +13,7 @@ using nlohmann::json;
 
 const std::set<std::string, std::less<>> kParameters = {"latency_us", "dynamic",  "jitter",        "seed",
                                                         "ids",        "mask",     "load_delay_ms", "unload_delay_ms",
-                                                        "fail_load",  "memory_mb"};
+                                                        "fail_load",  "memory_mb", "records"};
 
 template <typename Number>
 Number ParseNumber(const std::string& name, const std::string& text, Number minimum, Number maximum) {
@@ -33,13 +33,21 @@ bool ParseBool(const std::string& name, const std::string& text) {
   return text == "true";
 }
 
-OutputSpec ParseOutput(const json& output) {
+OutputSpec ParseOutput(const json& output, const Records& records) {
   OutputSpec spec;
   spec.name = output.at("name").get<std::string>();
   if (output.at("data_type").get<std::string>() != "TYPE_FP32") {
     throw std::invalid_argument("output " + spec.name + ": the emulated engine answers in TYPE_FP32 only");
   }
   const auto dims = output.at("dims").get<std::vector<int64_t>>();
+  if (records.count() > 0 && (spec.name == "logits" || spec.name == "importance")) {
+    spec.token_level = spec.name == "importance";
+    spec.dim = spec.token_level ? 0 : records.labels();
+    if (dims.size() != 1 || (!spec.token_level && dims.front() != spec.dim)) {
+      throw std::invalid_argument("output " + spec.name + ": dims must be [labels], as recorded, or [tokens]");
+    }
+    return spec;
+  }
   if ((dims.size() != 1 && dims.size() != 2) || dims.back() < 1) {
     throw std::invalid_argument("output " + spec.name + ": dims must be [dim] or [tokens, dim] with a fixed dim");
   }
@@ -73,7 +81,10 @@ EmulatedConfig EmulatedConfig::FromJson(std::string_view text) {
       if (name == "fail_load") config.fail_load = string;
       if (name == "memory_mb") config.memory_mb = ParseNumber<int64_t>(name, string, 0, 1'000'000'000);
     }
-    for (const json& output : root.at("output")) config.outputs.push_back(ParseOutput(output));
+    if (parameters.contains("records")) {
+      config.records = Records(parameters.at("records").at("string_value").get<std::string>());
+    }
+    for (const json& output : root.at("output")) config.outputs.push_back(ParseOutput(output, config.records));
   } catch (const json::exception& error) {
     throw std::invalid_argument(std::string("model configuration not understood: ") + error.what());
   }

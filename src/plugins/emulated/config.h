@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "plugins/emulated/latency_table.h"
+#include "plugins/emulated/records.h"
 
 namespace arlo::triton {
 
-// An output of the emulated model: FP32 [rows, tokens, dim] when token_level, else FP32 [rows, dim].
+// An output of the emulated model: FP32 [rows, tokens, dim] when token_level, else FP32 [rows, dim]. With records,
+// `logits` and `importance` (FP32 [rows, tokens]) are theirs.
 struct OutputSpec {
   std::string name;
   bool token_level = false;
@@ -26,6 +28,7 @@ struct OutputSpec {
 //   load_delay_ms  how long loading takes, for tests of slow loads; default 0
 //   unload_delay_ms how long unloading takes, for tests of one that does not end; default 0
 //   fail_load      a message: loading fails with it
+//   records        a file of what a real model said, see Records; with it the outputs are logits and importance
 //   memory_mb      device memory that the runtime takes while it is loaded, see EmulatedDevice; default 0
 struct EmulatedConfig {
   LatencyTable latency;
@@ -38,6 +41,7 @@ struct EmulatedConfig {
   int64_t unload_delay_ms = 0;
   std::string fail_load;
   int64_t memory_mb = 0;
+  Records records;
   std::vector<OutputSpec> outputs;
 
   // From the model configuration as Triton gives it (JSON). Throws std::invalid_argument, saying what is wrong.

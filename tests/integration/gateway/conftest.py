@@ -19,6 +19,7 @@ from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.gateway import SANITIZED, Gateway, gateway_of
 from tests.fakes.small_workers import small_workers
 from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.replayed import write_stages
 
 LENGTHS = (64, 128, 256, 512)
 
@@ -44,6 +45,7 @@ async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wor
         "queued": write("queued", max_lengths=(64,), latency_ms=(250,)),
         "wide": write("wide", max_lengths=(512,), latency_ms=(0,), token_dims=384),
     }
+    manifests |= write_stages(path)
     if SANITIZED:
         async with small_workers(manifests) as small:
             yield small

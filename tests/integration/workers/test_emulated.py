@@ -16,7 +16,12 @@ from arlo.catalog.manifest import LatencyPoint
 from arlo.clock import monotonic_s
 from arlo.errors import WorkerError
 from arlo.workers import LocalPool
-from arlo.workers.emulated.repository import EmulatedRuntime, config_pbtxt, write_emulated_repository
+from arlo.workers.emulated.repository import (
+    EmulatedRuntime,
+    checkable_outputs,
+    config_pbtxt,
+    write_emulated_repository,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
@@ -46,8 +51,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
             dynamic=False,
             latency=(LatencyPoint(length=64, batch=1, latency_us=1150),),
         ),
-        token_dims=1,
-        pooled_dims=1,
+        outputs=checkable_outputs(1, 1),
     )
     for name, old in broken.items():
         folder = path / name

@@ -1,0 +1,213 @@
+"""Cascades whose stages say again what was recorded: what each row must come to is computed here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
+
+from arlo.catalog.manifest import LatencyPoint, Manifest
+from arlo.workers.emulated.replayed import write_replayed_repository
+from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
+from tests.fakes.triton_workers import Workers
+
+RECORDS, LABELS, TOKENS = 1000, 4, 64
+STAGES = ("small", "middle", "large")
+CLS = 101  # the first token of every row; the second one names its record
+LENGTHS = (32, 64)
+MS = {"small": 1, "middle": 2, "large": 4}
+REASONS = ("confident", "final", "client_limit", "deadline", "load", "stage_absent", "stage_failed")
+
+
+def recorded(stage: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Logits [records, labels] and importance [records, tokens] of a stage."""
+    random = np.random.default_rng(STAGES.index(stage))
+    logits = random.normal(0, 2, (RECORDS, LABELS)).astype(np.float32)
+    importance = random.gamma(1.0, 1.0, (RECORDS, TOKENS)).astype(np.float32)
+    importance[:, :2] = 100  # the record's name must not be left out
+    return logits, importance
+
+
+def write_stages(path: Path) -> dict[str, Manifest]:
+    """The stages' repositories, all in `path`; the last one has no importance."""
+    manifests = {}
+    for stage in STAGES:
+        runtimes = [
+            EmulatedRuntime(
+                name=runtime_name(stage, length),
+                max_length=length,
+                max_batch=8,
+                dynamic=False,
+                latency=tuple(
+                    LatencyPoint(length=length, batch=batch, latency_us=1000 * MS[stage] * (length // 32) * spread)
+                    for batch, spread in ((1, 1), (8, 2))
+                ),
+            )
+            for length in LENGTHS
+        ]
+        logits, importance = recorded(stage)
+        manifests[stage] = write_replayed_repository(
+            path,
+            model=stage,
+            runtimes=runtimes,
+            logits=logits,
+            importance=None if stage == STAGES[-1] else importance,
+        )
+    return manifests
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A cascade's rules: hard thresholds, for every price; and where rows are pruned, how."""
+
+    thresholds: Sequence[Sequence[float]] = ((0.7, 0.6),)  # [price][stage but the last]
+    alpha: float = 0.0
+    ensemble: str = "none"
+    skip: Sequence[Sequence[float]] = ()
+
+
+def cascade_deployment(
+    workers: Workers,
+    placement: Mapping[str, Sequence[int]],
+    plans: Mapping[str, Plan] | None = None,
+    *,
+    version: int = 1,
+    slo_ms: int = 1000,
+    default_timeout_ms: int = 5000,
+    **fields: Any,
+) -> Any:
+    """`placement`: stage -> workers that hold all its lengths; those of a stage without workers are known all the same.
+    `plans`: the operating points by name, the first one in force."""
+    plans = plans or {"usual": Plan()}
+    whole = None
+    for stage in (s for s in STAGES if s in placement):
+        one = workers.deployment(
+            stage,
+            [(worker, length) for worker in placement[stage] or (0,) for length in LENGTHS],
+            version=version,
+            slo_ms=slo_ms,
+            default_timeout_ms=default_timeout_ms,
+            inflight_limit=2,
+        )
+        for runtime in one.runtimes:
+            runtime.model = stage
+        one.bundles.add(name=f"{stage}-all", runtimes=[runtime.name for runtime in one.runtimes])
+        first = {instance.worker: instance for instance in reversed(one.instances)}
+        del one.instances[:]
+        for worker, instance in sorted(first.items()):
+            if placement[stage]:
+                instance.id, instance.runtime = f"{worker}.{stage}", f"{stage}-all"
+                one.instances.append(instance)
+        if whole is None:
+            whole = one
+        else:
+            whole.more_models.append(one.model)
+            for field in ("runtimes", "bundles", "instances"):
+                getattr(whole, field).extend(getattr(one, field))
+    assert whole is not None
+    cascade = whole.cascades.add(
+        name="kinds",
+        slo_ms=slo_ms,
+        default_timeout_ms=default_timeout_ms,
+        logits="logits",
+        labels=[f"label{i}" for i in range(LABELS)],
+        answer_margin_ms=2,
+        point=next(iter(plans)),
+        **fields,
+    )
+    cascade.words.special.append(CLS)
+    for stage in (s for s in STAGES if s in placement):
+        item = cascade.stages.add(model=stage, score="max", over="min", weight=1.0)
+        item.calibrator.kind, item.calibrator.t = "temperature", 1.0
+    for name, plan in plans.items():
+        point = cascade.points.add(name=name, alpha=plan.alpha, to_level=True, min_words=4, ensemble=plan.ensemble)
+        for thresholds in plan.thresholds:
+            price = point.prices.add()
+            for t in thresholds:
+                price.rules.add(kind="hard").t.add(length=512, value=t)
+        for cuts in plan.skip:
+            point.skip.add(cuts=cuts)
+    return whole
+
+
+def rows_of(records: Sequence[int], lengths: Sequence[int]) -> list[NDArray[np.int64]]:
+    """Token ids of rows; what follows the record's name are words of one token."""
+    return [
+        np.array([CLS, record, *range(2000, 2000 + length - 2)], np.int64)
+        for record, length in zip(records, lengths, strict=True)
+    ]
+
+
+def request_of(
+    records: Sequence[int],
+    lengths: Sequence[int] | None = None,
+    *,
+    outputs: Sequence[str] = ("logits", "probabilities", "cascade_stage", "cascade_confidence", "cascade_reason"),
+    **parameters: Any,
+) -> Any:
+    """The ModelInferRequest of rows of the cascade."""
+    rows = rows_of(records, lengths or [16] * len(records))
+    width = max(map(len, rows))
+    ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)], mask[i, : len(row)] = row, 1
+    request = service_pb2.ModelInferRequest(model_name="kinds")
+    for name, array in (("input_ids", ids), ("attention_mask", mask)):
+        request.inputs.add(name=name, datatype="INT64", shape=array.shape)
+        request.raw_input_contents.append(array.tobytes())
+    for name in outputs:
+        request.outputs.add(name=name)
+    for key, value in parameters.items():
+        kind = {str: "string_param", float: "double_param", int: "int64_param"}[type(value)]
+        setattr(request.parameters[key], kind, value)
+    return request
+
+
+def arrays_of(answer: Any) -> dict[str, NDArray[Any]]:
+    """The outputs of an answer by name."""
+    return {
+        tensor.name: np.frombuffer(raw, {"FP32": "<f4", "INT32": "<i4"}[tensor.datatype]).reshape(tuple(tensor.shape))
+        for tensor, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)
+    }
+
+
+def parameters_of(answer: Any) -> dict[str, int]:
+    return {key: value.int64_param for key, value in answer.parameters.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """What rows come to, [rows]."""
+
+    stage: NDArray[np.int64]
+    reason: list[str]
+    confidence: NDArray[np.float64]
+    logits: NDArray[np.float32]
+
+
+def softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    e = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def expected(
+    records: Sequence[int], thresholds: Sequence[float] = (0.7, 0.6), stages: Sequence[str] = STAGES
+) -> Expected:
+    """With all stages present, one price and no skips."""
+    said = [recorded(stage)[0][list(records)] for stage in stages]
+    sure = [softmax(logits).max(-1) for logits in said]
+    stage = np.full(len(records), len(stages) - 1)
+    for s in range(len(stages) - 2, -1, -1):
+        stage[sure[s] >= thresholds[s]] = s
+    rows = range(len(records))
+    return Expected(
+        stage,
+        ["final" if s == len(stages) - 1 else "confident" for s in stage],
+        np.array([sure[stage[i]][i] for i in rows]),
+        np.stack([said[stage[i]][i] for i in rows]),
+    )

@@ -1,0 +1,318 @@
+"""A cascade on real workers that replay records: each row ends where the rules say, exactly once, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tests.fakes.gateway import SANITIZED, Gateway
+from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.replayed import (
+    REASONS,
+    RECORDS,
+    STAGES,
+    Expected,
+    Plan,
+    arrays_of,
+    cascade_deployment,
+    expected,
+    parameters_of,
+    recorded,
+    request_of,
+    softmax,
+)
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(SANITIZED, reason="the stand-ins for workers replay no records"),
+]
+
+BATCHES = {"policy": "late", "batching": "deadline"}
+EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (3,)}
+
+
+def check(answer: Any, wanted: Expected) -> None:
+    outputs = arrays_of(answer)
+    assert outputs["cascade_stage"].tolist() == wanted.stage.tolist()
+    assert [REASONS[reason] for reason in outputs["cascade_reason"]] == wanted.reason
+    np.testing.assert_array_equal(outputs["logits"], wanted.logits)
+    np.testing.assert_allclose(outputs["cascade_confidence"], wanted.confidence, rtol=1e-6)
+    np.testing.assert_allclose(outputs["probabilities"], softmax(wanted.logits), rtol=1e-5)
+
+
+async def refused(call: Any) -> grpc.aio.AioRpcError:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value
+
+
+async def ask(gateway: Gateway, records: Sequence[int], lengths: Sequence[int] | None = None, **how: Any) -> Any:
+    return await gateway.infer(request_of(records, lengths, **how), timeout=20)
+
+
+async def test_rows_end_where_the_rules_say(workers: Workers, start: Any) -> None:
+    """Clients side by side, requests of 1 to 32 rows of mixed lengths: stage, reason, confidence and answer of each."""
+    random = np.random.default_rng(1)
+    async with start(cascade_deployment(workers, EVERYWHERE), dispatch=BATCHES) as gateway:
+
+        async def client() -> int:
+            rows = 0
+            for _ in range(40):
+                records = random.integers(0, RECORDS, random.integers(1, 33)).tolist()
+                lengths = random.integers(2, 65, len(records)).tolist()
+                check(await ask(gateway, records, lengths), expected(records))
+                rows += len(records)
+            return rows
+
+        rows = sum(await asyncio.gather(*(client() for _ in range(4))))
+        stats = await gateway.stats("kinds")
+        assert stats.outcomes.on_time + stats.outcomes.late == rows
+        visits = [stage.visits for stage in stats.stages]
+        assert visits[0] == rows
+        assert sum(sum(stage.exits) for stage in stats.stages) == rows
+        assert [sum(stage.confidence) for stage in stats.stages] == visits
+        assert list(stats.stages[0].escalations) == [0, visits[1], 0]
+        assert (await gateway.stats("large")).stage
+        assert sum((await gateway.stats("large")).arrivals_by_length) == visits[2]
+
+
+async def test_clients_see_one_model(workers: Workers, start: Any) -> None:
+    async with start(cascade_deployment(workers, EVERYWHERE), dispatch=BATCHES) as gateway:
+        index = await gateway.stub.RepositoryIndex(service_pb2.RepositoryIndexRequest())
+        assert [model.name for model in index.models] == ["kinds"]
+        metadata = await gateway.stub.ModelMetadata(service_pb2.ModelMetadataRequest(name="kinds"))
+        assert [t.name for t in metadata.outputs if t.name.startswith("cascade_")] == [
+            "cascade_stage",
+            "cascade_confidence",
+            "cascade_reason",
+        ]
+        request = request_of([1])
+        request.model_name = "small"
+        error = await refused(gateway.infer(request))
+        assert (error.code(), error.details()) == (
+            grpc.StatusCode.NOT_FOUND,
+            "unknown model 'small'; this gateway serves 'kinds'",
+        )
+        plain = await ask(gateway, [1, 2], outputs=())
+        assert [tensor.name for tensor in plain.outputs] == ["logits"]
+        said = parameters_of(await ask(gateway, list(range(20))))
+        assert said["stage"] == 2
+        assert 0 < said["escalated"] < 20
+        assert said["degraded"] == said["pruned_tokens"] == 0
+        assert said["stage_2_execute_us"] >= 4000
+        assert said["execute_us"] >= said["stage_2_execute_us"]
+
+
+async def test_clients_choose(workers: Workers, start: Any) -> None:
+    plans = {"usual": Plan(), "eager": Plan(((1.0001, 1.0001),)), "lax": Plan(((0.0, 0.0),))}
+    records = list(range(64))
+    async with start(cascade_deployment(workers, EVERYWHERE, plans), dispatch=BATCHES) as gateway:
+        check(await ask(gateway, records, cascade="eager"), expected(records, (2, 2)))
+        check(await ask(gateway, records, cascade="lax"), expected(records, (0, 0)))
+        check(await ask(gateway, records, cascade_min_confidence=0.5), expected(records, (0.5, 0.5)))
+        for wish in ({"cascade": "first"}, {"cascade_max_stage": 0}):
+            outputs = arrays_of(await ask(gateway, records, **wish))
+            assert set(outputs["cascade_stage"]) == {0}
+            assert {REASONS[r] for r in outputs["cascade_reason"]} == {"confident", "client_limit"}
+        last = arrays_of(await ask(gateway, records, cascade="last"))
+        np.testing.assert_array_equal(last["logits"], recorded("large")[0][records])
+        for wish, said in (
+            ({"cascade": "none"}, "'none' is none of 'usual', 'eager', 'lax', 'first', 'last'"),
+            ({"cascade": 1}, "must be a string_param"),
+            ({"cascade_min_confidence": 1.5}, "double_param of 0 to 1"),
+            ({"cascade_min_confidence": float("nan")}, "double_param of 0 to 1"),
+            ({"cascade_max_stage": 3}, "above the last stage, 2"),
+            ({"cascade_max_stage": -1}, "from 0"),
+            ({"cascade_depth": 1}, "unknown parameter 'cascade_depth'"),
+        ):
+            error = await refused(ask(gateway, records, **wish))
+            assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert said in str(error.details())
+
+
+async def test_two_ends_answer_as_one_model_alone(workers: Workers, start: Any) -> None:
+    """Bit for bit: thresholds 0 are the first stage, thresholds above 1 the last."""
+    records = list(range(300, 364))
+    plans = {"first": Plan(((0.0, 0.0),)), "all": Plan(((1.0001, 1.0001),))}
+    plans = {"none": plans["first"], "all": plans["all"]}
+    async with start(cascade_deployment(workers, EVERYWHERE, plans), dispatch=BATCHES) as gateway:
+        for point, stage in (("none", "small"), ("all", "large")):
+            outputs = arrays_of(await ask(gateway, records, cascade=point))
+            np.testing.assert_array_equal(outputs["logits"], recorded(stage)[0][records])
+
+
+async def test_skips_and_ensembles(workers: Workers, start: Any) -> None:
+    records = list(range(200))
+    plans = {"skips": Plan(skip=((0.45,),)), "mixes": Plan(ensemble="calibrated")}
+    async with start(cascade_deployment(workers, EVERYWHERE, plans), dispatch=BATCHES) as gateway:
+        said = [recorded(stage)[0][records] for stage in STAGES]
+        sure = [softmax(logits).max(-1) for logits in said]
+        stages = arrays_of(await ask(gateway, records[:64], cascade="skips"))["cascade_stage"]
+        wanted = [0 if a >= 0.7 else 2 if a < 0.45 or b < 0.6 else 1 for a, b in zip(sure[0], sure[1], strict=True)]
+        assert stages.tolist() == wanted[:64]
+        mixed = arrays_of(await ask(gateway, records[:64], cascade="mixes"))
+        ends = expected(records[:64]).stage
+        for i, end in enumerate(ends):
+            mean = np.mean([softmax(said[s][i]) for s in range(end + 1)], axis=0)
+            np.testing.assert_allclose(mixed["probabilities"][i], mean, rtol=1e-5)
+            np.testing.assert_allclose(softmax(mixed["logits"][i]), mean, rtol=1e-4)
+
+
+async def test_unimportant_words_are_left_out(workers: Workers, start: Any) -> None:
+    """A row of 40 tokens goes on in 32: to the shorter runtime, and in no fewer."""
+    plans = {"prunes": Plan(((1.0001, 1.0001),), alpha=0.7)}
+    async with start(cascade_deployment(workers, EVERYWHERE, plans), dispatch=BATCHES) as gateway:
+        answer = await ask(gateway, [5], [40])
+        said = parameters_of(answer)
+        assert said["pruned_tokens"] == 8
+        assert said["computed_tokens"] == 32  # of its last stage
+        np.testing.assert_array_equal(arrays_of(answer)["logits"][0], recorded("large")[0][5])
+        assert (await gateway.stats("kinds")).stages[1].pruned_tokens == 8
+        assert parameters_of(await ask(gateway, [5], [20]))["pruned_tokens"] == 0  # there is no shorter runtime
+        error = await refused(gateway.infer(request_of([5], outputs=("importance",))))
+        assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_without_a_later_stage_rows_end_with_what_they_have(workers: Workers, start: Any) -> None:
+    both = {"small": (0, 1), "middle": (), "large": ()}
+    records = list(range(64))
+    async with start(dispatch=BATCHES) as gateway:
+        await gateway.call("Apply", deployment=cascade_deployment(workers, both))
+        await gateway.stats_when(lambda stats: all(i.state == 2 for i in stats.instances), "active", model="small")
+        outputs = arrays_of(await ask(gateway, records))
+        reasons = Counter(REASONS[r] for r in outputs["cascade_reason"])
+        assert set(reasons) == {"confident", "stage_absent"}
+        assert set(outputs["cascade_stage"]) == {0}
+        # A stage is passed over, too.
+        deployment = cascade_deployment(workers, {"small": (0, 1), "middle": (), "large": (3,)}, version=2)
+        await gateway.apply(deployment)
+        outputs = arrays_of(await ask(gateway, records))
+        assert set(outputs["cascade_stage"]) == {0, 2}
+        # And the first one.
+        await gateway.apply(cascade_deployment(workers, {"small": (), "middle": (2,), "large": (3,)}, version=3))
+        assert set(arrays_of(await ask(gateway, records))["cascade_stage"]) == {1, 2}
+
+
+async def test_deadlines_end_rows_with_what_they_have(workers: Workers, start: Any) -> None:
+    """One last-stage worker, and more rows than it can run in the time: all are answered, some degraded."""
+    plans = {"all": Plan(((1.0001, 1.0001),))}
+    deployment = cascade_deployment(workers, {"small": (0, 1), "middle": (), "large": (3,)}, plans)
+    async with start(deployment, dispatch=BATCHES) as gateway:
+        requests = [request_of(list(range(i, i + 32))) for i in range(0, 640, 32)]
+        answers = await asyncio.gather(*(gateway.infer(request, timeout=0.15) for request in requests))
+        reasons = Counter(REASONS[r] for answer in answers for r in arrays_of(answer)["cascade_reason"])
+        assert reasons["final"] > 0
+        assert reasons["deadline"] > 0
+        assert sum(reasons.values()) == 640
+        degraded = sum(parameters_of(answer)["degraded"] for answer in answers)
+        assert degraded == reasons["deadline"] + reasons["stage_absent"]
+
+
+async def test_the_price_follows_the_load(workers: Workers, start: Any) -> None:
+    """More rows want the last stage than it can run: the rules let more of them out, until there is room again."""
+    prices = [[t, t] for t in np.linspace(0.9, 0.0, 16)]
+    deployment = cascade_deployment(
+        workers, {"small": (0, 1), "middle": (), "large": (3,)}, {"usual": Plan(prices)}, slo_ms=100, auto_price=True
+    )
+    async with start(deployment, dispatch=BATCHES) as gateway:
+        reasons: Counter[str] = Counter()
+
+        async def client(seed: int) -> None:
+            random = np.random.default_rng(seed)
+            while asyncio.get_running_loop().time() < until:
+                answer = await ask(gateway, random.integers(0, RECORDS, 16).tolist(), [60] * 16)
+                reasons.update(REASONS[r] for r in arrays_of(answer)["cascade_reason"])
+
+        until = asyncio.get_running_loop().time() + 2
+        await asyncio.gather(*(client(seed) for seed in range(32)))
+        assert reasons["load"] > 0
+        assert reasons["final"] > 0
+        await gateway.stats_when(lambda stats: stats.price == 0, "the price is 0 again", model="kinds")
+
+
+@pytest.mark.parametrize("lost", ["middle", "large"])
+async def test_a_killed_stage_fails_no_row(workers: Workers, start: Any, lost: str) -> None:
+    """kill -9 of the only worker of a stage under load: every row is answered once, and the stage comes back."""
+    async with start(cascade_deployment(workers, EVERYWHERE), dispatch=BATCHES) as gateway:
+        stop = asyncio.Event()
+        reasons: Counter[str] = Counter()
+        rows = 0
+
+        async def client(seed: int) -> None:
+            nonlocal rows
+            random = np.random.default_rng(seed)
+            while not stop.is_set():
+                records = random.integers(0, RECORDS, 8).tolist()
+                outputs = arrays_of(await ask(gateway, records))
+                rows += len(records)
+                reasons.update(REASONS[r] for r in outputs["cascade_reason"])
+                for record, stage, logits in zip(records, outputs["cascade_stage"], outputs["logits"], strict=True):
+                    np.testing.assert_array_equal(logits, recorded(STAGES[stage])[0][record])
+
+        clients = [asyncio.create_task(client(seed)) for seed in range(4)]
+        await asyncio.sleep(0.5)
+        os.kill(await workers.pid({"middle": 2, "large": 3}[lost]), signal.SIGKILL)
+        await gateway.stats_when(lambda s: sum(i.state == 4 for i in s.instances) == 1, "ejected", model="kinds")
+        await asyncio.sleep(0.5)
+        await workers.whole()
+        await gateway.stats_when(lambda s: all(i.state == 2 for i in s.instances), "back", model="kinds")
+        before = reasons["final"]
+        await asyncio.sleep(0.5)
+        stop.set()
+        await asyncio.gather(*clients)
+        assert reasons["final"] > before
+        if lost == "large":
+            assert reasons["stage_absent"] > 0
+        stats = await gateway.stats("kinds")
+        assert stats.outcomes.on_time + stats.outcomes.late == rows
+        assert stats.outcomes.failed == stats.outcomes.expired == stats.outcomes.rejected == 0
+
+
+async def test_another_operating_point_moves_no_instance(workers: Workers, start: Any) -> None:
+    plans = {"usual": Plan(), "lax": Plan(((0.0, 0.0),))}
+    async with start(cascade_deployment(workers, EVERYWHERE, plans), dispatch=BATCHES) as gateway:
+        records = list(range(64))
+        check(await ask(gateway, records), expected(records))
+        other = cascade_deployment(workers, EVERYWHERE, plans, version=2)
+        other.cascades[0].point = "lax"
+        reply = await gateway.apply(other)
+        assert (list(reply.joining), list(reply.draining)) == ([], [])
+        answer = await ask(gateway, records)
+        check(answer, expected(records, (0, 0)))
+        assert parameters_of(answer)["cascade_version"] == 2
+
+
+async def test_what_cannot_be_a_cascade_is_refused(workers: Workers, start: Any) -> None:
+    async with start() as gateway:
+
+        async def said(**changes: Any) -> str:
+            deployment = cascade_deployment(workers, EVERYWHERE)
+            cascade = deployment.cascades[0]
+            for path, value in changes.items():
+                target = cascade
+                *parents, last = path.split("__")
+                for part in parents:
+                    target = target[int(part)] if part.isdigit() else getattr(target, part)
+                setattr(target, last, value)
+            error = await refused(gateway.call("Apply", deployment=deployment))
+            assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+            return str(error.details())
+
+        assert "point 'other' is not one of its points" in await said(point="other")
+        assert "stage 'none' is no model" in await said(stages__0__model="none")
+        assert "is a stage twice" in await said(stages__0__model="large")
+        assert "no output 'scores' of FP32" in await said(logits="scores")
+        assert "or that of another model" in await said(name="small")
+        assert "calibrator.t" in await said(stages__1__calibrator__t=0.0)
+        assert "rules[0][0].t" in await said(points__0__prices__0__rules__0__t__0__value=1.5)
+        assert "score: 'best' is none of max, margin" in await said(stages__0__score="best")
+        assert "slo_ms" in await said(slo_ms=0)
