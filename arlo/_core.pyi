@@ -262,6 +262,83 @@ def allocate_separable(
     instances when nothing is allowed. Ties as for allocate_exact.
     """
 
+class CascadeRules:
+    """What a cascade decides by: arlo.cascade.spec.Rules."""
+
+    def __init__(
+        self,
+        prices: Sequence[Sequence[tuple[str, Sequence[tuple[int, float]], float, float]]],
+        *,
+        skip: Sequence[Sequence[float]] = [],
+        alpha: float = 0.0,
+        mean_over: str = "words",
+        to_level: bool = True,
+        min_words: int = 4,
+        ensemble: str = "none",
+    ) -> None:
+        """
+        `prices`: [price][stage but the last] of (kind, [(tokens up to, threshold)], c, k).
+        """
+
+class CascadeStage:
+    """How confidence comes from what a stage answers."""
+
+    def __init__(
+        self,
+        *,
+        kind: str = "temperature",
+        t: float = 1.0,
+        by_length: Sequence[tuple[int, float]] = [],
+        scale: Sequence[float] = [],
+        bias: Sequence[float] = [],
+        curve: Sequence[tuple[float, float]] = [],
+        score: str = "max",
+        over: str = "min",
+        squared: bool = False,
+        label_order: Sequence[int] = [],
+        weight: float = 1.0,
+    ) -> None: ...
+    def confidence(
+        self,
+        logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)],
+        length: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    ) -> Annotated[NDArray[numpy.float64], dict(shape=(None,))]:
+        """
+        Of float32 logits [rows, labels] of rows of int32 tokens [rows]: float64 [rows].
+        """
+
+def cascade_decide(
+    rules: CascadeRules,
+    stage: int,
+    confidence: NDArray[numpy.float64],
+    length: NDArray[numpy.int32],
+    *,
+    seed: int = 0,
+    price: int = 0,
+    last: int = 7,
+    least: float = -1.0,
+    present: int = 255,
+) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
+    """
+    Where rows 0, 1, ... go from a stage: (next stage, -1 for exit; reason, -1 for none), int64 [rows].
+    """
+
+def cascade_prune(
+    rules: CascadeRules,
+    word_start: NDArray[numpy.uint8],
+    special: Sequence[int],
+    keep: Sequence[int],
+    ids: NDArray[numpy.int64],
+    importance: NDArray[numpy.float32],
+    levels: Sequence[int],
+) -> NDArray[numpy.int64]:
+    """
+    Places of the tokens of a row that are kept; `word_start`: uint8, a bit for each id, lowest first.
+    """
+
+def cascade_hash01(seed: int, row: int, stage: int) -> float:
+    """u in [0, 1) of a row at a stage."""
+
 class Simulation:
     """
     The simulator's event loop: the scheduler of this module, workers that execute, and arrivals.
@@ -323,6 +400,28 @@ class Simulation:
         """
         The time limits of the requests of a variant, and its share of the workers; before the first request.
         """
+
+    def set_cascade(
+        self,
+        variants: Sequence[int],
+        rules: CascadeRules,
+        confidence: Annotated[NDArray[numpy.float64], dict(shape=(None,), order="C", device="cpu", writable=False)],
+        *,
+        tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)]
+        | None = None,
+        seed: int = 0,
+        margin: int = 0,
+        auto_price: bool = False,
+    ) -> None:
+        """
+        Every request is a row of a cascade, before the first one: row n says what entry n modulo rows of
+        `confidence` (float64 [rows * stages], by row) says, and is sent to a stage with the tokens of `tokens`
+        (int32 [rows * stages]; None, or 0: all of them).
+        """
+
+    @property
+    def price(self) -> int:
+        """Of going on, of a cascade."""
 
     def add_worker(self, runtime: int, at: int) -> int:
         """A worker that serves from `at` on; its id."""
@@ -411,5 +510,6 @@ class Simulation:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """
-        One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed.
+        One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed. Of a cascade `stage`:
+        whose answer it got, and `reason`: why (flow::Reason); -1: none.
         """

@@ -7,6 +7,10 @@ namespace arlo::solve {
 void bind(nanobind::module_& m);
 }  // namespace arlo::solve
 
+namespace arlo::flow {
+void bind(nanobind::module_& m);
+}  // namespace arlo::flow
+
 namespace arlo::simulate {
 void bind(nanobind::module_& m);
 }  // namespace arlo::simulate

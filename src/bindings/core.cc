@@ -255,5 +255,6 @@ NB_MODULE(_core, m) {
   arlo::dispatch::bind_values(m);
   arlo::dispatch::bind_scheduler(m);
   arlo::solve::bind(m);
+  arlo::flow::bind(m);
   arlo::simulate::bind(m);
 }

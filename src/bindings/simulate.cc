@@ -127,6 +127,10 @@ nb::dict columns(const Engine& engine) {
   d["worker"] = array(c.worker);
   d["runtime"] = array(c.runtime);
   d["outcome"] = array(std::move(outcome));
+  if (engine.cascade()) {
+    d["stage"] = array(c.stage);
+    d["reason"] = array(c.reason);
+  }
   return d;
 }
 
@@ -219,6 +223,28 @@ void bind(nb::module_& m) {
           },
           "variant"_a, nb::kw_only(), "slo"_a, "timeout"_a = nb::none(), "share"_a = 1.0,
           "The time limits of the requests of a variant, and its share of the workers; before the first request.")
+      .def(
+          "set_cascade",
+          [](Engine& e, const std::vector<dispatch::VariantId>& variants, const flow::Rules& rules,
+             const Input<double>& confidence, const std::optional<Input<std::int32_t>>& tokens, std::uint64_t seed,
+             TimeNs margin, bool auto_price) {
+            Cascade cascade;
+            cascade.variants = variants;
+            cascade.rules = rules;
+            cascade.seed = seed;
+            cascade.rows = variants.empty() ? 0 : view(confidence).size() / variants.size();
+            cascade.confidence.assign(view(confidence).begin(), view(confidence).end());
+            if (tokens) cascade.tokens.assign(view(*tokens).begin(), view(*tokens).end());
+            cascade.margin = margin;
+            cascade.auto_price = auto_price;
+            e.set_cascade(std::move(cascade));
+          },
+          "variants"_a, "rules"_a, "confidence"_a, nb::kw_only(), "tokens"_a = nb::none(), "seed"_a = 0,
+          "margin"_a = 0, "auto_price"_a = false,
+          "Every request is a row of a cascade, before the first one: row n says what entry n modulo rows of\n"
+          "`confidence` (float64 [rows * stages], by row) says, and is sent to a stage with the tokens of `tokens`\n"
+          "(int32 [rows * stages]; None, or 0: all of them).")
+      .def_prop_ro("price", &Engine::price, "Of going on, of a cascade.")
       .def("add_worker", &Engine::add_worker, "runtime"_a, "at"_a, "A worker that serves from `at` on; its id.")
       .def("replace", &Engine::replace, "worker"_a, "runtime"_a, "delay"_a,
            "Drains the worker; when it is empty it loads `runtime`, which takes `delay`.")
@@ -273,7 +299,8 @@ void bind(nb::module_& m) {
       .def("runtimes", &runtimes, nb::sig("def runtimes(self) -> dict[str, NDArray[numpy.int64]]"),
            "Columns, one row per runtime: int64 arrays.")
       .def("columns", &columns, nb::sig("def columns(self) -> dict[str, NDArray[typing.Any]]"),
-           "One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed.");
+           "One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed. Of a cascade `stage`:\n"
+           "whose answer it got, and `reason`: why (flow::Reason); -1: none.");
 }
 
 }  // namespace arlo::simulate

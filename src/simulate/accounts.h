@@ -28,6 +28,12 @@ struct Request {
   bool returning = false;  // executed, and the scheduler does not know yet
   bool bulk = false;
   dispatch::VariantId variant = 0;
+  // Of a cascade.
+  std::int32_t whole = 0;     // tokens, before any were left out
+  std::int8_t stage = -1;     // that it is at
+  std::int8_t answered = -1;  // whose answer it has
+  std::int8_t reason = -1;    // why it ended with that
+  TimeNs before = 0;          // executed at earlier stages
 };
 
 class Accounts {
@@ -47,6 +53,8 @@ class Accounts {
     columns.wait.push_back(-1);
     columns.worker.push_back(-1);
     columns.runtime.push_back(-1);
+    columns.stage.push_back(-1);
+    columns.reason.push_back(-1);
     columns.outcome.push_back(Outcome::kPending);
   }
 
@@ -74,8 +82,8 @@ class Accounts {
       sums.latency.add(latency_ns);
       Totals& totals = sums.totals;
       totals.latency_sum_ns += static_cast<double>(latency_ns);
-      totals.wait_sum_ns += static_cast<double>(request.begun - request.arrived);
-      totals.execute_sum_ns += static_cast<double>(request.executed);
+      totals.wait_sum_ns += static_cast<double>(request.begun - request.arrived - request.before);
+      totals.execute_sum_ns += static_cast<double>(request.executed + request.before);
       totals.latency_max = std::max(totals.latency_max, latency_ns);
       totals.demoted += request.demoted ? 1 : 0;
     });
@@ -95,8 +103,10 @@ class Accounts {
     const auto row = static_cast<std::size_t>(request.number);
     columns.outcome[row] = outcome;
     if (answer) columns.latency[row] = latency_ns;
+    columns.stage[row] = request.answered;
+    columns.reason[row] = request.reason;
     if (request.begun < 0) return;
-    columns.wait[row] = request.begun - request.arrived;
+    columns.wait[row] = request.begun - request.arrived - request.before;
     columns.worker[row] = static_cast<std::int32_t>(request.worker);
     columns.runtime[row] = static_cast<std::int16_t>(request.runtime);
   }

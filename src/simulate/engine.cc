@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "simulate/agenda.h"
 #include "simulate/checks.h"
 #include "simulate/fleet.h"
+#include "simulate/journeys.h"
 #include "simulate/requests.h"
 
 namespace arlo::simulate {
@@ -39,6 +41,11 @@ class Engine::Impl {
     accounts_.by_variant();
   }
 
+  void set_cascade(Cascade cascade) {
+    need(by_length_.empty(), "cascade: requests have arrived already");
+    journeys_.emplace(std::move(cascade));
+  }
+
   // --- the caller's acts
 
   void replace(WorkerId id, RuntimeId runtime, TimeNs delay) {
@@ -49,11 +56,13 @@ class Engine::Impl {
   void remove(WorkerId id) {
     fleet_.remove(id, now_);
     settle();
+    find_ways();
   }
 
   void fail(WorkerId id, TimeNs restart) {
     fleet_.fail(id, restart, now_);
     settle();
+    find_ways();
   }
 
   // --- time
@@ -71,7 +80,7 @@ class Engine::Impl {
       Request& request = requests_[slot];
       if (!request.present) continue;
       scheduler_.cancel(request.handle, now_, actions_);
-      end(slot, Outcome::kFailed);
+      if (!settles_for(slot, flow::Reason::kStageAbsent)) end(slot, Outcome::kFailed);
     }
     settle();
     feed_.passed(now_);
@@ -91,6 +100,7 @@ class Engine::Impl {
   std::vector<std::int64_t> by_length_;
   Fleet fleet_;
   Feed feed_;
+  std::optional<Journeys> journeys_;
 
  private:
   // Handles everything due before `until`, in the order of the header.
@@ -104,11 +114,15 @@ class Engine::Impl {
       const TimeNs expiry = expires ? std::max(scheduler_.next_deadline(), now_) : kNever;
       const TimeNs at = std::min({worker, arrival, end_known, join, expiry});
       if (at >= until) return;
+      for (; journeys_ && look_ <= at; look_ += flow::Price::kLook) journeys_->price.look();
       now_ = at;
       if (worker == at) {
         step(fleet_.steps.worker());
       } else if (end_known == at) {
-        answer(returns_.take());
+        if (journeys_) scheduler_.hold();  // what goes on may go as batches
+        do answer(returns_.take());
+        while (journeys_ && returns_.next() == at);
+        scheduler_.release(now_, actions_);
       } else if (join == at) {
         fleet_.join(now_);
       } else if (expiry == at) {
@@ -123,24 +137,123 @@ class Engine::Impl {
   void arrive(Feed::Arrival arrival) {
     const auto [length, variant] = arrival;
     const Slot slot = requests_.take(now_, length, variant);
-    const Limits& limits = limits_[variant];
     const auto index = static_cast<std::size_t>(std::clamp(length, 0, dispatch::kMaxLength));
     if (index >= by_length_.size()) by_length_.resize(index + 1);
     ++by_length_[index];
-    const bool bulk = requests_[slot].bulk;
+    requests_[slot].whole = length;
     accounts_.arrived(requests_[slot]);
-    // What it aims at: `overhead` comes after the worker's answer. Clients that wait for ever want every answer.
-    const bool limited = limits.timeout != kNever;
-    const TimeNs due = limited && !bulk ? now_ + std::max<TimeNs>(limits.slo - options_.overhead, 0) : kNever;
-    const TimeNs deadline =
-        limited ? now_ + std::max<TimeNs>(patience(requests_[slot]) - options_.overhead, 0) : kNever;
-    const dispatch::Admitted admitted = scheduler_.arrive(
-        slot, {.length = length, .due = due, .deadline = deadline, .bulk = bulk, .variant = variant}, now_, actions_);
-    if (admitted.handle == kNone) {
-      end(slot, Outcome::kRejected);
-    } else {
-      requests_[slot].handle = admitted.handle;
+    if (journeys_) {
+      const std::int32_t first = flow::entry(present(requests_[slot]), 0, journeys_->stages());
+      requests_[slot].stage = static_cast<std::int8_t>(std::max(first, 0));
     }
+    if (admit(slot).handle == kNone) end(slot, Outcome::kRejected);
+  }
+
+  // What it aims at: `overhead` comes after the worker's answer. Clients that wait for ever want every answer.
+  dispatch::Admitted admit(Slot slot) {
+    Request& request = requests_[slot];
+    const Limits& limits = limits_[request.variant];
+    const bool limited = limits.timeout != kNever;
+    TimeNs due = kNever;
+    TimeNs deadline = kNever;
+    if (limited) {
+      due = request.arrived + std::max<TimeNs>(limits.slo - options_.overhead, 0);
+      deadline = request.arrived + std::max<TimeNs>(patience(request) - options_.overhead, 0);
+      if (request.answered >= 0) {
+        deadline -= journeys_->cascade().margin;
+        if (journeys_->cascade().auto_price && !request.bulk) deadline = std::min(deadline, due);
+      }
+      if (request.bulk) due = kNever;
+    }
+    const dispatch::Admitted admitted = scheduler_.arrive(
+        slot,
+        {.length = request.length,
+         .due = due,
+         .deadline = deadline,
+         .bulk = request.bulk,
+         .variant = request.stage < 0 ? request.variant : journeys_->variant(request.stage),
+         .follows = request.answered >= 0},
+        now_, actions_);
+    if (admitted.handle != kNone) request.handle = admitted.handle;
+    return admitted;
+  }
+
+  // --- cascades
+
+  [[nodiscard]] flow::StageSet present(const Request& request) const {
+    flow::StageSet set = 0;
+    for (std::int32_t s = 0; s < journeys_->stages(); ++s) {
+      if (scheduler_.fits_any(request.whole, journeys_->variant(s))) set |= 1U << s;
+    }
+    return set;
+  }
+
+  // A stage has answered: true when the row goes on.
+  bool goes_on(Slot slot) {
+    Request& request = requests_[slot];
+    auto& price = journeys_->price;
+    const auto decision = journeys_->decide(request, request.stage, present(request), price.now());
+    request.answered = request.stage;
+    request.reason = static_cast<std::int8_t>(decision.reason);
+    if (decision.exit) return false;
+    price.wanted(static_cast<std::int32_t>(journeys_->cascade().rules.prices.size()) - 1);
+    if (enter(slot, decision.to)) return true;
+    price.short_of_time();
+    return false;
+  }
+
+  bool enter(Slot slot, std::int32_t stage) {
+    Request& request = requests_[slot];
+    const Request as_it_was = request;
+    request.stage = static_cast<std::int8_t>(stage);
+    request.length = journeys_->tokens(request, stage);
+    request.before += request.executed;
+    request.executed = 0;
+    request.returning = false;
+    request.lost = 0;
+    const auto admitted = admit(slot);
+    if (admitted.handle != kNone) return true;
+    request = as_it_was;
+    const bool hurry = admitted.admission == dispatch::Admission::kTooLate;
+    const auto late = journeys_->cascade().auto_price ? flow::Reason::kLoad : flow::Reason::kDeadline;
+    request.reason = static_cast<std::int8_t>(hurry ? late : flow::Reason::kStageAbsent);
+    return false;
+  }
+
+  // Ends a row with the answer that it has; false: it has none.
+  bool settles_for(Slot slot, flow::Reason reason) {
+    Request& request = requests_[slot];
+    if (request.answered < 0) return false;
+    if (reason == flow::Reason::kDeadline) {
+      journeys_->price.short_of_time();
+      if (journeys_->cascade().auto_price) reason = flow::Reason::kLoad;
+    }
+    request.reason = static_cast<std::int8_t>(reason);
+    request.begun = now_;
+    conclude(slot, now_ - request.arrived + options_.overhead);
+    return true;
+  }
+
+  // Rows whose stage has gone go on to another one, or end with what they have.
+  void find_ways() {
+    if (!journeys_) return;
+    for (Slot slot = 0; slot < requests_.slots(); ++slot) {
+      Request& request = requests_[slot];
+      const bool waits =
+          request.present && scheduler_.state(request.handle) == dispatch::RequestState::kWaiting;
+      if (!waits || scheduler_.fits_any(request.length, journeys_->variant(request.stage))) continue;
+      const auto there = present(request);
+      std::int32_t to = flow::entry(there, 0, journeys_->stages());
+      if (request.answered >= 0) {
+        const auto decision = journeys_->decide(request, request.answered, there, 0);
+        to = decision.exit ? -1 : decision.to;
+      }
+      if (to < 0 && request.answered < 0) continue;
+      scheduler_.cancel(request.handle, now_, actions_);
+      if (to >= 0 && enter(slot, to)) continue;
+      if (!settles_for(slot, flow::Reason::kStageAbsent)) end(slot, Outcome::kRejected);
+    }
+    settle();
   }
 
   // How long a client waits.
@@ -164,6 +277,7 @@ class Engine::Impl {
     worker.served += worker.batch.size();
     ended_.swap(worker.batch);
     worker.batch.clear();
+    if (journeys_) scheduler_.hold();
     for (const Slot slot : ended_) {
       if (options_.hop_back == 0) {
         answer(slot);
@@ -173,6 +287,7 @@ class Engine::Impl {
       }
     }
     ended_.clear();
+    if (journeys_) scheduler_.release(now_, actions_);
   }
 
   // The scheduler learns that a request was executed, and the client gets its answer.
@@ -180,7 +295,23 @@ class Engine::Impl {
     Request& request = requests_[slot];
     const WorkerId id = request.worker;
     scheduler_.finish(request.handle, dispatch::Verdict::kAnswered, now_, actions_);
-    const TimeNs latency = now_ - request.arrived + options_.overhead;
+    TimeNs latency = now_ - request.arrived + options_.overhead;
+    if (journeys_) {
+      const TimeNs patient = patience(request) == kNever ? kNever : patience(request) - journeys_->cascade().margin;
+      if (request.answered >= 0 && latency > patient) {  // it ended before, with what it had
+        latency = patient;
+        request.reason = static_cast<std::int8_t>(flow::Reason::kDeadline);
+      } else if (goes_on(slot)) {
+        fleet_.answered(id, now_);
+        return;
+      }
+    }
+    conclude(slot, latency);
+    fleet_.answered(id, now_);
+  }
+
+  void conclude(Slot slot, TimeNs latency) {
+    const Request& request = requests_[slot];
     Outcome outcome = request.bulk || latency <= limits_[request.variant].slo ? Outcome::kOnTime : Outcome::kLate;
     if (latency > patience(request)) outcome = Outcome::kExpired;
     if (outcome != Outcome::kExpired && accounts_.answered(request, latency, outcome == Outcome::kOnTime)) {
@@ -189,7 +320,6 @@ class Engine::Impl {
       view.demoted += request.demoted ? 1 : 0;
     }
     end(slot, outcome, latency);
-    fleet_.answered(id, now_);
   }
 
   // A request leaves the system.
@@ -211,7 +341,7 @@ class Engine::Impl {
         fleet_[id].inbox.push({slot, now_ + options_.hop_out, action.runtime, action.batch});
         touch(id);
       } else if (action.kind == ActionKind::kExpired) {
-        end(slot, Outcome::kExpired);
+        if (!settles_for(slot, flow::Reason::kDeadline)) end(slot, Outcome::kExpired);
       } else {
         lost(slot);
       }
@@ -235,7 +365,7 @@ class Engine::Impl {
       return;
     }
     scheduler_.abandon(request.handle);
-    end(slot, Outcome::kFailed);
+    if (!settles_for(slot, flow::Reason::kStageFailed)) end(slot, Outcome::kFailed);
   }
 
   void touch(WorkerId id) {
@@ -298,6 +428,7 @@ class Engine::Impl {
   };
   std::array<Limits, dispatch::kVariants> limits_;
   bool limited_ = false;  // some variant that set_variant() was called for
+  TimeNs look_ = 0;  // at the price of a cascade
   Requests requests_;
   Returns returns_;
   std::vector<WorkerId> touched_;
@@ -325,6 +456,9 @@ void Engine::feed(std::span<const TimeNs> arrived, std::span<const std::int32_t>
 void Engine::set_variant(dispatch::VariantId variant, TimeNs slo, TimeNs timeout, double share) {
   impl_->set_variant(variant, slo, timeout, share);
 }
+void Engine::set_cascade(Cascade cascade) { impl_->set_cascade(std::move(cascade)); }
+bool Engine::cascade() const { return impl_->journeys_.has_value(); }
+std::int32_t Engine::price() const { return impl_->journeys_ ? impl_->journeys_->price.now() : 0; }
 void Engine::advance(TimeNs until) { impl_->advance(until); }
 void Engine::finish() { impl_->finish(); }
 TimeNs Engine::now() const { return impl_->now_; }

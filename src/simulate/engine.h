@@ -45,6 +45,7 @@
 #include <vector>
 
 #include "dispatch/scheduler.h"
+#include "flow/cascade/spec.h"
 #include "simulate/histogram.h"
 
 namespace arlo::simulate {
@@ -140,6 +141,21 @@ struct Columns {
   std::vector<std::int32_t> worker;   // that began to execute it then; -1 none
   std::vector<std::int16_t> runtime;  // of that worker then; -1 none
   std::vector<Outcome> outcome;
+  std::vector<std::int8_t> stage;   // of a cascade: whose answer it got; -1 none
+  std::vector<std::int8_t> reason;  // flow::Reason; -1 none
+};
+
+// A cascade: the rows that arrive are for the first of its stages, and go on by the rules with which the gateway
+// decides. Row n says what entry n modulo `rows` of the records says.
+struct Cascade {
+  std::vector<dispatch::VariantId> variants;  // of its stages; their runtimes
+  flow::Rules rules;
+  std::uint64_t seed = 0;
+  std::size_t rows = 0;               // of the records, > 0
+  std::vector<double> confidence;     // [rows, stages]
+  std::vector<std::int32_t> tokens;   // [rows, stages]: of the row as that stage gets it; empty, or 0: all of it
+  TimeNs margin = 0;                  // before its timeout a row with an answer ends with it
+  bool auto_price = false;
 };
 
 class Engine {
@@ -153,6 +169,8 @@ class Engine {
   RuntimeId add_runtime(const RuntimeOptions& runtime);
   // The time limits of the requests of a variant, and its share of the workers (dispatch::Scheduler::set_share).
   void set_variant(dispatch::VariantId variant, TimeNs slo, TimeNs timeout, double share);
+  // Every request is a row of this cascade; before the first one.
+  void set_cascade(Cascade cascade);
   // Runtimes that a worker holds together; the id is that of a runtime for add_worker() and replace().
   RuntimeId add_bundle(const std::vector<RuntimeId>& runtimes, std::int32_t inflight_limit);
 
@@ -203,6 +221,8 @@ class Engine {
   [[nodiscard]] WorkerView worker(WorkerId worker) const;
   [[nodiscard]] std::size_t runtimes() const;
   [[nodiscard]] RuntimeView runtime(RuntimeId runtime) const;
+  [[nodiscard]] bool cascade() const;            // set_cascade() was called
+  [[nodiscard]] std::int32_t price() const;      // of it
   [[nodiscard]] std::int32_t queued() const;     // waiting at the scheduler
   [[nodiscard]] std::int32_t in_flight() const;  // started
   [[nodiscard]] const Columns& columns() const;

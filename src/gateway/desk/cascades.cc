@@ -7,11 +7,6 @@
 namespace arlo::gateway {
 namespace {
 
-constexpr TimeNs kLook = 100'000'000;   // between looks at a price
-constexpr std::uint64_t kShort = 50;    // one row in so many for which there was no time is pressure
-constexpr std::int32_t kUp = 2;         // steps at a time
-constexpr std::uint32_t kCalm = 3;      // looks without pressure before it falls by one
-
 const Cascade& cascade_of(const Row& row) { return *row.call->model->cascade; }
 
 }  // namespace
@@ -51,9 +46,8 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
 
   const auto signals = signals_of(row, scratch_);
   auto& price = prices_.at(row.call->model->variant);
-  price.most = static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1;
   const auto decision = flow::decide(cascade.spec, journey.point->rules, journey.stage, signals, journey.facts,
-                                     present(row), price.now, scratch_.q);
+                                     present(row), price.now(), scratch_.q);
   counts.visited(decision.confidence, flow::finite(signals));
   keep_answer(row, signals, decision.confidence, scratch_);
   journey.reason = decision.reason;
@@ -61,7 +55,7 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
     ++counts.exits.at(static_cast<std::size_t>(decision.reason));
     return false;
   }
-  ++price.wanted;
+  price.wanted(static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1);
   const std::int32_t length = row.length;
   const auto tokens = journey.tokens;
   shorten(row, decision.to, scratch_);
@@ -76,7 +70,7 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   row.length = length;
   journey.tokens = tokens;
   journey.stage = journey.answered_by;
-  ++price.short_of;
+  price.short_of_time();
   ++counts.exits.at(static_cast<std::size_t>(journey.reason));
   return false;
 }
@@ -120,7 +114,7 @@ bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {
     reason = flow::Reason::kLoad;
   }
   if (reason == flow::Reason::kDeadline || reason == flow::Reason::kLoad) {
-    ++prices_.at(row.call->model->variant).short_of;
+    prices_.at(row.call->model->variant).short_of_time();
   }
   const bool ran = row.state == Row::State::kRunning;
   auto& visit = journey.visits.at(static_cast<std::size_t>(journey.stage));
@@ -187,21 +181,10 @@ void Desk::end_late(TimeNs now, Effects& effects) {
   }
 }
 
-// Up fast while rows are short of time at later stages, down slowly when they are not.
 void Desk::set_prices(TimeNs now) {
   if (now < next_look_) return;
-  next_look_ = now + kLook;
-  for (auto& price : prices_) {
-    const bool pressed = price.short_of > 0 && price.short_of * kShort >= price.wanted;
-    if (pressed) {
-      price.now = std::min(price.now + kUp, price.most);
-      price.calm = 0;
-    } else if (price.now > 0 && ++price.calm >= kCalm) {
-      --price.now;
-      price.calm = 0;
-    }
-    price.wanted = price.short_of = 0;
-  }
+  next_look_ = now + flow::Price::kLook;
+  for (auto& price : prices_) price.look();
 }
 
 }  // namespace arlo::gateway

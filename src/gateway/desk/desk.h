@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "dispatch/scheduler.h"
+#include "flow/cascade/price.h"
 #include "gateway/desk/books.h"
 #include "gateway/desk/call.h"
 #include "gateway/desk/effects.h"
@@ -44,7 +45,7 @@ class Desk {
   // What time alone changes: deadlines, rows that no instance fits.
   void tick(TimeNs now, Effects& effects);
 
-  [[nodiscard]] std::int32_t price(dispatch::VariantId cascade) const { return prices_.at(cascade).now; }
+  [[nodiscard]] std::int32_t price(dispatch::VariantId cascade) const { return prices_.at(cascade).now(); }
   [[nodiscard]] std::uint32_t at_workers() const { return at_workers_; }  // upstream calls under way
   void cancel_all();                                                      // of these
 
@@ -106,14 +107,7 @@ class Desk {
   std::vector<Row*> astray_;  // rows whose stage has gone
   std::vector<Row*> late_;    // rows at workers that have an answer, and no time for another
   std::uint64_t journeys_ = 0;
-  struct Price {
-    std::int32_t now = 0;
-    std::int32_t most = 0;          // of the rules that were last asked for
-    std::uint32_t calm = 0;         // looks in a row without pressure
-    std::uint64_t wanted = 0;       // rows that were to go on, since the last look
-    std::uint64_t short_of = 0;     // of these, those for which there was no time
-  };
-  std::array<Price, dispatch::kVariants> prices_{};
+  std::array<flow::Price, dispatch::kVariants> prices_;  // by the variant of a cascade
   TimeNs next_look_ = 0;  // at the prices
   bool some_unfit_ = false;                  // at the last look, some waiting row fitted no instance
 };
