@@ -18,6 +18,7 @@ PYTHON_ARROWS: dict[str, set[str]] = {
     "catalog": {"errors"},
     "proto": {"errors"},
     "report": {"errors"},
+    "cascade": {"errors", "catalog"},
     "client": {"errors", "proto", "clock"},
     "planning": {"errors", "catalog", "clock", "_core"},
     "config": {"errors", "catalog", "proto"},
@@ -59,6 +60,7 @@ HEAVY = {
     "transformers",
     "pytriton",
     "pyarrow",
+    "scipy",
 }
 
 # Folder under src/ -> other folders that it may include.

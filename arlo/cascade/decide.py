@@ -1,0 +1,306 @@
+"""What a row does after a stage has answered, for arrays of rows: the twin of src/flow/cascade/cascade.h.
+
+Everything is computed in double, with the largest logit taken off first, and sums run in the order of the labels, as
+there. Where exp() differs in its last bit between the two, a confidence may differ by that much; thresholds that the
+search writes keep their distance from confidences for this reason (search/table.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from arlo.cascade.spec import Calibrator, Rule, Rules, ScoreKind, StageSpec
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+# Reasons, in the order of src/flow/cascade/cascade.h. From DEADLINE on, an answer is degraded.
+REASONS = ("confident", "final", "client_limit", "deadline", "load", "stage_absent", "stage_failed")
+CONFIDENT, FINAL, CLIENT_LIMIT, DEADLINE, LOAD, STAGE_ABSENT, STAGE_FAILED = range(7)
+_TINY = 1e-300  # of which a logarithm is taken in place of 0
+
+
+def softmax(z: ArrayLike) -> tuple[Floats, Bools]:
+    """Probabilities [..., labels], and whether all logits of a row are finite [...]; rows that are not mean nothing."""
+    given = np.asarray(z, np.float64)
+    finite = np.isfinite(given).all(axis=-1)
+    given = np.where(finite[..., None], given, 0.0)
+    e = np.exp(given - given.max(axis=-1, keepdims=True))
+    q: Floats = e / np.add.accumulate(e, axis=-1)[..., -1:]
+    return q, finite
+
+
+def temperatures(calibrator: Calibrator, length: ArrayLike) -> Floats:
+    """T of rows of these lengths."""
+    return _by_length((*calibrator.by_length, (np.iinfo(np.int64).max, calibrator.t)), length)
+
+
+def calibrate(stage: StageSpec, logits: ArrayLike, length: ArrayLike = 0) -> tuple[Floats, Bools]:
+    """Probabilities [rows, labels] that logits [rows, labels] of rows of `length` tokens stand for, in the order of the
+    cascade's labels, and which rows are finite (Tabi Eq. 2 and section 4.1). The isotonic curve comes later, on the
+    confidence."""
+    by, z = stage.calibrator, in_order(stage, logits)
+    if by.kind == "vector":
+        return softmax(z * np.asarray(by.scale) + np.asarray(by.bias))
+    if by.kind == "dirichlet":
+        q, finite = softmax(z)
+        labels = z.shape[-1]
+        weights = np.asarray(by.scale).reshape(labels, labels)
+        return softmax(np.log(np.maximum(q, _TINY)) @ weights.T + np.asarray(by.bias))[0], finite
+    t = temperatures(by, length)
+    return softmax(z / t.reshape(t.shape + (1,) * (z.ndim - t.ndim)))
+
+
+def in_order(stage: StageSpec, logits: ArrayLike) -> Floats:
+    """Logits [..., labels] in the order of the cascade's labels."""
+    z = np.asarray(logits, np.float64)
+    if not stage.label_order:
+        return z
+    out = np.empty_like(z)
+    out[..., list(stage.label_order)] = z
+    return out
+
+
+def score_of(kind: ScoreKind, q: Floats) -> Floats:
+    """One number in [0, 1] from probabilities [..., labels]."""
+    if kind == "margin":
+        top = np.sort(q, axis=-1)[..., -2:]
+        return np.asarray(top[..., -1] - (top[..., 0] if q.shape[-1] > 1 else 0.0))
+    if kind == "entropy":
+        if q.shape[-1] < 2:
+            return np.ones(q.shape[:-1])
+        terms = np.where(q > 0, q * np.log(np.maximum(q, _TINY)), 0.0)
+        return np.asarray(np.clip(1 + np.add.accumulate(terms, axis=-1)[..., -1] / np.log(q.shape[-1]), 0.0, 1.0))
+    return np.asarray(q.max(axis=-1))
+
+
+def finish(stage: StageSpec, value: ArrayLike) -> Floats:
+    """The isotonic curve and the scale, on scores."""
+    out = np.asarray(value, np.float64)
+    if stage.calibrator.kind == "isotonic":
+        x, y = np.asarray(stage.calibrator.curve).T
+        out = np.interp(out, x, y)
+    return out * out if stage.scale == "prob2" else out
+
+
+def confidence(stage: StageSpec, logits: ArrayLike, length: ArrayLike = 0, own: ArrayLike | None = None) -> Floats:
+    """Confidence [rows] of logits [rows, labels]; 0 where one is not finite. `own` [rows]: the model's own output, for
+    the score `output`."""
+    if stage.score == "output":
+        given = np.asarray(own, np.float64)
+        return np.where(np.isfinite(given), finish(stage, np.clip(np.nan_to_num(given), 0.0, 1.0)), 0.0)
+    q, finite = calibrate(stage, logits, length)
+    return np.where(finite, finish(stage, score_of(stage.score, q)), 0.0)
+
+
+def token_confidence(stage: StageSpec, logits: ArrayLike, length: int = 0) -> float:
+    """Of one row with probabilities for each of its real tokens, logits [tokens, labels] (HybridServe section IV-A)."""
+    q, finite = calibrate(stage, logits, length)
+    if not finite.all() or not q.size:
+        return 0.0
+    each = np.sort(score_of(stage.score, q))
+    mean = float(np.add.accumulate(score_of(stage.score, q))[-1]) / len(each)
+    value = {"min": float(each[0]), "mean": mean, "q10": float(each[(len(each) - 1) // 10])}[stage.over]
+    return float(finish(stage, value))
+
+
+def span_confidence(stage: StageSpec, start: ArrayLike, end: ArrayLike, length: int = 0) -> float:
+    """Of one extractive answer: the less certain of its two ends. `start`, `end`: logits [tokens], of real tokens that
+    are not special (HybridServe section IV-A)."""
+    ends = [calibrate(stage, z, length) for z in (start, end)]
+    if not all(finite for _, finite in ends):
+        return 0.0
+    return float(finish(stage, min(float(score_of(stage.score, q)) for q, _ in ends)))
+
+
+def generation_confidence(logits: ArrayLike, *, k: int = 50, t: float = 1.0) -> float:
+    """Of a generated answer, logits [tokens, vocabulary]: for each token the largest of the probabilities of the k
+    likeliest among themselves, squared; the least of them (HybridServe section IV-A(2))."""
+    z = np.asarray(logits, np.float64) / t
+    if not np.isfinite(z).all():
+        return 0.0
+    top = -np.sort(-z, axis=-1)[..., :k]
+    each = np.exp(top - top[..., :1]).sum(axis=-1)
+    return float((1 / (each * each)).min(initial=1.0))
+
+
+def escalation_probability(rule: Rule, conf: ArrayLike, length: ArrayLike = 0) -> Floats:
+    """P of going on, for confidences [rows] of rows of these lengths (Tabi Eq. 4)."""
+    con = np.asarray(conf, np.float64)
+    if rule.kind == "hard":
+        return (con < _by_length(rule.t, length)).astype(np.float64)
+    if rule.c >= 1:
+        return np.ones_like(con)
+    norm = (con - rule.c) / (1 - rule.c) - 0.5
+    with np.errstate(over="ignore"):
+        return np.where(con <= rule.c, 1.0, 1 / (1 + np.exp(rule.k * norm)))
+
+
+def hash01(seed: int, row: ArrayLike, stage: int) -> Floats:
+    """u in [0, 1) of rows at a stage: the same on every machine. mix() is splitmix64's step."""
+    rows = np.asarray(row, np.uint64)
+    with np.errstate(over="ignore"):
+        key = _mix(np.asarray(seed & (2**64 - 1), np.uint64)) ^ (rows * np.uint64(8) + np.uint64(stage))
+        return (_mix(key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def decide(
+    rules: Rules,
+    stage: int,
+    conf: ArrayLike,
+    *,
+    row: ArrayLike = 0,
+    length: ArrayLike = 0,
+    seed: int = 0,
+    price: int = 0,
+    last: ArrayLike | None = None,
+    least: ArrayLike = -1.0,
+    present: ArrayLike | None = None,
+) -> tuple[Ints, Ints]:
+    """Where rows with these confidences [rows] go from `stage`: (next stage, -1 for exit; reason, -1 for none).
+
+    `row`: numbers for the soft rule's hash. `price`: above the last of the rules, that one counts. `last` [rows]: no
+    later stage is wanted; `least` [rows]: the client's confidence in place of the rule, below 0 for none; `present`
+    [stages] or [rows, stages]: which stages there are. All broadcast.
+    """
+    con = np.asarray(conf, np.float64)
+    shape, n = con.shape, len(rules.prices[0]) + 1
+    if stage >= n - 1:
+        return np.full(shape, -1, np.int64), np.full(shape, FINAL, np.int64)
+    limit = np.broadcast_to(np.minimum(n - 1, n - 1 if last is None else np.asarray(last)), shape)
+    there = np.broadcast_to(np.ones(n, np.bool_) if present is None else np.asarray(present, np.bool_), (*shape, n))
+    want = np.broadcast_to(np.asarray(least, np.float64), shape)
+
+    def goes_on(rule: Rule) -> Bools:
+        p = escalation_probability(rule, con, length)
+        by_rule = (p >= 1) | ((p > 0) & (hash01(seed, row, stage) < p)) if rule.kind == "soft" else p >= 1
+        return np.where(want >= 0, con < want, by_rule)
+
+    on = goes_on(rules.prices[max(0, min(price, len(rules.prices) - 1))][stage])
+    at_zero = goes_on(rules.prices[0][stage]) if price > 0 else on
+    cuts = np.asarray(rules.skip[stage] if stage < len(rules.skip) else (), np.float64)
+    below = np.searchsorted(cuts, con, side="right")  # cuts at or below the confidence
+    target = np.minimum(stage + 1 + len(cuts) - below, limit)
+    to = np.full(shape, -1, np.int64)
+    for s in range(n - 1, stage, -1):  # the first from the target on
+        to = np.where(there[..., s] & (s <= limit) & (s >= target), s, to)
+    for s in range(n - 2, stage, -1):  # else the nearest before it
+        to = np.where((to < 0) & there[..., s] & (s < target), s, to)
+    reason = np.where(to < 0, STAGE_ABSENT, -1)
+    reason = np.where(stage >= limit, CLIENT_LIMIT, reason)
+    reason = np.where(on, reason, np.where(at_zero, LOAD, CONFIDENT))
+    return np.where(reason >= 0, -1, to), reason
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answers:
+    """What a stage says of every row: [rows], and [rows, labels] in the order of the cascade's labels."""
+
+    confidence: Floats
+    answer: Ints  # label of the largest logit; calibration never changes it
+    calibrated: Floats
+    raw: Floats
+    finite: Bools
+
+
+def answers(stage: StageSpec, logits: ArrayLike, length: ArrayLike = 0, own: ArrayLike | None = None) -> Answers:
+    """All that decisions need of logits [rows, labels]."""
+    calibrated, finite = calibrate(stage, logits, length)
+    raw, _ = softmax(in_order(stage, logits))
+    if stage.score == "output":
+        conf = confidence(stage, logits, length, own)
+    else:
+        conf = np.where(finite, finish(stage, score_of(stage.score, calibrated)), 0.0)
+    top = np.where(finite[:, None], in_order(stage, logits), 0.0).argmax(axis=1)
+    return Answers(conf, top, calibrated, raw, finite)
+
+
+def mixed(rules: Rules, said: Sequence[Answers], ran: Bools) -> Ints:
+    """The answer [rows] of rows that ran on the stages of `ran` [rows, stages]: that of the last, or the ensemble's
+    (Tabi Eq. 6). A stage whose logits are not finite counts as not run, unless none is left."""
+    good = ran & np.stack([each.finite for each in said], axis=1)
+    good = np.where(good.any(axis=1, keepdims=True), good, ran)
+    n = len(said)
+    last = n - 1 - good[:, ::-1].argmax(axis=1)
+    alone: Ints = np.stack([each.answer for each in said], axis=1)[np.arange(len(ran)), last]
+    ensemble = rules.ensemble
+    if ensemble.kind == "none":
+        return alone
+    parts = [each.raw if ensemble.kind == "raw" else each.calibrated for each in said]
+    total = sum(good[:, s, None] * (ensemble.weights[s] * parts[s]) for s in range(n))
+    total = np.asarray(total) / (good @ np.asarray(ensemble.weights))[:, None]
+    return np.where(good.sum(axis=1) > 1, total.argmax(axis=1), alone)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """How rows ended, [rows]; `ran`: on which stages, [rows, stages]."""
+
+    stage: Ints
+    reason: Ints
+    answer: Ints
+    confidence: Floats
+    ran: Bools
+
+
+def walk(
+    rules: Rules,
+    said: Sequence[Answers],
+    length: ArrayLike,
+    *,
+    row: ArrayLike | None = None,
+    seed: int = 0,
+    price: int = 0,
+    last: ArrayLike | None = None,
+    least: ArrayLike = -1.0,
+    present: ArrayLike | None = None,
+) -> Ended:
+    """Every row through the whole cascade, from what each stage says of it. Arguments as of decide()."""
+    count, n = len(said[0].confidence), len(said)
+    lengths = np.broadcast_to(np.asarray(length), (count,))
+    rows = np.arange(count) if row is None else np.asarray(row)
+    limit = np.broadcast_to(np.asarray(n - 1 if last is None else last), (count,))
+    wants = np.broadcast_to(np.asarray(least, np.float64), (count,))
+    there = np.broadcast_to(np.ones(n, np.bool_) if present is None else np.asarray(present, np.bool_), (count, n))
+    at = there.argmax(axis=1)
+    ran = np.zeros((count, n), np.bool_)
+    stage, reason, conf = np.full(count, -1), np.full(count, -1), np.zeros(count)
+    for s in range(n):
+        (here,) = np.nonzero((at == s) & (stage < 0))
+        ran[here, s] = True
+        found = said[s].confidence[here]
+        to, why = decide(
+            rules,
+            s,
+            found,
+            row=rows[here],
+            length=lengths[here],
+            seed=seed,
+            price=price,
+            last=limit[here],
+            least=wants[here],
+            present=there[here],
+        )
+        out = to < 0
+        stage[here[out]], reason[here[out]], conf[here[out]] = s, why[out], found[out]
+        at[here[~out]] = to[~out]
+    return Ended(stage, reason, mixed(rules, said, ran), conf, ran)
+
+
+def _by_length(pairs: Sequence[tuple[int, float]], length: ArrayLike) -> Floats:
+    """The value of rows of these lengths: that of the first (tokens up to, value) they fit, else the last."""
+    ends = np.asarray([up_to for up_to, _ in pairs])
+    values = np.asarray([value for _, value in pairs], np.float64)
+    return np.asarray(values[np.minimum(np.searchsorted(ends, np.asarray(length)), len(ends) - 1)])

@@ -1,0 +1,141 @@
+"""Which tokens of a row go on to the next stage: the twin of src/flow/cascade/prune.h.
+
+Importance is the attention that a token receives, summed over layers, heads and real queries (Tabi section 2.3). The
+mean of Eq. 5 is over tokens that are not special: with them, CLS alone takes a third of it, and the shares of pruned
+words that the paper prints are not met.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from arlo.cascade.spec import Prune
+
+LEAST_SAVING = 0.03  # where time goes by tokens, less than this share of them saved is not worth the loss
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a vocabulary says of words. Ids beyond `word_start` begin one."""
+
+    word_start: NDArray[np.bool_]  # [ids]
+    special: frozenset[int] = frozenset()  # ids that are no words
+    keep: frozenset[int] = frozenset()  # ids whose words are always kept
+
+
+def word_starts(pieces: Sequence[str]) -> NDArray[np.bool_]:
+    """Which pieces of a vocabulary, by id, begin a word: those without `##` (WordPiece), or with `Ġ` or `▁` where the
+    vocabulary has such (BPE, SentencePiece; a piece after an apostrophe then belongs to the word before it)."""
+    for mark in ("Ġ", "▁"):
+        if sum(piece.startswith(mark) for piece in pieces) > len(pieces) // 20:
+            return np.asarray([piece.startswith(mark) for piece in pieces])
+    return np.asarray([not piece.startswith("##") for piece in pieces])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Words:
+    """The words of a row, in order, by arrays [words]; `word` [tokens] is the word of a token, -1 of a special one."""
+
+    word: NDArray[np.int64]
+    segment: NDArray[np.int64]  # what lies between special tokens
+    size: NDArray[np.int64]  # tokens
+    always: NDArray[np.bool_]  # on the keep list
+
+
+def words_of(vocabulary: Vocabulary, ids: ArrayLike) -> Words:
+    """Split ids [tokens] into words."""
+    tokens = np.asarray(ids, np.int64)
+    special = np.isin(tokens, list(vocabulary.special))
+    segment = np.cumsum(special)
+    known = (tokens >= 0) & (tokens < len(vocabulary.word_start))
+    begins = ~known | vocabulary.word_start[np.where(known, tokens, 0)] if len(vocabulary.word_start) else ~known
+    after_special = np.concatenate([[True], special[:-1]])
+    begins = ~special & (begins | after_special)
+    word = np.where(special, -1, np.cumsum(begins) - 1)
+    count = int(begins.sum())
+    always = np.zeros(count, np.bool_)
+    always[word[~special & np.isin(tokens, list(vocabulary.keep))]] = True
+    return Words(word, segment[begins], np.bincount(word[~special], minlength=count), always)
+
+
+def prune(
+    spec: Prune, vocabulary: Vocabulary, ids: ArrayLike, importance: ArrayLike, levels: Sequence[int] = ()
+) -> NDArray[np.int64]:
+    """Places of the tokens of one row that are kept, ascending; all of them where nothing is pruned.
+
+    `ids`, `importance`: [tokens]. `levels`: maximum lengths of what may run the row next, ascending; none: time goes by
+    tokens. A word goes only whole (section 4.2); special tokens, words of the keep list, `min_words` words and the
+    weightiest word of each segment stay. With `to_level`, words come back, the weightiest first, as long as the runtime
+    is the same; a word that does not fit is passed over.
+    """
+    tokens = np.asarray(ids, np.int64)
+    whole = np.arange(len(tokens))
+    weight = np.asarray(importance, np.float64)
+    if spec.alpha <= 0 or not len(tokens) or len(weight) != len(tokens) or not np.isfinite(weight).all():
+        return whole
+    stairs = spec.to_level and len(levels) > 0
+    ideal = _level(levels, len(tokens))
+    words = words_of(vocabulary, tokens)
+    if (stairs and ideal == levels[0]) or not len(words.size):
+        return whole
+    counted = weight if spec.mean_over == "all" else weight[words.word >= 0]
+    limit = spec.alpha * (np.add.accumulate(counted)[-1] / len(counted))  # summed in order, as the gateway does
+    heaviest = np.full(len(words.size), -np.inf)
+    np.maximum.at(heaviest, words.word[words.word >= 0], weight[words.word >= 0])
+    kept = words.always | (heaviest > limit)
+    order = np.argsort(-heaviest, kind="stable")
+    seen = set(words.segment[kept].tolist())
+    some = int(kept.sum())
+    for at in order[~kept[order]]:
+        if some < spec.min_words or words.segment[at] not in seen:
+            kept[at] = True
+            seen.add(words.segment[at])
+            some += 1
+    size = len(tokens) - int(words.size[~kept].sum())
+    if size == len(tokens):
+        return whole
+    if stairs:
+        level = _level(levels, size)
+        if level is None or level == ideal:
+            return whole
+        room = level - size
+        for at in order[~kept[order]]:
+            if words.size[at] <= room:
+                kept[at] = True
+                room -= int(words.size[at])
+    elif spec.to_level and size > (1 - LEAST_SAVING) * len(tokens):
+        return whole
+    return np.nonzero((words.word < 0) | kept[words.word])[0]
+
+
+def random_words(vocabulary: Vocabulary, ids: ArrayLike, tokens: int, seed: int) -> NDArray[np.int64]:
+    """Baseline: words in random order, as many as `tokens` tokens hold; places that are kept."""
+    words = words_of(vocabulary, ids)
+    return _take(words, np.random.default_rng(seed).permutation(len(words.size)), tokens)
+
+
+def first_words(vocabulary: Vocabulary, ids: ArrayLike, tokens: int) -> NDArray[np.int64]:
+    """Baseline: the first words of the row, as many as `tokens` tokens hold; places that are kept."""
+    words = words_of(vocabulary, ids)
+    return _take(words, np.arange(len(words.size)), tokens)
+
+
+def _take(words: Words, order: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
+    room = tokens - int((words.word < 0).sum())
+    held = np.cumsum(words.size[order]) <= room
+    kept = np.zeros(len(words.size), np.bool_)
+    kept[order[held]] = True
+    special = words.word < 0
+    special[~special] = kept[words.word[~special]]
+    return np.nonzero(special)[0]
+
+
+def _level(levels: Sequence[int], tokens: int) -> int | None:
+    """The shortest that takes so many; None: none does."""
+    at = bisect.bisect_left(levels, tokens)
+    return levels[at] if at < len(levels) else None

@@ -1,0 +1,131 @@
+"""Operating points of a curve, what of it is noise, and stages that do not pay."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from arlo.cascade.decide import Floats
+from arlo.cascade.search.table import Front, Table
+
+RESAMPLES = 2000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean and where it lies with some probability."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interval(values: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
+    """Bootstrap interval of the mean of values in {-1, 0, 1}, as paired differences of right and wrong are. Rows are
+    drawn again by their counts, which is the same and quick."""
+    given = np.asarray(values, np.int64)
+    n = len(given)
+    counts = np.array([(given == v).sum() for v in (-1, 0, 1)])
+    drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=RESAMPLES) @ np.array([-1, 0, 1]) / n
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(given.mean()), float(low), float(high))
+
+
+def paired(right: ArrayLike, other: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
+    """Interval of accuracy(right) - accuracy(other) over the same rows."""
+    return interval(np.asarray(right, np.int64) - np.asarray(other, np.int64), level=level, seed=seed)
+
+
+def accuracy_point(
+    front: Front, table: Table, *, tolerance: float = 0.0, level: float | None = 0.95, seed: int = 0
+) -> int | None:
+    """AP (HybridServe section IV-B, Algorithm 1 line 9): the cheapest point as accurate as the last stage alone.
+
+    Noise decides about equality, so the lower end of the paired interval must be at least -tolerance; with level None
+    the accuracy itself, as printed. None where no point is.
+    """
+    last = table.right[:, -1]
+    for i in range(len(front)):
+        if front.accuracy[i] + 1e-12 < last.mean() - tolerance:
+            continue
+        if level is None:
+            return i
+        right, _ = table.at(table.exits(front.thresholds[i]))
+        if paired(right, last, level=level, seed=seed).low >= -tolerance - 1e-12:
+            return i
+    return None
+
+
+def efficient_point(front: Front, table: Table) -> int | None:
+    """EO (HybridServe Algorithm 1 line 10): where the curve bends most, among points at least as accurate as the last
+    but one stage alone. The second derivative of cost over accuracy on the lower convex hull, whose ends have none;
+    ties go to more accuracy. None with fewer than three points: then AP is taken."""
+    allowed = front.accuracy >= float(table.right[:, -2].mean()) - 1e-12
+    hull = front.take(np.nonzero(allowed)[0]).hull()
+    if len(hull) < 3:
+        return None
+    bends = second_derivatives(hull.accuracy, hull.cost)
+    best = len(bends) - 1 - int(bends[::-1].argmax())
+    return int(np.nonzero(front.accuracy == hull.accuracy[best + 1])[0][0])
+
+
+def second_derivatives(a: Floats, e: Floats) -> Floats:
+    """Of e over a at the inner points, unevenly spaced."""
+    slopes = np.diff(e) / np.diff(a)
+    return np.asarray(2 * np.diff(slopes) / (a[2:] - a[:-2]))
+
+
+def reach(table: Table, thresholds: ArrayLike) -> Floats:
+    """Share of rows that run on each stage."""
+    exits = table.exits(thresholds)
+    return np.array([(exits >= s).mean() for s in range(table.stages)])
+
+
+def printed_benefits(rho: Sequence[float], e: Sequence[float]) -> list[float]:
+    """Benefit of each stage but the last (HybridServe Algorithm 2, lines 1-4), from reach and cost of each:
+    (rho_i - rho_(i+1)) e_(i+1) - rho_i e_i."""
+    return [(rho[i] - rho[i + 1]) * e[i + 1] - rho[i] * e[i] for i in range(len(rho) - 1)]
+
+
+def remove_stages(
+    stages: int,
+    table_of: Callable[[Sequence[int]], Table],
+    search: Callable[[Table], Front],
+    *,
+    printed: bool = False,
+    tolerance: float = 0.0,
+) -> tuple[list[int], list[tuple[int, float]]]:
+    """Stages that pay, and those removed with their benefit (HybridServe Algorithm 2).
+
+    From small to large, one whose benefit is not above 0 is removed and all is searched again. Benefit: the cost of AP
+    without the stage, searched again, less that with it; `printed`: the formula of the paper, which does not ask where
+    the rows of a removed stage go. `table_of`: records of some of the stages.
+    """
+    kept, removed = list(range(stages)), list[tuple[int, float]]()
+
+    def ap(of: Sequence[int]) -> tuple[Table, Floats, float]:
+        table = table_of(of)
+        front = search(table)
+        i = accuracy_point(front, table, tolerance=tolerance, level=None)
+        if i is None:
+            return table, np.full(table.stages - 1, np.inf), float(table.cost.sum(axis=1).mean())
+        return table, front.thresholds[i], float(front.cost[i])
+
+    while len(kept) > 1:
+        table, thresholds, cost = ap(kept)
+        benefits = (
+            iter(printed_benefits(reach(table, thresholds).tolist(), table.cost.mean(axis=0).tolist()))
+            if printed
+            else (ap([s for s in kept if s != stage])[2] - cost for stage in kept[:-1])
+        )
+        for stage, benefit in zip(kept[:-1], benefits, strict=True):
+            if benefit <= 0:
+                kept.remove(stage)
+                removed.append((stage, benefit))
+                break
+        else:
+            return kept, removed
+    return kept, removed

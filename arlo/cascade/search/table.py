@@ -1,0 +1,138 @@
+"""What all searches read, and the curve they make: accuracy against cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from arlo.cascade.decide import Bools, Floats, Ints
+from arlo.cascade.spec import NEVER
+from arlo.errors import ConfigError
+
+# A threshold lies this far below the confidence of the last row that it lets out, or half way to the next: so that a
+# last bit, which may differ between two ways to compute exp(), decides nothing.
+_CLEARANCE = 1e-10
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """Rows by stages. `right[r, s]`: row r is answered right when it ends at s having run on all stages before;
+    `cost[r, s]`: of stage s alone, in any one unit (ms, mJ)."""
+
+    confidence: Floats  # [rows, stages]; that of the last is not used
+    right: Bools  # [rows, stages]
+    cost: Floats  # [rows, stages]
+
+    def __post_init__(self) -> None:
+        shape = self.confidence.shape
+        if len(shape) != 2 or shape[0] < 1 or self.right.shape != shape or self.cost.shape != shape:
+            raise ConfigError("a table needs rows, and confidence, right and cost of one shape [rows, stages]")
+
+    @classmethod
+    def of(cls, confidence: ArrayLike, right: ArrayLike, cost: ArrayLike) -> Table:
+        """`cost`: [rows, stages], or [stages] for all rows alike. Of `confidence` the last column may be left out."""
+        ok = np.asarray(right, np.bool_)
+        con = np.asarray(confidence, np.float64)
+        if con.shape[1] == ok.shape[1] - 1:
+            con = np.column_stack([con, np.ones(len(con))])
+        return cls(con, ok, np.broadcast_to(np.asarray(cost, np.float64), ok.shape).copy())
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return len(self.right)
+
+    @property
+    def stages(self) -> int:
+        """How many."""
+        return self.right.shape[1]
+
+    def take(self, rows: NDArray[np.int64] | Bools) -> Table:
+        """Some of the rows."""
+        return Table(self.confidence[rows], self.right[rows], self.cost[rows])
+
+    def without(self, stage: int) -> Table:
+        """All stages but one."""
+        return self.only([s for s in range(self.stages) if s != stage])
+
+    def only(self, stages: Sequence[int]) -> Table:
+        """Some of the stages. (Of an ensemble `right` would change: make the table anew.)"""
+        at = list(stages)
+        return Table(self.confidence[:, at], self.right[:, at], self.cost[:, at])
+
+    def exits(self, thresholds: ArrayLike) -> Ints:
+        """At which stage each row [rows] ends, with hard thresholds [stages - 1], or [rows, stages - 1]."""
+        leaves = self.confidence >= np.concatenate(
+            [np.broadcast_to(thresholds, (self.rows, self.stages - 1)), np.full((self.rows, 1), -np.inf)], axis=1
+        )
+        return np.asarray(leaves.argmax(axis=1))
+
+    def at(self, exits: Ints) -> tuple[Bools, Floats]:
+        """Right and cost [rows] of rows that end at these stages, having run on all before."""
+        rows = np.arange(self.rows)
+        return self.right[rows, exits], np.cumsum(self.cost, axis=1)[rows, exits]
+
+    def measure(self, thresholds: ArrayLike) -> tuple[float, float]:
+        """Accuracy and mean cost."""
+        right, cost = self.at(self.exits(thresholds))
+        return float(right.mean()), float(cost.mean())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Front:
+    """Points none of which is beaten in both: accuracy and cost ascend. `thresholds`: [points, stages - 1]."""
+
+    accuracy: Floats
+    cost: Floats
+    thresholds: Floats
+
+    def __len__(self) -> int:
+        return len(self.accuracy)
+
+    def take(self, points: Sequence[int] | NDArray[np.int64]) -> Front:
+        """Some of the points."""
+        at = np.asarray(points, np.int64)
+        return Front(self.accuracy[at], self.cost[at], self.thresholds[at])
+
+    def hull(self) -> Front:
+        """The points on the lower convex hull of cost over accuracy."""
+        kept: list[int] = []
+        for i in range(len(self)):
+            while len(kept) >= 2 and self._slope(kept[-2], kept[-1]) >= self._slope(kept[-1], i) - 1e-15:
+                kept.pop()
+            kept.append(i)
+        return self.take(kept)
+
+    def hypervolume(self, cost: float) -> float:
+        """Area that the points dominate, of accuracy 0 to 1 and cost 0 to `cost`."""
+        widths = np.diff(np.append(np.minimum(self.cost, cost), cost))
+        return float((self.accuracy * widths).sum())
+
+    def _slope(self, a: int, b: int) -> float:
+        return float((self.cost[b] - self.cost[a]) / (self.accuracy[b] - self.accuracy[a]))
+
+
+def pareto(accuracy: ArrayLike, cost: ArrayLike, thresholds: ArrayLike) -> Front:
+    """The front of some points; of two that are equal the one with the larger thresholds stays."""
+    a, e, t = (np.asarray(each, np.float64) for each in (accuracy, cost, thresholds))
+    order = np.lexsort((*(-t[:, ::-1]).T, -a, e))
+    best = np.maximum.accumulate(a[order])
+    first = np.concatenate([[True], best[1:] > best[:-1]])
+    return Front(a[order][first], e[order][first], t[order][first])
+
+
+def join(fronts: Sequence[Front]) -> Front:
+    """The front of several."""
+    return pareto(*(np.concatenate([getattr(f, name) for f in fronts]) for name in ("accuracy", "cost", "thresholds")))
+
+
+def groups(confidence: Floats) -> tuple[Ints, Floats]:
+    """Of confidences [rows]: the group of each row, 0 being the highest value, and thresholds [groups + 1] of which the
+    i-th lets the first i groups out."""
+    values, group = np.unique(-confidence, return_inverse=True)
+    down = -values
+    below = np.append(down[1:], -np.inf)
+    return group, np.concatenate([[NEVER], np.clip(down - np.minimum(_CLEARANCE, (down - below) / 2), 0.0, NEVER)])

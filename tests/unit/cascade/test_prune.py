@@ -1,0 +1,96 @@
+"""Pruning: whole words, to a level."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from arlo.cascade.prune import Vocabulary, first_words, prune, random_words, word_starts, words_of
+from arlo.cascade.spec import Prune
+
+PIECES = ["[CLS]", "[SEP]", "without", "this", "paper", "is", "beauti", "##fully", "written", "and", "enjoy", "##able"]
+WORDS = ["this", "paper", "is", "beauti", "##fully", "written", "and", "enjoy", "##able"]
+IMPORTANCE = [0.60, 1.20, 0.45, 2.20, 0.40, 0.80, 0.30, 1.85, 1.20]
+VOCABULARY = Vocabulary(word_starts(PIECES), special=frozenset({0, 1}))
+IDS = [PIECES.index(word) for word in WORDS]
+
+
+def text(places: np.ndarray, ids: list[int]) -> str:
+    return " ".join(PIECES[ids[at]] for at in places).replace(" ##", "")
+
+
+@pytest.mark.parametrize(
+    ("alpha", "left"),
+    [
+        (0.5, "this paper beautifully written enjoyable"),
+        (0.7, "paper beautifully written enjoyable"),
+        (0.9, "paper beautifully enjoyable"),
+        (1.2, "beautifully enjoyable"),  # equality prunes
+    ],
+)
+def test_whole_words_by_importance(alpha: float, left: str) -> None:
+    kept = prune(Prune(alpha=alpha, min_words=1, to_level=False), VOCABULARY, IDS, IMPORTANCE)
+    assert text(kept, IDS) == left
+
+
+@pytest.mark.parametrize(("alpha", "sent", "added"), [(0.5, 11, "and"), (0.7, 8, ""), (0.9, 8, "written")])
+def test_to_a_level(alpha: float, sent: int, added: str) -> None:
+    ids, importance = [0, *IDS, 1], [5.0, *IMPORTANCE, 3.0]
+    kept = prune(Prune(alpha=alpha, min_words=1), VOCABULARY, ids, importance, levels=(8, 16))
+    assert len(kept) == sent
+    assert added in text(kept, ids)
+    assert {0, len(ids) - 1} <= set(kept.tolist())
+
+
+def test_special_tokens_may_count_in_the_mean() -> None:
+    ids, importance = [0, *IDS, 1], [50.0, *IMPORTANCE, 30.0]
+    kept = prune(Prune(alpha=0.2, mean_over="all", min_words=1, to_level=False), VOCABULARY, ids, importance)
+    assert text(kept, ids) == "[CLS] beautifully enjoyable [SEP]"
+
+
+def test_some_words_and_a_word_of_each_segment_stay() -> None:
+    ids = [0, *IDS[:5], 1, 9, 5, 1]
+    importance = [9, 5, 5, 5, 5, 5, 9, 0.1, 0.2, 9]
+    kept = prune(Prune(alpha=0.9, min_words=1, to_level=False), VOCABULARY, ids, importance)
+    assert 8 in kept.tolist()
+    assert 7 not in kept.tolist()
+    kept = prune(Prune(alpha=3, to_level=False), VOCABULARY, IDS, IMPORTANCE)
+    assert text(kept, IDS) == "paper beautifully written enjoyable"
+
+
+def test_words_of_the_keep_list_stay() -> None:
+    kept = prune(
+        Prune(alpha=1.2, min_words=1, to_level=False),
+        Vocabulary(VOCABULARY.word_start, VOCABULARY.special, frozenset({9})),
+        IDS,
+        IMPORTANCE,
+    )
+    assert text(kept, IDS) == "beautifully and enjoyable"
+
+
+def test_nothing_is_pruned_of_what_says_nothing() -> None:
+    spec = Prune(alpha=0.9, min_words=1, to_level=False)
+    assert len(prune(spec, VOCABULARY, IDS, [np.nan, *IMPORTANCE[1:]])) == len(IDS)
+    assert len(prune(Prune(), VOCABULARY, IDS, IMPORTANCE)) == len(IDS)
+    assert len(prune(spec, VOCABULARY, [0, 1], [1.0, 1.0])) == 2
+    assert len(prune(spec, VOCABULARY, [], [])) == 0
+
+
+def test_without_levels_a_small_saving_is_not_worth_it() -> None:
+    ids = [IDS[0]] * 99 + [9]
+    importance = [1.0] * 99 + [0.01]
+    assert len(prune(Prune(alpha=0.5), VOCABULARY, ids, importance)) == 100
+    assert len(prune(Prune(alpha=0.5, to_level=False), VOCABULARY, ids, importance)) == 99
+
+
+def test_baselines() -> None:
+    ids = [0, *IDS, 1]
+    assert text(first_words(VOCABULARY, ids, 7), ids) == "[CLS] this paper is beautifully [SEP]"
+    kept = random_words(VOCABULARY, ids, 7, seed=3)
+    assert 2 < len(kept) <= 7
+    words = words_of(VOCABULARY, ids).word
+    assert all(set(np.nonzero(words == words[at])[0]) <= set(kept.tolist()) for at in kept if words[at] >= 0)
+
+
+def test_words_of_byte_pairs() -> None:
+    assert word_starts(["Ġa", "b", "Ġc"]).tolist() == [True, False, True]
