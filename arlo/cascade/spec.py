@@ -40,6 +40,8 @@ class Calibrator:
     scale: tuple[float, ...] = ()  # vector: [labels]; dirichlet: [labels * labels], by row
     bias: tuple[float, ...] = ()  # [labels]
     curve: tuple[tuple[float, float], ...] = ()  # isotonic: confidence before, after; linear between, flat outside
+    rows: int = 0  # that it was fitted on
+    ece15: tuple[float, float] | None = None  # on held-out rows, before and after
 
     def __post_init__(self) -> None:
         if not all(math.isfinite(t) and t > 0 for t in (self.t, *(t for _, t in self.by_length))):

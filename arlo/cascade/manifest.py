@@ -1,0 +1,299 @@
+"""cascade.json: a cascade as it is served, simulated and planned. Format 1.
+
+It lies beside the repositories of its stages. `arlo cascade init` writes it, `calibrate` and `search` fill it in. What
+is unknown, misspelt or out of range is refused when it is read, never guessed.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import difflib
+import hashlib
+import json
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from arlo.cascade.prune import Vocabulary
+from arlo.cascade.spec import (
+    MAX_STAGES,
+    Calibrator,
+    Ensemble,
+    OverKind,
+    Prune,
+    Rule,
+    Rules,
+    ScaleKind,
+    ScoreKind,
+    StageSpec,
+)
+from arlo.catalog.manifest import FILE_NAME as REPOSITORY_FILE
+from arlo.errors import ConfigError
+
+FILE_NAME = "cascade.json"
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Importance:
+    """Which attention a stage's output `importance` sums, and over which tokens its mean is."""
+
+    layers: str = "all"  # or last:K
+    mean_over: Literal["words", "all"] = "words"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyFile:
+    """What a tokenizer group's vocabulary says of words."""
+
+    word_start: str = ""  # base64 of a bit for each id, lowest first: it begins a word
+    special: tuple[int, ...] = ()
+    keep: tuple[int, ...] = ()  # ids whose words are never pruned, as negations
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> VocabularyFile:
+        """As it is written."""
+        bits = np.packbits(vocabulary.word_start, bitorder="little").tobytes()
+        return cls(
+            word_start=base64.b64encode(bits).decode(),
+            special=tuple(sorted(vocabulary.special)),
+            keep=tuple(sorted(vocabulary.keep)),
+        )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """As prune() takes it."""
+        bits = np.frombuffer(base64.b64decode(self.word_start), np.uint8)
+        starts = np.unpackbits(bits, bitorder="little").astype(np.bool_)
+        return Vocabulary(starts, frozenset(self.special), frozenset(self.keep))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One model of the cascade."""
+
+    name: str
+    repository: str  # relative to cascade.json
+    manifest_sha256: str  # of the repository's arlo.json
+    tokenizer_group: int = 0  # stages of one group share a vocabulary
+    label_order: tuple[int, ...] = ()  # place of each of its labels among the cascade's; none: the same
+    calibrator: Calibrator = dataclasses.field(default_factory=Calibrator)
+    score: ScoreKind = "max"
+    over: OverKind = "min"
+    scale: ScaleKind = "prob"
+    importance: Importance | None = None  # None: its engine has no such output
+    accuracy: float | None = None  # alone, on the test split
+    memory_mb: int | None = None
+    energy_mj: tuple[tuple[int, int, float], ...] = ()  # (tokens, rows, mJ of a batch)
+    energy_source: str = ""  # measured, modelled
+
+    def __post_init__(self) -> None:
+        _ = self.spec
+
+    @property
+    def spec(self) -> StageSpec:
+        """What decisions need."""
+        return StageSpec(
+            calibrator=self.calibrator,
+            score=self.score,
+            over=self.over,
+            scale=self.scale,
+            label_order=self.label_order,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """What holds with probability 1 - delta for traffic like the rows that it was found on."""
+
+    risk: Literal["disagreement", "harm", "accuracy loss"]
+    epsilon: float
+    delta: float
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """An operating point: all parameters, and what they gave on the test split."""
+
+    name: str
+    search: str
+    objective: str
+    accuracy: tuple[float, float, float] | None  # with its 95 % interval; None: no labels
+    agreement: float  # with the last stage alone
+    reach: tuple[float, ...]
+    reach_by_bin: tuple[tuple[float, ...], ...] = ()
+    mean_ms: float
+    rules: tuple[tuple[Rule, ...], ...]  # [price][stage but the last]
+    skip: tuple[tuple[float, ...], ...] = ()
+    prune: Prune = dataclasses.field(default_factory=Prune)
+    ensemble: Ensemble = dataclasses.field(default_factory=Ensemble)
+    guarantee: Guarantee | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.all_rules
+
+    @property
+    def all_rules(self) -> Rules:
+        """What decisions need."""
+        return Rules(prices=self.rules, skip=self.skip, prune=self.prune, ensemble=self.ensemble)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DataUsed:
+    """The records that all was found on."""
+
+    sha256: str
+    rows: int
+    split: tuple[float, float, float] = (0.4, 0.3, 0.3)  # fit, select, test
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CascadeManifest:
+    """See the module. Stages from the cheapest to the last."""
+
+    format: int = FORMAT
+    name: str
+    task: str
+    labels: tuple[str, ...]
+    stages: tuple[Stage, ...]
+    vocabularies: tuple[VocabularyFile, ...] = ()  # by tokenizer group
+    points: tuple[Point, ...] = ()
+    default_point: str | None = None
+    curve: tuple[tuple[float, float], ...] = ()  # accuracy, mean ms; on the select split
+    data: DataUsed | None = None
+    tools: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.stages) <= MAX_STAGES:
+            raise ConfigError(f"a cascade has 2 to {MAX_STAGES} stages, not {len(self.stages)}")
+        for what, names in (("stage", self.stages), ("point", self.points)):
+            if len({each.name for each in names}) != len(names):
+                raise ConfigError(f"a {what} is named twice")
+        for stage in self.stages:
+            if stage.label_order and len(stage.label_order) != len(self.labels):
+                raise ConfigError(f"stage {stage.name}: label_order must name each of the {len(self.labels)} labels")
+            if stage.calibrator.bias and len(stage.calibrator.bias) != len(self.labels):
+                raise ConfigError(f"stage {stage.name}: its calibrator is for another number of labels")
+        for point in self.points:
+            if len(point.rules[0]) != len(self.stages) - 1:
+                raise ConfigError(f"point {point.name}: it has rules for another number of stages")
+        if self.default_point is not None:
+            self.point(self.default_point)
+
+    def point(self, name: str | None = None) -> Point:
+        """The point of a name, or the default one. ConfigError naming those that there are."""
+        wanted = name if name is not None else self.default_point
+        found = next((each for each in self.points if each.name == wanted), None)
+        if found is None:
+            there = ", ".join(each.name for each in self.points) or "none yet: run `arlo cascade search`"
+            raise ConfigError(f"the cascade has no operating point {wanted!r}; it has: {there}")
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write it atomically. `path`: the file, or the folder of cascade.json."""
+        path = _file(path)
+        temporary = path.with_suffix(".tmp")
+        try:
+            temporary.write_text(json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False) + "\n")
+            temporary.replace(path)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written ({error.strerror})") from None
+
+    @classmethod
+    def load(cls, path: Path, *, check_repositories: bool = True) -> CascadeManifest:
+        """Read and check it; ConfigError names the field. `check_repositories`: refuse when a stage's repository is not
+        the one that the cascade was calibrated and searched with."""
+        path = _file(path)
+        try:
+            raw = json.loads(path.read_bytes(), parse_constant=_not_a_number)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read ({error.strerror}): write one with `arlo cascade init`") from None
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{path} is not JSON ({error})") from None
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+            raise ConfigError(f"{path} is not of cascade format {FORMAT}: make it anew with `arlo cascade init`")
+        try:
+            found: CascadeManifest = read(cls, raw, "")
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        if check_repositories:
+            for stage in found.stages:
+                if repository_hash(path.parent / stage.repository) != stage.manifest_sha256:
+                    raise ConfigError(
+                        f"{path}: the repository of stage {stage.name!r}, {stage.repository}, has changed since the "
+                        "cascade was made. Its confidence may have, too: record, calibrate and search again"
+                    )
+        return found
+
+
+def repository_hash(repository: Path) -> str:
+    """sha256 of a repository's arlo.json; ConfigError where there is none."""
+    try:
+        return hashlib.sha256((repository / REPOSITORY_FILE).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"{repository / REPOSITORY_FILE} cannot be read ({error.strerror})") from None
+
+
+def read(kind: Any, raw: Any, where: str) -> Any:
+    """JSON as a value of a type made of frozen dataclasses, tuples, literals and plain types. Strict: a field that is
+    unknown, missing or of another type is a ConfigError that says where."""
+    at = where or "the file"
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(raw, dict):
+            raise ConfigError(f"{at} must be an object")
+        hints = typing.get_type_hints(kind)
+        for name in raw:
+            if name not in hints:
+                near = difflib.get_close_matches(name, hints, n=1)
+                raise ConfigError(f"{at} has an unknown field {name!r}" + (f": is it {near[0]!r}?" if near else ""))
+        missing = [
+            field.name
+            for field in dataclasses.fields(kind)
+            if field.name not in raw
+            and field.default is dataclasses.MISSING
+            and field.default_factory is dataclasses.MISSING
+        ]
+        if missing:
+            raise ConfigError(f"{at} lacks the field {missing[0]!r}")
+        values = {name: read(hints[name], value, f"{where}.{name}".lstrip(".")) for name, value in raw.items()}
+        try:
+            return typing.cast(Any, kind)(**values)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}" if where else str(error)) from None
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return None if raw is None else read(next(a for a in arguments if a is not type(None)), raw, where)
+    if origin is tuple:
+        if raw is None:
+            return ()
+        repeated = arguments[-1] is Ellipsis
+        if not isinstance(raw, list) or not (repeated or len(raw) == len(arguments)):
+            raise ConfigError(f"{at} must be a list" + ("" if repeated else f" of {len(arguments)}"))
+        of = [arguments[0]] * len(raw) if repeated else arguments
+        return tuple(read(each, value, f"{where}[{i}]") for i, (each, value) in enumerate(zip(of, raw, strict=True)))
+    if origin is dict:
+        if not isinstance(raw, dict):
+            raise ConfigError(f"{at} must be an object")
+        return {str(name): read(arguments[1], value, f"{where}.{name}") for name, value in raw.items()}
+    if origin is Literal:
+        if raw not in arguments:
+            raise ConfigError(f"{at} must be one of {', '.join(map(str, arguments))}, not {raw!r}")
+        return raw
+    right = isinstance(raw, int | float) if kind is float else isinstance(raw, kind)
+    if not right or (isinstance(raw, bool) and kind is not bool):
+        raise ConfigError(f"{at} must be a {kind.__name__}, not {raw!r}")
+    return float(raw) if kind is float else raw
+
+
+def _not_a_number(text: str) -> float:
+    raise ValueError(f"{text} is no number")
+
+
+def _file(path: Path) -> Path:
+    return path / FILE_NAME if path.is_dir() else path

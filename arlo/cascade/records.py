@@ -1,0 +1,232 @@
+"""What every stage said of every text: all searches, checks and simulations run on these.
+
+A folder holds `data.json` (which data) and a folder for each stage and variant, named by a key of engine and data, so
+what an engine no longer says is never read. Parts are added as they are recorded and never changed: a run that was cut
+off goes on where it ended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.cascade.decide import Floats, Ints
+from arlo.catalog.manifest import Manifest
+from arlo.errors import ConfigError
+
+SPLITS = ("fit", "select", "test")
+_LABEL_NONE = -1
+_SPACE = re.compile(r"[\W\d_]+")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Example:
+    """One line of a data file."""
+
+    text: str
+    text_pair: str | None
+    label: str | int | None
+    group: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Data:
+    """Texts, in the order of the file."""
+
+    examples: tuple[Example, ...]
+    sha256: str  # of the file
+
+    @property
+    def labelled(self) -> bool:
+        """Whether every text has a label."""
+        return all(each.label is not None for each in self.examples)
+
+    def labels(self, names: Sequence[str]) -> Ints:
+        """Number [rows] of each label among `names`, -1 without one. In the file they are names, or numbers."""
+        known = {name: i for i, name in enumerate(names)}
+        out = np.full(len(self.examples), _LABEL_NONE, np.int64)
+        for row, each in enumerate(self.examples):
+            if each.label is None:
+                continue
+            number = known.get(each.label, -1) if isinstance(each.label, str) else each.label
+            if not 0 <= number < len(names):
+                raise ConfigError(
+                    f"line {row + 1}: the label {each.label!r} is none of the cascade's: {', '.join(names)}"
+                )
+            out[row] = number
+        return out
+
+    def groups(self) -> NDArray[np.uint64]:
+        """A number [rows] that texts of one group share. Without a group, texts that differ only in case, spaces,
+        digits and punctuation are one."""
+        return np.array(
+            [
+                _hash64(f"g:{each.group}" if each.group is not None else _SPACE.sub(" ", _whole(each).casefold()))
+                for each in self.examples
+            ],
+            np.uint64,
+        )
+
+    def splits(self, shares: Sequence[float] = (0.4, 0.3, 0.3), seed: int = 0) -> NDArray[np.int8]:
+        """Split [rows] of each text: 0 fit, 1 select, 2 test. A group is never parted."""
+        names = self.groups()
+        u = np.array([_hash64(f"{seed}:{name}") for name in names], np.float64) / 2.0**64
+        return np.searchsorted(np.cumsum(shares)[:-1], u, side="right").astype(np.int8)
+
+
+def read_data(path: Path) -> Data:
+    """Read JSON lines `{"text", "text_pair"?, "label"?, "group"?}`; ConfigError names the line."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+    found = []
+    for number, line in enumerate(raw.splitlines(), start=1):
+        if line.strip():
+            found.append(_example(line, f"{path}:{number}"))
+    if not found:
+        raise ConfigError(f"{path} holds no texts")
+    return Data(tuple(found), hashlib.sha256(raw).hexdigest())
+
+
+def _example(line: bytes, where: str) -> Example:
+    try:
+        raw: Any = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{where} is not JSON ({error})") from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("text"), str):
+        raise ConfigError(f'{where} must be an object with a string "text"')
+    if unknown := set(raw) - {"text", "text_pair", "label", "group"}:
+        raise ConfigError(f"{where} has an unknown field {min(unknown)!r}; known are text, text_pair, label and group")
+    pair, label, group = raw.get("text_pair"), raw.get("label"), raw.get("group")
+    if pair is not None and not isinstance(pair, str):
+        raise ConfigError(f"{where}: text_pair must be a string")
+    if label is not None and (not isinstance(label, str | int) or isinstance(label, bool)):
+        raise ConfigError(f"{where}: label must be a name or a number")
+    return Example(raw["text"], pair, label, None if group is None else str(group))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recorded:
+    """What one stage said of rows, ascending in `row`."""
+
+    row: Ints  # [rows], number in the data
+    logits: NDArray[np.float32]  # [rows, labels], in the stage's own order
+    tokens: NDArray[np.int32]  # [rows] that it was sent
+    ms: NDArray[np.float32]  # [rows], from request to answer
+    importance: NDArray[np.float32] | None = None  # [all tokens], row after row; None: the engine has none
+
+    @property
+    def offsets(self) -> Ints:
+        """Where each row's importance begins, and the end: [rows + 1]."""
+        return np.concatenate([[0], np.cumsum(self.tokens, dtype=np.int64)])
+
+    def importance_of(self, at: int) -> NDArray[np.float32]:
+        """Importance [tokens] of the row at this place. ConfigError without any."""
+        if self.importance is None:
+            raise ConfigError("these records have no importance: compile the stage with `--importance`, record again")
+        start, end = self.offsets[at : at + 2]
+        return self.importance[start:end]
+
+    def take(self, rows: Ints) -> Recorded:
+        """Of these numbers, in their order; all must be there. Without importance."""
+        at = np.searchsorted(self.row, rows)
+        if len(rows) and (at.max() >= len(self.row) or np.any(self.row[at] != rows)):
+            raise ConfigError("some texts are not recorded yet: `arlo cascade record` goes on where it ended")
+        return Recorded(self.row[at], self.logits[at], self.tokens[at], self.ms[at])
+
+
+class Records:
+    """A folder of records of one data file."""
+
+    def __init__(self, folder: Path, data: Data) -> None:
+        """Open or make it. ConfigError when it holds records of other data."""
+        self._folder, self._data = folder, data
+        path = folder / "data.json"
+        wanted = {"format": 1, "sha256": data.sha256, "rows": len(data.examples)}
+        try:
+            if path.exists():
+                if json.loads(path.read_bytes()) != wanted:
+                    raise ConfigError(f"{folder} holds records of other data: choose another folder with --records")
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(wanted) + "\n")
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} cannot be used ({error})") from None
+
+    def key(self, stage: str, engine: str, variant: str = "") -> str:
+        """Name of the folder of a stage's records. `engine`: engine_hash(); `variant`: how its texts were pruned."""
+        digest = hashlib.sha256("\0".join([engine, self._data.sha256, variant]).encode()).hexdigest()[:12]
+        return f"{re.sub(r'[^A-Za-z0-9_-]', '_', stage)}-{digest}"
+
+    def rows(self, key: str) -> Ints:
+        """Numbers of the texts that are recorded, ascending."""
+        parts = [np.load(path)["row"] for path in self._parts(key)]
+        return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+    def append(self, key: str, part: Recorded) -> None:
+        """Add rows. A reader sees the part whole or not at all."""
+        folder = self._folder / key
+        folder.mkdir(exist_ok=True)
+        number = 1 + max((int(path.stem.split("-")[1]) for path in self._parts(key)), default=-1)
+        temporary = folder / "unfinished"
+        arrays = {f.name: v for f in dataclasses.fields(part) if (v := getattr(part, f.name)) is not None}
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)
+        temporary.replace(folder / f"part-{number:06d}.npz")
+
+    def load(self, key: str) -> Recorded | None:
+        """All that is recorded; None: nothing."""
+        parts = [dict(np.load(path)) for path in self._parts(key)]
+        if not parts:
+            return None
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in ("row", "logits", "tokens", "ms")}
+        _, first = np.unique(joined["row"], return_index=True)
+        values = {name: array[first] for name, array in joined.items()}
+        if any("importance" not in part for part in parts):
+            return Recorded(**values)
+        flat = np.concatenate([part["importance"] for part in parts])
+        starts = np.concatenate([[0], np.cumsum(joined["tokens"], dtype=np.int64)])
+        pieces = [flat[starts[i] : starts[i + 1]] for i in first]
+        return Recorded(**values, importance=np.concatenate(pieces))
+
+    def _parts(self, key: str) -> list[Path]:
+        return sorted((self._folder / key).glob("part-*.npz"))
+
+
+def engine_hash(manifest: Manifest) -> str:
+    """Of all that makes a stage's answers: tensors, runtimes, the files' own hashes. Latencies are not in it."""
+    parts = {
+        "model": manifest.model,
+        "inputs": [dataclasses.asdict(each) for each in manifest.inputs],
+        "outputs": [dataclasses.asdict(each) for each in manifest.outputs],
+        "runtimes": [
+            [r.name, r.max_length, r.dynamic, r.engine, r.precision, sorted(r.files.items())] for r in manifest.runtimes
+        ],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def ms_by_row(recorded: Recorded) -> Floats:
+    """Milliseconds [rows], the noise of single calls taken out: the median of rows of about as many tokens (16 a step),
+    never falling with them."""
+    step = recorded.tokens // 16
+    ends, which = np.unique(step, return_inverse=True)
+    medians = np.array([np.median(recorded.ms[which == i]) for i in range(len(ends))], np.float64)
+    return np.asarray(np.maximum.accumulate(medians)[which])
+
+
+def _whole(example: Example) -> str:
+    return example.text if example.text_pair is None else f"{example.text}\0{example.text_pair}"
+
+
+def _hash64(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little")

@@ -1,0 +1,74 @@
+"""Rows that should go further ahead than to the next stage (HybridServe section IV-C)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from arlo.cascade.decide import Floats
+from arlo.cascade.search.table import Table, groups
+from arlo.cascade.spec import ScoreKind
+
+Kind = Literal["benefit", "uniform", "log"]
+LOG_FLOOR = 1e-3
+
+
+def floor_of(score: ScoreKind, labels: int, *, squared: bool) -> float:
+    """The lowest confidence that there is: 1/C of the largest of C probabilities, and 0 of other scores."""
+    low = 1 / labels if score == "max" and labels > 0 else 0.0
+    return low * low if squared else low
+
+
+def spaced(t: float, successors: int, floor: float = 0.0, *, log: bool = False) -> tuple[float, ...]:
+    """Cuts of [floor, t] into as many parts as there are later stages, even, or even in the logarithm."""
+    shares = np.arange(1, successors) / successors
+    t = min(t, 1.0)
+    if log:
+        low = min(max(floor, LOG_FLOOR), t)
+        return tuple((low * (t / low) ** shares).tolist() if low > 0 else [0.0] * (successors - 1))
+    low = min(floor, t)
+    return tuple((low + (t - low) * shares).tolist())
+
+
+def by_benefit(table: Table, thresholds: ArrayLike, worth: float) -> tuple[tuple[float, ...], ...]:
+    """For each stage but the last, the cuts that are worth most on these rows: `worth` of a right answer, in the unit
+    of cost, less what is spent. Found exactly, from the last stages to the first, the later ones as they are then."""
+    t = np.asarray(thresholds, np.float64)
+    n = table.stages
+    value = table.right * worth - table.cost  # [rows, stages]: of a row sent there, the later cuts known
+    cuts: list[tuple[float, ...]] = [()] * (n - 1)
+    for s in range(n - 2, -1, -1):
+        con = table.confidence[:, s]
+        on = con < t[s]
+        if not on.any():
+            cuts[s] = (0.0,) * (n - 2 - s)
+            continue
+        cuts[s] = _parted(con[on], value[on, s + 1 :], float(t[s]))
+        below = np.searchsorted(np.asarray(cuts[s]), con[on], side="right")
+        target = s + 1 + len(cuts[s]) - below
+        value[on, s] = value[np.nonzero(on)[0], target] - table.cost[on, s]
+    return tuple(cuts)
+
+
+def _parted(con: Floats, value: Floats, t: float) -> tuple[float, ...]:
+    """Ascending cuts; the highest confidences go to column 0 of `value` [rows, targets], the lowest to the last."""
+    group, ends = groups(con)
+    count, targets = len(ends) - 1, value.shape[1]
+    sums = np.zeros((targets, count + 1))
+    for j in range(targets):
+        sums[j, 1:] = np.cumsum(np.bincount(group, weights=value[:, j], minlength=count))
+    best, back = sums[0], list[np.ndarray[tuple[int], np.dtype[np.int64]]]()
+    for j in range(1, targets):
+        gain = best - sums[j]
+        top = np.maximum.accumulate(gain)
+        # Among equals the later cut, so that a row goes to the nearer stage.
+        where = np.maximum.accumulate(np.where(gain >= top, np.arange(count + 1), 0))
+        back.append(where)
+        best = sums[j] + gain[where]
+    at, cuts = count, []
+    for where in reversed(back):
+        at = int(where[at])
+        cuts.append(min(float(ends[at]), t, 1.0))
+    return tuple(cuts)
