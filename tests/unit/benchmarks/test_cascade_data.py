@@ -12,6 +12,7 @@ from benchmarks.cascade.cached import cache_root
 from benchmarks.cascade.debian import run
 from benchmarks.cascade.examples import SPLITS, Example, labels_of, read_split, split_of, write_splits
 from benchmarks.cascade.glosses import LEXNAMES, NAME, read_glosses
+from benchmarks.cascade.sections import read_sections
 from benchmarks.cascade.train import batches_of
 
 DATA_NOUN = """\
@@ -81,6 +82,58 @@ def test_batches_hold_every_row_once_and_like_lengths() -> None:
     assert batches == list(batches_of(rows, 32, seed=1)) != list(batches_of(rows, 32, seed=2))
     padding = sum(max(len(ids) for ids, _ in batch) * len(batch) for batch in batches)
     assert padding < 1.1 * sum(len(ids) for ids, _ in rows)
+
+
+PACKAGES = """\
+Package: gdal-bin
+Source: gdal (3.6.2+dfsg-1)
+Description-md5: a1
+Section: science
+
+Package: libgdal32
+Source: gdal
+Description-md5: a2
+Section: libs
+
+Package: old-one
+Description-md5: a3
+Section: science
+
+Package: nonfree
+Description-md5: a2
+Section: contrib/science
+
+Package: untold
+Section: science
+"""
+TRANSLATIONS = """\
+Package: gdal-bin
+Description-md5: a1
+Description-en: Geospatial library: utility programs
+ GDAL reads rasters.
+ .
+ This package has programs.
+
+Package: libgdal32
+Description-md5: a2
+Description-en: Geospatial library
+
+Package: old-one
+Description-md5: a3
+Description-en: Transitional package
+ It can be removed.
+"""
+
+
+def test_descriptions_are_joined_with_their_sections() -> None:
+    found = read_sections(PACKAGES, TRANSLATIONS, fewest=1)
+    assert found == [
+        Example(
+            "Geospatial library: utility programs GDAL reads rasters. This package has programs.", "science", "gdal"
+        ),
+        Example("Geospatial library", "science", "nonfree"),
+    ]
+    assert read_sections(PACKAGES, TRANSLATIONS, fewest=3) == []
 
 
 def test_the_nouns_are_what_they_were() -> None:
