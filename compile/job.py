@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from arlo.catalog.manifest import OutputTensor
+from arlo.catalog.manifest import Importance, OutputTensor
 from arlo.compile.cache import Cache, Entry
 from arlo.compile.engines.interface import Engine
 from arlo.compile.options import CompileOptions
@@ -24,4 +24,5 @@ class Job:
     graph: Entry  # cleaned: `model.onnx` with free axes, and `weights.bin`, in the precision of the engine
     outputs: tuple[OutputTensor, ...]
     texts: Texts
+    importance: Importance | None = None  # None: without that output
     reference: Entry | None = None  # texts and the original's answers; None: before the lengths are known

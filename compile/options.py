@@ -14,7 +14,7 @@ from arlo.compile.engines.interface import DEFAULT_COMPUTE_CAPABILITIES, Backend
 from arlo.errors import ConfigError
 from arlo.planning.lengths.batches import MOST_ROWS
 
-Task = Literal["auto", "embedding", "sequence-classification", "reranker", "token-classification"]
+Task = Literal["auto", "embedding", "sequence-classification", "reranker", "token-classification", "question-answering"]
 
 DEFAULT_LENGTHS = tuple(range(64, 513, 64))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -82,6 +82,13 @@ class CompileOptions:
     compute_capabilities: tuple[str, ...] = DEFAULT_COMPUTE_CAPABILITIES
     """tensorrt-rtx: the GPUs to build for. tensorrt builds for the GPU that is here."""
 
+    importance: int | Literal["all"] | None = None
+    """Add the output `importance` [rows, tokens]: the attention that each token receives, over all layers, or over the
+    last so many. It costs time, and only requests that name it get it. None: without."""
+
+    confidence: bool = False
+    """Add the output `confidence` [rows] of a classifier: the largest probability, for requests that name it."""
+
     max_batch: int | Literal["auto"] = 1
     """Rows that may be executed together. `auto`: for each length as many as still save time for each row, see
     `arlo.compile.steps.batches`."""
@@ -140,6 +147,8 @@ class CompileOptions:
             raise ConfigError(f"tolerance must be above 0, not {self.tolerance}")
 
     def _check_relations(self) -> None:
+        if isinstance(self.importance, int) and self.importance < 1:
+            raise ConfigError(f"importance is of the last layer or more, not of {self.importance}")
         if self.memory_mb is not None and self.max_batch != "auto":
             raise ConfigError("memory_mb goes with max_batch = auto; leave it out, or let the batches be chosen")
         if self.latency_profile is not None and "auto" not in (self.lengths, self.max_batch):
@@ -196,6 +205,16 @@ def check_lengths(lengths: Sequence[int]) -> None:
             raise ConfigError(f"length {left} is named twice: name each length once")
         if left > right:
             raise ConfigError(f"lengths must ascend, but {left} comes before {right}: sort them")
+
+
+def parse_importance(text: str) -> int | Literal["all"]:
+    """Read `all` or `last:K`. Raises ConfigError for anything else."""
+    if text == "all":
+        return "all"
+    kind, _, layers = text.partition(":")
+    if kind != "last" or not (layers.isascii() and layers.isdigit()) or int(layers) < 1:
+        raise ConfigError(f"importance {text!r} cannot be read: write all, or last:K for the last K layers")
+    return int(layers)
 
 
 def parse_lengths(text: str) -> tuple[int, ...]:

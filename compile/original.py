@@ -12,6 +12,7 @@ _CLASSES = {
     "sequence-classification": "AutoModelForSequenceClassification",
     "reranker": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
 }
 
 

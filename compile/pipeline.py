@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from arlo.catalog.manifest import Manifest
@@ -17,6 +18,7 @@ from arlo.compile.options import CompileOptions
 from arlo.compile.progress import Progress, Reporter
 from arlo.compile.repository.write import Finished, write_repository
 from arlo.compile.runtime import STEPS, Built, Task, Told, build_runtimes
+from arlo.compile.signals.step import check_signals, importance_of, signals_step, wanted
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.batches import batches_of, batches_step, check_batches
 from arlo.compile.steps.cleanup import cleanup_step
@@ -59,11 +61,15 @@ def compile_model(
         report.total = _steps(options, engine)
         with report.timed("resolve", str(options.source)) as ended:
             model = resolve(options, hasher)
+            check_signals(options, model)
             _check_disk(options, model, cache, folder)
             requests = traffic(options.histogram, longest_served(options, model.max_tokens))
             ended(False, f"{model.model_type}, {model.task}", "; ".join(model.notes))
         tokenizer = report.run("tokenizer", model.name, lambda: tokenizer_step(cache, hasher, model))
         exported = report.run("export", model.name, lambda: export_step(cache, model, options.precision), warn=_notes)
+        if wanted(options):
+            signals = partial(signals_step, cache, exported, model, options)
+            exported = report.run("signals", model.name, signals)
         cleaned = report.run("cleanup", model.name, lambda: cleanup_step(cache, exported), _cleaned)
         outputs = outputs_of(exported)
         texts = Texts(tokenizer.folder / TOKENIZER if tokenizer.meta["found"] else None)
@@ -76,13 +82,14 @@ def compile_model(
             graph=cleaned,
             outputs=outputs,
             texts=texts,
+            importance=importance_of(exported),
         )
         lengths = _lengths(job, report, chosen) if options.lengths == "auto" else options.lengths
         batches = _batches(job, report, lengths) if options.max_batch == "auto" else ()
         reference = report.run(
             "reference",
             model.name,
-            lambda: reference_step(cache, model, outputs, texts, lengths),
+            lambda: reference_step(cache, model, outputs, texts, lengths, importance=job.importance),
             lambda entry: f"{entry.meta['rows']} texts, {entry.meta['tokens']} tokens",
         )
         job = dataclasses.replace(job, reference=reference)
@@ -99,7 +106,13 @@ def compile_model(
 def _steps(options: CompileOptions, engine: Engine) -> int:
     """How many steps a build has; with lengths = auto, how many at most."""
     runtimes = len(specs_of(options, "", _at_most(options)))
-    return 6 + (options.lengths == "auto") + (options.max_batch == "auto") + runtimes * _steps_of_one(engine)
+    return (
+        6
+        + wanted(options)
+        + (options.lengths == "auto")
+        + (options.max_batch == "auto")
+        + runtimes * _steps_of_one(engine)
+    )
 
 
 def _steps_of_one(engine: Engine) -> int:

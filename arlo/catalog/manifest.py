@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from arlo.catalog.latency import LatencyTable
+from arlo.catalog.words import Words
 from arlo.errors import ConfigError
 
 FILE_NAME = "arlo.json"
@@ -51,6 +52,21 @@ class OutputTensor:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Importance:
+    """The output `importance` [rows, tokens]: the attention that a token receives, summed over layers, heads and real
+    queries (Tabi, EuroSys'23, section 4.2). Over a row it sums to layers x heads x real tokens."""
+
+    layers: int  # summed: the last so many
+    of_layers: int
+    heads: int  # of each layer
+
+    @property
+    def maps(self) -> int:
+        """Attention maps that are summed: what a token receives on average."""
+        return self.layers * self.heads
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyPoint:
     """Latency of a whole batch: rows x tokens -> microseconds; measured ones are whole."""
 
@@ -70,6 +86,8 @@ class Verification:
     agreement: float | None = None  # share of labels that are the same; of rerankers: of pairs of texts in that order
     ties: float | None = None  # share that differs only where the original itself is all but undecided
     ran_on: str = ""  # the device, for people
+    importance_sum: float | None = None  # largest relative error of a row's sum; None: there is no such output
+    importance_padding: float | None = None  # largest change by padding or other rows, as a share of the row's largest
     engine_ran: bool = True  # False: no device here runs the engine; its graph was run by ONNX Runtime on the CPU
 
 
@@ -141,7 +159,7 @@ class Manifest:
     """All that serving needs to know of a compiled model."""
 
     model: str  # the logical model's name
-    task: str  # embedding, sequence-classification, reranker, token-classification, emulated
+    task: str  # embedding, sequence-classification, reranker, token-classification, question-answering, emulated
     source: str  # where the original model came from, for people
     tokenizer: str | None  # tokenizer.json, relative to the repository; None: token ids only
     inputs: tuple[InputTensor, ...]
@@ -150,6 +168,9 @@ class Manifest:
     tools: dict[str, str] = dataclasses.field(default_factory=dict)  # package -> version
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # what the build was asked for
     recommendation: Recommendation | None = None  # None: too little was measured to compare
+    labels: tuple[str, ...] = ()  # names of a classifier's classes, in the order of its logits; empty: not known
+    words: Words | None = None  # which ids begin a word; None: no tokenizer, or one of a kind that does not tell
+    importance: Importance | None = None  # None: there is no such output
     format: int = FORMAT
 
     @property
@@ -190,6 +211,9 @@ class Manifest:
                     "outputs": tuple(OutputTensor(**{**t, "dims": tuple(t["dims"])}) for t in raw["outputs"]),
                     "runtimes": tuple(_runtime(r) for r in raw["runtimes"]),
                     "recommendation": _recommendation(raw.get("recommendation")),
+                    "labels": tuple(raw.get("labels", ())),
+                    "words": _words(raw.get("words")),
+                    "importance": Importance(**raw["importance"]) if raw.get("importance") else None,
                 }
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -216,6 +240,14 @@ def _recommendation(raw: dict[str, Any] | None) -> Recommendation | None:
     if raw is None:
         return None
     return Recommendation(**{**raw, "compared": tuple(Compared(**row) for row in raw["compared"])})
+
+
+def _words(raw: dict[str, Any] | None) -> Words | None:
+    if raw is None:
+        return None
+    words = Words(**{**raw, "special": tuple(raw["special"])})
+    words.table()  # ValueError when it is damaged
+    return words
 
 
 def _problems(manifest: Manifest) -> Iterator[str]:
@@ -248,6 +280,8 @@ def _tensor_problems(manifest: Manifest) -> Iterator[str]:
     for output in manifest.outputs:
         if not all(_is_whole(size, -1, MAX_LENGTH) for size in output.dims):
             yield f"output {output.name!r} has the dims {list(output.dims)}"
+    if manifest.outputs and all(output.on_request for output in manifest.outputs):
+        yield "all outputs are on request, so that a request that names none would get nothing"
     for kind, names in (("input", manifest.inputs), ("output", manifest.outputs)):
         yield from (f"{kind} {name!r} is given twice" for name in _twice(str(tensor.name) for tensor in names))
 

@@ -9,6 +9,7 @@ from arlo.catalog.manifest import Manifest, Runtime
 from arlo.compile.cache import Entry, tool_versions
 from arlo.compile.job import Job
 from arlo.compile.repository.triton_config import model_code, triton_config
+from arlo.compile.signals.words import words_of
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.export import OPSET, TOOLS
 from arlo.compile.steps.latency import points_of
@@ -62,6 +63,8 @@ def write_repository(
             "batcher": options.batcher,
             "threads": options.threads,
             "tolerance": options.tolerance,
+            "importance": options.importance,
+            "confidence": options.confidence,
             "histogram": options.histogram,
             "opset": OPSET,
             "pooling": list(model.pooling),
@@ -69,6 +72,9 @@ def write_repository(
             "source_sha256": model.hashes,
             "reference_sha256": job.reference.files[REFERENCE],
         },
+        labels=model.labels,
+        words=words_of(job.tokenizer.folder / tokenizer if tokenizer else None),
+        importance=job.importance,
     )
 
 

@@ -21,6 +21,7 @@ from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.spec import GRAPH, ROWS, TOKENS, WEIGHTS
 from arlo.compile.steps.export_precision import prepare_model
 from arlo.compile.steps.resolve import SourceModel
+from arlo.compile.steps.resolve_onnx import ANSWER_SPAN
 from arlo.errors import CompileError
 
 if TYPE_CHECKING:
@@ -113,7 +114,9 @@ def _cause(error: BaseException) -> str:
 
 
 def _output_names(model: SourceModel) -> list[str]:
-    return ["sentence_embedding", "last_hidden_state"] if model.task == "embedding" else ["logits"]
+    if model.task == "embedding":
+        return ["sentence_embedding", "last_hidden_state"]
+    return list(ANSWER_SPAN) if model.task == "question-answering" else ["logits"]
 
 
 def _wrap(model: SourceModel, original: Any) -> Any:
@@ -131,7 +134,7 @@ def _wrap(model: SourceModel, original: Any) -> Any:
             named = dict(zip(self.input_names, tensors, strict=True))
             answer = self.original(**named)
             if model.task != "embedding":
-                return (answer.logits.float(),)
+                return tuple(answer[name].float() for name in self.output_names)
             hidden = answer.last_hidden_state.float()
             pooled = pool_torch(hidden, named["attention_mask"], model.pooling, normalize=model.normalize)
             return pooled, hidden
@@ -151,7 +154,7 @@ def _example(model: SourceModel, names: list[str]) -> list[torch.Tensor]:
 
 
 def _describe(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    token_level = len(shape) == 3
+    token_level = len(shape) == 3 or name in ANSWER_SPAN
     return {
         "name": name,
         "datatype": "FP32",

@@ -15,7 +15,7 @@ from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.spec import GRAPH, ROWS, TOKENS
 from arlo.compile.steps.cleanup import Graph
 from arlo.compile.steps.resolve import POOLER, SourceModel
-from arlo.compile.steps.resolve_onnx import Described, describe
+from arlo.compile.steps.resolve_onnx import ANSWER_SPAN, Described, describe
 from arlo.errors import CompileError
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ def _name_inputs(model: onnx_ir.Model, source: SourceModel) -> None:
 
 def _choose_outputs(source: SourceModel, found: Described) -> list[str]:
     """The outputs that are served, the wanted one first: that of the task, then the hidden states of the tokens."""
+    if source.task == "question-answering":
+        return list(ANSWER_SPAN)
     if source.task != "embedding":
         return ["logits"]
     by_tokens = [name for name, axes in found.outputs.items() if len(axes) == 3]
@@ -225,7 +227,7 @@ def _name_axes(
     described = []
     proto = onnx.load(str(path), load_external_data=False)
     for value, name in zip(proto.graph.output, names, strict=True):
-        token_level = len(seen[name]) == 3
+        token_level = len(seen[name]) == 3 or name in ANSWER_SPAN
         for (row_count, length), shape in ((first, seen[name]), (second, again[name])):
             if shape[: 1 + token_level] != (row_count, length)[: 1 + token_level]:
                 raise CompileError(

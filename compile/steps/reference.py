@@ -17,6 +17,7 @@ texts, other models with token types in every fourth row.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import shutil
@@ -28,45 +29,70 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.catalog.manifest import OutputTensor
+from arlo.catalog.manifest import Importance, OutputTensor
 from arlo.compile.cache import Cache, Entry, code_version, key_of, tool_versions
 from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_numpy
 from arlo.compile.quiet import known_noise_silenced
+from arlo.compile.signals.graph import CONFIDENCE, IMPORTANCE
 from arlo.compile.steps.resolve import SourceModel
+from arlo.compile.steps.resolve_onnx import ANSWER_SPAN
 from arlo.compile.texts import Texts
-from arlo.compile.verify.answers import FILE_NAME, Answered, Row, kept_positions, load, pad, save, takes_types
+from arlo.compile.verify.answers import (
+    FILE_NAME,
+    Answered,
+    Row,
+    kept_positions,
+    kept_whole,
+    load,
+    pad,
+    save,
+    takes_types,
+)
 from arlo.errors import CompileError
 
 Inputs = Mapping[str, NDArray[np.int64]]
 
+_LOGITS = ("logits", *ANSWER_SPAN)
 _TOKENS = 8192  # for each length, counted as padded
 _MIN_ROWS, _MAX_ROWS = 16, 128
 _LABEL_ROWS, _LABEL_TOKENS = 1000, 65_536  # for the shortest length of models that give one label a row
 _LARGE_BYTES = 512 << 20
 _DEEP_ROWS = 4  # the rows of each length that keep their secondary token-level answers
 _BATCH_TOKENS = 4096  # that the original computes at a time
+_OF_PAIRS = ("reranker", "question-answering")
 _SHORTEST = 3  # tokens of the shortest text: one word between two special tokens
 
 
 def reference_step(
-    cache: Cache, model: SourceModel, outputs: Sequence[OutputTensor], texts: Texts, lengths: Sequence[int]
+    cache: Cache,
+    model: SourceModel,
+    outputs: Sequence[OutputTensor],
+    texts: Texts,
+    lengths: Sequence[int],
+    *,
+    importance: Importance | None = None,
 ) -> Entry:
     """Entry with `reference.npz` for runtimes of these maximum lengths, ascending.
 
+    importance: what that output sums, where there is one. It is computed from the attention of the torch model; an ONNX
+    file shows none, so that there its laws alone are checked (arlo.compile.signals.laws).
     meta: `levels` (length, as text -> key of its rows and answers), `rows`, `tokens`. CompileError when the original
     model does not load or does not answer in numbers.
     """
-    original = _Original(model, outputs)
+    if _onnx(model):
+        outputs = [output for output in outputs if output.name != IMPORTANCE]
+    original = _Original(model, outputs, importance)
     identity = {
         "original": model.hashes,
         "task": model.task,
         "inputs": [[tensor.name, tensor.datatype, tensor.role] for tensor in model.inputs],
         "pooling": [list(model.pooling), model.normalize],
         "outputs": [[output.name, output.token_level, list(output.dims)] for output in outputs],
+        "importance": importance and dataclasses.asdict(importance),
         "texts": texts.key(),
         "tools": tool_versions("onnxruntime" if _onnx(model) else "torch", "transformers", "tokenizers"),
-        "code": code_version("steps/reference", "verify/answers", "texts", "original", "pooling"),
+        "code": code_version("steps/reference", "verify/answers", "texts", "original", "pooling", "signals/graph"),
     }
     entries = {}
     for below, length in itertools.pairwise((0, *lengths)):
@@ -117,7 +143,7 @@ def plan_rows(
     tokens = (tokens + [cycle[index % len(cycle)] for index in range(count)])[:count]
     types = any(map(takes_types, model.inputs))
     return [
-        (tokens, model.task == "reranker" or (types and index % 4 == 2), index) for index, tokens in enumerate(tokens)
+        (tokens, model.task in _OF_PAIRS or (types and index % 4 == 2), index) for index, tokens in enumerate(tokens)
     ]
 
 
@@ -153,7 +179,7 @@ def _answer(
     for index, row in enumerate(rows):
         deep, positions = index < _DEEP_ROWS, {}
         for number, output in enumerate(outputs):
-            if number == 0 or not output.token_level:
+            if kept_whole(number, output):
                 continue
             if deep:
                 positions[output.name] = kept_positions(len(row))
@@ -169,16 +195,25 @@ def _onnx(model: SourceModel) -> Any:
     return getattr(model, "onnx", None)
 
 
+def _confidence(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The largest probability [rows] by the softmax of logits [rows, labels]."""
+    exact = logits.astype(np.float64)
+    shares = np.exp(exact - exact.max(-1, keepdims=True))
+    return (shares.max(-1) / shares.sum(-1)).astype(np.float32)
+
+
 class _Original:
     """The original model as users run it. Loads it when first asked.
 
-    torch: with the attention that transformers chooses, not the one that is exported: one more independent part.
+    torch: with the attention that transformers chooses, not the one that is exported: one more independent part. Only
+    where importance is asked for it is the plain one, as no other shows itself.
     An ONNX file: with ONNX Runtime on the CPU, untouched by any step of the build.
     """
 
-    def __init__(self, model: SourceModel, outputs: Sequence[OutputTensor]) -> None:
+    def __init__(self, model: SourceModel, outputs: Sequence[OutputTensor], importance: Importance | None) -> None:
         self._model = model
         self._outputs = outputs
+        self._importance = importance
         self._loaded: Any = None
 
     def answer(self, batches: Sequence[Sequence[Row]]) -> list[dict[str, NDArray[np.float32]]]:
@@ -190,6 +225,8 @@ class _Original:
         inputs = [pad(self._model.inputs, rows, len(rows[0])) for rows in batches]
         cores = len(os.sched_getaffinity(0))
         found = self._run_onnx(inputs, cores) if _onnx(self._model) else self._run_torch(inputs, cores)
+        if any(output.name == CONFIDENCE for output in self._outputs):
+            found = [each | {CONFIDENCE: _confidence(each["logits"])} for each in found]
         missing = [output.name for output in self._outputs if output.name not in found[0]]
         if missing:
             raise CompileError(f"reference: the original model does not give {', '.join(missing)}, the export does")
@@ -200,15 +237,18 @@ class _Original:
             import torch
 
             if self._loaded is None:
-                self._loaded = load_original(self._model)
+                self._loaded = load_original(self._model, attention="eager" if self._importance else None)
+            asked = {"output_attentions": True} if self._importance else {}
 
             def run(inputs: Inputs) -> dict[str, NDArray[np.float32]]:
                 with torch.inference_mode():
-                    answer = self._loaded(**{name: torch.from_numpy(array) for name, array in inputs.items()})
+                    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+                    answer = self._loaded(**tensors, **asked)
+                found = self._received(answer) if self._importance else {}
                 if self._model.task != "embedding":
-                    return {self._outputs[0].name: answer.logits.float().numpy()}
+                    return found | {name: answer[name].float().numpy() for name in _LOGITS if name in answer}
                 hidden = answer.last_hidden_state.float().numpy()
-                return {"last_hidden_state": hidden, "sentence_embedding": self._pool(hidden)}
+                return found | {"last_hidden_state": hidden, "sentence_embedding": self._pool(hidden)}
 
             before = torch.get_num_threads()
             torch.set_num_threads(1)
@@ -249,6 +289,20 @@ class _Original:
 
         with ThreadPoolExecutor(cores) as pool:
             return list(pool.map(run, batches))
+
+    def _received(self, answer: Any) -> dict[str, NDArray[np.float32]]:
+        """Importance [rows, tokens] of rows without padding: attention summed over layers, heads and queries."""
+        assert self._importance is not None
+        layers = [layer for layer in answer.get("attentions") or () if layer is not None]
+        if len(layers) != self._importance.of_layers:
+            raise CompileError(
+                f"reference: the original model shows the attention of {len(layers)} layers and its graph that of "
+                f"{self._importance.of_layers}: build without --importance"
+            )
+        total = np.zeros(layers[0].shape[::3], np.float64)
+        for layer in layers[-self._importance.layers :]:
+            total += layer.double().sum((1, 2)).numpy()
+        return {IMPORTANCE: total.astype(np.float32)}
 
     def _pool(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         pooled = [pool_numpy(row, self._model.pooling, normalize=self._model.normalize) for row in hidden]

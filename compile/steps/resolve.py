@@ -81,6 +81,7 @@ class SourceModel:
     hashes: dict[str, str]  # config and weight files -> sha256
     notes: tuple[str, ...]
     onnx: Path | None = None  # the source is this file
+    labels: tuple[str, ...] = ()  # names of a classifier's classes; empty: not known
 
 
 def demo_model_path() -> Path:
@@ -126,6 +127,7 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
         weight_bytes=sum(path.stat().st_size for path in weights),
         hashes={path.name: hasher.file(path) for path in (folder / "config.json", *weights)},
         notes=_pooling_notes(task, modules),
+        labels=_label_names(config, task),
     )
 
 
@@ -184,6 +186,7 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
             ),
         ),
         onnx=path,
+        labels=_label_names(config, task),
     )
 
 
@@ -334,17 +337,27 @@ def _task(options: CompileOptions, config: dict[str, Any], modules: _Modules) ->
         return "reranker" if _labels(config) == 1 else "sequence-classification"
     if architecture.endswith("ForTokenClassification"):
         return "token-classification"
+    if architecture.endswith("ForQuestionAnswering"):
+        return "question-answering"
     if not architecture or architecture.endswith(("Model", "ForMaskedLM", "ForPreTraining")):
         return "embedding"
     raise ConfigError(
         f"{options.source}: the task of a {architecture} is not known: "
-        "say --task embedding, sequence-classification, reranker or token-classification"
+        "say --task embedding, sequence-classification, reranker, token-classification or question-answering"
     )
 
 
 def _labels(config: dict[str, Any]) -> int:
     """How many labels a classifier has; transformers takes two for granted."""
     return len(config["id2label"]) if config.get("id2label") else int(config.get("num_labels", 2))
+
+
+def _label_names(config: dict[str, Any], task: str) -> tuple[str, ...]:
+    """The names of a classifier's classes, in the order of its logits; none where config.json names none."""
+    named = config.get("id2label")
+    if task not in ("sequence-classification", "token-classification") or not isinstance(named, dict):
+        return ()
+    return tuple(str(named[number]) for number in sorted(named, key=int))
 
 
 def _inputs(config: dict[str, Any]) -> tuple[InputTensor, ...]:

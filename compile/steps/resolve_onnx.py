@@ -19,6 +19,8 @@ from arlo.errors import ConfigError
 if TYPE_CHECKING:
     import onnx
 
+ANSWER_SPAN = ("start_logits", "end_logits")
+"""Outputs of question answering, [rows, tokens] each."""
 ROLES = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "other"}
 # Of ONNX Runtime 1.31; TensorRT-RTX 1.7 reads all of these. What is below 13 is converted by the export.
 OPSETS = range(7, 27)
@@ -90,9 +92,16 @@ def task_of(path: Path, options: CompileOptions, found: Described) -> str:
     """The task asked for, or the one that the outputs tell; ConfigError when these do not go together.
 
     `logits` [rows, 1]: reranker; [rows, labels]: sequence classification; [rows, tokens, labels]: token classification;
-    no `logits`: embedding.
+    `start_logits` and `end_logits`: question answering; neither: embedding.
     """
     logits = found.outputs.get("logits")
+    span = [found.outputs.get(name) for name in ANSWER_SPAN]
+    if options.task == "question-answering" or (options.task == "auto" and all(span)):
+        if any(axes is None or len(axes) != 2 for axes in span):
+            raise ConfigError(
+                f"{path} has no outputs {' and '.join(ANSWER_SPAN)} [rows, tokens]: choose another --task"
+            )
+        return "question-answering"
     if options.task == "embedding" or (options.task == "auto" and logits is None):
         return "embedding"
     if logits is None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.catalog.manifest import InputTensor, OutputTensor, Verification
+from arlo.catalog.manifest import Importance, InputTensor, OutputTensor, Verification
 from arlo.compile.cache import Entry, code_version
 from arlo.compile.engines.interface import Runner
 from arlo.compile.job import Job
@@ -45,6 +45,7 @@ class Subject:
     inputs: Sequence[InputTensor]
     outputs: Sequence[OutputTensor]
     tolerance: float | None = None
+    importance: Importance | None = None
 
 
 def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -> Entry:
@@ -65,7 +66,8 @@ def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -
         "stand_in": [specialised.files, job.graph.files[WEIGHTS], stand_in_versions()] if cannot else None,
         "device": "" if cannot else engine.device(),
         "tools": engine.versions(),
-        "code": code_version("steps/verify", "verify/compare", "verify/answers", "verify/stand_in"),
+        "importance": job.importance and dataclasses.asdict(job.importance),
+        "code": code_version("steps/verify", "verify/compare", "verify/answers", "verify/stand_in", "signals/laws"),
     }
 
     def make(_: object) -> dict[str, Any]:
@@ -84,6 +86,7 @@ def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -
             inputs=job.model.inputs,
             outputs=job.outputs,
             tolerance=job.options.tolerance,
+            importance=job.importance,
         )
         rows = rows_for(load(reference.folder / FILE_NAME, job.outputs), spec)
         return dataclasses.asdict(verify(subject, rows, ran_on=ran_on, engine_ran=not cannot))
@@ -98,9 +101,11 @@ def verification_of(entry: Entry) -> Verification:
 
 def verify(subject: Subject, rows: Sequence[Answered], *, ran_on: str, engine_ran: bool) -> Verification:
     """Run the rows, with other padding and other neighbours too, and compare. CompileError when it is not exact."""
-    comparison = Comparison(subject.task, subject.outputs, rows, subject.precision, subject.tolerance)
-    found = _run(subject, rows, comparison)
-    missed = refusals(found, comparison.bounds)
+    comparison = Comparison(
+        subject.task, subject.outputs, rows, subject.precision, subject.tolerance, importance=subject.importance
+    )
+    found, laws = _run(subject, rows, comparison), comparison.laws
+    missed = refusals(found, comparison.bounds) + (laws.missed() if laws else [])
     if missed:
         raise CompileError(_message(subject, missed, engine_ran=engine_ran))
     return Verification(
@@ -110,6 +115,8 @@ def verify(subject: Subject, rows: Sequence[Answered], *, ran_on: str, engine_ra
         cosine=found.cosine,
         agreement=found.agreement,
         ties=found.tied,
+        importance_sum=laws.sum_diff if laws else None,
+        importance_padding=laws.change if laws else None,
         ran_on=ran_on,
         engine_ran=engine_ran,
     )

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from arlo.clock import monotonic_s
 from arlo.compile.engines.interface import DEFAULT_COMPUTE_CAPABILITIES, Backend, Device, Precision, engine_names
-from arlo.compile.options import CompileOptions, Task, parse_lengths
+from arlo.compile.options import CompileOptions, Task, parse_importance, parse_lengths
 from arlo.compile.pipeline import compile_model
 from arlo.compile.progress import Progress
 from arlo.compile.report import print_report, summarise
@@ -67,6 +67,19 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def _model(group: Any) -> None:
     group.add_argument("--name", help="name of the model for clients (default: the name of the folder)")
     group.add_argument("--task", choices=get_args(Task), default="auto", help="default: auto, as the folder says")
+    group.add_argument(
+        "--importance",
+        metavar="all|last:K",
+        nargs="?",
+        const="all",
+        help="add the output importance [rows, tokens]: the attention that each token receives, over all layers or the "
+        "last K. It costs time; only requests that name it get it (docs/signals.md)",
+    )
+    group.add_argument(
+        "--confidence",
+        action="store_true",
+        help="add the output confidence [rows] of a classifier, its largest probability, for requests that name it",
+    )
     group.add_argument(
         "--tokenizer", metavar="DIR", type=Path, help="folder of an ONNX file's tokenizer (default: that of the file)"
     )
@@ -201,6 +214,8 @@ def options_of(args: argparse.Namespace) -> CompileOptions:
         device=args.device,
         backend=args.backend,
         compute_capabilities=tuple(part.strip().upper() for part in args.compute_capabilities.split(",")),
+        importance=None if args.importance is None else parse_importance(args.importance),
+        confidence=args.confidence,
         max_batch=args.max_batch,
         memory_mb=args.memory_mb,
         batcher=args.batcher,

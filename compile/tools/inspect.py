@@ -119,7 +119,8 @@ def _head(found: Inspection, console: Console) -> None:
     rows.append(("takes", f"{takes}: {types} [rows, tokens]"))
     for index, output in enumerate(manifest.outputs):
         shape = ", ".join(["rows", *(["tokens"] if output.token_level else []), *map(str, output.dims)])
-        rows.append(("answers" if not index else "", f"{output.name}: {output.datatype} [{shape}]"))
+        asked = ", on request" if output.on_request else ""
+        rows.append(("answers" if not index else "", f"{output.name}: {output.datatype} [{shape}]{asked}"))
     rows.append(("tokenizer", manifest.tokenizer or "none: clients send token ids"))
     if manifest.tools:
         rows.append(("built with", ", ".join(f"{name} {version}" for name, version in sorted(manifest.tools.items()))))

@@ -192,6 +192,7 @@ def _verify(  # noqa: PLR0917
             inputs=manifest.inputs,
             outputs=manifest.outputs,
             tolerance=tolerance if tolerance is not None else manifest.options.get("tolerance"),
+            importance=manifest.importance,
         )
         verification = verify(subject, rows_for(rows, spec), ran_on=engine.device(), engine_ran=True)
     except CompileError as error:

@@ -7,8 +7,9 @@ can be verified on another machine than the one that built them, without the ori
     lengths        [rows]        tokens of each row
     levels         [rows]        the runtime length that a row was chosen for
     deep           [rows]        whether the token-level outputs behind the first output are kept for it
-    answer:<name>  row-level: [rows, *dims]; the first output, token-level: [all tokens, *dims];
-                   another token-level output: [kept tokens of the deep rows, *dims], see `kept_positions`
+    answer:<name>  row-level: [rows, *dims]; token-level: [all tokens, *dims] of the first output and of those with one
+                   number a token, see `kept_whole`; of another one [kept tokens of the deep rows, *dims], see
+                   `kept_positions`. Outputs on request may be missing: an ONNX file has no importance to compare with
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ class Answered:
     positions: Mapping[str, NDArray[np.int64]]
 
 
+def kept_whole(number: int, output: OutputTensor) -> bool:
+    """Whether answers of output `number` are kept for every row and token; vectors of tokens would fill the disk."""
+    return number == 0 or not output.token_level or not output.dims
+
+
 def kept_positions(tokens: int) -> NDArray[np.int64]:
     """The tokens whose secondary answers are kept for a row of `tokens`: evenly spread, first and last among them."""
     return np.unique(np.linspace(0, tokens - 1, min(tokens, _KEPT_POSITIONS)).round().astype(np.int64))
@@ -67,7 +73,8 @@ def save(path: Path, rows: Sequence[Answered], outputs: Sequence[OutputTensor]) 
         "levels": np.array([answered.level for answered in rows], np.int32),
         "deep": np.array([answered.deep for answered in rows], np.bool_),
     }
-    for output in outputs:
+    stored = [output for output in outputs if not output.on_request or output.name in rows[0].answers]
+    for output in stored:
         parts = [answered.answers[output.name] for answered in rows if output.name in answered.answers]
         shaped = np.concatenate(parts) if output.token_level else np.stack(parts)
         arrays[f"answer:{output.name}"] = shaped.astype(np.float32)
@@ -79,6 +86,8 @@ def load(path: Path, outputs: Sequence[OutputTensor]) -> list[Answered]:
     """Read `reference.npz`. ConfigError when it is missing or not whole."""
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+            missing = [output for output in outputs if output.on_request and f"answer:{output.name}" not in stored]
+            outputs = [output for output in outputs if output not in missing]
             arrays = {name: stored[name] for name in (*_FIELDS, *(f"answer:{output.name}" for output in outputs))}
     except FileNotFoundError:
         raise ConfigError(
@@ -98,7 +107,7 @@ def load(path: Path, outputs: Sequence[OutputTensor]) -> list[Answered]:
             stored_answers = arrays[f"answer:{output.name}"]
             if not output.token_level:
                 answers[output.name] = stored_answers[index]
-            elif number == 0:
+            elif kept_whole(number, output):
                 answers[output.name] = stored_answers[start : start + tokens]
             elif deep:
                 positions[output.name] = kept_positions(tokens)

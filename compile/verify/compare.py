@@ -13,8 +13,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.catalog.manifest import OutputTensor
+from arlo.catalog.manifest import Importance, OutputTensor
+from arlo.compile.signals.graph import IMPORTANCE
+from arlo.compile.signals.laws import ImportanceLaws
 from arlo.compile.verify.answers import Answered
+
+_SPANS = "question-answering"  # its labels are the tokens where the answer begins and ends
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,8 @@ class Found:
 class Comparison:
     """Collects what one runtime answers.
 
-    task: of the model. scales are those of the original over all given rows, so that a bound is the same for all.
+    task: of the model. importance: what that output sums, where there is one; it has laws of its own. Scales are those
+    of the original over all given rows, so that a bound is the same for all.
     """
 
     def __init__(
@@ -93,6 +98,8 @@ class Comparison:
         rows: Sequence[Answered],
         precision: str,
         tolerance: float | None,
+        *,
+        importance: Importance | None = None,
     ) -> None:
         self.bounds = BOUNDS[precision]
         self.found = Found()
@@ -107,18 +114,23 @@ class Comparison:
             )
             for output in outputs
         }
+        self.laws = ImportanceLaws(importance, precision) if importance is not None else None
         self._scores: dict[int, tuple[float, float]] = {}  # row -> score of the original, of the runtime
 
     def bound(self, output: str) -> float:
         """Largest difference allowed in this output."""
+        # Importance grows with the square of the length, so that it is compared as a share whatever the precision.
+        relative = self.bounds.relative or output == IMPORTANCE
         if self._tolerance is not None:
-            return self._tolerance
-        return self.bounds.difference * (self._scales[output] if self.bounds.relative else 1.0)
+            return self._tolerance * (self._scales[output] if output == IMPORTANCE else 1.0)
+        return self.bounds.difference * (self._scales[output] if relative else 1.0)
 
     def answer(self, index: int, got: Mapping[str, NDArray[np.float32]]) -> None:
         """Compare the answer to row `index`: by output [*dims] or [tokens, *dims], padding cut off."""
         row = self._rows[index]
         self.found.rows += 1
+        if self.laws is not None:
+            self.laws.answer(got[IMPORTANCE], f"row {index} ({len(row.row)} tokens)")
         for number, output in enumerate(self._outputs):
             if output.name not in row.answers:
                 continue
@@ -132,7 +144,7 @@ class Comparison:
                     self._cosine(answer, expected, place)
             elif number == 0 and expected.shape[-1:] == (1,) and not output.token_level:
                 self._scores[index] = float(expected[0]), float(answer[0])
-            elif number == 0 and expected.shape[-1] > 1:
+            elif not output.on_request and (number == 0 or self._task == _SPANS) and expected.shape[-1] > 1:
                 self._labels(answer, expected, place)
 
     def padding(
@@ -142,8 +154,12 @@ class Comparison:
 
         what: `ids under the mask`, which must change nothing, or anything else, which may change the rounding.
         """
+        row = f"row {index} ({len(self._rows[index].row)} tokens)"
         for output in self._outputs:
             left, right = got[output.name], plain[output.name]
+            if output.name == IMPORTANCE and self.laws is not None:
+                self.laws.surroundings(left, right, f"{row}, {what}")
+                continue
             change = _largest(left, right)
             bound = self.bound(output.name)
             if what == IDS_UNDER_MASK:
@@ -151,7 +167,7 @@ class Comparison:
             self.found.padding_diff = _worse(self.found.padding_diff, change)
             if not change / bound <= self.found.padding_ratio:
                 self.found.padding_ratio, self.found.padding_bound = change / bound, bound
-                self.found.padding_at = f"row {index} ({len(self._rows[index].row)} tokens), {output.name}, {what}"
+                self.found.padding_at = f"{row}, {output.name}, {what}"
 
     def finish(self) -> Found:
         """Compare the order of scores, which takes all rows, and return what was found."""

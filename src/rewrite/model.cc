@@ -83,18 +83,6 @@ MaybeFault check_runtime(const v1::Runtime& runtime) {
   return {};
 }
 
-// All but those on request.
-OutputSet defaults_of(const std::vector<OutputSpec>& outputs) {
-  if (std::none_of(outputs.begin(), outputs.end(), [](const auto& output) { return output.on_request; })) {
-    return kAllOutputs;
-  }
-  OutputSet set = 0;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].on_request) set |= OutputSet{1} << i;
-  }
-  return set;
-}
-
 }  // namespace
 
 int datatype_size(std::string_view datatype) {
@@ -231,6 +219,7 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
     model->inputs.push_back(std::move(spec));
   }
   for (const auto& output : from.outputs()) {
+    if (output.on_request()) model->usual &= ~(OutputSet{1} << model->outputs.size());
     model->outputs.push_back({output.name(),
                               output.datatype(),
                               static_cast<std::size_t>(datatype_size(output.datatype())),
@@ -238,7 +227,6 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
                               {output.dims().begin(), output.dims().end()},
                               output.on_request()});
   }
-  model->usual = defaults_of(model->outputs);
   model->stage = cascade_of(deployment, model->name) != nullptr;
   model->vocabulary = from.vocabulary();
   if (model->vocabulary == 0) {

@@ -116,6 +116,32 @@ TEST(InferRequest, MakesUpAMaskOfAllTokens) {
   EXPECT_EQ(sent.outputs_size(), 0);
 }
 
+TEST(InferRequest, OutputsOnRequestAreLeftOutUnlessTheyAreNamed) {
+  auto deployment = fixture::deployment();
+  deployment.mutable_model()->mutable_outputs(1)->set_on_request(true);
+  ASSERT_EQ(faults(check_deployment(deployment)), "");
+  const auto model = make_model(deployment, deployment.model(), 0);
+  const auto asked = [&](const ModelInferRequest& message) {
+    const std::string body = message.SerializeAsString();
+    InferRequest request;
+    EXPECT_EQ(faults(request.parse(body)), "");
+    EXPECT_EQ(faults(request.bind(*model, {})), "");
+    const ModelInferRequest sent = written(request, 0, {"encoder_6", 6, 1, false});
+    std::vector<std::string> names;
+    for (const auto& output : sent.outputs()) names.push_back(output.name());
+    return names;
+  };
+  auto message = two_rows();
+  EXPECT_EQ(asked(message), (std::vector<std::string>{"hidden", "pooled"}));
+  message.clear_outputs();
+  EXPECT_EQ(asked(message), (std::vector<std::string>{"hidden", "label"}));
+  message.add_outputs()->set_name("pooled");
+  EXPECT_EQ(asked(message), (std::vector<std::string>{"pooled"}));
+
+  for (auto& output : *deployment.mutable_model()->mutable_outputs()) output.set_on_request(true);
+  EXPECT_NE(faults(check_deployment(deployment)), "");
+}
+
 TEST(InferRequest, TheLastTokenOfTheMaskDecidesTheLength) {
   const auto model = fixture::model(0);
   auto message = two_rows();

@@ -56,7 +56,7 @@ def test_the_task_is_read_from_the_folder(tmp_path: Path, architecture: str, tas
 
 
 def test_an_unknown_head_asks_for_the_task(tmp_path: Path) -> None:
-    folder = write_shell(tmp_path, architectures=["BertForQuestionAnswering"])
+    folder = write_shell(tmp_path, architectures=["BertForMultipleChoice"])
     with pytest.raises(ConfigError, match="say --task"):
         read(folder)
     assert read(folder, task="embedding").task == "embedding"

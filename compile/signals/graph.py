@@ -1,0 +1,152 @@
+"""Outputs that are added to an exported graph: `importance` and `confidence`.
+
+Attention is found by its shape, whoever exported the graph: a Softmax over the last axis whose result, perhaps cast or
+masked, is the left factor of a MatMul. One kernel that does all of attention (FlashAttention, ONNX Runtime's Attention)
+keeps its softmax to itself; such graphs are refused, and an engine cannot fuse what is asked for here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from arlo.errors import CompileError
+
+if TYPE_CHECKING:
+    import onnx_ir
+
+IMPORTANCE, CONFIDENCE = "importance", "confidence"
+_MASK = "attention_mask"
+_PASSED = frozenset({"Cast", "Dropout", "Identity", "Where", "Mul"})  # between softmax and product, shape unchanged
+_AXES_AS_INPUT = 18  # opset since which ReduceMax takes its axes as an input
+
+
+def attention_of(model: onnx_ir.Model) -> list[onnx_ir.Value]:
+    """The attention [rows, heads, queries, keys] of each layer, first to last, as it is multiplied with the values.
+
+    CompileError when there is none in the open.
+    """
+    found: list[onnx_ir.Value] = []
+    for node in model.graph:
+        if node.op_type == "Softmax" and node.domain in ("", "ai.onnx") and _over_last_axis(node):
+            weights = _factor(node.outputs[0])
+            if weights is not None and all(weights is not other for other in found):
+                found.append(weights)
+    if not found:
+        raise CompileError(
+            "signals: no attention is to be seen in the graph (a Softmax whose result is multiplied): export the model "
+            "with plain attention (attn_implementation='eager'), or build without --importance"
+        )
+    return found
+
+
+def _over_last_axis(node: onnx_ir.Node) -> bool:
+    axis = node.attributes.get("axis")
+    return axis is None or axis.as_int() in (-1, 3)
+
+
+def _factor(value: onnx_ir.Value) -> onnx_ir.Value | None:
+    """What of `value` is the left factor of a product, if it becomes one."""
+    for node, index in value.uses():
+        if node.op_type == "MatMul" and index == 0:
+            return value
+        if node.op_type == "Reshape" and any(user.op_type == "MatMul" for user, _ in node.outputs[0].uses()):
+            return value
+        if node.op_type in _PASSED and (found := _factor(node.outputs[0])) is not None:
+            return found
+    return None
+
+
+def add_importance(model: onnx_ir.Model, *, last: int | None) -> tuple[int, int]:
+    """Append the output `importance` FP32 [rows, tokens], 0 at padding; returns the layers summed and all layers.
+
+    A token's importance is the attention that it receives as a key, summed over heads, layers (last: the last so many,
+    None: all) and those queries that are no padding: padding attends to real tokens too, and must not count.
+    """
+    import onnx_ir
+    from onnx_ir.passes import common
+
+    common.ShapeInferencePass()(model)
+    every = attention_of(model)
+    if last is not None and last > len(every):
+        raise CompileError(
+            f"signals: the model has {len(every)} layers of attention, and the last {last} are asked for"
+        )
+    graph, summed = model.graph, every[-(last or len(every)) :]
+    mask = next(value for value in graph.inputs if value.name == _MASK)
+    build = _Builder(graph)
+    real = build("Cast", [mask], to=onnx_ir.DataType.FLOAT)
+    queries = build("Unsqueeze", [real, build.constant("query_axes", [1, 2])])  # [rows, 1, 1, tokens]
+    by_type: dict[onnx_ir.DataType, onnx_ir.Value] = {onnx_ir.DataType.FLOAT: queries}
+    received = []
+    for weights in summed:
+        dtype = weights.dtype or onnx_ir.DataType.FLOAT
+        if dtype not in by_type:
+            by_type[dtype] = build("Cast", [queries], to=dtype)
+        # The sum over queries as a product, which reads the attention once and writes next to nothing.
+        each = build("MatMul", [by_type[dtype], weights])
+        received.append(each if dtype == onnx_ir.DataType.FLOAT else build("Cast", [each], to=onnx_ir.DataType.FLOAT))
+    # One after the other, and behind all products: ONNX Runtime goes from the last node backwards, what stands later
+    # first. So it runs each product as soon as its layer is there; else the attention of all layers stays in memory.
+    layers = received[0]
+    for each in received[1:]:
+        layers = build("Add", [layers, each])
+    heads = build("ReduceSum", [layers, build.constant("head_axes", [1, 2])], keepdims=0)
+    build.output("Mul", [heads, real], IMPORTANCE, list(mask.shape or ()))
+    return len(summed), len(every)
+
+
+def add_confidence(model: onnx_ir.Model) -> None:
+    """Append the output `confidence` FP32 [rows]: the largest probability by the softmax of `logits` [rows, labels]."""
+    graph = model.graph
+    logits = next(value for value in graph.outputs if value.name == "logits")
+    build = _Builder(graph)
+    shares = build("Softmax", [logits], axis=-1)
+    rows = list(logits.shape or ())[:1]
+    if model.opset_imports.get("", 0) >= _AXES_AS_INPUT:
+        build.output("ReduceMax", [shares, build.constant("label_axes", [-1])], CONFIDENCE, rows, keepdims=0)
+    else:
+        build.output("ReduceMax", [shares], CONFIDENCE, rows, axes=[-1], keepdims=0)
+
+
+class _Builder:
+    """Appends nodes to a graph, named so that none meets one of the model's own."""
+
+    def __init__(self, graph: onnx_ir.Graph) -> None:
+        self._graph = graph
+        self._made = len(graph)
+
+    def __call__(self, op: str, inputs: list[onnx_ir.Value], **attributes: int | list[int]) -> onnx_ir.Value:
+        import onnx_ir
+
+        self._made += 1
+        name = f"signal_{self._made}_{op.lower()}"
+        made = onnx_ir.node(op, inputs, dict(attributes), name=name)
+        made.outputs[0].name = name
+        self._graph.append(made)
+        return made.outputs[0]
+
+    def constant(self, name: str, values: list[int]) -> onnx_ir.Value:
+        """An INT64 tensor of one axis."""
+        import numpy as np
+        import onnx_ir
+
+        tensor = onnx_ir.Tensor(np.array(values, np.int64), name=f"signal_{name}")
+        value = onnx_ir.Value(
+            name=tensor.name,
+            const_value=tensor,
+            shape=tensor.shape,
+            type=onnx_ir.TensorType(onnx_ir.DataType.INT64),
+        )
+        self._graph.register_initializer(value)
+        return value
+
+    def output(
+        self, op: str, inputs: list[onnx_ir.Value], name: str, shape: list[object], **attributes: int | list[int]
+    ) -> None:
+        """A node whose result is an output of the graph, FP32."""
+        import onnx_ir
+
+        value = self(op, inputs, **attributes)
+        value.name, value.dtype = name, onnx_ir.DataType.FLOAT
+        value.shape = onnx_ir.Shape(shape)  # type: ignore[arg-type]  # numbers and names of axes
+        self._graph.outputs.append(value)

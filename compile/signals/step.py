@@ -1,0 +1,126 @@
+"""Between export and cleanup, where signals are asked for: the exported graph with further outputs.
+
+Input: the export. Output: `model.onnx` with `importance` and `confidence` behind its outputs; `weights.bin`, linked.
+Cache key: the export's files, which signals, versions, this code. Check: on a batch with padding, run by ONNX Runtime,
+importance sums to one attention map for each head, layer and real token, and is zero at padding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from arlo.catalog.manifest import Importance, OutputTensor
+from arlo.compile.cache import Cache, Entry, code_version, link_or_copy, tool_versions
+from arlo.compile.options import CompileOptions
+from arlo.compile.signals.graph import CONFIDENCE, IMPORTANCE, add_confidence, add_importance
+from arlo.compile.spec import GRAPH, WEIGHTS
+from arlo.compile.steps.cleanup import TOOLS, Graph
+from arlo.compile.steps.export import outputs_of
+from arlo.compile.steps.resolve import SourceModel
+from arlo.errors import CompileError, ConfigError
+
+_ROWS, _TOKENS, _REAL = 2, 9, 6  # of the batch that is tried; the second row is padded behind `_REAL` tokens
+_INEXACT = 0.02  # bf16 is that far from the sum
+
+
+def wanted(options: CompileOptions) -> bool:
+    """Whether the build has this step."""
+    return options.importance is not None or options.confidence
+
+
+def check_signals(options: CompileOptions, model: SourceModel) -> None:
+    """ConfigError when the model cannot give what is asked for."""
+    if options.confidence and model.task != "sequence-classification":
+        raise ConfigError(f"confidence is of sequence classifiers, and {model.name} is of the task {model.task}")
+
+
+def signals_step(cache: Cache, exported: Entry, model: SourceModel, options: CompileOptions) -> Entry:
+    """Entry with the graph and its weights; meta: `outputs` and `notes`, as the export has them, and `importance` (the
+    fields of `arlo.catalog.manifest.Importance`, or None)."""
+    parts = {
+        "graph": exported.files[GRAPH],
+        "weights": exported.files[WEIGHTS],
+        "outputs": exported.meta["outputs"],
+        "importance": options.importance,
+        "confidence": options.confidence,
+        "tools": tool_versions(*TOOLS, "onnxruntime"),
+        "code": code_version("signals/step", "signals/graph", "steps/cleanup"),
+    }
+
+    def make(folder: Path) -> dict[str, Any]:
+        outputs = list(outputs_of(exported))
+        taken = {output.name for output in outputs} & {IMPORTANCE, CONFIDENCE}
+        if taken:
+            raise CompileError(f"signals: the model has an output {taken.pop()} of its own")
+        graph = Graph(exported.folder / GRAPH)
+        layers = None
+        if options.confidence:
+            add_confidence(graph.model)
+            outputs.append(_output(CONFIDENCE, token_level=False))
+        if options.importance is not None:  # last, see there
+            last = None if options.importance == "all" else options.importance
+            layers = add_importance(graph.model, last=last)
+            outputs.append(_output(IMPORTANCE, token_level=True))
+        link_or_copy(exported.folder / WEIGHTS, folder / WEIGHTS)
+        graph.write(folder / GRAPH)
+        importance = None
+        if layers is not None:
+            importance = _tried(folder / GRAPH, model, summed=layers[0], of=layers[1], precision=options.precision)
+        return {
+            "outputs": [dataclasses.asdict(output) for output in outputs],
+            "notes": exported.meta["notes"],
+            "importance": importance and dataclasses.asdict(importance),
+        }
+
+    return cache.step("signals", parts, make)
+
+
+def importance_of(entry: Entry) -> Importance | None:
+    """What the output `importance` sums, None where there is none; of the export too, which has no signals."""
+    fields = entry.meta.get("importance")
+    return Importance(**fields) if fields else None
+
+
+def _output(name: str, *, token_level: bool) -> OutputTensor:
+    return OutputTensor(name=name, datatype="FP32", token_level=token_level, dims=(), on_request=True)
+
+
+def _tried(path: Path, model: SourceModel, *, summed: int, of: int, precision: str) -> Importance:
+    """How many heads there are, as the sums say. The first row has no padding, so that it tells; the second checks."""
+    import numpy as np
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    # Nothing is fused or moved here: what is tried is the graph. It also lets the CPU run what has no bf16 kernels.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    pad = model.inputs[0].pad_value
+    mask = np.ones((_ROWS, _TOKENS), np.int64)
+    mask[1, _REAL:] = 0
+    feed = {
+        tensor.name: {"mask": mask, "ids": np.where(mask == 1, pad + 1, pad)}.get(tensor.role, np.zeros_like(mask))
+        for tensor in model.inputs
+    }
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        found = session.run([IMPORTANCE], feed)[0]
+    except Exception as error:  # ONNX Runtime raises its own kinds
+        raise CompileError(
+            f"signals: the graph with importance does not run ({str(error).splitlines()[0]}): its attention is not "
+            "[rows, heads, queries, keys]; build without --importance"
+        ) from error
+    received = (
+        np.where(mask == 1, found, np.nan).astype(np.float64) if found.shape == mask.shape else np.full((1, 1), 0)
+    )
+    per_token = np.nansum(received, axis=1) / mask.sum(1)[: len(received)]
+    maps = round(float(per_token[0]))
+    exact = maps > 0 and maps % summed == 0 and np.abs(per_token / maps - 1).max() < _INEXACT
+    if not exact or found[mask == 0].any():
+        raise CompileError(
+            f"signals: importance sums to {per_token} for each token, where every attention map should give 1, and "
+            f"there are {summed} layers: the attention of this model is not that of an encoder; build without "
+            f"--importance ({precision})"
+        )
+    return Importance(layers=summed, of_layers=of, heads=maps // summed)

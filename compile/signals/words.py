@@ -1,0 +1,86 @@
+"""Which ids of a tokenizer begin a word, and which ids no pruning may take away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arlo.catalog.words import Words
+
+NEGATIONS = (
+    *("not", "no", "never", "none", "nobody", "nothing", "neither", "nor", "nowhere", "without", "cannot"),
+    *("can't", "won't", "don't", "doesn't", "didn't", "isn't", "aren't", "wasn't", "weren't", "hasn't", "haven't"),
+    *("hadn't", "wouldn't", "shouldn't", "couldn't", "hardly", "unless", "except"),
+)
+"""English words that turn a sentence around. Attention pays them little heed."""
+
+
+def words_of(tokenizer: Path | None) -> Words | None:
+    """Of a `tokenizer.json`: WordPiece, byte-level BPE, or SentencePiece (BPE or Unigram with Metaspace). None for no
+    file, and for a tokenizer of another kind, whose words cannot be told from ids."""
+    if tokenizer is None:
+        return None
+    from tokenizers import Tokenizer
+
+    described = json.loads(tokenizer.read_text(encoding="utf-8"))
+    model = described["model"]
+    vocabulary = Tokenizer.from_file(str(tokenizer)).get_vocab(with_added_tokens=True)
+    if model.get("type") == "WordPiece":
+        kind, prefix = "wordpiece", model.get("continuing_subword_prefix") or "##"
+        begins = {number: not token.startswith(prefix) for token, number in vocabulary.items()}
+    else:
+        marks = {"ByteLevel": ("byte-level", "Ġ"), "Metaspace": ("metaspace", "▁")}
+        found = next((marks[name] for name in _kinds(described) if name in marks), None)
+        if found is None:
+            return None
+        kind, mark = found
+        begins = {number: token.startswith(mark) for token, number in vocabulary.items()}
+    unknown = _unknown(model)  # an unknown word is a word
+    special = {token["id"] for token in described.get("added_tokens", ()) if token["special"]}
+    special.discard(vocabulary.get(unknown, -1))
+    starts = np.zeros(max(vocabulary.values(), default=-1) + 1, np.bool_)
+    for number, begin in begins.items():
+        starts[number] = begin and number not in special
+    if kind != "wordpiece" and unknown in vocabulary:
+        starts[vocabulary[unknown]] = False  # it may stand for a part of a word
+    return Words.of(kind, starts, sorted(special))
+
+
+def _kinds(described: dict[str, Any]) -> list[str]:
+    """The types of pre-tokenizer and decoder, those in a sequence too: older files name Metaspace in one of them."""
+    parts = []
+    for part in (described.get("pre_tokenizer"), described.get("decoder")):
+        parts += [part, *(part or {}).get("pretokenizers", ()), *(part or {}).get("decoders", ())]
+    return [part["type"] for part in parts if part]
+
+
+def _unknown(model: dict[str, Any]) -> str | None:
+    """The unknown token; Unigram names it by its place."""
+    place = model.get("unk_id")
+    return model.get("unk_token") if place is None else str(model["vocab"][place][0])
+
+
+def keep_ids(tokenizer: Path, words: Iterable[str] = NEGATIONS) -> tuple[int, ...]:
+    """Ids that stand for `words`, ascending: all that they are spelled with, at the start of a text and within one.
+
+    More than the words themselves may be kept by it, as "can" of "can't"; that costs little, and a lost "not" much. Of
+    WordPiece only what begins a word: that keeps all of it, and "##s" says nothing by itself.
+    """
+    from tokenizers import Tokenizer
+
+    encoder = Tokenizer.from_file(str(tokenizer))
+    encoder.no_truncation()
+    encoder.no_padding()
+    known = words_of(tokenizer)
+    starts = known.table() if known is not None and known.kind == "wordpiece" else None
+    model = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]
+    kept: set[int] = set()
+    for word in words:
+        for text in (word, word.capitalize(), f" {word}"):
+            ids = encoder.encode(text, add_special_tokens=False).ids
+            kept |= {token for token in ids if starts is None or starts[token]}
+    return tuple(sorted(kept - {encoder.token_to_id(_unknown(model) or "")}))
