@@ -87,7 +87,7 @@ class CompileOptions:
     last so many. It costs time, and only requests that name it get it. None: without."""
 
     confidence: bool = False
-    """Add the output `confidence` [rows] of a classifier: the largest probability, for requests that name it."""
+    """Add the output `confidence` [rows, 1] of a classifier: the largest probability, for requests that name it."""
 
     max_batch: int | Literal["auto"] = 1
     """Rows that may be executed together. `auto`: for each length as many as still save time for each row, see

@@ -96,16 +96,19 @@ def add_importance(model: onnx_ir.Model, *, last: int | None) -> tuple[int, int]
 
 
 def add_confidence(model: onnx_ir.Model) -> None:
-    """Append the output `confidence` FP32 [rows]: the largest probability by the softmax of `logits` [rows, labels]."""
+    """Append the output `confidence` FP32 [rows, 1]: the largest probability by the softmax of `logits` [rows, labels].
+
+    Not [rows]: Triton wants an output to have a dimension beside the rows.
+    """
     graph = model.graph
     logits = next(value for value in graph.outputs if value.name == "logits")
     build = _Builder(graph)
     shares = build("Softmax", [logits], axis=-1)
-    rows = list(logits.shape or ())[:1]
+    shape = [*list(logits.shape or ())[:1], 1]
     if model.opset_imports.get("", 0) >= _AXES_AS_INPUT:
-        build.output("ReduceMax", [shares, build.constant("label_axes", [-1])], CONFIDENCE, rows, keepdims=0)
+        build.output("ReduceMax", [shares, build.constant("label_axes", [-1])], CONFIDENCE, shape, keepdims=1)
     else:
-        build.output("ReduceMax", [shares], CONFIDENCE, rows, axes=[-1], keepdims=0)
+        build.output("ReduceMax", [shares], CONFIDENCE, shape, axes=[-1], keepdims=1)
 
 
 class _Builder:

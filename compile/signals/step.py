@@ -58,7 +58,7 @@ def signals_step(cache: Cache, exported: Entry, model: SourceModel, options: Com
         layers = None
         if options.confidence:
             add_confidence(graph.model)
-            outputs.append(_output(CONFIDENCE, token_level=False))
+            outputs.append(_output(CONFIDENCE, token_level=False, dims=(1,)))
         if options.importance is not None:  # last, see there
             last = None if options.importance == "all" else options.importance
             layers = add_importance(graph.model, last=last)
@@ -83,8 +83,8 @@ def importance_of(entry: Entry) -> Importance | None:
     return Importance(**fields) if fields else None
 
 
-def _output(name: str, *, token_level: bool) -> OutputTensor:
-    return OutputTensor(name=name, datatype="FP32", token_level=token_level, dims=(), on_request=True)
+def _output(name: str, *, token_level: bool, dims: tuple[int, ...] = ()) -> OutputTensor:
+    return OutputTensor(name=name, datatype="FP32", token_level=token_level, dims=dims, on_request=True)
 
 
 def _tried(path: Path, model: SourceModel, *, summed: int, of: int, precision: str) -> Importance:

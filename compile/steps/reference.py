@@ -196,10 +196,10 @@ def _onnx(model: SourceModel) -> Any:
 
 
 def _confidence(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The largest probability [rows] by the softmax of logits [rows, labels]."""
+    """The largest probability [rows, 1] by the softmax of logits [rows, labels]."""
     exact = logits.astype(np.float64)
     shares = np.exp(exact - exact.max(-1, keepdims=True))
-    return (shares.max(-1) / shares.sum(-1)).astype(np.float32)
+    return (shares.max(-1, keepdims=True) / shares.sum(-1, keepdims=True)).astype(np.float32)
 
 
 class _Original:

@@ -78,7 +78,7 @@ def _model(group: Any) -> None:
     group.add_argument(
         "--confidence",
         action="store_true",
-        help="add the output confidence [rows] of a classifier, its largest probability, for requests that name it",
+        help="add the output confidence [rows, 1] of a classifier, its largest probability, for requests that name it",
     )
     group.add_argument(
         "--tokenizer", metavar="DIR", type=Path, help="folder of an ONNX file's tokenizer (default: that of the file)"

@@ -63,7 +63,7 @@ def test_the_manifest_tells_of_the_signals(classifier: tuple[Path, Path, Manifes
     assert Manifest.load(repository) == manifest
     assert [(o.name, o.token_level, o.dims, o.on_request) for o in manifest.outputs] == [
         ("logits", False, (LABELS,), False),
-        ("confidence", False, (), True),
+        ("confidence", False, (1,), True),
         ("importance", True, (), True),
     ]
     assert manifest.importance == Importance(layers=LAYERS, of_layers=LAYERS, heads=HEADS)
@@ -94,7 +94,7 @@ def test_importance_is_the_attention_that_torch_sums(classifier: tuple[Path, Pat
         assert importance[0] == pytest.approx(expected, rel=1e-5)
         assert importance[0, 11:].tolist() == [0] * 5
         assert importance.sum(1) == pytest.approx(LAYERS * HEADS * mask.sum(1), rel=1e-5)
-        assert confidence == pytest.approx(answer.logits.softmax(-1).max(-1).values.numpy(), rel=1e-5)
+        assert confidence[:, 0] == pytest.approx(answer.logits.softmax(-1).max(-1).values.numpy(), rel=1e-5)
 
 
 def test_padding_and_other_rows_change_nothing(classifier: tuple[Path, Path, Manifest]) -> None:
