@@ -57,12 +57,15 @@ def run(args: argparse.Namespace) -> int:
     if not args.keys_only:
         from arlo.cli.recommend import load_manifest
         from arlo.config.gateway import gateway_message
+        from arlo.config.stages import cascade_name
         from arlo.control.reconcile.choice import choose, servable
         from arlo.control.reconcile.placement import plan_from_config
 
         gateway_message(loaded)
         manifest = servable(loaded, load_manifest(loaded))
         found["model"] = loaded.model.name or manifest.model
+        if loaded.cascade is not None:
+            found["cascade"] = cascade_name(loaded.cascade)
         if loaded.more_models:
             found["models"] = [model.name for model in loaded.models]
         found["serves"] = choose(loaded, manifest).text
@@ -85,8 +88,13 @@ def effective(loaded: Any) -> dict[str, Any]:
     from arlo.config.model import SECTIONS
 
     models = [{"default_timeout_ms": model.timeout_ms, **_keys(model)} for model in loaded.models]
-    sections: dict[str, Any] = {name: _keys(getattr(loaded, name)) for name in SECTIONS}
-    sections["model"] = models if loaded.more_models else models[0]
+    given = {name: getattr(loaded, name) for name in SECTIONS}
+    sections: dict[str, Any] = {name: _keys(section) for name, section in given.items() if section is not None}
+    if loaded.cascade is not None:
+        del sections["model"]  # its stages are
+        sections["cascade"]["default_timeout_ms"] = loaded.cascade.timeout_ms
+    else:
+        sections["model"] = models if loaded.more_models else models[0]
     if loaded.workers.kind == "local":
         sections["workers"]["count"] = loaded.worker_count
     return sections

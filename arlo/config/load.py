@@ -35,7 +35,13 @@ def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
     try:
         for name, cls in SECTIONS.items():
             given = raw.get(name, {})
-            if name == "model" and isinstance(given, list) and given:
+            if name == "cascade":
+                if name in raw:
+                    sections["cascade"] = read_section(cls, name, given, base)
+            elif name == "model" and "cascade" in raw:
+                if name in raw:
+                    raise FieldError("model", "", "and [cascade] do not go together: the stages are the models")
+            elif name == "model" and isinstance(given, list) and given:
                 models = []
                 for number, table in enumerate(given):  # noqa: B007 (the error names it)
                     models.append(read_section(cls, name, table, base))
@@ -43,6 +49,11 @@ def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
                 number = 0
             else:
                 sections[name] = read_section(cls, name, given, base)
+        if "cascade" in sections:
+            from arlo.config.stages import stage_models  # it needs the sections
+
+            first, *others = stage_models(sections["cascade"])
+            sections["model"], sections["more_models"] = first, tuple(others)
         return Config(**sections)
     except FieldError as error:
         line = line_of(lines, error.section, toml_key(error.key), number or error.number)

@@ -9,6 +9,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
+from arlo.config.cascade import CascadeConfig
 from arlo.config.field import FieldError, option, section
 from arlo.config.keeping import ControlConfig, HealthConfig, ScalingConfig
 from arlo.config.limits import LimitsConfig
@@ -437,6 +438,7 @@ class Config:
     control: ControlConfig = dataclasses.field(default_factory=ControlConfig)
     scaling: ScalingConfig = dataclasses.field(default_factory=ScalingConfig)
     more_models: tuple[ModelConfig, ...] = ()  # [[model]] after the first
+    cascade: CascadeConfig | None = None  # whose stages the models are
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:
@@ -455,7 +457,7 @@ class Config:
         # What serves several models needs no allocation to begin with.
         control = dataclasses.replace(self.control, reallocate=True)
         return dataclasses.replace(
-            self, model=alone, more_models=(), deployment=wanted, workers=workers, control=control
+            self, model=alone, more_models=(), cascade=None, deployment=wanted, workers=workers, control=control
         )
 
     def __post_init__(self) -> None:
@@ -533,6 +535,7 @@ class Config:
 
 SECTIONS: dict[str, type] = {
     "model": ModelConfig,
+    "cascade": CascadeConfig,
     "workers": WorkersConfig,
     "deployment": DeploymentConfig,
     "gateway": GatewayConfig,

@@ -13,6 +13,7 @@ from typing import Any
 from arlo import proto
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.config import Config, ModelConfig
+from arlo.control.reconcile.cascade import fill_cascade
 from arlo.errors import ConfigError
 from arlo.planning.allocation.curves import capacity
 from arlo.planning.lengths.advice import dynamic_runtime
@@ -92,6 +93,8 @@ def deployment_message(
     message = proto.message("Deployment")(version=version, owner=owner)
     for number, (model, one) in enumerate(zip(config.models, manifest.models, strict=True)):
         _fill_model(message.more_models.add() if number else message.model, model, one)
+    if config.cascade is not None:
+        fill_cascade(message.cascades.add(), config.cascade, manifest.models)
     placed = {name for _, name in instances} | set(always)
     held = [runtime for runtime in manifest.runtimes if runtime.name in placed]
     pairs = list(zip(config.models, manifest.models, strict=True))

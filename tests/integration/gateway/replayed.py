@@ -33,8 +33,8 @@ def recorded(stage: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return logits, importance
 
 
-def write_stages(path: Path) -> dict[str, Manifest]:
-    """The stages' repositories, all in `path`; the last one has no importance."""
+def write_stages(path: Path, *, apart: bool = False) -> dict[str, Manifest]:
+    """The stages' repositories, all in `path` or each in a folder of its name; the last one has no importance."""
     manifests = {}
     for stage in STAGES:
         runtimes = [
@@ -52,7 +52,7 @@ def write_stages(path: Path) -> dict[str, Manifest]:
         ]
         logits, importance = recorded(stage)
         manifests[stage] = write_replayed_repository(
-            path,
+            path / stage if apart else path,
             model=stage,
             runtimes=runtimes,
             logits=logits,

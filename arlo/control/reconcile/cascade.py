@@ -1,0 +1,89 @@
+"""A cascade as the gateway is told of it: cascade.json and [cascade] as an arlo.v1.Cascade."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from arlo.cascade.manifest import CascadeManifest, Point, Stage
+from arlo.catalog.manifest import Manifest
+from arlo.config.cascade import CascadeConfig
+from arlo.config.stages import cascade_manifest, cascade_name, stage_name
+from arlo.errors import ConfigError
+
+LOGITS = {"question-answering": ("start_logits", "end_logits")}
+WORDS_TASKS = ("sequence-classification", "reranker")  # whose rows may lose words: their answers are about whole rows
+
+
+def fill_cascade(message: Any, config: CascadeConfig, stages: tuple[Manifest, ...]) -> None:
+    """`stages`: the repositories', in the order of cascade.json. ConfigError where they do not go together."""
+    manifest = cascade_manifest(config.manifest)
+    message.name = cascade_name(config)
+    message.slo_ms = config.slo_ms
+    message.default_timeout_ms = config.timeout_ms
+    message.seed = config.seed
+    message.answer_margin_ms = config.answer_margin_ms
+    message.expire = config.on_deadline == "expire"
+    message.fail = config.on_failure == "error"
+    message.auto_price = config.price == "auto"
+    message.logits, message.end_logits = LOGITS.get(manifest.task, ("logits", ""))
+    if manifest.task not in ("token-classification", "question-answering"):
+        message.labels.extend(manifest.labels)
+    _fill_words(message.words, manifest)
+    point = manifest.point(config.point)
+    message.point = point.name
+    weights = point.ensemble.weights or (1.0,) * len(manifest.stages)
+    for stage, one, weight in zip(manifest.stages, stages, weights, strict=True):
+        _check(stage, one, manifest)
+        _fill_stage(message.stages.add(model=stage_name(config, stage.name), weight=weight), stage)
+    for each in manifest.points:
+        # One file may hold ensembles of several weights; a row's answer is mixed by those of the point in force.
+        _fill_point(message.points.add(name=each.name), each)
+
+
+def _fill_words(message: Any, manifest: CascadeManifest) -> None:
+    groups = {stage.tokenizer_group for stage in manifest.stages}
+    if len(groups) > 1:
+        raise ConfigError(
+            "the stages have different vocabularies: a later one cannot take the tokens of an earlier one"
+        )
+    if manifest.vocabularies:
+        words = manifest.vocabularies[next(iter(groups))]
+        message.word_start = base64.b64decode(words.word_start)
+        message.special.extend(sorted(words.special))
+        message.keep.extend(sorted(words.keep))
+
+
+def _check(stage: Stage, one: Manifest, manifest: CascadeManifest) -> None:
+    if one.task not in (manifest.task, "emulated"):
+        raise ConfigError(f"stage {stage.name!r} is of task {one.task}, and the cascade of {manifest.task}")
+    if one.labels and set(one.labels) != set(manifest.labels):
+        raise ConfigError(f"stage {stage.name!r} has other labels than the cascade")
+
+
+def _fill_stage(message: Any, stage: Stage) -> None:
+    message.score, message.over, message.squared = stage.score, stage.over, stage.scale == "prob2"
+    message.label_order.extend(stage.label_order)
+    by, to = stage.calibrator, message.calibrator
+    to.kind, to.t = by.kind, by.t
+    for length, t in by.by_length:
+        to.by_length.add(length=length, value=t)
+    to.scale.extend(by.scale)
+    to.bias.extend(by.bias)
+    to.curve_from.extend(x for x, _ in by.curve)
+    to.curve_to.extend(y for _, y in by.curve)
+
+
+def _fill_point(message: Any, point: Point) -> None:
+    for rules in point.rules:
+        price = message.prices.add()
+        for rule in rules:
+            item = price.rules.add(kind=rule.kind, c=rule.c, k=rule.k)
+            for length, threshold in rule.t:
+                item.t.add(length=length, value=threshold)
+    for cuts in point.skip:
+        message.skip.add(cuts=cuts)
+    prune = point.prune
+    message.alpha, message.to_level, message.min_words = prune.alpha, prune.to_level, prune.min_words
+    message.mean_over_all = prune.mean_over == "all"
+    message.ensemble = point.ensemble.kind

@@ -1,0 +1,150 @@
+"""`arlo serve` of a cascade whose engines replay records, on real Triton workers: what is served is what was found
+offline, row by row, and a stage that is lost costs no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc.aio as triton
+from numpy.typing import NDArray
+
+from arlo.cascade.decide import Answers, answers, walk
+from arlo.cascade.manifest import CascadeManifest, Point, Stage, VocabularyFile, repository_hash
+from arlo.cascade.spec import Calibrator, Rule
+from tests.fakes.processes import marked, nothing_left, until
+from tests.fakes.serving import serving
+from tests.integration.gateway.replayed import CLS, LABELS, RECORDS, STAGES, recorded, rows_of, write_stages
+
+pytestmark = [pytest.mark.integration, pytest.mark.long]
+
+SERVE = """\
+[cascade]
+manifest = "cascade.json"
+slo_ms = 1000
+workers = [2, 1, 1]
+[gateway]
+grpc_address = "127.0.0.1:0"
+http_address = "127.0.0.1:0"
+admin_address = "127.0.0.1:0"
+[control]
+http_address = "127.0.0.1:0"
+reallocate = false
+"""
+TEMPERATURES = (1.5, 0.8, 1.0)
+RULES = (
+    Rule(t=((20, 0.55), (1 << 20, 0.7))),  # by length
+    Rule(kind="soft", c=0.4, k=10.0),
+)
+
+
+def written(folder: Path) -> CascadeManifest:
+    """Repositories, cascade.json and serve.toml in a folder."""
+    write_stages(folder, apart=True)
+    stages = tuple(
+        Stage(
+            name=stage,
+            repository=stage,
+            manifest_sha256=repository_hash(folder / stage),
+            calibrator=Calibrator(t=t),
+        )
+        for stage, t in zip(STAGES, TEMPERATURES, strict=True)
+    )
+    point = {"search": "by hand", "objective": "mean", "accuracy": None, "agreement": 1.0, "mean_ms": 1.0}
+    manifest = CascadeManifest(
+        name="kinds",
+        task="emulated",
+        labels=tuple(f"label{i}" for i in range(LABELS)),
+        stages=stages,
+        vocabularies=(VocabularyFile(special=(CLS,)),),
+        points=(Point(name="usual", rules=(RULES,), reach=(1.0, 0.5, 0.3), **point),),  # type: ignore[arg-type]
+        default_point="usual",
+    )
+    manifest.save(folder)
+    (folder / "serve.toml").write_text(SERVE)
+    return manifest
+
+
+async def ask(client: Any, records: Sequence[int], lengths: Sequence[int], **parameters: Any) -> dict[str, Any]:
+    rows = rows_of(records, lengths)
+    ids = np.zeros((len(rows), max(lengths)), np.int64)
+    mask = np.zeros_like(ids)
+    for i, row in enumerate(rows):
+        ids[i, : len(row)], mask[i, : len(row)] = row, 1
+    inputs = []
+    for name, array in (("input_ids", ids), ("attention_mask", mask)):
+        tensor = triton.InferInput(name, array.shape, "INT64")
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    names = ("logits", "cascade_stage", "cascade_confidence", "cascade_reason")
+    outputs = [triton.InferRequestedOutput(name) for name in names]
+    answer = await client.infer("kinds", inputs, outputs=outputs, parameters=parameters)
+    return {name: answer.as_numpy(name) for name in names}
+
+
+def rows(said: Answers, records: NDArray[np.int64]) -> Answers:
+    """Of these records, in this order."""
+    return Answers(**{field.name: getattr(said, field.name)[records] for field in dataclasses.fields(said)})
+
+
+async def test_what_is_served_is_what_was_found(tmp_path: Path) -> None:
+    manifest = written(tmp_path)
+    said = [answers(stage.spec, recorded(stage.name)[0], np.full(RECORDS, 16)) for stage in manifest.stages]
+    random = np.random.default_rng(3)
+    async with serving(tmp_path) as served:
+        pids = sorted(pid for pid, run in marked(served.mark).items() if run.split()[0].endswith("tritonserver"))
+        async with triton.InferenceServerClient(served.ready["grpc"]) as client:
+            metadata = await client.get_model_metadata("kinds")
+            assert [tensor.name for tensor in metadata.inputs] == ["input_ids", "attention_mask"]
+
+            async def compare() -> int:
+                total = 0
+                for _ in range(60):
+                    count = int(random.integers(1, 33))
+                    records = random.integers(0, RECORDS, count)
+                    lengths = random.integers(2, 65, count)
+                    seed = int(random.integers(1 << 40))
+                    wanted = walk(
+                        manifest.point().all_rules,
+                        [rows(each, records) for each in said],
+                        lengths,
+                        row=np.arange(count),
+                        seed=seed,
+                    )
+                    got = await ask(client, records.tolist(), lengths.tolist(), cascade_seed=seed)
+                    assert got["cascade_stage"].tolist() == wanted.stage.tolist()
+                    assert got["cascade_reason"].tolist() == wanted.reason.tolist()
+                    np.testing.assert_allclose(got["cascade_confidence"], wanted.confidence, rtol=1e-6)
+                    assert got["logits"].argmax(1).tolist() == wanted.answer.tolist()
+                    total += count
+                return total
+
+            assert sum(await asyncio.gather(*(compare() for _ in range(4)))) > 2000
+
+            # The only worker of the last stage dies under load.
+            stop = asyncio.Event()
+            reasons: list[int] = []
+
+            async def load() -> None:
+                while not stop.is_set():
+                    got = await ask(client, random.integers(0, RECORDS, 8).tolist(), [16] * 8)
+                    reasons.extend(got["cascade_reason"].tolist())
+
+            loads = [asyncio.create_task(load()) for _ in range(3)]
+            await asyncio.sleep(0.5)
+            os.kill(pids[-1], signal.SIGKILL)
+            await until(lambda: 5 in reasons, "a row that ends without the last stage")
+            seen = len(reasons)
+            await until(lambda: 1 in reasons[seen + 500 :], "the last stage is back", timeout_s=60)
+            stop.set()
+            await asyncio.gather(*loads)
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.wait() == 0
+    await nothing_left(served.mark)
