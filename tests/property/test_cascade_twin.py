@@ -1,0 +1,138 @@
+"""The decisions of cascades in C++ (src/flow) and in NumPy (arlo.cascade): the same for every row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arlo import _core
+from arlo.cascade import decide, prune, spec
+
+ROWS = 200_000  # of each case
+
+
+def twin(rules: spec.Rules) -> _core.CascadeRules:
+    return _core.CascadeRules(
+        [[(rule.kind, rule.t, rule.c, rule.k) for rule in price] for price in rules.prices],
+        skip=rules.skip,
+        alpha=rules.prune.alpha,
+        mean_over=rules.prune.mean_over,
+        to_level=rules.prune.to_level,
+        min_words=rules.prune.min_words,
+        ensemble=rules.ensemble.kind,
+    )
+
+
+def stage_twin(stage: spec.StageSpec) -> _core.CascadeStage:
+    by = stage.calibrator
+    return _core.CascadeStage(
+        kind=by.kind,
+        t=by.t,
+        by_length=by.by_length,
+        scale=by.scale,
+        bias=by.bias,
+        curve=by.curve,
+        score=stage.score,
+        over=stage.over,
+        squared=stage.scale == "prob2",
+        label_order=stage.label_order,
+    )
+
+
+def confidences(random: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Evenly, on the thresholds themselves, and at the ends."""
+    values = random.random(ROWS)
+    values[::7] = random.choice([0.0, 0.25, 0.5, 0.7, 0.9, 1.0], len(values[::7]))
+    return values
+
+
+RULES = {
+    "hard": spec.Rules(prices=((spec.hard(0.7), spec.hard(0.5)),)),
+    "by length": spec.Rules(prices=((spec.Rule(t=((16, 0.9), (64, 0.7))), spec.hard(0.5)),)),
+    "soft": spec.Rules(prices=((spec.Rule(kind="soft", c=0.7, k=10.0), spec.Rule(kind="soft", c=0.25, k=5.0)),)),
+    "prices": spec.Rules(prices=((spec.hard(0.9), spec.hard(0.7)), (spec.hard(0.5), spec.hard(0.25)))),
+    "skips": spec.Rules(prices=((spec.hard(0.9), spec.hard(0.7)),), skip=((0.5,),)),
+    "always and never": spec.Rules(prices=((spec.hard(0.0), spec.hard(spec.NEVER)),)),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_decisions(name: str) -> None:
+    rules, random = RULES[name], np.random.default_rng(7)
+    conf, length = confidences(random), random.integers(1, 600, ROWS).astype(np.int32)
+    for stage in (0, 1, 2):
+        for present in (0b111, 0b101, 0b011, 0b001):
+            for how in ({}, {"price": 1}, {"price": 9}, {"last": 1}, {"least": 0.6}, {"seed": 5}):
+                there = [bool(present >> s & 1) for s in range(3)]
+                ours = decide.decide(rules, stage, conf, row=np.arange(ROWS), length=length, present=there, **how)
+                to, reason = _core.cascade_decide(twin(rules), stage, conf, length, present=present, **how)
+                np.testing.assert_array_equal(to, ours[0])
+                np.testing.assert_array_equal(reason, ours[1])
+
+
+STAGES = {
+    "temperature": spec.StageSpec(calibrator=spec.Calibrator(t=1.3)),
+    "by length": spec.StageSpec(calibrator=spec.Calibrator(t=1.3, by_length=((16, 0.8), (64, 2.0)))),
+    "squared": spec.StageSpec(calibrator=spec.Calibrator(t=0.9), scale="prob2"),
+    "margin": spec.StageSpec(score="margin"),
+    "entropy": spec.StageSpec(score="entropy"),
+    "order": spec.StageSpec(label_order=(2, 0, 1, 4, 3)),
+    "vector": spec.StageSpec(
+        calibrator=spec.Calibrator(kind="vector", scale=(1.0, 0.9, 1.1, 0.8, 1.2), bias=(0.1, 0.0, -0.1, 0.2, 0.0))
+    ),
+    "dirichlet": spec.StageSpec(
+        calibrator=spec.Calibrator(
+            kind="dirichlet", scale=tuple((np.eye(5) * 0.9 + 0.02).ravel().tolist()), bias=(0.1, 0.0, 0.0, 0.0, 0.0)
+        )
+    ),
+    "isotonic": spec.StageSpec(
+        calibrator=spec.Calibrator(kind="isotonic", t=1.1, curve=((0.2, 0.1), (0.5, 0.4), (0.9, 0.95)))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_confidences(name: str) -> None:
+    stage, random = STAGES[name], np.random.default_rng(3)
+    logits = random.normal(0, 3, (ROWS, 5)).astype(np.float32)
+    logits[::11] = np.round(logits[::11])  # ties
+    logits[5::1000, 2] = np.nan
+    logits[6::1000, 1] = np.inf
+    logits[7::1000] = 1000.0
+    length = random.integers(1, 600, ROWS).astype(np.int32)
+    ours = decide.confidence(stage, logits, length)
+    theirs = stage_twin(stage).confidence(logits, length)
+    np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-12)
+    assert (theirs[~np.isfinite(logits).all(1)] == 0).all()
+
+
+def test_pruned_rows() -> None:
+    random = np.random.default_rng(11)
+    vocabulary = prune.Vocabulary(random.random(504) < 0.7, frozenset({0, 1, 2}), frozenset({40, 41}))
+    bits = np.packbits(vocabulary.word_start, bitorder="little")
+    for _ in range(3000):
+        count = int(random.integers(1, 80))
+        ids = random.integers(0, 600, count)
+        ids[random.random(count) < 0.05] = 1
+        importance = random.gamma(1.0, 1.0, count).astype(np.float32)
+        if random.random() < 0.3:
+            importance = np.round(importance)  # ties
+        levels = [[], [16, 32, 64], [64], [8, 128]][int(random.integers(4))]
+        how = spec.Prune(
+            alpha=float(random.choice([0.3, 0.7, 0.9, 1.5])),
+            mean_over="words" if random.random() < 0.5 else "all",
+            to_level=bool(random.random() < 0.7),
+            min_words=int(random.integers(1, 6)),
+        )
+        rules = spec.Rules(prices=((spec.hard(0.5),),), prune=how)
+        ours = prune.prune(how, vocabulary, ids, importance, levels)
+        theirs = _core.cascade_prune(twin(rules), bits, [0, 1, 2], [40, 41], ids, importance, levels)
+        np.testing.assert_array_equal(theirs, ours)
+        assert set(np.nonzero(np.isin(ids, [0, 1, 2]))[0]) <= set(theirs)
+
+
+def test_hashes() -> None:
+    for seed, row, stage in ((0, 0, 0), (1, 2, 3), (2**63, 2**60, 7)):
+        assert _core.cascade_hash01(seed, row, stage) == float(decide.hash01(seed, row, stage))
