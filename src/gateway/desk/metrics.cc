@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "flow/cascade/cascade.h"
+
 namespace arlo::gateway {
 namespace {
 
@@ -151,6 +153,35 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
          [](const v1::Stats& stats) { return stats.ejections(); });
   number("arlo_deployment_version", "Version of the deployment in force; 0: none.", MetricType::Gauge,
          [](const v1::Stats& stats) { return stats.deployment_version(); });
+
+  auto per_stage = [&](const char* name, const char* help, MetricType type, auto add_values) {
+    family(name, help, type, [&](const Seen& seen) {
+      for (const auto& stage : seen.stats.stages()) add_values(stage);
+    });
+  };
+  per_stage("arlo_cascade_visits_total", "Rows that a stage of a cascade answered; most go on from there.",
+            MetricType::Counter,
+            [&](const auto& stage) { out.value(static_cast<double>(stage.visits()), {{"stage", stage.model()}}); });
+  per_stage("arlo_cascade_exits_total",
+            "Rows whose answer is that of the stage, by why they ended there; from deadline on they are degraded.",
+            MetricType::Counter, [&](const auto& stage) {
+              for (int reason = 0; reason < stage.exits_size(); ++reason) {
+                out.value(static_cast<double>(stage.exits(reason)),
+                          {{"stage", stage.model()},
+                           {"reason", std::string(flow::reason_name(static_cast<flow::Reason>(reason)))}});
+              }
+            });
+  per_stage("arlo_cascade_pruned_tokens_total", "Tokens left out on the way to the stage.", MetricType::Counter,
+            [&](const auto& stage) {
+              out.value(static_cast<double>(stage.pruned_tokens()), {{"stage", stage.model()}});
+            });
+  per_stage("arlo_cascade_not_finite_total", "Answers of the stage with logits that are no numbers.",
+            MetricType::Counter,
+            [&](const auto& stage) { out.value(static_cast<double>(stage.not_finite()), {{"stage", stage.model()}}); });
+  family("arlo_cascade_price", "How far the rules of a cascade have given way to the load; 0: as they were searched.",
+         MetricType::Gauge, [&](const Seen& seen) {
+           if (seen.stats.stages_size() > 0) out.value(seen.stats.price());
+         });
 
   auto per_instance = [&](const char* name, const char* help, MetricType type, auto value) {
     family(name, help, type, [&](const Seen& seen) {
