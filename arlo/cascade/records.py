@@ -167,6 +167,19 @@ class Records:
         digest = hashlib.sha256("\0".join([engine, self._data.sha256, variant]).encode()).hexdigest()[:12]
         return f"{re.sub(r'[^A-Za-z0-9_-]', '_', stage)}-{digest}"
 
+    def variants(self) -> list[tuple[str, str, float, str]]:
+        """(source stage, stage, alpha, how) of the pruned texts that were begun."""
+        path = self._folder / "pruned.json"
+        return [tuple(each) for each in json.loads(path.read_bytes())] if path.exists() else []
+
+    def note_variant(self, variant: tuple[str, str, float, str]) -> None:
+        """Pruned texts are about to be recorded."""
+        known = self.variants()
+        if variant not in known:
+            temporary = self._folder / "pruned.tmp"
+            temporary.write_text(json.dumps([*known, variant]) + "\n")
+            temporary.replace(self._folder / "pruned.json")
+
     def rows(self, key: str) -> Ints:
         """Numbers of the texts that are recorded, ascending."""
         parts = [np.load(path)["row"] for path in self._parts(key)]

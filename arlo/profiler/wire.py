@@ -88,6 +88,10 @@ class WorkerClient:
 
         return call
 
+    def infer(self, runtime: str, request: bytes) -> bytes:
+        """The serialised answer to a serialised request; WorkerError with Triton's reason."""
+        return bytes(self._call(self._infer, request, f"answer a request to {runtime}"))
+
     def check(self, runtime: str, request: bytes, *, batch: int, outputs: tuple[str, ...]) -> None:
         """Send the request once and look at the answer; WorkerError when it has not the outputs and rows it should."""
         raw = self._call(self._infer, request, f"answer a request to {runtime}")

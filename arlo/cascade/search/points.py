@@ -40,14 +40,21 @@ def paired(right: ArrayLike, other: ArrayLike, *, level: float = 0.95, seed: int
 
 
 def accuracy_point(
-    front: Front, table: Table, *, tolerance: float = 0.0, level: float | None = 0.95, seed: int = 0
+    front: Front,
+    table: Table,
+    *,
+    giant: ArrayLike | None = None,
+    tolerance: float = 0.0,
+    level: float | None = 0.95,
+    seed: int = 0,
 ) -> int | None:
     """AP (HybridServe section IV-B, Algorithm 1 line 9): the cheapest point as accurate as the last stage alone.
 
     Noise decides about equality, so the lower end of the paired interval must be at least -tolerance; with level None
-    the accuracy itself, as printed. None where no point is.
+    the accuracy itself, as printed. None where no point is. `giant` [rows]: whether the last stage is right of the
+    whole text, where the table has it of a pruned one.
     """
-    last = table.right[:, -1]
+    last = table.right[:, -1] if giant is None else np.asarray(giant, np.bool_)
     for i in range(len(front)):
         if front.accuracy[i] + 1e-12 < last.mean() - tolerance:
             continue

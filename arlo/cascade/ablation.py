@@ -1,0 +1,77 @@
+"""What each mechanism of a point is worth: the same search without it, on the same texts."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from arlo.cascade.manifest import Point
+from arlo.cascade.search import exact, points
+from arlo.cascade.search.ladder import as_rules
+from arlo.cascade.spec import Calibrator, Ensemble, Prune, Rules
+from arlo.cascade.study import Played, Study, stage_answers
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Without:
+    """A point with something taken away, on the test split."""
+
+    name: str
+    accuracy: points.Interval
+    against: points.Interval  # accuracy less that of the point as it is
+    agreement: float
+    mean_ms: float
+
+
+def ablation(study: Study, point: Point, *, seed: int = 0) -> list[Without]:
+    """Rows of a table: the point, then without each mechanism it has, then with words left out at random or all but the
+    first, where such texts are recorded. Without calibration, thresholds are searched anew for the same mean time."""
+    test = study.of(2)
+    whole = test.play(point.all_rules, seed=seed)
+    rows = [_row("as searched", whole, whole)]
+    rules = point.all_rules
+    if rules.ensemble.kind != "none":
+        rows.append(_row("no ensemble", test.play(dataclasses.replace(rules, ensemble=Ensemble()), seed=seed), whole))
+    if any(rules.skip):
+        rows.append(_row("no skips", test.play(dataclasses.replace(rules, skip=()), seed=seed), whole))
+    alpha = rules.prune.alpha
+    plain = dataclasses.replace(rules, prune=Prune())
+    if alpha:
+        rows.append(_row("no pruning", test.play(plain, seed=seed), whole))
+        for how, name in (("random", "random words left out"), ("first", "first words only")):
+            if alpha in test.alphas(how):
+                rows.append(_row(name, test.with_pruning(alpha, how).play(plain, seed=seed), whole))
+    rows.append(_row("no calibration", _uncalibrated(study, plain, whole, seed=seed), whole))
+    return rows
+
+
+def pruning(study: Study) -> list[tuple[float, str, float, float, float]]:
+    """Of all recorded kinds of pruning, on the last stage and the test split: alpha, how words were chosen, share of
+    tokens sent, agreement with the answer to the whole text, accuracy (nan without labels)."""
+    test = study.of(2)
+    found = []
+    for (a, b, alpha, how), (recorded, measured) in sorted(test.pruned.items()):
+        if (a, b) == (test.stages - 2, test.stages - 1):
+            share = float(recorded.tokens.sum() / test.recorded[-1].tokens.sum())
+            answer = measured.said.answer
+            right = np.nan if test.labels is None else float((answer == test.labels).mean())
+            found.append((alpha, how, share, float((answer == test.giant).mean()), right))
+    return found
+
+
+def _row(name: str, played: Played, whole: Played) -> Without:
+    return Without(
+        name, played.accuracy, points.paired(played.right, whole.right), played.agreement, float(played.ms.mean())
+    )
+
+
+def _uncalibrated(study: Study, rules: Rules, whole: Played, *, seed: int) -> Played:
+    """T = 1 everywhere, and the thresholds of the select split's curve whose mean time is nearest."""
+    raw = [dataclasses.replace(stage, calibrator=Calibrator()) for stage in study.cascade.stages]
+    said = tuple(stage_answers(s, r, study.length) for s, r in zip(raw, study.recorded, strict=True))
+    plain = dataclasses.replace(study, said=said)
+    front = exact.search(plain.of(1).table(), seed=seed)
+    at = int(np.abs(front.cost - float(whole.ms.mean())).argmin())
+    prices = (as_rules(front.thresholds[at]),)
+    return plain.of(2).play(dataclasses.replace(rules, prices=prices, skip=()), seed=seed)

@@ -1,0 +1,84 @@
+"""Whether traffic is still what the cascade was searched on.
+
+A small share of the rows that exit early also runs on the last stage (shadow rows). Whether their answers differ too
+often is tested after every row, for as long as one likes: a bet against "disagreement is at most epsilon" whose capital
+is not above 1 / alpha but with probability alpha, ever (Ville; Waudby-Smith and Ramdas, 2024).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from arlo.errors import ConfigError
+
+ALPHA = 1e-5  # chance of a false alarm, over all time
+_BETS = 24
+
+
+@dataclasses.dataclass(slots=True)
+class DisagreementTest:
+    """One-sided sequential test of P(disagree) <= epsilon, with capital spread over several bets.
+
+    A bet of size b multiplies its capital by 1 + b (x - epsilon), x being 1 where the answers differ. Sizes lie between
+    0 and 1/epsilon, so no capital is ever below 0. Rows must be a random sample of the exits; where shares differ, test
+    each share apart.
+    """
+
+    epsilon: float
+    alpha: float = ALPHA
+    rows: int = 0
+    disagreed: int = 0
+    _bets: NDArray[np.float64] = dataclasses.field(init=False)
+    _log_capital: NDArray[np.float64] = dataclasses.field(init=False)
+    _most: float = dataclasses.field(init=False, default=-math.inf)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < 1 or not 0 < self.alpha < 1:
+            raise ConfigError("epsilon and alpha of a drift test must lie between 0 and 1")
+        self._bets = np.geomspace(0.01, 0.95, _BETS) / self.epsilon
+        self._log_capital = np.zeros(_BETS)
+
+    def add(self, disagreed: bool) -> bool:
+        """One more shadow row; whether the alarm is on, which it stays."""
+        self.rows += 1
+        self.disagreed += disagreed
+        self._log_capital += np.log1p(self._bets * (float(disagreed) - self.epsilon))
+        top = float(self._log_capital.max())
+        self._most = max(self._most, top + math.log(float(np.exp(self._log_capital - top).mean())))
+        return self.alarm
+
+    @property
+    def alarm(self) -> bool:
+        """Whether P(disagree) <= epsilon is refuted."""
+        return self._most >= -math.log(self.alpha)
+
+
+def lower_bound(disagreed: ArrayLike, *, alpha: float = 0.05, steps: int = 400) -> float:
+    """Lower end of the confidence sequence of P(disagree) after these shadow rows [rows] of 0 and 1: the largest
+    epsilon that the test above has refuted by now. Holds at all times at once with probability 1 - alpha."""
+    x = np.asarray(disagreed, np.float64)
+    low, high = 0.0, 1.0
+    for _ in range(max(1, math.ceil(math.log2(steps)))):
+        middle = (low + high) / 2
+        bets = np.geomspace(0.01, 0.95, _BETS) / middle
+        path = np.log1p(bets[:, None] * (x[None, :] - middle)).cumsum(axis=1)
+        top = path.max(axis=0)
+        capital = top + np.log(np.exp(path - top).mean(axis=0))
+        if len(x) and capital.max() >= -math.log(alpha):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def shift(before: ArrayLike, now: ArrayLike) -> tuple[float, float]:
+    """Early sign: Kolmogorov-Smirnov distance of two samples, of confidences or of lengths, and its p-value. For a look
+    now and then, not after every row."""
+    from scipy.stats import ks_2samp
+
+    found = ks_2samp(np.asarray(before), np.asarray(now), method="asymp")
+    return float(found.statistic), float(found.pvalue)

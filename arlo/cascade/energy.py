@@ -1,0 +1,121 @@
+"""What answers cost in energy: from power samples, from counters, from a model where neither is there.
+
+Energy of a request is that of a window, idle time included, over the requests that *arrived* in it (HybridServe section
+VI-C, which prints mWh: x 3.6 is joules). Of a stage it is by length, as time is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from arlo.cascade.decide import Floats
+from arlo.errors import ConfigError, EnvironmentProblem
+
+_RAPL = Path("/sys/class/powercap")
+
+
+def sampled_joules(watts: ArrayLike, step_s: float) -> float:
+    """Energy of power samples, each held for a step, as the paper sums them."""
+    return float(np.asarray(watts, np.float64).sum() * step_s)
+
+
+def trapezoid_joules(watts: ArrayLike, step_s: float) -> float:
+    """Energy between the first and the last sample, linear between samples."""
+    p = np.asarray(watts, np.float64)
+    return float(((p[1:] + p[:-1]) / 2).sum() * step_s)
+
+
+def per_request(joules: float, arrivals: int) -> float:
+    """Joules of a request; nan where none arrived."""
+    return joules / arrivals if arrivals else float("nan")
+
+
+def modelled_joules(busy: float, seconds: float, *, idle_w: float, max_w: float) -> float:
+    """Of a device that is busy for a share of the time: P_idle + u (P_max - P_idle). To be marked as modelled."""
+    return (idle_w + busy * (max_w - idle_w)) * seconds
+
+
+def energy_mj(points: Sequence[tuple[int, int, float]], tokens: ArrayLike, stage: str) -> Floats:
+    """mJ of single rows of so many tokens [rows], linear between the (tokens, rows, mJ) that were measured for one row.
+    ConfigError naming the stage where there are none."""
+    single = sorted((length, mj) for length, rows, mj in points if rows == 1)
+    if not single:
+        raise ConfigError(f"stage {stage!r} has no energy_mj for one row: the objective energy needs it of every stage")
+    return np.interp(np.asarray(tokens, np.float64), *np.asarray(single, np.float64).T)
+
+
+class Counter(Protocol):
+    """Joules since some moment."""
+
+    source: str
+
+    def joules(self) -> float:
+        """Never falls."""
+
+
+class NvmlCounter:
+    """A GPU's own counter of mJ (Volta and later)."""
+
+    source = "NVML total energy counter"
+
+    def __init__(self, gpu: int = 0) -> None:
+        """EnvironmentProblem where there is no driver, GPU or counter."""
+        try:
+            self._library = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            raise EnvironmentProblem("no NVIDIA driver here: energy can be modelled, not measured") from None
+        self._device = ctypes.c_void_p()
+        for call, arguments in (
+            ("nvmlInit_v2", ()),
+            ("nvmlDeviceGetHandleByIndex_v2", (ctypes.c_uint(gpu), ctypes.byref(self._device))),
+        ):
+            if getattr(self._library, call)(*arguments):
+                raise EnvironmentProblem(f"NVML does not know GPU {gpu}")
+        self.joules()
+
+    def joules(self) -> float:
+        """Since the driver was loaded."""
+        value = ctypes.c_ulonglong()
+        if self._library.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(value)):
+            raise EnvironmentProblem("this GPU counts no energy: sample its power instead")
+        return value.value / 1000
+
+
+@dataclasses.dataclass(slots=True)
+class RaplCounter:
+    """The energy counters of CPU packages; they start over at a largest value, which is seen if read often enough."""
+
+    folder: Path = _RAPL
+    source: str = "RAPL"
+    _last: dict[Path, int] = dataclasses.field(default_factory=dict)
+    _sum_uj: int = 0
+
+    def __post_init__(self) -> None:
+        """EnvironmentProblem where none can be read."""
+        for zone in sorted(self.folder.glob("intel-rapl:[0-9]*")):
+            if zone.name.count(":") == 1:
+                try:
+                    self._last[zone] = int((zone / "energy_uj").read_text())
+                except (OSError, ValueError):
+                    continue
+        if not self._last:
+            raise EnvironmentProblem(
+                f"no counter under {self.folder} can be read: energy can be modelled, not measured"
+            )
+
+    def joules(self) -> float:
+        """Since this was made."""
+        for zone, before in self._last.items():
+            now = int((zone / "energy_uj").read_text())
+            if now < before:
+                self._sum_uj += int((zone / "max_energy_range_uj").read_text())
+            self._sum_uj += now - before
+            self._last[zone] = now
+        return self._sum_uj / 1e6

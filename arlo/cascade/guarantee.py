@@ -1,0 +1,73 @@
+"""What holds with probability 1 - delta for traffic like the rows it is tested on (Learn then Test, fixed sequence).
+
+It does not cover drift, pruning that the records do not have, or answers that are degraded for want of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from arlo.cascade.spec import NEVER
+from arlo.errors import ConfigError
+
+Risk = Literal["disagreement", "harm", "accuracy loss"]
+STEPS = 1000  # thresholds 1, .999, ... 0: fixed before the rows are seen
+
+
+def clopper_pearson(k: int, n: int, delta: float) -> tuple[float, float]:
+    """Lower and upper bound of a probability of which k of n were seen; each fails with probability delta at most."""
+    from scipy.stats import beta
+
+    low = float(beta.ppf(delta, k, n - k + 1)) if k > 0 else 0.0
+    high = float(beta.ppf(1 - delta, k + 1, n - k)) if k < n else 1.0
+    return low, high
+
+
+def upper_risk(
+    answer: ArrayLike, giant: ArrayLike, truth: ArrayLike | None, exits: ArrayLike, *, risk: Risk, delta: float
+) -> float:
+    """Upper bound, level delta, of a risk from rows: answers, those of the last stage, the labels (None: not known),
+    and which rows end before it; all [rows].
+
+    disagreement: P(ends early and differs from the last stage). harm: P(last stage right and ours wrong). accuracy
+    loss: P(harm) less P(last stage wrong and ours right), each bounded at delta / 2.
+    """
+    ours, last, early = np.asarray(answer), np.asarray(giant), np.asarray(exits, np.bool_)
+    n = len(ours)
+    if risk == "disagreement":
+        return clopper_pearson(int((early & (ours != last)).sum()), n, delta)[1]
+    if truth is None:
+        raise ConfigError(f"a guarantee of {risk} needs labels; disagreement does not")
+    y = np.asarray(truth)
+    harm = int(((last == y) & (ours != y)).sum())
+    if risk == "harm":
+        return clopper_pearson(harm, n, delta)[1]
+    good = int(((last != y) & (ours == y)).sum())
+    return clopper_pearson(harm, n, delta / 2)[1] - clopper_pearson(good, n, delta / 2)[0]
+
+
+def safe_threshold(
+    at: Callable[[float], tuple[ArrayLike, ArrayLike]],
+    giant: ArrayLike,
+    truth: ArrayLike | None,
+    *,
+    epsilon: float,
+    delta: float,
+    risk: Risk = "disagreement",
+) -> float:
+    """The lowest threshold down to which every one has a risk of at most epsilon, with probability 1 - delta; 1 + eps
+    where none has. `at`: answers and early exits [rows] at a threshold."""
+    if not 0 < epsilon < 1 or not 0 < delta < 1:
+        raise ConfigError("epsilon and delta of a guarantee must lie between 0 and 1")
+    passed = NEVER
+    for step in range(STEPS, -1, -1):
+        t = step / STEPS
+        answer, exits = at(t)
+        if upper_risk(answer, giant, truth, exits, risk=risk, delta=delta) > epsilon:
+            break
+        passed = t
+    return passed

@@ -1,0 +1,314 @@
+"""The search as a whole: from a study to operating points. Parameters are chosen on the select split, weights fitted on
+the fit split, and what is said of a point is read from the test split, once, when all is chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from arlo.cascade.decide import Bools, Floats, Ints
+from arlo.cascade.guarantee import Risk, safe_threshold
+from arlo.cascade.manifest import Guarantee, Point
+from arlo.cascade.search import ensemble as mixing
+from arlo.cascade.search import exact, hybridserve, ladder, points, skips, tabi
+from arlo.cascade.search.points import Interval, paired
+from arlo.cascade.search.table import Front, Table, pareto
+from arlo.cascade.spec import Ensemble, Prune, Rule, Rules, hard
+from arlo.cascade.study import Played, Study
+
+SearchName = Literal["exact", "tabi", "hybridserve"]
+FIT, SELECT, TEST = range(3)
+FEW_ROWS = 1000
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is asked for."""
+
+    search: SearchName = "exact"
+    objective: tabi.Objective = "mean"
+    accuracy: float | None = None  # a point of at least that, too
+    slo_ms: float = np.inf  # of the mean, or p99 with that objective
+    tolerance: float = 0.0  # of accuracy below the last stage alone
+    bins: tuple[int, ...] = ()  # longest rows of length bins, for thresholds by length; none: one threshold
+    skip: skips.Kind | Literal["off"] = "benefit"
+    ensemble: bool = True  # whether one may be on
+    prune: bool = True
+    k: float = 10.0  # of Tabi's rule
+    price_floor: float = 0.02  # accuracy that the highest price may cost
+    epsilon: float | None = None  # a point with a guarantee, too
+    delta: float = 0.1
+    risk: Risk = "disagreement"
+    fit: tuple[float, ...] = ()  # models that fit on a GPU, by stage
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Found:
+    """What the search gave."""
+
+    points: tuple[Point, ...]
+    front: Front  # on the select split, without skips and ensembles
+    warnings: tuple[str, ...]
+    gains: dict[str, Interval]  # of each ensemble, on the select split
+    candidates: tuple[tabi.Candidate, ...] = ()  # Tabi's
+
+
+def find(study: Study, options: Options) -> Found:
+    """Operating points of a study. ConfigError where nothing meets a target."""
+    if options.search == "tabi":
+        return _tabi(study, options)
+    select, warned = study.of(SELECT), _Warnings()
+    if len(select.row) < FEW_ROWS:
+        warned.add(f"the select split has {len(select.row)} rows: differences of a point or two are noise there")
+    alpha = _alpha(study, options, warned) if options.prune else 0.0
+    select = select.with_pruning(alpha)
+    table = select.table()
+    front = _searcher(options)(table)
+    made: list[Point] = []
+    gains: dict[str, Interval] = {}
+    for name, at in _chosen(front, table, select, options, warned):
+        prefix = "" if options.search == "exact" else "hybridserve-"
+        prices = _prices(front, table, at, select, options)
+        rules = Rules(prices=prices, prune=Prune(alpha=alpha))
+        if options.ensemble and select.labels is not None:
+            rules, gains = _mixed(study, rules, front.thresholds[at])
+        if options.skip != "off" and study.stages > 2 and not alpha:
+            rules = _skipping(select, rules, (front, at), table, options)
+        made.append(point(study, prefix + name, options, rules))
+    if options.epsilon is not None:
+        made.append(_safe(study, options, alpha, warned))
+    for each in made:
+        played = select.play(dataclasses.replace(each.all_rules, prune=Prune()))
+        gain = paired(played.right, select.said[0].answer == select.truth)
+        if gain.low <= 0 and each.reach[1] > 0:
+            warned.add(f"point {each.name}: its accuracy above the first stage alone lies within noise")
+        last = float(study.of(TEST).ms[:, -1].mean())
+        if each.mean_ms >= last:
+            warned.add(
+                f"point {each.name} takes {each.mean_ms:.3g} ms, the last stage alone {last:.3g}: it does not pay"
+            )
+    return Found(tuple(made), front, tuple(warned.lines), gains)
+
+
+def point(study: Study, name: str, options: Options, rules: Rules, guarantee: Guarantee | None = None) -> Point:
+    """A point as it is written: what these rules give on the test split."""
+    test = study.of(TEST)
+    played = test.play(rules, seed=options.seed)
+    accuracy = played.accuracy
+    reach = played.ended.ran.mean(axis=0)
+    return Point(
+        name=name,
+        search=options.search,
+        objective=options.objective,
+        accuracy=None if test.labels is None else (accuracy.mean, accuracy.low, accuracy.high),
+        agreement=played.agreement,
+        reach=tuple(reach.tolist()),
+        reach_by_bin=reach_by_bin(test, played, options.bins),
+        mean_ms=float(played.ms.mean()),
+        rules=rules.prices,
+        skip=rules.skip,
+        prune=rules.prune,
+        ensemble=rules.ensemble,
+        guarantee=guarantee,
+    )
+
+
+def reach_by_bin(study: Study, played: Played, bins: Sequence[int]) -> tuple[tuple[float, ...], ...]:
+    """Reach [bins][stages] of each length bin; of one without rows the whole's."""
+    which = np.searchsorted(bins, study.length)
+    whole = played.ended.ran.mean(axis=0)
+    rows = [played.ended.ran[which == b] for b in range(len(bins))]
+    return tuple(tuple((each.mean(axis=0) if len(each) else whole).tolist()) for each in rows)
+
+
+def removable(study: Study, options: Options, *, printed: bool = False) -> tuple[list[int], list[tuple[int, float]]]:
+    """Stages that pay on the select split, and those that do not with their benefit (HybridServe Algorithm 2)."""
+    table = study.of(SELECT).table()
+    return points.remove_stages(
+        study.stages, table.only, _searcher(options), printed=printed, tolerance=options.tolerance
+    )
+
+
+class _Warnings:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def add(self, line: str) -> None:
+        if line not in self.lines:
+            self.lines.append(line)
+
+
+def _searcher(options: Options) -> Callable[[Table], Front]:
+    if options.search == "hybridserve":
+        return lambda table: exact.search(table) if table.stages == 1 else hybridserve.search(table, seed=options.seed)
+    return lambda table: exact.search(table, seed=options.seed)
+
+
+def _alpha(study: Study, options: Options, warned: _Warnings) -> float:
+    """The alpha whose AP is cheapest on the select split; 0 where it saves nothing, or first words are as good."""
+    select = study.of(SELECT)
+    best, cheapest = 0.0, _ap_cost(select, options)
+    for alpha in select.alphas():
+        pruned = select.with_pruning(alpha)
+        if alpha in select.alphas("first"):
+            ours, first = (
+                each.said[-1].answer == select.giant for each in (pruned, select.with_pruning(alpha, "first"))
+            )
+            if paired(ours, first).low <= 0:
+                warned.add(f"alpha {alpha:g}: the first words of a text say as much as its important ones; not pruned")
+                continue
+        cost = _ap_cost(pruned, options)
+        if cost < cheapest:
+            best, cheapest = alpha, cost
+    return best
+
+
+def _ap_cost(study: Study, options: Options) -> float:
+    table = study.table()
+    front = _searcher(options)(table)
+    at = _ap(front, table, study, options)
+    return np.inf if at is None else float(front.cost[at])
+
+
+def _ap(front: Front, table: Table, study: Study, options: Options) -> int | None:
+    """Compared with the last stage on whole texts, also where it gets pruned ones."""
+    giant = study.giant == study.truth
+    return points.accuracy_point(front, table, giant=giant, tolerance=options.tolerance, seed=options.seed)
+
+
+def _chosen(front: Front, table: Table, select: Study, options: Options, warned: _Warnings) -> list[tuple[str, int]]:
+    found = []
+    ap = _ap(front, table, select, options)
+    if ap is None:
+        ap = len(front) - 1
+        warned.add("no point is as accurate as the last stage alone with its whole interval: ap is the most accurate")
+    if options.objective == "p99":
+        ap = _quickest_tail(front, table, ap)
+    found.append(("ap", ap))
+    eo = points.efficient_point(front, table)
+    found.append(("eo", ap if eo is None else eo))
+    if options.accuracy is not None:
+        within = front.cost <= options.slo_ms if options.objective == "mean" else np.ones(len(front), np.bool_)
+        good = np.nonzero((front.accuracy >= options.accuracy) & within)[0]
+        if len(good):
+            found.append(("target", int(good[0])))
+        else:
+            warned.add(f"no point has an accuracy of {options.accuracy:.2%} within {options.slo_ms:g} ms")
+    return found
+
+
+def _quickest_tail(front: Front, table: Table, ap: int) -> int:
+    tails = [np.quantile(table.at(table.exits(t))[1], 0.99) for t in front.thresholds[ap:]]
+    return ap + int(np.argmin(tails))
+
+
+def _prices(front: Front, table: Table, at: int, select: Study, options: Options) -> tuple[tuple[Rule, ...], ...]:
+    """The point's rules and those of higher prices; by length where bins are asked for and it costs less."""
+    floor = float(front.accuracy[at]) - options.price_floor
+    if options.bins:
+        binned = ladder.merge(table, select.length, options.bins, _searcher(options))
+        good = np.nonzero(binned.accuracy >= front.accuracy[at] - 1e-12)[0]
+        if len(good) and binned.cost[good[0]] < front.cost[at]:
+            steps = ladder.ladder(binned, int(good[0]), floor=floor)
+            return tuple(ladder.as_rules(each, binned.bins) for each in steps)
+    return tuple(ladder.as_rules(each) for each in ladder.ladder(front, at, floor=floor))
+
+
+def _mixed(study: Study, rules: Rules, thresholds: Floats) -> tuple[Rules, dict[str, Interval]]:
+    parts = [study.of(split).with_pruning(rules.prune.alpha) for split in (FIT, SELECT)]
+    fit, select = ((each.said, each.truth) for each in parts)
+    found, gains = mixing.choose(fit, select, thresholds)
+    return dataclasses.replace(rules, ensemble=found), gains
+
+
+def _skipping(select: Study, rules: Rules, of: tuple[Front, int], table: Table, options: Options) -> Rules:
+    """With skips where they cost less on the select split and lose nothing beyond noise. `of`: the curve, the point."""
+    front, at = of
+    thresholds = front.thresholds[at]
+    if options.skip == "benefit":
+        cuts = skips.by_benefit(table, thresholds, ladder.slope_at(front, at))
+    else:
+        labels = len(select.cascade.labels)
+        cuts = tuple(
+            skips.spaced(
+                float(thresholds[s]),
+                select.stages - 1 - s,
+                skips.floor_of(stage.score, labels, squared=stage.scale == "prob2"),
+                log=options.skip == "log",
+            )
+            for s, stage in enumerate(select.cascade.stages[:-1])
+        )
+    skipping = dataclasses.replace(rules, skip=cuts)
+    before, after = select.play(rules), select.play(skipping)
+    cost = [float(mixing.spent(each.ended.ran, select.cost).mean()) for each in (before, after)]
+    fine = (
+        paired(after.right, before.right).low >= -options.tolerance - 1e-12 or after.right.mean() >= before.right.mean()
+    )
+    return skipping if cost[1] < cost[0] and fine else rules
+
+
+def _safe(study: Study, options: Options, alpha: float, warned: _Warnings) -> Point:
+    """The point `safe`: one threshold for all stages, as low as the guarantee allows (section 8.3 of the design: fixed
+    sequence of tests, on the select split)."""
+    assert options.epsilon is not None
+    select = study.of(SELECT)
+    pruned = select.with_pruning(alpha)
+    table = pruned.table()
+
+    def answers_at(t: float) -> tuple[Ints, Bools]:
+        exits = table.exits(np.full(table.stages - 1, t))
+        said = np.stack([each.answer for each in pruned.said], axis=1)
+        return said[np.arange(table.rows), exits], exits < table.stages - 1
+
+    t = safe_threshold(
+        answers_at,
+        select.giant,
+        select.labels,
+        epsilon=options.epsilon,
+        delta=options.delta,
+        risk=options.risk,
+    )
+    if t >= 1:
+        warned.add(f"no threshold keeps {options.risk} within {options.epsilon:g}: the point safe escalates every row")
+    rules = Rules(prices=((hard(t),) * (table.stages - 1),), prune=Prune(alpha=alpha))
+    promise = Guarantee(risk=options.risk, epsilon=options.epsilon, delta=options.delta, rows=table.rows)
+    return point(study, "safe", options, rules, promise)
+
+
+def _tabi(study: Study, options: Options) -> Found:
+    select = study.of(SELECT)
+    pruned = {(a, b, alpha): found[1] for (a, b, alpha, how), found in select.pruned.items() if how == "importance"}
+    watts = ()
+    if options.objective == "energy":
+        watts = tuple((select.cost.mean(axis=0) / select.ms.mean(axis=0)).tolist())
+    found = tabi.candidates(
+        select.measured(),
+        select.truth,
+        pruned=pruned if options.prune else {},
+        k=options.k,
+        seed=options.seed,
+        watts=watts,
+    )
+    target = options.accuracy
+    if target is None:
+        target = float((select.said[-1].answer == select.truth).mean()) - options.tolerance
+    best = tabi.choose(found, accuracy=target, ms=options.slo_ms, objective=options.objective, fit=options.fit)
+    warned = _Warnings()
+    whole = [each for each in found if len(each.stages) == study.stages]
+    if len(best.stages) < study.stages:
+        names = ", ".join(study.cascade.stages[s].name for s in best.stages)
+        warned.add(f"Tabi's choice is of fewer stages, {names}: `arlo cascade init` with these makes a cascade of it")
+        best = tabi.choose(whole, objective=options.objective, fit=options.fit) if whole else best
+    curve = np.array([(each.accuracy, each.mean_ms) for each in found])
+    front = pareto(curve[:, 0], curve[:, 1], np.zeros((len(found), 0)))
+    if best.c is None or not whole:
+        return Found((), front, tuple(warned.lines), {}, tuple(found))
+    prices = ((Rule(kind="soft", c=best.c, k=options.k),) * (study.stages - 1),)
+    exits = select.with_pruning(best.alpha).play(Rules(prices=prices), seed=options.seed).ended.stage
+    weights = mixing.printed_weights(select.with_pruning(best.alpha).said, select.truth, exits)
+    rules = Rules(prices=prices, prune=Prune(alpha=best.alpha), ensemble=Ensemble(kind="calibrated", weights=weights))
+    return Found((point(study, "tabi", options, rules),), front, tuple(warned.lines), {}, tuple(found))

@@ -1,0 +1,1 @@
+"""`arlo cascade`: from repositories and labelled texts to a cascade."""

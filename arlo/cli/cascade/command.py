@@ -1,0 +1,145 @@
+"""`arlo cascade`: its actions and their options. What they do is in the modules beside this one."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from pathlib import Path
+from typing import Any
+
+DESCRIPTION = """Serve one model by several of rising cost: find out when the cheap answer is good enough.
+
+A text runs on the first stage. When its calibrated confidence is high enough the answer goes out, else
+the text moves on to the next stage, without its unimportant words where that helps. Everything is found
+on records of real answers: thresholds on other texts than temperatures, and what is said of a point on
+texts that neither has seen."""
+
+EPILOG = """examples:
+  arlo cascade init --stage small=l1 --stage large=l6 --labels games,mail,web
+  arlo cascade record cascade.json --data texts.jsonl      every stage on every text; goes on after Ctrl-C
+  arlo cascade calibrate cascade.json --data texts.jsonl
+  arlo cascade search cascade.json --data texts.jsonl --tolerance 0.01
+  arlo cascade check cascade.json --data texts.jsonl       on the texts that were kept for this
+  arlo cascade report cascade.json --data texts.jsonl --out cascade.html
+
+data: JSON lines, {"text", "text_pair"?, "label"?, "group"?}. Texts of one group are never parted between
+the splits. Without labels, accuracy is agreement with the last stage, and is called so."""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add `cascade`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "cascade", help="several models of rising cost as one", description=DESCRIPTION, epilog=EPILOG
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True)
+    _init(actions)
+    record = _on_data(actions, "record", "run every stage on every text on a real worker, and keep what it says")
+    record.add_argument("--stages", metavar="NAME,...", help="only these (default: all)")
+    record.add_argument(
+        "--alphas", metavar="A,...", help="record pruned texts, too, for each alpha (stages need the output importance)"
+    )
+    record.add_argument(
+        "--baselines", action="store_true", help="and texts cut to as many tokens by random and by first words"
+    )
+    record.add_argument("--threads", type=int, default=1, metavar="N", help="of the worker (default: 1)")
+    calibrate = _on_records(actions, "calibrate", "fit what makes confidence right as often as it says")
+    calibrate.add_argument(
+        "--calibrator",
+        choices=("auto", "temperature", "vector", "dirichlet", "isotonic"),
+        default="temperature",
+        help="auto: the best by cross-validation (default: temperature)",
+    )
+    calibrate.add_argument("--by-length", metavar="L,...", help="a temperature for rows up to each length, if it helps")
+    _search(actions)
+    check = _on_records(actions, "check", "what the points give on texts that nothing was chosen on")
+    check.add_argument("--point", metavar="NAME", help="only this one (default: all)")
+    check.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.01,
+        metavar="F",
+        help="accuracy that --point, or the default one, may lose (default: 0.01)",
+    )
+    check.add_argument(
+        "--rows", type=Path, metavar="FILE", help="write stage, reason, answer and confidence of each row"
+    )
+    report = _on_records(actions, "report", "a page: reliability, curve and points, what each mechanism is worth")
+    report.add_argument(
+        "--out", type=Path, default=Path("cascade.html"), metavar="FILE", help="(default: cascade.html)"
+    )
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action."""
+    code: int = importlib.import_module(f"arlo.cli.cascade.{args.action}").run(args)
+    return code
+
+
+def _init(actions: Any) -> None:
+    init = actions.add_parser(
+        "init", help="write a cascade.json", description="Check that stages fit together, and write a cascade.json."
+    )
+    init.add_argument(
+        "--stage",
+        action="append",
+        required=True,
+        metavar="NAME=REPOSITORY",
+        help="a stage; give it several times, from the cheapest to the last",
+    )
+    init.add_argument("--out", type=Path, default=Path("cascade.json"), metavar="FILE", help="(default: cascade.json)")
+    init.add_argument("--name", default="cascade", help="of the model that clients see (default: cascade)")
+    init.add_argument(
+        "--labels", metavar="NAME,...", help="in the order of the first stage's logits (default: 0, 1, ...)"
+    )
+    init.add_argument(
+        "--order", action="append", default=[], metavar="STAGE=NAME,...", help="labels in another order of a stage's"
+    )
+    init.add_argument("--json", action="store_true", help="print the cascade as JSON")
+
+
+def _on_data(actions: Any, name: str, what: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+    parser.add_argument("cascade", type=Path, metavar="CASCADE", help="a cascade.json")
+    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="texts, JSON lines")
+    parser.add_argument(
+        "--records", type=Path, metavar="DIR", help="where records are (default: records beside the cascade)"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _on_records(actions: Any, name: str, what: str) -> argparse.ArgumentParser:
+    parser = _on_data(actions, name, what)
+    parser.add_argument(
+        "--split", metavar="F,F,F", help="shares to fit, select, test on (default: as searched, else 0.4,0.3,0.3)"
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="of splits, samples and rules (default: as searched, else 0)"
+    )
+    return parser
+
+
+def _search(actions: Any) -> None:
+    search = _on_records(actions, "search", "find thresholds, and all else that a point has")
+    add = search.add_argument
+    add("--search", choices=("exact", "hybridserve", "tabi"), default="exact", help="(default: exact)")
+    add("--objective", choices=("mean", "p99", "cost", "energy"), default="mean", help="(default: mean time)")
+    add("--accuracy", type=float, metavar="A", help="a point of at least this accuracy, too")
+    add("--slo-ms", type=float, metavar="MS", help="and of at most this time")
+    add("--tolerance", type=float, default=0.0, metavar="F", help="accuracy that ap may lose (default: 0)")
+    add("--by-length", metavar="L,...", help="thresholds for rows up to each length, where they cost less")
+    add("--skip", choices=("benefit", "uniform", "log", "off"), default="benefit", help="of stages (default: benefit)")
+    add("--no-ensemble", action="store_true", help="never mix the answers of stages")
+    add("--no-prune", action="store_true", help="send whole texts on")
+    add("--k", type=float, default=10.0, metavar="K", help="steepness of Tabi's rule (default: 10)")
+    add("--fit", metavar="N,...", help="models of each stage that a GPU holds, for the objective cost")
+    add("--epsilon", type=float, metavar="F", help="a point whose risk is at most this, too")
+    add("--delta", type=float, default=0.1, metavar="F", help="chance that it is not (default: 0.1)")
+    add(
+        "--risk",
+        choices=("disagreement", "harm", "accuracy loss"),
+        default="disagreement",
+        help="what is promised (default: disagreement with the last stage)",
+    )
+    add("--removal", choices=("benefit", "paper", "off"), default="benefit", help="how useless stages are told")

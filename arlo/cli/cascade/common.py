@@ -1,0 +1,74 @@
+"""What the actions of `arlo cascade` share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from arlo.errors import ConfigError, EnvironmentProblem
+
+if TYPE_CHECKING:
+    from arlo.cascade.manifest import CascadeManifest
+    from arlo.cascade.records import Data, Records
+    from arlo.cascade.study import Study
+
+
+def opened(args: argparse.Namespace) -> tuple[CascadeManifest, Path, Data, Records]:
+    """The cascade, its folder, the data and the records that the command line names."""
+    from arlo.cascade.manifest import CascadeManifest
+    from arlo.cascade.records import Records, read_data
+
+    cascade = CascadeManifest.load(args.cascade)
+    folder: Path = args.cascade if args.cascade.is_dir() else args.cascade.parent
+    data = read_data(args.data)
+    return cascade, folder, data, Records(args.records or folder / "records", data)
+
+
+def study_of(args: argparse.Namespace, *, objective: str = "mean", fit: tuple[float, ...] = ()) -> Study:
+    """The cascade with all its records."""
+    from arlo.cascade.study import load_study
+
+    need_scipy()
+    cascade, folder, data, records = opened(args)
+    known = cascade.data
+    shares = numbers(args.split, "--split") if args.split else known.split if known else (0.4, 0.3, 0.3)
+    args.seed = args.seed if args.seed is not None else known.seed if known else 0
+    if len(shares) != 3 or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
+        raise ConfigError(f"--split must be three shares above 0 whose sum is 1, not {args.split!r}")
+    args.shares = shares
+    return load_study(cascade, folder, data, records, objective=objective, fit=fit, shares=shares, seed=args.seed)
+
+
+def need_scipy() -> None:
+    """EnvironmentProblem where it is not installed."""
+    import importlib.util
+
+    if importlib.util.find_spec("scipy") is None:
+        raise EnvironmentProblem("this needs SciPy: pip install 'arlo-serve[cascade]'")
+
+
+def numbers(text: str | None, option: str) -> tuple[float, ...]:
+    """Of a list joined by commas; none: empty."""
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise ConfigError(f"{option} must be numbers joined by commas, not {text!r}") from None
+
+
+def lengths(text: str | None, option: str) -> tuple[int, ...]:
+    """Lengths, ascending."""
+    found = tuple(int(value) for value in numbers(text, option))
+    if list(found) != sorted(set(found)) or any(value < 1 for value in found):
+        raise ConfigError(f"{option} must be lengths that ascend, not {text!r}")
+    return found
+
+
+def names(text: str | None) -> tuple[str, ...]:
+    """Of a list joined by commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
+
+
+def what_accuracy_is(study: Study) -> str:
+    """How a column of accuracies is called."""
+    return "accuracy" if study.labels is not None else "agreement"

@@ -1,0 +1,124 @@
+"""`arlo cascade init`: stages that fit together, as a cascade.json without points."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from arlo.catalog.manifest import Manifest
+from arlo.cli.cascade.common import names
+from arlo.cli.text import print_json
+from arlo.errors import ConfigError
+
+NEGATIONS = {"not", "no", "never", "none", "nor", "neither", "nothing", "without", "cannot", "n't", "t"}
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check and write."""
+    import dataclasses
+
+    from arlo.cascade.manifest import CascadeManifest, Importance, Stage, VocabularyFile, repository_hash
+
+    given = dict(_pair(text, "--stage") for text in args.stage)
+    if len(given) != len(args.stage):
+        raise ConfigError("two stages have one name")
+    manifests = {name: Manifest.load(Path(repository)) for name, repository in given.items()}
+    tasks = {name: manifest.task for name, manifest in manifests.items()}
+    if len(set(tasks.values())) > 1:
+        raise ConfigError(f"stages must be of one task: {', '.join(f'{n} is of {t}' for n, t in tasks.items())}")
+    task = next(iter(tasks.values()))
+    if task == "embedding":
+        raise ConfigError("embeddings say nothing of how sure a stage is, so they cannot be stages of a cascade")
+    labels = names(args.labels) or tuple(map(str, range(_label_count(next(iter(manifests.values()))))))
+    for name, manifest in manifests.items():
+        if _label_count(manifest) not in (len(labels), -1):
+            raise ConfigError(f"stage {name} has {_label_count(manifest)} labels, and the cascade {len(labels)}")
+    orders = {name: _order(text, labels) for name, text in (_pair(text, "--order") for text in args.order)}
+    if unknown := set(orders) - set(given):
+        raise ConfigError(f"--order names {min(unknown)!r}, which is no stage: {', '.join(given)}")
+    groups, vocabularies = _groups(given, manifests)
+    folder = args.out.parent
+    stages = [
+        Stage(
+            name=name,
+            repository=os.path.relpath(repository, folder),
+            manifest_sha256=repository_hash(Path(repository)),
+            tokenizer_group=groups[name],
+            label_order=orders.get(name, ()),
+            importance=Importance() if any(o.name == "importance" for o in manifests[name].outputs) else None,
+            memory_mb=max((r.memory_mb for r in manifests[name].runtimes if r.memory_mb is not None), default=None),
+        )
+        for name, repository in given.items()
+    ]
+    made = CascadeManifest(
+        name=args.name,
+        task=task,
+        labels=labels,
+        stages=tuple(stages),
+        vocabularies=tuple(VocabularyFile.of(v) for v in vocabularies),
+    )
+    made.save(args.out)
+    if args.json:
+        print_json(dataclasses.asdict(made))
+    else:
+        print(f"written to {args.out}: {' -> '.join(given)}, {len(labels)} labels")
+        if not any(stage.importance for stage in stages[:-1]):
+            print("no stage has the output importance, so texts are not pruned between stages")
+        print(f"next: arlo cascade record {args.out} --data TEXTS.jsonl")
+    return 0
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name or not value:
+        raise ConfigError(f"{option} must be NAME=VALUE, not {text!r}")
+    return name, value
+
+
+def _label_count(manifest: Manifest) -> int:
+    """Labels of the first output; -1: not fixed."""
+    return int(manifest.outputs[0].dims[-1]) if manifest.outputs and manifest.outputs[0].dims else -1
+
+
+def _order(text: str, labels: tuple[str, ...]) -> tuple[int, ...]:
+    given = names(text)
+    if sorted(given) != sorted(labels):
+        raise ConfigError(f"--order must name each label once: {', '.join(labels)}")
+    return tuple(labels.index(name) for name in given)
+
+
+def _groups(given: dict[str, str], manifests: dict[str, Manifest]) -> tuple[dict[str, int], list[Any]]:
+    """Number of each stage's vocabulary, and what each says of words. Stages without a tokenizer are a group apart."""
+    found: list[tuple[str, Any]] = []
+    groups = {}
+    for name, repository in given.items():
+        tokenizer = manifests[name].tokenizer
+        path = Path(repository) / tokenizer if tokenizer else None
+        vocabulary = json.loads(path.read_bytes()) if path is not None and path.is_file() else None
+        key = json.dumps(vocabulary["model"].get("vocab") if vocabulary else name, sort_keys=True)
+        known = [k for k, _ in found]
+        if key not in known:
+            found.append((key, _vocabulary(vocabulary)))
+            known.append(key)
+        groups[name] = known.index(key)
+    return groups, [vocabulary for _, vocabulary in found]
+
+
+def _vocabulary(tokenizer: dict[str, Any] | None) -> Any:
+    import numpy as np
+
+    from arlo.cascade.prune import Vocabulary, word_starts
+
+    if tokenizer is None:
+        return Vocabulary(np.zeros(0, np.bool_))
+    raw = tokenizer["model"]["vocab"]
+    ids = raw if isinstance(raw, dict) else {entry[0]: i for i, entry in enumerate(raw)}
+    added = {each["content"]: each["id"] for each in tokenizer.get("added_tokens", []) if each.get("special")}
+    pieces = [""] * (1 + max(0, *ids.values(), *added.values()))
+    for piece, number in ids.items():
+        pieces[number] = piece
+    keep = {number for piece, number in ids.items() if piece.lstrip("Ġ▁").lower() in NEGATIONS}
+    return Vocabulary(word_starts(pieces), frozenset(added.values()), frozenset(keep))

@@ -1,0 +1,307 @@
+"""`arlo cascade record`: every stage on every text, on a real worker, one text at a time; kept as it comes."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.cascade.study import HOW
+from arlo.catalog.manifest import Manifest, Runtime
+from arlo.cli.cascade.common import names, numbers, opened
+from arlo.cli.text import print_json
+from arlo.clock import monotonic_s
+from arlo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from arlo.cascade.manifest import CascadeManifest
+    from arlo.cascade.records import Data, Recorded, Records
+    from arlo.profiler.wire import WorkerClient
+
+PART = 256  # rows that are written at a time
+WARM = 5  # calls of each runtime that are not counted
+
+Tokens = tuple[NDArray[np.int64], NDArray[np.int64] | None]  # ids and type ids of a row
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """Texts for one stage: whole, or as a stage before left them."""
+
+    stage: int
+    key: str
+    what: str
+    rows: tuple[int, ...]  # that are not recorded yet
+    places: Callable[[int], NDArray[np.int64] | None]  # of the tokens of a row that are kept; None: all
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record what is missing."""
+    cascade, folder, data, records = opened(args)
+    chosen = names(args.stages) or tuple(stage.name for stage in cascade.stages)
+    if unknown := set(chosen) - {stage.name for stage in cascade.stages}:
+        raise ConfigError(
+            f"--stages names {min(unknown)!r}; the cascade has: {', '.join(s.name for s in cascade.stages)}"
+        )
+    if not 1 <= args.threads <= 256:
+        raise ConfigError(f"--threads must be from 1 to 256, not {args.threads}")
+    numbers_of = [s for s, stage in enumerate(cascade.stages) if stage.name in chosen]
+    alphas = numbers(args.alphas, "--alphas")
+    jobs = Jobs(cascade, folder, data, records)
+    for s in numbers_of:
+        _record(jobs, jobs.whole(s), threads=args.threads)
+    hows = HOW if args.baselines else ("importance",)
+    for s in (s for s in numbers_of if s > 0):
+        for alpha in alphas:
+            for how in hows:
+                _record(jobs, jobs.pruned(s, alpha, how), threads=args.threads)
+    if args.json:
+        counts = {cascade.stages[s].name: len(records.rows(jobs.whole(s).key)) for s in numbers_of}
+        print_json({"texts": len(data.examples), "recorded": counts})
+    else:
+        print(f"{len(data.examples)} texts recorded of {', '.join(chosen)}")
+    return 0
+
+
+class Jobs:
+    """What there is to do for each stage and kind of pruning."""
+
+    def __init__(self, cascade: CascadeManifest, folder: Path, data: Data, records: Records) -> None:
+        self.cascade, self.folder, self.data, self.records = cascade, folder, data, records
+
+    def whole(self, stage: int) -> Job:
+        """Texts as they are."""
+        from arlo.cascade.study import stage_key
+
+        key = stage_key(self.cascade, self.folder, self.records, stage)
+        return Job(stage, key, self.cascade.stages[stage].name, self._left(key), lambda _: None)
+
+    def pruned(self, stage: int, alpha: float, how: str) -> Job:
+        """Texts as the stage before leaves them; of the baselines, as many tokens of them."""
+        from arlo.cascade.prune import first_words, prune, random_words
+        from arlo.cascade.spec import Prune
+        from arlo.cascade.study import pruned_variant, stage_key
+
+        cascade, source = self.cascade, stage - 1
+        names = (cascade.stages[source].name, cascade.stages[stage].name)
+        if cascade.stages[source].importance is None:
+            raise ConfigError(
+                f"stage {names[0]} has no output importance, so nothing can be pruned after it: compile it with "
+                "`arlo compile --importance`, or leave out --alphas"
+            )
+        if cascade.stages[source].tokenizer_group != cascade.stages[stage].tokenizer_group:
+            raise ConfigError(f"stages {names[0]} and {names[1]} have other vocabularies: tokens cannot be handed on")
+        said = self.records.load(stage_key(cascade, self.folder, self.records, source))
+        if said is None or len(said.row) < len(self.data.examples):
+            raise ConfigError(f"stage {names[0]} must be recorded on whole texts first: leave out --stages")
+        vocabulary = cascade.vocabularies[cascade.stages[stage].tokenizer_group].vocabulary
+        manifest = Manifest.load(self.folder / cascade.stages[stage].repository)
+        levels = [r.max_length for r in runtimes_of(manifest) if not r.dynamic]
+        tokenize = Tokenize(self.folder / cascade.stages[source].repository)
+        spec = Prune(alpha=alpha)
+
+        def places(row: int) -> NDArray[np.int64]:
+            ids, _ = tokenize(self.data, row)
+            kept = prune(spec, vocabulary, ids, said.importance_of(row), levels)
+            if how == "random":
+                return random_words(vocabulary, ids, len(kept), seed=row)
+            return first_words(vocabulary, ids, len(kept)) if how == "first" else kept
+
+        variant = pruned_variant(cascade, self.folder, source, alpha, how)
+        key = stage_key(cascade, self.folder, self.records, stage, variant)
+        self.records.note_variant((*names, alpha, how))
+        return Job(stage, key, f"{names[1]} alpha {alpha:g} {how}", self._left(key), places)
+
+    def _left(self, key: str) -> tuple[int, ...]:
+        there = set(self.records.rows(key).tolist())
+        return tuple(row for row in range(len(self.data.examples)) if row not in there)
+
+
+class Tokenize:
+    """Rows of a data file as a stage's tokenizer cuts them, up to the longest runtime."""
+
+    def __init__(self, repository: Path) -> None:
+        from arlo.client.tokenizer import Tokenizer
+
+        manifest = Manifest.load(repository)
+        if manifest.tokenizer is None:
+            raise ConfigError(f"{repository} has no tokenizer, so texts cannot be run on it")
+        self._tokenizer = Tokenizer(repository / manifest.tokenizer)
+        self._longest = runtimes_of(manifest)[-1].max_length
+
+    def __call__(self, data: Data, row: int) -> Tokens:
+        example = data.examples[row]
+        text = example.text if example.text_pair is None else (example.text, example.text_pair)
+        found = self._tokenizer.encode([text], cut_to=self._longest)[0]
+        return found.ids, found.type_ids
+
+
+def runtimes_of(manifest: Manifest) -> list[Runtime]:
+    """Those that serve, by ascending length: static ones, or the dynamic one where that is advised or all there is."""
+    dynamic = [r for r in manifest.runtimes if r.dynamic]
+    static = [r for r in manifest.runtimes if not r.dynamic]
+    advised = manifest.recommendation is not None and manifest.recommendation.serve == "dynamic"
+    return sorted(dynamic if dynamic and (advised or not static) else static, key=lambda r: r.max_length)
+
+
+def _record(jobs: Jobs, job: Job, *, threads: int) -> None:
+    """Run a job on a worker of its own; nothing is started when nothing is missing."""
+    from rich.console import Console
+
+    from arlo.report.progress import LiveBar
+
+    if not job.rows:
+        return
+    repository = jobs.folder / jobs.cascade.stages[job.stage].repository
+    count = len(jobs.data.examples)
+    with LiveBar(Console(stderr=True), f"{job.what}: starting a worker") as bar:
+        done = count - len(job.rows)
+
+        def keep(part: Recorded) -> None:
+            nonlocal done
+            jobs.records.append(job.key, part)
+            done += len(part.row)
+            bar.show(done, count, f"{job.what}: {done} of {count} texts")
+
+        asyncio.run(_on_worker(job, repository, jobs.data, threads=threads, keep=keep))
+
+
+async def _on_worker(job: Job, repository: Path, data: Data, *, threads: int, keep: Callable[[Recorded], None]) -> None:
+    from arlo.profiler.wire import WorkerClient
+    from arlo.workers import LocalPool
+
+    manifest, tokenize = Manifest.load(repository), Tokenize(repository)
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    with tempfile.TemporaryDirectory(prefix="arlo-record-") as run_dir:
+        pool = LocalPool(repository, workers=1, run_dir=Path(run_dir), threads=threads, metrics=False, exit_timeout_s=2)
+        stop = threading.Event()
+        try:
+            await pool.start()
+            worker = (await pool.workers())[0]
+            client = WorkerClient(worker.endpoint, timeout_s=120.0)
+            for runtime, rows in _by_runtime(job, manifest, tokenize, data):
+                await pool.load(worker.id, runtime.name)
+                session = _Session(client, manifest, runtime, rows, stop)
+                work = asyncio.create_task(asyncio.to_thread(session.run, keep))
+                try:
+                    await asyncio.shield(work)
+                except asyncio.CancelledError:
+                    stop.set()
+                    await asyncio.gather(work, return_exceptions=True)
+                    raise
+                await pool.unload(worker.id, runtime.name)
+            client.close()
+        finally:
+            await pool.stop()
+
+
+def _by_runtime(
+    job: Job, manifest: Manifest, tokenize: Tokenize, data: Data
+) -> Iterator[tuple[Runtime, list[tuple[int, Tokens]]]]:
+    """Rows with their tokens, by the runtime that serves them: the shortest that takes them."""
+    runtimes = runtimes_of(manifest)
+    found: dict[str, list[tuple[int, Tokens]]] = {runtime.name: [] for runtime in runtimes}
+    for row in job.rows:
+        ids, types = tokenize(data, row)
+        kept = job.places(row)
+        if kept is not None:
+            ids, types = ids[kept], None if types is None else types[kept]
+        runtime = next(r for r in runtimes if r.max_length >= len(ids))
+        found[runtime.name].append((row, (ids, types)))
+    return ((runtime, found[runtime.name]) for runtime in runtimes if found[runtime.name])
+
+
+class _Session:
+    """One loaded runtime."""
+
+    def __init__(
+        self,
+        client: WorkerClient,
+        manifest: Manifest,
+        runtime: Runtime,
+        rows: list[tuple[int, Tokens]],
+        stop: threading.Event,
+    ) -> None:
+        self._client, self._manifest, self._runtime, self._rows, self._stop = client, manifest, runtime, rows, stop
+        self._logits = manifest.outputs[0].name
+        self._importance = any(output.name == "importance" for output in manifest.outputs)
+
+    def run(self, keep: Callable[[Recorded], None]) -> None:
+        """All rows, kept in parts; when stopped, up to the row under way."""
+        for _, tokens in self._rows[:WARM]:
+            self._ask(tokens)
+        for first in range(0, len(self._rows), PART):
+            part = []
+            for row, tokens in self._rows[first : first + PART]:
+                if self._stop.is_set():
+                    break
+                part.append((row, len(tokens[0]), *self._ask(tokens)))
+            if part:
+                keep(self._joined(part))
+            if self._stop.is_set():
+                return
+
+    def _ask(self, tokens: Tokens) -> tuple[NDArray[np.float32], NDArray[np.float32] | None, float]:
+        """Logits [labels], importance [tokens], ms."""
+        request = self._request(*tokens)
+        began_s = monotonic_s()
+        raw = self._client.infer(self._runtime.name, request)
+        ms = 1000 * (monotonic_s() - began_s)
+        outputs = _outputs(raw)
+        importance = outputs["importance"].reshape(-1)[: len(tokens[0])] if self._importance else None
+        return outputs[self._logits].reshape(-1), importance, ms
+
+    def _request(self, ids: NDArray[np.int64], types: NDArray[np.int64] | None) -> bytes:
+        from tritonclient.grpc import service_pb2
+
+        length = len(ids) if self._runtime.dynamic else self._runtime.max_length
+        request: Any = service_pb2.ModelInferRequest(model_name=self._runtime.name)
+        for tensor in self._manifest.inputs:
+            kind = np.int64 if tensor.datatype == "INT64" else np.int32
+            values = np.full(length, 0 if tensor.role == "mask" else tensor.pad_value, kind)
+            if tensor.role == "ids":
+                values[: len(ids)] = ids
+            elif tensor.role == "mask":
+                values[: len(ids)] = 1
+            elif types is not None and "type" in tensor.name:
+                values[: len(ids)] = types
+            request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=(1, length))
+            request.raw_input_contents.append(values.tobytes())
+        for name in (self._logits, *(["importance"] if self._importance else [])):
+            request.outputs.add(name=name)
+        return bytes(request.SerializeToString())
+
+    def _joined(self, part: list[tuple[int, int, NDArray[np.float32], NDArray[np.float32] | None, float]]) -> Recorded:
+        from arlo.cascade.records import Recorded
+
+        rows, tokens, logits, importance, ms = zip(*part, strict=True)
+        return Recorded(
+            np.array(rows, np.int64),
+            np.stack(logits),
+            np.array(tokens, np.int32),
+            np.array(ms, np.float32),
+            np.concatenate(importance) if self._importance else None,
+        )
+
+
+def _outputs(raw: bytes) -> dict[str, NDArray[np.float32]]:
+    """Outputs of a serialised answer, by name, as float32."""
+    from tritonclient.grpc import service_pb2
+
+    answer: Any = service_pb2.ModelInferResponse.FromString(raw)
+    kinds = {"FP32": np.float32, "FP16": np.float16, "FP64": np.float64}
+    return {
+        output.name: np.frombuffer(content, kinds[output.datatype]).astype(np.float32).reshape(tuple(output.shape))
+        for output, content in zip(answer.outputs, answer.raw_output_contents, strict=True)
+    }

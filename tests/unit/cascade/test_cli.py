@@ -1,0 +1,144 @@
+"""`arlo cascade`, from repositories and records to a checked cascade."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arlo.cascade.manifest import CascadeManifest
+from arlo.cli import main
+
+from .conftest import Made, repository
+
+
+def run(path: Path, action: str, *more: str) -> int:
+    return main(["cascade", action, str(path), "--data", str(path.parent / "texts.jsonl"), *more])
+
+
+def answer(capsys: pytest.CaptureFixture[str], path: Path, action: str, *more: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert run(path, action, *more, "--json") == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_whole_way(made: Made, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = made(strengths=(2.2, 3.2))
+    assert CascadeManifest.load(path).stages[0].importance is not None
+    fitted = answer(capsys, path, "calibrate")
+    for stage in fitted["stages"]:
+        assert stage["calibrator"]["t"] > 1.2
+        assert stage["after"]["ece15"] < max(0.8 * stage["before"]["ece15"], 0.02)  # some 700 rows
+    found = answer(capsys, path, "search", "--tolerance", "0.01", "--epsilon", "0.1")
+    points = {point["name"]: point for point in found["points"]}
+    assert set(points) == {"ap", "eo", "safe"}
+    assert points["ap"]["mean_ms"] < 3.5
+    assert points["ap"]["reach"][1] < 0.9
+    cascade = CascadeManifest.load(path)
+    assert cascade.default_point == "ap"
+    assert len(cascade.point("ap").rules) > 1  # prices
+    assert cascade.point("safe").guarantee is not None
+    rows = tmp_path / "rows.jsonl"
+    checked = answer(capsys, path, "check", "--tolerance", "0.05", "--rows", str(rows))
+    ap = next(each for each in checked["points"] if each["name"] == "ap")
+    assert ap["accuracy"]["mean"] == pytest.approx(points["ap"]["accuracy"][0])
+    assert ap["mean_of_last"] < 0.9
+    lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert len(lines) == 3 * checked["rows"]
+    assert {line["reason"] for line in lines} == {"confident", "final"}
+    page = tmp_path / "page.html"
+    assert run(path, "report", "--out", str(page)) == 0
+    text = page.read_text()
+    for words in ("Reliability of s0", "no calibration", "Which words may go", "0.8, random"):
+        assert words in text
+    assert run(path, "search", "--tolerance", "0.01") == 0
+    assert "of last" in capsys.readouterr().out
+
+
+def test_pruning_is_taken_where_it_pays(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    path = made()
+    run(path, "calibrate")
+    ap = answer(capsys, path, "search", "--tolerance", "0.03")["points"][0]
+    assert ap["prune"]["alpha"] == 0.8
+    whole = answer(capsys, path, "search", "--tolerance", "0.03", "--no-prune")["points"][0]
+    assert whole["prune"]["alpha"] == 0
+    assert ap["mean_ms"] < whole["mean_ms"]
+
+
+@pytest.mark.parametrize("search", ["hybridserve", "tabi"])
+def test_the_papers_searches(made: Made, capsys: pytest.CaptureFixture[str], search: str) -> None:
+    path = made()
+    run(path, "calibrate")
+    found = answer(capsys, path, "search", "--search", search, "--tolerance", "0.02")
+    names = [point["name"] for point in found["points"]]
+    assert names == (["tabi"] if search == "tabi" else ["hybridserve-ap", "hybridserve-eo"])
+    kind = CascadeManifest.load(path).point(names[0]).rules[0][0].kind
+    assert kind == ("soft" if search == "tabi" else "hard")
+    assert run(path, "check", "--tolerance", "0.08") == 0
+
+
+def test_three_stages_with_skips_and_lengths(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    path = made(strengths=(1.2, 1.4, 3.2))
+    run(path, "calibrate", "--by-length", "32,64")
+    found = answer(
+        capsys, path, "search", "--tolerance", "0.02", "--no-prune", "--by-length", "32,64", "--accuracy", "0.5"
+    )
+    assert [point["name"] for point in found["points"]] == ["ap", "eo", "target"]
+    assert len(found["points"][0]["reach_by_bin"]) == 2
+    assert any("s1 does not pay" in line or "s0 does not pay" in line for line in found["warnings"]) or any(
+        any(point["skip"]) for point in found["points"]
+    )
+    assert run(path, "check", "--tolerance", "0.08") == 0
+
+
+def test_without_labels_accuracy_is_agreement(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    path = made(labelled=False)
+    assert run(path, "calibrate") == 2
+    assert "needs labels" in capsys.readouterr().err
+    found = answer(capsys, path, "search", "--tolerance", "0.05")
+    assert found["accuracy_is"] == "agreement"
+    assert found["points"][0]["accuracy"] is None
+    assert found["points"][0]["agreement"] > 0.8
+
+
+def test_mistakes_say_what_to_do(made: Made, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = made(rows=300)
+
+    def says(code: int) -> str:
+        assert code == 2
+        return capsys.readouterr().err
+
+    assert "needs --fit" in says(run(path, "search", "--objective", "cost"))
+    assert "energy_mj" in says(run(path, "search", "--objective", "energy"))
+    assert "three shares" in says(run(path, "search", "--split", "0.5,0.5"))
+    assert "no operating points yet" in says(run(path, "check"))
+    assert "200 are needed" in says(run(path, "calibrate"))
+    assert "--stages names 'x'" in says(run(path, "record", "--stages", "x"))
+    assert "goes on where it ended" in says(run(path, "search", "--records", str(tmp_path / "none")))
+    stage = f"a={tmp_path / 's0'}"
+    init = ["cascade", "init", "--out", str(tmp_path / "c.json"), "--stage"]
+    assert "2 to 8 stages" in says(main([*init, stage]))
+    assert "must be NAME=VALUE" in says(main([*init, "a"]))
+    assert "has 4 labels, and the cascade 2" in says(
+        main([*init, stage, "--stage", "b=" + stage[2:], "--labels", "x,y"])
+    )
+    repository(tmp_path, "s0").joinpath("arlo.json").write_text("{}")
+    assert "has changed since" in says(run(path, "check"))
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"text": "x", "label": 0}\n')
+    assert main(["cascade", "search", str(path), "--data", str(other)]) == 2
+
+
+def test_nothing_is_recorded_twice(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    path = made(rows=20)
+    assert answer(capsys, path, "record") == {"texts": 20, "recorded": {"s0": 20, "s1": 20}}
+
+
+def test_labels_of_a_stage_in_another_order(made: Made, tmp_path: Path) -> None:
+    made(rows=20)
+    out = tmp_path / "turned.json"
+    stages = ["--stage", f"a={tmp_path / 's0'}", "--stage", f"b={tmp_path / 's1'}", "--labels", "games,mail,web,net"]
+    assert main(["cascade", "init", *stages, "--order", "b=net,games,mail,web", "--out", str(out)]) == 0
+    assert CascadeManifest.load(out).stages[1].label_order == (3, 0, 1, 2)
