@@ -32,11 +32,19 @@ def run(args: argparse.Namespace) -> int:
     task = next(iter(tasks.values()))
     if task == "embedding":
         raise ConfigError("embeddings say nothing of how sure a stage is, so they cannot be stages of a cascade")
-    labels = names(args.labels) or tuple(map(str, range(_label_count(next(iter(manifests.values()))))))
+    first = next(iter(manifests.values()))
+    labels = names(args.labels) or first.labels or tuple(map(str, range(_label_count(first))))
     for name, manifest in manifests.items():
         if _label_count(manifest) not in (len(labels), -1):
             raise ConfigError(f"stage {name} has {_label_count(manifest)} labels, and the cascade {len(labels)}")
-    orders = {name: _order(text, labels) for name, text in (_pair(text, "--order") for text in args.order)}
+    orders = {
+        name: _order(manifest.labels, labels, f"stage {name}: its labels")
+        for name, manifest in manifests.items()
+        if manifest.labels and not args.labels and manifest.labels != labels
+    }
+    orders |= {
+        name: _order(names(text), labels, "--order") for name, text in (_pair(text, "--order") for text in args.order)
+    }
     if unknown := set(orders) - set(given):
         raise ConfigError(f"--order names {min(unknown)!r}, which is no stage: {', '.join(given)}")
     groups, vocabularies = _groups(given, manifests)
@@ -83,10 +91,9 @@ def _label_count(manifest: Manifest) -> int:
     return int(manifest.outputs[0].dims[-1]) if manifest.outputs and manifest.outputs[0].dims else -1
 
 
-def _order(text: str, labels: tuple[str, ...]) -> tuple[int, ...]:
-    given = names(text)
+def _order(given: tuple[str, ...], labels: tuple[str, ...], what: str) -> tuple[int, ...]:
     if sorted(given) != sorted(labels):
-        raise ConfigError(f"--order must name each label once: {', '.join(labels)}")
+        raise ConfigError(f"{what} must name each label once: {', '.join(labels)}")
     return tuple(labels.index(name) for name in given)
 
 
