@@ -180,6 +180,10 @@ figures: setup ## the paper's evaluation beside ours: reports/evaluation.html, d
 
 # Definitions of nouns and classifiers of them, cut from MiniLM after 1, 2, 3 and 6 layers; they go to the cache, where what
 # is finished stays. CASCADE_ARGS="--rows 5000 --depths 1 2" takes a minute.
+.PHONY: cascade-demo
+cascade-demo: setup ## a cascade from training to serving, on real text: 25 minutes the first time, then 5
+	$(PY) -m benchmarks.cascade.demo $(CASCADE_ARGS)
+
 .PHONY: cascade-models
 cascade-models: setup ## the data and the models of cascades: fetched, trained once (20 minutes on two cores)
 	$(PY) -m benchmarks.cascade.glosses

@@ -13,7 +13,7 @@ from typing import Any
 from tritonclient.grpc import service_pb2
 
 from arlo.client._window import Window
-from arlo.client.codec import Codec
+from arlo.client.codec import Codec, Parameters
 from arlo.client.errors import ClientError, InvalidRequestError, NotFoundError
 from arlo.client.model import from_server
 from arlo.client.result import Result
@@ -147,10 +147,11 @@ class Core:
         max_length: int | None,
         outputs: Sequence[str] | None,
         request_id: str | None = None,
+        parameters: Parameters | None = None,
     ) -> Call:
         """A request of one row, answered without a row dimension."""
         rows = [self.reader(codec, truncate=truncate, max_length=max_length).read_one(row)]
-        return self._call(codec, rows, outputs, request_id, batched=False)
+        return self._call(codec, rows, outputs, request_id, parameters, batched=False)
 
     def batch(
         self,
@@ -161,10 +162,11 @@ class Core:
         max_length: int | None,
         outputs: Sequence[str] | None,
         request_id: str | None = None,
+        parameters: Parameters | None = None,
     ) -> Call:
         """A request of many rows, answered rows first."""
         prepared = self.reader(codec, truncate=truncate, max_length=max_length).read(rows)
-        return self._call(codec, prepared, outputs, request_id, batched=True)
+        return self._call(codec, prepared, outputs, request_id, parameters, batched=True)
 
     def _call(
         self,
@@ -172,12 +174,13 @@ class Core:
         rows: Sequence[PreparedRow],
         outputs: Sequence[str] | None,
         request_id: str | None,
+        parameters: Parameters | None,
         *,
         batched: bool,
     ) -> Call:
         # An id of our own is unique in this process, and most likely beyond.
         name = request_id if request_id is not None else f"{self._id_prefix}-{next(self._ids)}"
-        request = codec.encode(rows, request_id=name, outputs=outputs)
+        request = codec.encode(rows, request_id=name, outputs=outputs, parameters=parameters)
         return Call(request, tuple(row.ids.size for row in rows), batched)
 
     def window(self, codec: Codec, size: int, outputs: Sequence[str] | None, timeout_s: float | None) -> Window:

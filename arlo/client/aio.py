@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from arlo.client import _core
 from arlo.client._aio_stream import run
 from arlo.client._core import Call, Core
-from arlo.client.codec import Codec
+from arlo.client.codec import Codec, Parameters
 from arlo.client.errors import (
     ClientError,
     ClosedError,
@@ -81,12 +81,19 @@ class AsyncClient:
         outputs: Sequence[str] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
+        parameters: Parameters | None = None,
     ) -> Result:
         """See Client.infer."""
         attempts = self._core.attempts(timeout_s, monotonic_s())
         codec = await self._codec(attempts)
         call = self._core.single(
-            codec, row, truncate=truncate, max_length=max_length, outputs=outputs, request_id=request_id
+            codec,
+            row,
+            truncate=truncate,
+            max_length=max_length,
+            outputs=outputs,
+            request_id=request_id,
+            parameters=parameters,
         )
         return await self._infer(codec, call, attempts)
 
@@ -99,6 +106,7 @@ class AsyncClient:
         outputs: Sequence[str] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
+        parameters: Parameters | None = None,
     ) -> Result:
         """See Client.infer_batch."""
         attempts = self._core.attempts(timeout_s, monotonic_s())
@@ -111,6 +119,7 @@ class AsyncClient:
             max_length=max_length,
             outputs=outputs,
             request_id=request_id,
+            parameters=parameters,
         )
         call = await _made(make, rows)
         return await self._infer(codec, call, attempts)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from arlo.client import _core
 from arlo.client._core import Call, Core
 from arlo.client._stream import run
-from arlo.client.codec import Codec
+from arlo.client.codec import Codec, Parameters
 from arlo.client.errors import (
     ClientError,
     ClosedError,
@@ -86,18 +86,26 @@ class Client:
         outputs: Sequence[str] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
+        parameters: Parameters | None = None,
     ) -> Result:
         """One row in, its outputs without a row dimension out.
 
         `row`: a text, a pair of texts, token ids (special tokens included), or a mapping of input names to per-token
         values. `max_length`: cap in tokens below the model's own. `truncate`: cut a longer row instead of raising
         TooLongError; text keeps its special tokens, token ids keep their last one. `outputs`: names; None: all.
+        `parameters`: of the request, such as those of a cascade (docs/cascades.md).
         Raises ClientError; the tree stands in arlo.client.errors.
         """
         attempts = self._core.attempts(timeout_s, monotonic_s())
         codec = self._codec(attempts)
         call = self._core.single(
-            codec, row, truncate=truncate, max_length=max_length, outputs=outputs, request_id=request_id
+            codec,
+            row,
+            truncate=truncate,
+            max_length=max_length,
+            outputs=outputs,
+            request_id=request_id,
+            parameters=parameters,
         )
         return self._infer(codec, call, attempts)
 
@@ -110,6 +118,7 @@ class Client:
         outputs: Sequence[str] | None = None,
         timeout_s: float | None = None,
         request_id: str | None = None,
+        parameters: Parameters | None = None,
     ) -> Result:
         """Many rows in one request, rows first in every output; `Result.rows` gives one array per row.
 
@@ -119,7 +128,13 @@ class Client:
         attempts = self._core.attempts(timeout_s, monotonic_s())
         codec = self._codec(attempts)
         call = self._core.batch(
-            codec, rows, truncate=truncate, max_length=max_length, outputs=outputs, request_id=request_id
+            codec,
+            rows,
+            truncate=truncate,
+            max_length=max_length,
+            outputs=outputs,
+            request_id=request_id,
+            parameters=parameters,
         )
         return self._infer(codec, call, attempts)
 

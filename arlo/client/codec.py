@@ -44,6 +44,13 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+Parameters = Mapping[str, bool | int | float | str]  # of a request
+_PARAMETER_KINDS: tuple[tuple[type, str], ...] = (
+    (bool, "bool_param"),
+    (int, "int64_param"),
+    (float, "double_param"),
+    (str, "string_param"),
+)
 _IDS_DATATYPES = ("INT64", "INT32")
 
 
@@ -97,6 +104,7 @@ class Codec:
         request_id: str,
         outputs: Sequence[str] | None = None,
         timeout_us: int | None = None,
+        parameters: Parameters | None = None,
     ) -> Any:
         """A ModelInferRequest. `outputs` None asks for all; `timeout_us` goes as the parameter `timeout`."""
         request = service_pb2.ModelInferRequest(model_name=self.info.name, id=request_id)
@@ -125,6 +133,11 @@ class Codec:
             request.parameters["timeout"].int64_param = timeout_us
         if self._bulk:
             request.parameters["arlo_class"].string_param = "bulk"
+        for name, value in (parameters or {}).items():
+            kind = next((kind for kinds, kind in _PARAMETER_KINDS if isinstance(value, kinds)), None)
+            if kind is None:
+                raise InvalidRequestError(f"parameter {name} must be a bool, int, float or str, not {value!r}")
+            setattr(request.parameters[name], kind, value)
         return request
 
     def check_outputs(self, outputs: Sequence[str]) -> None:

@@ -90,7 +90,9 @@ def _init(actions: Any) -> None:
     init.add_argument("--out", type=Path, default=Path("cascade.json"), metavar="FILE", help="(default: cascade.json)")
     init.add_argument("--name", default="cascade", help="of the model that clients see (default: cascade)")
     init.add_argument(
-        "--labels", metavar="NAME,...", help="in the order of the first stage's logits (default: its own, else 0, 1, ...)"
+        "--labels",
+        metavar="NAME,...",
+        help="in the order of the first stage's logits (default: its own, else 0, 1, ...)",
     )
     init.add_argument(
         "--order", action="append", default=[], metavar="STAGE=NAME,...", help="labels in another order of a stage's"

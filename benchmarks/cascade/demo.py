@@ -1,0 +1,269 @@
+"""`make cascade-demo`: a cascade on real text and real Triton workers, from training to a report.
+
+    python -m benchmarks.cascade.demo [--depths 1 6] [--rows 40000] [--texts 1500]
+
+Definitions of nouns are told into 24 kinds by MiniLM cut after some of its layers (benchmarks.cascade.train), compiled
+and recorded on the engines that serve; temperatures and thresholds are found on two splits, and all that is said here
+is of a third one. Then `arlo serve` serves the cascade on one worker, and texts of the third split go to it and to its
+last stage alone, in turn, one at a time; then both under an open load. Every row that was served is compared with what
+was found offline.
+
+Writes result.json and index.html into reports/cascade; the exit code is 1 where a row was lost or differed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arlo.cascade.decide import REASONS
+from arlo.client import AsyncClient, Client
+from arlo.client.errors import ClientError
+from arlo.clock import monotonic_s
+from arlo.errors import ArloError, EnvironmentProblem
+from benchmarks.cascade.cached import cache_root
+from benchmarks.harness import machine
+
+DATA = "nouns"
+LENGTHS = "16,32,64,96"
+NAME = "glosses"
+OUTPUTS = ["logits", "cascade_stage", "cascade_confidence", "cascade_reason"]
+LAST = {"cascade": "last"}
+SERVE = """\
+# Written by `make cascade-demo`.
+[cascade]
+manifest = "{cascade}"
+slo_ms = 200
+
+[workers]
+count = 1
+run_dir = "{run_dir}"
+
+[gateway]
+grpc_address = "127.0.0.1:0"
+http_address = "127.0.0.1:0"
+admin_address = "127.0.0.1:0"
+
+[control]
+http_address = "127.0.0.1:0"
+"""
+
+
+def say(text: str) -> None:
+    print(f"cascade-demo: {text}", file=sys.stderr, flush=True)
+
+
+def command(*words: str | Path) -> None:
+    """One of our own commands; what it says goes on. EnvironmentProblem when it fails."""
+    line = [sys.executable, "-m", *map(str, words)]
+    if subprocess.run(line, check=False).returncode != 0:
+        raise EnvironmentProblem(f"this failed: {' '.join(line)}")
+
+
+def prepare(work: Path, depths: Sequence[int], rows: int) -> tuple[Path, Path]:
+    """Models, engines, records, thresholds: the cascade.json, and the texts. What is there is taken."""
+    root = cache_root() / "cascade"
+    say("data and models")
+    command("benchmarks.cascade.glosses")
+    command("benchmarks.cascade.train", "--depths", *map(str, depths), "--rows", str(rows))
+    stages = []
+    for depth in depths:
+        repository = work / f"{DATA}-l{depth}"
+        say(f"engines of {depth} layer(s)")
+        model = root / f"{DATA}-l{depth}" / "model.onnx"
+        command("arlo.cli", "compile", model, "--out", repository, "--lengths", LENGTHS, "--max-batch", "4")
+        stages += ["--stage", f"layers-{depth}={repository}"]
+    texts = work / "texts.jsonl"
+    texts.write_text("".join((root / DATA / f"{split}.jsonl").read_text() for split in ("fit", "select", "test")))
+    cascade = work / "cascade.json"
+    say("records of every stage on every text")
+    fresh = work / "fresh.json"
+    command("arlo.cli", "cascade", "init", *stages, "--name", NAME, "--out", fresh)
+    if not cascade.exists() or not _same_stages(cascade, fresh):
+        fresh.replace(cascade)
+    command("arlo.cli", "cascade", "record", cascade, "--data", texts)
+    command("arlo.cli", "cascade", "calibrate", cascade, "--data", texts)
+    command("arlo.cli", "cascade", "search", cascade, "--data", texts, "--tolerance", "0.01")
+    return cascade, texts
+
+
+def _same_stages(cascade: Path, fresh: Path) -> bool:
+    said = [[stage["manifest_sha256"] for stage in json.loads(path.read_text())["stages"]] for path in (cascade, fresh)]
+    return said[0] == said[1]
+
+
+@contextlib.contextmanager
+def served(work: Path, cascade: Path) -> Iterator[str]:
+    """`arlo serve` of it; its gRPC address."""
+    config = work / "serve.toml"
+    config.write_text(SERVE.format(cascade=cascade, run_dir=work / "run"))
+    line = [sys.executable, "-m", "arlo.cli", "serve", str(config), "--json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            if not ready:
+                raise EnvironmentProblem(f"`arlo serve {config}` did not come up; it says why above")
+            yield str(json.loads(ready)["grpc"])
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def one_at_a_time(address: str, tokenizer: Path, rows: Sequence[str]) -> dict[str, Any]:
+    """Each row through the cascade and through its last stage alone, in turn; milliseconds, and what it said."""
+    times: dict[str, list[float]] = {"cascade": [], "last": []}
+    said: dict[str, list[dict[str, Any]]] = {"cascade": [], "last": []}
+    with Client(address, model=NAME, tokenizer=tokenizer) as client:
+        for i, row in enumerate(rows):
+            both = [("cascade", None), ("last", LAST)]
+            for name, parameters in both if i % 2 else reversed(both):
+                begun = monotonic_s()
+                answer = client.infer(row, outputs=OUTPUTS, parameters=parameters)
+                times[name].append(1000 * (monotonic_s() - begun))
+                said[name].append({key: answer[key].tolist() for key in OUTPUTS})
+            if i % 250 == 249:
+                say(f"{i + 1} of {len(rows)} texts, one at a time")
+    return {"times": times, "said": said}
+
+
+async def under_load(
+    address: str, tokenizer: Path, rows: Sequence[str], rate: float, parameters: dict[str, str] | None
+) -> dict[str, Any]:
+    """Rows at random moments, on average `rate` a second."""
+    gaps = np.random.default_rng(1).exponential(1 / rate, len(rows))
+    times: list[float] = []
+    reasons: Counter[str] = Counter()
+    async with AsyncClient(address, model=NAME, tokenizer=tokenizer) as client:
+
+        async def ask(row: str, at: float) -> None:
+            await asyncio.sleep(max(0.0, at - monotonic_s()))
+            try:
+                answer = await client.infer(row, outputs=OUTPUTS, parameters=parameters)
+            except ClientError as error:
+                reasons[type(error).__name__] += 1
+                return
+            times.append(1000 * (monotonic_s() - at))
+            reasons[REASONS[int(answer["cascade_reason"])]] += 1
+
+        begun = monotonic_s()
+        await asyncio.gather(*(ask(row, begun + at) for row, at in zip(rows, np.cumsum(gaps), strict=True)))
+    return {"rate": rate, "answered": len(times), "reasons": dict(reasons), **summary(times)}
+
+
+def summary(times: Sequence[float]) -> dict[str, float]:
+    values = np.asarray(times or [float("nan")])
+    return {
+        "mean_ms": float(values.mean()),
+        "p50_ms": float(np.median(values)),
+        "p99_ms": float(np.quantile(values, 0.99)),
+    }
+
+
+def measure(work: Path, cascade: Path, texts: Path, count: int) -> tuple[dict[str, Any], int]:
+    """The figures, and how many rows differed from what was found offline."""
+    from arlo.cascade.manifest import CascadeManifest
+    from arlo.cascade.records import Records, read_data
+    from arlo.cascade.study import load_study
+
+    manifest, data = CascadeManifest.load(cascade), read_data(texts)
+    assert manifest.data is not None
+    records = Records(work / "records", data)
+    test = load_study(manifest, work, data, records, shares=manifest.data.split, seed=manifest.data.seed).of(2)
+    wanted = test.play(manifest.point().all_rules).ended
+    rows, labels = [data.examples[row].text for row in test.row[:count]], test.truth[:count]
+    with served(work, cascade) as address:
+        tokenizer = work / f"{DATA}-l1" / "tokenizer.json"
+        alone = one_at_a_time(address, tokenizer, rows)
+        last_ms = float(np.mean(alone["times"]["last"]))
+        say("under load")
+        rates = [round(share * 1000 / last_ms) for share in (0.5, 0.9)]
+        loads = [
+            {
+                "cascade": asyncio.run(under_load(address, tokenizer, rows, rate, None)),
+                "last": asyncio.run(under_load(address, tokenizer, rows, rate, LAST)),
+            }
+            for rate in rates
+        ]
+    said = alone["said"]["cascade"]
+    stage = np.array([int(one["cascade_stage"]) for one in said])
+    answer = np.array([int(np.argmax(one["logits"])) for one in said])
+    last = np.array([int(np.argmax(one["logits"])) for one in alone["said"]["last"]])
+    differ = int(((stage != wanted.stage[:count]) | (answer != wanted.answer[:count])).sum())
+    reasons = Counter(REASONS[int(one["cascade_reason"])] for one in said)
+    result = {
+        "machine": machine(),
+        "rows": len(rows),
+        "stages": [{"name": s.name, "accuracy": s.accuracy} for s in manifest.stages],
+        "cascade": {
+            "accuracy": float((answer == labels).mean()),
+            "agreement": float((answer == last).mean()),
+            "exits": np.bincount(stage, minlength=len(manifest.stages)).tolist(),
+            "point": manifest.point().name,
+            **summary(alone["times"]["cascade"]),
+        },
+        "last_stage": {"accuracy": float((last == labels).mean()), **summary(alone["times"]["last"])},
+        "degraded": sum(count for reason, count in reasons.items() if REASONS.index(reason) >= 3),
+        "differ_from_offline": differ,
+        "load": loads,
+    }
+    return result, differ
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--depths", type=int, nargs="+", default=[1, 6], help="layers of the stages, ascending")
+    parser.add_argument("--rows", type=int, default=40_000, help="definitions to train with")
+    parser.add_argument("--texts", type=int, default=1500, help="of the third split, that are sent one at a time")
+    parser.add_argument("--out", type=Path, default=Path("reports/cascade"))
+    args = parser.parse_args()
+    work = cache_root() / "cascade" / f"demo-{'-'.join(map(str, args.depths))}-{args.rows}"
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        cascade, texts = prepare(work, args.depths, args.rows)
+        result, differ = measure(work, cascade, texts, args.texts)
+        args.out.mkdir(parents=True, exist_ok=True)
+        command("arlo.cli", "cascade", "report", cascade, "--data", texts, "--out", args.out / "index.html")
+    except ArloError as error:
+        say(str(error))
+        return 1
+    except KeyboardInterrupt:
+        say("stopped; what is finished is kept")
+        return 130
+    (args.out / "result.json").write_text(json.dumps(result, indent=1) + os.linesep)
+    _tell(result)
+    print(f"\n{args.out / 'result.json'}, {args.out / 'index.html'}")
+    return 1 if differ else 0
+
+
+def _tell(result: dict[str, Any]) -> None:
+    cascade, last = result["cascade"], result["last_stage"]
+    print(f"\n{result['rows']} texts that nothing was chosen on, one at a time:")
+    for name, one in (("cascade", cascade), ("last stage alone", last)):
+        print(f"  {name:18} {one['accuracy']:.1%} right, mean {one['mean_ms']:.2f} ms, p99 {one['p99_ms']:.2f} ms")
+    ratio = cascade["mean_ms"] / last["mean_ms"]
+    print(f"  ratio              {ratio:.2f} of the time; agreement {cascade['agreement']:.1%}")
+    shares = ", ".join(f"{count / result['rows']:.0%}" for count in cascade["exits"])
+    other = result["differ_from_offline"]
+    print(f"  answered by stage  {shares}; {result['degraded']} degraded; {other} other than offline")
+    for load in result["load"]:
+        a, b = load["cascade"], load["last"]
+        print(
+            f"  at {a['rate']}/s: cascade mean {a['mean_ms']:.1f}, p99 {a['p99_ms']:.1f} ms; "
+            f"last stage alone mean {b['mean_ms']:.1f}, p99 {b['p99_ms']:.1f} ms"
+        )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
