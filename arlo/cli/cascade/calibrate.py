@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arlo.cli.cascade.common import lengths, study_of
+from arlo.cli.cascade.common import data_used, lengths, study_of
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
@@ -60,7 +60,9 @@ def run(args: argparse.Namespace) -> int:
         stages.append(dataclasses.replace(stage, calibrator=found))
         rows.append(Row(stage.name, found, losses, before, after, by_length))
     # Thresholds that were found with other calibrators mean nothing.
-    made = dataclasses.replace(study.cascade, stages=tuple(stages), points=(), default_point=None, curve=())
+    made = dataclasses.replace(
+        study.cascade, stages=tuple(stages), points=(), default_point=None, curve=(), data=data_used(args, study)
+    )
     made.save(args.cascade)
     for note in notes:
         print(f"arlo: {note}", file=sys.stderr)

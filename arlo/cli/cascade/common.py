@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from arlo.errors import ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
-    from arlo.cascade.manifest import CascadeManifest
+    from arlo.cascade.manifest import CascadeManifest, DataUsed
     from arlo.cascade.records import Data, Records
     from arlo.cascade.study import Study
 
@@ -32,12 +32,27 @@ def study_of(args: argparse.Namespace, *, objective: str = "mean", fit: tuple[fl
     need_scipy()
     cascade, folder, data, records = opened(args)
     known = cascade.data
-    shares = numbers(args.split, "--split") if args.split else known.split if known else (0.4, 0.3, 0.3)
+    shares: tuple[float, ...] = known.split if known else (0.4, 0.3, 0.3)
+    shares = numbers(args.split, "--split") if args.split else shares
     args.seed = args.seed if args.seed is not None else known.seed if known else 0
+    if known is not None and args.action != "calibrate" and (shares, args.seed) != (known.split, known.seed):
+        raise ConfigError(
+            "the cascade was calibrated with another --split or --seed: texts that it was fitted on would be searched "
+            "or tested on. Leave both out, or calibrate again with them"
+        )
     if len(shares) != 3 or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
         raise ConfigError(f"--split must be three shares above 0 whose sum is 1, not {args.split!r}")
     args.shares = shares
     return load_study(cascade, folder, data, records, objective=objective, fit=fit, shares=shares, seed=args.seed)
+
+
+def data_used(args: argparse.Namespace, study: Study) -> DataUsed:
+    """What calibration and search note of the records."""
+    from arlo.cascade.manifest import DataUsed
+    from arlo.cascade.records import read_data
+
+    fit, select, test = args.shares
+    return DataUsed(sha256=read_data(args.data).sha256, rows=len(study.row), split=(fit, select, test), seed=args.seed)
 
 
 def need_scipy() -> None:

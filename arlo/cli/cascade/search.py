@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arlo.cli.cascade.common import lengths, numbers, study_of, what_accuracy_is
+from arlo.cli.cascade.common import data_used, lengths, numbers, study_of, what_accuracy_is
 from arlo.cli.text import print_json
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ def run(args: argparse.Namespace) -> int:
     """Search, write, print."""
     from rich.console import Console
 
-    from arlo.cascade.manifest import DataUsed
     from arlo.cascade.search.find import Options, find, removable
     from arlo.report.progress import LiveBar
 
@@ -59,16 +58,13 @@ def run(args: argparse.Namespace) -> int:
         dataclasses.replace(stage, accuracy=float((said.answer == test.truth).mean()))
         for stage, said in zip(cascade.stages, test.said, strict=True)
     )
-    shares = args.shares
     made = dataclasses.replace(
         cascade,
         stages=stages,
         points=points,
         default_point=_default(cascade, [p.name for p in points]),
         curve=_curve(found),
-        data=DataUsed(
-            sha256=_sha256(args), rows=len(study.row), split=(shares[0], shares[1], shares[2]), seed=args.seed
-        ),
+        data=data_used(args, study),
     )
     made.save(args.cascade)
     warnings = [
@@ -99,12 +95,6 @@ def _curve(found: Found) -> tuple[tuple[float, float], ...]:
     front = found.front
     at = np.unique(np.linspace(0, len(front) - 1, min(CURVE_POINTS, len(front))).round().astype(np.int64))
     return tuple(zip(front.accuracy[at].tolist(), front.cost[at].tolist(), strict=True))
-
-
-def _sha256(args: argparse.Namespace) -> str:
-    from arlo.cascade.records import read_data
-
-    return read_data(args.data).sha256
 
 
 def _as_dict(study: Study, found: Found, warnings: list[str]) -> dict[str, Any]:

@@ -53,6 +53,8 @@ def test_the_whole_way(made: Made, capsys: pytest.CaptureFixture[str], tmp_path:
     text = page.read_text()
     for words in ("Reliability of s0", "no calibration", "Which words may go", "0.8, random"):
         assert words in text
+    assert run(path, "check", "--seed", "3") == 2
+    assert "calibrated with another" in capsys.readouterr().err
     assert run(path, "search", "--tolerance", "0.01") == 0
     assert "of last" in capsys.readouterr().out
 
