@@ -63,9 +63,7 @@ def add_importance(model: onnx_ir.Model, *, last: int | None) -> tuple[int, int]
     None: all) and those queries that are no padding: padding attends to real tokens too, and must not count.
     """
     import onnx_ir
-    from onnx_ir.passes import common
 
-    common.ShapeInferencePass()(model)
     every = attention_of(model)
     if last is not None and last > len(every):
         raise CompileError(
@@ -79,7 +77,7 @@ def add_importance(model: onnx_ir.Model, *, last: int | None) -> tuple[int, int]
     by_type: dict[onnx_ir.DataType, onnx_ir.Value] = {onnx_ir.DataType.FLOAT: queries}
     received = []
     for weights in summed:
-        dtype = weights.dtype or onnx_ir.DataType.FLOAT
+        dtype = _type_of(weights)
         if dtype not in by_type:
             by_type[dtype] = build("Cast", [queries], to=dtype)
         # The sum over queries as a product, which reads the attention once and writes next to nothing.
@@ -93,6 +91,30 @@ def add_importance(model: onnx_ir.Model, *, last: int | None) -> tuple[int, int]
     heads = build("ReduceSum", [layers, build.constant("head_axes", [1, 2])], keepdims=0)
     build.output("Mul", [heads, real], IMPORTANCE, list(mask.shape or ()))
     return len(summed), len(every)
+
+
+def _type_of(value: onnx_ir.Value) -> onnx_ir.DataType:
+    """The floating-point type of a value, which graphs seldom state: that of the nearest cast or weight before it."""
+    import onnx_ir
+
+    kinds = (onnx_ir.DataType.FLOAT, onnx_ir.DataType.FLOAT16, onnx_ir.DataType.BFLOAT16)
+    left, seen = [value], set()
+    while left:
+        at = left.pop()
+        node = at.producer()
+        if at.const_value is not None:
+            found = at.const_value.dtype
+        elif node is not None and node.op_type == "Cast":
+            found = onnx_ir.DataType(node.attributes["to"].as_int())
+        else:
+            inputs = [] if node is None or id(node) in seen else [each for each in node.inputs if each is not None]
+            seen.add(id(node))
+            # The condition of a Where has a type of its own; behind the first input of others come shapes and indices.
+            left += inputs[:0:-1] if node is not None and node.op_type == "Where" else inputs[::-1]
+            continue
+        if found in kinds:
+            return found
+    return onnx_ir.DataType.FLOAT
 
 
 def add_confidence(model: onnx_ir.Model) -> None:

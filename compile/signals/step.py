@@ -19,6 +19,7 @@ from arlo.compile.spec import GRAPH, WEIGHTS
 from arlo.compile.steps.cleanup import TOOLS, Graph
 from arlo.compile.steps.export import outputs_of
 from arlo.compile.steps.resolve import SourceModel
+from arlo.compile.verify.stand_in import open_stand_in
 from arlo.errors import CompileError, ConfigError
 
 _ROWS, _TOKENS, _REAL = 2, 9, 6  # of the batch that is tried; the second row is padded behind `_REAL` tokens
@@ -46,7 +47,7 @@ def signals_step(cache: Cache, exported: Entry, model: SourceModel, options: Com
         "importance": options.importance,
         "confidence": options.confidence,
         "tools": tool_versions(*TOOLS, "onnxruntime"),
-        "code": code_version("signals/step", "signals/graph", "steps/cleanup"),
+        "code": code_version("signals/step", "signals/graph", "steps/cleanup", "verify/stand_in"),
     }
 
     def make(folder: Path) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def signals_step(cache: Cache, exported: Entry, model: SourceModel, options: Com
         graph.write(folder / GRAPH)
         importance = None
         if layers is not None:
-            importance = _tried(folder / GRAPH, model, summed=layers[0], of=layers[1], precision=options.precision)
+            importance = _tried(folder, model, summed=layers[0], of=layers[1], precision=options.precision)
         return {
             "outputs": [dataclasses.asdict(output) for output in outputs],
             "notes": exported.meta["notes"],
@@ -87,15 +88,10 @@ def _output(name: str, *, token_level: bool, dims: tuple[int, ...] = ()) -> Outp
     return OutputTensor(name=name, datatype="FP32", token_level=token_level, dims=dims, on_request=True)
 
 
-def _tried(path: Path, model: SourceModel, *, summed: int, of: int, precision: str) -> Importance:
+def _tried(folder: Path, model: SourceModel, *, summed: int, of: int, precision: str) -> Importance:
     """How many heads there are, as the sums say. The first row has no padding, so that it tells; the second checks."""
     import numpy as np
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    # Nothing is fused or moved here: what is tried is the graph. It also lets the CPU run what has no bf16 kernels.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     pad = model.inputs[0].pad_value
     mask = np.ones((_ROWS, _TOKENS), np.int64)
     mask[1, _REAL:] = 0
@@ -104,23 +100,18 @@ def _tried(path: Path, model: SourceModel, *, summed: int, of: int, precision: s
         for tensor in model.inputs
     }
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        found = session.run([IMPORTANCE], feed)[0]
+        found = open_stand_in(folder / GRAPH, folder / WEIGHTS, threads=1).run(feed, [IMPORTANCE])[IMPORTANCE]
     except Exception as error:  # ONNX Runtime raises its own kinds
         raise CompileError(
             f"signals: the graph with importance does not run ({str(error).splitlines()[0]}): its attention is not "
             "[rows, heads, queries, keys]; build without --importance"
         ) from error
-    received = (
-        np.where(mask == 1, found, np.nan).astype(np.float64) if found.shape == mask.shape else np.full((1, 1), 0)
+    if found.shape == mask.shape:
+        per_token = np.where(mask == 1, found, 0).sum(1, dtype=np.float64) / mask.sum(1)
+        maps = round(float(per_token[0]))
+        if maps and maps % summed == 0 and np.abs(per_token / maps - 1).max() < _INEXACT and not found[mask == 0].any():
+            return Importance(layers=summed, of_layers=of, heads=maps // summed)
+    raise CompileError(
+        f"signals: importance does not sum to one for each real token, head and layer ({summed} layers, {precision}): "
+        "the attention of this model is not that of an encoder; build without --importance"
     )
-    per_token = np.nansum(received, axis=1) / mask.sum(1)[: len(received)]
-    maps = round(float(per_token[0]))
-    exact = maps > 0 and maps % summed == 0 and np.abs(per_token / maps - 1).max() < _INEXACT
-    if not exact or found[mask == 0].any():
-        raise CompileError(
-            f"signals: importance sums to {per_token} for each token, where every attention map should give 1, and "
-            f"there are {summed} layers: the attention of this model is not that of an encoder; build without "
-            f"--importance ({precision})"
-        )
-    return Importance(layers=summed, of_layers=of, heads=maps // summed)

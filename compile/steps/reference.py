@@ -60,6 +60,7 @@ _LABEL_ROWS, _LABEL_TOKENS = 1000, 65_536  # for the shortest length of models t
 _LARGE_BYTES = 512 << 20
 _DEEP_ROWS = 4  # the rows of each length that keep their secondary token-level answers
 _BATCH_TOKENS = 4096  # that the original computes at a time
+_NO_SHARES = 0.1  # an attention that sums to 1 by that much more or less is none
 _OF_PAIRS = ("reranker", "question-answering")
 _SHORTEST = 3  # tokens of the shortest text: one word between two special tokens
 
@@ -301,7 +302,10 @@ class _Original:
             )
         total = np.zeros(layers[0].shape[::3], np.float64)
         for layer in layers[-self._importance.layers :]:
-            total += layer.double().sum((1, 2)).numpy()
+            shares = layer.double()
+            if (shares.sum(-1) - 1).abs().max() > _NO_SHARES:  # SqueezeBERT shows what is before the softmax
+                shares = shares.softmax(-1)
+            total += shares.sum((1, 2)).numpy()
         return {IMPORTANCE: total.astype(np.float32)}
 
     def _pool(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:

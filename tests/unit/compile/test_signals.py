@@ -129,6 +129,19 @@ def test_an_onnx_file_gets_the_last_layers(first_build: FirstBuild, tmp_path: Pa
     assert found.importance_sum < 1e-5
 
 
+def test_half_precision_is_summed_in_fp32(classifier: tuple[Path, Path, Manifest], tmp_path: Path) -> None:
+    options = CompileOptions(
+        source=classifier[0], out=tmp_path / "out", cache=tmp_path / "cache",
+        lengths=(8,), dynamic=False, precision="fp16", importance="all",
+    )  # fmt: skip
+    manifest = compile_model(options)
+    found = manifest.runtimes[0].verification
+    assert found is not None
+    assert found.importance_sum is not None
+    assert found.importance_sum < 1e-3
+    assert manifest.outputs[-1].datatype == "FP32"
+
+
 def test_what_cannot_be_given_is_refused(first_build: FirstBuild, tmp_path: Path) -> None:
     options = dataclasses.replace(first_build.options, out=tmp_path / "out", lengths=(16,), dynamic=False)
     with pytest.raises(ConfigError, match="confidence is of sequence classifiers"):
