@@ -117,6 +117,7 @@ def serving(
         "".join(
             f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
             for name, values in sections.items()
+            if values
         )
     )
     with harness.Program([harness.binary("arlo"), "serve", config], log=work / "serve.log") as program:

@@ -56,6 +56,7 @@ class CascadeRun:
     margin_ms: float = 2.0
     seed: int = 0
     warmup_s: float = 0.0
+    hop_ms: float = 0.0  # the way to the scheduler, from there to the worker, and back: each
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,9 @@ def run(job: CascadeRun) -> CascadeResult:
         batching=job.batching,
         seed=job.seed,
         max_queued=1 << 30,
+        overhead=round(job.hop_ms * MS),
+        hop_out=round(job.hop_ms * MS),
+        hop_back=round(job.hop_ms * MS),
         record=True,
     )
     held = [
@@ -97,6 +101,9 @@ def run(job: CascadeRun) -> CascadeResult:
                 max_batch=model.max_batch,
                 dynamic=model.dynamic,
                 inflight_limit=job.inflight_limit,
+                truth=None
+                if model.truth is None
+                else [(length, batch, round(ms * MS)) for length, batch, ms in model.truth],
                 variant=stage,
             )
             for model in models

@@ -23,7 +23,7 @@ from arlo.replay import native, sdk
 from arlo.replay.progress import ProgressHook
 from arlo.replay.records import complete
 from arlo.replay.result import ReplayResult, machine, versions
-from arlo.replay.rows import make_rows
+from arlo.replay.rows import RowSource, make_rows
 from arlo.replay.sender import CONNECT_S, Job, Sender
 from arlo.replay.summary import summarize
 from arlo.traces import TextSource, Trace
@@ -85,10 +85,12 @@ def run_replay(
     trace: Trace,
     options: ReplayOptions,
     *,
+    source: RowSource | None = None,
     on_progress: ProgressHook | None = None,
     stop: threading.Event | None = None,
 ) -> ReplayResult:
-    """Replay `trace`; blocks until all is answered. Not from a coroutine: use asyncio.to_thread, and `stop` to end it.
+    """Replay `trace`, with rows of `source` (None: as the options say); blocks until all is answered. Not from a
+    coroutine: use asyncio.to_thread, and `stop` to end it.
 
     Ctrl-C (in the main thread) and `stop` end the sending; what came back by then is the result, `interrupted` in its
     summary. `on_progress` is called every half second. Raises ClientError when the target is not there or does not take
@@ -106,7 +108,8 @@ def run_replay(
         retries=0,
     ) as client:
         info = client.model_info()
-    source = TextSource(options.tokenizer) if options.tokenizer is not None else None
+    if source is None and options.tokenizer is not None:
+        source = TextSource(options.tokenizer)
     rows = make_rows(trace, source, vocabulary=options.vocabulary, seed=options.seed)
     width = np.maximum(trace.length, _fixed_width(info)).astype(np.int32)
     started_at = datetime.datetime.fromtimestamp(unix_s(), datetime.UTC)
@@ -147,7 +150,7 @@ def run_replay(
         "target": options.endpoint,
         "model": info.name,
         "sender": options.sender,
-        "input": "text" if source is not None else "random token ids",
+        "input": "text" if options.tokenizer is not None else "random token ids" if source is None else "given rows",
         "started_at": started_at.isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "machine": machine(),

@@ -82,7 +82,8 @@ def prepare(work: Path, depths: Sequence[int], rows: int) -> tuple[Path, Path]:
         repository = work / f"{DATA}-l{depth}"
         say(f"engines of {depth} layer(s)")
         model = root / f"{DATA}-l{depth}" / "model.onnx"
-        command("arlo.cli", "compile", model, "--out", repository, "--lengths", LENGTHS, "--max-batch", "4")
+        options = ["--name", f"{DATA}-l{depth}", "--lengths", LENGTHS, "--max-batch", "4"]
+        command("arlo.cli", "compile", model, "--out", repository, *options)
         stages += ["--stage", f"layers-{depth}={repository}"]
     texts = work / "texts.jsonl"
     texts.write_text("".join((root / DATA / f"{split}.jsonl").read_text() for split in ("fit", "select", "test")))
