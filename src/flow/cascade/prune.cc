@@ -18,6 +18,7 @@ struct Word {
 };
 
 bool contains(const std::vector<std::int64_t>& sorted, std::int64_t id) {
+  if (sorted.empty() || id > sorted.back() || id < sorted.front()) return false;
   return std::binary_search(sorted.begin(), sorted.end(), id);
 }
 
@@ -39,6 +40,8 @@ class Cut {
       std::span<const float> importance)
       : spec_(spec), total_(ids.size()) {
     special_.resize(ids.size());
+    words_.reserve(ids.size());
+    by_weight_.reserve(ids.size());
     std::uint32_t segment = 0;
     double sum = 0;
     for (std::uint32_t i = 0; i < ids.size(); ++i) {
@@ -69,14 +72,21 @@ class Cut {
   [[nodiscard]] bool possible() const { return finite_ && !words_.empty(); }
 
   void choose() {
-    for (Word& word : words_) word.kept = word.kept || word.weight > limit_;
-    by_weight_.resize(words_.size());
-    for (std::uint32_t i = 0; i < by_weight_.size(); ++i) by_weight_[i] = i;
-    std::stable_sort(by_weight_.begin(), by_weight_.end(),
-                     [&](std::uint32_t a, std::uint32_t b) { return words_[a].weight > words_[b].weight; });
     std::vector<bool> seen(words_.back().segment + 1);
-    auto some = static_cast<std::int32_t>(std::count_if(words_.begin(), words_.end(), [](auto& w) { return w.kept; }));
-    for (const Word& word : words_) seen[word.segment] = seen[word.segment] || word.kept;
+    std::int32_t some = 0;
+    for (std::uint32_t i = 0; i < words_.size(); ++i) {
+      Word& word = words_[i];
+      word.kept = word.kept || word.weight > limit_;
+      if (word.kept) {
+        seen[word.segment] = true;
+        ++some;
+      } else {
+        by_weight_.push_back(i);
+      }
+    }
+    std::sort(by_weight_.begin(), by_weight_.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return words_[a].weight != words_[b].weight ? words_[a].weight > words_[b].weight : a < b;
+    });
     for (const std::uint32_t at : by_weight_) {
       Word& word = words_[at];
       if (word.kept || (some >= spec_.min_words && seen[word.segment])) continue;
@@ -118,7 +128,7 @@ class Cut {
   bool finite_ = true;
   std::vector<std::uint8_t> special_;
   std::vector<Word> words_;
-  std::vector<std::uint32_t> by_weight_;
+  std::vector<std::uint32_t> by_weight_;  // of those that are not kept at first
 };
 
 }  // namespace
