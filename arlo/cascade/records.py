@@ -123,6 +123,7 @@ class Recorded:
     tokens: NDArray[np.int32]  # [rows] that it was sent
     ms: NDArray[np.float32]  # [rows], from request to answer
     importance: NDArray[np.float32] | None = None  # [all tokens], row after row; None: the engine has none
+    importance_ms: NDArray[np.float32] | None = None  # [rows], with importance asked for; None: never asked
 
     @property
     def offsets(self) -> Ints:
@@ -141,7 +142,8 @@ class Recorded:
         at = np.searchsorted(self.row, rows)
         if len(rows) and (at.max() >= len(self.row) or np.any(self.row[at] != rows)):
             raise ConfigError("some texts are not recorded yet: `arlo cascade record` goes on where it ended")
-        return Recorded(self.row[at], self.logits[at], self.tokens[at], self.ms[at])
+        asked = None if self.importance_ms is None else self.importance_ms[at]
+        return Recorded(self.row[at], self.logits[at], self.tokens[at], self.ms[at], importance_ms=asked)
 
 
 class Records:
@@ -204,6 +206,8 @@ class Records:
         joined = {name: np.concatenate([part[name] for part in parts]) for name in ("row", "logits", "tokens", "ms")}
         _, first = np.unique(joined["row"], return_index=True)
         values = {name: array[first] for name, array in joined.items()}
+        if all("importance_ms" in part for part in parts):
+            values["importance_ms"] = np.concatenate([part["importance_ms"] for part in parts])[first]
         if any("importance" not in part for part in parts):
             return Recorded(**values)
         flat = np.concatenate([part["importance"] for part in parts])
@@ -228,12 +232,13 @@ def engine_hash(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def ms_by_row(recorded: Recorded) -> Floats:
+def ms_by_row(recorded: Recorded, *, importance: bool = False) -> Floats:
     """Milliseconds [rows], the noise of single calls taken out: the median of rows of about as many tokens (16 a step),
-    never falling with them."""
+    never falling with them. `importance`: when it is asked for, where that was measured."""
+    ms = recorded.importance_ms if importance and recorded.importance_ms is not None else recorded.ms
     step = recorded.tokens // 16
     ends, which = np.unique(step, return_inverse=True)
-    medians = np.array([np.median(recorded.ms[which == i]) for i in range(len(ends))], np.float64)
+    medians = np.array([np.median(ms[which == i]) for i in range(len(ends))], np.float64)
     return np.asarray(np.maximum.accumulate(medians)[which])
 
 

@@ -39,6 +39,7 @@ class Study:
     said: tuple[Answers, ...]
     ms: Floats  # [rows, stages]
     cost: Floats
+    asked_ms: Floats  # [rows], of the first stage with importance
     pruned: Mapping[Variant, tuple[Recorded, Measured]]
 
     @property
@@ -69,6 +70,7 @@ class Study:
             said=tuple(part(each, rows) for each in self.said),
             ms=self.ms[rows],
             cost=self.cost[rows],
+            asked_ms=self.asked_ms[rows],
             pruned={at: (some(r), Measured(part(m.said, rows), m.ms[rows])) for at, (r, m) in self.pruned.items()},
         )
 
@@ -91,14 +93,15 @@ class Study:
             said=tuple(self.said[s] for s in stages),
             ms=self.ms[:, list(stages)],
             cost=self.cost[:, list(stages)],
+            asked_ms=self.asked_ms if stages[0] == 0 else self.ms[:, stages[0]],
             pruned={
                 (at[a], at[b], alpha, how): v for (a, b, alpha, how), v in self.pruned.items() if a in at and b in at
             },
         )
 
     def with_pruning(self, alpha: float, how: str = "importance") -> Study:
-        """As if every stage but the first got what the one before it had left of a text. ConfigError where such texts
-        are not recorded."""
+        """As if every stage but the first got what the one before it had left of a text; all but the last then take the
+        time that importance costs. ConfigError where such texts are not recorded."""
         if not alpha:
             return self
         said, ms, cost = list(self.said), self.ms.copy(), self.cost.copy()
@@ -107,9 +110,11 @@ class Study:
             if found is None:
                 raise ConfigError(f"no texts are recorded that were pruned with alpha {alpha:g} ({how})")
             said[s] = found[1].said
+        for s in range(self.stages):
+            taken = self.asked_ms if s == 0 else self.pruned[s - 1, s, alpha, how][1].ms
             # A cost that is not time is per ms of the stage.
-            cost[:, s] *= found[1].ms / np.maximum(ms[:, s], 1e-9)
-            ms[:, s] = found[1].ms
+            cost[:, s] *= taken / np.maximum(ms[:, s], 1e-9)
+            ms[:, s] = taken
         return dataclasses.replace(self, said=tuple(said), ms=ms, cost=cost)
 
     def alphas(self, how: str = "importance") -> list[float]:
@@ -193,7 +198,7 @@ def load_study(
         whole = records.load(key)
         if whole is not None and len(whole.row) == len(row):
             found_there = stage_answers(cascade.stages[b], whole, length)
-            pruned[a, b, alpha, how] = (whole, Measured(found_there, ms_by_row(whole)))
+            pruned[a, b, alpha, how] = (whole, Measured(found_there, ms_by_row(whole, importance=True)))
     if objective == "energy":
         cost = np.stack(
             [energy_mj(s.energy_mj, r.tokens, s.name) for s, r in zip(cascade.stages, found, strict=True)], 1
@@ -214,6 +219,7 @@ def load_study(
         said=said,
         ms=ms,
         cost=cost,
+        asked_ms=ms_by_row(found[0], importance=True),
         pruned=pruned,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import pytest
 
 from arlo.cascade.manifest import CascadeManifest
 from arlo.cascade.records import Records, read_data
-from arlo.cascade.study import stage_key
+from arlo.cascade.study import HOW, load_study, stage_key
 from arlo.cli import main
 from tests.fakes.processes import MARK, kill_marked, marked
 from tests.fakes.tiny_model import write_tiny
@@ -63,8 +64,10 @@ def cascade(tmp_path: Path) -> Path:
     stages = []
     for name, family in (("small", "distilbert"), ("large", "bert")):
         write_tiny(tmp_path / f"{name}-model", family=family, head="ForSequenceClassification")
+        if name == "large":  # training a tokenizer twice gives other ids
+            shutil.copy(tmp_path / "small-model/tokenizer.json", tmp_path / "large-model/tokenizer.json")
         built = ["compile", str(tmp_path / f"{name}-model"), "--out", str(tmp_path / name), "--lengths", "16,48"]
-        assert main(built) == 0
+        assert main([*built, *(["--importance"] if name == "small" else [])]) == 0
         stages += ["--stage", f"{name}={tmp_path / name}"]
     rng = random.Random(1)
     with (tmp_path / "texts.jsonl").open("w") as file:
@@ -76,10 +79,13 @@ def cascade(tmp_path: Path) -> Path:
     return path
 
 
+def records_of(path: Path) -> Records:
+    return Records(path.parent / "records", read_data(path.parent / "texts.jsonl"))
+
+
 def recorded(path: Path, stage: int) -> Any:
-    made, data = CascadeManifest.load(path), read_data(path.parent / "texts.jsonl")
-    records = Records(path.parent / "records", data)
-    return records.load(stage_key(made, path.parent, records, stage))
+    records = records_of(path)
+    return records.load(stage_key(CascadeManifest.load(path), path.parent, records, stage))
 
 
 def test_records_go_on_after_an_interruption(cascade: Path, mark: str) -> None:
@@ -103,6 +109,17 @@ def test_records_go_on_after_an_interruption(cascade: Path, mark: str) -> None:
     assert (whole.logits[at] == some.logits).all()
     assert whole.logits.shape == (TEXTS, 3)
     assert np.isfinite(whole.logits).all()
+    # Two layers of two heads: all attention that tokens give is received by some.
+    sums = [whole.importance_of(at).sum() for at in range(TEXTS)]
+    assert np.allclose(sums, 4 * whole.tokens, rtol=1e-3)
+    assert main(["cascade", "record", str(cascade), "--data", data, "--alphas", "1", "--baselines"]) == 0
+    made = CascadeManifest.load(cascade)
+    study = load_study(made, cascade.parent, read_data(Path(data)), records_of(cascade))
+    sent = {how: study.pruned[0, 1, 1.0, how][0].tokens for how in HOW}
+    assert sent["importance"].sum() < 0.9 * study.recorded[1].tokens.sum()
+    assert (sent["random"] <= sent["importance"]).all()
+    assert (sent["first"] <= sent["importance"]).all()
+    assert study.recorded[1].importance is None
     for action in ("calibrate", "search", "report"):
         extra = ["--out", str(cascade.parent / "page.html")] if action == "report" else []
         assert main(["cascade", action, str(cascade), "--data", data, *extra]) == 0

@@ -154,10 +154,9 @@ def _alpha(study: Study, options: Options, warned: _Warnings) -> float:
     best, cheapest = 0.0, _ap_cost(select, options)
     for alpha in select.alphas():
         pruned = select.with_pruning(alpha)
-        if alpha in select.alphas("first"):
-            ours, first = (
-                each.said[-1].answer == select.giant for each in (pruned, select.with_pruning(alpha, "first"))
-            )
+        ours = pruned.said[-1].answer == select.giant
+        if alpha in select.alphas("first") and not ours.all():
+            first = select.with_pruning(alpha, "first").said[-1].answer == select.giant
             if paired(ours, first).low <= 0:
                 warned.add(f"alpha {alpha:g}: the first words of a text say as much as its important ones; not pruned")
                 continue

@@ -38,6 +38,7 @@ class Job:
     """Texts for one stage: whole, or as a stage before left them."""
 
     stage: int
+    importance: bool  # whether the next stage may need it
     key: str
     what: str
     rows: tuple[int, ...]  # that are not recorded yet
@@ -83,7 +84,7 @@ class Jobs:
         from arlo.cascade.study import stage_key
 
         key = stage_key(self.cascade, self.folder, self.records, stage)
-        return Job(stage, key, self.cascade.stages[stage].name, self._left(key), lambda _: None)
+        return Job(stage, self._asked(stage), key, self.cascade.stages[stage].name, self._left(key), lambda _: None)
 
     def pruned(self, stage: int, alpha: float, how: str) -> Job:
         """Texts as the stage before leaves them; of the baselines, as many tokens of them."""
@@ -119,7 +120,10 @@ class Jobs:
         variant = pruned_variant(cascade, self.folder, source, alpha, how)
         key = stage_key(cascade, self.folder, self.records, stage, variant)
         self.records.note_variant((*names, alpha, how))
-        return Job(stage, key, f"{names[1]} alpha {alpha:g} {how}", self._left(key), places)
+        return Job(stage, self._asked(stage), key, f"{names[1]} alpha {alpha:g} {how}", self._left(key), places)
+
+    def _asked(self, stage: int) -> bool:
+        return stage < len(self.cascade.stages) - 1 and self.cascade.stages[stage].importance is not None
 
     def _left(self, key: str) -> tuple[int, ...]:
         there = set(self.records.rows(key).tolist())
@@ -192,7 +196,7 @@ async def _on_worker(job: Job, repository: Path, data: Data, *, threads: int, ke
             client = WorkerClient(worker.endpoint, timeout_s=120.0)
             for runtime, rows in _by_runtime(job, manifest, tokenize, data):
                 await pool.load(worker.id, runtime.name)
-                session = _Session(client, manifest, runtime, rows, stop)
+                session = _Session(client, manifest, runtime, rows, stop, importance=job.importance)
                 work = asyncio.create_task(asyncio.to_thread(session.run, keep))
                 try:
                     await asyncio.shield(work)
@@ -232,10 +236,12 @@ class _Session:
         runtime: Runtime,
         rows: list[tuple[int, Tokens]],
         stop: threading.Event,
+        *,
+        importance: bool,
     ) -> None:
         self._client, self._manifest, self._runtime, self._rows, self._stop = client, manifest, runtime, rows, stop
         self._logits = manifest.outputs[0].name
-        self._importance = any(output.name == "importance" for output in manifest.outputs)
+        self._importance = importance and any(output.name == "importance" for output in manifest.outputs)
 
     def run(self, keep: Callable[[Recorded], None]) -> None:
         """All rows, kept in parts; when stopped, up to the row under way."""
@@ -252,17 +258,23 @@ class _Session:
             if self._stop.is_set():
                 return
 
-    def _ask(self, tokens: Tokens) -> tuple[NDArray[np.float32], NDArray[np.float32] | None, float]:
-        """Logits [labels], importance [tokens], ms."""
-        request = self._request(*tokens)
+    def _ask(self, tokens: Tokens) -> tuple[NDArray[np.float32], float, NDArray[np.float32] | None, float]:
+        """Logits [labels], ms; importance [tokens], ms with it. Importance takes time, and only rows that may be pruned
+        pay for it, so each way is timed."""
+        outputs, ms = self._timed(self._request(*tokens, (self._logits,)))
+        logits = outputs[self._logits].reshape(-1)
+        if not self._importance:
+            return logits, ms, None, ms
+        outputs, asked_ms = self._timed(self._request(*tokens, (self._logits, "importance")))
+        return logits, ms, outputs["importance"].reshape(-1)[: len(tokens[0])], asked_ms
+
+    def _timed(self, request: bytes) -> tuple[dict[str, NDArray[np.float32]], float]:
         began_s = monotonic_s()
         raw = self._client.infer(self._runtime.name, request)
         ms = 1000 * (monotonic_s() - began_s)
-        outputs = _outputs(raw)
-        importance = outputs["importance"].reshape(-1)[: len(tokens[0])] if self._importance else None
-        return outputs[self._logits].reshape(-1), importance, ms
+        return _outputs(raw), ms
 
-    def _request(self, ids: NDArray[np.int64], types: NDArray[np.int64] | None) -> bytes:
+    def _request(self, ids: NDArray[np.int64], types: NDArray[np.int64] | None, outputs: tuple[str, ...]) -> bytes:
         from tritonclient.grpc import service_pb2
 
         length = len(ids) if self._runtime.dynamic else self._runtime.max_length
@@ -278,20 +290,21 @@ class _Session:
                 values[: len(ids)] = types
             request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=(1, length))
             request.raw_input_contents.append(values.tobytes())
-        for name in (self._logits, *(["importance"] if self._importance else [])):
+        for name in outputs:
             request.outputs.add(name=name)
         return bytes(request.SerializeToString())
 
-    def _joined(self, part: list[tuple[int, int, NDArray[np.float32], NDArray[np.float32] | None, float]]) -> Recorded:
+    def _joined(self, part: list[Any]) -> Recorded:
         from arlo.cascade.records import Recorded
 
-        rows, tokens, logits, importance, ms = zip(*part, strict=True)
+        rows, tokens, logits, ms, importance, asked_ms = zip(*part, strict=True)
         return Recorded(
             np.array(rows, np.int64),
             np.stack(logits),
             np.array(tokens, np.int32),
             np.array(ms, np.float32),
             np.concatenate(importance) if self._importance else None,
+            np.array(asked_ms, np.float32) if self._importance else None,
         )
 
 

@@ -80,4 +80,5 @@ def part(logits: np.ndarray, tokens: np.ndarray, ms: float, rng: np.random.Gener
         tokens,
         times.astype(np.float32),
         np.ones(int(tokens.sum()), np.float32),
+        (1.1 * times).astype(np.float32),
     )

@@ -150,6 +150,7 @@ def part(rows: list[int], importance: bool = True) -> Recorded:
         tokens,
         np.ones(len(rows), np.float32),
         values if importance else None,
+        np.full(len(rows), 2, np.float32) if importance else None,
     )
 
 
@@ -168,6 +169,8 @@ def test_records_grow_and_go_on(tmp_path: Path) -> None:
     assert found.logits[:, 0].tolist() == [0, 1, 3]
     assert found.importance_of(2).tolist() == [3]
     assert found.importance_of(1).tolist() == [1, 1]
+    assert ms_by_row(found).tolist() == [1, 1, 1]
+    assert ms_by_row(found, importance=True).tolist() == [2, 2, 2]
     assert found.take(np.array([3, 1])).tokens.tolist() == [1, 2]
     with pytest.raises(ConfigError, match="not recorded yet"):
         found.take(np.array([2]))
