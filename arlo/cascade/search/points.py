@@ -26,17 +26,23 @@ class Interval:
 def interval(values: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
     """Bootstrap interval of the mean of values in {-1, 0, 1}, as paired differences of right and wrong are. Rows are
     drawn again by their counts, which is the same and quick."""
-    given = np.asarray(values, np.int64)
-    n = len(given)
-    counts = np.array([(given == v).sum() for v in (-1, 0, 1)])
-    drawn = np.random.default_rng(seed).multinomial(n, counts / n, size=RESAMPLES) @ np.array([-1, 0, 1]) / n
+    given = np.asarray(values)
+    return _counted(len(given), int((given > 0).sum()), int((given < 0).sum()), level, seed)
+
+
+def _counted(n: int, more: int, less: int, level: float, seed: int) -> Interval:
+    """interval() of n values, so many of them 1 and -1."""
+    shares = np.array([less, n - less - more, more]) / n
+    drawn = np.random.default_rng(seed).multinomial(n, shares, size=RESAMPLES) @ np.array([-1, 0, 1]) / n
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(given.mean()), float(low), float(high))
+    return Interval((more - less) / n, float(low), float(high))
 
 
 def paired(right: ArrayLike, other: ArrayLike, *, level: float = 0.95, seed: int = 0) -> Interval:
     """Interval of accuracy(right) - accuracy(other) over the same rows."""
-    return interval(np.asarray(right, np.int64) - np.asarray(other, np.int64), level=level, seed=seed)
+    ours, theirs = np.asarray(right, np.bool_), np.asarray(other, np.bool_)
+    more, less = np.count_nonzero(ours & ~theirs), np.count_nonzero(theirs & ~ours)
+    return _counted(len(ours), more, less, level, seed)
 
 
 def accuracy_point(
@@ -55,12 +61,13 @@ def accuracy_point(
     whole text, where the table has it of a pruned one.
     """
     last = table.right[:, -1] if giant is None else np.asarray(giant, np.bool_)
+    rows = np.arange(table.rows)
     for i in range(len(front)):
         if front.accuracy[i] + 1e-12 < last.mean() - tolerance:
             continue
         if level is None:
             return i
-        right, _ = table.at(table.exits(front.thresholds[i]))
+        right = table.right[rows, table.exits(front.thresholds[i])]
         if paired(right, last, level=level, seed=seed).low >= -tolerance - 1e-12:
             return i
     return None

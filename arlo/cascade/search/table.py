@@ -65,10 +65,11 @@ class Table:
 
     def exits(self, thresholds: ArrayLike) -> Ints:
         """At which stage each row [rows] ends, with hard thresholds [stages - 1], or [rows, stages - 1]."""
-        leaves = self.confidence >= np.concatenate(
-            [np.broadcast_to(thresholds, (self.rows, self.stages - 1)), np.full((self.rows, 1), -np.inf)], axis=1
-        )
-        return np.asarray(leaves.argmax(axis=1))
+        t = np.broadcast_to(np.asarray(thresholds, np.float64), (self.rows, self.stages - 1))
+        out = np.full(self.rows, self.stages - 1)
+        for s in range(self.stages - 2, -1, -1):
+            out[self.confidence[:, s] >= t[:, s]] = s
+        return out
 
     def at(self, exits: Ints) -> tuple[Bools, Floats]:
         """Right and cost [rows] of rows that end at these stages, having run on all before."""
