@@ -144,9 +144,10 @@ void bind_decisions(nb::module_& m) {
       },
       "rules"_a, "stage"_a, "confidence"_a, "length"_a, nb::kw_only(), "seed"_a = 0, "price"_a = 0,
       "last"_a = kMaxStages - 1, "least"_a = -1.0, "present"_a = 0xff,
-      nb::sig("def cascade_decide(rules: CascadeRules, stage: int, confidence: NDArray[numpy.float64], length: "
-              "NDArray[numpy.int32], *, seed: int = 0, price: int = 0, last: int = 7, least: float = -1.0, present: int "
-              "= 255) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]"),
+      nb::sig(
+          "def cascade_decide(rules: CascadeRules, stage: int, confidence: NDArray[numpy.float64], length: "
+          "NDArray[numpy.int32], *, seed: int = 0, price: int = 0, last: int = 7, least: float = -1.0, present: int "
+          "= 255) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]"),
       "Where rows 0, 1, ... go from a stage: (next stage, -1 for exit; reason, -1 for none), int64 [rows].");
   m.def(
       "cascade_prune",

@@ -239,8 +239,8 @@ void bind(nb::module_& m) {
             cascade.auto_price = auto_price;
             e.set_cascade(std::move(cascade));
           },
-          "variants"_a, "rules"_a, "confidence"_a, nb::kw_only(), "tokens"_a = nb::none(), "seed"_a = 0,
-          "margin"_a = 0, "auto_price"_a = false,
+          "variants"_a, "rules"_a, "confidence"_a, nb::kw_only(), "tokens"_a = nb::none(), "seed"_a = 0, "margin"_a = 0,
+          "auto_price"_a = false,
           "Every request is a row of a cascade, before the first one: row n says what entry n modulo rows of\n"
           "`confidence` (float64 [rows * stages], by row) says, and is sent to a stage with the tokens of `tokens`\n"
           "(int32 [rows * stages]; None, or 0: all of them).")
@@ -299,7 +299,8 @@ void bind(nb::module_& m) {
       .def("runtimes", &runtimes, nb::sig("def runtimes(self) -> dict[str, NDArray[numpy.int64]]"),
            "Columns, one row per runtime: int64 arrays.")
       .def("columns", &columns, nb::sig("def columns(self) -> dict[str, NDArray[typing.Any]]"),
-           "One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed. Of a cascade `stage`:\n"
+           "One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed. Of a cascade "
+           "`stage`:\n"
            "whose answer it got, and `reason`: why (flow::Reason); -1: none.");
 }
 

@@ -53,8 +53,7 @@ class Turns {
     const VariantId variant = arrival.variant;
     const std::int32_t queued = s_.queued_of[variant];
     return arrival.follows || queued < s_.options.max_queued ||
-           (s_.held && queued < s_.options.max_queued + rows_with_room(variant)) ||
-           make_room(variant, out);
+           (s_.held && queued < s_.options.max_queued + rows_with_room(variant)) || make_room(variant, out);
   }
 
  private:

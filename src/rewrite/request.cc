@@ -321,7 +321,8 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
   outputs_ = output_names_.empty() ? model.usual : 0;
   for (const auto name : output_names_) {
     const int output = model.find_output(name);
-    if (output < 0 || (model.inner >> output & 1) != 0) return invalid("unknown output " + quoted(name) + " of model '" + model.name + "'");
+    if (output < 0 || (model.inner >> output & 1) != 0)
+      return invalid("unknown output " + quoted(name) + " of model '" + model.name + "'");
     const OutputSet bit = OutputSet{1} << output;
     if ((outputs_ & bit) != 0) return invalid("output " + quoted(name) + " is asked for twice");
     outputs_ |= bit;
@@ -533,8 +534,8 @@ void WorkerRequest::write_tensor(std::size_t input, char* out) const {
   const auto& spec = first().model_->inputs[input];
   for (const Row& each : rows_) {
     const InferRequest* const request = each.request;
-    const auto length = each.tokens != nullptr ? each.tokens->size()
-                                               : static_cast<std::size_t>(request->lengths_[each.row]);
+    const auto length =
+        each.tokens != nullptr ? each.tokens->size() : static_cast<std::size_t>(request->lengths_[each.row]);
     const char* from = request->bound_[input].data;
     if (from != nullptr) {
       from += each.row * static_cast<std::size_t>(request->width_) * spec.item;

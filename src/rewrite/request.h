@@ -25,11 +25,11 @@ struct RequestLimits {
 // What a client asks of a cascade, beside the rows.
 struct CascadeWishes {
   bool any = false;
-  std::string_view point;   // an operating point, `first` or `last`; empty: that in force
-  double least = -1;        // confidence that is enough; below 0: as the rules say
-  std::int64_t last = -1;   // the last stage that may answer; below 0: any
+  std::string_view point;  // an operating point, `first` or `last`; empty: that in force
+  double least = -1;       // confidence that is enough; below 0: as the rules say
+  std::int64_t last = -1;  // the last stage that may answer; below 0: any
   bool seeded = false;
-  std::uint64_t seed = 0;   // of the soft rule, in place of the cascade's own
+  std::uint64_t seed = 0;  // of the soft rule, in place of the cascade's own
 };
 
 class InferRequest {
@@ -112,7 +112,7 @@ class WorkerRequest {
   struct Row {
     const InferRequest* request;  // bound
     std::size_t row;
-    OutputSet outputs;                                  // that are asked for
+    OutputSet outputs;                                   // that are asked for
     const std::vector<std::uint32_t>* tokens = nullptr;  // places of those that are sent, ascending; null: all
   };
   // At least one row; of several requests, all go_with() each other. `tokens`: not less than any row has.

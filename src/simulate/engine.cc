@@ -165,15 +165,15 @@ class Engine::Impl {
       }
       if (request.bulk) due = kNever;
     }
-    const dispatch::Admitted admitted = scheduler_.arrive(
-        slot,
-        {.length = request.length,
-         .due = due,
-         .deadline = deadline,
-         .bulk = request.bulk,
-         .variant = request.stage < 0 ? request.variant : journeys_->variant(request.stage),
-         .follows = request.answered >= 0},
-        now_, actions_);
+    const dispatch::Admitted admitted =
+        scheduler_.arrive(slot,
+                          {.length = request.length,
+                           .due = due,
+                           .deadline = deadline,
+                           .bulk = request.bulk,
+                           .variant = request.stage < 0 ? request.variant : journeys_->variant(request.stage),
+                           .follows = request.answered >= 0},
+                          now_, actions_);
     if (admitted.handle != kNone) request.handle = admitted.handle;
     return admitted;
   }
@@ -239,8 +239,7 @@ class Engine::Impl {
     if (!journeys_) return;
     for (Slot slot = 0; slot < requests_.slots(); ++slot) {
       Request& request = requests_[slot];
-      const bool waits =
-          request.present && scheduler_.state(request.handle) == dispatch::RequestState::kWaiting;
+      const bool waits = request.present && scheduler_.state(request.handle) == dispatch::RequestState::kWaiting;
       if (!waits || scheduler_.fits_any(request.length, journeys_->variant(request.stage))) continue;
       const auto there = present(request);
       std::int32_t to = flow::entry(there, 0, journeys_->stages());
@@ -428,7 +427,7 @@ class Engine::Impl {
   };
   std::array<Limits, dispatch::kVariants> limits_;
   bool limited_ = false;  // some variant that set_variant() was called for
-  TimeNs look_ = 0;  // at the price of a cascade
+  TimeNs look_ = 0;       // at the price of a cascade
   Requests requests_;
   Returns returns_;
   std::vector<WorkerId> touched_;

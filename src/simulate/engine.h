@@ -151,10 +151,10 @@ struct Cascade {
   std::vector<dispatch::VariantId> variants;  // of its stages; their runtimes
   flow::Rules rules;
   std::uint64_t seed = 0;
-  std::size_t rows = 0;               // of the records, > 0
-  std::vector<double> confidence;     // [rows, stages]
-  std::vector<std::int32_t> tokens;   // [rows, stages]: of the row as that stage gets it; empty, or 0: all of it
-  TimeNs margin = 0;                  // before its timeout a row with an answer ends with it
+  std::size_t rows = 0;              // of the records, > 0
+  std::vector<double> confidence;    // [rows, stages]
+  std::vector<std::int32_t> tokens;  // [rows, stages]: of the row as that stage gets it; empty, or 0: all of it
+  TimeNs margin = 0;                 // before its timeout a row with an answer ends with it
   bool auto_price = false;
 };
 

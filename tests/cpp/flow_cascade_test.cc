@@ -77,9 +77,7 @@ TEST(CascadeConfidence, TemperatureOfTheLength) {
   stage.calibrator.by_length = {{16, .5}, {64, 2.5}};
   std::vector<double> scratch;
   const std::vector<float> z = {2, 0.5, -1};
-  const auto at = [&](std::int32_t length) {
-    return confidence(stage, {.logits = z, .labels = 3}, length, scratch);
-  };
+  const auto at = [&](std::int32_t length) { return confidence(stage, {.logits = z, .labels = 3}, length, scratch); };
   EXPECT_NEAR(at(16), .950330211697, kExact);
   EXPECT_NEAR(at(17), .540538831852, kExact);
   EXPECT_NEAR(at(65), .785597034589, kExact);

@@ -51,7 +51,7 @@ std::int32_t nearest(StageSet present, std::int32_t stage, std::int32_t to, std:
 }  // namespace
 
 std::string_view reason_name(Reason reason) {
-  static constexpr std::string_view kNames[kReasons] = {"confident", "final", "client_limit", "deadline",
+  static constexpr std::string_view kNames[kReasons] = {"confident", "final",        "client_limit", "deadline",
                                                         "load",      "stage_absent", "stage_failed"};
   return kNames[static_cast<std::size_t>(reason)];
 }
@@ -70,8 +70,7 @@ double escalation_probability(const Rule& rule, double confidence, std::int32_t 
 
 Decision decide(const CascadeSpec& spec, const Rules& rules, std::int32_t stage, const Signals& signals,
                 const RowFacts& row, StageSet present, std::int32_t price, std::vector<double>& scratch) {
-  const double conf =
-      confidence(spec.stages[static_cast<std::size_t>(stage)], signals, row.length, scratch);
+  const double conf = confidence(spec.stages[static_cast<std::size_t>(stage)], signals, row.length, scratch);
   return decide(spec, rules, stage, conf, row, present, price);
 }
 

@@ -14,7 +14,7 @@ struct Signals {
   std::span<const float> logits = {};      // [tokens, labels]; of a whole row [1, labels]
   std::size_t labels = 0;                  // > 0
   std::span<const float> end_logits = {};  // [labels]: of the end of a span; `logits` are of its start. Empty: no span
-  float confidence = 0;               // the stage's own, where it is asked for
+  float confidence = 0;                    // the stage's own, where it is asked for
 };
 
 // No logit is a NaN or infinite.
@@ -30,8 +30,8 @@ bool raw_probabilities(const StageSpec& stage, std::span<const float> logits, st
 // In [0, 1]; 0 where a logit is not finite. `scratch` is for reuse.
 double confidence(const StageSpec& stage, const Signals& signals, std::int32_t length, std::vector<double>& scratch);
 
-// Of a generated answer (HybridServe section IV-A(2)): for each token the largest of the probabilities of the k likeliest
-// ones among themselves, squared; the least of them all. `logits`: [tokens, labels].
+// Of a generated answer (HybridServe section IV-A(2)): for each token the largest of the probabilities of the k
+// likeliest ones among themselves, squared; the least of them all. `logits`: [tokens, labels].
 double generation_confidence(std::span<const float> logits, std::size_t labels, std::size_t k, double t);
 
 }  // namespace arlo::flow

@@ -352,8 +352,7 @@ void Desk::conclude(Row& row, const Answer& answer, TimeNs now, Effects& effects
     const bool proven = before && !answer.doubtful;
     row.failures.push_back(answer.failure);
     ++answer.failure->open;
-    elsewhere =
-        elsewhere || (!proven && fleet_.takes(row.length, row.model().variant, instances_of(row.failures)));
+    elsewhere = elsewhere || (!proven && fleet_.takes(row.length, row.model().variant, instances_of(row.failures)));
   }
   if (by_halves) --row.attempts;
   const std::int32_t most = reply == Reply::kBusy ? 0 : fewer(row);

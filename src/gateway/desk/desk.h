@@ -108,8 +108,8 @@ class Desk {
   std::vector<Row*> late_;    // rows at workers that have an answer, and no time for another
   std::uint64_t journeys_ = 0;
   std::array<flow::Price, dispatch::kVariants> prices_;  // by the variant of a cascade
-  TimeNs next_look_ = 0;  // at the prices
-  bool some_unfit_ = false;                  // at the last look, some waiting row fitted no instance
+  TimeNs next_look_ = 0;                                 // at the prices
+  bool some_unfit_ = false;                              // at the last look, some waiting row fitted no instance
 };
 
 }  // namespace arlo::gateway

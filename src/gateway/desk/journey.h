@@ -21,21 +21,21 @@ struct Journey {
   static constexpr std::int32_t kNoStage = -1;
 
   flow::RowFacts facts;
-  const Cascade::Point* point = nullptr;     // of the call's cascade
-  std::int32_t stage = 0;                    // that it waits for or runs on, or that was its last
-  std::int32_t answered_by = kNoStage;       // whose answer is kept
+  const Cascade::Point* point = nullptr;  // of the call's cascade
+  std::int32_t stage = 0;                 // that it waits for or runs on, or that was its last
+  std::int32_t answered_by = kNoStage;    // whose answer is kept
   std::int32_t last_visited = 0;
-  bool escalated = false;                    // it went on from some stage
-  std::shared_ptr<const std::string> kept;   // that answer, ModelInferResponse of the worker
-  RowResponse parsed;                        // views into `kept`
-  double confidence = 0;                     // of that answer
+  bool escalated = false;                   // it went on from some stage
+  std::shared_ptr<const std::string> kept;  // that answer, ModelInferResponse of the worker
+  RowResponse parsed;                       // views into `kept`
+  double confidence = 0;                    // of that answer
   flow::Reason reason = flow::Reason::kFinal;
-  flow::Mix mix;                             // of an ensemble alone
+  flow::Mix mix;                                             // of an ensemble alone
   std::shared_ptr<const std::vector<std::uint32_t>> tokens;  // places of those that go on; null: all
-  std::int32_t pruned = 0;                   // tokens left out on the way, in all
-  TimeNs entered_ns = 0;                     // the line of its stage
+  std::int32_t pruned = 0;                                   // tokens left out on the way, in all
+  TimeNs entered_ns = 0;                                     // the line of its stage
   std::array<Visit, flow::kMaxStages> visits;
-  std::string made;                          // bytes of the outputs that are made here
+  std::string made;  // bytes of the outputs that are made here
 
   [[nodiscard]] bool answered() const { return answered_by != kNoStage; }
 };

@@ -171,10 +171,9 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
                            {"reason", std::string(flow::reason_name(static_cast<flow::Reason>(reason)))}});
               }
             });
-  per_stage("arlo_cascade_pruned_tokens_total", "Tokens left out on the way to the stage.", MetricType::Counter,
-            [&](const auto& stage) {
-              out.value(static_cast<double>(stage.pruned_tokens()), {{"stage", stage.model()}});
-            });
+  per_stage(
+      "arlo_cascade_pruned_tokens_total", "Tokens left out on the way to the stage.", MetricType::Counter,
+      [&](const auto& stage) { out.value(static_cast<double>(stage.pruned_tokens()), {{"stage", stage.model()}}); });
   per_stage("arlo_cascade_not_finite_total", "Answers of the stage with logits that are no numbers.",
             MetricType::Counter,
             [&](const auto& stage) { out.value(static_cast<double>(stage.not_finite()), {{"stage", stage.model()}}); });

@@ -97,8 +97,9 @@ std::string Models::names() const {
 
 bool Models::ready() const {
   const auto all = served();
-  return !all.empty() &&
-         std::all_of(all.begin(), all.end(), [](const Served& served) { return served.stage || served.router->ready(served.name); });
+  return !all.empty() && std::all_of(all.begin(), all.end(), [](const Served& served) {
+    return served.stage || served.router->ready(served.name);
+  });
 }
 
 MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply) {

@@ -90,11 +90,10 @@ flow::Rules rules_of(const v1::CascadePoint& from, std::uint64_t version) {
   to.prune.over_all = from.mean_over_all();
   to.prune.to_level = from.to_level();
   to.prune.min_words = static_cast<std::int32_t>(from.min_words());
-  to.ensemble = named<flow::Ensemble>(from.ensemble(),
-                                      {{"none", flow::Ensemble::kNone},
-                                       {"raw", flow::Ensemble::kRaw},
-                                       {"calibrated", flow::Ensemble::kCalibrated}},
-                                      "ensemble");
+  to.ensemble = named<flow::Ensemble>(
+      from.ensemble(),
+      {{"none", flow::Ensemble::kNone}, {"raw", flow::Ensemble::kRaw}, {"calibrated", flow::Ensemble::kCalibrated}},
+      "ensemble");
   return to;
 }
 
@@ -179,8 +178,8 @@ MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& ca
       return invalid(where + "stage '" + stage->name + "' has other inputs than stage '" + stages.front()->name + "'");
     }
     if (stage->vocabulary != stages.front()->vocabulary) {
-      return invalid(where + "stage '" + stage->name + "' has another vocabulary than stage '" +
-                     stages.front()->name + "'");
+      return invalid(where + "stage '" + stage->name + "' has another vocabulary than stage '" + stages.front()->name +
+                     "'");
     }
     for (const auto& output : stage->outputs) {
       for (const auto& other : stages) {
@@ -225,8 +224,8 @@ std::string Cascade::choices() const {
 }
 
 MaybeFault Cascade::check(const CascadeWishes& wishes) const {
-  const auto point_known = wishes.point.empty() || wishes.point == "first" || wishes.point == "last" ||
-                           find_point(wishes.point) >= 0;
+  const auto point_known =
+      wishes.point.empty() || wishes.point == "first" || wishes.point == "last" || find_point(wishes.point) >= 0;
   if (!point_known) return invalid("parameter cascade: " + quoted(wishes.point) + " is none of " + choices());
   if (wishes.last >= static_cast<std::int64_t>(stages.size())) {
     return invalid("parameter cascade_max_stage: " + std::to_string(wishes.last) + " is above the last stage, " +
@@ -292,10 +291,10 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
   outputs.reason = make("cascade_reason", "INT32", {});
   for (std::size_t i = 0; i < model->outputs.size(); ++i) {
     const OutputSet bit = OutputSet{1} << i;
-    const bool everywhere = (cascade->made & bit) != 0 ||
-                            std::all_of(stages.begin(), stages.end(), [&](const auto& stage) {
-                              return stage->find_output(model->outputs[i].name) >= 0;
-                            });
+    const bool everywhere =
+        (cascade->made & bit) != 0 || std::all_of(stages.begin(), stages.end(), [&](const auto& stage) {
+          return stage->find_output(model->outputs[i].name) >= 0;
+        });
     // Of rows whose words were left out it would be about other tokens than the client's.
     if (!everywhere || model->outputs[i].name == kImportance) model->inner |= bit;
     if (!model->outputs[i].on_request) {

@@ -50,7 +50,7 @@ struct Cascade {
   OutputSet made = 0;  // outputs that no worker is asked for
   std::uint64_t version = 0;
   std::uint64_t seed = 0;  // of the soft rule
-  TimeNs margin = 0;  // before its deadline a row with an answer ends with it
+  TimeNs margin = 0;       // before its deadline a row with an answer ends with it
   bool expire = false;
   bool fail = false;
   bool auto_price = false;

@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "gateway/fleet/fleet.h"
 #include "gateway/fleet/cascade.h"
+#include "gateway/fleet/fleet.h"
 #include "gateway/log.h"
 
 namespace arlo::gateway {

@@ -2,8 +2,8 @@
 // GPU, with a real server and a real network in front.
 //
 // Its answers can be checked. A token-level output is the token's id as a float, repeated over the last dimension; a
-// pooled output is the sum of the ids whose mask is 1. With records a row's answer is what a real model once said. Only the requested outputs are made. A batch that Triton's
-// dynamic batcher put together costs one timed wait.
+// pooled output is the sum of the ids whose mask is 1. With records a row's answer is what a real model once said. Only
+// the requested outputs are made. A batch that Triton's dynamic batcher put together costs one timed wait.
 //
 // Ownership: Triton owns models and instances; their state is created in *Initialize and freed in *Finalize.
 // Threads: Triton calls Execute of one instance from one thread at a time, so instance state needs no lock. Model state
@@ -206,8 +206,8 @@ TRITONSERVER_Error* WriteOutputs(const EmulatedConfig& config, Work* work) {
     TRITONBACKEND_Output* output = nullptr;
     ARLO_RETURN_IF_ERROR(TRITONBACKEND_ResponseOutput(work->response, &output, name, TRITONSERVER_TYPE_FP32, shape,
                                                       spec->token_level && !importance ? 3 : 2));
-    const int64_t values = importance ? ids.rows * ids.width
-                                      : ids.rows * spec->dim * (spec->token_level ? ids.width : 1);
+    const int64_t values =
+        importance ? ids.rows * ids.width : ids.rows * spec->dim * (spec->token_level ? ids.width : 1);
     void* buffer = nullptr;
     TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
     int64_t memory_id = 0;

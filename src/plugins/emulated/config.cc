@@ -11,8 +11,8 @@ namespace {
 
 using nlohmann::json;
 
-const std::set<std::string, std::less<>> kParameters = {"latency_us", "dynamic",  "jitter",        "seed",
-                                                        "ids",        "mask",     "load_delay_ms", "unload_delay_ms",
+const std::set<std::string, std::less<>> kParameters = {"latency_us", "dynamic",   "jitter",        "seed",
+                                                        "ids",        "mask",      "load_delay_ms", "unload_delay_ms",
                                                         "fail_load",  "memory_mb", "records"};
 
 template <typename Number>
