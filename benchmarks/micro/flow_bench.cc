@@ -39,7 +39,7 @@ void prunings(benchmark::State& state) {
   std::gamma_distribution<float> gamma(1, 1);
   Vocabulary vocabulary;
   vocabulary.word_start.resize(4000);
-  for (auto& bits : vocabulary.word_start) bits = static_cast<std::uint8_t>(random() | random());
+  for (auto& bits : vocabulary.word_start) bits = static_cast<std::uint8_t>(random());
   vocabulary.special = {0, 101, 102};
   vocabulary.keep = {2003, 2025, 2196};
   std::vector<std::int64_t> ids(tokens);

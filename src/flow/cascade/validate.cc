@@ -12,6 +12,9 @@ constexpr double kMostThreshold = 1.001;  // above 1: nothing is ever good enoug
 
 [[noreturn]] void bad(const std::string& what) { throw std::invalid_argument(what); }
 
+// False of a NaN, too.
+bool within(double value, double low, double high) { return value >= low && value <= high; }
+
 template <typename Pairs>
 void check_ascending(const Pairs& pairs, const std::string& name) {
   for (std::size_t i = 1; i < pairs.size(); ++i) {
@@ -45,21 +48,21 @@ void check(const Calibrator& calibrator, std::size_t labels, const std::string& 
   check_ascending(calibrator.curve, name + ".curve");
   double before = 0;
   for (const auto& [x, y] : calibrator.curve) {
-    if (!(x >= 0 && x <= 1 && y >= before && y <= 1)) bad(name + ".curve: must lie in [0, 1] and never fall");
+    if (!within(x, 0, 1) || !within(y, before, 1)) bad(name + ".curve: must lie in [0, 1] and never fall");
     before = y;
   }
 }
 
 void check(const Rule& rule, const std::string& name) {
   if (rule.kind == Rule::Kind::kSoft) {
-    if (!(rule.c >= 0 && rule.c <= 1)) bad(name + ".c: must be in [0, 1]");
+    if (!within(rule.c, 0, 1)) bad(name + ".c: must be in [0, 1]");
     if (!(rule.k > 0)) bad(name + ".k: must be above 0");
     return;
   }
   if (rule.t.empty()) bad(name + ".t: must have a threshold");
   check_ascending(rule.t, name + ".t");
   for (const auto& [length, t] : rule.t) {
-    if (!(t >= 0 && t <= kMostThreshold)) bad(name + ".t: must be in [0, 1], or a little above 1 for never");
+    if (!within(t, 0, kMostThreshold)) bad(name + ".t: must be in [0, 1], or a little above 1 for never");
   }
 }
 
@@ -103,7 +106,7 @@ void validate(const Rules& rules, const CascadeSpec& spec) {
     const std::string name = "skip[" + std::to_string(i) + "]";
     if (cuts.size() + i + 1 > edges) bad(name + ": there are not so many later stages");
     for (std::size_t j = 0; j < cuts.size(); ++j) {
-      if (!(cuts[j] >= 0 && cuts[j] <= 1) || (j > 0 && cuts[j] < cuts[j - 1])) bad(name + ": must ascend in [0, 1]");
+      if (!within(cuts[j], j > 0 ? cuts[j - 1] : 0, 1)) bad(name + ": must ascend in [0, 1]");
     }
   }
   if (!(rules.prune.alpha >= 0) || !std::isfinite(rules.prune.alpha)) bad("prune.alpha: must not be below 0");

@@ -52,6 +52,8 @@ struct Row {
 
   // Who answers it next: the call's model, or the stage of a cascade that it is at.
   [[nodiscard]] const ModelSpec& model() const;
+  // That it is a row of.
+  [[nodiscard]] const Cascade& cascade() const;
   // Of its whole way so far.
   [[nodiscard]] TimeNs queued_ns() const;
   [[nodiscard]] TimeNs executed_ns() const;

@@ -5,15 +5,11 @@
 #include "gateway/desk/desk.h"
 
 namespace arlo::gateway {
-namespace {
-
-const Cascade& cascade_of(const Row& row) { return *row.call->model->cascade; }
-
-}  // namespace
+namespace {}  // namespace
 
 void Desk::begin(Row& row) {
   begin_journey(row, journeys_++);
-  const auto& cascade = cascade_of(row);
+  const auto& cascade = row.cascade();
   const auto stages = static_cast<std::int32_t>(cascade.stages.size());
   const std::int32_t first = row.call->request.wishes().point == "last" ? stages - 1 : 0;
   std::int32_t stage = flow::entry(present(row), first, stages);
@@ -27,7 +23,7 @@ void Desk::begin(Row& row) {
 }
 
 flow::StageSet Desk::present(const Row& row) const {
-  const auto& stages = cascade_of(row).stages;
+  const auto& stages = row.cascade().stages;
   flow::StageSet set = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     if (scheduler_.fits_any(row.journey->facts.length, stages[s].model->variant)) set |= 1U << s;
@@ -36,7 +32,7 @@ flow::StageSet Desk::present(const Row& row) const {
 }
 
 bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
-  const auto& cascade = cascade_of(row);
+  const auto& cascade = row.cascade();
   auto& journey = *row.journey;
   auto& counts = books(*row.call).stage(static_cast<std::size_t>(journey.stage));
   auto& visit = journey.visits.at(static_cast<std::size_t>(journey.stage));
@@ -77,7 +73,7 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
 
 // False: there is no time for it, as far as the scheduler knows.
 bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
-  const auto& cascade = cascade_of(row);
+  const auto& cascade = row.cascade();
   const Call& call = *row.call;
   auto& journey = *row.journey;
   journey.stage = stage;
@@ -106,7 +102,7 @@ bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
 
 bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {
   if (row.journey == nullptr || !row.journey->answered()) return false;
-  const auto& cascade = cascade_of(row);
+  const auto& cascade = row.cascade();
   if (reason == flow::Reason::kDeadline && cascade.expire) return false;
   if (reason == flow::Reason::kStageFailed && cascade.fail) return false;
   auto& journey = *row.journey;
@@ -130,7 +126,7 @@ bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {
 void Desk::find_ways(TimeNs grace, TimeNs now, Effects& effects) {
   for (Row* row : std::exchange(astray_, {})) {
     auto& journey = *row->journey;
-    const auto& cascade = cascade_of(*row);
+    const auto& cascade = row->cascade();
     const auto there = present(*row);
     std::int32_t to = -1;
     if (journey.answered()) {

@@ -10,8 +10,6 @@
 namespace arlo::gateway {
 namespace {
 
-const Cascade& cascade_of(const Row& row) { return *row.call->model->cascade; }
-
 // Tensors lie wherever the message has them: not always where a float may stand.
 void copy(std::string_view raw, std::vector<float>& out) {
   out.resize(raw.size() / sizeof(float));
@@ -52,6 +50,8 @@ const ModelSpec& Row::model() const {
   return *call->model->cascade->stages[static_cast<std::size_t>(journey->stage)].model;
 }
 
+const Cascade& Row::cascade() const { return *call->model->cascade; }
+
 TimeNs Row::queued_ns() const {
   if (journey == nullptr) return started_ns - call->received_ns;
   TimeNs sum = 0;
@@ -67,7 +67,7 @@ TimeNs Row::executed_ns() const {
 }
 
 void begin_journey(Row& row, std::uint64_t number) {
-  const auto& cascade = cascade_of(row);
+  const auto& cascade = row.cascade();
   const auto& wishes = row.call->request.wishes();
   row.journey = std::make_unique<Journey>();
   auto& journey = *row.journey;
@@ -84,7 +84,7 @@ void begin_journey(Row& row, std::uint64_t number) {
 }
 
 flow::Signals signals_of(const Row& row, Scratch& scratch) {
-  const auto& cascade = cascade_of(row);
+  const auto& cascade = row.cascade();
   const auto& outputs = cascade.outputs;
   const auto length = static_cast<std::size_t>(row.length);
   flow::Signals signals;
@@ -116,7 +116,7 @@ void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scra
   journey.confidence = confidence;
   const auto ensemble = journey.point->rules.ensemble;
   if (ensemble == flow::Ensemble::kNone) return;
-  const auto& stage = cascade_of(row).spec.stages[static_cast<std::size_t>(journey.stage)];
+  const auto& stage = row.cascade().spec.stages[static_cast<std::size_t>(journey.stage)];
   scratch.q.resize(signals.labels);
   const bool finite = ensemble == flow::Ensemble::kRaw
                           ? flow::raw_probabilities(stage, signals.logits, scratch.q)
@@ -126,7 +126,7 @@ void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scra
 
 void shorten(Row& row, std::int32_t to, Scratch& scratch) {
   auto& journey = *row.journey;
-  const auto& cascade = cascade_of(row);
+  const auto& cascade = row.cascade();
   if (!journey.point->prunes) return;
   copy(journey.parsed.raw(cascade.outputs.importance), scratch.importance);
   if (scratch.importance.size() < static_cast<std::size_t>(row.length)) return;

@@ -194,7 +194,9 @@ MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& ca
       if (name.empty()) continue;
       const int at = stage->find_output(name);
       if (at < 0 || stage->outputs[static_cast<std::size_t>(at)].datatype != "FP32") {
-        return invalid(where + "stage '" + stage->name + "' has no output '" + name + "' of FP32, which is judged");
+        std::string what = where;
+        what.append("stage '").append(stage->name).append("' has no output '").append(name);
+        return invalid(what.append("' of FP32, which is judged"));
       }
     }
   }
