@@ -70,7 +70,8 @@ def test_the_manifest_describes_the_repository(first_build: FirstBuild) -> None:
     assert {"torch", "transformers", "onnx", "onnxruntime"} <= tiny_build.tools.keys()
     listed = {path for runtime in tiny_build.runtimes for path in runtime.files} | {"arlo.json", "tokenizer.json"}
     listed.add("reference.npz")
-    assert {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} == listed
+    there = {path.relative_to(out) for path in out.rglob("*") if path.is_file()}
+    assert {str(path) for path in there if path.parent.name != "__pycache__"} == listed  # a test that loaded the code
 
 
 def test_triton_configurations(first_build: FirstBuild) -> None:
