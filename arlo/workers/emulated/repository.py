@@ -212,7 +212,7 @@ def config_pbtxt(
         "]",
         "output [",
         ",\n".join(
-            f'  {{ name: "{o.name}" data_type: TYPE_FP32 dims: {[tokens] * o.token_level + list(o.dims)} }}'
+            f'  {{ name: "{o.name}" data_type: TYPE_FP32 dims: [ {_joined([tokens] * o.token_level + list(o.dims))} ] }}'
             for o in outputs or checkable_outputs()
         ),
         "]",
@@ -227,3 +227,7 @@ def config_pbtxt(
         for key, value in parameters.items()
     ]
     return "\n".join(lines) + "\n"
+
+
+def _joined(dims: Sequence[int]) -> str:
+    return ", ".join(map(str, dims))
