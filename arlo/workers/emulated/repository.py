@@ -212,7 +212,7 @@ def config_pbtxt(
         "]",
         "output [",
         ",\n".join(
-            f'  {{ name: "{o.name}" data_type: TYPE_FP32 dims: [ {_joined([tokens] * o.token_level + list(o.dims))} ] }}'
+            f'  {{ name: "{o.name}" data_type: TYPE_FP32 dims: [ {_dims(o, tokens)} ] }}'
             for o in outputs or checkable_outputs()
         ),
         "]",
@@ -229,5 +229,5 @@ def config_pbtxt(
     return "\n".join(lines) + "\n"
 
 
-def _joined(dims: Sequence[int]) -> str:
-    return ", ".join(map(str, dims))
+def _dims(output: OutputTensor, tokens: int) -> str:
+    return ", ".join(map(str, [tokens] * output.token_level + list(output.dims)))
