@@ -303,7 +303,7 @@ def main() -> int:
         "attacks": attacks,
     }
     if args.json is not None:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
     elif args.only is None:
         path = harness.save("attacks", "python -m benchmarks.attacks " + " ".join(sys.argv[1:]), figures)
         print(f"-> {path}")
