@@ -192,7 +192,7 @@ class Engine::Impl {
   bool goes_on(Slot slot) {
     Request& request = requests_[slot];
     auto& price = journeys_->price;
-    const auto decision = journeys_->decide(request, request.stage, present(request), price.now());
+    const auto decision = journeys_->decide(request, request.stage, present(request), journeys_->price_now());
     request.answered = request.stage;
     request.reason = static_cast<std::int8_t>(decision.reason);
     if (decision.exit) return false;
@@ -457,7 +457,7 @@ void Engine::set_variant(dispatch::VariantId variant, TimeNs slo, TimeNs timeout
 }
 void Engine::set_cascade(Cascade cascade) { impl_->set_cascade(std::move(cascade)); }
 bool Engine::cascade() const { return impl_->journeys_.has_value(); }
-std::int32_t Engine::price() const { return impl_->journeys_ ? impl_->journeys_->price.now() : 0; }
+std::int32_t Engine::price() const { return impl_->journeys_ ? impl_->journeys_->price_now() : 0; }
 void Engine::advance(TimeNs until) { impl_->advance(until); }
 void Engine::finish() { impl_->finish(); }
 TimeNs Engine::now() const { return impl_->now_; }

@@ -50,6 +50,9 @@ class Journeys {
     return flow::decide(spec_, cascade_.rules, stage, cascade_.confidence[at(request, stage)], facts, present, price);
   }
 
+  // In force: 0 where it does not follow the load.
+  [[nodiscard]] std::int32_t price_now() const { return cascade_.auto_price ? price.now() : 0; }
+
   flow::Price price;
 
  private:

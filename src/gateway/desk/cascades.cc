@@ -43,7 +43,7 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   const auto signals = signals_of(row, scratch_);
   auto& price = prices_.at(row.call->model->variant);
   const auto decision = flow::decide(cascade.spec, journey.point->rules, journey.stage, signals, journey.facts,
-                                     present(row), price.now(), scratch_.q);
+                                     present(row), cascade.auto_price ? price.now() : 0, scratch_.q);
   counts.visited(decision.confidence, flow::finite(signals));
   keep_answer(row, signals, decision.confidence, scratch_);
   journey.reason = decision.reason;
@@ -51,7 +51,7 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
     ++counts.exits.at(static_cast<std::size_t>(decision.reason));
     return false;
   }
-  price.wanted(static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1);
+  if (cascade.auto_price) price.wanted(static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1);
   const std::int32_t length = row.length;
   const auto tokens = journey.tokens;
   shorten(row, decision.to, scratch_);
