@@ -63,6 +63,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     check.add_argument(
         "--rows", type=Path, metavar="FILE", help="write stage, reason, answer and confidence of each row"
     )
+    plan = _on_records(actions, "plan", "which point so many workers carry at a rate, simulated")
+    plan.add_argument("--workers", type=int, required=True, metavar="N", help="in all")
+    plan.add_argument("--rate", type=float, required=True, metavar="R", help="rows a second")
+    plan.add_argument("--slo-ms", type=float, required=True, metavar="MS", help="for 98 %% of the rows")
+    plan.add_argument("--divided", action="store_true", help="and with workers of each stage's own, best divided")
     report = _on_records(actions, "report", "a page: reliability, curve and points, what each mechanism is worth")
     report.add_argument(
         "--out", type=Path, default=Path("cascade.html"), metavar="FILE", help="(default: cascade.html)"

@@ -53,6 +53,12 @@ def test_the_whole_way(made: Made, capsys: pytest.CaptureFixture[str], tmp_path:
     text = page.read_text()
     for words in ("Reliability of s0", "no calibration", "Which words may go", "0.8, random"):
         assert words in text
+    load = ("--workers", "3", "--slo-ms", "100")
+    planned = answer(capsys, path, "plan", *load, "--rate", "50", "--divided")
+    assert planned["chosen"]["meets_slo"]
+    assert {row["workers"] for row in planned["points"]} >= {"all stages on every worker", "all of the last stage"}
+    assert all(sum(row["exits"]) == pytest.approx(1) for row in planned["points"])
+    assert answer(capsys, path, "plan", *load, "--rate", "100000", code=1)["chosen"] is None
     assert run(path, "check", "--seed", "3") == 2
     assert "calibrated with another" in capsys.readouterr().err
     assert run(path, "search", "--tolerance", "0.01") == 0

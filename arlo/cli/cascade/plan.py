@@ -1,0 +1,138 @@
+"""`arlo cascade plan`: which operating point so many workers carry at a rate, simulated on the records of the test
+split with the latencies of the stages' repositories; and how the workers are best divided, where they are."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from arlo.cli.cascade.common import study_of
+from arlo.cli.text import print_json
+from arlo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from arlo.cascade.manifest import Point
+    from arlo.cascade.study import Study
+    from arlo.simulator.cascade import CascadeResult
+
+SECONDS = 20.0  # simulated
+MOST_ROWS = 400_000
+MOST_DIVISIONS = 64  # of workers among stages that are tried
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate every point; 1 when none meets the SLO."""
+    study = study_of(args)
+    if not study.cascade.points:
+        raise ConfigError("the cascade has no operating points yet: run `arlo cascade search`")
+    if args.workers < 1 or args.rate <= 0 or args.slo_ms <= 0:
+        raise ConfigError("--workers, --rate and --slo-ms must be above 0")
+    test = study.of(2)
+    folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
+    stages = [_runtimes(folder / stage.repository) for stage in test.cascade.stages]
+    last = (0,) * (test.stages - 1)
+    found: list[dict[str, Any]] = []
+    for point in test.cascade.points:
+        shared = _simulate(args, test, stages, point, (args.workers,))
+        found.append(_row(point.name, "all stages on every worker", shared, args))
+        if args.divided:
+            best = max(_divided(args, test, stages, point), key=lambda pair: (pair[1].on_time, -pair[1].mean_ms))
+            found.append(_row(point.name, " + ".join(map(str, best[0])), best[1], args))
+    first = test.cascade.points[0]
+    alone = _simulate(args, test, stages, first, (*last, args.workers))
+    found.append(_row("last stage alone", "all of the last stage", alone, args))
+    good = [row for row in found if row["meets_slo"]]
+    chosen = max(good, key=lambda row: (row["accuracy"], -row["mean_ms"]), default=None)
+    if args.json:
+        print_json({"points": found, "chosen": chosen})
+    else:
+        _print(found, chosen, args)
+    return 0 if chosen is not None else 1
+
+
+def _runtimes(repository: Path) -> Any:
+    """What was measured of a stage's static runtimes, else of its dynamic one."""
+    from arlo.catalog.manifest import Manifest
+    from arlo.simulator.profiles import load_profile
+
+    profile, manifest = load_profile(repository), Manifest.load(repository)
+    most = max(runtime.max_batch for runtime in manifest.runtimes)
+    lengths = [runtime.max_length for runtime in manifest.runtimes if not runtime.dynamic and runtime.latency]
+    return profile.static_runtimes(lengths, max_batch=most) if lengths else (profile.dynamic_runtime(max_batch=most),)
+
+
+def _simulate(
+    args: argparse.Namespace, test: Study, stages: Any, point: Point, workers: tuple[int, ...]
+) -> CascadeResult:
+    from arlo.simulator.cascade import CascadeRun, Journeys, run
+
+    study = test.with_pruning(point.prune.alpha)
+    rows = min(MOST_ROWS, max(1000, round(args.rate * SECONDS)))
+    gaps = np.random.default_rng(args.seed).exponential(1e9 / args.rate, rows)
+    confidence = np.stack([each.confidence for each in study.said], axis=1)
+    return run(
+        CascadeRun(
+            stages=stages,
+            workers=workers,
+            rules=point.all_rules,
+            journeys=Journeys(
+                confidence=confidence,
+                correct=np.stack([each.answer == study.truth for each in study.said], axis=1),
+            ),
+            arrived_ns=np.cumsum(gaps).astype(np.int64),
+            lengths=np.resize(np.minimum(study.length, _longest(stages)), rows).astype(np.int32),
+            slo_ms=args.slo_ms,
+            timeout_ms=max(10 * args.slo_ms, 1000.0),
+            seed=args.seed,
+        )
+    )
+
+
+def _longest(stages: Any) -> int:
+    return int(max(runtime.max_length for runtime in stages[-1]))
+
+
+def _divided(args: argparse.Namespace, test: Study, stages: Any, point: Point) -> Any:
+    """Every division of the workers among the stages, at least one each; some of them where there are many."""
+    cuts = list(itertools.combinations(range(1, args.workers), test.stages - 1))
+    if not cuts:
+        raise ConfigError(f"--divided needs at least {test.stages} workers, one for each stage")
+    step = -(-len(cuts) // MOST_DIVISIONS)
+    for cut in cuts[::step]:
+        ends = (0, *cut, args.workers)
+        counts = tuple(b - a for a, b in itertools.pairwise(ends))
+        yield counts, _simulate(args, test, stages, point, counts)
+
+
+def _row(name: str, workers: str, result: CascadeResult, args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "point": name,
+        "workers": workers,
+        "accuracy": result.accuracy,
+        "mean_ms": result.mean_ms,
+        "p98_ms": result.p98_ms,
+        "on_time": result.on_time,
+        "exits": list(result.exits),
+        "degraded": result.degraded,
+        "meets_slo": bool(result.p98_ms <= args.slo_ms and result.on_time >= 0.98),
+    }
+
+
+def _print(found: list[dict[str, Any]], chosen: dict[str, Any] | None, args: argparse.Namespace) -> None:
+    print(f"{args.workers} worker(s), {args.rate:g} rows/s, SLO {args.slo_ms:g} ms; simulated on the test split")
+    print(f"{'point':18} {'workers':28} {'accuracy':>8} {'mean ms':>9} {'p98 ms':>9} {'on time':>8}  answered by stage")
+    for row in found:
+        exits = ", ".join(f"{share:.0%}" for share in row["exits"])
+        mark = "*" if row is chosen else " "
+        print(
+            f"{row['point']:18} {row['workers']:28} {row['accuracy']:8.2%} {row['mean_ms']:9.2f} {row['p98_ms']:9.2f} "
+            f"{row['on_time']:8.2%} {mark} {exits}"
+        )
+    if chosen is None:
+        print("no point meets the SLO: give more workers, a lower rate, or search a cheaper point")
+    else:
+        print(f"* the most accurate that meets the SLO (p98, and 98 % on time): {chosen['point']}")
