@@ -184,6 +184,11 @@ figures: setup ## the paper's evaluation beside ours: reports/evaluation.html, d
 cascade-demo: setup ## a cascade from training to serving, on real text: 25 minutes the first time, then 5
 	$(PY) -m benchmarks.cascade.demo $(CASCADE_ARGS)
 
+# The same in small: two depths on 5,000 rows, to see that the whole way holds.
+.PHONY: cascade-demo-small
+cascade-demo-small: setup
+	$(PY) -m benchmarks.cascade.demo --depths 1 2 --rows 5000 --recorded 1500 --texts 200 --out build/cascade-demo
+
 .PHONY: cascade-models
 cascade-models: setup ## the data and the models of cascades: fetched, trained once (20 minutes on two cores)
 	$(PY) -m benchmarks.cascade.glosses

@@ -33,6 +33,7 @@ from arlo.client.errors import ClientError
 from arlo.clock import monotonic_s
 from arlo.errors import ArloError, EnvironmentProblem
 from benchmarks.cascade.cached import cache_root
+from benchmarks.cascade.train import ROWS
 from benchmarks.harness import machine
 
 DATA = "nouns"
@@ -71,7 +72,7 @@ def command(*words: str | Path) -> None:
         raise EnvironmentProblem(f"this failed: {' '.join(line)}")
 
 
-def prepare(work: Path, depths: Sequence[int], rows: int) -> tuple[Path, Path]:
+def prepare(work: Path, depths: Sequence[int], rows: int, recorded: int | None) -> tuple[Path, Path]:
     """Models, engines, records, thresholds: the cascade.json, and the texts. What is there is taken."""
     root = cache_root() / "cascade"
     say("data and models")
@@ -81,12 +82,13 @@ def prepare(work: Path, depths: Sequence[int], rows: int) -> tuple[Path, Path]:
     for depth in depths:
         repository = work / f"{DATA}-l{depth}"
         say(f"engines of {depth} layer(s)")
-        model = root / f"{DATA}-l{depth}" / "model.onnx"
+        model = root / f"{DATA}-l{depth}{'' if rows == ROWS else f'-{rows}'}" / "model.onnx"
         options = ["--name", f"{DATA}-l{depth}", "--lengths", LENGTHS, "--max-batch", "4"]
         command("arlo.cli", "compile", model, "--out", repository, *options)
         stages += ["--stage", f"layers-{depth}={repository}"]
     texts = work / "texts.jsonl"
-    texts.write_text("".join((root / DATA / f"{split}.jsonl").read_text() for split in ("fit", "select", "test")))
+    parts = [(root / DATA / f"{split}.jsonl").read_text().splitlines() for split in ("fit", "select", "test")]
+    texts.write_text("".join(f"{line}\n" for part in parts for line in part[: recorded and recorded // 3]))
     cascade = work / "cascade.json"
     say("records of every stage on every text")
     fresh = work / "fresh.json"
@@ -225,14 +227,19 @@ def measure(work: Path, cascade: Path, texts: Path, count: int) -> tuple[dict[st
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--depths", type=int, nargs="+", default=[1, 6], help="layers of the stages, ascending")
-    parser.add_argument("--rows", type=int, default=40_000, help="definitions to train with")
+    parser.add_argument("--rows", type=int, default=ROWS, help="definitions to train with")
+    parser.add_argument("--recorded", type=int, metavar="N", help="of all texts, that are recorded (default: all)")
     parser.add_argument("--texts", type=int, default=1500, help="of the third split, that are sent one at a time")
     parser.add_argument("--out", type=Path, default=Path("reports/cascade"))
     args = parser.parse_args()
-    work = cache_root() / "cascade" / f"demo-{'-'.join(map(str, args.depths))}-{args.rows}"
+    work = (
+        cache_root()
+        / "cascade"
+        / f"demo-{'-'.join(map(str, args.depths))}-{args.rows}{f'-{args.recorded}' if args.recorded else ''}"
+    )
     work.mkdir(parents=True, exist_ok=True)
     try:
-        cascade, texts = prepare(work, args.depths, args.rows)
+        cascade, texts = prepare(work, args.depths, args.rows, args.recorded)
         result, differ = measure(work, cascade, texts, args.texts)
         args.out.mkdir(parents=True, exist_ok=True)
         command("arlo.cli", "cascade", "report", cascade, "--data", texts, "--out", args.out / "index.html")
