@@ -51,6 +51,8 @@ if [ $# -eq 0 ]; then
       bulk_fills_what_others_leave
     tests models models_come_while_others_are_served_and_the_end_answers_all a_flood_of_one_model_is_not_felt_by_another \
       models_that_come_while_the_gateway_stops
+    tests cascades rows_end_where_the_rules_say whatever_happens_rows_are_answered_once_and_rightly \
+      deadlines_end_rows_with_what_they_have what_cannot_be_a_cascade_is_refused
     tests answers several_threads large_answers
     tests malformed malformed_requests_on_one_stream malformed_deployments
     tests security tls

@@ -12,12 +12,15 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from arlo.catalog.manifest import Manifest
 from arlo.workers import LocalPool
 from tests.fakes.odd_worker import Behaviour, OddWorker, tensors_of
 from tests.fakes.triton_workers import Workers
+
+Recorded = tuple[NDArray[np.float32], NDArray[np.float32]]  # logits [records, labels], importance [records, tokens]
 
 
 class _NoPool:
@@ -40,14 +43,16 @@ class SmallWorkers(Workers):
 
 
 @contextlib.asynccontextmanager
-async def small_workers(manifests: Mapping[str, Manifest]) -> AsyncIterator[SmallWorkers]:
-    """Four of them, started."""
+async def small_workers(
+    manifests: Mapping[str, Manifest], recorded: Mapping[str, Recorded] | None = None
+) -> AsyncIterator[SmallWorkers]:
+    """Four of them, started. `recorded`: of models that replay records, logits and importance."""
     async with contextlib.AsyncExitStack() as stack:
-        servers = [await stack.enter_async_context(OddWorker(_engine(manifests))) for _ in range(4)]
+        servers = [await stack.enter_async_context(OddWorker(_engine(manifests, recorded or {}))) for _ in range(4)]
         yield SmallWorkers(manifests, servers)
 
 
-def _engine(manifests: Mapping[str, Manifest]) -> Behaviour:
+def _engine(manifests: Mapping[str, Manifest], recorded: Mapping[str, Recorded]) -> Behaviour:
     """The emulated engine of one worker."""
     runtimes = {
         runtime.name: (manifest, runtime.latency[-1].latency_us / 1e6)
@@ -60,12 +65,12 @@ def _engine(manifests: Mapping[str, Manifest]) -> Behaviour:
         manifest, takes_s = runtimes[request.model_name]
         async with turns[request.model_name]:
             await asyncio.sleep(takes_s)
-        return _answer(manifest, request)
+        return _answer(manifest, request, recorded.get(manifest.model))
 
     return behave
 
 
-def _answer(manifest: Manifest, request: Any) -> bytes:
+def _answer(manifest: Manifest, request: Any, recorded: Recorded | None) -> bytes:
     tensors = tensors_of(request)
     ids, mask = tensors["input_ids"], tensors["attention_mask"]
     response = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
@@ -73,8 +78,12 @@ def _answer(manifest: Manifest, request: Any) -> bytes:
     for output in manifest.outputs:
         if wanted and output.name not in wanted:
             continue
-        values = ids if output.token_level else (ids * mask).sum(1)
-        array = np.repeat(values[..., None].astype("<f4"), output.dims[0], axis=-1)
+        if recorded is not None:
+            logits, importance = recorded
+            array = importance[ids[:, 1], : ids.shape[1]] if output.token_level else logits[ids[:, 1]]
+        else:
+            values = ids if output.token_level else (ids * mask).sum(1)
+            array = np.repeat(values[..., None].astype("<f4"), output.dims[0], axis=-1)
         response.outputs.add(name=output.name, datatype="FP32", shape=array.shape)
         response.raw_output_contents.append(array.tobytes())
     return bytes(response.SerializeToString())

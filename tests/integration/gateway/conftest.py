@@ -19,7 +19,7 @@ from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.gateway import SANITIZED, Gateway, gateway_of
 from tests.fakes.small_workers import small_workers
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.replayed import write_stages
+from tests.integration.gateway.replayed import STAGES, recorded, write_stages
 
 LENGTHS = (64, 128, 256, 512)
 
@@ -47,7 +47,7 @@ async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wor
     }
     manifests |= write_stages(path)
     if SANITIZED:
-        async with small_workers(manifests) as small:
+        async with small_workers(manifests, {stage: recorded(stage) for stage in STAGES}) as small:
             yield small
         return
     # Configurations as others may have written them.

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.fakes.gateway import SANITIZED, Gateway
+from tests.fakes.gateway import Gateway
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
     REASONS,
@@ -31,10 +31,7 @@ from tests.integration.gateway.replayed import (
     softmax,
 )
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(SANITIZED, reason="the stand-ins for workers replay no records"),
-]
+pytestmark = pytest.mark.integration
 
 BATCHES = {"policy": "late", "batching": "deadline"}
 EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (3,)}
@@ -207,12 +204,12 @@ async def test_deadlines_end_rows_with_what_they_have(workers: Workers, start: A
     plans = {"all": Plan(((1.0001, 1.0001),))}
     deployment = cascade_deployment(workers, {"small": (0, 1), "middle": (), "large": (3,)}, plans)
     async with start(deployment, dispatch=BATCHES) as gateway:
-        requests = [request_of(list(range(i, i + 32))) for i in range(0, 640, 32)]
-        answers = await asyncio.gather(*(gateway.infer(request, timeout=0.15) for request in requests))
+        requests = [request_of(list(range(i, i + 32))) for _ in range(5) for i in range(0, 640, 32)]
+        answers = await asyncio.gather(*(gateway.infer(request, timeout=1.2) for request in requests))
         reasons = Counter(REASONS[r] for answer in answers for r in arrays_of(answer)["cascade_reason"])
         assert reasons["final"] > 0
         assert reasons["deadline"] > 0
-        assert sum(reasons.values()) == 640
+        assert sum(reasons.values()) == 3200
         degraded = sum(parameters_of(answer)["degraded"] for answer in answers)
         assert degraded == reasons["deadline"] + reasons["stage_absent"]
 
@@ -316,3 +313,82 @@ async def test_what_cannot_be_a_cascade_is_refused(workers: Workers, start: Any)
         assert "rules[0][0].t" in await said(points__0__prices__0__rules__0__t__0__value=1.5)
         assert "score: 'best' is none of max, margin" in await said(stages__0__score="best")
         assert "slo_ms" in await said(slo_ms=0)
+
+
+async def test_whatever_happens_rows_are_answered_once_and_rightly(workers: Workers, start: Any) -> None:
+    """Deadlines of milliseconds, clients that leave, points and stages that come and go, a cascade that is gone for a
+    moment: what is answered is what the stage that it names said, and the books add up."""
+    plans = {
+        "prunes": Plan([[t, t] for t in (0.9, 0.6, 0.3)], alpha=0.7),
+        "usual": Plan(),
+        "skips": Plan(skip=((0.45,),)),
+    }
+    placements = [
+        EVERYWHERE,
+        {"small": (0,), "middle": (), "large": (3,)},
+        {"small": (), "middle": (1, 2), "large": ()},
+        {"small": (0, 1), "middle": (2,), "large": (2, 3)},
+    ]
+    random = np.random.default_rng(17)
+    stop = asyncio.Event()
+    answered: Counter[str] = Counter()
+    refusals: Counter[str] = Counter()
+    asked = 0
+
+    async with start(cascade_deployment(workers, EVERYWHERE, plans, auto_price=True), dispatch=BATCHES) as gateway:
+
+        async def once() -> None:
+            nonlocal asked
+            records = random.integers(0, RECORDS, random.integers(1, 17)).tolist()
+            lengths = random.integers(2, 65, len(records)).tolist()
+            wishes = [{}, {"cascade": "skips"}, {"cascade": "last"}, {"cascade_max_stage": 1}][random.integers(4)]
+            asked += len(records)
+            call = gateway.infer(request_of(records, lengths, **wishes), timeout=float(random.choice([0.002, 0.05, 5])))
+            try:
+                if random.random() < 0.1:
+                    async with asyncio.timeout(0.003):
+                        answer = await call
+                else:
+                    answer = await call
+            except (grpc.aio.AioRpcError, TimeoutError) as error:
+                refusals[error.code().name if isinstance(error, grpc.aio.AioRpcError) else "left"] += len(records)
+                return
+            outputs = arrays_of(answer)
+            for record, stage, reason, logits in zip(
+                records, outputs["cascade_stage"], outputs["cascade_reason"], outputs["logits"], strict=True
+            ):
+                np.testing.assert_array_equal(logits, recorded(STAGES[stage])[0][record])
+                answered[REASONS[reason]] += 1
+
+        async def client() -> None:
+            while not stop.is_set():
+                await once()
+
+        clients = [asyncio.create_task(client()) for _ in range(8)]
+        for version in range(2, 14):
+            await asyncio.sleep(0.15)
+            deployment = cascade_deployment(
+                workers, placements[version % 4], plans, version=version, auto_price=version % 2 == 0
+            )
+            deployment.cascades[0].point = list(plans)[version % 3]
+            if version % 5 == 0:
+                del deployment.cascades[:]
+            await gateway.call("Apply", deployment=deployment)
+        await gateway.call("Apply", deployment=cascade_deployment(workers, EVERYWHERE, plans, version=20))
+        await asyncio.sleep(0.3)
+        stop.set()
+        await asyncio.gather(*clients)
+        stats = await gateway.stats_when(lambda s: s.in_flight == 0 and s.queued == 0, "rest", model="kinds")
+        outcomes = stats.outcomes
+        assert outcomes.on_time + outcomes.late >= sum(answered.values())  # a client may have left before its answer
+        assert sum(answered.values()) > 100
+        assert set(refusals) <= {
+            "DEADLINE_EXCEEDED",
+            "CANCELLED",
+            "UNAVAILABLE",
+            "NOT_FOUND",
+            "RESOURCE_EXHAUSTED",
+            "left",
+        }
+        assert sum(answered.values()) + sum(refusals.values()) == asked
+        check(await ask(gateway, list(range(32)), cascade="usual"), expected(list(range(32))))
