@@ -324,7 +324,10 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
   if ((reply == Reply::kDead || reply == Reply::kMissing) && !upstream.lost) {
     fleet_.eject(answer.instance, fault.message, fleet_.short_pause(), now, effects);
   }
-  if (reply == Reply::kGood && upstream.rows() > 1) scheduler_.hold();  // what goes on to a stage may go as batches
+  const bool journeys = std::any_of(upstream.parts().begin(), upstream.parts().end(), [](const auto& part) {
+    return part.answered != nullptr && part.answered->journey != nullptr;
+  });
+  if (journeys) scheduler_.hold();  // what goes on to another stage may go as batches
   for (auto& part : upstream.parts()) {
     if (part.answered != nullptr) {
       conclude(*part.answered, answer, now, effects);
@@ -332,7 +335,7 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
       scheduler_.finish(part.handle(), verdict_of(reply), now, effects.actions);
     }
   }
-  scheduler_.release(now, effects.actions);
+  if (journeys) scheduler_.release(now, effects.actions);
   settle(effects, now);
   fleet_.check_drained(answer.instance, effects);
 }

@@ -116,9 +116,8 @@ def cascade_deployment(
         default_timeout_ms=default_timeout_ms,
         logits="logits",
         labels=[f"label{i}" for i in range(LABELS)],
-        answer_margin_ms=2,
         point=next(iter(plans)),
-        **fields,
+        **{"answer_margin_ms": 2, **fields},
     )
     cascade.words.special.append(CLS)
     for stage in (s for s in STAGES if s in placement):

@@ -202,7 +202,9 @@ async def test_without_a_later_stage_rows_end_with_what_they_have(workers: Worke
 async def test_deadlines_end_rows_with_what_they_have(workers: Workers, start: Any) -> None:
     """One last-stage worker, and more rows than it can run in the time: all are answered, some degraded."""
     plans = {"all": Plan(((1.0001, 1.0001),))}
-    deployment = cascade_deployment(workers, {"small": (0, 1), "middle": (), "large": (3,)}, plans)
+    where = {"small": (0, 1), "middle": (), "large": (3,)}
+    # So long before its deadline, as this client is not quick.
+    deployment = cascade_deployment(workers, where, plans, answer_margin_ms=300)
     async with start(deployment, dispatch=BATCHES) as gateway:
         requests = [request_of(list(range(i, i + 32))) for _ in range(5) for i in range(0, 640, 32)]
         answers = await asyncio.gather(*(gateway.infer(request, timeout=1.2) for request in requests))
