@@ -10,6 +10,7 @@ the guide.
 """
 
 from arlo.client.aio import AsyncClient
+from arlo.client.classification import Classification
 from arlo.client.client import Client
 from arlo.client.errors import (
     AuthError,
@@ -38,6 +39,7 @@ __all__ = [
     "AsyncClient",
     "AsyncTransport",
     "AuthError",
+    "Classification",
     "Client",
     "ClientError",
     "ClosedError",

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from arlo.client import _core
 from arlo.client._aio_stream import run
 from arlo.client._core import Call, Core
+from arlo.client.classification import Classification, classifications, outputs_of
 from arlo.client.codec import Codec, Parameters
 from arlo.client.errors import (
     ClientError,
@@ -149,6 +150,36 @@ class AsyncClient:
             call = await _made(make, rows)
             parts.append((await self._infer(codec, call, attempts.again()))[name])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    async def classify(
+        self,
+        texts: Text | Sequence[Row],
+        *,
+        truncate: bool = False,
+        max_length: int | None = None,
+        timeout_s: float | None = None,
+        batch_rows: int = _core.DEFAULT_BATCH_ROWS,
+        parameters: Parameters | None = None,
+    ) -> list[Classification]:
+        """See Client.classify."""
+        attempts = self._core.attempts(timeout_s, monotonic_s())
+        codec = await self._codec(attempts)
+        names = outputs_of(codec.info)
+        texts = [texts] if isinstance(texts, str | tuple) else texts
+        found = []
+        for rows in self._core.chunks(texts, batch_rows):
+            make = functools.partial(
+                self._core.batch,
+                codec,
+                rows,
+                truncate=truncate,
+                max_length=max_length,
+                outputs=names,
+                parameters=parameters,
+            )
+            call = await _made(make, rows)
+            found += classifications(codec.info, (await self._infer(codec, call, attempts.again())).outputs)
+        return found
 
     async def stream(
         self,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from arlo.client import _core
 from arlo.client._core import Call, Core
 from arlo.client._stream import run
+from arlo.client.classification import Classification, classifications, outputs_of
 from arlo.client.codec import Codec, Parameters
 from arlo.client.errors import (
     ClientError,
@@ -164,6 +165,33 @@ class Client:
             call = self._core.batch(codec, rows, truncate=truncate, max_length=max_length, outputs=[name])
             parts.append(self._infer(codec, call, attempts.again())[name])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def classify(
+        self,
+        texts: Text | Sequence[Row],
+        *,
+        truncate: bool = False,
+        max_length: int | None = None,
+        timeout_s: float | None = None,
+        batch_rows: int = _core.DEFAULT_BATCH_ROWS,
+        parameters: Parameters | None = None,
+    ) -> list[Classification]:
+        """The likeliest label of each text or pair (a tuple): of a cascade with the stage that answered, how sure it
+        was and why it ended there; of another classifier from its `logits`.
+
+        A list is sent `batch_rows` at a time; `timeout_s` is for the whole call. `parameters` as of `infer`.
+        """
+        attempts = self._core.attempts(timeout_s, monotonic_s())
+        codec = self._codec(attempts)
+        names = outputs_of(codec.info)
+        texts = [texts] if isinstance(texts, str | tuple) else texts
+        found = []
+        for rows in self._core.chunks(texts, batch_rows):
+            call = self._core.batch(
+                codec, rows, truncate=truncate, max_length=max_length, outputs=names, parameters=parameters
+            )
+            found += classifications(codec.info, (self._infer(codec, call, attempts.again())).outputs)
+        return found
 
     def stream(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any, Literal
 
 from tritonclient.grpc import model_config_pb2
@@ -35,6 +36,7 @@ class ModelInfo:
     outputs: tuple[TensorInfo, ...]
     max_length: int | None = None
     token_level: frozenset[str] | None = None
+    labels: tuple[str, ...] = ()  # of a classifier, where the server says them
 
     def is_token_level(self, output: TensorInfo) -> bool:
         """True when the output's second dimension is the row's tokens."""
@@ -59,7 +61,7 @@ def from_server(metadata: Any, config: Any | None) -> ModelInfo:
     """ModelInfo from a ModelMetadataResponse and, where the server has one, a ModelConfigResponse.
 
     The longest row comes from the configuration's parameter `max_length`, else from a fixed second dimension of the
-    inputs. `token_level_outputs` (names joined by commas) is optional.
+    inputs. `token_level_outputs` (names joined by commas) and `labels` (a JSON list) are optional.
     """
     parameters = {k: v.string_value for k, v in config.config.parameters.items()} if config is not None else {}
     optional = {t.name for t in config.config.input if t.optional} if config is not None else set()
@@ -73,7 +75,23 @@ def from_server(metadata: Any, config: Any | None) -> ModelInfo:
     max_length = int(text) if text.isdecimal() and int(text) > 0 else min(fixed, default=None)
     named = parameters.get("token_level_outputs")
     token_level = None if named is None else frozenset(filter(None, (n.strip() for n in named.split(","))))
-    return ModelInfo(name=metadata.name, inputs=inputs, outputs=outputs, max_length=max_length, token_level=token_level)
+    return ModelInfo(
+        name=metadata.name,
+        inputs=inputs,
+        outputs=outputs,
+        max_length=max_length,
+        token_level=token_level,
+        labels=_labels(parameters.get("labels", "")),
+    )
+
+
+def _labels(text: str) -> tuple[str, ...]:
+    """Of a JSON list; anything else is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return ()
+    return tuple(found) if isinstance(found, list) and all(isinstance(each, str) for each in found) else ()
 
 
 def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
@@ -85,6 +103,8 @@ def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
         config.parameters["max_length"].string_value = str(info.max_length)
     if info.token_level is not None:
         config.parameters["token_level_outputs"].string_value = ",".join(sorted(info.token_level))
+    if info.labels:
+        config.parameters["labels"].string_value = json.dumps(list(info.labels))
 
     def tensors(items: tuple[TensorInfo, ...]) -> list[dict[str, Any]]:
         return [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in items]

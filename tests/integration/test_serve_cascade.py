@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from arlo.cascade.decide import Answers, answers, walk
 from arlo.cascade.manifest import CascadeManifest, Point, Stage, VocabularyFile, repository_hash
 from arlo.cascade.spec import Calibrator, Rule
+from arlo.client import AsyncClient
 from tests.fakes.processes import marked, nothing_left, until
 from tests.fakes.serving import serving
 from tests.integration.gateway.replayed import CLS, LABELS, RECORDS, STAGES, recorded, rows_of, write_stages
@@ -102,6 +103,16 @@ async def test_what_is_served_is_what_was_found(tmp_path: Path) -> None:
         pids = sorted(pid for pid, run in marked(served.mark).items() if run.split()[0].endswith("tritonserver"))
         async with triton.InferenceServerClient(served.ready["grpc"]) as client:
             metadata = await client.get_model_metadata("kinds")
+            async with AsyncClient(served.ready["grpc"], model="kinds") as sdk:
+                records = list(range(40))
+                found = await sdk.classify([row.tolist() for row in rows_of(records, [16] * 40)], batch_rows=16)
+                ends = [each.stage for each in found]
+                assert set(ends) == {0, 1, 2}
+                tops = [
+                    int(recorded(STAGES[end])[0][record].argmax()) for record, end in zip(records, ends, strict=True)
+                ]
+                assert [each.label for each in found] == [f"label{top}" for top in tops]
+                assert all(each.reason in ("confident", "final") and not each.degraded for each in found)
             assert [tensor.name for tensor in metadata.inputs] == ["input_ids", "attention_mask"]
 
             async def compare() -> int:

@@ -259,6 +259,7 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
                                               dispatch::VariantId variant) {
   auto cascade = std::make_shared<Cascade>();
   cascade->spec = spec_of(from);
+  cascade->labels.assign(from.labels().begin(), from.labels().end());
   cascade->version = deployment.version();
   cascade->seed = from.seed();
   cascade->margin = TimeNs{from.answer_margin_ms()} * 1'000'000;

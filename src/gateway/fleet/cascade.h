@@ -43,6 +43,7 @@ struct Cascade {
   };
 
   flow::CascadeSpec spec;
+  std::vector<std::string> labels;  // names, for clients; empty: their number varies
   std::vector<Stage> stages;
   std::vector<Point> points;
   std::size_t point = 0;  // in force

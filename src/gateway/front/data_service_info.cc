@@ -1,6 +1,9 @@
 // The rest of the data port: health, metadata, configuration, statistics; and what is refused.
 #include <health/health.pb.h>
 
+#include <nlohmann/json.hpp>
+
+#include "gateway/fleet/cascade.h"
 #include "gateway/front/data_service.h"
 #include "kserve.h"
 
@@ -105,6 +108,9 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
   }
   auto& parameters = *config->mutable_parameters();
   parameters["token_level_outputs"].set_string_value(token_level);
+  if (model.cascade != nullptr && !model.cascade->labels.empty()) {
+    parameters["labels"].set_string_value(nlohmann::json(model.cascade->labels).dump());
+  }
   parameters["max_length"].set_string_value(std::to_string(model.longest));
   parameters["slo_ms"].set_string_value(std::to_string(model.slo_ns / 1'000'000));
   parameters["default_timeout_ms"].set_string_value(std::to_string(model.default_timeout_ns / 1'000'000));

@@ -1,0 +1,67 @@
+"""What a classifier says of a text; of a cascade, who said it and how sure it was."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.client.errors import InvalidRequestError
+from arlo.client.model import ModelInfo
+
+LOGITS, PROBABILITIES = "logits", "probabilities"
+OF_CASCADES = (PROBABILITIES, "cascade_stage", "cascade_confidence", "cascade_reason")
+REASONS = ("confident", "final", "client_limit", "deadline", "load", "stage_absent", "stage_failed")
+DEGRADED = frozenset(REASONS[3:])
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """The likeliest label. `stage`, `confidence` and `reason` are None of a model that is no cascade."""
+
+    label: str  # its name, or its number where the server does not name them
+    probability: float
+    stage: int | None = None  # whose answer it is; 0 is the cheapest
+    confidence: float | None = None  # of that stage, after calibration
+    reason: str | None = None  # why it ended there
+
+    @property
+    def degraded(self) -> bool:
+        """Answered by an earlier stage than the rules wanted."""
+        return self.reason in DEGRADED
+
+
+def outputs_of(info: ModelInfo) -> list[str]:
+    """What to ask for. InvalidRequestError of a model that does not classify."""
+    names = {tensor.name for tensor in info.outputs if not info.is_token_level(tensor)}
+    if names.issuperset(OF_CASCADES):
+        return list(OF_CASCADES)
+    if LOGITS in names:
+        return [LOGITS]
+    known = ", ".join(tensor.name for tensor in info.outputs) or "none"
+    raise InvalidRequestError(f"model {info.name} does not classify: it has no output {LOGITS} of a row, but {known}")
+
+
+def classifications(info: ModelInfo, outputs: Mapping[str, NDArray[Any]]) -> list[Classification]:
+    """Of the outputs of a batch, rows first."""
+    said = outputs.get(PROBABILITIES)
+    if said is None:
+        z = np.asarray(outputs[LOGITS], np.float64)
+        e = np.exp(z - z.max(axis=1, keepdims=True))
+        said = e / e.sum(axis=1, keepdims=True)
+    found = []
+    for row, probabilities in enumerate(said):
+        best = int(np.argmax(probabilities))
+        label = info.labels[best] if best < len(info.labels) else str(best)
+        of_cascade: dict[str, Any] = {}
+        if PROBABILITIES in outputs:
+            of_cascade = {
+                "stage": int(outputs["cascade_stage"][row]),
+                "confidence": float(outputs["cascade_confidence"][row]),
+                "reason": REASONS[int(outputs["cascade_reason"][row])],
+            }
+        found.append(Classification(label=label, probability=float(probabilities[best]), **of_cascade))
+    return found

@@ -1,0 +1,88 @@
+"""Labels from an answer: of a cascade with who said it, of another classifier by softmax."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from arlo.cascade import decide
+from arlo.client import InvalidRequestError, ModelInfo, TensorInfo
+from arlo.client.classification import REASONS
+from tests.fakes.client_twins import KINDS, Twin
+from tests.fakes.kserve_server import MODEL, KServeServer
+
+IDS = MODEL.inputs
+
+
+def info(*outputs: tuple[str, str, tuple[int, ...]], labels: tuple[str, ...] = ()) -> ModelInfo:
+    tensors = tuple(TensorInfo(name=name, datatype=datatype, shape=shape) for name, datatype, shape in outputs)
+    return ModelInfo(name="kinds", inputs=IDS, outputs=tensors, max_length=64, labels=labels, token_level=frozenset())
+
+
+def answering(**arrays: Any) -> Any:
+    """Answers of a server, one row of the arrays for each row that comes."""
+
+    def infer(request: Any, context: Any) -> Any:
+        rows = request.inputs[0].shape[0]
+        response = service_pb2.ModelInferResponse(model_name="kinds", model_version="1", id=request.id)
+        for wanted in request.outputs:
+            array = np.asarray(arrays[wanted.name])[:rows]
+            datatype = "INT32" if array.dtype.kind == "i" else "FP32"
+            response.outputs.add(name=wanted.name, datatype=datatype, shape=array.shape)
+            response.raw_output_contents.append(array.astype({"INT32": "<i4", "FP32": "<f4"}[datatype]).tobytes())
+        return response
+
+    return infer
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_of_a_cascade(kind: str) -> None:
+    described = info(
+        ("logits", "FP32", (-1, 2)),
+        ("probabilities", "FP32", (-1, 2)),
+        ("cascade_stage", "INT32", (-1,)),
+        ("cascade_confidence", "FP32", (-1,)),
+        ("cascade_reason", "INT32", (-1,)),
+        labels=("cat", "dog"),
+    )
+    infer = answering(
+        probabilities=[[0.9, 0.1], [0.25, 0.75]],
+        cascade_stage=np.array([0, 1]),
+        cascade_confidence=[0.875, 0.75],
+        cascade_reason=np.array([0, 5]),
+    )
+    with KServeServer(info=described, infer=infer) as server, Twin(kind, server.endpoint, model="kinds") as client:
+        first, second = client.classify([[1, 2], [3]], parameters={"cascade": "ap"})
+        assert (first.label, first.stage, first.confidence, first.reason) == ("cat", 0, 0.875, "confident")
+        assert (second.label, second.reason, second.degraded) == ("dog", "stage_absent", True)
+        assert second.probability == pytest.approx(0.75)
+        assert server.requests[-1].parameters["cascade"].string_param == "ap"
+
+
+def test_of_another_classifier(kind: str) -> None:
+    described = info(("logits", "FP32", (-1, 3)))
+    with (
+        KServeServer(info=described, infer=answering(logits=[[0.0, 2.0, 1.0]] * 2)) as server,
+        Twin(kind, server.endpoint, model="kinds") as client,
+    ):
+        found = client.classify([[1], [2], [3]], batch_rows=2)
+        assert [(each.label, each.stage, each.reason) for each in found] == [("1", None, None)] * 3
+        assert found[0].probability == pytest.approx(float(np.exp(2) / np.exp([0, 2, 1]).sum()))
+        assert not found[0].degraded
+
+
+def test_of_no_classifier(kind: str) -> None:
+    with KServeServer() as server, Twin(kind, server.endpoint) as client:
+        with pytest.raises(InvalidRequestError, match="does not classify: it has no output logits"):
+            client.classify([[1]])
+
+
+def test_reasons_are_those_of_the_gateway() -> None:
+    assert REASONS == decide.REASONS
