@@ -95,10 +95,14 @@ def tabi(name: str) -> dict[str, Any]:
             lengths=np.full(len(gaps), 100, np.int32),
             slo_ms=1000.0,
             batching="one",
-            hop_ms=OVERHEAD_MS / 3,
         )
     )
-    return {"exits": exits, "accuracy": result.accuracy, "mean_ms": result.mean_ms, "paper": task["paper"]}
+    return {
+        "exits": exits,
+        "accuracy": result.accuracy,
+        "mean_ms": result.mean_ms + OVERHEAD_MS,
+        "paper": task["paper"],
+    }
 
 
 def hybridserve(name: str) -> dict[str, Any]:
