@@ -63,20 +63,23 @@ def run(args: argparse.Namespace) -> int:
 
     def ready(cluster: Cluster) -> None:
         if args.json:
-            print_json_line(as_dict(cluster))
+            print_json_line(as_dict(cluster, config))
         else:
             print(how_to_try(cluster, config), flush=True)
 
     return asyncio.run(serve(config, ready=ready, manifest=manifest))
 
 
-def as_dict(cluster: Cluster) -> dict[str, Any]:
+def as_dict(cluster: Cluster, config: Config) -> dict[str, Any]:
     """What a script needs to know."""
+    from arlo.config.stages import cascade_name
+
     assert cluster.addresses is not None
     return {
         "ready": True,
         "model": cluster.model,
         "models": cluster.models,
+        "cascade": None if config.cascade is None else cascade_name(config.cascade),
         "runtimes": {"serve": cluster.scheduler.choice.serve, "why": cluster.scheduler.choice.why},
         **dataclasses.asdict(cluster.addresses),
         "control": cluster.http_address,
@@ -87,19 +90,25 @@ def as_dict(cluster: Cluster) -> dict[str, Any]:
 
 def how_to_try(cluster: Cluster, config: Config) -> str:
     """Where it listens, and what to copy to try it."""
+    from arlo.config.stages import cascade_name
     from arlo.control.gateway.process import reachable
 
     assert cluster.addresses is not None
     grpc, http = reachable(cluster.addresses.grpc), reachable(cluster.addresses.http)
-    client, row = f'Client("{grpc}"', "[[101, 7592, 102]]"
-    if config.gateway.several_models or config.more_models:
+    client, row, call = f'Client("{grpc}"', "[[101, 7592, 102]]", "embed"
+    if config.cascade is not None:
+        client, call = f'{client}, model="{cascade_name(config.cascade)}"', "classify"
+    elif config.gateway.several_models or config.more_models:
         client += f', model="{cluster.model}"'
     if cluster.manifest.tokenizer is not None:
         tokenizer = config.model.repository / cluster.manifest.tokenizer
         client, row = f'{client}, tokenizer="{os.path.relpath(tokenizer)}"', '"Hello, world."'
     several = len(cluster.models) > 1
+    what = f"{'models' if several else 'model'} {', '.join(cluster.models)} {'are' if several else 'is'} served"
+    if config.cascade is not None:
+        what = f"cascade {cascade_name(config.cascade)} is served, by {', '.join(cluster.models)}"
     return f"""
-{"models" if several else "model"} {", ".join(cluster.models)} {"are" if several else "is"} served
+{what}
   {cluster.scheduler.choice.text}
   gRPC   {cluster.addresses.grpc}   KServe v2 / Triton protocol; any Triton client works
   HTTP   {cluster.addresses.http}   /metrics /livez /readyz
@@ -110,6 +119,6 @@ try it:
   arlo top --control {reachable(cluster.http_address)}
   arlo status --admin {reachable(cluster.addresses.admin)}
   curl http://{http}/readyz
-  python -c 'from arlo.client import Client; print({client}).embed({row}))'
+  python -c 'from arlo.client import Client; print({client}).{call}({row}))'
 
 Ctrl-C stops it."""

@@ -83,8 +83,12 @@ async def _several(admin: Any, deployment: Any, model: str) -> list[Any]:
     """The arlo.v1.Stats of each of several models on the same workers; none where there is one, or one is named."""
     if model or not deployment.more_models:
         return []
-    models = (deployment.model, *deployment.more_models)
-    return list(await asyncio.gather(*(admin.stats(each.name) for each in models)))
+    return list(await asyncio.gather(*(admin.stats(each.name) for each in _models(deployment))))
+
+
+def _models(deployment: Any) -> list[Any]:
+    """Cascades, which clients see in place of their stages, and models."""
+    return [*deployment.cascades, deployment.model, *deployment.more_models]
 
 
 async def _watch(address: str, args: argparse.Namespace) -> int:
@@ -149,7 +153,7 @@ def screen(deployment: Any, stats: Any, address: str, several: Sequence[Any] = (
     from arlo.control.gateway.messages import to_dict
 
     state = health_of(deployment, stats, several)
-    models = [model for model in (deployment.model, *deployment.more_models) if model.name == stats.model]
+    models = [model for model in _models(deployment) if model.name == stats.model]
     model = models[0] if models else deployment.model
     colour = {"ready": "green", "degraded": "yellow"}.get(state, "red")
     uptime_s = max(0.0, (stats.at_ms - stats.started_at_ms) / 1000)
@@ -200,9 +204,31 @@ def screen(deployment: Any, stats: Any, address: str, several: Sequence[Any] = (
             *(str(n) for n in (item.in_flight, item.queued, item.started, item.failed)),
             f"{min(busy, 1.0):.0%}",
         )
+    stages = [part for each in several or [stats] if each.stages for part in (_stages(each), "")]
     if several:
-        return Group(head, "", _by_model(deployment, several), "", _levels_by_model(several), "", instances)
-    return Group(head, counts, "", latency, "", levels, "", instances)
+        return Group(head, "", _by_model(deployment, several), "", *stages, _levels_by_model(several), "", instances)
+    return Group(head, counts, "", latency, "", *(stages or (levels, "")), instances)
+
+
+def _stages(stats: Any) -> Any:
+    """Of a cascade: how many rows each stage answered, and what became of them."""
+    from rich.table import Table
+
+    from arlo.cascade.decide import DEADLINE, REASONS
+
+    title = f"stages of {stats.model}, point {stats.point}, price {stats.price} (degraded: from deadline on)"
+    table = Table(box=None, title=title, title_justify="left", pad_edge=False)
+    for column in ("stage", "reach", "answers", "rows that ended with it"):
+        table.add_column(column, justify="right" if column in ("reach", "answers") else "left")
+    first = max(1, stats.stages[0].visits)
+    for stage in stats.stages:
+        ends = [
+            f"[red]{count} {reason}[/red]" if number >= DEADLINE else f"{count} {reason}"
+            for number, (count, reason) in enumerate(zip(stage.exits, REASONS, strict=True))
+            if count
+        ]
+        table.add_row(stage.model, f"{stage.visits / first:.0%}", str(stage.visits), ", ".join(ends) or "-")
+    return table
 
 
 def _by_model(deployment: Any, several: Sequence[Any]) -> Any:
@@ -210,7 +236,7 @@ def _by_model(deployment: Any, several: Sequence[Any]) -> Any:
     from rich.console import Group
     from rich.table import Table
 
-    slo_ms = {model.name: model.slo_ms for model in (deployment.model, *deployment.more_models)}
+    slo_ms = {model.name: model.slo_ms for model in _models(deployment)}
     now = Table(
         box=None, title=f"models (ms: last {several[0].total.window_s} s)", title_justify="left", pad_edge=False
     )
