@@ -58,6 +58,17 @@ TEST(CascadeConfidence, OfLogitsThatAreNotFiniteIsZero) {
   EXPECT_EQ(conf(tempered(1), {1, INFINITY}), 0);
 }
 
+TEST(CascadeConfidence, OfAnotherNumberOfLabelsIsZero) {
+  auto stage = tempered(1);
+  stage.label_order = {1, 0};
+  EXPECT_EQ(conf(stage, {3, 1, 2}), 0);
+  stage.label_order.clear();
+  stage.calibrator.kind = Calibrator::Kind::kVector;
+  stage.calibrator.scale = stage.calibrator.bias = {1, 1};
+  EXPECT_EQ(conf(stage, {3, 1, 2}), 0);
+  EXPECT_GT(conf(stage, {3, 1}), 0.5);
+}
+
 TEST(CascadeConfidence, OfASpanIsTheLesserOfStartAndEnd) {
   const std::vector<float> start = {4, 1, 0, 0};
   const std::vector<float> end = {0, 0, 3, 2.5};

@@ -47,6 +47,13 @@ void dirichlet(const Calibrator& calibrator, std::span<double> out) {
   }
 }
 
+// A worker may answer with more or fewer labels than its model has.
+bool fits(const StageSpec& stage, std::size_t labels) {
+  const auto& by = stage.calibrator;
+  const auto as_many = [labels](std::size_t size) { return size == 0 || size == labels; };
+  return as_many(stage.label_order.size()) && as_many(by.bias.size());
+}
+
 void in_order(const StageSpec& stage, std::span<const float> logits, std::span<double> out) {
   for (std::size_t i = 0; i < logits.size(); ++i) {
     out[stage.label_order.empty() ? i : stage.label_order[i]] = static_cast<double>(logits[i]);
@@ -110,6 +117,7 @@ bool finite(const Signals& signals) {
 
 bool calibrate(const StageSpec& stage, std::span<const float> logits, std::int32_t length, std::span<double> out) {
   const Calibrator& by = stage.calibrator;
+  if (!fits(stage, logits.size()) || out.size() != logits.size()) return false;
   in_order(stage, logits, out);
   switch (by.kind) {
     case Calibrator::Kind::kTemperature:
@@ -130,6 +138,7 @@ bool calibrate(const StageSpec& stage, std::span<const float> logits, std::int32
 }
 
 bool raw_probabilities(const StageSpec& stage, std::span<const float> logits, std::span<double> out) {
+  if (!fits(stage, logits.size()) || out.size() != logits.size()) return false;
   in_order(stage, logits, out);
   return softmax(out);
 }

@@ -21,7 +21,7 @@ struct Signals {
 bool finite(const Signals& signals);
 
 // Probabilities that calibrated logits stand for, in the order of the cascade's labels, into `out` ([labels]). False:
-// some logit is not finite, and `out` says nothing. `length`: tokens of the row.
+// some logit is not finite, or there are not as many as labels, and `out` says nothing. `length`: tokens of the row.
 bool calibrate(const StageSpec& stage, std::span<const float> logits, std::int32_t length, std::span<double> out);
 
 // softmax(z) in the order of the cascade's labels; as of calibrate().
