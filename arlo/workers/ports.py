@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 
 from arlo.errors import WorkerError
@@ -33,7 +35,13 @@ class ReservedPort:
 
 
 def free_port(address: str) -> int:
-    """A port that was free just now; another process may take it before it is used."""
-    reserved = ReservedPort(address)
-    reserved.release()
-    return reserved.port
+    """A port that was free just now; another process may take it before it is used.
+
+    It lies below the ports that the kernel gives to connections going out (32768 and up, as Linux comes), so no
+    connection of another program takes it meanwhile.
+    """
+    for port in random.sample(range(20_000, 32_768), 100):
+        with contextlib.suppress(WorkerError):
+            ReservedPort(address, port).release()
+            return port
+    raise WorkerError(f"no free port from 20000 to 32767 on {address}: 100 were tried")

@@ -25,6 +25,7 @@ from arlo.planning.placement.assignment import assign
 
 
 def main(path: Path) -> int:
+    configured = configuration.load(path)
     events.configure(as_json=True)
     kill_at = path.with_name("kill_at")
     set_step = jobs.Jobs.set_step
@@ -47,10 +48,10 @@ def main(path: Path) -> int:
             cluster.scheduler._orders._save(placement, "period")
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, flip)
-        sys.stdout.write(json.dumps(command.as_dict(cluster)) + "\n")
+        sys.stdout.write(json.dumps(command.as_dict(cluster, configured)) + "\n")
         sys.stdout.flush()
 
-    return asyncio.run(serve(configuration.load(path), ready=ready))
+    return asyncio.run(serve(configured, ready=ready))
 
 
 if __name__ == "__main__":

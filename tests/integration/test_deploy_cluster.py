@@ -57,10 +57,11 @@ async def healthy(service: str, port: int) -> bool:
     return await process.wait() == 0
 
 
-async def until_healthy(service: str, port: int, log: Path) -> None:
+async def until_healthy(service: str, port: int, log: Path, process: asyncio.subprocess.Process) -> None:
     try:
         async with asyncio.timeout(60):
             while not await healthy(service, port):
+                assert process.returncode is None, log.read_text()[-2000:]
                 await asyncio.sleep(0.1)
     except TimeoutError:
         pytest.fail(f"{service} did not become healthy: {log.read_text()[-2000:]}")
@@ -126,16 +127,17 @@ async def test_the_cluster_serves_and_outlives_its_control_plane(tmp_path: Path)
     logs = {name: tmp_path / f"{name}.log" for name in [*WORKERS, "gateway", "control"]}
     async with contextlib.AsyncExitStack() as stack:
         env = environment(find_triton(), threads=1)
+        servers = {}
         for name in WORKERS:
             command = worker_command(name, tmp_path / "models", ports[name])
-            await stack.enter_async_context(running(command, logs[name], env=env))
+            servers[name] = await stack.enter_async_context(running(command, logs[name], env=env))
         ready = tmp_path / "ready.json"
         program = [sys.executable, "-m", "arlo.cli"]
         command = [*program, *COMPOSE["gateway"]["command"][1:-1], str(config), "--ready-file", str(ready)]
-        await stack.enter_async_context(running(command, logs["gateway"]))
-        await until_healthy("gateway", http_port, logs["gateway"])
+        gateway = await stack.enter_async_context(running(command, logs["gateway"]))
+        await until_healthy("gateway", http_port, logs["gateway"], gateway)
         for name in WORKERS:
-            await until_healthy(name, ports[name]["http"], logs[name])
+            await until_healthy(name, ports[name]["http"], logs[name], servers[name])
 
         command = [*program, *COMPOSE["control"]["command"][1:-1], str(config), "--json"]
         control = await stack.enter_async_context(running(command, logs["control"]))
@@ -146,7 +148,7 @@ async def test_the_cluster_serves_and_outlives_its_control_plane(tmp_path: Path)
 
         # The control service's own health check, and what people ask.
         said = json.loads(next(line for line in logs["control"].read_text().splitlines() if '"ready"' in line))
-        await until_healthy("control", int(said["control"].rpartition(":")[2]), logs["control"])
+        await until_healthy("control", int(said["control"].rpartition(":")[2]), logs["control"], control)
         code, text = await arlo("status", str(config), "--json")
         assert code == 0, text
         assert json.loads(text)["health"] == "ready"
