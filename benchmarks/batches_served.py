@@ -101,7 +101,7 @@ def served(work: Path, contender: str, slower: float, workers: int) -> Iterator[
 
 @contextlib.contextmanager
 def serving(
-    work: Path, *, slo_ms: int, settings: Mapping[str, Mapping[str, str]], workers: int = 1
+    work: Path, *, slo_ms: int, settings: Mapping[str, Mapping[str, Any]], workers: int = 1
 ) -> Iterator[tuple[harness.Program, str, int]]:
     """`arlo serve` with workers of work/repository: its process, the data port, and the port of /metrics."""
     ports = {name: harness.free_port() for name in ("grpc", "http", "admin", "status")}

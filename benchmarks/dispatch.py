@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks import harness
 
@@ -17,7 +18,7 @@ def main() -> int:
     parser.add_argument("--filter", default=".", help="regular expression of the benchmarks to run")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = []
+        found: list[Any] = []
         for program in ("dispatch_bench", "flow_bench"):
             out = Path(folder) / f"{program}.json"
             command = [str(harness.binary(program)), f"--benchmark_filter={args.filter}"]

@@ -89,7 +89,7 @@ class Measured:
 class Program(Measured):
     """A process that is measured and surely ended."""
 
-    def __init__(self, command: Sequence[str | Path], *, log: Path) -> None:
+    def __init__(self, command: Sequence[object], *, log: Path) -> None:
         self.command = [str(c) for c in command]
         self._log = log.open("w")
         self.process = subprocess.Popen(self.command, stdout=self._log, stderr=subprocess.STDOUT)

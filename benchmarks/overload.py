@@ -120,7 +120,7 @@ def cluster(
                         endpoint=worker.endpoint,
                         runtime=by_length[length].name,
                         max_length=length,
-                        latency_us=latency_us,
+                        latency_us=round(latency_us),
                         capacity=int(SLO_MS * 1000 // latency_us),
                     )
                 )

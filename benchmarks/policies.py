@@ -64,7 +64,7 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
                     endpoint=w.endpoint,
                     runtime=r.name,
                     max_length=r.max_length,
-                    latency_us=r.latency[0].latency_us,
+                    latency_us=round(r.latency[0].latency_us),
                     capacity=int(SLO_MS * 1000 // r.latency[0].latency_us),
                 )
                 for w, r in zip(workers, placed, strict=True)
@@ -98,6 +98,7 @@ async def one(work: Path, backends: list[harness.Backend], policy: str, trace: A
         summary = (await asyncio.to_thread(run_replay, trace, options)).summary
     if summary.outcomes["failed"]:
         raise SystemExit(f"{summary.outcomes['failed']} requests failed")
+    assert summary.latency is not None, "no request was answered"
     return {
         "mean_ms": summary.latency.mean_ms,
         "p98_ms": summary.latency.p98_ms,

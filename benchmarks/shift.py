@@ -35,7 +35,6 @@ from arlo.control import events
 from arlo.control.plane import Cluster
 from arlo.control.pool import make_pool
 from arlo.control.serve import running
-from arlo.planning.allocation.solve import allocate_or_keep, make_solver
 from arlo.planning.placement.assignment import assign
 from arlo.planning.planner import Seen
 from arlo.planning.traffic.demand import Demand
@@ -90,9 +89,8 @@ def best(cluster: Cluster, demand: tuple[float, ...]) -> dict[str, int]:
     """The plan for a known demand."""
     planner = cluster.scheduler.planner
     problem = planner.problem(WORKERS, Seen(Demand(planner.lengths, demand, demand, 0, 0.0)))
-    solver = make_solver("exact", objective="queueing")
-    allocation, _ = allocate_or_keep(problem, solver, None, time_limit_s=5.0)
-    return {r.name: n for r, n in zip(planner.static, allocation.instances, strict=True) if n}
+    allocation = problem.solve(None, time_limit_s=5.0).allocation
+    return {r.name: n for r, n in zip(planner.planned, allocation.instances, strict=True) if n}
 
 
 def write_config(folder: Path, scheme: str, period_s: float, allocation: dict[int, int]) -> Config:
@@ -155,11 +153,11 @@ async def one(folder: Path, scheme: str, work: Workload, args: argparse.Namespac
                 cluster.reconciler.want(assign(best(cluster, work.demand[phase]), cluster.reconciler.views()))
             observed = Counter(name for names in cluster.status().workers for name in [names.serving] if name)
             samples.append(
-                {"at_s": round(now_s, 2), "instances": [observed[r.name] for r in cluster.scheduler.planner.static]}
+                {"at_s": round(now_s, 2), "instances": [observed[r.name] for r in cluster.scheduler.planner.planned]}
             )
             await asyncio.sleep(0.1)
         result = await replay
-        plans = [
+        plans: list[dict[str, Any]] = [
             {
                 "at_s": round(plan.at_ms / 1000 - begin_unix_s, 2),
                 "reason": plan.reason,
@@ -170,6 +168,7 @@ async def one(folder: Path, scheme: str, work: Workload, args: argparse.Namespac
         ]
         counters = dict(cluster.counters)
     summary = result.summary
+    assert summary.latency is not None, "no request was answered"
     records = result.records
     return {
         "mean_ms": summary.latency.mean_ms,

@@ -14,6 +14,7 @@ for entry in "$root"/arlo/*; do
   [ "$(basename "$entry")" = __pycache__ ] || ln -s "$entry" "$tree/arlo/"
 done
 ln -s "$root/compile" "$root/simulator" "$root/traces" "$tree/arlo/"
+ln -sfn "$root/benchmarks" "$root/tests" "$tree/"  # benchmarks, and the programs that tests start
 # Model code as it lies in a repository: what all engines share beside the engine's own.
 for folder in "$root"/triton_repo/templates/*/; do
   into=$tree/arlo/templates/$(basename "$folder")
@@ -22,4 +23,4 @@ for folder in "$root"/triton_repo/templates/*/; do
 done
 
 cd "$tree"  # the working folder comes first in mypy's search path, before the root
-exec "$venv/bin/mypy" --config-file "$root/pyproject.toml" --cache-dir "$root/.mypy_cache" -p arlo
+exec "$venv/bin/mypy" --config-file "$root/pyproject.toml" --cache-dir "$root/.mypy_cache" -p arlo -p benchmarks -p tests.fakes

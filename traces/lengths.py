@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from statistics import NormalDist
 
@@ -177,7 +178,7 @@ def mix() -> Lengths:
     return mixture([(0.8, tweets()), (0.2, rag_chunks())])
 
 
-NAMED = {"paper": paper_lengths, "tweets": tweets, "rag": rag_chunks, "mix": mix}
+NAMED: dict[str, Callable[[], Lengths]] = {"paper": paper_lengths, "tweets": tweets, "rag": rag_chunks, "mix": mix}
 
 
 def parse_length_spec(spec: str, rescale: int | None = None) -> Lengths:

@@ -55,7 +55,7 @@ def write_splits(folder: Path, examples: Iterable[Example]) -> dict[str, int]:
 
 def read_split(path: Path, *, rows: int | None = None) -> list[Example]:
     """The first `rows` examples of a file (None: all). ConfigError when it is missing or not of this form."""
-    found = []
+    found: list[Example] = []
     try:
         with path.open(encoding="utf-8") as stream:
             for line in stream:

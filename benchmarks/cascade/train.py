@@ -109,7 +109,7 @@ def _train(source: Path, data: Path, recipe: Recipe, folder: Path, say: Callable
     seen, smooth = 0, 0.0
     for number, batch in enumerate(batches):
         loss = torch.nn.functional.cross_entropy(model(*_tensors(batch)), _classes(batch))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

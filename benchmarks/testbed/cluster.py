@@ -171,7 +171,7 @@ class EmulatedCluster:
 
     def _cpu_s(self) -> float:
         times = [psutil.Process(pid).cpu_times() for pid in self._pids]
-        return sum(t.user + t.system for t in times)
+        return float(sum(t.user + t.system for t in times))
 
 
 def _execution_ms(placed: Sequence[RuntimeModel], records: Records) -> NDArray[np.float64]:
@@ -180,7 +180,8 @@ def _execution_ms(placed: Sequence[RuntimeModel], records: Records) -> NDArray[n
         return execution_ms(placed[0], records["length"])
     longest = sorted({r.max_length for r in placed})
     took = {r.max_length: r.points[-1][2] for r in placed}
-    return np.array([took[n] for n in longest], np.float64)[np.maximum(records["level"], 0)]
+    each = np.array([took[n] for n in longest], np.float64)
+    return np.asarray(each[np.maximum(records["level"], 0)])
 
 
 def _busy_s() -> float:

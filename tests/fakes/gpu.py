@@ -44,11 +44,11 @@ class FakeCuda:
         self.fail: dict[str, int] = {}
         self.calls: Counter[str] = Counter()
         self.memory: dict[str, dict[int, Any]] = {"device": {}, "host": {}}  # address -> array
-        self.graphs: dict[int, list[Callable[[], None]]] = {}
-        self.executables: dict[int, list[Callable[[], None]]] = {}
+        self.graphs: dict[int, list[Callable[[], object]]] = {}
+        self.executables: dict[int, list[Callable[[], object]]] = {}
         self.streams: set[int] = set()
-        self.capturing: list[Callable[[], None]] | None = None
-        self._queue: list[Callable[[], None]] = []
+        self.capturing: list[Callable[[], object]] | None = None
+        self._queue: list[Callable[[], object]] = []
         self._next = 1
 
     def __getattribute__(self, name: str) -> Any:
@@ -68,7 +68,7 @@ class FakeCuda:
         left = (*self.memory.values(), self.graphs, self.executables, self.streams, self._queue)
         return not any(left)
 
-    def queue(self, work: Callable[[], None]) -> None:
+    def queue(self, work: Callable[[], object]) -> None:
         (self._queue if self.capturing is None else self.capturing).append(work)
 
     def _new(self) -> int:
@@ -116,7 +116,7 @@ class FakeCuda:
         ends = ("host", "device") if kind == self.cudaMemcpyKind.cudaMemcpyHostToDevice else ("device", "host")
         if size > len(self.memory[ends[0]][source]) or size > len(self.memory[ends[1]][target]):
             return (1,)
-        self.queue(lambda: ctypes.memmove(target, source, size) and None)
+        self.queue(lambda: ctypes.memmove(target, source, size))
         return (0,)
 
     def cudaStreamBeginCapture(self, stream: int, mode: int) -> tuple[int]:  # noqa: N802

@@ -25,6 +25,11 @@ def request_headers(path: str = INFER, **others: str) -> list[tuple[str, str]]:
     return list((fields | {name.replace("_", "-"): value for name, value in others.items()}).items())
 
 
+def plain(fields: list[Any]) -> dict[str, str]:
+    """Header fields as h2 gives them, by name."""
+    return dict(fields)
+
+
 def framed(body: bytes) -> bytes:
     return b"\0" + struct.pack(">I", len(body)) + body
 
@@ -60,7 +65,7 @@ class H2Client:
         connection: socket.socket,
         *,
         cut: Callable[[bytes], Sequence[bytes]] = lambda data: [data],
-        settings: dict[int, int] | None = None,
+        settings: dict[h2.settings.SettingCodes, int] | None = None,
         opens_windows: bool = True,
     ) -> None:
         connection.settimeout(10)
@@ -148,14 +153,14 @@ class H2Client:
             return
         answer = self.answers.setdefault(stream, Answer())
         if isinstance(event, h2.events.ResponseReceived):
-            answer.headers = dict(event.headers)
+            answer.headers = plain(event.headers)
         elif isinstance(event, h2.events.DataReceived):
             answer.data += event.data
             self.frame_sizes.append(len(event.data))
             if self._opens_windows and event.flow_controlled_length:
                 self.h2.acknowledge_received_data(event.flow_controlled_length, stream)
         elif isinstance(event, h2.events.TrailersReceived):
-            answer.trailers = dict(event.headers)
+            answer.trailers = plain(event.headers)
         elif isinstance(event, h2.events.StreamEnded):
             answer.ended = True
         elif isinstance(event, h2.events.StreamReset):

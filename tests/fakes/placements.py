@@ -9,7 +9,7 @@ from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTen
 
 
 def runtime(length: int, latency_us: int, *, dynamic: bool = False) -> Runtime:
-    points = (LatencyPoint(length=length, batch=1, latency_us=latency_us),)
+    points: tuple[LatencyPoint, ...] = (LatencyPoint(length=length, batch=1, latency_us=latency_us),)
     if dynamic:
         points = (LatencyPoint(length=16, batch=1, latency_us=latency_us // 10), *points)
     name = f"m_dyn{length}" if dynamic else f"m_{length}"

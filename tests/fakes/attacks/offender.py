@@ -312,7 +312,7 @@ class Offender:
 
     def _take_headers(self, stream: int, block: bytes, *, end: bool) -> None:
         try:
-            fields = dict(self._decoder.decode(block))
+            fields: dict[Any, Any] = dict(self._decoder.decode(block))
         except HPACKError:
             return
         if end:
