@@ -336,6 +336,9 @@ def cascade_prune(
     Places of the tokens of a row that are kept; `word_start`: uint8, a bit for each id, lowest first.
     """
 
+def cascade_drift(epsilon: float, alpha: float, differs: NDArray[numpy.uint8]) -> int:
+    """The shadow row whose answer raised the alarm; -1: none did."""
+
 def cascade_hash01(seed: int, row: int, stage: int) -> float:
     """u in [0, 1) of a row at a stage."""
 

@@ -13,10 +13,13 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from arlo.cascade.guarantee import clopper_pearson
+from arlo.cascade.manifest import DataUsed, Point
 from arlo.errors import ConfigError
 
 ALPHA = 1e-5  # chance of a false alarm, over all time
 _BETS = 24
+_MOST = 0.95  # of rows that differ: more is no promise
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,6 +58,21 @@ class DisagreementTest:
     def alarm(self) -> bool:
         """Whether P(disagree) <= epsilon is refuted."""
         return self._most >= -math.log(self.alpha)
+
+
+def allowed(point: Point, data: DataUsed | None = None) -> float:
+    """How often rows that end early may differ from the last stage, before traffic is not what an operating point was
+    found on: its guarantee, or the upper 99 % bound of what the test split showed. Of the rows that end early, not of
+    all. 0 where none does: there is nothing to test."""
+    early = 1 - point.reach[-1]
+    if early <= 0:
+        return 0.0
+    promised = point.guarantee
+    if promised is not None and promised.risk == "disagreement":
+        return min(_MOST, promised.epsilon / early)
+    rows = max(1, round(early * (data.rows * data.split[2] if data is not None else 1000)))
+    differ = min(rows, round((1 - point.agreement) / early * rows))
+    return min(_MOST, clopper_pearson(differ, rows, 0.01)[1])
 
 
 def lower_bound(disagreed: ArrayLike, *, alpha: float = 0.05, steps: int = 400) -> float:

@@ -212,6 +212,7 @@ def screen(deployment: Any, stats: Any, address: str, several: Sequence[Any] = (
 
 def _stages(stats: Any) -> Any:
     """Of a cascade: how many rows each stage answered, and what became of them."""
+    from rich.console import Group
     from rich.table import Table
 
     from arlo.cascade.decide import DEADLINE, REASONS
@@ -228,7 +229,18 @@ def _stages(stats: Any) -> Any:
             if count
         ]
         table.add_row(stage.model, f"{stage.visits / first:.0%}", str(stage.visits), ", ".join(ends) or "-")
-    return table
+    return Group(table, _shadows(stats.shadows)) if stats.HasField("shadows") else table
+
+
+def _shadows(shadows: Any) -> str:
+    """What the rows of a cascade that ran on the last stage as well have shown."""
+    said = f"shadow rows: {shadows.rows}, of which the last stage answers {shadows.disagreed} otherwise"
+    if shadows.rows:
+        said += f" ({shadows.disagreed / shadows.rows:.1%}"
+        said += f", {shadows.epsilon:.1%} allowed)" if shadows.epsilon else ")"
+    if shadows.skipped or shadows.failed:
+        said += f"; {shadows.skipped} left out while it was busy, {shadows.failed} failed"
+    return f"[red]DRIFT: {said}[/red]" if shadows.alarm else said
 
 
 def _by_model(deployment: Any, several: Sequence[Any]) -> Any:

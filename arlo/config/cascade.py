@@ -63,6 +63,25 @@ class CascadeConfig:
         doc="`auto`: while the later stages cannot answer in time what is sent to them, rows have to be less sure to "
         "end earlier, step by step along the point's prices; back when there is room again.",
     )
+    shadow_share: float = option(
+        default=0.0,
+        doc="Of the rows that end early by rule, the share that runs on the last stage as well, after the answer has "
+        "gone, to see whether both still agree as often as when the cascade was searched; 0.01 is usual. Neither in "
+        "latencies nor in demand.",
+        minimum=0,
+        maximum=1,
+    )
+    shadow_max_busy: float = option(
+        default=0.7,
+        doc="No such rows while a larger share of the last stage's instances is busy.",
+        minimum=0,
+        maximum=1,
+    )
+    drift: Literal["alarm", "raise", "off"] = option(
+        default="alarm",
+        doc="When those rows disagree more often than the operating point promises: say so (in the log, `arlo status` "
+        "and `arlo_cascade_drift_alarm`), or also go to the next point that agrees more often.",
+    )
     seed: int = option(
         default=0,
         doc="Of the soft rule, which lets a row go on by chance.",

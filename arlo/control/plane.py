@@ -36,6 +36,7 @@ from arlo.control.reconcile.deployments import Deployments, OtherControlPlaneErr
 from arlo.control.reconcile.moves import Probe
 from arlo.control.reconcile.probe import warm_up
 from arlo.control.reconcile.reconciler import Reconciler
+from arlo.control.watch.drift import DriftWatch
 from arlo.control.watch.recycler import Recycler
 from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
@@ -168,6 +169,8 @@ class Cluster:
             "scaler": self.scaler.run,
             **self._gateway.loops(),
         }
+        if self._config.cascade is not None and self._config.cascade.shadow_share > 0:
+            loops["drift"] = DriftWatch(self._config.cascade, self._deployments, self.counters).run
         await _all(*(self._kept(name, loop) for name, loop in loops.items()))
 
     async def _kept(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:

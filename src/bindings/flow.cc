@@ -19,6 +19,7 @@
 
 #include "bindings/bind.h"
 #include "flow/cascade/cascade.h"
+#include "flow/cascade/drift.h"
 #include "flow/cascade/prune.h"
 
 namespace nb = nanobind;
@@ -171,6 +172,19 @@ void bind_decisions(nb::module_& m) {
               "Sequence[int], ids: NDArray[numpy.int64], importance: NDArray[numpy.float32], levels: Sequence[int]) -> "
               "NDArray[numpy.int64]"),
       "Places of the tokens of a row that are kept; `word_start`: uint8, a bit for each id, lowest first.");
+  m.def(
+      "cascade_drift",
+      [](double epsilon, double alpha, const Rows<std::uint8_t>& differs) {
+        DisagreementTest test(epsilon, alpha);
+        for (std::size_t i = 0; i < differs.size(); ++i) {
+          test.add(differs.data()[i] != 0);
+          if (test.alarm()) return static_cast<std::int64_t>(i);
+        }
+        return std::int64_t{-1};
+      },
+      "epsilon"_a, "alpha"_a, "differs"_a,
+      nb::sig("def cascade_drift(epsilon: float, alpha: float, differs: NDArray[numpy.uint8]) -> int"),
+      "The shadow row whose answer raised the alarm; -1: none did.");
   m.def("cascade_hash01", &hash01, "seed"_a, "row"_a, "stage"_a, "u in [0, 1) of a row at a stage.");
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "flow/cascade/cascade.h"
+#include "flow/cascade/drift.h"
 #include "flow/cascade/prune.h"
 
 namespace arlo::flow {
@@ -252,6 +253,27 @@ TEST(CascadePrune, WithoutImportanceSendsAll) {
   EXPECT_TRUE(s.pruned(.9).empty());
   s.importance.assign(s.ids.size(), NAN);
   EXPECT_TRUE(s.pruned(.9).empty());
+}
+
+// ---- drift ----
+
+// At the rate that is allowed there is no alarm; three times it is found within 2,000 rows.
+TEST(CascadeDrift, IsFound) {
+  constexpr double kEpsilon = .05;
+  DisagreementTest calm(kEpsilon);
+  DisagreementTest shifted(kEpsilon);
+  for (std::uint64_t row = 0; row < 2'000; ++row) {
+    const double u = hash01(1, row, 0);
+    calm.add(u < kEpsilon);
+    shifted.add(u < 3 * kEpsilon);
+  }
+  EXPECT_FALSE(calm.alarm());
+  EXPECT_TRUE(shifted.alarm());
+  EXPECT_EQ(shifted.rows(), 2'000);
+  EXPECT_NEAR(static_cast<double>(shifted.disagreed()), 300, 50);
+  DisagreementTest none;
+  none.add(true);
+  EXPECT_FALSE(none.alarm());
 }
 
 // ---- what is refused ----

@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,13 @@ def written(folder: Path) -> CascadeManifest:
         labels=tuple(f"label{i}" for i in range(LABELS)),
         stages=stages,
         vocabularies=(VocabularyFile(special=(CLS,)),),
-        points=(Point(name="usual", rules=(RULES,), reach=(1.0, 0.5, 0.3), **point),),  # type: ignore[arg-type]
+        points=tuple(
+            Point(name=name, rules=(rules,), reach=(1.0, 0.5, 0.3), **{**point, "agreement": agreement})  # type: ignore[arg-type]
+            for name, rules, agreement in (
+                ("usual", RULES, 0.98),
+                ("safe", (Rule(t=((1 << 20, 0.95),)), RULES[1]), 0.99),
+            )
+        ),
         default_point="usual",
     )
     manifest.save(folder)
@@ -159,3 +166,33 @@ async def test_what_is_served_is_what_was_found(tmp_path: Path) -> None:
         served.process.send_signal(signal.SIGTERM)
         assert await served.wait() == 0
     await nothing_left(served.mark)
+
+
+async def test_drift_raises_the_operating_point(tmp_path: Path) -> None:
+    """The records of the stages have nothing in common, whatever cascade.json says."""
+    written(tmp_path)
+    toml = SERVE.replace("slo_ms", 'shadow_share = 1.0\nshadow_max_busy = 1.0\ndrift = "raise"\nslo_ms', 1)
+    (tmp_path / "serve.toml").write_text(toml)
+    async with serving(tmp_path) as served, triton.InferenceServerClient(served.ready["grpc"]) as client:
+
+        async def events() -> str:
+            for at in range(0, 100, 5):
+                await ask(client, list(range(at, at + 5)), [16] * 5)
+            return served.log.read_text()
+
+        said = ""
+        for _ in range(20):
+            said = await events()
+            if "no_safer_point" in said:
+                break
+        assert said.count('"cascade_drift"') == 2  # of the one point, then of the other
+        assert '"cascade_point_raised"' in said
+        status = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "arlo.cli", "status", "--admin", served.ready["admin"]),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out = (await status.communicate())[0].decode()
+        assert "point safe" in out
+        assert "DRIFT: shadow rows" in out
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.wait() == 0

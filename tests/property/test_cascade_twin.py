@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arlo import _core
-from arlo.cascade import decide, prune, spec
+from arlo.cascade import decide, drift, prune, spec
 
 ROWS = 200_000  # of each case
 
@@ -136,3 +136,13 @@ def test_pruned_rows() -> None:
 def test_hashes() -> None:
     for seed, row, stage in ((0, 0, 0), (1, 2, 3), (2**63, 2**60, 7)):
         assert _core.cascade_hash01(seed, row, stage) == float(decide.hash01(seed, row, stage))
+
+
+@pytest.mark.parametrize("rate", [0.03, 0.09, 0.3])
+def test_the_alarm_of_drift_comes_with_the_same_row(rate: float) -> None:
+    random = np.random.default_rng(5)
+    for _ in range(20):
+        differs = (random.random(3000) < rate).astype(np.uint8)
+        test = drift.DisagreementTest(epsilon=0.03)
+        first = next((i for i, x in enumerate(differs) if test.add(bool(x))), -1)
+        assert _core.cascade_drift(0.03, drift.ALPHA, differs) == first

@@ -201,5 +201,6 @@ COUNTERS = {
     "gateway_restarts": "Restarts of the managed gateway",
     "gateway_restart_failures": "Restarts of the managed gateway that failed and were tried again",
     "loop_failures": "Loops of the control plane that failed unexpectedly and were started again",
+    "drift_alarms": "Operating points whose early answers were found to differ too often from the last stage's",
     "deployments_applied": "Deployments that the gateway was given",
 }

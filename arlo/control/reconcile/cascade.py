@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from arlo.cascade.drift import allowed
 from arlo.cascade.manifest import CascadeManifest, Point, Stage
 from arlo.catalog.manifest import Manifest
 from arlo.config.cascade import CascadeConfig
@@ -15,8 +16,11 @@ LOGITS = {"question-answering": ("start_logits", "end_logits")}
 WORDS_TASKS = ("sequence-classification", "reranker")  # whose rows may lose words: their answers are about whole rows
 
 
-def fill_cascade(message: Any, config: CascadeConfig, stages: tuple[Manifest, ...]) -> None:
-    """`stages`: the repositories', in the order of cascade.json. ConfigError where they do not go together."""
+def fill_cascade(
+    message: Any, config: CascadeConfig, stages: tuple[Manifest, ...], *, point_name: str | None = None
+) -> None:
+    """`stages`: the repositories', in the order of cascade.json; `point_name`: another point than the configuration's.
+    ConfigError where they do not go together."""
     manifest = cascade_manifest(config.manifest)
     message.name = cascade_name(config)
     message.slo_ms = config.slo_ms
@@ -30,7 +34,9 @@ def fill_cascade(message: Any, config: CascadeConfig, stages: tuple[Manifest, ..
     if manifest.task not in ("token-classification", "question-answering"):
         message.labels.extend(manifest.labels)
     _fill_words(message.words, manifest)
-    point = manifest.point(config.point)
+    point = manifest.point(point_name or config.point)
+    message.shadow_share, message.shadow_max_busy = config.shadow_share, config.shadow_max_busy
+    message.drift_epsilon = allowed(point, manifest.data) if config.drift != "off" else 0.0
     message.point = point.name
     weights = point.ensemble.weights or (1.0,) * len(manifest.stages)
     for stage, one, weight in zip(manifest.stages, stages, weights, strict=True):
@@ -39,6 +45,27 @@ def fill_cascade(message: Any, config: CascadeConfig, stages: tuple[Manifest, ..
     for each in manifest.points:
         # One file may hold ensembles of several weights; a row's answer is mixed by those of the point in force.
         _fill_point(message.points.add(name=each.name), each)
+
+
+def safer_point(manifest: CascadeManifest, now: str) -> Point | None:
+    """The point that agrees with the last stage more often than this one does, by as little as there is."""
+    floor = manifest.point(now).agreement
+    safer = [point for point in manifest.points if point.agreement > floor]
+    return min(safer, key=lambda point: (point.agreement, point.name), default=None)
+
+
+def kept_point(config: CascadeConfig | None, deployment: Any) -> str | None:
+    """The point of a deployment that an earlier control plane has raised, which a later one goes on with; None: there
+    is none of that kind."""
+    if config is None or config.drift != "raise":
+        return None
+    manifest = cascade_manifest(config.manifest)
+    agreement = {point.name: point.agreement for point in manifest.points}
+    floor = manifest.point(config.point).agreement
+    for cascade in deployment.cascades:
+        if cascade.name == cascade_name(config) and agreement.get(cascade.point, 0.0) > floor:
+            return str(cascade.point)
+    return None
 
 
 def _fill_words(message: Any, manifest: CascadeManifest) -> None:

@@ -21,6 +21,7 @@ from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.gateway.admin import AdminClient
+from arlo.control.reconcile.cascade import kept_point
 from arlo.control.reconcile.placement import deployment_message, instance_id, same_content
 from arlo.errors import GatewayError
 
@@ -62,6 +63,7 @@ class Deployments:
         self.endpoints: dict[str, str] = {}
         self.always: set[str] = set()  # runtimes that are listed even without an instance
         self.version = 0  # in force, as last seen
+        self.point: str | None = None  # of the cascade; None: the configuration's
 
     @property
     def admin(self) -> AdminClient:
@@ -128,6 +130,7 @@ class Deployments:
                 always=self.always,
                 version=_next(current.version),
                 owner=self._owner,
+                cascade_point=self.point,
             )
             self.version = current.version
             self._owns = self._owns or current.owner == self._owner
@@ -169,6 +172,7 @@ class Deployments:
         """What the gateway serves of our runtimes now: worker -> runtimes, for workers at known endpoints."""
         current = await self.admin.get_deployment()
         self.version = current.version
+        self.point = kept_point(self._config.cascade, current)
         names = {runtime.name for runtime in self._manifest.runtimes}
         found: dict[str, list[str]] = {}
         for item in current.instances:

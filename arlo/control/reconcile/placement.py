@@ -83,18 +83,20 @@ def deployment_message(
     always: Collection[str] = (),
     version: int = 0,
     owner: str = "",
+    cascade_point: str | None = None,
 ) -> Any:
     """The arlo.v1.Deployment of instances, (worker id, runtime name) each. `endpoints`: worker id -> host:port.
 
     Only runtimes that are placed are in it, and those named in `always`: each is a level of the multi-level queue, and
     a level that never has an instance would make every request for it count as demoted, and be peeked at in vain.
+    `cascade_point`: of a cascade, another one than the configuration's.
     `always` is for the longest one, so that a request that only it fits waits for it while it is being moved.
     """
     message = proto.message("Deployment")(version=version, owner=owner)
     for number, (model, one) in enumerate(zip(config.models, manifest.models, strict=True)):
         _fill_model(message.more_models.add() if number else message.model, model, one)
     if config.cascade is not None:
-        fill_cascade(message.cascades.add(), config.cascade, manifest.models)
+        fill_cascade(message.cascades.add(), config.cascade, manifest.models, point_name=cascade_point)
     placed = {name for _, name in instances} | set(always)
     held = [runtime for runtime in manifest.runtimes if runtime.name in placed]
     pairs = list(zip(config.models, manifest.models, strict=True))

@@ -92,7 +92,7 @@ void Books::ended(const Call& call, TimeNs now) {
     return;
   }
   const TimeNs total = now - call.received_ns;
-  const bool bulk = call.request.bulk();  // never due, and its waiting would hide how long others wait
+  const bool bulk = call.bulk();  // never due, and its waiting would hide how long others wait
   const auto outcome = bulk || total <= call.model->slo_ns ? Outcome::kOnTime : Outcome::kLate;
   outcomes_[static_cast<std::size_t>(outcome)] += call.rows.size();
   if (bulk) {
@@ -159,6 +159,8 @@ void Books::fill(v1::Stats* out, const ModelSpec* model, TimeNs now) const {
                                       counts.escalations.begin() + static_cast<std::ptrdiff_t>(cascade.stages.size()));
     stage->mutable_confidence()->Add(counts.confidence.begin(), counts.confidence.end());
     stage->set_pruned_tokens(counts.pruned_tokens);
+    stage->set_shadow_rows(counts.shadow_rows);
+    stage->set_shadow_disagreed(counts.shadow_disagreed);
   }
 }
 

@@ -31,7 +31,7 @@ struct StageCounts {
 
   void visited(double confidence, bool finite);
 
-  std::uint64_t visits = 0, not_finite = 0, pruned_tokens = 0;
+  std::uint64_t visits = 0, not_finite = 0, pruned_tokens = 0, shadow_rows = 0, shadow_disagreed = 0;
   std::array<std::uint64_t, flow::kReasons> exits{};
   std::array<std::uint64_t, flow::kMaxStages> escalations{};
   std::array<std::uint64_t, kBins> confidence{};

@@ -95,6 +95,8 @@ class Call {
     if (holds.fetch_sub(1, std::memory_order_acq_rel) == 1) complete();
   }
 
+  // Of the class bulk: a client's wish, or no client's.
+  [[nodiscard]] bool bulk() const { return shadow || request.bulk(); }
   // A row that waits gives up a little before the client does, so that the client learns why.
   [[nodiscard]] TimeNs waiting_deadline() const {
     return deadline_ns - std::min<TimeNs>(50'000'000, (deadline_ns - received_ns) / 20);
@@ -109,6 +111,7 @@ class Call {
   std::vector<Row> rows;
   TimeNs received_ns = 0;
   TimeNs deadline_ns = 0;  // always set: the client's, or the model's default
+  bool shadow = false;     // the gateway's own (shadow.h)
   bool cancelled = false;  // by the client; under the router's lock
   Fault fault;             // why there is no answer; kOk: there is one. Under the router's lock until complete()
   std::uint32_t fault_row = kNoRow;  // whose fault it is, of several rows

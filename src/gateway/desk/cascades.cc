@@ -5,8 +5,6 @@
 #include "gateway/desk/desk.h"
 
 namespace arlo::gateway {
-namespace {}  // namespace
-
 void Desk::begin(Row& row) {
   begin_journey(row, journeys_++);
   const auto& cascade = row.cascade();
@@ -49,6 +47,7 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   journey.reason = decision.reason;
   if (decision.exit || row.call->fault.code != Code::kOk) {
     ++counts.exits.at(static_cast<std::size_t>(decision.reason));
+    if (decision.reason == flow::Reason::kConfident && row.call->fault.code == Code::kOk) shadow(row, effects);
     return false;
   }
   if (cascade.auto_price) price.wanted(static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1);
@@ -71,6 +70,47 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   return false;
 }
 
+// Rows of clients with wishes of their own are not what the cascade was searched on.
+void Desk::shadow(const Row& row, Effects& effects) {
+  const auto& cascade = row.cascade();
+  const auto& journey = *row.journey;
+  if (row.call->request.wishes().any || !Shadows::drawn(cascade, journey.facts, journey.stage)) return;
+  const auto last = cascade.stages.back().model->variant;
+  if (shadows_.full() || scheduler_.queued_of(last) > 0 || fleet_.busy(last) > cascade.shadow_max_busy ||
+      !scheduler_.fits_any(journey.facts.length, last)) {
+    shadows_.skipped(*row.call->model);
+    return;
+  }
+  std::int32_t said = 0;
+  if (journey.mix.several()) {
+    journey.mix.probabilities(scratch_.q);
+    said = static_cast<std::int32_t>(std::max_element(scratch_.q.begin(), scratch_.q.end()) - scratch_.q.begin());
+  } else {
+    said = label_of(cascade, static_cast<std::size_t>(journey.stage), journey.parsed.raw(cascade.outputs.logits));
+  }
+  if (said < 0) return;
+  auto* shadow = new Shadow(shadow_listener_, row, journey.stage, said);
+  shadows_.begun(*shadow);
+  effects.shadows.emplace_back(shadow, &row);
+}
+
+void Desk::shadow_ended(Shadow& shadow) {
+  const auto result = shadows_.ended(shadow);
+  if (!result.good) return;
+  auto& counts = books_[shadow.of().variant]->stage(static_cast<std::size_t>(shadow.stage()));
+  ++counts.shadow_rows;
+  counts.shadow_disagreed += result.disagreed ? 1 : 0;
+}
+
+void Desk::stop_shadows(TimeNs now, Effects& effects) {
+  for (Shadow* shadow : shadows_.open()) cancel(*shadow, now, effects);
+}
+
+void Desk::fill_shadows(v1::Stats* out, const ModelSpec* model) const {
+  if (model == nullptr || model->cascade == nullptr || model->cascade->shadow_share <= 0) return;
+  shadows_.fill(out->mutable_shadows(), *model);
+}
+
 // False: there is no time for it, as far as the scheduler knows.
 bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
   const auto& cascade = row.cascade();
@@ -84,7 +124,7 @@ bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
   TimeNs deadline = call.waiting_deadline();
   if (journey.answered()) {
     deadline = call.deadline_ns - cascade.margin;
-    if (cascade.auto_price && !call.request.bulk()) deadline = std::min(deadline, due);
+    if (cascade.auto_price && !call.bulk()) deadline = std::min(deadline, due);
   }
   const auto variant = row.model().variant;
   const auto admitted = arrive(row, deadline, now, effects);

@@ -57,8 +57,13 @@ std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 }  // namespace
 
 Desk::Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, const BooksByVariant& books,
-           UpstreamListener& listener)
-    : config_(config), scheduler_(scheduler), fleet_(fleet), books_(books), listener_(listener) {}
+           UpstreamListener& listener, ShadowListener& shadows)
+    : config_(config),
+      scheduler_(scheduler),
+      fleet_(fleet),
+      books_(books),
+      listener_(listener),
+      shadow_listener_(shadows) {}
 
 UpstreamCall::Part*& Desk::running(dispatch::RequestHandle handle) {
   if (running_.size() <= handle) running_.resize(handle + 1);
@@ -78,7 +83,8 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
     row.index = static_cast<std::uint32_t>(i);
     row.length = lengths[i];
     const bool cascade = call.model->cascade != nullptr;
-    books(call).arrived(row.length, cascade ? -1 : scheduler_.ideal_level(row.length, call.model->variant));
+    if (!call.shadow)
+      books(call).arrived(row.length, cascade ? -1 : scheduler_.ideal_level(row.length, call.model->variant));
     if (cascade) begin(row);
   }
   if (call.cancelled) {
@@ -107,7 +113,7 @@ dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& 
                                            .due = call.received_ns + call.model->slo_ns,
                                            .deadline = deadline,
                                            .client = call.client,
-                                           .bulk = call.request.bulk(),
+                                           .bulk = call.bulk(),
                                            .variant = row.model().variant,
                                            .follows = row.journey != nullptr && row.journey->answered()},
                                           now, effects.actions);
@@ -243,7 +249,7 @@ void Desk::expired(Row& row, TimeNs now, Effects& effects) {
   } else if (now >= row.call->waiting_deadline()) {
     fail(*row.call, {Code::kDeadlineExceeded, "the request waited until its deadline (" + waited + ")"}, row.index, now,
          effects);
-  } else if (row.call->request.bulk()) {
+  } else if (row.call->bulk()) {
     Fault fault{Code::kResourceExhausted, "the queue is full, and interactive requests go first: try again later"};
     fault.overload = true;
     fail(*row.call, std::move(fault), row.index, now, effects);
@@ -432,7 +438,7 @@ void Desk::end(Row& row, TimeNs now, Effects& effects) {
   row.handle = dispatch::kNone;
   for (const auto& failure : row.failures) --failure->open;
   Call& call = *row.call;
-  if (--call.open_rows == 0) books(call).ended(call, now);
+  if (--call.open_rows == 0 && !call.shadow) books(call).ended(call, now);
   effects.releases.push_back(&call);
 }
 

@@ -24,6 +24,7 @@
 #include "gateway/desk/call.h"
 #include "gateway/desk/effects.h"
 #include "gateway/desk/journey.h"
+#include "gateway/desk/shadow.h"
 #include "gateway/desk/waiting_rows.h"
 #include "gateway/fleet/fleet.h"
 #include "gateway/fleet/upstream.h"
@@ -34,7 +35,7 @@ class Desk {
  public:
   // `books`: of each model, by its variant.
   Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, const BooksByVariant& books,
-       UpstreamListener& listener);
+       UpstreamListener& listener, ShadowListener& shadows);
 
   void submit(Call& call, TimeNs now, Effects& effects);
   void cancel(Call& call, TimeNs now, Effects& effects);
@@ -45,6 +46,11 @@ class Desk {
   // What time alone changes: deadlines, rows that no instance fits.
   void tick(TimeNs now, Effects& effects);
 
+  // The gateway's own rows.
+  void shadow_ended(Shadow& shadow);
+  void stop_shadows(TimeNs now, Effects& effects);
+  [[nodiscard]] bool shadows_open() const { return !shadows_.open().empty(); }
+  void fill_shadows(v1::Stats* out, const ModelSpec* model) const;
   [[nodiscard]] std::int32_t price(dispatch::VariantId cascade) const { return prices_.at(cascade).now(); }
   [[nodiscard]] std::uint32_t at_workers() const { return at_workers_; }  // upstream calls under way
   void cancel_all();                                                      // of these
@@ -87,6 +93,7 @@ class Desk {
   bool enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects);
   // Whether it has an answer to end with, which it then does for this reason; the caller ends it.
   bool settles_for(Row& row, flow::Reason reason, TimeNs now);
+  void shadow(const Row& row, Effects& effects);
   void find_ways(TimeNs grace, TimeNs now, Effects& effects);
   void end_late(TimeNs now, Effects& effects);
   void set_prices(TimeNs now);
@@ -96,6 +103,7 @@ class Desk {
   Fleet& fleet_;
   const BooksByVariant& books_;
   UpstreamListener& listener_;
+  ShadowListener& shadow_listener_;
   WaitingRows waiting_;
   std::vector<UpstreamCall::Part*> running_;       // by the scheduler's handle: rows that take room at a worker
   std::unordered_set<UpstreamCall*> left_behind_;  // at instances that were ejected
@@ -107,6 +115,7 @@ class Desk {
   std::vector<Row*> astray_;  // rows whose stage has gone
   std::vector<Row*> late_;    // rows at workers that have an answer, and no time for another
   std::uint64_t journeys_ = 0;
+  Shadows shadows_;
   std::array<flow::Price, dispatch::kVariants> prices_;  // by the variant of a cascade
   TimeNs next_look_ = 0;                                 // at the prices
   bool some_unfit_ = false;                              // at the last look, some waiting row fitted no instance

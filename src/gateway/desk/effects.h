@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "dispatch/scheduler.h"
@@ -10,13 +11,16 @@
 namespace arlo::gateway {
 
 class Call;
+class Shadow;
+struct Row;
 class UpstreamCall;
 struct Instance;
 
 struct Effects {
   dispatch::Actions actions;  // of the scheduler, not yet turned into the effects below
   std::vector<UpstreamCall*> starts;
-  std::vector<Call*> releases;  // one for each row that has ended
+  std::vector<Call*> releases;                          // one for each row that has ended
+  std::vector<std::pair<Shadow*, const Row*>> shadows;  // to be written, of rows that have ended, and submitted
   std::vector<std::shared_ptr<Instance>> checks;
   std::vector<std::function<void()>> calls;
 };

@@ -177,6 +177,26 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
   per_stage("arlo_cascade_not_finite_total", "Answers of the stage with logits that are no numbers.",
             MetricType::Counter,
             [&](const auto& stage) { out.value(static_cast<double>(stage.not_finite()), {{"stage", stage.model()}}); });
+  per_stage(
+      "arlo_cascade_shadow_rows_total", "Rows that ended at the stage by rule, and ran on the last one to compare.",
+      MetricType::Counter,
+      [&](const auto& stage) { out.value(static_cast<double>(stage.shadow_rows()), {{"stage", stage.model()}}); });
+  per_stage("arlo_cascade_shadow_disagreed_total", "Of these, rows that the last stage answers otherwise.",
+            MetricType::Counter, [&](const auto& stage) {
+              out.value(static_cast<double>(stage.shadow_disagreed()), {{"stage", stage.model()}});
+            });
+  auto of_shadows = [&](const char* name, const char* help, MetricType type, auto value) {
+    family(name, help, type, [&](const Seen& seen) {
+      if (seen.stats.has_shadows()) out.value(static_cast<double>(value(seen.stats.shadows())));
+    });
+  };
+  of_shadows("arlo_cascade_shadow_skipped_total", "Shadow rows left out while the last stage was busy.",
+             MetricType::Counter, [](const v1::Shadows& shadows) { return shadows.skipped(); });
+  of_shadows("arlo_cascade_shadow_failed_total", "Shadow rows that the last stage did not answer.", MetricType::Counter,
+             [](const v1::Shadows& shadows) { return shadows.failed(); });
+  of_shadows("arlo_cascade_drift_alarm",
+             "1: early answers differ from the last stage's more often than when the cascade was searched.",
+             MetricType::Gauge, [](const v1::Shadows& shadows) { return shadows.alarm() ? 1 : 0; });
   family("arlo_cascade_price", "How far the rules of a cascade have given way to the load; 0: as they were searched.",
          MetricType::Gauge, [&](const Seen& seen) {
            if (seen.stats.stages_size() > 0) out.value(seen.stats.price());

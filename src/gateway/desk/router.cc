@@ -43,7 +43,7 @@ Router::Router(const v1::GatewayConfig& config)
       started_ns_(now_ns()),
       scheduler_(options_of(config.dispatch())),
       fleet_(config_, scheduler_, [this](Effects& effects, TimeNs now) { desk_.settle(effects, now); }),
-      desk_(config_, scheduler_, fleet_, books_, *this) {
+      desk_(config_, scheduler_, fleet_, books_, *this, *this) {
   books_.push_back(std::make_unique<Books>());
 }
 
@@ -55,9 +55,15 @@ void Router::start(Lane& lane) {
 }
 
 void Router::stop() {
+  Effects effects;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    desk_.stop_shadows(now_ns(), effects);
+  }
+  run(effects);
   {
     std::unique_lock lock(mutex_);
-    stopping_ = true;
     if (!idle_.wait_for(lock, kLastWords, [this] { return idle(); })) desk_.cancel_all();
     idle_.wait(lock, [this] { return idle(); });
   }
@@ -134,8 +140,30 @@ void Router::run(Effects& effects) {
       check_health(*this, instance, config_.health().timeout_ms(), *lane_);
     }
   }
+  for (const auto& [shadow, row] : effects.shadows) {
+    if (auto fault = shadow->write(*row)) {
+      shadow->fault = std::move(*fault);
+    } else {
+      shadow->received_ns = now_ns();
+      shadow->deadline_ns = shadow->received_ns + shadow->of().default_timeout_ns;
+    }
+  }
   for (auto* call : effects.releases) call->let_go();
+  for (const auto& [shadow, row] : effects.shadows) {
+    if (shadow->fault.code == Code::kOk) {
+      submit(*shadow);
+    } else {
+      shadow->complete();
+    }
+  }
   for (const auto& call : effects.calls) call();
+}
+
+void Router::shadow_done(Shadow& shadow) {
+  const std::lock_guard lock(mutex_);
+  desk_.shadow_ended(shadow);
+  delete &shadow;
+  if (stopping_ && idle()) idle_.notify_all();
 }
 
 // ---- control ----
@@ -209,6 +237,7 @@ void Router::stats(std::string_view model, v1::Stats* out) const {
   out->set_in_flight(static_cast<std::uint32_t>(scheduler_.in_flight_of(variant)));
   books_[variant]->fill(out, spec.get(), now);
   out->set_price(static_cast<std::uint32_t>(desk_.price(variant)));
+  desk_.fill_shadows(out, spec.get());
   fleet_.fill(out, variant, now);  // after the books, whose levels it completes
 }
 

@@ -26,7 +26,10 @@
 
 namespace arlo::gateway {
 
-class Router final : private UpstreamListener, private HealthListener, private transport::Loop::Timer {
+class Router final : private UpstreamListener,
+                     private HealthListener,
+                     private ShadowListener,
+                     private transport::Loop::Timer {
  public:
   explicit Router(const v1::GatewayConfig& config);
   ~Router();
@@ -66,10 +69,11 @@ class Router final : private UpstreamListener, private HealthListener, private t
  private:
   void upstream_done(UpstreamCall& upstream, transport::Answer answer) override;
   void health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) override;
+  void shadow_done(Shadow& shadow) override;
   [[nodiscard]] dispatch::VariantId variant_of(std::string_view model) const;
   void due() override;         // on the lane's thread
   void run(Effects& effects);  // outside the lock
-  [[nodiscard]] bool idle() const { return desk_.at_workers() == 0 && open_checks_ == 0; }
+  [[nodiscard]] bool idle() const { return desk_.at_workers() == 0 && open_checks_ == 0 && !desk_.shadows_open(); }
 
   const v1::GatewayConfig config_;
   Lane* lane_ = nullptr;

@@ -148,6 +148,11 @@ MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& ca
   if (cascade.slo_ms() == 0 || cascade.default_timeout_ms() == 0) {
     return invalid(where + "slo_ms and default_timeout_ms must be above 0");
   }
+  const auto share = [](double value) { return value >= 0 && value <= 1; };
+  if (!share(cascade.shadow_share()) || !share(cascade.shadow_max_busy()) || !share(cascade.drift_epsilon()) ||
+      cascade.drift_epsilon() == 1) {
+    return invalid(where + "shadow_share, shadow_max_busy and drift_epsilon must be shares, the last one below 1");
+  }
   if (cascade.points().empty()) return invalid(where + "it has no operating point");
   std::set<std::string> points = {"first", "last"};
   for (const auto& point : cascade.points()) {
@@ -266,6 +271,10 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
   cascade->expire = from.expire();
   cascade->fail = from.fail();
   cascade->auto_price = from.auto_price();
+  cascade->shadow_share = from.shadow_share();
+  cascade->shadow_max_busy = from.shadow_max_busy();
+  cascade->drift_epsilon = from.drift_epsilon();
+  cascade->content = std::hash<std::string>{}(from.SerializeAsString());
 
   auto model = std::make_shared<ModelSpec>();
   model->name = from.name();

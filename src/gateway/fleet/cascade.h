@@ -55,6 +55,10 @@ struct Cascade {
   bool expire = false;
   bool fail = false;
   bool auto_price = false;
+  double shadow_share = 0;
+  double shadow_max_busy = 0;
+  double drift_epsilon = 0;
+  std::size_t content = 0;  // hash of all that it is
 
   // What a stage is asked for, of a client's request.
   [[nodiscard]] OutputSet asks(std::size_t stage, OutputSet client) const {

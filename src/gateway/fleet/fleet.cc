@@ -285,6 +285,17 @@ std::int32_t Fleet::longest(dispatch::VariantId variant) const {
   return longest;
 }
 
+double Fleet::busy(dispatch::VariantId variant) const {
+  double all = 0;
+  double busy = 0;
+  for (const auto& instance : instances_) {
+    if (instance->state != Instance::State::kActive || instance->max_length(variant) == 0) continue;
+    ++all;
+    busy += instance->in_flight > 0 ? 1 : 0;
+  }
+  return all == 0 ? 1 : busy / all;
+}
+
 Fault Fleet::no_instance(std::int32_t length, dispatch::VariantId variant) const {
   std::size_t active = 0;
   std::string why;

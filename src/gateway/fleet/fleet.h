@@ -73,6 +73,8 @@ class Fleet {
   [[nodiscard]] bool takes(std::int32_t length, dispatch::VariantId variant, const Others& others) const;
   // Tokens of the longest runtime of a model in service, of instances that drain included; 0: none is.
   [[nodiscard]] std::int32_t longest(dispatch::VariantId variant) const;
+  // Share of the instances in service that hold a model which have something to do; 1: there is none.
+  [[nodiscard]] double busy(dispatch::VariantId variant) const;
   [[nodiscard]] Fault no_instance(std::int32_t length, dispatch::VariantId variant) const;
 
   void fill(v1::Stats* out, dispatch::VariantId variant, TimeNs now) const;

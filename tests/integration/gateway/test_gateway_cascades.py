@@ -290,6 +290,49 @@ async def test_another_operating_point_moves_no_instance(workers: Workers, start
         assert parameters_of(answer)["cascade_version"] == 2
 
 
+async def test_shadow_rows_tell_when_early_answers_are_others(workers: Workers, start: Any) -> None:
+    """Every confident early exit runs on the last stage too; clients see nothing of it."""
+    shadows = {"shadow_share": 1.0, "shadow_max_busy": 1.0}
+    records = list(range(300))
+    wanted = expected(records)
+    early = [i for i, reason in enumerate(wanted.reason) if reason == "confident"]
+    last = recorded("large")[0].argmax(-1)
+    differ = [wanted.logits[i].argmax() != last[i] for i in early]
+    async with start(
+        cascade_deployment(workers, EVERYWHERE, drift_epsilon=0.01, **shadows), dispatch=BATCHES
+    ) as gateway:
+        for at in range(0, len(records), 4):  # one request after the other: so few are open that none is left out
+            check(await ask(gateway, records[at : at + 4]), expected(records[at : at + 4]))
+
+        def all_over(stats: Any) -> bool:
+            said = stats.shadows
+            return bool(said.rows + said.skipped + said.failed == len(early))
+
+        stats = await gateway.stats_when(all_over, "shadows", model="kinds")
+        assert stats.shadows.failed == 0
+        assert stats.shadows.rows == sum(stage.shadow_rows for stage in stats.stages) > len(early) / 2
+        if stats.shadows.skipped == 0:
+            assert stats.shadows.disagreed == sum(differ)
+            for number, stage in enumerate(stats.stages):
+                assert stage.shadow_rows == sum(wanted.stage[i] == number for i in early)
+        assert stats.shadows.alarm
+        assert stats.outcomes.on_time + stats.outcomes.late == len(records)
+        large = await gateway.stats("large")
+        assert sum(large.arrivals_by_length) == stats.stages[2].visits
+        assert large.outcomes.on_time == large.bulk == 0
+
+        await ask(gateway, records[:32], cascade="usual")  # a client's wish: not what was searched
+        assert (await gateway.stats("kinds")).shadows.rows == stats.shadows.rows
+
+        calm = cascade_deployment(workers, EVERYWHERE, version=2, drift_epsilon=0.9, **shadows)
+        await gateway.call("Apply", deployment=calm)  # other rules: the test begins anew
+        assert not (await gateway.stats("kinds")).shadows.alarm
+        await ask(gateway, records[:32])
+        stats = await gateway.stats_when(lambda s: s.shadows.rows > 0, "shadows", model="kinds")
+        assert not stats.shadows.alarm
+        await ask(gateway, records[:64])  # leaves while some are at the last stage
+
+
 async def test_what_cannot_be_a_cascade_is_refused(workers: Workers, start: Any) -> None:
     async with start() as gateway:
 
@@ -315,6 +358,8 @@ async def test_what_cannot_be_a_cascade_is_refused(workers: Workers, start: Any)
         assert "rules[0][0].t" in await said(points__0__prices__0__rules__0__t__0__value=1.5)
         assert "score: 'best' is none of max, margin" in await said(stages__0__score="best")
         assert "slo_ms" in await said(slo_ms=0)
+        assert "must be shares" in await said(shadow_share=1.5)
+        assert "must be shares" in await said(drift_epsilon=float("nan"))
 
 
 async def test_whatever_happens_rows_are_answered_once_and_rightly(workers: Workers, start: Any) -> None:
@@ -336,8 +381,11 @@ async def test_whatever_happens_rows_are_answered_once_and_rightly(workers: Work
     answered: Counter[str] = Counter()
     refusals: Counter[str] = Counter()
     asked = 0
+    shadows = {"shadow_share": 0.5, "shadow_max_busy": 1.0, "drift_epsilon": 0.1}
 
-    async with start(cascade_deployment(workers, EVERYWHERE, plans, auto_price=True), dispatch=BATCHES) as gateway:
+    async with start(
+        cascade_deployment(workers, EVERYWHERE, plans, auto_price=True, **shadows), dispatch=BATCHES
+    ) as gateway:
 
         async def once() -> None:
             nonlocal asked
@@ -370,13 +418,13 @@ async def test_whatever_happens_rows_are_answered_once_and_rightly(workers: Work
         for version in range(2, 14):
             await asyncio.sleep(0.15)
             deployment = cascade_deployment(
-                workers, placements[version % 4], plans, version=version, auto_price=version % 2 == 0
+                workers, placements[version % 4], plans, version=version, auto_price=version % 2 == 0, **shadows
             )
             deployment.cascades[0].point = list(plans)[version % 3]
             if version % 5 == 0:
                 del deployment.cascades[:]
             await gateway.call("Apply", deployment=deployment)
-        await gateway.call("Apply", deployment=cascade_deployment(workers, EVERYWHERE, plans, version=20))
+        await gateway.call("Apply", deployment=cascade_deployment(workers, EVERYWHERE, plans, version=20, **shadows))
         await asyncio.sleep(0.3)
         stop.set()
         await asyncio.gather(*clients)

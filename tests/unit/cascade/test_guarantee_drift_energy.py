@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from arlo.cascade import energy
-from arlo.cascade.drift import DisagreementTest, lower_bound, shift
+from arlo.cascade.drift import DisagreementTest, allowed, lower_bound, shift
 from arlo.cascade.guarantee import clopper_pearson, safe_threshold, upper_risk
-from arlo.cascade.spec import NEVER
+from arlo.cascade.manifest import DataUsed, Guarantee, Point
+from arlo.cascade.spec import NEVER, hard
 from arlo.errors import ConfigError, EnvironmentProblem
 
 
@@ -83,6 +85,25 @@ def test_the_lower_bound_of_disagreement() -> None:
     assert lower_bound([]) == 0
     with pytest.raises(ConfigError, match="between 0 and 1"):
         DisagreementTest(epsilon=0)
+
+
+def test_what_an_operating_point_allows() -> None:
+    """20 of 700 early rows of the test split differed: the bound of that."""
+    point = Point(
+        name="p",
+        search="exact",
+        objective="mean",
+        accuracy=None,
+        agreement=0.98,
+        reach=(1.0, 0.3),
+        mean_ms=1.0,
+        rules=((hard(0.9),),),
+    )
+    data = DataUsed(sha256="", rows=2000, split=(0.25, 0.25, 0.5))
+    assert allowed(point, data) == pytest.approx(clopper_pearson(20, 700, 0.01)[1])
+    assert allowed(dataclasses.replace(point, reach=(1.0, 1.0)), data) == 0
+    promised = Guarantee(risk="disagreement", epsilon=0.035, delta=0.05, rows=1000)
+    assert allowed(dataclasses.replace(point, guarantee=promised)) == pytest.approx(0.05)
 
 
 def test_shift() -> None:

@@ -1,0 +1,40 @@
+// Whether early answers still agree with the last stage as often as they did when the cascade was searched. Rows whose
+// answer was early run on the last stage as well, a small share of them (shadow rows); after each one a bet against
+// "P(differ) <= epsilon" is settled, whose capital exceeds 1 / alpha with probability alpha at most, ever (Ville;
+// Waudby-Smith and Ramdas, 2024). Pure. arlo/cascade/drift.py is its twin.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace arlo::flow {
+
+class DisagreementTest {
+ public:
+  static constexpr double kAlpha = 1e-5;  // chance of a false alarm, over all time
+
+  // epsilon and alpha lie between 0 and 1; the default tests nothing.
+  DisagreementTest() = default;
+  explicit DisagreementTest(double epsilon, double alpha = kAlpha);
+
+  void add(bool disagreed);
+  // P(differ) <= epsilon is refuted. It stays.
+  [[nodiscard]] bool alarm() const { return alarm_; }
+  [[nodiscard]] std::uint64_t rows() const { return rows_; }
+  [[nodiscard]] std::uint64_t disagreed() const { return disagreed_; }
+  [[nodiscard]] double epsilon() const { return epsilon_; }
+
+ private:
+  static constexpr std::size_t kBets = 24;  // sizes that the capital is spread over
+
+  double epsilon_ = 0;
+  double enough_ = 0;                 // log of the capital that is an alarm
+  std::array<double, kBets> won_{};   // what a row that differs adds to the log of a bet's capital
+  std::array<double, kBets> lost_{};  // and one that does not
+  std::array<double, kBets> log_capital_{};
+  std::uint64_t rows_ = 0;
+  std::uint64_t disagreed_ = 0;
+  bool alarm_ = false;
+};
+
+}  // namespace arlo::flow

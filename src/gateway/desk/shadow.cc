@@ -1,0 +1,104 @@
+#include "gateway/desk/shadow.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gateway/desk/journey.h"
+
+namespace arlo::gateway {
+
+Shadow::Shadow(ShadowListener& listener, const Row& row, std::int32_t stage, std::int32_t said)
+    : listener_(listener), of_(row.call->model), stage_(stage), said_(said) {
+  lane = row.call->lane;
+  router = row.call->router;
+  model = row.cascade().stages.back().model;
+  shadow = true;
+}
+
+MaybeFault Shadow::write(const Row& row) {
+  RuntimeInfo runtime;
+  runtime.dynamic = true;
+  const auto& cascade = row.cascade();
+  const WorkerRequest::Row one{.request = &row.call->request,
+                               .row = row.index,
+                               .outputs = cascade.asks(cascade.stages.size() - 1, cascade.made)};
+  const WorkerRequest whole({&one, 1}, runtime, row.journey->facts.length);
+  body.resize(whole.size());
+  whole.write(body.data());
+  if (auto fault = request.parse(body)) return fault;
+  return request.bind(*model, {});
+}
+
+std::int32_t Shadow::answer() const {
+  if (fault.code != Code::kOk || rows.size() != 1) return -1;
+  const auto& cascade = *of_->cascade;
+  const auto& name = of_->outputs[static_cast<std::size_t>(cascade.outputs.logits)].name;
+  return label_of(cascade, cascade.stages.size() - 1, rows.front().parsed.raw(model->find_output(name)));
+}
+
+std::int32_t label_of(const Cascade& cascade, std::size_t stage, std::string_view logits) {
+  std::vector<float> values(logits.size() / sizeof(float));
+  if (values.empty() || values.size() != static_cast<std::size_t>(cascade.spec.labels)) return -1;
+  std::memcpy(values.data(), logits.data(), values.size() * sizeof(float));
+  if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return -1;
+  const auto& order = cascade.spec.stages[stage].label_order;
+  if (!order.empty()) {  // equal ones: the first in the cascade's order
+    std::vector<float> ordered(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) ordered[order[i]] = values[i];
+    values = std::move(ordered);
+  }
+  return static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin());
+}
+
+bool Shadows::drawn(const Cascade& cascade, const flow::RowFacts& facts, std::int32_t stage) {
+  constexpr std::uint64_t kOwn = 0x5368'6164'6f77;  // other numbers than those of the soft rule
+  return cascade.shadow_share > 0 && cascade.spec.labels > 0 &&
+         flow::hash01(cascade.seed ^ kOwn, facts.row, stage) < cascade.shadow_share;
+}
+
+void Shadows::begun(Shadow& shadow) {
+  static_cast<void>(at(shadow.of()));
+  open_.insert(&shadow);
+}
+
+Shadows::Result Shadows::ended(Shadow& shadow) {
+  open_.erase(&shadow);
+  auto& watch = watches_.at(shadow.of().variant);
+  if (watch.content != shadow.of().cascade->content) return {};  // the rules have changed meanwhile
+  const auto answer = shadow.answer();
+  if (answer < 0) {
+    ++watch.failed;
+    return {};
+  }
+  const bool disagreed = answer != shadow.said();
+  watch.test.add(disagreed);
+  return {.good = true, .disagreed = disagreed};
+}
+
+Shadows::Watch& Shadows::at(const ModelSpec& cascade) {
+  auto& watch = watches_.at(cascade.variant);
+  const auto content = cascade.cascade->content;
+  if (watch.content != content) {
+    watch.content = content;
+    const double epsilon = cascade.cascade->drift_epsilon;
+    watch.test = epsilon > 0 ? flow::DisagreementTest(epsilon) : flow::DisagreementTest();
+  }
+  return watch;
+}
+
+void Shadows::fill(v1::Shadows* out, const ModelSpec& cascade) const {
+  const auto& watch = watches_.at(cascade.variant);
+  out->set_epsilon(cascade.cascade->drift_epsilon);
+  out->set_skipped(watch.skipped);
+  out->set_failed(watch.failed);
+  if (watch.content != cascade.cascade->content) return;
+  out->set_rows(watch.test.rows());
+  out->set_disagreed(watch.test.disagreed());
+  out->set_alarm(watch.test.alarm());
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,87 @@
+// Shadow rows: a small share of the rows that a cascade answered early runs on its last stage as well, after the client
+// has its answer, to see whether the two still agree as often as when the cascade was searched.
+//
+// A shadow is a request of the gateway's own to the model of the last stage: of the class bulk, one row, whole. It is
+// in no books but those of the stage that had answered, and of the work of the last one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <unordered_set>
+
+#include "dispatch/scheduler.h"
+#include "flow/cascade/drift.h"
+#include "gateway/desk/call.h"
+#include "gateway/fleet/cascade.h"
+
+namespace arlo::gateway {
+
+class Shadow;
+
+class ShadowListener {
+ public:
+  // It is over; nobody needs it any more.
+  virtual void shadow_done(Shadow& shadow) = 0;
+
+ protected:
+  ~ShadowListener() = default;
+};
+
+class Shadow final : public Call {
+ public:
+  // Of a row that ends at `stage` with the label `said`.
+  Shadow(ShadowListener& listener, const Row& row, std::int32_t stage, std::int32_t said);
+
+  // Its request, after the row has ended and before its call is let go. A fault: the last stage does not take it.
+  MaybeFault write(const Row& row);
+  void complete() override { listener_.shadow_done(*this); }
+
+  // What the last stage says, a label of the cascade; -1: nothing of use.
+  [[nodiscard]] std::int32_t answer() const;
+  [[nodiscard]] const ModelSpec& of() const { return *of_; }  // the cascade
+  [[nodiscard]] std::int32_t stage() const { return stage_; }
+  [[nodiscard]] std::int32_t said() const { return said_; }
+
+ private:
+  ShadowListener& listener_;
+  const std::shared_ptr<const ModelSpec> of_;
+  const std::int32_t stage_;
+  const std::int32_t said_;
+};
+
+// The label of the largest of a stage's logits, in the cascade's order; -1: they are of another number, or not finite.
+std::int32_t label_of(const Cascade& cascade, std::size_t stage, std::string_view logits);
+
+// The open ones, and what those before them said. Under the router's lock.
+class Shadows {
+ public:
+  static constexpr std::size_t kMostOpen = 32;
+
+  // Whether there is one of this row, by chance; the same for the same numbers.
+  [[nodiscard]] static bool drawn(const Cascade& cascade, const flow::RowFacts& facts, std::int32_t stage);
+
+  [[nodiscard]] bool full() const { return open_.size() >= kMostOpen; }
+  [[nodiscard]] const std::unordered_set<Shadow*>& open() const { return open_; }
+  void begun(Shadow& shadow);
+  void skipped(const ModelSpec& cascade) { ++at(cascade).skipped; }
+  struct Result {
+    bool good = false;
+    bool disagreed = false;
+  };
+  Result ended(Shadow& shadow);
+  void fill(v1::Shadows* out, const ModelSpec& cascade) const;
+
+ private:
+  struct Watch {
+    std::size_t content = 0;  // of the cascade that the test is about
+    flow::DisagreementTest test;
+    std::uint64_t skipped = 0, failed = 0;
+  };
+  Watch& at(const ModelSpec& cascade);
+
+  std::unordered_set<Shadow*> open_;
+  std::array<Watch, dispatch::kVariants> watches_;
+};
+
+}  // namespace arlo::gateway
