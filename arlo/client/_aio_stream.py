@@ -90,7 +90,8 @@ class _Run:
                 elif event is not None:
                     item = await self._received(*event)
                     if item is not None:
-                        self._room.release()
+                        if isinstance(item, ClientError) or item.final:
+                            self._room.release()
                         yield item
         finally:
             if timer is not None:

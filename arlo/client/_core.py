@@ -183,13 +183,21 @@ class Core:
         request = codec.encode(rows, request_id=name, outputs=outputs, parameters=parameters)
         return Call(request, tuple(row.ids.size for row in rows), batched)
 
-    def window(self, codec: Codec, size: int, outputs: Sequence[str] | None, timeout_s: float | None) -> Window:
+    def window(
+        self,
+        codec: Codec,
+        size: int,
+        outputs: Sequence[str] | None,
+        timeout_s: float | None,
+        parameters: Parameters | None = None,
+    ) -> Window:
         """The bookkeeping of one stream."""
         return Window(
             codec,
             size=size,
             outputs=outputs,
             timeout_s=self.timeout_s if timeout_s is None else timeout_s,
+            parameters=parameters,
             retries=self.retries,
             max_message_bytes=self.settings.max_message_bytes,
         )

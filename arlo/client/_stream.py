@@ -96,7 +96,8 @@ class _Run:
                 elif not isinstance(event, _Wake):
                     item = self._received(*event)
                     if item is not None:
-                        self._room.release()
+                        if isinstance(item, ClientError) or item.final:
+                            self._room.release()
                         yield item
         finally:
             self._stop.set()

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from arlo.client.codec import Codec
+from arlo.client.codec import Codec, Parameters, is_final
 from arlo.client.errors import (
     ClientError,
     DeadlineExceededError,
@@ -46,6 +46,7 @@ class Window:
         size: int,
         outputs: Sequence[str] | None,
         timeout_s: float | None,
+        parameters: Parameters | None = None,
         retries: int,
         max_message_bytes: int,
     ) -> None:
@@ -56,6 +57,7 @@ class Window:
         self.size = size
         self._codec = codec
         self._outputs = outputs
+        self._parameters = parameters
         self._timeout_s = timeout_s
         self._retries = retries
         self._max_message_bytes = max_message_bytes
@@ -72,7 +74,13 @@ class Window:
         try:
             prepared = reader.read_one(row)
             timeout_us = None if self._timeout_s is None else max(1, round(self._timeout_s * 1e6))
-            request = self._codec.encode([prepared], request_id=name, outputs=self._outputs, timeout_us=timeout_us)
+            request = self._codec.encode(
+                [prepared],
+                request_id=name,
+                outputs=self._outputs,
+                timeout_us=timeout_us,
+                parameters=self._parameters,
+            )
             # A message over the limit would end the stream for all of them.
             if (size := request.ByteSize()) > self._max_message_bytes:
                 raise MessageTooLargeError(f"the request has {size} bytes, max_message_bytes is too small for it")
@@ -96,7 +104,7 @@ class Window:
             if len(self._under_way) != 1:
                 raise ServerError(f"the server failed a request without saying which: {response.error_message}")
             name = next(iter(self._under_way))
-        entry = self._under_way.pop(name, None)
+        entry = self._under_way.get(name) if not is_final(inner) else self._under_way.pop(name, None)
         if entry is None or entry.attempts is None:
             return None
         try:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from arlo.client import _core
 from arlo.client._aio_stream import run
 from arlo.client._core import Call, Core
-from arlo.client.classification import Classification, classifications, outputs_of
+from arlo.client.classification import Classification, classifications, classified, outputs_of, wishes_of
 from arlo.client.codec import Codec, Parameters
 from arlo.client.errors import (
     ClientError,
@@ -190,6 +190,7 @@ class AsyncClient:
         max_length: int | None = None,
         outputs: Sequence[str] | None = None,
         timeout_s: float | None = None,
+        parameters: Parameters | None = None,
     ) -> AsyncGenerator[Result | ClientError, None]:
         """As Client.stream; `rows` may also be asynchronous. A sync iterable is read on the event loop.
 
@@ -197,10 +198,29 @@ class AsyncClient:
         """
         codec = await self._codec(self._core.attempts(timeout_s, monotonic_s()))
         reader = self._core.reader(codec, truncate=truncate, max_length=max_length)
-        items = run(self._transport, self._core.window(codec, window, outputs, timeout_s), reader, rows)
+        items = run(self._transport, self._core.window(codec, window, outputs, timeout_s, parameters), reader, rows)
         async with contextlib.aclosing(items):
             async for item in items:
                 yield item
+
+    async def classify_stream(
+        self,
+        texts: Iterable[Row] | AsyncIterable[Row],
+        *,
+        partial: bool = True,
+        window: int = _core.DEFAULT_WINDOW,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> AsyncGenerator[tuple[int, Classification | ClientError], None]:
+        """See Client.classify_stream; close the iterator (contextlib.aclosing) when leaving it early."""
+        codec = await self._codec(self._core.attempts(timeout_s, monotonic_s()))
+        names, wishes = outputs_of(codec.info), wishes_of(codec.info, partial=partial)
+        items = self.stream(
+            texts, window=window, truncate=truncate, outputs=names, timeout_s=timeout_s, parameters=wishes
+        )
+        async with contextlib.aclosing(items):
+            async for item in items:
+                yield classified(codec.info, item)
 
     async def model_info(self, *, refresh: bool = False) -> ModelInfo:
         """See Client.model_info."""

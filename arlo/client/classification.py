@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.client.errors import InvalidRequestError
+from arlo.client.errors import ClientError, InvalidRequestError
 from arlo.client.model import ModelInfo
+from arlo.client.result import Result
 
 LOGITS, PROBABILITIES = "logits", "probabilities"
 OF_CASCADES = (PROBABILITIES, "cascade_stage", "cascade_confidence", "cascade_reason")
@@ -26,7 +27,8 @@ class Classification:
     probability: float
     stage: int | None = None  # whose answer it is; 0 is the cheapest
     confidence: float | None = None  # of that stage, after calibration
-    reason: str | None = None  # why it ended there
+    reason: str | None = None  # why it ended there; None too of what is not final
+    final: bool = True  # False: the text goes on to a later stage, and the answer follows
 
     @property
     def degraded(self) -> bool:
@@ -58,10 +60,24 @@ def classifications(info: ModelInfo, outputs: Mapping[str, NDArray[Any]]) -> lis
         label = info.labels[best] if best < len(info.labels) else str(best)
         of_cascade: dict[str, Any] = {}
         if PROBABILITIES in outputs:
+            reason = int(outputs["cascade_reason"][row])
             of_cascade = {
                 "stage": int(outputs["cascade_stage"][row]),
                 "confidence": float(outputs["cascade_confidence"][row]),
-                "reason": REASONS[int(outputs["cascade_reason"][row])],
+                "reason": REASONS[reason] if reason >= 0 else None,
+                "final": reason >= 0,
             }
         found.append(Classification(label=label, probability=float(probabilities[best]), **of_cascade))
     return found
+
+
+def wishes_of(info: ModelInfo, *, partial: bool) -> dict[str, bool] | None:
+    """The parameters of a request on a stream."""
+    return {"cascade_partial": True} if partial and outputs_of(info) == list(OF_CASCADES) else None
+
+
+def classified(info: ModelInfo, item: Result | ClientError) -> tuple[int, Classification | ClientError]:
+    """An item of a stream of single texts: its position, and what is said of it."""
+    if isinstance(item, ClientError):
+        return int(item.request_id or -1), item
+    return int(item.id), classifications(info, {name: array[None] for name, array in item.outputs.items()})[0]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from arlo.client import _core
 from arlo.client._core import Call, Core
 from arlo.client._stream import run
-from arlo.client.classification import Classification, classifications, outputs_of
+from arlo.client.classification import Classification, classifications, classified, outputs_of, wishes_of
 from arlo.client.codec import Codec, Parameters
 from arlo.client.errors import (
     ClientError,
@@ -202,6 +202,7 @@ class Client:
         max_length: int | None = None,
         outputs: Sequence[str] | None = None,
         timeout_s: float | None = None,
+        parameters: Parameters | None = None,
     ) -> Iterator[Result | ClientError]:
         """Many requests over one ModelStreamInfer call; yields in order of completion, exactly one item per row.
 
@@ -212,7 +213,28 @@ class Client:
         """
         codec = self._codec(self._core.attempts(timeout_s, monotonic_s()))
         reader = self._core.reader(codec, truncate=truncate, max_length=max_length)
-        return run(self._transport, self._core.window(codec, window, outputs, timeout_s), reader, rows)
+        return run(self._transport, self._core.window(codec, window, outputs, timeout_s, parameters), reader, rows)
+
+    def classify_stream(
+        self,
+        texts: Iterable[Row],
+        *,
+        partial: bool = True,
+        window: int = _core.DEFAULT_WINDOW,
+        truncate: bool = False,
+        timeout_s: float | None = None,
+    ) -> Iterator[tuple[int, Classification | ClientError]]:
+        """As `classify`, over one stream: (position of the text, what is said of it), in order of completion.
+
+        `partial`: of a cascade also what an early stage says of a text while it goes on (`final` False, no reason),
+        at once; the answer follows. `texts`, `window` and `timeout_s` as of `stream`.
+        """
+        codec = self._codec(self._core.attempts(timeout_s, monotonic_s()))
+        names, wishes = outputs_of(codec.info), wishes_of(codec.info, partial=partial)
+        for item in self.stream(
+            texts, window=window, truncate=truncate, outputs=names, timeout_s=timeout_s, parameters=wishes
+        ):
+            yield classified(codec.info, item)
 
     def model_info(self, *, refresh: bool = False) -> ModelInfo:
         """What the server says of the model: inputs, outputs, longest row. Asked once; `refresh` asks again."""

@@ -194,7 +194,13 @@ class Codec:
             attempts=attempts,
             batched=batched,
             token_level=frozenset(token_level),
+            final=is_final(response),
         )
+
+
+def is_final(response: Any) -> bool:
+    """False of a ModelInferResponse that another one to the same request follows (docs/cascades.md)."""
+    return "cascade_final" not in response.parameters or bool(response.parameters["cascade_final"].bool_param)
 
 
 def _cast(values: NDArray[np.integer[Any]], slot: _Slot) -> NDArray[np.integer[Any]]:

@@ -39,7 +39,8 @@ class Result:
     `outputs` maps names to arrays. From `infer` and `stream` the arrays have no row dimension: [dims...], or
     [tokens, dims...] for a token-level output. From `infer_batch` rows come first: [rows, dims...] or
     [rows, longest, dims...]. The arrays are views of the received bytes: read-only, copy before writing.
-    `lengths` holds the tokens of each row, `attempts` how often the request was sent.
+    `lengths` holds the tokens of each row, `attempts` how often the request was sent. `final` is False of what an
+    early stage of a cascade says on a stream while the row goes on: the answer follows.
     """
 
     id: str
@@ -50,6 +51,7 @@ class Result:
     attempts: int
     batched: bool
     token_level: frozenset[str]
+    final: bool = True
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """The output called `name`; NotFoundError when the answer has none such."""

@@ -233,8 +233,14 @@ MaybeFault InferRequest::parse_wish(std::string_view key, std::uint32_t kind, st
     if (kind == kInt64 || kind == kUint64) return {};
     return invalid("parameter cascade_seed must be an int64_param");
   }
+  if (key == "cascade_partial") {
+    wishes_.partial = number != 0;
+    if (kind == kBool) return {};
+    return invalid("parameter cascade_partial must be a bool_param");
+  }
   return invalid("unknown parameter " + quoted(key) +
-                 "; of a cascade there are cascade, cascade_min_confidence, cascade_max_stage and cascade_seed");
+                 "; of a cascade there are cascade, cascade_min_confidence, cascade_max_stage, cascade_seed and "
+                 "cascade_partial");
 }
 
 void InferRequest::ids(std::size_t row, std::vector<std::int64_t>& out) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "base/wire.h"
 
@@ -268,9 +269,13 @@ MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& reque
       writer.parameter({stage, 7 + kQueue.size()}, kInt64, static_cast<std::uint64_t>(timing.stages[i].queue_us));
     }
   }
-  if (streamed && request.wants_final_response()) writer.parameter("triton_final_response", kBool, 1);
+  const bool final = timing.partial < 0;
+  if (request.wishes().partial) writer.parameter("cascade_final", kBool, final ? 1 : 0);
+  if (!final) writer.parameter("cascade_row", kInt64, static_cast<std::uint64_t>(timing.partial));
+  if (streamed && request.wants_final_response()) writer.parameter("triton_final_response", kBool, final ? 1 : 0);
 
-  const auto& lengths = request.lengths();
+  std::span<const std::int32_t> lengths = request.lengths();
+  if (!final) lengths = lengths.subspan(static_cast<std::size_t>(timing.partial), 1);
   const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
   const auto& first = rows.front().outputs_;
   for (std::size_t o = 0; o < first.size(); ++o) {

@@ -79,6 +79,7 @@ struct Timing {
   std::int64_t degraded = 0;         // rows answered by an earlier stage than the rules wanted
   std::int64_t pruned_tokens = 0;    // of all rows
   std::int64_t cascade_version = 0;  // of the deployment whose rules decided
+  std::int64_t partial = -1;         // not the answer yet: what there is of this row, which goes on
 };
 
 // The answer as a list of parts, so that large tensors need not be copied.

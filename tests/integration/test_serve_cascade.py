@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from arlo.cascade.decide import Answers, answers, walk
 from arlo.cascade.manifest import CascadeManifest, Point, Stage, VocabularyFile, repository_hash
 from arlo.cascade.spec import Calibrator, Rule
-from arlo.client import AsyncClient
+from arlo.client import AsyncClient, Classification
 from tests.fakes.processes import marked, nothing_left, until
 from tests.fakes.serving import serving
 from tests.integration.gateway.replayed import CLS, LABELS, RECORDS, STAGES, recorded, rows_of, write_stages
@@ -120,6 +120,18 @@ async def test_what_is_served_is_what_was_found(tmp_path: Path) -> None:
                 ]
                 assert [each.label for each in found] == [f"label{top}" for top in tops]
                 assert all(each.reason in ("confident", "final") and not each.degraded for each in found)
+                partial: dict[int, list[int | None]] = {}
+                ended: dict[int, Any] = {}
+                async for position, said_so_far in sdk.classify_stream(
+                    row.tolist() for row in rows_of(records, [16] * 40)
+                ):
+                    assert isinstance(said_so_far, Classification)
+                    if said_so_far.final:
+                        ended[position] = said_so_far
+                    else:
+                        partial.setdefault(position, []).append(said_so_far.stage)
+                assert sorted(ended) == records
+                assert partial == {i: list(range(each.stage)) for i, each in ended.items() if each.stage}
             assert [tensor.name for tensor in metadata.inputs] == ["input_ids", "attention_mask"]
 
             async def compare() -> int:

@@ -32,6 +32,7 @@ namespace arlo::gateway {
 
 class Call;
 struct Journey;
+struct PartialAnswer;
 class Lane;
 class Router;
 struct Instance;
@@ -90,7 +91,10 @@ class Call {
   // Called once, after the last row has ended, on any thread, without locks held. May delete this. The answer is made
   // and sent on the lane.
   virtual void complete() = 0;
-  // What keeps the call: each row until it has ended, and each row that is being written for its worker.
+  // Before that, of a request that wishes for them; the call is held until it lets go.
+  virtual void partial(std::unique_ptr<PartialAnswer> answer);
+  // What keeps the call: each row until it has ended, each row that is being written for its worker, and each partial
+  // answer.
   void let_go() {
     if (holds.fetch_sub(1, std::memory_order_acq_rel) == 1) complete();
   }

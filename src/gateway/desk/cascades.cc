@@ -60,6 +60,10 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
     books(*row.call).stage(static_cast<std::size_t>(decision.to)).pruned_tokens += pruned;
     journey.pruned += length - row.length;
     journey.escalated = true;
+    if (row.call->request.wishes().partial) {
+      row.call->holds.fetch_add(1, std::memory_order_relaxed);
+      effects.partials.emplace_back(row.call, new PartialAnswer{row.index, now, journey});
+    }
     return true;
   }
   row.length = length;

@@ -12,6 +12,7 @@ namespace arlo::gateway {
 
 class Call;
 class Shadow;
+struct PartialAnswer;
 struct Row;
 class UpstreamCall;
 struct Instance;
@@ -21,6 +22,7 @@ struct Effects {
   std::vector<UpstreamCall*> starts;
   std::vector<Call*> releases;                          // one for each row that has ended
   std::vector<std::pair<Shadow*, const Row*>> shadows;  // to be written, of rows that have ended, and submitted
+  std::vector<std::pair<Call*, std::unique_ptr<PartialAnswer>>> partials;
   std::vector<std::shared_ptr<Instance>> checks;
   std::vector<std::function<void()>> calls;
 };

@@ -41,6 +41,11 @@ void append(std::string& bytes, Value value) {
 
 }  // namespace
 
+void Call::partial(std::unique_ptr<PartialAnswer> answer) {
+  answer.reset();
+  let_go();
+}
+
 Row::Row() = default;
 Row::~Row() = default;
 Row::Row(Row&&) noexcept = default;
@@ -143,11 +148,9 @@ void shorten(Row& row, std::int32_t to, Scratch& scratch) {
   journey.tokens = std::make_shared<const std::vector<std::uint32_t>>(scratch.kept);
 }
 
-RowResponse final_answer(Row& row) {
-  const auto& model = *row.call->model;
-  const auto& cascade = *model.cascade;
-  auto& journey = *row.journey;
-  const OutputSet wanted = row.call->request.outputs();
+RowResponse answer_of(const Call& call, Journey& journey, bool final) {
+  const auto& cascade = *call.model->cascade;
+  const OutputSet wanted = call.request.outputs();
   RowResponse answer = journey.parsed.only(wanted & ~cascade.made);
   const auto& outputs = cascade.outputs;
   const auto asked = [&](int output) { return output >= 0 && (wanted >> output & 1) != 0; };
@@ -168,7 +171,7 @@ RowResponse final_answer(Row& row) {
   std::string& made = journey.made;
   append(made, static_cast<std::int32_t>(journey.answered_by));
   append(made, static_cast<float>(journey.confidence));
-  append(made, static_cast<std::int32_t>(journey.reason));
+  append(made, final ? static_cast<std::int32_t>(journey.reason) : -1);
   for (const double p : q) append(made, static_cast<float>(p));
   if (mixed) {
     for (const double p : q) append(made, static_cast<float>(std::log(p)));

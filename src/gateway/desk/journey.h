@@ -40,11 +40,19 @@ struct Journey {
   [[nodiscard]] bool answered() const { return answered_by != kNoStage; }
 };
 
+// What a row of a stream has while it goes on, for a client that wants to see it.
+struct PartialAnswer {
+  std::uint32_t row;
+  TimeNs at_ns;
+  Journey journey;  // as it was then
+};
+
 // Begins the way of a new row of a cascade.
 void begin_journey(Row& row, std::uint64_t number);
 
-// The outputs of an ended row as its client asked for them.
-RowResponse final_answer(Row& row);
+// The outputs of a row as its client asked for them: of one that has ended, or, while it goes on, those so far, with no
+// reason (-1).
+RowResponse answer_of(const Call& call, Journey& journey, bool final);
 
 // For reuse: nothing here outlives a decision.
 struct Scratch {

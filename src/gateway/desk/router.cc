@@ -140,6 +140,7 @@ void Router::run(Effects& effects) {
       check_health(*this, instance, config_.health().timeout_ms(), *lane_);
     }
   }
+  for (auto& [call, answer] : effects.partials) call->partial(std::move(answer));
   for (const auto& [shadow, row] : effects.shadows) {
     if (auto fault = shadow->write(*row)) {
       shadow->fault = std::move(*fault);

@@ -92,6 +92,9 @@ MaybeFault DataService::receive(std::string body, const Context& context, bool s
   if (model->cascade != nullptr) {
     if (auto fault = model->cascade->check(call->request.wishes())) return fault;
   }
+  if (call->request.wishes().partial && !streamed) {
+    return Fault{Code::kInvalidArgument, "parameter cascade_partial: partial answers are sent on streams only"};
+  }
   if (const auto known = known_answer_bytes(*model, call->request); known > config_.max_message_bytes()) {
     return answer_too_large(known, config_.max_message_bytes());
   }

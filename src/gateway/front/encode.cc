@@ -55,21 +55,10 @@ void forget_bodies(Call& call) {
   }
 }
 
-}  // namespace
-
-MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out) {
-  if (call.fault.code != Code::kOk) {
-    Fault fault = call.fault;
-    if (call.rows.size() > 1 && call.fault_row != Call::kNoRow) {
-      fault.message = "row " + std::to_string(call.fault_row) + ": " + fault.message;
-    }
-    return fault;
-  }
-  std::vector<RowResponse> rows;
-  rows.reserve(call.rows.size());
-  for (auto& row : call.rows) rows.push_back(row.journey == nullptr ? row.parsed : final_answer(row));
+MaybeFault encode(const Call& call, const std::vector<RowResponse>& rows, const Timing& timing, bool streamed,
+                  std::uint64_t max_bytes, std::string* out) {
   ResponsePlan plan;
-  if (auto fault = plan.build(*call.model, call.request, rows, timing_of(call), streamed)) return fault;
+  if (auto fault = plan.build(*call.model, call.request, rows, timing, streamed)) return fault;
 
   constexpr std::uint32_t kInferResponse = 2;  // of ModelStreamInferResponse
   char prefix[16];
@@ -82,8 +71,34 @@ MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std
   out->reserve(head.size() + plan.size());
   out->append(head).resize(head.size() + plan.size());
   plan.write(out->data() + head.size());
-  forget_bodies(call);
   return {};
+}
+
+}  // namespace
+
+MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out) {
+  if (call.fault.code != Code::kOk) {
+    Fault fault = call.fault;
+    if (call.rows.size() > 1 && call.fault_row != Call::kNoRow) {
+      fault.message = "row " + std::to_string(call.fault_row) + ": " + fault.message;
+    }
+    return fault;
+  }
+  std::vector<RowResponse> rows;
+  rows.reserve(call.rows.size());
+  for (auto& row : call.rows) rows.push_back(row.journey == nullptr ? row.parsed : answer_of(call, *row.journey, true));
+  auto fault = encode(call, rows, timing_of(call), streamed, max_bytes, out);
+  if (!fault) forget_bodies(call);
+  return fault;
+}
+
+MaybeFault encode_partial(const Call& call, PartialAnswer& partial, std::uint64_t max_bytes, std::string* out) {
+  Timing timing;
+  timing.partial = partial.row;
+  add_stages(partial.journey, timing);
+  timing.cascade_version = static_cast<std::int64_t>(call.model->cascade->version);
+  timing.total_us = to_us(partial.at_ns - call.received_ns);
+  return encode(call, {answer_of(call, partial.journey, false)}, timing, true, max_bytes, out);
 }
 
 Fault answer_too_large(std::uint64_t bytes, std::uint64_t max_bytes) {

@@ -7,6 +7,7 @@
 
 #include "base/fault.h"
 #include "gateway/desk/call.h"
+#include "gateway/desk/journey.h"
 #include "transport/server_session.h"
 
 namespace arlo::gateway {
@@ -18,6 +19,9 @@ inline constexpr const char* kPredictedMs = "arlo-predicted-ms";
 // The answer of a call whose rows have all ended: a ModelInferResponse, or the call's fault, or that of an answer above
 // `max_bytes`. Streamed answers are wrapped in a ModelStreamInferResponse. The workers' answers are let go.
 MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out);
+
+// Of a row that goes on, on a stream; `partial` must outlive what is made of it.
+MaybeFault encode_partial(const Call& call, PartialAnswer& partial, std::uint64_t max_bytes, std::string* out);
 
 // A ModelStreamInferResponse that says "[CODE] message" and names the request by its id, unless that is not UTF-8.
 std::string encode_stream_fault(const Fault& fault, std::string_view id);

@@ -32,6 +32,14 @@ class StreamCall::Item final : public Call {
   void complete() override {
     lane->loop().run_here([this] { answer(); });
   }
+  void partial(std::unique_ptr<PartialAnswer> answer) override {
+    lane->loop().run_here([this, answer = std::shared_ptr<PartialAnswer>(std::move(answer))] {
+      std::string message;
+      const auto none = encode_partial(*this, *answer, stream_->service_.max_message_bytes(), &message);
+      if (!none) stream_->partial(std::move(message));
+      let_go();
+    });
+  }
   void refuse(const Fault& why) { stream_->answer(*this, encode_stream_fault(why, request.id())); }
 
   const std::size_t bytes;  // of the message
@@ -101,6 +109,10 @@ void StreamCall::answer(Item& item, std::string message) {
   call_->freed(kept->bytes);
   call_->send(std::move(message));
   advance();
+}
+
+void StreamCall::partial(std::string message) {
+  if (call_ != nullptr) call_->send(std::move(message));
 }
 
 void StreamCall::half_closed() {

@@ -43,6 +43,7 @@ class StreamCall final : private transport::Loop::Timer, public std::enable_shar
   void closed();
   void due() override;  // the stream's own deadline
   void answer(Item& item, std::string message);
+  void partial(std::string message);
   void cancel_all();
   // Goes on reading, or ends, where it can now.
   void advance();

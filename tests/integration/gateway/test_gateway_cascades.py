@@ -290,6 +290,46 @@ async def test_another_operating_point_moves_no_instance(workers: Workers, start
         assert parameters_of(answer)["cascade_version"] == 2
 
 
+async def test_a_stream_tells_what_there_is_so_far(workers: Workers, start: Any) -> None:
+    """Each row that goes on: what the stage said, at once; then the answer."""
+    async with start(cascade_deployment(workers, EVERYWHERE), dispatch=BATCHES) as gateway:
+        requests = {}
+        for at in range(0, 60, 3):
+            request = request_of([at, at + 1, at + 2], [16, 40, 64])
+            request.id = str(at)
+            request.parameters["cascade_partial"].bool_param = True
+            requests[request.id] = request
+        error = await refused(gateway.infer(requests["0"]))
+        assert (error.code(), error.details()) == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "parameter cascade_partial: partial answers are sent on streams only",
+        )
+        stream = gateway.stub.ModelStreamInfer()
+        for request in requests.values():
+            await stream.write(request)
+        await stream.done_writing()
+        so_far: dict[int, list[int]] = {}
+        answered = []
+        async for message in stream:
+            assert not message.error_message
+            answer = message.infer_response
+            first = int(answer.id)
+            if answer.parameters["cascade_final"].bool_param:
+                check(answer, expected(range(first, first + 3)))
+                answered.append(first)
+                continue
+            assert first not in answered
+            record = first + answer.parameters["cascade_row"].int64_param
+            outputs = arrays_of(answer)
+            stage = int(outputs["cascade_stage"][0])
+            so_far.setdefault(record, []).append(stage)
+            assert outputs["cascade_reason"].tolist() == [-1]
+            np.testing.assert_array_equal(outputs["logits"][0], recorded(STAGES[stage])[0][record])
+        assert sorted(answered) == list(range(0, 60, 3))
+        ends = expected(range(60)).stage
+        assert so_far == {record: list(range(ends[record])) for record in range(60) if ends[record] > 0}
+
+
 async def test_shadow_rows_tell_when_early_answers_are_others(workers: Workers, start: Any) -> None:
     """Every confident early exit runs on the last stage too; clients see nothing of it."""
     shadows = {"shadow_share": 1.0, "shadow_max_busy": 1.0}
