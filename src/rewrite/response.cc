@@ -85,6 +85,18 @@ std::optional<std::size_t> total_size(std::size_t unit, const std::vector<std::i
   return unit;
 }
 
+// Whether a worker's dimensions are those of the model; -1: any.
+bool alike(const std::vector<std::int64_t>& dims, const std::vector<std::int64_t>& tail) {
+  return std::equal(dims.begin(), dims.end(), tail.begin(), tail.end(),
+                    [](auto dim, auto got) { return dim < 0 || dim == got; });
+}
+
+std::string bracketed(const std::vector<std::int64_t>& dims) {
+  std::string text = "[";
+  for (const auto dim : dims) text += (text.size() > 1 ? ", " : "") + std::to_string(dim);
+  return text + "]";
+}
+
 }  // namespace
 
 std::uint64_t known_answer_bytes(const ModelSpec& model, const InferRequest& request) {
@@ -158,6 +170,10 @@ MaybeFault WorkerResponse::parse(std::string_view body, const ModelSpec& model, 
     output.all.tail.assign(shape.begin() + static_cast<std::ptrdiff_t>(leading), shape.end());
     const auto each = static_cast<std::size_t>(spec.token_level ? tokens : 1);
     if (auto fault = parse_raw(spec, rows, each, &output)) return fault;
+    if (!alike(spec.dims, output.all.tail)) {
+      return bad_worker("output '" + spec.name + "' has " + bracketed(output.all.tail) +
+                        (spec.token_level ? " for each token" : " for each row") + ", not " + bracketed(spec.dims));
+    }
     outputs_.push_back(std::move(output));
   }
   return {};

@@ -141,6 +141,10 @@ std::optional<Piece> piece_of(const Response& worker, const OutputSpec& spec, st
   Piece piece;
   piece.raw = worker.raw_output_contents(index);
   piece.tail.assign(output.shape().begin() + leading, output.shape().end());
+  if (piece.tail.size() != spec.dims.size()) return {};
+  for (std::size_t i = 0; i < spec.dims.size(); ++i) {
+    if (spec.dims[i] >= 0 && spec.dims[i] != piece.tail[i]) return {};
+  }
   unsigned __int128 elements = 1;
   for (const auto dim : piece.tail) {
     if (dim < 0) return {};

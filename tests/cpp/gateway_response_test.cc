@@ -363,6 +363,14 @@ TEST(WorkerResponse, SaysWhatIsWrongWithAWorkersAnswer) {
        "output 'hidden' carries 63 bytes; its shape needs 64"},
       {"a byte too many", [](auto& a) { a.mutable_raw_output_contents(1)->push_back('x'); },
        "output 'pooled' carries 13 bytes; its shape needs 12"},
+      {"another number of labels",
+       [](auto& a) {
+         a.mutable_outputs(1)->set_shape(1, 2);
+         a.mutable_raw_output_contents(1)->resize(8);
+       },
+       "output 'pooled' has [2] for each row, not [3]"},
+      {"a dimension too many", [](auto& a) { a.mutable_outputs(0)->add_shape(1); },
+       "output 'hidden' has [2, 1] for each token, not [2]"},
       {"a negative dimension", [](auto& a) { a.mutable_outputs(1)->set_shape(1, -3); },
        "output 'pooled' has impossible dimensions"},
       {"a negative dimension of BYTES", [](auto& a) { a.mutable_outputs(2)->set_shape(1, -1); },

@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("embeddings say nothing of how sure a stage is, so they cannot be stages of a cascade")
     first = next(iter(manifests.values()))
     labels = names(args.labels) or first.labels or tuple(map(str, range(_label_count(first))))
+    if not labels and first.outputs and first.outputs[0].dims:
+        raise ConfigError("the stages do not say how many labels they have: name them with --labels")
     for name, manifest in manifests.items():
         if _label_count(manifest) not in (len(labels), -1):
             raise ConfigError(f"stage {name} has {_label_count(manifest)} labels, and the cascade {len(labels)}")

@@ -206,6 +206,15 @@ MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& ca
     }
   }
   if (cascade.logits().empty()) return invalid(where + "logits names no output");
+  if (cascade.labels_size() > 0) {
+    const std::vector<std::int64_t> labels = {cascade.labels_size()};
+    const auto& front = *stages.front();  // all stages have the same
+    const auto& dims = front.outputs[static_cast<std::size_t>(front.find_output(cascade.logits()))].dims;
+    if (dims != labels && dims != std::vector<std::int64_t>{-1}) {
+      return invalid(where + "output '" + cascade.logits() + "' does not have a number for each of its " +
+                     std::to_string(labels.front()) + " labels");
+    }
+  }
   if (joined_outputs(stages).size() + 4 > kMaxOutputs) return invalid(where + "its stages have too many outputs");
   for (int i = 0; i < cascade.stages_size(); ++i) {
     if (cascade.stages(i).score() == "output" && stages[static_cast<std::size_t>(i)]->find_output(kConfidence) < 0) {
@@ -289,6 +298,8 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
 
   auto& outputs = cascade->outputs;
   outputs.logits = model->find_output(from.logits());
+  // Whatever else a worker answers is not usable: rows of one request have to be alike, whichever stage answers them.
+  if (from.labels_size() > 0) model->outputs[static_cast<std::size_t>(outputs.logits)].dims = {from.labels_size()};
   if (!from.end_logits().empty()) outputs.end_logits = model->find_output(from.end_logits());
   outputs.importance = model->find_output(kImportance);
   outputs.confidence = model->find_output(kConfidence);

@@ -15,6 +15,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.fakes.gateway import Gateway
+from tests.fakes.odd_worker import OddWorker, tensors_of
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
     REASONS,
@@ -276,6 +277,51 @@ async def test_a_killed_stage_fails_no_row(workers: Workers, start: Any, lost: s
         assert stats.outcomes.failed == stats.outcomes.expired == stats.outcomes.rejected == 0
 
 
+async def counts_wrongly(worker: OddWorker, request: Any) -> bytes:
+    """What a stage's engine says, but of one label less than it has."""
+    answer = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
+    stage = request.model_name.split("_")[0]
+    logits, importance = recorded(stage)
+    ids = tensors_of(request)["input_ids"]
+    arrays = {"logits": logits[ids[:, 1], :-1], "importance": importance[ids[:, 1], : ids.shape[1]]}
+    for name in [output.name for output in request.outputs] or ["logits"]:
+        answer.outputs.add(name=name, datatype="FP32", shape=arrays[name].shape)
+        answer.raw_output_contents.append(np.ascontiguousarray(arrays[name], "<f4").tobytes())
+    return bytes(answer.SerializeToString())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_worker_that_answers_with_other_labels_has_failed(workers: Workers, start: Any, stage: str) -> None:
+    """Beside a good worker of its stage it costs nothing. As the only one, a row ends with the answer that it has, or
+    with an error that names the cause."""
+    records = list(range(48))
+    wanted = expected(records)
+    async with OddWorker(counts_wrongly) as odd:
+        both = cascade_deployment(workers, {**EVERYWHERE, stage: (0, 1)})
+        alone = cascade_deployment(workers, {**EVERYWHERE, stage: (0,)})
+        for deployment in (both, alone):
+            place = next(i for i in deployment.instances if i.id.endswith(f".{stage}"))
+            place.id, place.worker, place.endpoint = f"odd.{stage}", "odd", odd.endpoint
+        async with start(both, dispatch=BATCHES) as gateway:
+            for _ in range(4):
+                check(await ask(gateway, records), wanted)
+            assert odd.requests
+        async with start(alone, dispatch=BATCHES) as gateway:
+            if stage == STAGES[0]:
+                error = await refused(ask(gateway, records))
+                assert error.code() == grpc.StatusCode.INTERNAL
+                assert "output 'logits' has [3] for each row, not [4]" in str(error.details())
+                return
+            outputs = arrays_of(await ask(gateway, records))
+            number = STAGES.index(stage)
+            for record, want, got, reason in zip(
+                records, wanted.stage, outputs["cascade_stage"], outputs["cascade_reason"], strict=True
+            ):
+                assert got == min(want, number - 1), record
+                assert (REASONS[reason] in ("stage_failed", "stage_absent")) == (want >= number)
+            assert REASONS.index("stage_failed") in outputs["cascade_reason"]
+
+
 async def test_another_operating_point_moves_no_instance(workers: Workers, start: Any) -> None:
     plans = {"usual": Plan(), "lax": Plan(((0.0, 0.0),))}
     async with start(cascade_deployment(workers, EVERYWHERE, plans), dispatch=BATCHES) as gateway:
@@ -384,7 +430,11 @@ async def test_what_cannot_be_a_cascade_is_refused(workers: Workers, start: Any)
                 *parents, last = path.split("__")
                 for part in parents:
                     target = target[int(part)] if part.isdigit() else getattr(target, part)
-                setattr(target, last, value)
+                if isinstance(value, list):
+                    del getattr(target, last)[:]
+                    getattr(target, last).extend(value)
+                else:
+                    setattr(target, last, value)
             error = await refused(gateway.call("Apply", deployment=deployment))
             assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
             return str(error.details())
@@ -400,6 +450,7 @@ async def test_what_cannot_be_a_cascade_is_refused(workers: Workers, start: Any)
         assert "slo_ms" in await said(slo_ms=0)
         assert "must be shares" in await said(shadow_share=1.5)
         assert "must be shares" in await said(drift_epsilon=float("nan"))
+        assert "'logits' does not have a number for each of its 3 labels" in await said(labels=["a", "b", "c"])
 
 
 async def test_whatever_happens_rows_are_answered_once_and_rightly(workers: Workers, start: Any) -> None:
