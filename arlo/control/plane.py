@@ -23,6 +23,7 @@ from arlo.catalog.integrity import check_files
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
+from arlo.config.stages import cascade_name
 from arlo.control.backoff import Backoff
 from arlo.control.events import emit
 from arlo.control.gateway.admin import AdminClient
@@ -83,6 +84,8 @@ class Cluster:
     @property
     def model(self) -> str:
         """The name that clients ask for."""
+        if self._config.cascade is not None:
+            return cascade_name(self._config.cascade)
         return self._config.model.name or self.manifest.model
 
     @property

@@ -107,6 +107,7 @@ async def test_what_is_served_is_what_was_found(tmp_path: Path) -> None:
     said = [answers(stage.spec, recorded(stage.name)[0], np.full(RECORDS, 16)) for stage in manifest.stages]
     random = np.random.default_rng(3)
     async with serving(tmp_path) as served:
+        assert served.ready["model"] == served.ready["cascade"] == "kinds"
         pids = sorted(pid for pid, run in marked(served.mark).items() if run.split()[0].endswith("tritonserver"))
         async with triton.InferenceServerClient(served.ready["grpc"]) as client:
             metadata = await client.get_model_metadata("kinds")

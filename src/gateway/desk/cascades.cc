@@ -45,7 +45,8 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   counts.visited(decision.confidence, flow::finite(signals));
   keep_answer(row, signals, decision.confidence, scratch_);
   journey.reason = decision.reason;
-  if (decision.exit || row.call->fault.code != Code::kOk) {
+  if (row.call->fault.code != Code::kOk) return false;  // it ends unanswered
+  if (decision.exit) {
     ++counts.exits.at(static_cast<std::size_t>(decision.reason));
     if (decision.reason == flow::Reason::kConfident && row.call->fault.code == Code::kOk) shadow(row, effects);
     return false;
@@ -192,7 +193,13 @@ void Desk::find_ways(TimeNs grace, TimeNs now, Effects& effects) {
     row->unfit_since_ns = 0;
     auto reason = flow::Reason::kStageAbsent;
     if (to >= 0) {
-      if (enter(*row, to, now, effects)) continue;
+      if (enter(*row, to, now, effects)) {
+        if (journey.answered()) {
+          auto& counts = books(*row->call).stage(static_cast<std::size_t>(journey.answered_by));
+          ++counts.escalations.at(static_cast<std::size_t>(to));
+        }
+        continue;
+      }
       reason = journey.reason;
     }
     if (settles_for(*row, reason, now)) {

@@ -109,6 +109,7 @@ void Router::cancel(Call& call) {
 
 void Router::count_refused(const ModelSpec* model, const Fault& fault) {
   const std::lock_guard lock(mutex_);
+  if (model == nullptr || model->stage) model = fleet_.first_seen();
   books_[model == nullptr ? 0 : model->variant]->refused(fault);
 }
 

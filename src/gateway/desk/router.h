@@ -51,7 +51,8 @@ class Router final : private UpstreamListener,
   void submit(Call& call);
   // The client has gone: the call ends now, wherever its rows are, and completes.
   void cancel(Call& call);
-  // A request refused before it had rows, for the books; `model`: null when it named none of these.
+  // A request refused before it had rows, for the books; `model`: null when it named none of these, which is
+  // counted with the first.
   void count_refused(const ModelSpec* model, const Fault& fault);
 
   // ---- control ----

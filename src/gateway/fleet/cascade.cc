@@ -247,6 +247,10 @@ MaybeFault Cascade::check(const CascadeWishes& wishes) const {
     return invalid("parameter cascade_max_stage: " + std::to_string(wishes.last) + " is above the last stage, " +
                    std::to_string(stages.size() - 1));
   }
+  if (wishes.point == "last" && wishes.last >= 0 && wishes.last + 1 < static_cast<std::int64_t>(stages.size())) {
+    return invalid("parameters cascade and cascade_max_stage: 'last' is stage " + std::to_string(stages.size() - 1) +
+                   ", which is above " + std::to_string(wishes.last));
+  }
   return {};
 }
 

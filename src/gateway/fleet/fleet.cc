@@ -32,6 +32,11 @@ std::shared_ptr<const ModelSpec> Fleet::model(std::string_view name) const {
   return nullptr;
 }
 
+const ModelSpec* Fleet::first_seen() const {
+  const auto seen = std::find_if(models_.begin(), models_.end(), [](const auto& model) { return !model->stage; });
+  return seen == models_.end() ? nullptr : seen->get();
+}
+
 bool Fleet::ready(const ModelSpec& model) const {
   if (model.cascade != nullptr) {
     const auto& stages = model.cascade->stages;

@@ -44,6 +44,8 @@ class Fleet {
   [[nodiscard]] const v1::Deployment& deployment() const { return deployment_; }
   // By its name, or the first without one; null: it is not in the deployment.
   [[nodiscard]] std::shared_ptr<const ModelSpec> model(std::string_view name) const;
+  // The first that clients see, which stages of a cascade are not; null: there is none.
+  [[nodiscard]] const ModelSpec* first_seen() const;
   [[nodiscard]] std::size_t variants() const { return variants_.size(); }  // there have been so many models
   [[nodiscard]] bool ready(const ModelSpec& model) const;                  // some instance that holds it is active
 

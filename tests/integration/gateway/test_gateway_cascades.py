@@ -100,6 +100,8 @@ async def test_clients_see_one_model(workers: Workers, start: Any) -> None:
             grpc.StatusCode.NOT_FOUND,
             "unknown model 'small'; this gateway serves 'kinds'",
         )
+        assert (await gateway.stats("kinds")).outcomes.rejected == 1  # and no stage has heard of it
+        assert (await gateway.stats("small")).outcomes.rejected == 0
         plain = await ask(gateway, [1, 2], outputs=())
         assert [tensor.name for tensor in plain.outputs] == ["logits"]
         said = parameters_of(await ask(gateway, list(range(20))))
@@ -130,6 +132,7 @@ async def test_clients_choose(workers: Workers, start: Any) -> None:
             ({"cascade_min_confidence": float("nan")}, "double_param of 0 to 1"),
             ({"cascade_max_stage": 3}, "above the last stage, 2"),
             ({"cascade_max_stage": -1}, "from 0"),
+            ({"cascade": "last", "cascade_max_stage": 1}, "'last' is stage 2, which is above 1"),
             ({"cascade_depth": 1}, "unknown parameter 'cascade_depth'"),
         ):
             error = await refused(ask(gateway, records, **wish))
@@ -274,6 +277,13 @@ async def test_a_killed_stage_fails_no_row(workers: Workers, start: Any, lost: s
             assert reasons["stage_absent"] > 0
         stats = await gateway.stats("kinds")
         assert stats.outcomes.on_time + stats.outcomes.late == rows
+        assert sum(sum(stage.exits) for stage in stats.stages) == rows
+        for at, stage in enumerate(stats.stages):
+            came = rows if at == 0 else sum(other.escalations[at] for other in stats.stages)
+            back = sum(stage.exits) + sum(stage.escalations) - stage.visits  # ended with its answer after they went on
+            assert back >= 0
+            assert back == 0 or lost != "large" or back <= sum(stage.exits[REASONS.index("deadline") :])
+            assert stage.visits <= came
         assert stats.outcomes.failed == stats.outcomes.expired == stats.outcomes.rejected == 0
 
 
@@ -519,8 +529,13 @@ async def test_whatever_happens_rows_are_answered_once_and_rightly(workers: Work
         await asyncio.sleep(0.3)
         stop.set()
         await asyncio.gather(*clients)
-        stats = await gateway.stats_when(lambda s: s.in_flight == 0 and s.queued == 0, "rest", model="kinds")
+        for stage in STAGES:
+            await gateway.stats_when(lambda s: s.in_flight == 0 and s.queued == 0, "rest", model=stage)
+        stats = await gateway.stats("kinds")
         outcomes = stats.outcomes
+        assert sum(sum(stage.exits) for stage in stats.stages) >= outcomes.on_time + outcomes.late
+        ended = (outcomes.rejected, outcomes.expired, outcomes.cancelled, outcomes.failed)
+        assert sum(stats.arrivals_by_length) <= outcomes.on_time + outcomes.late + sum(ended)  # some had no rows yet
         assert outcomes.on_time + outcomes.late >= sum(answered.values())  # a client may have left before its answer
         assert sum(answered.values()) > 100
         assert set(refusals) <= {
