@@ -11,9 +11,11 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,8 +163,10 @@ class Records:
             else:
                 folder.mkdir(parents=True, exist_ok=True)
                 path.write_text(json.dumps(wanted) + "\n")
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path} cannot be used ({error})") from None
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be used ({error.strerror}): choose a folder with --records") from None
+        except ValueError:
+            raise ConfigError(f"{path} is damaged: delete {folder}, and record again") from None
 
     def key(self, stage: str, engine: str, variant: str = "") -> str:
         """Name of the folder of a stage's records. `engine`: engine_hash(); `variant`: how its texts were pruned."""
@@ -172,37 +176,41 @@ class Records:
     def variants(self) -> list[tuple[str, str, float, str]]:
         """(source stage, stage, alpha, how) of the pruned texts that were begun."""
         path = self._folder / "pruned.json"
-        return [tuple(each) for each in json.loads(path.read_bytes())] if path.exists() else []
+        try:
+            raw = json.loads(path.read_bytes()) if path.exists() else []
+            return [(str(a), str(b), float(alpha), str(how)) for a, b, alpha, how in raw]
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+        except (ValueError, TypeError):
+            raise ConfigError(f"{path} is damaged: delete it, and record again with --alphas") from None
 
     def note_variant(self, variant: tuple[str, str, float, str]) -> None:
         """Pruned texts are about to be recorded."""
         known = self.variants()
         if variant not in known:
-            temporary = self._folder / "pruned.tmp"
-            temporary.write_text(json.dumps([*known, variant]) + "\n")
-            temporary.replace(self._folder / "pruned.json")
+            self._write(self._folder, "pruned.json", lambda file: file.write(json.dumps([*known, variant]).encode()))
 
     def rows(self, key: str) -> Ints:
         """Numbers of the texts that are recorded, ascending."""
-        parts = [np.load(path)["row"] for path in self._parts(key)]
+        parts = [_arrays(path)["row"] for path in self._parts(key)]
         return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
 
     def append(self, key: str, part: Recorded) -> None:
         """Add rows. A reader sees the part whole or not at all."""
         folder = self._folder / key
-        folder.mkdir(exist_ok=True)
         number = 1 + max((int(path.stem.split("-")[1]) for path in self._parts(key)), default=-1)
-        temporary = folder / "unfinished"
         arrays = {f.name: v for f in dataclasses.fields(part) if (v := getattr(part, f.name)) is not None}
-        with temporary.open("wb") as file:
-            np.savez(file, **arrays)
-        temporary.replace(folder / f"part-{number:06d}.npz")
+        self._write(folder, f"part-{number:06d}.npz", lambda file: np.savez(file, **arrays))
 
     def load(self, key: str) -> Recorded | None:
-        """All that is recorded; None: nothing."""
-        parts = [dict(np.load(path)) for path in self._parts(key)]
+        """All that is recorded; None: nothing. ConfigError names a file that is damaged."""
+        parts = [_arrays(path) for path in self._parts(key)]
         if not parts:
             return None
+        if len({part["logits"].shape[1] for part in parts}) > 1:
+            raise ConfigError(
+                f"{self._folder / key} holds answers of several numbers of labels: delete it, record again"
+            )
         joined = {name: np.concatenate([part[name] for part in parts]) for name in ("row", "logits", "tokens", "ms")}
         _, first = np.unique(joined["row"], return_index=True)
         values = {name: array[first] for name, array in joined.items()}
@@ -217,6 +225,37 @@ class Records:
 
     def _parts(self, key: str) -> list[Path]:
         return sorted((self._folder / key).glob("part-*.npz"))
+
+    def _write(self, folder: Path, name: str, write: Callable[[BinaryIO], object]) -> None:
+        """A reader sees the file whole or not at all."""
+        temporary = folder / "unfinished"
+        try:
+            folder.mkdir(exist_ok=True)
+            with temporary.open("wb") as file:
+                write(file)
+            temporary.replace(folder / name)
+        except OSError as error:
+            raise ConfigError(
+                f"{folder / name} cannot be written ({error.strerror}): make room, or choose a folder with --records"
+            ) from None
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Of one part, whole; ConfigError when the file is damaged."""
+    try:
+        with path.open("rb") as raw, np.load(raw) as file:  # which would leave a damaged file open
+            arrays = {name: file[name] for name in file.files}
+        rows = len(arrays["row"])
+        whole = arrays["logits"].ndim == 2 and all(len(arrays[name]) == rows for name in ("logits", "tokens", "ms"))
+        if not whole or len(arrays.get("importance", ())) not in (0, arrays["tokens"].sum()):
+            raise ValueError("its arrays do not go together")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ConfigError(
+            f"{path} is damaged ({error}): delete it, and `arlo cascade record` asks for its texts again"
+        ) from None
+    return arrays
 
 
 def engine_hash(manifest: Manifest) -> str:

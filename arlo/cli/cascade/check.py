@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arlo.cli.cascade.common import study_of, what_accuracy_is
+from arlo.cli.cascade.common import study_of, what_accuracy_is, within
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
@@ -23,6 +23,7 @@ SAME = 1e-9  # of what cascade.json says of a point and what its records give
 
 def run(args: argparse.Namespace) -> int:
     """Compare; 1 when a bar is missed."""
+    within(args.tolerance, 0, 1, "--tolerance")
     study = study_of(args)
     cascade = study.cascade
     points = cascade.points if args.point is None else (cascade.point(args.point),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from arlo.cascade.records import Data, Records
     from arlo.cascade.study import Study
 
+TIMES_MS = (1e-3, 3.6e6)
+
 
 def opened(args: argparse.Namespace) -> tuple[CascadeManifest, Path, Data, Records]:
     """The cascade, its folder, the data and the records that the command line names."""
@@ -22,6 +25,7 @@ def opened(args: argparse.Namespace) -> tuple[CascadeManifest, Path, Data, Recor
     cascade = CascadeManifest.load(args.cascade)
     folder: Path = args.cascade if args.cascade.is_dir() else args.cascade.parent
     data = read_data(args.data)
+    data.labels(cascade.labels)  # before hours of records are made of texts that nothing can be learnt from
     return cascade, folder, data, Records(args.records or folder / "records", data)
 
 
@@ -34,13 +38,15 @@ def study_of(args: argparse.Namespace, *, objective: str = "mean", fit: tuple[fl
     known = cascade.data
     shares: tuple[float, ...] = known.split if known else (0.4, 0.3, 0.3)
     shares = numbers(args.split, "--split") if args.split else shares
+    if args.seed is not None and not 0 <= args.seed < 2**63:
+        raise ConfigError(f"--seed must be from 0 to 2^63 - 1, not {args.seed}")
     args.seed = args.seed if args.seed is not None else known.seed if known else 0
     if known is not None and args.action != "calibrate" and (shares, args.seed) != (known.split, known.seed):
         raise ConfigError(
             "the cascade was calibrated with another --split or --seed: texts that it was fitted on would be searched "
             "or tested on. Leave both out, or calibrate again with them"
         )
-    if len(shares) != 3 or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
+    if len(shares) != 3 or min(shares) <= 0 or not abs(sum(shares) - 1) <= 1e-9:
         raise ConfigError(f"--split must be three shares above 0 whose sum is 1, not {args.split!r}")
     args.shares = shares
     return load_study(cascade, folder, data, records, objective=objective, fit=fit, shares=shares, seed=args.seed)
@@ -66,9 +72,18 @@ def need_scipy() -> None:
 def numbers(text: str | None, option: str) -> tuple[float, ...]:
     """Of a list joined by commas; none: empty."""
     try:
-        return tuple(float(part) for part in text.split(",")) if text else ()
+        found = tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
-        raise ConfigError(f"{option} must be numbers joined by commas, not {text!r}") from None
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise ConfigError(f"{option} must be numbers joined by commas, not {text!r}")
+    return found
+
+
+def within(value: float | None, low: float, high: float, option: str) -> None:
+    """ConfigError unless it is none, or from `low` to `high`; what is no number is not."""
+    if value is not None and not low <= value <= high:
+        raise ConfigError(f"{option} must be from {low:g} to {high:g}, not {value:g}")
 
 
 def lengths(text: str | None, option: str) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from arlo.cli.cascade.common import names
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
+NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 NEGATIONS = {"not", "no", "never", "none", "nor", "neither", "nothing", "without", "cannot", "n't", "t"}
 
 
@@ -25,6 +27,11 @@ def run(args: argparse.Namespace) -> int:
     given = dict(_pair(text, "--stage") for text in args.stage)
     if len(given) != len(args.stage):
         raise ConfigError("two stages have one name")
+    for name in (args.name, *given):
+        if not NAME.fullmatch(name):
+            raise ConfigError(
+                f"a cascade or stage cannot be called {name!r}: letters, digits, '.', '_' and '-' are for names"
+            )
     manifests = {name: Manifest.load(Path(repository)) for name, repository in given.items()}
     tasks = {name: manifest.task for name, manifest in manifests.items()}
     if len(set(tasks.values())) > 1:
@@ -36,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     labels = names(args.labels) or first.labels or tuple(map(str, range(_label_count(first))))
     if not labels and first.outputs and first.outputs[0].dims:
         raise ConfigError("the stages do not say how many labels they have: name them with --labels")
+    if len(set(labels)) != len(labels):
+        raise ConfigError(f"the label {max(labels, key=labels.count)!r} is named twice: choose others with --labels")
     for name, manifest in manifests.items():
         if _label_count(manifest) not in (len(labels), -1):
             raise ConfigError(f"stage {name} has {_label_count(manifest)} labels, and the cascade {len(labels)}")

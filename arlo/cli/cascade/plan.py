@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arlo.cli.cascade.common import study_of
+from arlo.cli.cascade.common import TIMES_MS, study_of, within
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
@@ -26,11 +26,12 @@ MOST_DIVISIONS = 64  # of workers among stages that are tried
 
 def run(args: argparse.Namespace) -> int:
     """Simulate every point; 1 when none meets the SLO."""
+    within(args.workers, 1, 100_000, "--workers")
+    within(args.rate, 1e-3, 1e7, "--rate")
+    within(args.slo_ms, *TIMES_MS, "--slo-ms")
     study = study_of(args)
     if not study.cascade.points:
         raise ConfigError("the cascade has no operating points yet: run `arlo cascade search`")
-    if args.workers < 1 or args.rate <= 0 or args.slo_ms <= 0:
-        raise ConfigError("--workers, --rate and --slo-ms must be above 0")
     test = study.of(2)
     folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
     stages = [_runtimes(folder / stage.repository) for stage in test.cascade.stages]

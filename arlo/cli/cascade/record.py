@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from arlo.cascade.study import HOW
 from arlo.catalog.manifest import Manifest, Runtime
-from arlo.cli.cascade.common import names, numbers, opened
+from arlo.cli.cascade.common import names, numbers, opened, within
 from arlo.cli.text import print_json
 from arlo.clock import monotonic_s
 from arlo.errors import ConfigError
@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--threads must be from 1 to 256, not {args.threads}")
     numbers_of = [s for s, stage in enumerate(cascade.stages) if stage.name in chosen]
     alphas = numbers(args.alphas, "--alphas")
+    for alpha in alphas:
+        within(alpha, 0.01, 100, "--alphas")
     jobs = Jobs(cascade, folder, data, records)
     for s in numbers_of:
         _record(jobs, jobs.whole(s), threads=args.threads)

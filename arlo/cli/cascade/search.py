@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arlo.cli.cascade.common import data_used, lengths, numbers, study_of, what_accuracy_is
+from arlo.cli.cascade.common import TIMES_MS, data_used, lengths, numbers, study_of, what_accuracy_is, within
 from arlo.cli.text import print_json
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ def run(args: argparse.Namespace) -> int:
     from arlo.report.progress import LiveBar
 
     fit = numbers(args.fit, "--fit")
+    within(args.accuracy, 0, 1, "--accuracy")
+    within(args.tolerance, 0, 1, "--tolerance")
+    within(args.slo_ms, *TIMES_MS, "--slo-ms")
+    for models in fit:
+        within(models, 1, 10_000, "--fit")
     study = study_of(args, objective=args.objective, fit=fit)
     options = Options(
         search=args.search,

@@ -132,6 +132,26 @@ def test_mistakes_say_what_to_do(made: Made, capsys: pytest.CaptureFixture[str],
     assert "has 4 labels, and the cascade 2" in says(
         main([*init, stage, "--stage", "b=" + stage[2:], "--labels", "x,y"])
     )
+    two = [*init, stage, "--stage", "b=" + stage[2:]]
+    assert "the label 'x' is named twice" in says(main([*two, "--labels", "x,x,y,z"]))
+    assert "cannot be called 'a/b'" in says(main([*init, "a/b=" + stage[2:]]))
+    for action, *options in (
+        ("search", "--tolerance", "nan"),
+        ("search", "--accuracy", "2"),
+        ("search", "--slo-ms", "inf"),
+        ("search", "--fit", "0,1"),
+        ("search", "--by-length", "inf"),
+        ("search", "--split", "1,2,nan"),
+        ("calibrate", "--seed", "-1"),
+        ("check", "--tolerance", "-1"),
+        ("record", "--alphas", "-1"),
+        ("plan", "--rate", "nan", "--workers", "1", "--slo-ms", "1"),
+    ):
+        assert f"{options[0]} must be" in says(run(path, action, *options))
+    (tmp_path / "odd.jsonl").write_text('{"text": "x", "label": "zoo"}\n')
+    assert "the label 'zoo' is none of the cascade's" in says(
+        main(["cascade", "record", str(path), "--data", str(tmp_path / "odd.jsonl"), "--records", str(tmp_path / "o")])
+    )
     repository(tmp_path, "s0").joinpath("arlo.json").write_text("{}")
     assert "has changed since" in says(run(path, "check"))
     other = tmp_path / "other.jsonl"

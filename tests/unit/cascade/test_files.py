@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,50 @@ def test_records_grow_and_go_on(tmp_path: Path) -> None:
     assert loaded is not None
     with pytest.raises(ConfigError, match="no importance"):
         loaded.importance_of(0)
+
+
+def damaged(path: Path, **changes: Any) -> None:
+    """A part with other arrays, None leaves one out."""
+    arrays = {**np.load(path), **changes}
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:400]), "part-000000.npz is damaged .*: delete it"),
+        (lambda path: path.write_bytes(b""), "is damaged"),
+        (lambda path: path.write_bytes(b"garbage"), "is damaged"),
+        (lambda path: damaged(path, tokens=None), "is damaged"),
+        (lambda path: damaged(path, ms=np.ones(9, np.float32)), "is damaged .its arrays do not go together"),
+        (lambda path: damaged(path, importance=np.ones(2, np.float32)), "is damaged .its arrays do not go together"),
+        (lambda path: damaged(path, logits=np.ones((2, 3), np.float32)), "several numbers of labels: delete it"),
+    ],
+)
+def test_damaged_records_say_what_to_do(tmp_path: Path, damage: Callable[[Path], object], says: str) -> None:
+    data = Data(tuple(Example(str(i), None, None, None) for i in range(5)), "sha")
+    records = Records(tmp_path / "r", data)
+    for rows in ([0, 1], [2, 3]):
+        records.append("s", part(rows))
+    damage(tmp_path / "r" / "s" / "part-000000.npz")
+    with pytest.raises(ConfigError, match=says):
+        records.load("s")
+
+
+def test_a_folder_that_cannot_hold_records(tmp_path: Path) -> None:
+    data = Data((Example("x", None, None, None),), "sha")
+    records = Records(tmp_path / "r", data)
+    (tmp_path / "r" / "s").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"part-000000.npz cannot be written .*--records"):
+        records.append("s", part([0]))
+    (tmp_path / "r" / "pruned.json").write_text("[[1]]")
+    with pytest.raises(ConfigError, match=r"pruned.json is damaged: delete it"):
+        records.variants()
+    (tmp_path / "r" / "data.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"data.json is damaged: delete"):
+        Records(tmp_path / "r", data)
+    with pytest.raises(ConfigError, match=r"cannot be used .*: choose a folder with --records"):
+        Records(tmp_path / "r" / "s" / "below", data)
 
 
 def test_the_key_is_of_the_engine_not_of_its_latency(made: CascadeManifest, tmp_path: Path) -> None:
