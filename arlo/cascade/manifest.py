@@ -54,6 +54,12 @@ class VocabularyFile:
     special: tuple[int, ...] = ()
     keep: tuple[int, ...] = ()  # ids whose words are never pruned, as negations
 
+    def __post_init__(self) -> None:
+        try:
+            base64.b64decode(self.word_start, validate=True)
+        except ValueError:
+            raise ConfigError("word_start must be base64") from None
+
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> VocabularyFile:
         """As it is written."""

@@ -57,6 +57,7 @@ class CascadeConfig:
         unit="ms",
         minimum=0,
         maximum=60_000,
+        relation="below default_timeout_ms",
     )
     price: Literal["off", "auto"] = option(
         default="off",
@@ -95,6 +96,12 @@ class CascadeConfig:
                 "cascade",
                 "default_timeout_ms",
                 f"must be at least slo_ms ({self.slo_ms}), not {self.default_timeout_ms}",
+            )
+        if self.answer_margin_ms >= self.timeout_ms:
+            raise FieldError(
+                "cascade",
+                "answer_margin_ms",
+                f"must be below default_timeout_ms ({self.timeout_ms}), or no row ever goes on",
             )
         if any(not isinstance(count, int) or not 1 <= count <= 1000 for count in self.workers):
             raise FieldError("cascade", "workers", f"are 1 to 1000 for each stage, not {list(self.workers)}")

@@ -468,6 +468,8 @@ class Config:
         elif self.model.workers is not None:
             raise FieldError("model", "workers", "goes with several [[model]]: give workers.count")
         instances, workers = self.deployment.instances, self.worker_count
+        if self.more_models and not workers:
+            raise FieldError("workers", "count", "is missing: how many workers hold the models")
         placed = self.control.reallocate or self.deployment.runtimes in ("dynamic", "bundle") or bool(self.more_models)
         if not instances and (not workers or not placed):
             raise FieldError(
@@ -503,8 +505,9 @@ class Config:
             raise FieldError("model", "workers", "is missing: other models have workers of their own", number)
         count = len(self.workers.endpoints) if self.workers.kind == "endpoints" else self.workers.count
         if own and count is not None and count != sum(own):
+            where, each = ("model", "model") if self.cascade is None else ("cascade", "stage")
             raise FieldError(
-                "model", "workers", f"is {' + '.join(map(str, own))} by model, but [workers] has {count} worker(s)"
+                where, "workers", f"is {' + '.join(map(str, own))} by {each}, but [workers] has {count} worker(s)"
             )
         if self.workers.kind == "ray":
             raise FieldError(

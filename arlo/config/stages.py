@@ -34,7 +34,7 @@ def stage_models(config: CascadeConfig) -> tuple[ModelConfig, ...]:
     try:
         manifest.point(config.point)
     except ConfigError as error:
-        raise FieldError("cascade", "point", str(error)) from None
+        raise FieldError("cascade", "point", f"is unknown: {error}") from None
     if config.workers and len(config.workers) != len(manifest.stages):
         raise FieldError(
             "cascade", "workers", f"are {len(config.workers)} numbers for {len(manifest.stages)} stages: one for each"

@@ -13,7 +13,6 @@ from arlo.config.stages import cascade_manifest, cascade_name, stage_name
 from arlo.errors import ConfigError
 
 LOGITS = {"question-answering": ("start_logits", "end_logits")}
-WORDS_TASKS = ("sequence-classification", "reranker")  # whose rows may lose words: their answers are about whole rows
 
 
 def fill_cascade(
