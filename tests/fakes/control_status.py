@@ -257,3 +257,53 @@ def several_deployment() -> Any:
             )
             runtime.latency.add(length=length, batch=1, latency_us=10 * length)
     return deployment
+
+
+# --- a cascade ---
+
+STAGES = ("kinds.small", "kinds.large")
+CASCADE = ("kinds", *STAGES)
+
+
+def cascade_status() -> ControlStatus:
+    """Two stages, one worker of the first and two of the last."""
+    status = several_status(dedicated=True)
+    names = dict(zip(BINS, STAGES, strict=True))
+    for model in status.models:
+        model.runtimes = [dataclasses.replace(r, model=names[model.name]) for r in model.runtimes]
+        model.name, model.slo_ms = names[model.name], 50
+    status.runtimes = [model.runtimes[0] for model in status.models]
+    status.model = STAGES[0]
+    return status
+
+
+def cascade_stats(model: str, *, step: int = 1) -> Any:
+    """arlo.v1.Stats of the cascade or of one of its stages. Of 100 rows a step 60 end at the first stage, 38 at the
+    last, and 2 at the first after they waited for the last."""
+    stats = several_stats(dict(zip(STAGES, BINS, strict=True)).get(model, "embedder"), step=step)
+    stats.model, stats.stage = model, model in STAGES
+    if stats.stage:
+        stats.outcomes.Clear()
+        stats.total.count = 0
+        stats.queued, stats.in_flight = (1, 2) if model == STAGES[0] else (4, 3)
+        return stats
+    del stats.levels[:]
+    stats.queued = stats.in_flight = stats.parked = 0
+    stats.point, stats.price = "ap", 2
+    first, last = (stats.stages.add(model=stage) for stage in STAGES)
+    first.visits, last.visits = 100 * step, 38 * step
+    first.exits.extend([58 * step, 0, 0, 2 * step, 2 * step, 0, 0])
+    last.exits.extend([0, 38 * step, 0, 0, 0, 0, 0])
+    first.escalations.extend([0, 40 * step])
+    last.escalations.extend([0, 0])
+    return stats
+
+
+def cascade_deployment() -> Any:
+    """arlo.v1.Deployment that goes with cascade_stats()."""
+    deployment = several_deployment()
+    deployment.model.name, deployment.more_models[0].name = STAGES
+    for runtime in deployment.runtimes:
+        runtime.model = dict(zip(BINS, STAGES, strict=True))[runtime.model]
+    deployment.cascades.add(name="kinds", slo_ms=50)
+    return deployment

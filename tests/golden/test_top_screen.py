@@ -14,6 +14,10 @@ from arlo.cli.top.screen import Screen
 from arlo.cli.top.view import History, Sample, View
 from arlo.control.gateway.messages import to_dict
 from tests.fakes.control_status import (
+    CASCADE,
+    cascade_deployment,
+    cascade_stats,
+    cascade_status,
     control_status,
     gateway_deployment,
     gateway_stats,
@@ -88,6 +92,25 @@ def several(*, dedicated: bool, chosen: str = "", control: bool = True) -> View:
     return shown
 
 
+def cascade(*, chosen: str = "", control: bool = True) -> View:
+    """A cascade of two stages."""
+    history, shown = History(), None
+    for step in range(1, len(P98_MS) + 1):
+        stats = {model: to_dict(cascade_stats(model, step=step)) for model in CASCADE}
+        shown = history.add(
+            Sample(
+                at_s=2.0 * step,
+                control=cascade_status() if control else None,
+                gateway=stats[chosen or CASCADE[1]],
+                deployment=to_dict(cascade_deployment()),
+                several=stats,
+                chosen=chosen,
+            )
+        )
+    assert shown is not None
+    return shown
+
+
 SCREENS = {
     "terminal_80x24": lambda: text(both(), 80, 24),
     "terminal_140x40": lambda: text(both(), 140, 40),
@@ -100,6 +123,9 @@ SCREENS = {
     "models_80": lambda: text(several(dedicated=True), 80, None),
     "models_shared_140x40": lambda: text(several(dedicated=False), 140, 40),
     "models_one_80x24": lambda: text(several(dedicated=False, chosen="reranker"), 80, 24),
+    "cascade_80": lambda: text(cascade(), 80, None),
+    "cascade_140x40": lambda: text(cascade(chosen="kinds"), 140, 40),
+    "cascade_gateway_only_60x16": lambda: text(cascade(control=False), 60, 16),
     "models_gateway_only_80x24": lambda: text(several(dedicated=False, control=False), 80, 24),
 }
 
@@ -116,7 +142,11 @@ def test_screen(name: str, rewrite_golden: bool) -> None:
 
 def test_the_page_shows_the_screen(rewrite_golden: bool) -> None:
     page = Path(__file__).parents[2] / "docs" / "top.md"
-    for first, name, lines in (("minilm", "file_80", None), ("embedder,", "models_80", 17)):
+    for first, name, lines in (
+        ("minilm", "file_80", None),
+        ("embedder,", "models_80", 17),
+        ("kinds ", "cascade_80", 13),
+    ):
         before, _, rest = page.read_text().partition(f"```\n{first}")
         shown = "".join(SCREENS[name]().splitlines(keepends=True)[:lines])
         whole = f"{before}```\n{shown}```{rest.partition('```')[2]}"
@@ -127,7 +157,7 @@ def test_the_page_shows_the_screen(rewrite_golden: bool) -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 16), (140, 40), (200, 60), (40, 10), (131, 12)])
 def test_no_screen_is_larger_than_the_terminal(width: int, height: int) -> None:
-    for shown in (both(), both(control=False), both(gateway=False), many_workers(), several(dedicated=True)):
+    for shown in (both(), both(control=False), both(gateway=False), many_workers(), several(dedicated=True), cascade()):
         got = lines(shown, width, height)
         assert 5 <= len(got) <= height
         assert max(map(len, got)) <= width

@@ -9,8 +9,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from arlo.cascade.decide import DEADLINE, REASONS
 from arlo.cli.top.charts import Glyphs, bar, level_style, share_style, sparkline
-from arlo.cli.top.view import ModelRow, RuntimeRow, View, WorkerRow
+from arlo.cli.top.view import CascadeRows, ModelRow, RuntimeRow, StageRow, View, WorkerRow
 from arlo.control.http.status import ControlStatus
 
 STATES = {"serving": "green", "replacing": "yellow", "starting": "yellow", "degraded": "red"}
@@ -223,6 +224,26 @@ def _model(row: ModelRow, index: int, glyphs: Glyphs) -> list[Text | str]:
         "-" if row.in_flight is None else str(row.in_flight),
         Text("-") if share is None else bar(share, 10, glyphs, style) + f" {percent(share):>5}",
     ]
+
+
+def stages(shown: CascadeRows, width: int, lines: int) -> Table:
+    """One line per stage of a cascade below the head; with too few lines the last are left out."""
+    columns = [("stage", "l"), ("answers/s", "r"), ("reach", "r"), ("went on", "r"), ("ended with its answer", "*")]
+    missing = {"went on"} if width < NARROW_TABLE else set()
+    table = _table(column for column in columns if column[0] not in missing)
+    for row in shown.stages[: max(0, lines - 1)]:
+        ended = Text(no_wrap=True, overflow="ellipsis")
+        for reason, share in row.ended.items():
+            style = "red" if REASONS.index(reason) >= DEADLINE else ""
+            ended.append(", " if ended.cell_len else "").append(f"{reason} {percent(share)}", style)
+        went_on = percent(row.went_on) if row.went_on else "-"
+        cells = dict(zip((name for name, _ in columns), _stage(row, went_on, ended), strict=True))
+        table.add_row(*(cell for name, cell in cells.items() if name not in missing))
+    return table
+
+
+def _stage(row: StageRow, went_on: str, ended: Text) -> list[Text | str]:
+    return [row.name, number(row.answers_per_s), percent(row.reach), went_on, ended if ended.cell_len else "-"]
 
 
 def runtimes(shown: View, width: int, lines: int, glyphs: Glyphs) -> Table:

@@ -106,6 +106,19 @@ def _tables(shown: View, width: int, glyphs: charts.Glyphs) -> list[Section]:
         sections.insert(
             0, Section(title, 1, min(rows, 4) + 1, rows + 1, lambda n: parts.runtimes(shown, width, n, glyphs))
         )
+    for each in shown.cascades:
+        count = len(each.stages)
+        degraded = "" if not each.degraded else f", degraded {parts.percent(each.degraded, 1)}"
+        sections.insert(
+            0,
+            Section(
+                f"stages of {each.name}: point {each.point}, price {each.price}{degraded}",
+                -1,
+                min(count, 2) + 1,
+                count + 1,
+                lambda n, each=each: parts.stages(each, width, n),  # type: ignore[misc]
+            ),
+        )
     if models:
         sections.insert(
             0, Section("models", -1, min(models, 4) + 1, models + 1, lambda n: parts.models(shown, width, n, glyphs))

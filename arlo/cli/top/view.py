@@ -10,6 +10,7 @@ import collections
 import dataclasses
 from typing import Any
 
+from arlo.cascade.decide import DEADLINE, REASONS
 from arlo.control.http.status import ControlStatus, PlanRecord, WorkerStatus
 
 RATE_WINDOW_S = 5.0  # rates and shares; long enough not to flicker
@@ -35,8 +36,10 @@ class Sample:
     @property
     def shown(self) -> dict[str, Any] | None:
         """The statistics that rates are of: of one model, or of all together."""
-        if self.gateway is None or self.chosen or len(self.several) < 2:
+        if self.gateway is None or len(self.several) < 2:
             return self.gateway
+        if self.chosen:
+            return with_stages(self.gateway, self.several)
         return together(list(self.several.values()))
 
 
@@ -89,8 +92,31 @@ class ModelRow:
     attainment: float | None = None
     mean_ms: float | None = None
     p98_ms: float | None = None
+    stage: bool = False  # of a cascade: clients do not see it
     queued: int | None = None
     in_flight: int | None = None
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class StageRow:
+    """One stage of a cascade, over RATE_WINDOW_S. Shares are of the rows that it answered."""
+
+    name: str
+    answers_per_s: float | None = None
+    reach: float | None = None  # of the first stage's rows
+    went_on: float | None = None
+    ended: dict[str, float] = dataclasses.field(default_factory=dict)  # with its answer, by reason
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class CascadeRows:
+    """A cascade: what is in force, and its stages."""
+
+    name: str
+    point: str
+    price: int
+    degraded: float | None  # share of the rows that ended
+    stages: list[StageRow]
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -114,6 +140,7 @@ class View:
     workers: list[WorkerRow]
     plans: list[PlanRecord]  # oldest first
     models: list[ModelRow] = dataclasses.field(default_factory=list)  # of several; empty for one
+    cascades: list[CascadeRows] = dataclasses.field(default_factory=list)
 
     @property
     def edges(self) -> list[int]:
@@ -162,28 +189,36 @@ class History:
 
 
 def models_of(deployment: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a deployment says of each of its models."""
-    return [deployment.get("model", {}), *deployment.get("more_models", ())]
+    """What a deployment says of each of its models, its cascades first."""
+    return [*deployment.get("cascades", ()), deployment.get("model", {}), *deployment.get("more_models", ())]
 
 
 def together(several: list[dict[str, Any]]) -> dict[str, Any]:
-    """Statistics of several models as one; without levels and latencies, which have no meaning over models."""
-    first = several[0]
-    longest = max(len(each["arrivals_by_length"]) for each in several)
+    """Statistics of several models as one; without levels and latencies, which have no meaning over models. A row of a
+    cascade is one row, whatever stages it runs on, but what waits and runs does so at them."""
+    seen = [each for each in several if not each["stage"]] or several
+    first = seen[0]
+    longest = max(len(each["arrivals_by_length"]) for each in seen)
     arrivals = [0] * longest
-    for each in several:
+    for each in seen:
         for length, rows in enumerate(each["arrivals_by_length"]):
             arrivals[length] += rows
     counted = ("queued", "parked", "in_flight", "tokens", "computed_tokens", "retries")
     return {
         **first,
         **{name: sum(each[name] for each in several) for name in counted},
-        "model": "",
+        "model": first["model"] if len(seen) == 1 else "",
         "arrivals_by_length": arrivals,
-        "outcomes": {name: sum(each["outcomes"][name] for each in several) for name in first["outcomes"]},
+        "outcomes": {name: sum(each["outcomes"][name] for each in seen) for name in first["outcomes"]},
         "levels": [],
-        "total": {**first["total"], "count": 0},
+        "total": first["total"] if len(seen) == 1 else {**first["total"], "count": 0},
     }
+
+
+def with_stages(stats: dict[str, Any], several: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Of a cascade with what waits and runs at its stages; of another model as they are."""
+    stages = [several[stage["model"]] for stage in stats["stages"] if stage["model"] in several]
+    return together([stats, *stages]) if stages else stats
 
 
 def _earlier(base: dict[str, Any], now: dict[str, Any]) -> bool:
@@ -203,15 +238,18 @@ def view(
     statistics of the same life of the gateway; `several` and `long_several` are those of each of several models."""
     control, gateway, deployment = sample.control, sample.shown, sample.deployment or {}
     models = _models(sample, several or {}, long_several or {})
+    seen = [row for row in models if not row.stage]
+    cascades = _cascades(sample, several or {})
     if models and not sample.chosen:
-        model, slo_ms = ", ".join(row.name for row in models), None
+        model, slo_ms = ", ".join(row.name for row in seen), seen[0].slo_ms if len(seen) == 1 else None
     else:
         model = (gateway or {}).get("model") or sample.chosen or (control.model if control is not None else "")
         model = model or deployment.get("model", {}).get("name", "")
         slo_ms = _slo_ms(deployment, model) or next((row.slo_ms for row in models if row.name == model), None)
         slo_ms = slo_ms or (control.slo_ms if control is not None else None)
     if models:
-        rows = [row for row in _by_model(sample, models, several or {}) if sample.chosen in ("", row.model)]
+        chosen = {sample.chosen, *(stage.name for each in cascades for stage in each.stages)}
+        rows = [r for r in _by_model(sample, models, several or {}) if not sample.chosen or r.model in chosen]
     else:
         rows = _runtimes(control, gateway, base, deployment)
     elapsed_s = _elapsed_s(gateway, base)
@@ -240,7 +278,36 @@ def view(
         workers=_workers(control, gateway, base, elapsed_s),
         plans=control.plans if control is not None else [],
         models=models,
+        cascades=cascades,
     )
+
+
+def _cascades(sample: Sample, base: dict[str, dict[str, Any]]) -> list[CascadeRows]:
+    """Of those that are shown, what became of the rows at each stage since `base`."""
+    found = []
+    for name, stats in sample.several.items():
+        if not stats["stages"] or sample.chosen not in ("", name):
+            continue
+        before = {stage["model"]: stage for stage in base[name]["stages"]} if name in base else {}
+        elapsed_s = _elapsed_s(stats, base.get(name))
+        rows, first, ended, degraded = [], 0, 0, 0
+        for stage in stats["stages"]:
+            old = before.get(stage["model"])
+            row = StageRow(name=stage["model"])
+            rows.append(row)
+            if old is None or not elapsed_s:
+                continue
+            visits, exits = _grown(stage, old, "visits"), _difference(stage, old, "exits")
+            first = first or visits
+            ended, degraded = ended + sum(exits), degraded + sum(exits[DEADLINE:])
+            row.answers_per_s = visits / elapsed_s
+            row.reach = visits / first if first else None
+            if visits:
+                row.went_on = sum(_difference(stage, old, "escalations")) / visits
+                row.ended = {reason: rows / visits for reason, rows in zip(REASONS, exits, strict=False) if rows}
+        share = degraded / ended if ended else None
+        found.append(CascadeRows(name=name, point=stats["point"], price=stats["price"], degraded=share, stages=rows))
+    return found
 
 
 def _rates(now: dict[str, Any] | None, base: dict[str, Any] | None) -> tuple[float | None, float | None]:
@@ -263,7 +330,8 @@ def _models(sample: Sample, base: dict[str, dict[str, Any]], long_base: dict[str
     """Of several models each, by what is there: the control plane's part, the gateway's. Empty for one."""
     control, deployment = sample.control, sample.deployment or {}
     planned = {model.name: model for model in control.models} if control is not None else {}
-    names = list(planned) or list(sample.several)
+    cascades = [name for name, stats in sample.several.items() if stats["stages"]]
+    names = [*cascades, *(planned or (name for name in sample.several if name not in cascades))]
     rows = []
     for name in names if len(names) > 1 else ():
         model, stats = planned.get(name), sample.several.get(name)
@@ -272,11 +340,15 @@ def _models(sample: Sample, base: dict[str, dict[str, Any]], long_base: dict[str
             row.desired = sum(control.desired.get(runtime.name, 0) for runtime in model.runtimes)
             row.observed = sum(control.observed.get(runtime.name, 0) for runtime in model.runtimes)
         if stats is not None:
-            if model is None:
+            if model is None and not stats["stages"]:
                 row.observed = max((level["instances"] for level in stats["levels"]), default=0)
+            row.stage = stats["stage"]
             row.rows_per_s, row.goodput_rps = _rates(stats, base.get(name))
             row.attainment = _attainment(stats, long_base.get(name))
-            row.queued, row.in_flight = stats["queued"], stats["in_flight"]
+            now = with_stages(stats, sample.several)
+            row.queued, row.in_flight = now["queued"], now["in_flight"]
+            if row.stage:
+                row.goodput_rps = None  # a row is on time when it has ended, at whatever stage
             if stats["total"]["count"]:
                 row.mean_ms, row.p98_ms = stats["total"]["mean_us"] / 1000, stats["total"]["p98_us"] / 1000
         rows.append(row)
@@ -329,6 +401,7 @@ def as_dict(sample: Sample, shown: View) -> dict[str, Any]:
             "slo_attainment": shown.attainment,
             "padding": shown.padding,
             "window_s": shown.window_s,
+            "cascades": [dataclasses.asdict(each) for each in shown.cascades],
             "models": [dataclasses.asdict(row) for row in shown.models],
             "runtimes": [dataclasses.asdict(row) for row in shown.runtimes],
             "workers": [dataclasses.asdict(row) for row in shown.workers],

@@ -31,7 +31,11 @@ from arlo.control.http.status import ControlStatus
 from arlo.errors import ConfigError
 from tests.fakes.admin_server import AdminServer
 from tests.fakes.control_status import (
+    CASCADE,
     NOW_MS,
+    cascade_deployment,
+    cascade_stats,
+    cascade_status,
     control_status,
     gateway_deployment,
     gateway_stats,
@@ -205,6 +209,50 @@ def test_without_a_control_plane_the_gateway_says_which_models_there_are() -> No
         ("embedder", 3, None),
         ("reranker", 3, None),
     ]
+
+
+def of_cascade(step: int, **other: Any) -> Sample:
+    stats = {model: to_dict(cascade_stats(model, step=step)) for model in CASCADE}
+    values: dict[str, Any] = {
+        "control": cascade_status(),
+        "gateway": stats[CASCADE[1]],
+        "deployment": to_dict(cascade_deployment()),
+        "several": stats,
+    }
+    return sample(step, **(values | other))
+
+
+def test_a_row_of_a_cascade_is_one_row_whatever_stages_it_runs_on() -> None:
+    history = History()
+    history.add(of_cascade(1))
+    shown = history.add(of_cascade(3))
+    assert (shown.model, shown.slo_ms, shown.rows_per_s) == ("kinds", 50, 290)
+    assert shown.gateway is not None
+    assert (shown.gateway["queued"], shown.gateway["in_flight"]) == (5, 5)  # at the stages
+    assert shown.p98_ms
+    assert [(row.name, row.observed, row.queued, row.goodput_rps) for row in shown.models] == [
+        ("kinds", None, 5, shown.goodput_rps),
+        ("kinds.small", 2, 1, None),
+        ("kinds.large", 1, 4, None),
+    ]
+    assert {row.model for row in shown.runtimes} == {"kinds.small", "kinds.large"}
+    (found,) = shown.cascades
+    assert (found.name, found.point, found.price, found.degraded) == ("kinds", "ap", 2, 0.04)
+    small, large = found.stages
+    assert (small.answers_per_s, small.reach, small.went_on) == (50, 1, 0.4)
+    assert small.ended == {"confident": 0.58, "deadline": 0.02, "load": 0.02}
+    assert (large.answers_per_s, large.reach, large.ended) == (19, 0.38, {"final": 1})
+
+
+def test_a_cascade_that_is_chosen_and_one_without_rates() -> None:
+    chosen = view(of_cascade(2, chosen="kinds", gateway=to_dict(cascade_stats("kinds", step=2))))
+    assert chosen.gateway is not None
+    assert (chosen.model, chosen.slo_ms, chosen.gateway["queued"]) == ("kinds", 50, 5)
+    assert {row.model for row in chosen.runtimes} == {"kinds.small", "kinds.large"}
+    assert [(row.reach, row.ended) for row in chosen.cascades[0].stages] == [(None, {}), (None, {})]
+    stage = view(of_cascade(2, chosen="kinds.large", gateway=to_dict(cascade_stats("kinds.large", step=2))))
+    assert stage.cascades == []
+    assert {row.model for row in stage.runtimes} == {"kinds.large"}
 
 
 # --- words and charts ---
