@@ -250,21 +250,26 @@ def _skipping(select: Study, rules: Rules, of: tuple[Front, int], table: Table, 
     return skipping if cost[1] < cost[0] and fine else rules
 
 
+def answers_at(study: Study, alpha: float = 0.0) -> Callable[[float], tuple[Ints, Bools]]:
+    """With one threshold for all stages: answers [rows], and which rows end before the last stage."""
+    pruned = study.with_pruning(alpha)
+    table = pruned.table()
+    said = np.stack([each.answer for each in pruned.said], axis=1)
+
+    def at(t: float) -> tuple[Ints, Bools]:
+        exits = table.exits(np.full(table.stages - 1, t))
+        return said[np.arange(table.rows), exits], exits < table.stages - 1
+
+    return at
+
+
 def _safe(study: Study, options: Options, alpha: float, warned: _Warnings) -> Point:
     """The point `safe`: one threshold for all stages, as low as the guarantee allows (section 8.3 of the design: fixed
     sequence of tests, on the select split)."""
     assert options.epsilon is not None
     select = study.of(SELECT)
-    pruned = select.with_pruning(alpha)
-    table = pruned.table()
-
-    def answers_at(t: float) -> tuple[Ints, Bools]:
-        exits = table.exits(np.full(table.stages - 1, t))
-        said = np.stack([each.answer for each in pruned.said], axis=1)
-        return said[np.arange(table.rows), exits], exits < table.stages - 1
-
     t = safe_threshold(
-        answers_at,
+        answers_at(select, alpha),
         select.giant,
         select.labels,
         epsilon=options.epsilon,
@@ -273,8 +278,8 @@ def _safe(study: Study, options: Options, alpha: float, warned: _Warnings) -> Po
     )
     if t >= 1:
         warned.add(f"no threshold keeps {options.risk} within {options.epsilon:g}: the point safe escalates every row")
-    rules = Rules(prices=((hard(t),) * (table.stages - 1),), prune=Prune(alpha=alpha))
-    promise = Guarantee(risk=options.risk, epsilon=options.epsilon, delta=options.delta, rows=table.rows)
+    rules = Rules(prices=((hard(t),) * (study.stages - 1),), prune=Prune(alpha=alpha))
+    promise = Guarantee(risk=options.risk, epsilon=options.epsilon, delta=options.delta, rows=len(select.row))
     return point(study, "safe", options, rules, promise)
 
 
