@@ -48,7 +48,7 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   if (row.call->fault.code != Code::kOk) return false;  // it ends unanswered
   if (decision.exit) {
     ++counts.exits.at(static_cast<std::size_t>(decision.reason));
-    if (decision.reason == flow::Reason::kConfident && row.call->fault.code == Code::kOk) shadow(row, effects);
+    if (decision.reason == flow::Reason::kConfident) shadow(row, effects);
     return false;
   }
   if (cascade.auto_price) price.wanted(static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1);
