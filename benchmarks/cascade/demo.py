@@ -179,6 +179,7 @@ def measure(work: Path, cascade: Path, texts: Path, count: int) -> tuple[dict[st
     from arlo.cascade.manifest import CascadeManifest
     from arlo.cascade.records import Records, read_data
     from arlo.cascade.study import load_study
+    from arlo.cli.cascade.through import compare
 
     manifest, data = CascadeManifest.load(cascade), read_data(texts)
     assert manifest.data is not None
@@ -190,6 +191,10 @@ def measure(work: Path, cascade: Path, texts: Path, count: int) -> tuple[dict[st
         tokenizer = work / f"{DATA}-l1" / "tokenizer.json"
         alone = one_at_a_time(address, tokenizer, rows)
         last_ms = float(np.mean(alone["times"]["last"]))
+        say("the whole third split through the gateway")
+        through = compare(
+            test, data, manifest.point(), target=address, model=manifest.name, tokenizer=tokenizer, seed=0
+        )
         say("under load")
         rates = [round(share * 1000 / last_ms) for share in (0.5, 0.9)]
         loads = [
@@ -219,9 +224,10 @@ def measure(work: Path, cascade: Path, texts: Path, count: int) -> tuple[dict[st
         "last_stage": {"accuracy": float((last == labels).mean()), **summary(alone["times"]["last"])},
         "degraded": sum(count for reason, count in reasons.items() if REASONS.index(reason) >= 3),
         "differ_from_offline": differ,
+        "through_gateway": through,  # `arlo cascade check --target`
         "load": loads,
     }
-    return result, differ
+    return result, differ + sum(through[what] for what in ("stage", "answer", "confidence"))
 
 
 def main() -> int:

@@ -31,6 +31,8 @@ struct CascadeWishes {
   bool seeded = false;
   std::uint64_t seed = 0;  // of the soft rule, in place of the cascade's own
   bool partial = false;    // on a stream: the answer so far of each row that goes on, too
+  // Rows go the way that the cascade has for all.
+  [[nodiscard]] bool usual() const { return point.empty() && least < 0 && last < 0 && !seeded; }
 };
 
 class InferRequest {

@@ -38,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     ]
     if args.rows is not None:
         _write_rows(args, test, points)
+    if args.target is not None:
+        _ask(args, test, points, found)
     failed = [line for each in (*stages, *found) for line in each["failed"]]
     if args.json:
         print_json({"accuracy_is": what_accuracy_is(study), "rows": len(test.row), "stages": stages, "points": found})
@@ -94,6 +96,26 @@ def _point(test: Study, point: Point, *, tolerance: float, seed: int) -> dict[st
         "p99_of_last": float(np.quantile(played.ms, 0.99)) / last_p99,
         "failed": failed,
     }
+
+
+def _ask(args: argparse.Namespace, test: Study, points: tuple[Point, ...], found: list[dict[str, Any]]) -> None:
+    """Each point through the gateway, into what was found of it."""
+    from arlo.cascade.records import read_data
+    from arlo.cli.cascade.through import compare
+
+    cascade = test.cascade
+    folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
+    tokenizer = folder / cascade.stages[0].repository
+    data, model = read_data(args.data), args.model or cascade.name
+    for point, each in zip(points, found, strict=True):
+        served = compare(test, data, point, target=args.target, model=model, tokenizer=tokenizer, seed=args.seed)
+        each["served"] = served
+        differ = served["stage"] + served["answer"] + served["confidence"]
+        if differ:
+            each["failed"].append(
+                f"point {point.name}: {differ} of {served['rows']} rows through {args.target} are not as recorded "
+                f"(stage {served['stage']}, answer {served['answer']}, confidence {served['confidence']})"
+            )
 
 
 def _write_rows(args: argparse.Namespace, test: Study, points: tuple[Point, ...]) -> None:
@@ -159,3 +181,10 @@ def _print(test: Study, stages: list[dict[str, Any]], found: list[dict[str, Any]
             "",
         )
     console.print(table)
+    for each in found:
+        if "served" in each:
+            served = each["served"]
+            print(
+                f"{each['name']} through the gateway: {served['same']} of {served['rows']} rows as recorded, "
+                f"{served['degraded']} degraded"
+            )

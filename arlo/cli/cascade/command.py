@@ -20,6 +20,7 @@ EPILOG = """examples:
   arlo cascade calibrate cascade.json --data texts.jsonl
   arlo cascade search cascade.json --data texts.jsonl --tolerance 0.01
   arlo cascade check cascade.json --data texts.jsonl       on the texts that were kept for this
+  arlo cascade check cascade.json --data texts.jsonl --target 127.0.0.1:8001      and through a gateway
   arlo cascade report cascade.json --data texts.jsonl --out cascade.html
 
 data: JSON lines, {"text", "text_pair"?, "label"?, "group"?}. Texts of one group are never parted between
@@ -63,6 +64,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     check.add_argument(
         "--rows", type=Path, metavar="FILE", help="write stage, reason, answer and confidence of each row"
     )
+    check.add_argument(
+        "--target",
+        metavar="HOST:PORT",
+        help="also send the texts through the gateway there, which serves this cascade, and compare row by row",
+    )
+    check.add_argument("--model", metavar="NAME", help="with --target: the cascade's name there (default: its own)")
     plan = _on_records(actions, "plan", "which point so many workers carry at a rate, simulated")
     plan.add_argument("--workers", type=int, required=True, metavar="N", help="in all")
     plan.add_argument("--rate", type=float, required=True, metavar="R", help="rows a second")

@@ -79,7 +79,7 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
 void Desk::shadow(const Row& row, Effects& effects) {
   const auto& cascade = row.cascade();
   const auto& journey = *row.journey;
-  if (row.call->request.wishes().any || !Shadows::drawn(cascade, journey.facts, journey.stage)) return;
+  if (!row.call->request.wishes().usual() || !Shadows::drawn(cascade, journey.facts, journey.stage)) return;
   const auto last = cascade.stages.back().model->variant;
   if (shadows_.full() || scheduler_.queued_of(last) > 0 || fleet_.busy(last) > cascade.shadow_max_busy ||
       !scheduler_.fits_any(journey.facts.length, last)) {
