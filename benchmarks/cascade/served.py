@@ -17,14 +17,14 @@ import argparse
 import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.cascade.manifest import CascadeManifest, VocabularyFile, repository_hash
+from arlo.cascade.manifest import CascadeManifest, Point, VocabularyFile, repository_hash
 from arlo.cascade.records import Records, read_data
 from arlo.cascade.spec import Rules
 from arlo.cascade.study import Study, load_study
@@ -157,8 +157,17 @@ def highest(people: Population, workers: int, *, alone: bool = False, step: int 
 
 
 @contextlib.contextmanager
-def served(work: Path, people: Population, workers: int, slower: float, *, alone: bool) -> Iterator[tuple[str, int]]:
-    """`arlo serve` of both stages, or of the last alone; its data port, and the port of /metrics."""
+def served(
+    work: Path,
+    people: Population,
+    workers: int,
+    slower: float,
+    *,
+    alone: bool = False,
+    points: Sequence[Point] = (),
+) -> Iterator[tuple[str, int]]:
+    """`arlo serve` of both stages, or of the last alone; its data port, and the port of /metrics. `points`: in place of
+    the population's own, the first one in force."""
     for stage, models, recorded in zip(STAGES, runtimes(people.times), people.study.recorded, strict=True):
         write_replayed_repository(
             work / ("repository" if alone and stage == STAGES[-1] else stage),
@@ -175,7 +184,7 @@ def served(work: Path, people: Population, workers: int, slower: float, *, alone
         ):
             yield at, port
         return
-    point = people.manifest.point()
+    points = points or (people.manifest.point(),)
     manifest = dataclasses.replace(
         people.manifest,
         task="emulated",
@@ -186,8 +195,8 @@ def served(work: Path, people: Population, workers: int, slower: float, *, alone
             for name, stage in zip(STAGES, people.manifest.stages, strict=True)
         ),
         vocabularies=(VocabularyFile(special=(CLS,)),),
-        points=(point,),
-        default_point=point.name,
+        points=tuple(points),
+        default_point=points[0].name,
     )
     manifest.save(work)
     (work / "repository").mkdir(exist_ok=True)
