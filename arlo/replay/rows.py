@@ -43,9 +43,9 @@ def make_rows(trace: Trace, source: RowSource | None, *, vocabulary: int = 30_00
     lengths = np.unique(trace.length)
     per_length = max(1, MAX_ROWS // max(len(lengths), 1))
     key = trace.text_id if trace.text_id is not None else np.arange(len(trace), dtype=np.int64)
-    if len(trace) > MAX_ROWS:
-        key = key % per_length
     pairs, which = np.unique(np.stack([trace.length, key], axis=1), axis=0, return_inverse=True)
+    if len(pairs) > MAX_ROWS:
+        pairs, which = np.unique(np.stack([trace.length, key % per_length], axis=1), axis=0, return_inverse=True)
     rows = [
         source.row(int(length), int(k)) if source is not None else _random_row(int(length), int(k), vocabulary, seed)
         for length, k in pairs.tolist()

@@ -108,7 +108,7 @@ def same(got: dict[str, NDArray[Any]], wanted: Ended, people: Population, of: As
     logits = np.stack([recorded.logits[of.record] for recorded in people.study.recorded])
     alone = (wanted.ran.sum(axis=1) == 1) | (of.point.all_rules.ensemble.kind == "none")
     bits = got["logits"] == logits[wanted.stage, np.arange(len(of.record))].astype(np.float32)
-    return (
+    return np.asarray(
         (got["cascade_stage"] == wanted.stage)
         & (got["cascade_reason"] == wanted.reason)
         & (got["logits"].argmax(axis=1) == wanted.answer)

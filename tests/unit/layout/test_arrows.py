@@ -36,7 +36,7 @@ PYTHON_ARROWS: dict[str, set[str]] = {
         "report",
     },
     "traces": {"errors", "clock"},
-    "replay": {"errors", "clock", "catalog", "proto", "config", "client", "traces", "report"},
+    "replay": {"errors", "clock", "catalog", "cascade", "proto", "config", "client", "traces", "report"},
     "control": {
         "errors",
         "clock",
