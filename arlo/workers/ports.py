@@ -34,14 +34,20 @@ class ReservedPort:
         self._socket.close()
 
 
+_given: set[tuple[str, int]] = set()  # what this process was told: two are never told the same
+
+
 def free_port(address: str) -> int:
-    """A port that was free just now; another process may take it before it is used.
+    """A port that was free just now, and that this process was not given before; another process may take it meanwhile.
 
     It lies below the ports that the kernel gives to connections going out (32768 and up, as Linux comes), so no
     connection of another program takes it meanwhile.
     """
     for port in random.sample(range(20_000, 32_768), 100):
+        if (address, port) in _given:
+            continue
         with contextlib.suppress(WorkerError):
             ReservedPort(address, port).release()
+            _given.add((address, port))
             return port
     raise WorkerError(f"no free port from 20000 to 32767 on {address}: 100 were tried")
