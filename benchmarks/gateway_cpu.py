@@ -3,12 +3,14 @@
 Both stand between the same load generator and the same upstream, in turns; CPU is user + system time of the proxy's own
 processes over the requests answered. Requests of 10 to 60 tokens, padded to 64, over 4 connections: at equal offered
 rates (Poisson), and at saturation (closed loop). The gateway runs as it ships (policy, in-flight limit), with eight
-instances. It parses, pads, schedules and rewrites; nginx only passes bytes on.
+instances. It parses, pads, schedules and rewrites; nginx only passes bytes on. `--before PROGRAM` puts an earlier build
+of the gateway in the same turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
 import tempfile
@@ -74,6 +76,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--concurrency", type=int, default=32, help="at saturation")
+    parser.add_argument("--before", type=Path, metavar="PROGRAM", help="the arlo-gateway of an earlier build")
     args = parser.parse_args()
     nginx = harness.need("nginx", "apt-get install nginx-light")
     found: dict[tuple[int, str], list[dict[str, float]]] = {}
@@ -88,16 +91,19 @@ def main() -> int:
         with harness.Program(upstream_command, log=work / "upstream.log") as upstream:
             harness.wait_for_port(upstream_port)
             backend = harness.Backend(endpoint=f"127.0.0.1:{upstream_port}", runtime="bench_len64", max_length=64)
-            with (
-                harness.Program([nginx, "-e", "stderr", "-c", str(conf)], log=work / "nginx.log") as proxy,
-                harness.gateway(work, [backend] * INSTANCES) as (gateway, gateway_port),
-            ):
+            with contextlib.ExitStack() as stack:
+                enter = stack.enter_context
+                proxy = enter(harness.Program([nginx, "-e", "stderr", "-c", str(conf)], log=work / "nginx.log"))
                 harness.wait_for_port(nginx_port)
-                contenders = (
-                    ("gateway", gateway, gateway_port),
+                contenders = [
+                    ("gateway", *enter(harness.gateway(work, [backend] * INSTANCES))),
                     ("nginx", proxy, nginx_port),
                     ("direct", upstream, upstream_port),
-                )
+                ]
+                if args.before is not None:
+                    (before := work / "before").mkdir()
+                    earlier = enter(harness.gateway(before, [backend] * INSTANCES, program=args.before))
+                    contenders.insert(1, ("before", *earlier))
                 for round_ in range(args.rounds):
                     for rate in (rate for rate in args.rates if rate not in too_fast):
                         for name, program, port in contenders:
@@ -120,15 +126,18 @@ def main() -> int:
     rows = []
     for rate in (rate for rate in args.rates if rate not in too_fast):
         row: dict[str, Any] = {"rate": rate or "saturation"}
-        for name in ("gateway", "nginx", "direct"):
+        for name, *_ in contenders:
             row[name] = {key: statistics.median(r[key] for r in found[rate, name]) for key in ("cpu_us", "rps")}
-        row["cpu_ratio_to_nginx"] = statistics.median(
-            g["cpu_us"] / n["cpu_us"] for g, n in zip(found[rate, "gateway"], found[rate, "nginx"], strict=True)
-        )
+        for name in ("nginx", "before"):
+            turns = zip(found[rate, "gateway"], found.get((rate, name), ()), strict=False)
+            if ratios := [gateway["cpu_us"] / other["cpu_us"] for gateway, other in turns]:
+                row[f"cpu_ratio_to_{name}"] = statistics.median(ratios)
         rows.append(row)
         print(
             f"{row['rate']:>10}: gateway {row['gateway']['cpu_us']:.1f} us, nginx {row['nginx']['cpu_us']:.1f} us of"
-            f" CPU a request: ratio {row['cpu_ratio_to_nginx']:.2f}; gateway {row['gateway']['rps']:.0f} req/s"
+            f" CPU a request: ratio {row['cpu_ratio_to_nginx']:.2f}"
+            + (f", to the earlier build {row['cpu_ratio_to_before']:.2f}" if args.before is not None else "")
+            + f"; gateway {row['gateway']['rps']:.0f} req/s"
         )
     figures = {
         "rates": rows,

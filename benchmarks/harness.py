@@ -186,12 +186,19 @@ def deployment(
 
 @contextlib.asynccontextmanager
 async def serving(
-    work: Path, backends: Sequence[Backend], *, policy: str | None = None, dims: int = 384, **options: Any
+    work: Path,
+    backends: Sequence[Backend],
+    *,
+    policy: str | None = None,
+    dims: int = 384,
+    program: Path | None = None,
+    **options: Any,
 ) -> AsyncIterator[Gateway]:
-    """A gateway serving these backends, with the settings that ship but for the policy; `options` of deployment()."""
+    """A gateway serving these backends, with the settings that ship but for the policy; `options` of deployment().
+    `program`: of another build."""
     settings = {"log_level": "warning", "dispatch": {"policy": policy} if policy is not None else {}}
     wanted = deployment(backends, dims=dims, **options)
-    async with fakes.gateway_of(work, wanted, settings, program=binary("arlo-gateway")) as gateway:
+    async with fakes.gateway_of(work, wanted, settings, program=program or binary("arlo-gateway")) as gateway:
         yield gateway
 
 

@@ -16,7 +16,7 @@
 namespace arlo::transport {
 namespace {
 
-constexpr int kAtATime = 64;
+constexpr int kAtATime = 8;  // those who come at once wait in the kernel, while others are served
 constexpr TimeNs kPause = 100'000'000;
 
 // A socket file whose server has gone stays, and keeps the next one from its place.
@@ -65,6 +65,7 @@ Listening listen_on(const std::string& address) {
 }
 
 Listener::Listener(Loop& loop, int fd, std::function<void(int)> take) : loop_(loop), fd_(fd), take_(std::move(take)) {
+  yields = true;
   loop_.watch(fd_, EPOLLIN, *this);
 }
 

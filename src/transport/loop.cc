@@ -16,6 +16,7 @@ namespace arlo::transport {
 namespace {
 
 constexpr int kEvents = 256;
+constexpr TimeNs kYielded = 500'000;  // of a turn, for those that yield
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
@@ -119,9 +120,27 @@ void Loop::turn(int timeout_ms) {
   count_ = epoll_wait(epoll_, events.data(), kEvents, timeout_ms);
   if (count_ < 0 && errno != EINTR) fail("epoll_wait");
   events_ = events.data();
+  bool some_yield = false;
   for (int i = 0; i < count_; ++i) {
-    if (auto* watch = static_cast<Watch*>(events[static_cast<std::size_t>(i)].data.ptr)) {
-      watch->ready(events[static_cast<std::size_t>(i)].events);
+    auto& event = events[static_cast<std::size_t>(i)];
+    auto* const watch = static_cast<Watch*>(event.data.ptr);
+    if (watch == nullptr) continue;
+    if (watch->yields) {
+      some_yield = true;
+      continue;
+    }
+    event.data.ptr = nullptr;
+    watch->ready(event.events);
+  }
+  if (some_yield) {
+    // What is left is told again by the next wait, behind what has come since.
+    const TimeNs end = now_ns() + kYielded;
+    for (int i = 0; i < count_; ++i) {
+      auto& event = events[static_cast<std::size_t>(i)];
+      auto* const watch = static_cast<Watch*>(event.data.ptr);
+      if (watch == nullptr) continue;
+      watch->ready(event.events);
+      if (now_ns() > end) break;
     }
   }
   count_ = 0;

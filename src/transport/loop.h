@@ -27,6 +27,10 @@ class Loop {
     virtual void ready(std::uint32_t events) = 0;  // of epoll
     virtual void turn_ends() {}                    // see ask()
 
+    // Its events come after those of others, and when the turn has been long they wait for the next: of what may cost
+    // more than it is worth.
+    bool yields = false;
+
    protected:
     ~Watch() = default;
   };

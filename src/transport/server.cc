@@ -17,12 +17,15 @@
 namespace arlo::transport {
 namespace {
 
-constexpr std::size_t kRead = 64 << 10;    // bytes at a time
+constexpr std::size_t kRead = 16 << 10;    // bytes at a time: no less than a record of TLS, of which no rest may stay
 constexpr std::size_t kBatch = 256 << 10;  // that are written at a time
-constexpr int kReadsInTurn = 4;            // before the others have theirs
-constexpr TimeNs kTick = 1'000'000'000;    // how late a time limit may be
-constexpr TimeNs kPressed = 50'000'000;    // between looks whether there is memory again
-constexpr std::uint64_t kSpread = 10;      // connections of one age go within so much of it, in parts of a hundred
+constexpr int kReadsInTurn = 16;           // before the others have theirs
+constexpr int kWritesInTurn = 4;
+constexpr std::size_t kCheap = 4 << 10;  // bytes that cannot cost much
+constexpr TimeNs kCostly = 300'000;      // what bytes of one read cost: its connection yields to others
+constexpr TimeNs kTick = 1'000'000'000;  // how late a time limit may be
+constexpr TimeNs kPressed = 50'000'000;  // between looks whether there is memory again
+constexpr std::uint64_t kSpread = 10;    // connections of one age go within so much of it, in parts of a hundred
 
 std::string peer_of(int fd, std::uint64_t number) {
   SocketAddress address;
@@ -44,6 +47,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
         session_(server.service_, server.options_.limits, server.memory_, peer_, [this] { wants_to_send(); }),
         born_(now_ns()),
         heard_(born_) {
+    yields = true;  // until its first call: strangers come, and go, by the thousand
     server_.loop_.watch(fd, EPOLLIN, *this);
     schedule(born_);
   }
@@ -158,6 +162,9 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
           ending_ = true;
           wants_to_send();  // or else it would end with its client only, where nothing is left to send
         }
+        const bool costly = static_cast<std::size_t>(count) > kCheap && now_ns() - heard_ > kCostly;
+        yields = costly || !session_.called();
+        if (costly) break;
       } else if (count != ByteStream::kBlocked) {
         broken_ = true;
       } else {
@@ -176,13 +183,13 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
   }
 
   void write() {
-    for (;;) {
+    for (int i = 0;; ++i) {
       if (sent_ == out_.size()) {
         out_.clear();
         sent_ = 0;
         if (!session_.output(&out_, kBatch)) broken_ = true;
       }
-      if (broken_ || out_.empty()) break;
+      if (broken_ || out_.empty() || i == kWritesInTurn) break;
       const long count = stream_.write(out_.data() + sent_, out_.size() - sent_);
       if (count < 0) {
         broken_ = count == ByteStream::kBroken;

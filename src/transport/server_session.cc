@@ -235,6 +235,7 @@ bool ServerSession::tick(TimeNs now) { return impl_->tick(now); }
 bool ServerSession::shed() { return impl_->shed(); }
 bool ServerSession::awaits() const { return impl_->awaits(); }
 bool ServerSession::greeted() const { return impl_->greeted(); }
+bool ServerSession::called() const { return impl_->called(); }
 std::size_t ServerSession::held() const { return impl_->held(); }
 bool ServerSession::owes() const { return impl_->owes(); }
 bool ServerSession::over() const { return impl_->over(); }

@@ -129,6 +129,7 @@ class ServerSession {
   // Asks whether the client is there: what it answers comes with feed().
   void ping();
   [[nodiscard]] bool greeted() const;  // the client has begun to speak HTTP/2, and more than half a sentence
+  [[nodiscard]] bool called() const;   // there has been a call that its service took
   [[nodiscard]] std::size_t held() const;
   [[nodiscard]] bool owes() const;  // answers that wait for the client
   // Gives up the call that holds most. False: none holds anything.

@@ -38,6 +38,7 @@ class ServerSession::Impl {
   bool shed();
   [[nodiscard]] bool awaits() const { return awaited_ != 0 || owing_ != 0 || meter_.within(); }
   [[nodiscard]] bool greeted() const { return meter_.greeted(); }
+  [[nodiscard]] bool called() const { return called_; }
   [[nodiscard]] std::size_t held() const { return held_; }
   [[nodiscard]] bool owes() const { return owing_ != 0; }
   [[nodiscard]] bool over() const { return is_over(session_); }
@@ -78,6 +79,7 @@ class ServerSession::Impl {
   std::size_t owing_ = 0;    // calls with answers that the client has not taken
   std::size_t awaited_ = 0;  // calls of which something is to come within its time
   FrameMeter meter_;
+  bool called_ = false;
   bool told_ = false;
   bool gone_ = false;  // the session is being deleted
   bool draining_ = false;
@@ -200,9 +202,10 @@ class ServerSession::Impl::Call final : public ServerCall {
     handler_ = session_.service_.begin(*this);
     if (handler_ == nullptr) {
       finish(kUnimplemented, "there is no method " + path_, {});
-    } else if (handler_->unary() && !finished_) {
-      await(session_.now_);
+      return;
     }
+    session_.called_ = true;
+    if (handler_->unary() && !finished_) await(session_.now_);
   }
 
   void data(std::string_view bytes) {

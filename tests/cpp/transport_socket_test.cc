@@ -2,11 +2,13 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <ctime>
 #include <functional>
 #include <memory>
@@ -125,6 +127,58 @@ class TransportSocket : public testing::Test, public Loop::Timer {
   std::vector<Answer> answers_;
   std::size_t wanted_ = SIZE_MAX;  // of answers, that end the loop
 };
+
+// What a turn of the loop does, and for how long.
+class Busy final : public Loop::Watch {
+ public:
+  Busy(Loop& loop, std::string& order, char name, TimeNs takes)
+      : loop_(loop), order_(order), name_(name), takes_(takes) {
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends_) != 0) std::abort();
+    loop_.watch(ends_[0], EPOLLIN, *this);
+  }
+  ~Busy() {
+    loop_.forget(ends_[0], *this);
+    for (const int end : ends_) close(end);
+  }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+  void wake() { ASSERT_EQ(write(ends_[1], "x", 1), 1); }
+  void ready(std::uint32_t) override {
+    char byte = 0;
+    if (read(ends_[0], &byte, 1) == 1) order_ += name_;
+    const TimeNs end = now_ns() + takes_;
+    while (now_ns() < end) {
+    }
+    if (then) then();
+  }
+  std::function<void()> then;
+
+ private:
+  Loop& loop_;
+  std::string& order_;
+  const char name_;
+  const TimeNs takes_;
+  int ends_[2];
+};
+
+TEST(TransportLoop, ThoseThatYieldComeLastAndForSomeOfTheTurnOnly) {
+  Loop loop;
+  std::string order;
+  constexpr TimeNs kLong = 2'000'000;
+  Busy first(loop, order, '1', kLong);
+  Busy second(loop, order, '2', kLong);
+  Busy other(loop, order, 'o', 0);
+  first.yields = second.yields = true;
+  first.wake();
+  second.wake();
+  other.wake();
+  // While the first takes its time another has something again: that is heard before the second.
+  first.then = [&] { other.wake(); };
+  second.then = [&] { loop.stop(); };
+  loop.run();
+  EXPECT_EQ(order, "o1o2");
+}
 
 TEST_F(TransportSocket, ManyCallsOnOneConnection) {
   const auto server = serve();

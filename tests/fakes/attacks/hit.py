@@ -46,12 +46,14 @@ class Hit:
 class Attack:
     """`refused`: it must be told no, by an error of its calls or the end of its connections.
 
-    `descriptors`: how many the other side has for it, where that matters.
+    `descriptors`: how many the other side has for it, where that matters. `control`: what asks the same work of the
+    workers and is no attack; what others see of that is nobody's fault.
     """
 
     run: Callable[[Hit], None]
     refused: bool
     descriptors: int | None
+    control: str | None
 
     @property
     def what(self) -> str:
@@ -62,12 +64,12 @@ ATTACKS: dict[str, Attack] = {}
 
 
 def attack(
-    *, refused: bool = False, descriptors: int | None = None
+    *, refused: bool = False, descriptors: int | None = None, control: Callable[[Hit], None] | None = None
 ) -> Callable[[Callable[[Hit], None]], Callable[[Hit], None]]:
     """Puts a function on the list by its name."""
 
     def put(run: Callable[[Hit], None]) -> Callable[[Hit], None]:
-        ATTACKS[run.__name__] = Attack(run, refused, descriptors)
+        ATTACKS[run.__name__] = Attack(run, refused, descriptors, control.__name__ if control else None)
         return run
 
     return put

@@ -7,7 +7,7 @@ import struct
 import time
 import zlib
 
-from hyperframe.frame import SettingsFrame
+from hyperframe.frame import SettingsFrame, WindowUpdateFrame
 
 from tests.fakes.attacks.hit import LINGER_S, Hit, attack
 from tests.fakes.attacks.offender import Offender, block_of, message
@@ -127,12 +127,13 @@ def many_partial_messages(hit: Hit) -> None:
     _partial(hit, 10, hit.count(25), 8 << 20)
 
 
-@attack()
-def unread_answers(hit: Hit) -> None:
-    """Answers of 256 KB and more for which there is no window: 1,600 of them on eight connections."""
-    shut = {SettingsFrame.INITIAL_WINDOW_SIZE: 0}
+def _large_answers(hit: Hit, *, window: int) -> None:
+    """`window`: of each call; what it lets through is read."""
+    settings = {SettingsFrame.INITIAL_WINDOW_SIZE: window}
     with contextlib.ExitStack() as stack:
-        offenders = [stack.enter_context(hit.open(settings=shut, opens_windows=False)) for _ in range(8)]
+        offenders = [stack.enter_context(hit.open(settings=settings, opens_windows=False)) for _ in range(8)]
+        for offender in offenders:
+            offender.say(WindowUpdateFrame(0, window_increment=1 << 30).serialize() if window else b"")
         for _ in range(hit.count(200)):
             for offender in offenders:
                 stream = offender.stream()
@@ -140,6 +141,18 @@ def unread_answers(hit: Hit) -> None:
                 _feed_all(hit, offender, stream, message(hit.wide))
                 offender.say(offender.data_of(stream, b""))
         while hit.goes_on():
-            time.sleep(0.05)
-            for offender in offenders:
-                offender.look(0)
+            came = [offender.look(0) for offender in offenders]
+            if not any(came):
+                time.sleep(0.05)
+
+
+@attack()
+def taken_answers(hit: Hit) -> None:
+    """No attack: answers of 256 KB and more that are read, 1,600 of them on eight connections."""
+    _large_answers(hit, window=4 << 20)
+
+
+@attack(control=taken_answers)
+def unread_answers(hit: Hit) -> None:
+    """Answers of 256 KB and more for which there is no window: 1,600 of them on eight connections."""
+    _large_answers(hit, window=0)
