@@ -1,16 +1,19 @@
 """Millions of mixed requests through one gateway: memory and descriptors stay flat, and the books add up.
 
-Two real Triton workers with emulated engines that answer at once. In each of ten steps arlo-loadgen sends its share of
-the requests, 32 at a time: one row of 1 to 512 tokens, eight rows, and one in fifty that is wrong in one of five ways.
-All the while others misbehave: streams that end well or are cut off, calls cancelled or with deadlines of milliseconds,
-connections that break off within a message. After each step all comes to rest, and the figures are taken:
+Two real Triton workers with emulated engines that answer at once, and beside them instances of arlo-instant-upstream,
+which take what Triton is too slow for. In each of ten steps arlo-loadgen sends its share of the requests, 64 at a time:
+one row of 1 to 512 tokens, eight rows, and one in fifty that is wrong in one of five ways. All the while others
+misbehave: streams that end well or are cut off, calls cancelled or with deadlines of milliseconds, connections that
+break off within a message. After each step all comes to rest, and the figures are taken:
 
     rss_mb, descriptors   of the gateway
     books                 rows and requests as the gateway counts them (`Stats`), beside what clients saw
+    executed, by_triton   rows that workers executed, and those of them by Triton
 
 The books add up when nothing is queued or in flight at rest; when each row that arrived, and each request that was
-refused unread, has ended once; when clients of arlo-loadgen saw what was sent to them; and when Triton executed as many
-rows as were started. Prints the figures as JSON; `ok` is false, and the exit status 1, where something of it is not so.
+refused unread, has ended once; when clients of arlo-loadgen saw what was sent to them; and when the workers executed as
+many rows as were started. Prints the figures as JSON; `ok` is false, and the exit status 1, where something of it is
+not so.
 """
 
 from __future__ import annotations
@@ -27,16 +30,17 @@ from typing import Any
 
 import grpc
 import numpy as np
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import write_emulated_repository
 from benchmarks import harness
 from tests.fakes.attacks.offender import Notes, Offender, block_of, message
-from tests.fakes.gateway import Gateway, gateway_of
+from tests.fakes.gateway import Gateway, Instance, deployment, gateway_of
 from tests.fakes.triton_workers import Workers
 
 LENGTHS = (64, 512)
+INSTANT = 8  # instances of each length that answer at once
 STEPS = 10
 WRONG_EVERY = 50
 GROWN_MB, GROWN_DESCRIPTORS = 30, 10  # from the second step on
@@ -167,24 +171,49 @@ def books_of(stats: Any) -> dict[str, int]:
     }
 
 
-async def at_rest(gateway: Gateway, workers: Workers) -> tuple[dict[str, int], int]:
-    """The books once nothing moves any more, and the rows that Triton has executed."""
-    seen: list[tuple[dict[str, int], int]] = []
+async def at_rest(gateway: Gateway, workers: Workers, instant: str) -> tuple[dict[str, int], int, int]:
+    """The books once nothing moves any more, and the rows that were executed by Triton and by `instant`."""
+    seen: list[tuple[dict[str, int], int, int]] = []
     for _ in range(200):
         stats = await gateway.stats_when(lambda s: s.queued + s.parked + s.in_flight == 0, "all at rest", timeout_s=60)
-        executed = 0
+        triton = 0
         for worker, length in enumerate(LENGTHS):
-            executed += await workers.executions(worker, f"bench_len{length}")
-        seen.append((books_of(stats), executed))
+            triton += await workers.executions(worker, f"bench_len{length}")
+        seen.append((books_of(stats), triton, await asyncio.to_thread(executed_by, instant)))
         if len(seen) > 5 and all(each == seen[-1] for each in seen[-5:]):
             break
         await asyncio.sleep(0.1)
     return seen[-1]
 
 
+def executed_by(instant: str) -> int:
+    """Rows, ever."""
+    with grpc.insecure_channel(instant) as channel:
+        statistics = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStatistics(
+            service_pb2.ModelStatisticsRequest()
+        )
+    return int(statistics.model_stats[0].execution_count)
+
+
+def deployment_of(workers: Workers, instant: str) -> Any:
+    """An instance of each length on Triton, and so many more on `instant`, which are asked first."""
+    manifest = workers.manifests["bench"]
+    runtimes = {runtime.max_length: runtime for runtime in manifest.runtimes}
+    instances = [
+        Instance(f"i{number}.{length}", f"i{number}", instant, runtimes[length])
+        for number in range(INSTANT)
+        for length in LENGTHS
+    ]
+    instances += [
+        Instance(f"w{worker}.{length}", f"w{worker}", workers.endpoints[worker], runtimes[length])
+        for worker, length in enumerate(LENGTHS)
+    ]
+    return deployment(manifest, instances, slo_ms=1500, default_timeout_ms=20_000, inflight_limit=2)
+
+
 async def step(work: Path, gateway: Gateway, count: int, sent: list[bytes]) -> dict[str, Any]:
     """arlo-loadgen's report of its share."""
-    flags = ["--concurrency", "32", "--channels", "4", "--requests", str(count)]
+    flags = ["--concurrency", "64", "--channels", "4", "--requests", str(count)]
     return await asyncio.to_thread(harness.load, work, harness.port_of(gateway), sent, *flags)
 
 
@@ -206,13 +235,13 @@ def wrong_of(books: dict[str, int], executed: int, codes: dict[str, int], rows_s
     return [what for what, holds in checks.items() if not holds]
 
 
-async def soak(work: Path, workers: Workers, requests: int) -> dict[str, Any]:
-    deployment = workers.deployment("bench", list(enumerate(LENGTHS)), slo_ms=1500, inflight_limit=2)
+async def soak(work: Path, workers: Workers, instant: str, requests: int) -> dict[str, Any]:
+    wanted = deployment_of(workers, instant)
     sent, rows_a_cycle = payloads()
     count = max(1, round(requests / STEPS / len(sent))) * len(sent)  # whole cycles, so that the rows are known
     steps: list[dict[str, Any]] = []
     codes: dict[str, int] = {}
-    async with gateway_of(work, deployment, QUIET, program=harness.binary("arlo-gateway")) as gateway:
+    async with gateway_of(work, wanted, QUIET, program=harness.binary("arlo-gateway")) as gateway:
         others = Others(gateway)
         for number in range(1, STEPS + 1):
             others.start()
@@ -220,7 +249,8 @@ async def soak(work: Path, workers: Workers, requests: int) -> dict[str, Any]:
             await others.stop()
             for code, seen in report["codes"].items():
                 codes[code] = codes.get(code, 0) + seen
-            books, executed = await at_rest(gateway, workers)
+            books, triton, instantly = await at_rest(gateway, workers, instant)
+            executed = triton + instantly
             measured = harness.Measured(gateway.pid)
             wrong = wrong_of(books, executed, codes, rows_a_cycle * number * count // len(sent))
             steps.append(
@@ -249,6 +279,7 @@ async def soak(work: Path, workers: Workers, requests: int) -> dict[str, Any]:
         "grown_descriptors": grown_fds,
         "books": books,
         "executed": executed,
+        "by_triton": triton,
         "codes": codes,
         "others": others.done,
         "steps": steps,
@@ -265,8 +296,13 @@ async def run(requests: int) -> dict[str, Any]:
         async with LocalPool(repository, workers=2, run_dir=work / "run", metrics=False) as pool:
             workers = Workers(pool, {"bench": manifest})
             await workers.start()
+            port = harness.free_port()
+            command = [harness.binary("arlo-instant-upstream"), "--server", "transport", "--port", str(port)]
+            command += ["--output", "embedding:FP32:1,4"]
             try:
-                return await soak(work, workers, requests)
+                with harness.Program(command, log=work / "instant.log"):
+                    await asyncio.to_thread(harness.wait_for_port, port)
+                    return await soak(work, workers, f"127.0.0.1:{port}", requests)
             finally:
                 await workers.close()
 

@@ -3,7 +3,8 @@
 //
 //   arlo-instant-upstream [--port 0] [--threads 1] [--output NAME:DATATYPE:1,384] [--input NAME]... [--server grpc]
 //
-// `--server transport`: on src/transport instead of gRPC C++, on one thread, without streams.
+// `--server transport`: on src/transport instead of gRPC C++, on one thread, without streams; its statistics say how
+// many requests it was sent, under any model's name.
 //
 // Prints {"port": N} once it listens; SIGTERM or SIGINT ends it. Requests are taken and answered as raw bytes on
 // completion queues; the other methods are answered by gRPC's own threads.
@@ -12,6 +13,7 @@
 #include <signal.h>
 
 #include <charconv>
+#include <cstdint>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -238,7 +240,12 @@ class OnTransport final : public arlo::transport::Service {
     void message(std::string bytes) override { request_ = std::move(bytes); }
     void half_closed() override {
       if (method_ == "ModelInfer") {
+        ++service_.executed_;
         answer(service_.fixed_);
+      } else if (method_ == "ModelStatistics") {
+        inference::ModelStatisticsResponse response;
+        response.add_model_stats()->set_execution_count(service_.executed_);
+        answer(response.SerializeAsString());
       } else if (method_ == "ServerLive") {
         answer<inference::ServerLiveRequest, inference::ServerLiveResponse>(&Instant::ServerLive);
       } else if (method_ == "ServerReady") {
@@ -277,6 +284,7 @@ class OnTransport final : public arlo::transport::Service {
 
   Instant service_;
   const std::string fixed_;
+  std::uint64_t executed_ = 0;
 };
 
 int RunOnTransport(const Settings& settings) {
