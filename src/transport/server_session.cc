@@ -71,6 +71,7 @@ bool ServerSession::Impl::feed(std::string_view bytes, TimeNs now) {
       nghttp2_session_mem_recv(session_, reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
   while (held_ > limits_.held_bytes && shed()) {
   }
+  let_on();
   changed();
   if (taken < 0) service_.offended(peer_, "HTTP/2: " + std::string(nghttp2_strerror(static_cast<int>(taken))));
   return taken == static_cast<ssize_t>(bytes.size()) && !over();
@@ -80,7 +81,18 @@ bool ServerSession::Impl::output(std::string* out, std::size_t most) {
   told_ = false;
   while (held_ > limits_.held_bytes && shed()) {
   }
-  return append_output(session_, out, most);
+  const bool good = append_output(session_, out, most);
+  let_on();
+  return good;
+}
+
+// A client that leaves its answers unread has no more work done for it.
+void ServerSession::Impl::let_on() {
+  while (unread_ <= limits_.unread_bytes && !behind_.empty()) {
+    Call* call = find(behind_.front());
+    behind_.pop_front();
+    if (call != nullptr) call->let_on();
+  }
 }
 
 // Once the client has heard that no calls are taken: what it sent before that is served.

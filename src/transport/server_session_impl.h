@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <list>
 #include <optional>
 #include <string>
@@ -66,6 +67,7 @@ class ServerSession::Impl {
   void count_reset();
   void throw_out(std::string_view limit);
   void end(Call& call, bool finished);
+  void let_on();
 
   Service& service_;
   const Limits limits_;
@@ -75,9 +77,11 @@ class ServerSession::Impl {
   std::list<Call> calls_;  // that are open
   Memory& memory_;
   const std::string peer_;
-  std::size_t held_ = 0;     // by the calls, of memory_.used
-  std::size_t owing_ = 0;    // calls with answers that the client has not taken
-  std::size_t awaited_ = 0;  // calls of which something is to come within its time
+  std::size_t held_ = 0;             // by the calls, of memory_.used
+  std::size_t owing_ = 0;            // calls with answers that the client has not taken
+  std::size_t unread_ = 0;           // bytes of these
+  std::deque<std::int32_t> behind_;  // streams whose calls wait until they are less, first come first
+  std::size_t awaited_ = 0;          // calls of which something is to come within its time
   FrameMeter meter_;
   bool called_ = false;
   bool told_ = false;
@@ -211,6 +215,9 @@ class ServerSession::Impl::Call final : public ServerCall {
   void data(std::string_view bytes) {
     // The connection's window is for all calls; that of the stream opens when its bytes are wanted.
     nghttp2_session_consume_connection(session_.session_, bytes.size());
+    if (session_.unread_ > session_.limits_.unread_bytes && !std::exchange(behind_, true)) {
+      session_.behind_.push_back(stream_);
+    }
     if (waits()) {
       kept_.append(bytes);
       account();
@@ -241,6 +248,12 @@ class ServerSession::Impl::Call final : public ServerCall {
       await(!reader_.within() ? 0 : same ? awaited_since_ : session_.now_);
     }
     account();
+  }
+
+  // The client has taken enough of its answers.
+  void let_on() {
+    behind_ = false;
+    go_on();
   }
 
   void half_closed() {
@@ -346,7 +359,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   }
 
   // Whether what comes is kept for later.
-  [[nodiscard]] bool waits() const { return (paused_ || opening_) && !refused_; }
+  [[nodiscard]] bool waits() const { return (paused_ || opening_ || behind_) && !refused_; }
 
   void go_on() {
     while (!later_.empty() && !waits()) {
@@ -453,6 +466,7 @@ class ServerSession::Impl::Call final : public ServerCall {
         --session_.owing_;
       }
     }
+    session_.unread_ += unsent_ - std::exchange(unread_, unsent_);
     hold(reader_.held() + kept_.size() + aside_bytes_ + taken_ + unsent_);
   }
 
@@ -506,7 +520,9 @@ class ServerSession::Impl::Call final : public ServerCall {
   std::size_t unsent_ = 0;
   std::size_t seen_unsent_ = 0;  // at the last look
   TimeNs stalled_since_ = 0;
-  bool owes_ = false;  // unsent_, as the session counts it
+  bool owes_ = false;       // unsent_, as the session counts it
+  std::size_t unread_ = 0;  // the same
+  bool behind_ = false;     // what comes is kept until the client has taken more of its answers
   std::string status_;
   std::vector<Header> trailers_;  // beside it
 };

@@ -75,6 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     limits.streams = 16;
     limits.resets = 50;
     limits.held_bytes = 20'000;
+    limits.unread_bytes = 2'000;
     limits.frames.pings = limits.frames.empty_frames = 50;
     ServerSession session(echo, limits, memory, "fuzz", [] {});
     arlo::TimeNs now = 1;

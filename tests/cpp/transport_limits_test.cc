@@ -319,6 +319,57 @@ TEST_F(TransportLimits, APausedStreamStopsItsClient) {
   EXPECT_EQ(keeper_.messages, 3);
 }
 
+class TransportUnread : public TransportLimits {
+ protected:
+  TransportUnread() { limits_.unread_bytes = 2'000; }
+  void answer(std::size_t which) {
+    keeper_.calls[which]->send(std::string(3'000, 'a'));
+    keeper_.calls[which]->finish(0, "", {});
+  }
+  void open_windows() {
+    const nghttp2_settings_entry window{NGHTTP2_SETTINGS_INITIAL_WINDOW_SIZE, 1 << 20};
+    nghttp2_submit_settings(client_, NGHTTP2_FLAG_NONE, &window, 1);
+  }
+};
+
+TEST_F(TransportUnread, WhatIsAskedNextWaitsUntilAnswersAreTaken) {
+  call("/a", message(10), true);
+  ASSERT_TRUE(talk());
+  answer(0);
+  ASSERT_TRUE(talk());
+  for (int i = 0; i < 3; ++i) call("/b", message(100), true);
+  const auto stream = call("/stream", message(200), false);
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(keeper_.messages, 1);
+  EXPECT_GE(server_->held(), 3'500U);  // it counts all the same
+  more(stream, 4, message(300));
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(keeper_.messages, 1);
+  open_windows();
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(keeper_.sizes, (std::vector<std::size_t>{10, 100, 100, 100, 200, 300}));
+  for (std::size_t i = 1; i < 4; ++i) answer(i);
+  keeper_.calls[4]->finish(0, "", {});
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(statuses_, std::vector<std::string>(5, "0"));
+  EXPECT_EQ(server_->calls(), 0U);
+}
+
+TEST_F(TransportUnread, ThoseThatWaitMayGo) {
+  call("/a", message(10), true);
+  ASSERT_TRUE(talk());
+  answer(0);
+  ASSERT_TRUE(talk());
+  const auto gone = call("/b", message(100), true);
+  call("/c", message(200), true);
+  ASSERT_TRUE(talk());
+  nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, gone, NGHTTP2_CANCEL);
+  nghttp2_submit_rst_stream(client_, NGHTTP2_FLAG_NONE, 1, NGHTTP2_CANCEL);  // its answer waits for nobody now
+  ASSERT_TRUE(talk());
+  EXPECT_EQ(keeper_.sizes, (std::vector<std::size_t>{10, 200}));
+  EXPECT_EQ(keeper_.ended, 2);
+}
+
 TEST_F(TransportLimits, AnAnswerThatIsNotTakenInTime) {
   call("/a", message(10), true);
   ASSERT_TRUE(talk());
