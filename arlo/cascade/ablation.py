@@ -39,24 +39,56 @@ def ablation(study: Study, point: Point, *, seed: int = 0) -> list[Without]:
     plain = dataclasses.replace(rules, prune=Prune())
     if alpha:
         rows.append(_row("no pruning", test.play(plain, seed=seed), whole))
-        for how, name in (("random", "random words left out"), ("first", "first words only")):
+        for how, name in (
+            ("plain", "pruned as Eq. 5 says, not filled again"),
+            ("random", "random words left out"),
+            ("first", "first words only"),
+        ):
             if alpha in test.alphas(how):
                 rows.append(_row(name, test.with_pruning(alpha, how).play(plain, seed=seed), whole))
     rows.append(_row("no calibration", _uncalibrated(study, plain, whole, seed=seed), whole))
     return rows
 
 
-def pruning(study: Study) -> list[tuple[float, str, float, float, float]]:
-    """Of all recorded kinds of pruning, on the last stage and the test split: alpha, how words were chosen, share of
-    tokens sent, agreement with the answer to the whole text, accuracy (nan without labels)."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pruned:
+    """The last stage on pruned texts of the test split."""
+
+    alpha: float
+    how: str  # one of HOW
+    sent: float  # share of the tokens
+    mean_ms: float
+    agreement: float  # with its answer to the whole text
+    accuracy: float  # nan without labels
+    shortened: float  # share of the texts of which anything is left out
+    shortened_agreement: float  # of these; nan where there are none
+    shortened_accuracy: float
+
+
+def pruning(study: Study) -> list[Pruned]:
+    """Of all recorded kinds of pruning. `plain` and `importance` of one alpha take the same runtimes, so that what they
+    say is compared at one cost; random and first words are as many tokens as `importance`."""
     test = study.of(2)
     found = []
     for (a, b, alpha, how), (recorded, measured) in sorted(test.pruned.items()):
         if (a, b) == (test.stages - 2, test.stages - 1):
-            share = float(recorded.tokens.sum() / test.recorded[-1].tokens.sum())
-            answer = measured.said.answer
-            right = np.nan if test.labels is None else float((answer == test.labels).mean())
-            found.append((alpha, how, share, float((answer == test.giant).mean()), right))
+            same = measured.said.answer == test.giant
+            right = same & False if test.labels is None else measured.said.answer == test.labels
+            part = recorded.tokens < test.recorded[-1].tokens
+            known = test.labels is not None
+            found.append(
+                Pruned(
+                    alpha=alpha,
+                    how=how,
+                    sent=float(recorded.tokens.sum() / test.recorded[-1].tokens.sum()),
+                    mean_ms=float(measured.ms.mean()),
+                    agreement=float(same.mean()),
+                    accuracy=float(right.mean()) if known else np.nan,
+                    shortened=float(part.mean()),
+                    shortened_agreement=float(same[part].mean()) if part.any() else np.nan,
+                    shortened_accuracy=float(right[part].mean()) if part.any() and known else np.nan,
+                )
+            )
     return found
 
 

@@ -69,7 +69,7 @@ def fit(kind: CalibratorKind, logits: ArrayLike, labels: ArrayLike) -> Calibrato
         return _fit_dirichlet(z, y, t)
     if kind == "isotonic":
         q, _ = softmax(z / t)
-        return Calibrator(kind="isotonic", t=t, curve=_isotonic(q.max(axis=1), q.argmax(axis=1) == y))
+        return Calibrator(kind="isotonic", t=t, curve=isotonic_curve(q.max(axis=1), q.argmax(axis=1) == y))
     return Calibrator(t=t)
 
 
@@ -147,7 +147,7 @@ def _predicted(calibrator: Calibrator, z: Floats) -> Floats:
     return np.asarray(out)
 
 
-def _isotonic(confidence: Floats, right: NDArray[np.bool_]) -> tuple[tuple[float, float], ...]:
+def isotonic_curve(confidence: Floats, right: NDArray[np.bool_]) -> tuple[tuple[float, float], ...]:
     """Points of P(right) over confidence that never fall (pool adjacent violators), two for each step."""
     from scipy.optimize import isotonic_regression
 

@@ -21,7 +21,9 @@ from arlo.cascade.spec import Ensemble, Rules
 from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
 
-HOW = ("importance", "random", "first")  # which words were left out
+# Which words were left out. plain: all that Eq. 5 says, on the runtime that its rest needs; importance: the same, but
+# only where that is a shorter runtime, which is then filled again.
+HOW = ("importance", "plain", "random", "first")
 Variant = tuple[int, int, float, str]  # stage that the importance is of, stage that answers, alpha, one of HOW
 
 

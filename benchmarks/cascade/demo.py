@@ -1,8 +1,10 @@
 """`make cascade-demo`: a cascade on real text and real Triton workers, from training to a report.
 
-    python -m benchmarks.cascade.demo [--depths 1 6] [--rows 40000] [--texts 1500]
+    python -m benchmarks.cascade.demo [--data nouns] [--depths 1 6] [--rows 40000] [--texts 1500]
+    python -m benchmarks.cascade.demo --data sections --depths 2 6 --rows 8000 --out reports/cascade-sections
 
-Definitions of nouns are told into 24 kinds by MiniLM cut after some of its layers (benchmarks.cascade.train), compiled
+Definitions of nouns are told into 24 kinds, or descriptions of packages, which are longer, into their 37 sections, by
+MiniLM cut after some of its layers (benchmarks.cascade.train), compiled
 and recorded on the engines that serve; temperatures and thresholds are found on two splits, and all that is said here
 is of a third one. Then `arlo serve` serves the cascade on one worker, and texts of the third split go to it and to its
 last stage alone, in turn, one at a time; then both under an open load. Every row that was served is compared with what
@@ -16,12 +18,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +37,34 @@ from arlo.client.errors import ClientError
 from arlo.clock import monotonic_s
 from arlo.errors import ArloError, EnvironmentProblem
 from benchmarks.cascade.cached import cache_root
-from benchmarks.cascade.train import ROWS
+from benchmarks.cascade.train import MAX_TOKENS, ROWS
 from benchmarks.harness import machine
 
-DATA = "nouns"
-LENGTHS = "16,32,64,96"
-NAME = "glosses"
 OUTPUTS = ["logits", "cascade_stage", "cascade_confidence", "cascade_reason"]
 LAST = {"cascade": "last"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A data set, and how its stages are made."""
+
+    fetch: str  # the module that fetches it
+    name: str  # of the cascade
+    lengths: str
+    max_tokens: int  # in training
+    alphas: str = ""  # of pruned texts that are recorded, with baselines; none: nothing is pruned
+
+
+TASKS = {
+    "nouns": Task(fetch="benchmarks.cascade.glosses", name="glosses", lengths="16,32,64,96", max_tokens=MAX_TOKENS),
+    "sections": Task(
+        fetch="benchmarks.cascade.sections",
+        name="sections",
+        lengths="32,64,96,128,160,192,256,384,512",
+        max_tokens=256,
+        alphas="0.8",
+    ),
+}
 SERVE = """\
 # Written by `make cascade-demo`.
 [cascade]
@@ -72,30 +96,35 @@ def command(*words: str | Path) -> None:
         raise EnvironmentProblem(f"this failed: {' '.join(line)}")
 
 
-def prepare(work: Path, depths: Sequence[int], rows: int, recorded: int | None) -> tuple[Path, Path]:
+def prepare(work: Path, data: str, depths: Sequence[int], rows: int, recorded: int | None) -> tuple[Path, Path]:
     """Models, engines, records, thresholds: the cascade.json, and the texts. What is there is taken."""
     root = cache_root() / "cascade"
     say("data and models")
-    command("benchmarks.cascade.glosses")
-    command("benchmarks.cascade.train", "--depths", *map(str, depths), "--rows", str(rows))
+    task = TASKS[data]
+    command(task.fetch)
+    made = ["--rows", str(rows), "--max-tokens", str(task.max_tokens)]
+    command("benchmarks.cascade.train", "--data", data, "--depths", *map(str, depths), *made)
     stages = []
-    for depth in depths:
-        repository = work / f"{DATA}-l{depth}"
+    for number, depth in enumerate(depths):
+        repository = work / f"{data}-l{depth}"
         say(f"engines of {depth} layer(s)")
-        model = root / f"{DATA}-l{depth}{'' if rows == ROWS else f'-{rows}'}" / "model.onnx"
-        options = ["--name", f"{DATA}-l{depth}", "--lengths", LENGTHS, "--max-batch", "4"]
+        model = root / f"{data}-l{depth}{'' if rows == ROWS else f'-{rows}'}" / "model.onnx"
+        options = ["--name", f"{data}-l{depth}", "--lengths", task.lengths, "--max-batch", "4", "--no-dynamic"]
+        if task.alphas and number < len(depths) - 1:
+            options.append("--importance")
         command("arlo.cli", "compile", model, "--out", repository, *options)
         stages += ["--stage", f"layers-{depth}={repository}"]
     texts = work / "texts.jsonl"
-    parts = [(root / DATA / f"{split}.jsonl").read_text().splitlines() for split in ("fit", "select", "test")]
+    parts = [(root / data / f"{split}.jsonl").read_text().splitlines() for split in ("fit", "select", "test")]
     texts.write_text("".join(f"{line}\n" for part in parts for line in part[: recorded and recorded // 3]))
     cascade = work / "cascade.json"
     say("records of every stage on every text")
     fresh = work / "fresh.json"
-    command("arlo.cli", "cascade", "init", *stages, "--name", NAME, "--out", fresh)
+    command("arlo.cli", "cascade", "init", *stages, "--name", task.name, "--out", fresh)
     if not cascade.exists() or not _same_stages(cascade, fresh):
         fresh.replace(cascade)
-    command("arlo.cli", "cascade", "record", cascade, "--data", texts)
+    pruned = ["--alphas", task.alphas, "--baselines"] if task.alphas else []
+    command("arlo.cli", "cascade", "record", cascade, "--data", texts, *pruned)
     command("arlo.cli", "cascade", "calibrate", cascade, "--data", texts)
     command("arlo.cli", "cascade", "search", cascade, "--data", texts, "--tolerance", "0.01")
     return cascade, texts
@@ -124,11 +153,11 @@ def served(work: Path, cascade: Path) -> Iterator[str]:
             process.wait()
 
 
-def one_at_a_time(address: str, tokenizer: Path, rows: Sequence[str]) -> dict[str, Any]:
+def one_at_a_time(address: str, model: str, tokenizer: Path, rows: Sequence[str]) -> dict[str, Any]:
     """Each row through the cascade and through its last stage alone, in turn; milliseconds, and what it said."""
     times: dict[str, list[float]] = {"cascade": [], "last": []}
     said: dict[str, list[dict[str, Any]]] = {"cascade": [], "last": []}
-    with Client(address, model=NAME, tokenizer=tokenizer) as client:
+    with Client(address, model=model, tokenizer=tokenizer) as client:
         for i, row in enumerate(rows):
             both = [("cascade", None), ("last", LAST)]
             for name, parameters in both if i % 2 else reversed(both):
@@ -142,13 +171,13 @@ def one_at_a_time(address: str, tokenizer: Path, rows: Sequence[str]) -> dict[st
 
 
 async def under_load(
-    address: str, tokenizer: Path, rows: Sequence[str], rate: float, parameters: dict[str, str] | None
+    client_of: Callable[[], AsyncClient], rows: Sequence[str], rate: float, parameters: dict[str, str] | None
 ) -> dict[str, Any]:
     """Rows at random moments, on average `rate` a second."""
     gaps = np.random.default_rng(1).exponential(1 / rate, len(rows))
     times: list[float] = []
     reasons: Counter[str] = Counter()
-    async with AsyncClient(address, model=NAME, tokenizer=tokenizer) as client:
+    async with client_of() as client:
 
         async def ask(row: str, at: float) -> None:
             await asyncio.sleep(max(0.0, at - monotonic_s()))
@@ -188,19 +217,20 @@ def measure(work: Path, cascade: Path, texts: Path, count: int) -> tuple[dict[st
     wanted = test.play(manifest.point().all_rules).ended
     rows, labels = [data.examples[row].text for row in test.row[:count]], test.truth[:count]
     with served(work, cascade) as address:
-        tokenizer = work / f"{DATA}-l1" / "tokenizer.json"
-        alone = one_at_a_time(address, tokenizer, rows)
+        tokenizer = work / manifest.stages[0].repository / "tokenizer.json"
+        alone = one_at_a_time(address, manifest.name, tokenizer, rows)
         last_ms = float(np.mean(alone["times"]["last"]))
         say("the whole third split through the gateway")
         through = compare(
             test, data, manifest.point(), target=address, model=manifest.name, tokenizer=tokenizer, seed=0
         )
         say("under load")
+        client_of = functools.partial(AsyncClient, address, model=manifest.name, tokenizer=tokenizer)
         rates = [round(share * 1000 / last_ms) for share in (0.5, 0.9)]
         loads = [
             {
-                "cascade": asyncio.run(under_load(address, tokenizer, rows, rate, None)),
-                "last": asyncio.run(under_load(address, tokenizer, rows, rate, LAST)),
+                "cascade": asyncio.run(under_load(client_of, rows, rate, None)),
+                "last": asyncio.run(under_load(client_of, rows, rate, LAST)),
             }
             for rate in rates
         ]
@@ -232,20 +262,19 @@ def measure(work: Path, cascade: Path, texts: Path, count: int) -> tuple[dict[st
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", choices=tuple(TASKS), default="nouns", help="(default: nouns)")
     parser.add_argument("--depths", type=int, nargs="+", default=[1, 6], help="layers of the stages, ascending")
-    parser.add_argument("--rows", type=int, default=ROWS, help="definitions to train with")
+    parser.add_argument("--rows", type=int, default=ROWS, help="texts to train with")
     parser.add_argument("--recorded", type=int, metavar="N", help="of all texts, that are recorded (default: all)")
     parser.add_argument("--texts", type=int, default=1500, help="of the third split, that are sent one at a time")
     parser.add_argument("--out", type=Path, default=Path("reports/cascade"))
     args = parser.parse_args()
-    work = (
-        cache_root()
-        / "cascade"
-        / f"demo-{'-'.join(map(str, args.depths))}-{args.rows}{f'-{args.recorded}' if args.recorded else ''}"
-    )
+    parts = ["demo", *([] if args.data == "nouns" else [args.data]), *args.depths, args.rows]
+    parts += [args.recorded] if args.recorded else []
+    work = cache_root() / "cascade" / "-".join(map(str, parts))
     work.mkdir(parents=True, exist_ok=True)
     try:
-        cascade, texts = prepare(work, args.depths, args.rows, args.recorded)
+        cascade, texts = prepare(work, args.data, args.depths, args.rows, args.recorded)
         result, differ = measure(work, cascade, texts, args.texts)
         args.out.mkdir(parents=True, exist_ok=True)
         command("arlo.cli", "cascade", "report", cascade, "--data", texts, "--out", args.out / "index.html")

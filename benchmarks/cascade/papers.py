@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from arlo.cascade.decide import escalation_probability, hash01
 from arlo.cascade.spec import Rule, Rules, hard
-from arlo.simulator.cascade import CascadeRun, Journeys, run
+from arlo.simulator.cascade.engine import CascadeRun, Journeys, run
 from arlo.simulator.scenario.scenario import RuntimeModel
 from benchmarks import harness
 

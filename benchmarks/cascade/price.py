@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from arlo.simulator.cascade import CascadeRun, run
+from arlo.simulator.cascade.engine import CascadeRun, run
 from benchmarks import harness
 from benchmarks.cascade import served
 from benchmarks.cascade.cached import cache_root

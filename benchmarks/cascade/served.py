@@ -31,7 +31,7 @@ from arlo.cascade.study import Study, load_study
 from arlo.errors import EnvironmentProblem
 from arlo.replay import ReplayOptions, run_replay
 from arlo.replay.records import latency_us
-from arlo.simulator.cascade import CascadeResult, CascadeRun, Journeys, run
+from arlo.simulator.cascade.engine import CascadeResult, CascadeRun, Journeys, run
 from arlo.simulator.profiles import load_profile
 from arlo.simulator.profiles.tables import by_tokens
 from arlo.traces import Row, Trace
@@ -141,7 +141,9 @@ def simulated(
             lengths=lengths,
             slo_ms=SLO_MS * slower,
             timeout_ms=10 * SLO_MS * slower,
-            hop_ms=hop_ms,
+            overhead_ms=hop_ms,
+            hop_out_ms=hop_ms,
+            hop_back_ms=hop_ms,
         )
     )
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 OUTCOMES = ("on_time", "late", "rejected", "expired", "cancelled", "failed")
+ENGINE_OUTCOMES = ("on_time", "late", "rejected", "expired", "failed")  # by the engine's numbers
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

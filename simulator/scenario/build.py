@@ -46,7 +46,7 @@ def build(config: ScenarioConfig, *, name: str = "", record: bool = False) -> Bu
         cluster = dataclasses.replace(cluster, scheme="dt", dynamic=cluster.dynamic or "none")
     if batching == "one":
         cluster = dataclasses.replace(cluster, max_batch=1)
-    workload = _workload(config.workload, config.run.seed)
+    workload = workload_of(config.workload, config.run.seed)
     if config.runtime:
         runtimes = _given_runtimes(config.runtime, cluster.scheme)
         if batching == "one":
@@ -149,7 +149,8 @@ def _of_several_models(config: ScenarioConfig, *, name: str, record: bool) -> Bu
     return Built(scenario=scenario, latencies=latencies, notes=notes)
 
 
-def _workload(section: WorkloadSection, seed: int) -> Workload:
+def workload_of(section: WorkloadSection, seed: int) -> Workload:
+    """The requests of a scenario."""
     settings: dict[str, Any] = {
         field.name: getattr(section, field.name)
         for field in dataclasses.fields(section)

@@ -56,7 +56,12 @@ def _with_profile_path(config: ScenarioConfig, base: Path) -> ScenarioConfig:
             else dataclasses.replace(section, profile=profile_path(section.profile, base))
         )
 
-    return dataclasses.replace(config, cluster=named(config.cluster), model=tuple(map(named, config.model)))
+    return dataclasses.replace(
+        config,
+        cluster=named(config.cluster),
+        model=tuple(map(named, config.model)),
+        stage=tuple(map(named, config.stage)),
+    )
 
 
 def profile_path(profile: str, base: Path) -> str:

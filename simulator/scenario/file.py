@@ -8,6 +8,7 @@ from typing import Any
 
 from arlo.config.field import FieldError, option, same, section
 from arlo.config.model import ModelConfig
+from arlo.simulator.scenario.cascades import CascadeSection, ChangeSection, StageSection
 from arlo.simulator.scenario.sections import (
     DEFAULT_DURATION_S,
     AllocationSection,
@@ -47,8 +48,15 @@ SECTIONS: dict[str, type] = {
     "dispatch": DispatchSection,
     "allocation": AllocationSection,
     "scaling": ScalingSection,
+    "cascade": CascadeSection,
 }
-ARRAYS: dict[str, type] = {"runtime": RuntimeSection, "fault": FaultSection, "model": ModelSection}
+ARRAYS: dict[str, type] = {
+    "runtime": RuntimeSection,
+    "fault": FaultSection,
+    "model": ModelSection,
+    "stage": StageSection,
+    "change": ChangeSection,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,11 +72,20 @@ class ScenarioConfig:
     runtime: tuple[RuntimeSection, ...] = ()
     fault: tuple[FaultSection, ...] = ()
     model: tuple[ModelSection, ...] = ()
+    cascade: CascadeSection = dataclasses.field(default_factory=CascadeSection)
+    stage: tuple[StageSection, ...] = ()
+    change: tuple[ChangeSection, ...] = ()
+
+    @property
+    def of_a_cascade(self) -> bool:
+        """Whether it is one that is simulated."""
+        return self.cascade.manifest is not None or bool(self.stage)
 
     def __post_init__(self) -> None:
         self._check_numbers()
         if self.model:
             self._check_models()
+        self._check_cascade()
         cluster, allocation, scaling = self.cluster, self.allocation, self.scaling
         duration_s = self.workload.duration_s
         if duration_s is None and self.workload.drawn:
@@ -117,6 +134,44 @@ class ScenarioConfig:
             raise FieldError("cluster", "bundle", 'must be "all" with [[model]]: the workers hold all of every model')
         if self.runtime:
             raise FieldError("model", "profile", "is needed: [[runtime]] is of one model")
+
+    def _check_cascade(self) -> None:
+        cascade = self.cascade
+        if not self.of_a_cascade:
+            if self.change or cascade != CascadeSection():
+                raise FieldError("cascade", "manifest", "is needed, or [[stage]] that describe a population")
+            return
+        for key, given in (
+            ("runtime", self.runtime),
+            ("model", self.model),
+            ("allocation", self.allocation != AllocationSection()),
+            ("scaling", self.scaling != ScalingSection()),
+        ):
+            if given:
+                raise FieldError("cascade", "scheme", f"does not go with [{key}]: the stages say what runs where")
+        if self.cluster.scheme != "arlo" or self.dispatch.batching == "fifo":
+            raise FieldError("cluster", "scheme", "and batching fifo are of one model: cascade.scheme is of a cascade")
+        if cascade.workers and sum(cascade.workers) != self.cluster.workers:
+            raise FieldError(
+                "cascade",
+                "workers",
+                f"are {sum(cascade.workers)} in all, but cluster.workers is {self.cluster.workers}",
+            )
+        if cascade.manifest is None:
+            for number, stage in enumerate(self.stage):
+                first, last = number == 0, number == len(self.stage) - 1
+                if not stage.right or (not last and not stage.confidence):
+                    key = "confidence" if stage.right else "right"
+                    raise FieldError("stage", key, f"of {stage.name} is needed: there is no manifest to read it from")
+                if stage.profile is None and stage.latency_ms is None and self.cluster.profile is None:
+                    raise FieldError("stage", "latency_ms", f"or profile of {stage.name} is needed")
+                if first and stage.pruned:
+                    raise FieldError("stage", "pruned", "is of later stages: the first one gets the whole row")
+            if len(self.stage) < 2:
+                raise FieldError("stage", "name", "is needed of two stages or more")
+        for change in self.change:
+            if change.data is not None and cascade.manifest is None:
+                raise FieldError("change", "data", "is of records: a population has none")
 
     def of(self, model: ModelSection) -> ScenarioConfig:
         """The same of one of the models alone."""

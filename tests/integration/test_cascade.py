@@ -117,6 +117,7 @@ def test_records_go_on_after_an_interruption(cascade: Path, mark: str) -> None:
     study = load_study(made, cascade.parent, read_data(Path(data)), records_of(cascade))
     sent = {how: study.pruned[0, 1, 1.0, how][0].tokens for how in HOW}
     assert sent["importance"].sum() < 0.9 * study.recorded[1].tokens.sum()
+    assert (sent["plain"] <= sent["importance"]).all()  # the same runtime, which is filled again
     assert (sent["random"] <= sent["importance"]).all()
     assert (sent["first"] <= sent["importance"]).all()
     assert study.recorded[1].importance is None

@@ -40,7 +40,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--alphas", metavar="A,...", help="record pruned texts, too, for each alpha (stages need the output importance)"
     )
     record.add_argument(
-        "--baselines", action="store_true", help="and texts cut to as many tokens by random and by first words"
+        "--baselines",
+        action="store_true",
+        help="and pruned without a look at runtimes, and cut to as many tokens by random and by first words",
     )
     record.add_argument("--threads", type=int, default=1, metavar="N", help="of the worker (default: 1)")
     calibrate = _on_records(actions, "calibrate", "fit what makes confidence right as often as it says")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,8 @@ from arlo.errors import ConfigError
 if TYPE_CHECKING:
     from arlo.cascade.manifest import Point
     from arlo.cascade.study import Study
-    from arlo.simulator.cascade import CascadeResult
+    from arlo.simulator.cascade.engine import CascadeResult
+    from arlo.simulator.cascade.rows import Chosen
 
 SECONDS = 20.0  # simulated
 MOST_ROWS = 400_000
@@ -29,23 +29,24 @@ def run(args: argparse.Namespace) -> int:
     within(args.workers, 1, 100_000, "--workers")
     within(args.rate, 1e-3, 1e7, "--rate")
     within(args.slo_ms, *TIMES_MS, "--slo-ms")
+    from arlo.simulator.cascade.build import repository_runtimes
+    from arlo.simulator.cascade.schemes import alone, whole
+
     study = study_of(args)
     if not study.cascade.points:
         raise ConfigError("the cascade has no operating points yet: run `arlo cascade search`")
     test = study.of(2)
     folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
-    stages = [_runtimes(folder / stage.repository) for stage in test.cascade.stages]
-    last = (0,) * (test.stages - 1)
+    stages = [repository_runtimes(folder / stage.repository) for stage in test.cascade.stages]
     found: list[dict[str, Any]] = []
     for point in test.cascade.points:
-        shared = _simulate(args, test, stages, point, (args.workers,))
+        shared = _simulate(args, test, stages, whole(range(test.stages), point.all_rules), (args.workers,))
         found.append(_row(point.name, "all stages on every worker", shared, args))
         if args.divided:
             best = max(_divided(args, test, stages, point), key=lambda pair: (pair[1].on_time, -pair[1].mean_ms))
             found.append(_row(point.name, " + ".join(map(str, best[0])), best[1], args))
-    first = test.cascade.points[0]
-    alone = _simulate(args, test, stages, first, (*last, args.workers))
-    found.append(_row("last stage alone", "all of the last stage", alone, args))
+    last = _simulate(args, test, stages, alone(test.stages - 1), (args.workers,))
+    found.append(_row("last stage alone", "all of the last stage", last, args))
     good = [row for row in found if row["meets_slo"]]
     chosen = max(good, key=lambda row: (row["accuracy"], -row["mean_ms"]), default=None)
     if args.json:
@@ -55,37 +56,22 @@ def run(args: argparse.Namespace) -> int:
     return 0 if chosen is not None else 1
 
 
-def _runtimes(repository: Path) -> Any:
-    """What was measured of a stage's static runtimes, else of its dynamic one."""
-    from arlo.catalog.manifest import Manifest
-    from arlo.simulator.profiles import load_profile
-
-    profile, manifest = load_profile(repository), Manifest.load(repository)
-    most = max(runtime.max_batch for runtime in manifest.runtimes)
-    lengths = [runtime.max_length for runtime in manifest.runtimes if not runtime.dynamic and runtime.latency]
-    return profile.static_runtimes(lengths, max_batch=most) if lengths else (profile.dynamic_runtime(max_batch=most),)
-
-
 def _simulate(
-    args: argparse.Namespace, test: Study, stages: Any, point: Point, workers: tuple[int, ...]
+    args: argparse.Namespace, test: Study, stages: Any, chosen: Chosen, workers: tuple[int, ...]
 ) -> CascadeResult:
-    from arlo.simulator.cascade import CascadeRun, Journeys, run
+    from arlo.simulator.cascade.engine import CascadeRun, run
+    from arlo.simulator.cascade.rows import rows_of
 
-    study = test.with_pruning(point.prune.alpha)
     rows = min(MOST_ROWS, max(1000, round(args.rate * SECONDS)))
     gaps = np.random.default_rng(args.seed).exponential(1e9 / args.rate, rows)
-    confidence = np.stack([each.confidence for each in study.said], axis=1)
     return run(
         CascadeRun(
-            stages=stages,
+            stages=[stages[s] for s in chosen.stages],
             workers=workers,
-            rules=point.all_rules,
-            journeys=Journeys(
-                confidence=confidence,
-                correct=np.stack([each.answer == study.truth for each in study.said], axis=1),
-            ),
+            rules=chosen.rules,
+            journeys=rows_of(test, chosen),
             arrived_ns=np.cumsum(gaps).astype(np.int64),
-            lengths=np.resize(np.minimum(study.length, _longest(stages)), rows).astype(np.int32),
+            lengths=np.resize(np.minimum(test.length, _longest(stages)), rows).astype(np.int32),
             slo_ms=args.slo_ms,
             timeout_ms=max(10 * args.slo_ms, 1000.0),
             seed=args.seed,
@@ -99,6 +85,8 @@ def _longest(stages: Any) -> int:
 
 def _divided(args: argparse.Namespace, test: Study, stages: Any, point: Point) -> Any:
     """Every division of the workers among the stages, at least one each; some of them where there are many."""
+    from arlo.simulator.cascade.schemes import whole
+
     cuts = list(itertools.combinations(range(1, args.workers), test.stages - 1))
     if not cuts:
         raise ConfigError(f"--divided needs at least {test.stages} workers, one for each stage")
@@ -106,7 +94,7 @@ def _divided(args: argparse.Namespace, test: Study, stages: Any, point: Point) -
     for cut in cuts[::step]:
         ends = (0, *cut, args.workers)
         counts = tuple(b - a for a, b in itertools.pairwise(ends))
-        yield counts, _simulate(args, test, stages, point, counts)
+        yield counts, _simulate(args, test, stages, whole(range(test.stages), point.all_rules), counts)
 
 
 def _row(name: str, workers: str, result: CascadeResult, args: argparse.Namespace) -> dict[str, Any]:

@@ -66,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     for s in (s for s in numbers_of if s > 0):
         for alpha in alphas:
             for how in hows:
+                jobs.take_whole(jobs.pruned(s, alpha, how))
                 _record(jobs, jobs.pruned(s, alpha, how), threads=args.threads)
     if args.json:
         counts = {cascade.stages[s].name: len(records.rows(jobs.whole(s).key)) for s in numbers_of}
@@ -110,7 +111,7 @@ class Jobs:
         manifest = Manifest.load(self.folder / cascade.stages[stage].repository)
         levels = [r.max_length for r in runtimes_of(manifest) if not r.dynamic]
         tokenize = Tokenize(self.folder / cascade.stages[source].repository)
-        spec = Prune(alpha=alpha)
+        spec = Prune(alpha=alpha, to_level=how != "plain")
 
         def places(row: int) -> NDArray[np.int64]:
             ids, _ = tokenize(self.data, row)
@@ -124,12 +125,30 @@ class Jobs:
         self.records.note_variant((*names, alpha, how))
         return Job(stage, self._asked(stage), key, f"{names[1]} alpha {alpha:g} {how}", self._left(key), places)
 
+    def take_whole(self, job: Job) -> None:
+        """Of texts that nothing is left out of, the stage has answered already. Not where importance is recorded, too,
+        which is read together with how it was asked for."""
+        from arlo.cascade.study import stage_key
+
+        whole = self.records.load(stage_key(self.cascade, self.folder, self.records, job.stage))
+        if job.importance or whole is None or not job.rows:
+            return
+        there = np.asarray(job.rows)[np.isin(job.rows, whole.row)]
+        sizes = whole.take(there).tokens
+        same = [row for row, size in zip(there, sizes, strict=True) if _size(job.places(row)) == size]
+        if same:
+            self.records.append(job.key, whole.take(np.asarray(same, np.int64)))
+
     def _asked(self, stage: int) -> bool:
         return stage < len(self.cascade.stages) - 1 and self.cascade.stages[stage].importance is not None
 
     def _left(self, key: str) -> tuple[int, ...]:
         there = set(self.records.rows(key).tolist())
         return tuple(row for row in range(len(self.data.examples)) if row not in there)
+
+
+def _size(places: NDArray[np.int64] | None) -> int | None:
+    return None if places is None else len(places)
 
 
 class Tokenize:

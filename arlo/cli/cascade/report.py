@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from arlo.cli.cascade.common import study_of, what_accuracy_is
 from arlo.cli.text import print_json
@@ -16,12 +16,21 @@ from arlo.report.numbers import share
 from arlo.report.table import table
 
 if TYPE_CHECKING:
-    from arlo.cascade.manifest import Point
+    from arlo.cascade.ablation import Pruned, Without
     from arlo.cascade.study import Study
+
+KEPT = {
+    "importance": "important, to a shorter runtime",
+    "plain": "important, as Eq. 5 says",
+    "random": "random",
+    "first": "first",
+}
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the page."""
+    from arlo.cascade.ablation import ablation, pruning
+
     study = study_of(args)
     test = study.of(2)
     cascade = study.cascade
@@ -38,18 +47,32 @@ def run(args: argparse.Namespace) -> int:
     ]
     if study.labels is None:
         parts.insert(0, page.warnings(["The texts have no labels: accuracy is agreement with the last stage."]))
-    for point in cascade.points:
-        parts += [f"<h2>What makes the point {_escaped(point.name)}</h2>", _ablation(study, point, seed=args.seed)]
-    if rows := _pruning(study):
-        parts += ["<h2>Which words may go (last stage, test split)</h2>", rows]
+    worth = {point.name: ablation(study, point, seed=args.seed) for point in cascade.points}
+    for name, without in worth.items():
+        parts += [f"<h2>What makes the point {_escaped(name)}</h2>", _ablation(study, without)]
+    words = pruning(study)
+    if words:
+        parts += ["<h2>Which words may go (last stage, test split)</h2>", _pruning(study, words)]
     page.write(
         args.out, page.render(f"Cascade {cascade.name}", parts, what=["Shown on texts that nothing was chosen on."])
     )
     if args.json:
-        print_json({"written": str(args.out)})
+        print_json(
+            {
+                "written": str(args.out),
+                "accuracy_is": what_accuracy_is(study),
+                "points": {name: [dataclasses.asdict(each) for each in rows] for name, rows in worth.items()},
+                "pruning": [_known(dataclasses.asdict(each)) for each in words],
+            }
+        )
     else:
         print(f"written to {args.out}")
     return 0
+
+
+def _known(figures: dict[str, Any]) -> dict[str, Any]:
+    """None for what is not known."""
+    return {key: None if isinstance(v, float) and math.isnan(v) else v for key, v in figures.items()}
 
 
 def _figures(study: Study, test: Study) -> list[Any]:
@@ -118,9 +141,7 @@ def _curve(study: Study, test: Study) -> Any:
     return figure
 
 
-def _ablation(study: Study, point: Point, *, seed: int) -> str:
-    from arlo.cascade.ablation import ablation
-
+def _ablation(study: Study, without: Sequence[Without]) -> str:
     rows = [
         (
             each.name,
@@ -129,25 +150,45 @@ def _ablation(study: Study, point: Point, *, seed: int) -> str:
             share(each.agreement),
             f"{each.mean_ms:.3g}",
         )
-        for each in ablation(study, point, seed=seed)
+        for each in without
     ]
     head = ("", what_accuracy_is(study), "against the point, 95 %", "agreement with the last stage", "mean ms")
     return table(head, rows)
 
 
-def _pruning(study: Study) -> str:
-    from arlo.cascade.ablation import pruning
+def _pruning(study: Study, words: Sequence[Pruned]) -> str:
+    def shown(value: float) -> str:
+        return "-" if math.isnan(value) else share(value)
 
     rows = [
-        (f"{alpha:g}, {how}", share(sent), share(agreement), "-" if math.isnan(right) else share(right))
-        for alpha, how, sent, agreement, right in pruning(study)
+        (
+            f"{each.alpha:g}, {KEPT[each.how]}",
+            share(each.sent),
+            f"{each.mean_ms:.3g}",
+            share(each.agreement),
+            shown(each.accuracy),
+            share(each.shortened),
+            shown(each.shortened_agreement),
+            shown(each.shortened_accuracy),
+        )
+        for each in words
     ]
-    if not rows:
-        return ""
     test = study.of(2)
     whole = float((test.giant == test.truth).mean())
-    rows.append(("whole texts", share(1.0), share(1.0), share(float(np.round(whole, 6)))))
-    return table(("alpha, words kept", "tokens sent", "agreement with the whole text's answer", "accuracy"), rows)
+    rows.append(
+        ("whole texts", share(1.0), f"{test.ms[:, -1].mean():.3g}", share(1.0), share(whole), share(0.0), "", "")
+    )
+    head = (
+        "alpha, words kept",
+        "tokens sent",
+        "mean ms",
+        "agreement with the whole text's answer",
+        "accuracy",
+        "texts shortened",
+        "their agreement",
+        "their accuracy",
+    )
+    return table(head, rows)
 
 
 def _escaped(text: str) -> str:

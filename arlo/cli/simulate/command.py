@@ -78,6 +78,10 @@ def run(args: argparse.Namespace) -> int:
     if args.save is not None:
         _save(args.save, asked)
     try:
+        if any(plan.config.of_a_cascade for plan in asked):
+            from arlo.cli.simulate.cascade import run_cascades
+
+            return run_cascades(asked, args)
         if args.find_workers:
             from arlo.cli.simulate.find import find
 

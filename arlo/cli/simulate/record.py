@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arlo.simulator.report.result import ENGINE_OUTCOMES
+
 if TYPE_CHECKING:
     from arlo.simulator.report.result import Result
 
 # As the engine numbers them (arlo._core.Simulation.columns).
-ENGINE_OUTCOMES = ("on_time", "late", "rejected", "expired", "failed")
 HEAD = ("arrived_at_s", "length", "outcome", "latency_ms", "wait_ms", "worker", "runtime")
 _AT_ONCE = 100_000
 

@@ -60,7 +60,7 @@ def made(tmp_path: Path) -> Made:
             logits = 1.5 * strength * (strength * np.eye(len(LABELS))[y] + noise)
             whole.append(logits)
             records.append(stage_key(cascade, tmp_path, records, s), part(logits, tokens, 4.0**s, rng))
-        for how, worse in (("importance", 0.1), ("random", 1.0), ("first", 0.8)):
+        for how, worse in (("importance", 0.1), ("plain", 0.3), ("random", 1.0), ("first", 0.8)):
             for s in range(1, len(strengths)):
                 records.note_variant((names[s - 1], names[s], 0.8, how))
                 key = stage_key(cascade, tmp_path, records, s, pruned_variant(cascade, tmp_path, s - 1, 0.8, how))

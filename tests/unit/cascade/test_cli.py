@@ -49,7 +49,12 @@ def test_the_whole_way(made: Made, capsys: pytest.CaptureFixture[str], tmp_path:
     assert len(lines) == 3 * checked["rows"]
     assert {line["reason"] for line in lines} == {"confident", "final"}
     page = tmp_path / "page.html"
-    assert run(path, "report", "--out", str(page)) == 0
+    told = answer(capsys, path, "report", "--out", str(page))
+    kinds = {each["how"]: each for each in told["pruning"]}
+    assert set(kinds) == {"importance", "plain", "random", "first"}
+    assert kinds["importance"]["agreement"] > kinds["plain"]["agreement"] > kinds["random"]["agreement"]
+    assert kinds["random"]["shortened"] > 0.9
+    assert {"as searched", "no calibration"} <= {each["name"] for each in told["points"]["ap"]}
     text = page.read_text()
     for words in ("Reliability of s0", "no calibration", "Which words may go", "0.8, random"):
         assert words in text

@@ -1,0 +1,193 @@
+"""Scenarios with a cascade: rows of records and of a population, every scheme, rows that change, stages that die."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from arlo.cascade.manifest import CascadeManifest
+from arlo.cli import main
+from arlo.errors import ConfigError
+from arlo.simulator.cascade.build import build
+from arlo.simulator.cascade.engine import CascadeResult, run
+from arlo.simulator.cascade.rows import draw_by_length, read_study
+from arlo.simulator.scenario.config import load, parse, to_toml
+
+from .conftest import Made
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "simulate"
+LOAD = """\
+[workload]
+arrivals = "poisson"
+rate = 100
+duration_s = 60
+length = "uniform:8:60"
+[cluster]
+workers = 4
+slo_ms = 100
+timeout_ms = 1000
+overhead_ms = 0
+[dispatch]
+batching = "deadline"
+"""
+POPULATION = """\
+[[stage]]
+name = "small"
+latency_ms = 2
+confidence = [[0.75, 0.6]]
+right = [[0, 0.6], [0.75, 0.96]]
+[[stage]]
+name = "large"
+latency_ms = 10
+right = [[0, 0.9], [0.75, 0.97]]
+"""
+
+
+def simulated(text: str) -> CascadeResult:
+    return run(build(parse(LOAD + text, base=Path())).run)
+
+
+def of_records(path: Path, more: str = "") -> str:
+    return f'[cascade]\nmanifest = "{path}"\ndata = "{path.parent / "texts.jsonl"}"\n{more}\n'
+
+
+@pytest.fixture
+def searched(made: Made) -> Path:
+    """With operating points."""
+    path = made()
+    data = ["--data", str(path.parent / "texts.jsonl")]
+    assert main(["cascade", "calibrate", str(path), *data]) == 0
+    assert main(["cascade", "search", str(path), *data, "--tolerance", "0.01"]) == 0
+    return path
+
+
+def test_records_end_where_the_search_found_them_to(searched: Path) -> None:
+    found = simulated(of_records(searched))
+    point = CascadeManifest.load(searched).point()
+    assert point.accuracy is not None
+    assert found.exits[1] == pytest.approx(point.reach[1], abs=0.03)  # rows are drawn: 6,000 of 720 records
+    assert found.accuracy == pytest.approx(point.accuracy[0], abs=0.02)
+    assert found.agreement == pytest.approx(point.agreement, abs=0.02)
+    assert found.on_time == 1.0
+    assert sum(found.reasons.values()) == found.rows
+    assert found.exit_ms[0][0] < found.exit_ms[1][0]
+
+
+def test_lengths_of_the_workload_take_records_of_such_lengths(searched: Path) -> None:
+    study = read_study(searched, searched.parent / "texts.jsonl", None).of(2)
+    lengths = np.full(2000, 10)
+    drawn = study.length[draw_by_length(study.length, lengths, np.random.default_rng(0))]
+    assert drawn.max() <= np.quantile(study.length, 1 / 4)
+    built = build(parse(LOAD + of_records(searched, 'lengths = "workload"'), base=Path()))
+    assert built.run.lengths.min() >= 8
+    assert "by the lengths of the workload" in built.notes[0]
+
+
+@pytest.mark.parametrize("scheme", ["tabi", "hybridserve-ap", "hybridserve-eo", "infaas-model", "single:s1"])
+def test_each_scheme_on_records(searched: Path, scheme: str) -> None:
+    found = simulated(of_records(searched, f'scheme = "{scheme}"'))
+    study = read_study(searched, searched.parent / "texts.jsonl", None)
+    last = float((study.of(2).said[-1].answer == study.of(2).truth).mean())
+    assert found.on_time == 1.0
+    if scheme in ("infaas-model", "single:s1"):
+        assert found.exits == (1.0,)
+        assert found.accuracy == pytest.approx(last, abs=0.02)
+        assert found.agreement == 1.0
+    else:
+        assert len(found.exits) == 2
+        assert 0 < found.exits[0] < 1
+        assert found.accuracy > last - 0.04
+
+
+def test_a_vote_takes_as_long_as_its_slowest_member(made: Made) -> None:
+    path = made(strengths=(1.6, 1.8, 3.2))
+    data = ["--data", str(path.parent / "texts.jsonl")]
+    assert main(["cascade", "calibrate", str(path), *data]) == 0
+    assert main(["cascade", "search", str(path), *data]) == 0
+    stages = "".join(f'[[stage]]\nname = "s{i}"\nlatency_ms = {ms}\n' for i, ms in enumerate((2, 5, 10)))
+    found = simulated(of_records(path, 'scheme = "cocktail"\naccuracy = 0.6') + stages)
+    assert found.mean_ms >= 5
+    assert found.mean_ms < 6
+    with pytest.raises(ConfigError, match="cocktail: no two stages"):
+        simulated(of_records(path, 'scheme = "cocktail"\naccuracy = 1.0') + stages)
+
+
+def test_a_population_gives_its_own_shares() -> None:
+    found = simulated('[cascade]\nscheme = "tabi"\nc = 0.5\nk = 1000\nwatts = [50, 250]\n' + POPULATION)
+    assert found.exits[0] == pytest.approx(0.6, abs=0.02)
+    assert found.accuracy == pytest.approx(0.6 * 0.96 + 0.4 * 0.9, abs=0.02)
+    assert found.mean_ms == pytest.approx(2 + 0.4 * 10, abs=0.5)
+    assert np.isnan(found.agreement)
+    assert found.joules is not None
+    # Busy for 6 ms of a row, and four workers that wait for the rest of 10 ms between rows.
+    assert found.joules == pytest.approx((4 * 10 * 50 + 6 * 200) / 1000, rel=0.05)
+
+
+def test_rows_that_change_and_a_stage_that_dies() -> None:
+    text = (
+        "[cascade]\nworkers = [2, 2]\ntolerance = 0.02\n"
+        + POPULATION.replace("[[0.75, 0.6]]", "[[0.6, 0.8], [0.75, 0.6], [0.9, 0.3]]")
+        + "[[change]]\nat_s = 15\ntemperature = 3.0\n[[change]]\nat_s = 30\nreach = 1.4\n[[change]]\nat_s = 45\n"
+        + "".join(f"[[fault]]\nat_s = 45\nworker = {worker}\n" for worker in (2, 3))
+    )
+    found = simulated(text)
+    before, surer, more, gone = found.parts
+    assert surer.exits[0] > before.exits[0] + 0.03
+    assert more.exits[1] == pytest.approx(1.4 * before.exits[1], rel=0.12)
+    assert gone.degraded == pytest.approx(before.exits[1], abs=0.05)
+    assert gone.exits[1] < 0.02
+    assert not found.unanswered
+    assert found.reasons["stage_absent"] == pytest.approx(gone.degraded * gone.rows, abs=3)  # some waited there
+
+
+def test_other_texts_from_some_moment_on(searched: Path, made: Made) -> None:
+    texts = searched.parent / "texts.jsonl"
+    found = simulated(of_records(searched) + f'[[change]]\nat_s = 30\ndata = "{texts}"\n')
+    first, second = found.parts
+    assert second.exits[0] == pytest.approx(first.exits[0], abs=0.06)  # the same texts: as before
+    with pytest.raises(ConfigError, match=r"does not exist|cannot be read"):
+        simulated(of_records(searched) + '[[change]]\nat_s = 30\ndata = "nothing.jsonl"\n')
+
+
+@pytest.mark.parametrize("name", ["cascade_sst2", "cascade_drift"])
+def test_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = EXAMPLES / f"{name}.toml"
+    assert main(["simulate", str(path), "--duration-s", "58", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert found["stages"] == ["small", "large"]
+    assert found["on_time"] > 0.99
+    assert sum(found["exits"]) == pytest.approx(1)
+    assert len(found["parts"]) == (4 if name == "cascade_drift" else 0)
+    config = load(path)
+    assert parse(to_toml(config, base=path.parent), base=path.parent) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[cascade]\nk = 5\n", "manifest is needed"),
+        ('[cascade]\nscheme = "best"\n' + POPULATION, "scheme must be one of"),
+        ('[cascade]\nscheme = "single:medium"\n' + POPULATION, "there is no such stage, only small, large"),
+        ("[cascade]\nworkers = [1, 1]\n" + POPULATION, "are 2 in all"),
+        ("[cascade]\nworkers = [4]\n" + POPULATION, "one number for each stage, small, large"),
+        (POPULATION.replace("confidence = [[0.75, 0.6]]\n", ""), "confidence of small is needed"),
+        (POPULATION.replace("[[0.75, 0.6]]", "[[0.75, 0.6], [0.8, 0.7]]"), "must fall"),
+        (POPULATION.replace("latency_ms = 10\n", ""), "latency_ms or profile of large is needed"),
+        (POPULATION + "[[change]]\nat_s = 5\nreach = 9\n", "no more than all can"),
+        ('[cascade]\nmanifest = "x.json"\n', "data is needed with manifest"),
+        (POPULATION + "[[runtime]]\nmax_length = 64\nlatency_ms = 1\n", "does not go with"),
+        (POPULATION + '[[change]]\nat_s = 5\ndata = "x.jsonl"\n', "data is of records"),
+    ],
+)
+def test_mistakes_name_the_key(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        simulated(text)
+
+
+def test_what_is_of_one_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", str(EXAMPLES / "cascade_sst2.toml"), "--find-workers"]) != 0
+    assert "is not there for a scenario with a cascade" in capsys.readouterr().err
