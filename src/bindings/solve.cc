@@ -13,6 +13,7 @@
 
 #include "bindings/bind.h"
 #include "solve/exact.h"
+#include "solve/flow/problem.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -71,6 +72,69 @@ Answer separable(int workers, const std::vector<std::vector<double>>& cost, cons
   return answer(SolveSeparable(workers, cost, lower));
 }
 
+using OptionTuple = std::tuple<int, double, double>;
+using StageTuple = std::tuple<int, int, double, double, std::vector<double>, std::vector<double>, std::vector<double>,
+                              std::vector<OptionTuple>>;
+using FlowTuple = std::tuple<std::vector<std::vector<int>>, std::vector<std::pair<std::vector<int>, double>>, double,
+                             double, double, double, double, bool, std::uint64_t>;
+
+bool all_of(const std::vector<double>& values, double least, double most) {
+  for (const double value : values) {
+    if (!(value >= least && value <= most)) return false;
+  }
+  return true;
+}
+
+void check(const flow::Stage& stage, std::size_t number, const std::vector<flow::Stage>& before, double* prefixes) {
+  const bool root = number == 0;
+  need(root ? stage.parent == -1 : stage.parent >= 0 && stage.parent < static_cast<int>(number),
+       "stages: the first is the root with parent -1, every other one comes after its parent");
+  need(stage.variants >= 1 && stage.variants <= 1000, "variants must be 1 to 1,000");
+  const std::size_t above = root ? 1 : static_cast<std::size_t>(before[stage.parent].variants);
+  prefixes[number] = (root ? 1 : prefixes[stage.parent]) * stage.variants;
+  need(stage.factor.size() == above && all_of(stage.factor, 0, 1e12), "factor: one for each variant of the parent");
+  need(stage.exit.size() == static_cast<std::size_t>(stage.variants) && all_of(stage.exit, 0, 1),
+       "exit: a share for each variant");
+  need(static_cast<double>(stage.accuracy.size()) == prefixes[number] && all_of(stage.accuracy, 0, 1),
+       "accuracy: from 0 to 1 for each choice of variants from the root to the stage");
+  need(stage.weight >= 0 && stage.weight <= 1, "weight must be from 0 to 1");
+  need(!std::isnan(stage.limit), "limit must not be NaN");
+  need(!stage.options.empty() && stage.options.size() <= 10'000, "options must be 1 to 10,000");
+  for (const flow::Option& option : stage.options) {
+    need(option.variant >= 0 && option.variant < stage.variants, "an option's variant is one of the stage's");
+    need(option.work >= 0 && option.work <= 1e9 && option.latency >= 0 && option.latency <= 1e9,
+         "an option's work and latency must be finite and at least 0");
+  }
+}
+
+FlowTuple plan_flow(int workers, const std::vector<StageTuple>& stages, double served, bool served_only,
+                    bool single_batch, double target, std::uint64_t max_nodes) {
+  need(workers >= 0 && workers <= 100'000, "workers must be 0 to 100,000");
+  need(!stages.empty() && stages.size() <= flow::kMostStages, "stages must be 1 to 17");
+  need(served >= 0 && served <= 1, "served must be from 0 to 1");
+  std::vector<flow::Stage> tree;
+  std::vector<double> prefixes(stages.size());
+  for (const auto& [parent, variants, weight, limit, factor, exit, accuracy, options] : stages) {
+    flow::Stage stage{parent, variants, weight, limit, factor, exit, accuracy, {}};
+    for (const auto& [variant, work, latency] : options) stage.options.push_back({variant, work, latency});
+    check(stage, tree.size(), tree, prefixes.data());
+    tree.push_back(std::move(stage));
+  }
+  const nb::gil_scoped_release release;
+  flow::Answer found = flow::Solve(tree, {workers, served, served_only, single_batch, target, max_nodes});
+  std::vector<std::pair<std::vector<int>, double>> mixes;
+  for (flow::Mix& mix : found.mixes) mixes.emplace_back(std::move(mix.options), mix.weight);
+  return {std::move(found.instances),
+          std::move(mixes),
+          found.value,
+          found.served,
+          found.relaxed,
+          found.bound,
+          found.price,
+          found.optimal,
+          found.nodes};
+}
+
 }  // namespace
 
 void bind(nb::module_& m) {
@@ -85,6 +149,16 @@ void bind(nb::module_& m) {
         "The allocation that minimises the sum of cost[i][N_i], N_i >= lower[i], with the answer of allocate_exact.\n\n"
         "`cost[i]` has an entry for 0 to `workers` instances, in any unit; infinity forbids. Always optimal; no\n"
         "instances when nothing is allowed. Ties as for allocate_exact.");
+  m.def(
+      "plan_flow", &plan_flow, "workers"_a, "stages"_a, "served"_a, "served_only"_a, "single_batch"_a, "target"_a,
+      "max_nodes"_a,
+      "The plan of greatest accuracy for a flow: (instances by stage and option, [(option of each stage, share)],\n"
+      "value, served, relaxed, bound, price, optimal, nodes); see src/solve/flow/problem.h.\n\n"
+      "`stages`, parents first: (parent, variants, weight, limit in s, factor by the parent's variant, exit share by\n"
+      "variant, accuracy by the variants from the root, options [(variant, workers per row/s, latency in s)]). The\n"
+      "root's factor is [roots per second]. `served`: share of the demand to plan for; `served_only`: how much can be\n"
+      "served, whatever its accuracy; `single_batch`: one batch cap for each variant; `target`: the first plan of\n"
+      "this value will do (infinity: the best one); after `max_nodes` the best one found. ValueError when wrong.");
 }
 
 }  // namespace arlo::solve

@@ -1,0 +1,397 @@
+"""A flow as data: a rooted tree of stages that answers as one model (Loki, HPDC'24, section 2.1 and Table 1).
+
+A row enters at the *entry* stage. Each stage has variants: ways to do its task, of other accuracy and latency. An
+*edge* turns what a stage answered for one row into zero or more rows of the next stage, or into an *exit*. How many
+rows on average is the edge's factor: Loki's multiplicative factor, a cascade's share of rows that go on, 1 for a chain.
+
+Constructing a value checks it; ConfigError names the field. Files are read in `arlo.catalog.flow_file`. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal, get_args
+
+from arlo.catalog.latency import LatencyTable, ms_in_ns
+from arlo.errors import ConfigError
+
+PlannerName = Literal["arlo", "loki", "inferline", "proteus"]
+RouterName = Literal["price", "plan", "maf"]
+DropName = Literal["slack", "reroute", "per_task", "last", "none"]
+OnDrop = Literal["fail", "partial"]
+ExpandKind = Literal["same", "spans", "prune", "chunks", "top_k", "tensor"]
+Distribution = Literal["constant", "ceil", "poisson", "empirical"]
+Combine = Literal["product", "last", "weighted"]
+Fire = Literal["all", "first"]
+
+MAX_STAGES = 16
+MAX_VARIANTS = 32  # of a stage
+MAX_CHILDREN = 1 << 16  # rows that one row may become on an edge
+EXIT = "exit"  # how an edge names the end of a journey
+
+Prefix = tuple[int, ...]  # variants (by index) from the entry to a stage; the stage is said beside it
+
+
+def _need(good: bool, message: str) -> None:
+    if not good:
+        raise ConfigError(message)
+
+
+def _one_of(value: str, kind: object, name: str) -> None:
+    _need(value in get_args(kind), f"{name} must be one of {', '.join(get_args(kind))}, not {value!r}")
+
+
+def _positive(value: float, name: str) -> None:
+    _need(math.isfinite(value) and value > 0, f"{name} must be above 0, not {value}")
+
+
+def _share(value: float, name: str) -> None:
+    _need(math.isfinite(value) and 0 <= value <= 1, f"{name} must be from 0 to 1, not {value}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FlowVariant:
+    """One way to do a stage's task."""
+
+    name: str
+    accuracy: tuple[float, ...]  # of each max_length's length bin, in [0, 1]; one number: of all bins alike
+    table: LatencyTable  # of a whole batch: (length, rows) -> ns
+    max_lengths: tuple[int, ...] = (1,)  # ascending: one runtime each; 1 where rows have no length (images)
+    max_batch: int = 1
+    batches: tuple[int, ...] = ()  # batch caps that a planner may choose from; empty: the measured ones
+    memory_mb: int = 0  # on a worker, all runtimes together; 0: not known
+    load_ms: float = 0.0  # until a worker has loaded it; 0: not known
+    repository: str = ""  # folder of the compiled model; empty: numbers only, for simulation and planning
+
+    def __post_init__(self) -> None:
+        where = f"variant {self.name!r}:"
+        _need(bool(self.name), "a variant needs a name")
+        _need(len(self.accuracy) in {1, len(self.max_lengths)}, f"{where} accuracy needs 1 number, or 1 per max_length")
+        for value in self.accuracy:
+            _share(value, f"{where} accuracy")
+        rising = all(b > a for a, b in zip(self.max_lengths, self.max_lengths[1:], strict=False))
+        _need(bool(self.max_lengths) and self.max_lengths[0] >= 1 and rising, f"{where} max_lengths must ascend from 1")
+        _need(self.max_batch >= 1, f"{where} max_batch must be at least 1")
+        _need(bool(self.table.points), f"{where} latency needs at least one point")
+        _need(all(ns > 0 for _, _, ns in self.table.points), f"{where} latency must be above 0 everywhere")
+        _need(self.memory_mb >= 0, f"{where} memory_mb must be at least 0")
+        _need(self.load_ms >= 0, f"{where} load_ms must be at least 0")
+        inside = all(1 <= rows <= self.max_batch for rows in self.batches)
+        _need(inside, f"{where} batches must lie from 1 to max_batch ({self.max_batch})")
+
+    def accuracy_of(self, runtime: int) -> float:
+        """Of rows of the length bin of a runtime, by index in max_lengths."""
+        return self.accuracy[runtime] if len(self.accuracy) > 1 else self.accuracy[0]
+
+    def mean_accuracy(self, shares: Sequence[float]) -> float:
+        """Over rows of which `shares` [max_lengths] lie in each length bin."""
+        return sum(share * self.accuracy_of(i) for i, share in enumerate(shares))
+
+    def latency_ns(self, rows: int, runtime: int = 0) -> int:
+        """Of a batch on a runtime, padded to its max_length."""
+        return self.table.at_ns(self.max_lengths[runtime], rows)
+
+    @property
+    def batch_caps(self) -> tuple[int, ...]:
+        """Batch caps to choose from, ascending: at least one."""
+        if self.batches:
+            return tuple(sorted(set(self.batches)))
+        return tuple(rows for rows in self.table.batches() if rows <= self.max_batch) or (self.max_batch,)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FlowBatch:
+    """Which rows of a stage are executed together."""
+
+    max: int = 64  # rows
+    wait_ms: float = 0.0  # that an idle worker waits for more rows
+    same_utility: float | None = None  # rows whose utilities differ more are not batched; None: any
+
+    def __post_init__(self) -> None:
+        _need(self.max >= 1, "batch.max must be at least 1")
+        _need(self.wait_ms >= 0, "batch.wait_ms must be at least 0")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FlowStage:
+    """A task at one place of a flow."""
+
+    name: str
+    variants: tuple[FlowVariant, ...]
+    entry: bool = False
+    batch: FlowBatch = FlowBatch()
+    lengths: tuple[tuple[int, float], ...] = ()  # (tokens, share) of the rows that come here; empty: the shortest bin
+    fire: Fire = "all"  # which edges a row takes whose guards hold; one that takes an exit takes no other
+
+    def __post_init__(self) -> None:
+        where = f"stage {self.name!r}:"
+        _need(bool(self.name) and self.name != EXIT, f"a stage needs a name, and it cannot be {EXIT!r}")
+        _need(1 <= len(self.variants) <= MAX_VARIANTS, f"{where} variants must be 1 to {MAX_VARIANTS}")
+        names = [variant.name for variant in self.variants]
+        _need(len(set(names)) == len(names), f"{where} two variants have one name")
+        _one_of(self.fire, Fire, f"{where} fire")
+        if self.lengths:
+            _need(
+                all(length >= 1 and share >= 0 for length, share in self.lengths), f"{where} lengths: [tokens, share]"
+            )
+            _need(sum(share for _, share in self.lengths) > 0, f"{where} lengths have no share above 0")
+            longest = max(length for length, share in self.lengths if share > 0)
+            for variant in self.variants:
+                _need(
+                    longest <= variant.max_lengths[-1],
+                    f"{where} rows of {longest} tokens do not fit variant {variant.name!r}, which ends at"
+                    f" {variant.max_lengths[-1]}",
+                )
+
+    def bins(self, variant: int) -> tuple[float, ...]:
+        """Share [max_lengths] of the stage's rows in each length bin of a variant."""
+        ends = self.variants[variant].max_lengths
+        found = [0.0] * len(ends)
+        total = sum(share for _, share in self.lengths)
+        for length, share in self.lengths:
+            found[next(i for i, end in enumerate(ends) if length <= end)] += share / total
+        return tuple(found) if self.lengths else (1.0, *found[1:])
+
+    def accuracy(self, variant: int) -> float:
+        """Mean of a variant over the rows that come here."""
+        return self.variants[variant].mean_accuracy(self.bins(variant))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """Which rows take an edge. Neither score nor label: all."""
+
+    score: str = ""  # a signal of the tail, as calibrated_max
+    at_least: float | str | None = None  # a number, `planned` or `price`
+    below: float | str | None = None
+    label_in: tuple[str, ...] = ()
+    share: tuple[float, ...] = ()  # that takes the edge, by variant of the tail; empty: what the exits leave
+
+    def __post_init__(self) -> None:
+        for value in self.share:
+            _share(value, "when.share")
+        bounded = self.at_least is not None or self.below is not None
+        _need(bool(self.score) == bounded, "when.score needs at_least or below, and these need a score")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Expand:
+    """What a row becomes on an edge."""
+
+    kind: ExpandKind = "same"
+    output: str = ""  # of the tail: what spans, top_k and tensor read
+    max: int = MAX_CHILDREN  # rows; what is beyond is dropped
+    factor: tuple[float, ...] = (1.0,)  # mean rows of a row that takes the edge, by variant of the tail, or one for all
+    distribution: Distribution = "ceil"  # of that number, in simulation; ceil: the two whole numbers around the mean
+    counts: tuple[int, ...] = ()  # of distribution empirical: drawn alike, then scaled to the factor
+
+    def __post_init__(self) -> None:
+        _one_of(self.kind, ExpandKind, "expand.kind")
+        _one_of(self.distribution, Distribution, "expand.distribution")
+        _need(1 <= self.max <= MAX_CHILDREN, f"expand.max must be 1 to {MAX_CHILDREN}")
+        _need(all(math.isfinite(r) and r >= 0 for r in self.factor), "expand.factor must be at least 0")
+        _need((self.distribution == "empirical") == bool(self.counts), "expand.counts go with distribution = empirical")
+        _need(all(count >= 0 for count in self.counts), "expand.counts must be at least 0")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FlowEdge:
+    """From a stage to a stage, or to an exit."""
+
+    tail: str  # `from` in a file
+    head: str | None  # `to`; None: an exit
+    when: Guard = Guard()
+    expand: Expand = Expand()
+    hop_ms: float = 0.0
+    combine: Combine = "product"  # how the accuracy of a path goes on: product; last: the head answers anew
+    weights: tuple[float, ...] = ()  # of combine weighted: of the answers so far and of the head's
+
+    def __post_init__(self) -> None:
+        _need(math.isfinite(self.hop_ms) and self.hop_ms >= 0, "hop_ms must be at least 0")
+        _one_of(self.combine, Combine, "answer")
+        _need((self.combine == "weighted") == bool(self.weights), "answer.weights go with ensemble = weighted")
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.tail}>{self.head or EXIT}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flow:
+    """What a client calls as one model."""
+
+    name: str
+    slo_ms: float
+    stages: tuple[FlowStage, ...]
+    edges: tuple[FlowEdge, ...] = ()
+    planner: PlannerName = "arlo"
+    router: RouterName = "price"
+    drop: DropName = "slack"
+    on_drop: OnDrop = "fail"
+    utilisation: float = 0.8  # share of a pool's capacity that a plan of `arlo` counts on
+    plan_period_s: float = 10.0
+    max_children: int = 256  # rows of one root alive at once
+    records: str = ""  # folder of row outcomes: accuracies of paths come from there, where they were recorded
+
+    def __post_init__(self) -> None:
+        _need(bool(self.name), "flow.name must not be empty")
+        _positive(self.slo_ms, "flow.slo_ms")
+        for value, kind, name in (
+            (self.planner, PlannerName, "planner"),
+            (self.router, RouterName, "router"),
+            (self.drop, DropName, "drop"),
+            (self.on_drop, OnDrop, "on_drop"),
+        ):
+            _one_of(value, kind, f"flow.{name}")
+        _need(0 < self.utilisation <= 1, f"flow.utilisation must be above 0 and at most 1, not {self.utilisation}")
+        _positive(self.plan_period_s, "flow.plan_period_s")
+        _need(self.max_children >= 1, "flow.max_children must be at least 1")
+        self._check_tree()
+        for stage in range(len(self.stages)):
+            self._check_edges(stage)
+
+    def _check_tree(self) -> None:
+        names = [stage.name for stage in self.stages]
+        _need(1 <= len(names) <= MAX_STAGES, f"a flow has 1 to {MAX_STAGES} stages, not {len(names)}")
+        _need(len(set(names)) == len(names), "two stages have one name")
+        entries = [stage.name for stage in self.stages if stage.entry]
+        _need(len(entries) <= 1, f"one stage is the entry, not {' and '.join(entries)}")
+        for edge in self.edges:
+            for end in (edge.tail, edge.head):
+                _need(
+                    end is None or end in names,
+                    f"edge {edge.name}: there is no stage {end!r}; known: {', '.join(names)}",
+                )
+        heads = [edge.head for edge in self.edges if edge.head is not None]
+        for name in names:
+            _need(heads.count(name) <= 1, f"stage {name!r} is reached by {heads.count(name)} edges; a flow is a tree")
+        roots = [name for name in names if name not in heads]
+        entry = entries[0] if entries else roots[0] if len(roots) == 1 else None
+        _need(entry is not None, "say which stage is the entry: entry = true")
+        for name in names:
+            _need(
+                (name == entry) == (name not in heads),
+                f"stage {name!r} is reached by {heads.count(name)} edges; the entry {entry!r} by 0, all others by 1",
+            )
+        reached: set[str] = set()
+        todo = [entry]
+        while todo:
+            at = todo.pop()
+            if at is not None and at not in reached:
+                reached.add(at)
+                todo += [edge.head for edge in self.edges if edge.tail == at]
+        _need(len(reached) == len(names), f"stage {sorted(set(names) - reached)[:1]} is not reached from the entry")
+
+    def _check_edges(self, stage: int) -> None:
+        count = len(self.stages[stage].variants)
+        for edge in (self.edges[i] for i in self.out(stage)):
+            for values, what in ((edge.when.share, "when.share"), (edge.expand.factor, "expand.factor")):
+                _need(
+                    len(values) in {0, 1, count},
+                    f"edge {edge.name}: {what} needs 1 number, or 1 for each of the {count} variants of {edge.tail!r}",
+                )
+            _need(
+                edge.head is not None or bool(edge.when.share),
+                f"edge {edge.name}: an exit needs when.share, the share of rows that end there",
+            )
+        for variant in range(count):
+            exits = self.exit_share(stage, variant)
+            _need(exits <= 1 + 1e-9, f"stage {self.stages[stage].name!r}: its exits take {exits:.3g} of the rows")
+
+    @functools.cached_property
+    def index(self) -> dict[str, int]:
+        """Number of each stage by name."""
+        return {stage.name: i for i, stage in enumerate(self.stages)}
+
+    @functools.cached_property
+    def entry(self) -> int:
+        """Number of the entry stage."""
+        return next(i for i in range(len(self.stages)) if self.parent_edge[i] is None)
+
+    @functools.cached_property
+    def parent_edge(self) -> tuple[int | None, ...]:
+        """Of each stage: number of the edge that leads there; None: the entry."""
+        found = {edge.head: i for i, edge in enumerate(self.edges) if edge.head is not None}
+        return tuple(found.get(stage.name) for stage in self.stages)
+
+    @functools.cached_property
+    def order(self) -> tuple[int, ...]:
+        """Stages, parents before children, children in the order of their edges."""
+        found, todo = [], [self.entry]
+        while todo:
+            stage = todo.pop(0)
+            found.append(stage)
+            todo += self.children(stage)
+        return tuple(found)
+
+    def out(self, stage: int) -> tuple[int, ...]:
+        """Numbers of a stage's edges, exits too, in the order of the file."""
+        return tuple(i for i, edge in enumerate(self.edges) if edge.tail == self.stages[stage].name)
+
+    def children(self, stage: int) -> tuple[int, ...]:
+        """Stages that come next, in the order of their edges."""
+        heads = (self.edges[i].head for i in self.out(stage))
+        return tuple(self.index[head] for head in heads if head is not None)
+
+    def line(self, stage: int) -> tuple[int, ...]:
+        """Stages from the entry to this one."""
+        edge = self.parent_edge[stage]
+        return (stage,) if edge is None else (*self.line(self.index[self.edges[edge].tail]), stage)
+
+    def exit_share(self, stage: int, variant: int) -> float:
+        """Share of a variant's rows that exit edges end. The rest goes on; at a leaf all rows end."""
+        exits = (self.edges[i] for i in self.out(stage) if self.edges[i].head is None)
+        return math.fsum(_of(edge.when.share, variant) for edge in exits)
+
+    def factor(self, edge: int, variant: int) -> float:
+        """Mean rows at the head for a row that this variant of the tail answered: share x rows, never above max."""
+        found = self.edges[edge]
+        tail = self.index[found.tail]
+        share = _of(found.when.share, variant) if found.when.share else max(1 - self.exit_share(tail, variant), 0.0)
+        return share * min(_of(found.expand.factor, variant), found.expand.max)
+
+    def prefixes(self, stage: int) -> Iterator[Prefix]:
+        """All choices of variants from the entry to a stage, in order."""
+        line = self.line(stage)
+
+        def more(done: Prefix) -> Iterator[Prefix]:
+            if len(done) == len(line):
+                yield done
+                return
+            for variant in range(len(self.stages[line[len(done)]].variants)):
+                yield from more((*done, variant))
+
+        yield from more(())
+
+    def label(self, stage: int, prefix: Prefix) -> str:
+        """`stage:variant>stage:variant` for people and JSON."""
+        pairs = zip(self.line(stage), prefix, strict=True)
+        return ">".join(f"{self.stages[i].name}:{self.stages[i].variants[k].name}" for i, k in pairs)
+
+    def multiplicity(self, stage: int, prefix: Prefix) -> float:
+        """m(prefix): rows at the stage for one root (Loki Eq. 1, with the factors of the edges before it)."""
+        line = self.line(stage)
+        found = 1.0
+        for i, variant in enumerate(prefix[:-1]):
+            edge = self.parent_edge[line[i + 1]]
+            assert edge is not None
+            found *= self.factor(edge, variant)
+        return found
+
+    def hops_ms(self, stage: int) -> float:
+        """From the entry to a stage."""
+        edges = (self.parent_edge[i] for i in self.line(stage))
+        return math.fsum(self.edges[edge].hop_ms for edge in edges if edge is not None)
+
+
+def _of(values: Sequence[float], variant: int) -> float:
+    return values[variant] if len(values) > 1 else values[0]
+
+
+def table_of_ms(points: Sequence[tuple[int, int, float]]) -> LatencyTable:
+    """A latency table of points (tokens, rows, ms)."""
+    return LatencyTable(tuple((length, rows, ms_in_ns(ms)) for length, rows, ms in points))

@@ -1,0 +1,283 @@
+"""A flow file: TOML -> Flow. Tables are [flow], [[flow.stage]], [[flow.stage.variant]] and [[flow.edge]].
+
+An unknown key is an error with the nearest one that exists. A variant is numbers (name, accuracy, latency), for
+planning and simulation, or the folder of a compiled repository, whose manifest has the latencies; its accuracy stands
+in the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from arlo.catalog.flow import Expand, Flow, FlowBatch, FlowEdge, FlowStage, FlowVariant, Guard, table_of_ms
+from arlo.catalog.latency import LatencyTable
+from arlo.catalog.manifest import Manifest
+from arlo.errors import ConfigError
+
+_FLOW = {
+    "name", "slo_ms", "planner", "router", "drop", "on_drop", "utilisation", "plan_period_s", "max_children", "records",
+    "stage", "edge",
+}  # fmt: skip
+_STAGE = {"name", "entry", "variants", "variant", "batch", "lengths", "fire"}
+_VARIANT = {
+    "name", "accuracy", "latency", "max_lengths", "max_batch", "batches", "memory_mb", "load_ms", "repository",
+}  # fmt: skip
+_BATCH = {"max", "wait_ms", "same_utility"}
+_EDGE = {"from", "to", "when", "expand", "hop_ms", "answer"}
+_WHEN = {"score", "at_least", "below", "label_in", "share"}
+_EXPAND = {"kind", "output", "max", "factor", "distribution", "counts"}
+_ANSWER = {"ensemble", "weights"}
+
+
+def load_flow(path: Path) -> Flow:
+    """Read and check a flow file. ConfigError says what to change and where."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist: give the path of a TOML file with a [flow]") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error})") from None
+    return parse_flow(text, base=path.absolute().parent, source=str(path))
+
+
+def parse_flow(text: str, *, base: Path, source: str = "flow") -> Flow:
+    """Check TOML text; other sections than [flow] are left alone. Folders are relative to `base`."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not TOML: {error}") from None
+    if "flow" not in raw:
+        raise ConfigError(f"{source} has no [flow]{_nearest('flow', raw)}")
+    return read_flow(raw["flow"], base=base, source=source)
+
+
+def read_flow(raw: Any, *, base: Path, source: str = "flow") -> Flow:
+    """The table [flow] of a file that was read."""
+    try:
+        return _flow(_table(raw, "[flow]"), base)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
+    _known(raw, _FLOW, "[flow]")
+    stages = tuple(_stage(each, base) for each in _tables(raw, "stage", "[flow]"))
+    variants = {stage.name: [variant.name for variant in stage.variants] for stage in stages}
+    values = _taken(
+        raw,
+        "[flow]",
+        {
+            "name": str, "slo_ms": float, "planner": str, "router": str, "drop": str, "on_drop": str,
+            "utilisation": float, "plan_period_s": float, "max_children": int, "records": str,
+        },
+        required=("name", "slo_ms"),
+    )  # fmt: skip
+    if values.get("records"):
+        values["records"] = str(base / values["records"])
+    edges = tuple(_edge(each, variants) for each in _tables(raw, "edge", "[flow]"))
+    return Flow(stages=stages, edges=edges, **values)
+
+
+def _stage(raw: Mapping[str, Any], base: Path) -> FlowStage:
+    where = f"[[flow.stage]] {raw.get('name', '')!r}"
+    _known(raw, _STAGE, where)
+    values = _taken(raw, where, {"name": str, "entry": bool, "fire": str}, required=("name",))
+    named = raw.get("variants", [])
+    if not isinstance(named, list):
+        raise ConfigError(f"{where}: variants must be an array of repository folders or tables")
+    given = [{"repository": each} if isinstance(each, str) else each for each in named] + _tables(raw, "variant", where)
+    if not given:
+        raise ConfigError(f"{where} has no variants: add [[flow.stage.variant]], or variants = [folders]")
+    if "batch" in raw:
+        batch = _table(raw["batch"], f"{where} batch")
+        _known(batch, _BATCH, f"{where} batch")
+        values["batch"] = FlowBatch(
+            **_taken(batch, f"{where} batch", {"max": int, "wait_ms": float, "same_utility": float})
+        )
+    if "lengths" in raw:
+        values["lengths"] = tuple((int(a), b) for a, b in _rows(raw["lengths"], 2, f"{where} lengths"))
+    limit = values["batch"].max if "batch" in values else FlowBatch().max
+    return FlowStage(variants=tuple(_variant(each, base, where, limit) for each in given), **values)
+
+
+def _variant(raw: Any, base: Path, stage: str, limit: int) -> FlowVariant:
+    raw = _table(raw, f"{stage} variant")
+    where = f"{stage} variant {raw.get('name') or raw.get('repository', '')!r}"
+    _known(raw, _VARIANT, where)
+    values = _taken(raw, where, {"name": str, "max_batch": int, "memory_mb": int, "load_ms": float, "repository": str})
+    for key in ("max_lengths", "batches"):
+        if key in raw:
+            values[key] = tuple(_numbers(raw[key], f"{where} {key}", int))
+    if "accuracy" in raw:
+        given = raw["accuracy"]
+        values["accuracy"] = tuple(_numbers(given if isinstance(given, list) else [given], f"{where} accuracy", float))
+    if "latency" in raw:
+        values["table"] = _latency(raw["latency"], values.get("max_lengths", (1,)), where)
+    if folder := values.get("repository"):
+        values = _from_manifest(base / folder, where) | values
+        values["repository"] = str(base / folder)
+    for key, field in (("name", "name"), ("accuracy", "accuracy"), ("latency", "table")):
+        if field not in values:
+            raise ConfigError(f"{where}: {key} is missing")
+    batches = values["table"].batches()
+    values.setdefault("max_batch", max(batches, default=1))
+    values["max_batch"] = min(values["max_batch"], limit)
+    return FlowVariant(**values)
+
+
+def _latency(raw: Any, lengths: tuple[int, ...], where: str) -> LatencyTable:
+    """[rows, ms] where there is one length, else [tokens, rows, ms]."""
+    width = len(raw[0]) if isinstance(raw, list) and raw and isinstance(raw[0], list) else 3
+    if width == 2 and len(lengths) > 1:
+        raise ConfigError(f"{where}: latency needs [tokens, rows, ms] where there are several max_lengths")
+    rows = _rows(raw, 2 if width == 2 else 3, f"{where} latency")
+    return table_of_ms([(lengths[0] if len(row) == 2 else int(row[0]), int(row[-2]), row[-1]) for row in rows])
+
+
+def _from_manifest(folder: Path, where: str) -> dict[str, Any]:
+    """What a repository says of a variant. Static runtimes; a dynamic one stands in only where there are no others."""
+    manifest = Manifest.load(folder)
+    runtimes = [r for r in manifest.runtimes if not r.dynamic] or list(manifest.runtimes)
+    points: list[tuple[int, int, int]] = []
+    for runtime in runtimes:
+        if not runtime.latency:
+            raise ConfigError(
+                f"{where}: {folder} has no latencies yet: measure them with `arlo profile {folder} --update`"
+            )
+        points += [(runtime.max_length, rows, runtime.latency_ns(rows)) for rows in runtime.table.batches()]
+    return {
+        "name": folder.name,
+        "table": LatencyTable(tuple(dict.fromkeys(points))),
+        "max_lengths": tuple(sorted({r.max_length for r in runtimes})),
+        "max_batch": min(r.max_batch for r in runtimes),
+        "memory_mb": sum(r.memory_mb or 0 for r in runtimes),
+        "load_ms": float(sum(r.load_ms or 0 for r in runtimes)),
+    }
+
+
+def _edge(raw: Mapping[str, Any], variants: Mapping[str, list[str]]) -> FlowEdge:
+    where = f"[[flow.edge]] {raw.get('from', '')}>{raw.get('to', '')}"
+    _known(raw, _EDGE, where)
+    values = _taken(raw, where, {"from": str, "to": str, "hop_ms": float}, required=("from", "to"))
+    tail, head = values.pop("from"), values.pop("to")
+    names = variants.get(tail, [])
+    if "when" in raw:
+        values["when"] = _guard(_table(raw["when"], f"{where} when"), f"{where} when", names)
+    if "expand" in raw:
+        values["expand"] = _expand(_table(raw["expand"], f"{where} expand"), f"{where} expand", names)
+    if "answer" in raw:
+        answer = _table(raw["answer"], f"{where} answer")
+        _known(answer, _ANSWER, f"{where} answer")
+        values["combine"] = _taken(answer, f"{where} answer", {"ensemble": str}).get("ensemble", "weighted")
+        if "weights" in answer:
+            values["weights"] = tuple(_numbers(answer["weights"], f"{where} answer.weights", float))
+    return FlowEdge(tail=tail, head=None if head == "exit" else head, **values)
+
+
+def _guard(raw: Mapping[str, Any], where: str, names: list[str]) -> Guard:
+    _known(raw, _WHEN, where)
+    values = _taken(raw, where, {"score": str})
+    for key in ("at_least", "below"):
+        if key in raw:
+            if raw[key] in ("planned", "price"):
+                values[key] = raw[key]
+            else:
+                values |= _taken(raw, where, {key: float})
+    if "label_in" in raw:
+        given = raw["label_in"]
+        if not isinstance(given, list) or not given or not all(isinstance(each, str) for each in given):
+            raise ConfigError(f"{where}: label_in must be an array of labels, not {given!r}")
+        values["label_in"] = tuple(given)
+    if "share" in raw:
+        values["share"] = _by_variant(raw["share"], f"{where} share", names)
+    return Guard(**values)
+
+
+def _expand(raw: Mapping[str, Any], where: str, names: list[str]) -> Expand:
+    _known(raw, _EXPAND, where)
+    values = _taken(raw, where, {"kind": str, "output": str, "max": int, "distribution": str})
+    if "factor" in raw:
+        values["factor"] = _by_variant(raw["factor"], f"{where} factor", names)
+    if "counts" in raw:
+        values["counts"] = tuple(_numbers(raw["counts"], f"{where} counts", int))
+        values.setdefault("distribution", "empirical")
+    return Expand(**values)
+
+
+def _by_variant(raw: Any, where: str, names: list[str]) -> tuple[float, ...]:
+    """A number for all variants of the tail, or a table {variant = number} of all of them."""
+    if not isinstance(raw, dict):
+        return tuple(_numbers([raw], where, float))
+    _known(raw, set(names), where)
+    if missing := [name for name in names if name not in raw]:
+        raise ConfigError(f"{where} lacks the variant {missing[0]!r}")
+    return tuple(_numbers([raw[name] for name in names], where, float))
+
+
+def _known(raw: Mapping[str, Any], known: set[str], where: str) -> None:
+    for key in raw:
+        if key not in known:
+            raise ConfigError(f"{where}: {key!r} is not a key here{_nearest(key, sorted(known))}")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    match = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f": did you mean {match[0]!r}?" if match else f"; known: {', '.join(known) or 'none'}"
+
+
+def _taken(
+    raw: Mapping[str, Any], where: str, kinds: Mapping[str, type], required: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """The values of these keys that are there, of the right type."""
+    words = {str: "a string", float: "a number", int: "a whole number", bool: "true or false"}
+    found: dict[str, Any] = {}
+    for key, kind in kinds.items():
+        if key not in raw:
+            if key in required:
+                raise ConfigError(f"{where}: {key} is missing")
+            continue
+        value = raw[key]
+        good = isinstance(value, (int, float) if kind is float else kind)
+        if not good or (isinstance(value, bool) and kind is not bool):
+            raise ConfigError(f"{where}: {key} must be {words[kind]}, not {value!r}")
+        found[key] = float(value) if kind is float else value
+    return found
+
+
+def _table(raw: Any, where: str) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{where} must be a table, not {raw!r}")
+    return raw
+
+
+def _tables(raw: Mapping[str, Any], key: str, where: str) -> list[dict[str, Any]]:
+    given = raw.get(key, [])
+    if not isinstance(given, list):
+        raise ConfigError(f"{where}: write {key} as an array of tables, [[...{key}]]")
+    return [_table(each, f"{where} {key}") for each in given]
+
+
+def _numbers(raw: Any, where: str, kind: type) -> list[Any]:
+    if not isinstance(raw, list) or not raw:
+        raise ConfigError(f"{where} must be an array of numbers, not {raw!r}")
+    for each in raw:
+        if isinstance(each, bool) or not isinstance(each, (int, float) if kind is float else int):
+            raise ConfigError(f"{where} must be {'numbers' if kind is float else 'whole numbers'}, not {each!r}")
+    return [kind(each) for each in raw]
+
+
+def _rows(raw: Any, width: int, where: str) -> list[list[float]]:
+    if not isinstance(raw, list) or not raw:
+        raise ConfigError(f"{where} must be an array of {width} numbers each, not {raw!r}")
+    rows = [_numbers(each, where, float) for each in raw]
+    for row in rows:
+        if len(row) != width:
+            raise ConfigError(f"{where} must be an array of {width} numbers each, not {row!r}")
+        if any(value != int(value) or value < 1 for value in row[:-1]):
+            raise ConfigError(f"{where}: tokens and rows are whole numbers from 1, not {row!r}")
+    return rows

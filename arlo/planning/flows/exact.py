@@ -1,0 +1,56 @@
+"""The exact solver of flows: C++ (src/solve/flow), proven optimal."""
+
+from __future__ import annotations
+
+import math
+
+from arlo import _core
+from arlo.planning.flows.problem import Answer, FlowProblem
+
+MAX_NODES = 50_000
+
+
+class ExactFlowSolver:
+    """Branch and bound over the instances of pools; its bound is the program with fractions of instances.
+
+    After `max_nodes` the best plan found is the answer, with `optimal` False and the bound that is left.
+    """
+
+    name = "exact"
+
+    def __init__(self, max_nodes: int = MAX_NODES) -> None:
+        self.max_nodes = max_nodes
+
+    def solve(
+        self, problem: FlowProblem, *, served: float = 1.0, served_only: bool = False, target: float = math.inf
+    ) -> Answer | None:
+        """See FlowSolver."""
+        stages = [
+            (
+                stage.parent,
+                stage.variants,
+                stage.weight,
+                stage.limit_s * (1 + 1e-12),
+                [problem.demand] if stage.parent < 0 else list(stage.factor),
+                list(stage.exit),
+                list(stage.accuracy),
+                [(option.variant, option.work_s / problem.utilisation, option.latency_s) for option in stage.options],
+            )
+            for stage in problem.stages
+        ]
+        instances, mixes, value, got, relaxed, bound, price, optimal, _ = _core.plan_flow(
+            problem.workers, stages, served, served_only, problem.single_batch, target, self.max_nodes
+        )
+        if not instances or (target < math.inf and value < target - 1e-8):
+            return None
+        accuracy = math.fsum(share * problem.accuracy(policy) for policy, share in mixes)
+        return Answer(
+            instances=tuple(map(tuple, instances)),
+            mixes=tuple((tuple(policy), share) for policy, share in mixes),
+            accuracy=accuracy,
+            served=got,
+            relaxed=relaxed,
+            bound=bound,
+            price=price,
+            optimal=optimal,
+        )

@@ -1,0 +1,238 @@
+"""The planning problem of a flow and its answer (Loki, HPDC'24, section 4, as a program over policies).
+
+    U1  sum_k f(root, k) = served            U2  sum_k' f(prefix, k') = f(prefix) for each child stage
+    U3  rows at a pool = demand x sum f(prefix) m(prefix)        U5  rows x work <= utilisation x instances, per pool
+    U6  sum of instances <= workers          U7  of a path that is used: sum of latencies <= its limit
+
+f(prefix) is the share of the demand that takes these variants from the entry on, m(prefix) how many rows one root has
+become there. A *pool* is (stage, variant, batch cap) with its instances; a worker of a pool holds all lengths of its
+variant. The objective, in order: the share of the demand that is served, the accuracy (mean over the exits), fewer
+workers, fewer moves. Latencies are seconds, rates rows per second. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from arlo.catalog.flow import Flow, Prefix
+
+Step = Literal["hardware", "accuracy", "overload"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Option:
+    """A variant with a batch cap, at a stage."""
+
+    variant: int  # among the stage's
+    batch: int
+    work_s: float  # worker-seconds of a row, in full batches, over the stage's lengths
+    latency_s: float  # of a full batch of the longest rows
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage as a solver sees it; parents come before their children."""
+
+    name: str
+    parent: int  # -1: the root
+    variants: int
+    options: tuple[Option, ...]
+    weight: float  # of what the parent's exits leave of the accuracy's weight
+    limit_s: float  # on the latencies from the root up to and with this stage
+    factor: tuple[float, ...]  # by variant of the parent: rows here for one there; root: (1,)
+    exit: tuple[float, ...]  # by variant: share of the weight that ends here; a leaf's is 1
+    accuracy: tuple[float, ...]  # by the variants from the root to here, the last one running fastest
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FlowProblem:
+    """What a solver is asked."""
+
+    stages: tuple[Stage, ...]
+    demand: float  # roots per second
+    workers: int
+    utilisation: float = 1.0
+    single_batch: bool = False  # all instances of a variant have one batch cap (Loki's y)
+
+    def load(self, policy: Sequence[int]) -> list[float]:
+        """Workers [stages] that all of the demand keeps busy, when it takes these options."""
+        rows = [0.0] * len(self.stages)
+        for i, stage in enumerate(self.stages):
+            if stage.parent < 0:
+                rows[i] = self.demand
+            else:
+                above = self.stages[stage.parent].options[policy[stage.parent]].variant
+                rows[i] = rows[stage.parent] * stage.factor[above]
+        return [
+            rows[i] * stage.options[policy[i]].work_s / self.utilisation for i, stage in enumerate(self.stages)
+        ]
+
+    def line(self, stage: int) -> tuple[int, ...]:
+        """Stages from the root to this one."""
+        parent = self.stages[stage].parent
+        return (stage,) if parent < 0 else (*self.line(parent), stage)
+
+    def accuracy(self, policy: Sequence[int]) -> float:
+        """Of the rows that take these options: the mean over the exits."""
+        weight = [1.0] * len(self.stages)
+        found = 0.0
+        for i, stage in enumerate(self.stages):
+            own = stage.options[policy[i]].variant
+            if stage.parent >= 0:
+                above = self.stages[stage.parent]
+                weight[i] = (
+                    weight[stage.parent] * (1 - above.exit[above.options[policy[stage.parent]].variant]) * stage.weight
+                )
+            at = 0
+            for j in self.line(i):
+                at = at * self.stages[j].variants + self.stages[j].options[policy[j]].variant
+            found += weight[i] * stage.exit[own] * stage.accuracy[at]
+        return found
+
+    def feasible(self, policy: Sequence[int]) -> bool:
+        """Whether every path of these options keeps its limit."""
+        return all(
+            sum(self.stages[j].options[policy[j]].latency_s for j in self.line(i)) <= stage.limit_s
+            for i, stage in enumerate(self.stages)
+        )
+
+    def least_latency(self) -> tuple[float, float, int]:
+        """(seconds, limit, stage) of the path that is nearest to being too long, or the furthest beyond."""
+        worst = (0.0, math.inf, 0)
+        for i, stage in enumerate(self.stages):
+            if math.isinf(stage.limit_s):
+                continue
+            least = sum(min(option.latency_s for option in self.stages[j].options) for j in self.line(i))
+            if math.isinf(worst[1]) or least - stage.limit_s > worst[0] - worst[1]:
+                worst = (least, stage.limit_s, i)
+        return worst
+
+    def policies(self) -> list[tuple[int, ...]]:
+        """All that keep the limits: for oracles and small problems."""
+        choices = itertools.product(*(range(len(stage.options)) for stage in self.stages))
+        return [policy for policy in choices if self.feasible(policy)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """What a solver found for a FlowProblem."""
+
+    instances: tuple[tuple[int, ...], ...]  # by stage and option
+    mixes: tuple[tuple[tuple[int, ...], float], ...]  # policy, share of the demand
+    accuracy: float  # sum of share x accuracy: over the demand, what is not served counting 0
+    served: float
+    relaxed: float  # with fractions of instances; at least the bound
+    bound: float  # proven: nothing is better
+    price: float  # accuracy that one more worker would add, with fractions of instances
+    optimal: bool
+
+    @property
+    def workers(self) -> int:
+        """That have an instance."""
+        return sum(map(sum, self.instances))
+
+
+class FlowSolver(Protocol):
+    """Solves one program to its optimum."""
+
+    name: str
+
+    def solve(
+        self, problem: FlowProblem, *, served: float = 1.0, served_only: bool = False, target: float = math.inf
+    ) -> Answer | None:
+        """The greatest accuracy for `served` of the demand (what cannot be served costs more than any accuracy), or,
+        with `served_only`, the greatest share served. With a `target` any plan that reaches it will do; None: none."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pool:
+    """Instances of one variant with one batch cap at one stage."""
+
+    stage: int
+    variant: int
+    batch: int
+    instances: int
+    latency_s: float  # of a full batch of the longest rows
+    capacity: float  # rows per second, all instances busy all the time
+    load: float  # rows per second that the plan sends there
+    budget_s: float  # of a row's time that it may use, waiting included
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Route:
+    """A path of pools up to a stage, and the share of the demand that takes it."""
+
+    stage: int
+    pools: tuple[int, ...]  # numbers in FlowPlan.pools, from the entry on
+    share: float
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowPlan:
+    """What serves a flow until the next plan."""
+
+    flow: Flow
+    planner: str
+    step: Step
+    demand: float  # roots per second that it is made for
+    workers_given: int
+    pools: tuple[Pool, ...]
+    routes: tuple[Route, ...]  # of every stage, all with a share above 0
+    feasible: tuple[tuple[int, ...], ...]  # paths of pools from the entry to a leaf that keep the limit (I of Eq. 7)
+    served: float  # share of the demand
+    accuracy: float  # of what is served
+    bound: float  # proven: no plan of these workers is more accurate, at this share served
+    price: float  # accuracy that one more worker-second would buy
+    utilisation: float
+    optimal: bool
+    reason: str = ""
+    solve_s: float = 0.0
+
+    @property
+    def workers(self) -> int:
+        """That have an instance."""
+        return sum(pool.instances for pool in self.pools)
+
+    def shares(self) -> dict[tuple[int, Prefix], float]:
+        """f by (stage, variants from the entry on): of the whole demand."""
+        found: dict[tuple[int, Prefix], float] = {}
+        for route in self.routes:
+            key = (route.stage, tuple(self.pools[pool].variant for pool in route.pools))
+            found[key] = found.get(key, 0.0) + route.share
+        return found
+
+    def instances(self) -> dict[tuple[int, int, int], int]:
+        """By (stage, variant, batch cap)."""
+        return {(pool.stage, pool.variant, pool.batch): pool.instances for pool in self.pools}
+
+    def backup(self) -> tuple[tuple[int, float], ...]:
+        """Pools with room that the plan does not use, and how much, in rows per second; the most accurate first."""
+        stages = self.flow.stages
+        order = sorted(
+            range(len(self.pools)),
+            key=lambda i: (self.pools[i].stage, -stages[self.pools[i].stage].accuracy(self.pools[i].variant), i),
+        )
+        left = ((i, self.pools[i].capacity - self.pools[i].load) for i in order)
+        return tuple((i, room) for i, room in left if room > 1e-9 * self.pools[i].capacity)
+
+    def moves(self, before: FlowPlan | None) -> int:
+        """Workers that must load something else than they hold."""
+        if before is None:
+            return 0
+        had: dict[tuple[int, int], int] = {}
+        for pool in before.pools:
+            had[pool.stage, pool.variant] = had.get((pool.stage, pool.variant), 0) + pool.instances
+        found = 0
+        for (stage, variant), count in sorted(self._by_variant().items()):
+            found += max(count - had.get((stage, variant), 0), 0)
+        return found
+
+    def _by_variant(self) -> dict[tuple[int, int], int]:
+        found: dict[tuple[int, int], int] = {}
+        for pool in self.pools:
+            found[pool.stage, pool.variant] = found.get((pool.stage, pool.variant), 0) + pool.instances
+        return found

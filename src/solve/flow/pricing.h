@@ -1,0 +1,51 @@
+// The best policy for a price of every pool: a walk over the tree.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "solve/flow/problem.h"
+
+namespace arlo::solve::flow {
+
+// One option of each stage, and what it comes to.
+struct Policy {
+  std::array<std::int16_t, kMostStages> option{};
+  std::array<double, kMostStages> load{};  // workers that it keeps busy at each stage, for all of the demand
+  double accuracy = 0;
+};
+
+class Pricing {
+ public:
+  Pricing(const std::vector<Stage>& stages, bool served_only);
+
+  // Number of a stage's first option among those of all stages.
+  int first(int stage) const { return first_[stage]; }
+  int options() const { return options_; }
+
+  // The policy of greatest accuracy - sum of price x load, among options that are allowed; false when no path is short
+  // enough. Of equal ones the first in the order of options.
+  bool best(const std::vector<double>& price, const std::vector<char>& allowed, Policy* found, double* value);
+
+  // Load and accuracy of the options that are set.
+  void fill(Policy* policy) const;
+
+ private:
+  struct Best {
+    double value = 0;
+    std::array<std::int16_t, kMostStages> option{};
+  };
+
+  bool walk(int stage, std::int64_t prefix, double rows, double weight, double spent, Best* best) const;
+
+  const std::vector<Stage>& stages_;
+  bool served_only_;
+  int options_ = 0;
+  std::vector<int> first_;
+  std::vector<std::vector<int>> children_;
+  const std::vector<double>* price_ = nullptr;
+  const std::vector<char>* allowed_ = nullptr;
+};
+
+}  // namespace arlo::solve::flow

@@ -1,0 +1,196 @@
+// Branch and bound over the instances of pools. See problem.h.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <queue>
+#include <utility>
+
+#include "solve/flow/master.h"
+
+namespace arlo::solve::flow {
+namespace {
+
+constexpr double kWhole = 1e-7;  // a load that is this near to a whole number is one
+constexpr double kEqual = 1e-9;  // values that differ less are equal
+
+struct Node {
+  Bounds bounds;
+  Relaxed relaxed;
+  std::uint64_t number;
+};
+
+struct Worse {
+  bool operator()(const Node& a, const Node& b) const {
+    return a.relaxed.value != b.relaxed.value ? a.relaxed.value < b.relaxed.value : a.number > b.number;
+  }
+};
+
+class Search {
+ public:
+  Search(const std::vector<Stage>& stages, const Limits& limits)
+      : stages_(stages), limits_(limits), master_(stages, limits) {}
+
+  Answer solve() {
+    Bounds all;
+    all.low.assign(master_.pricing().options(), 0);
+    all.high.assign(master_.pricing().options(), limits_.workers);
+    open(std::move(all));
+    while (!queue_.empty() && !done()) {
+      if (answer_.nodes >= limits_.max_nodes) {
+        answer_.bound = std::max(queue_.top().relaxed.value, answer_.value);
+        return std::move(answer_);
+      }
+      Node node = queue_.top();
+      queue_.pop();
+      if (node.relaxed.value <= needed()) break;
+      branch(node);
+    }
+    answer_.optimal = true;
+    if (std::isinf(limits_.target)) answer_.bound = answer_.value;
+    return std::move(answer_);
+  }
+
+ private:
+  bool done() const { return answer_.value >= limits_.target - kEqual; }
+
+  // A node must promise more than this.
+  double needed() const {
+    return std::max(answer_.value + kEqual, std::isinf(limits_.target) ? kNever : limits_.target - 2 * kEqual);
+  }
+
+  // Solves a node; keeps it when it may hold something better.
+  void open(Bounds bounds) {
+    const bool first = answer_.nodes++ == 0;
+    Relaxed relaxed = master_.solve(bounds, first ? kNever : needed());
+    if (first) {
+      answer_.relaxed = answer_.bound = relaxed.value;
+      answer_.price = relaxed.price;
+    }
+    if (!relaxed.feasible || (!first && relaxed.value <= needed())) return;
+    if (whole(relaxed)) return;
+    round(relaxed);
+    if (relaxed.value > needed()) queue_.push({std::move(bounds), std::move(relaxed), answer_.nodes});
+  }
+
+  static int up(double load) { return load <= kWhole ? 0 : static_cast<int>(std::ceil(load - kWhole)); }
+
+  // Every pool rounded up: when the workers are enough, no plan between these bounds is better.
+  bool whole(const Relaxed& relaxed) {
+    std::vector<int> counts(relaxed.load.size());
+    int sum = 0;
+    for (std::size_t o = 0; o < counts.size(); ++o) sum += counts[o] = up(relaxed.load[o]);
+    if (sum > limits_.workers || (limits_.single_batch && twice(counts) >= 0)) return false;
+    keep(relaxed, counts);
+    return true;
+  }
+
+  // Rounds the pools up or down until the workers are enough, and asks what can be made of them.
+  void round(const Relaxed& relaxed) {
+    const int options = static_cast<int>(relaxed.load.size());
+    std::vector<int> counts(options);
+    std::vector<std::pair<double, int>> parts;
+    int sum = 0;
+    for (int o = 0; o < options; ++o) {
+      counts[o] = up(relaxed.load[o]);
+      sum += counts[o];
+      if (counts[o] > 0) parts.emplace_back(relaxed.load[o] - (counts[o] - 1), o);
+    }
+    std::sort(parts.begin(), parts.end());
+    for (const auto& [part, o] : parts) {
+      if (sum <= limits_.workers) break;
+      --counts[o];
+      --sum;
+    }
+    if (sum > limits_.workers) return;
+    if (limits_.single_batch && twice(counts) >= 0) return;
+    Bounds fixed{counts, counts};
+    Relaxed found = master_.solve(fixed, answer_.value + kEqual);
+    if (found.feasible) keep(found, counts);
+  }
+
+  void keep(const Relaxed& relaxed, const std::vector<int>& counts) {
+    if (relaxed.value <= answer_.value + kEqual && !answer_.instances.empty()) return;
+    answer_.value = relaxed.value;
+    answer_.served = relaxed.served;
+    answer_.instances.assign(stages_.size(), {});
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      const auto from = counts.begin() + master_.pricing().first(static_cast<int>(s));
+      answer_.instances[s].assign(from, from + static_cast<std::ptrdiff_t>(stages_[s].options.size()));
+    }
+    answer_.mixes.clear();
+    for (const auto& [policy, share] : relaxed.mixture) {
+      const auto& option = master_.policy(policy).option;
+      answer_.mixes.push_back({std::vector<int>(option.begin(), option.begin() + master_.stages()), share});
+    }
+  }
+
+  // The first option of a variant that has instances of several batch caps; -1: there is none.
+  int twice(const std::vector<int>& counts) const {
+    for (int s = 0; s < master_.stages(); ++s) {
+      const auto& options = stages_[s].options;
+      const int first = master_.pricing().first(s);
+      for (std::size_t a = 0; a < options.size(); ++a) {
+        if (counts[first + a] == 0) continue;
+        for (std::size_t b = a + 1; b < options.size(); ++b) {
+          if (options[b].variant == options[a].variant && counts[first + b] > 0) return first + static_cast<int>(a);
+        }
+      }
+    }
+    return -1;
+  }
+
+  void branch(const Node& node) {
+    if (limits_.single_batch) {
+      std::vector<int> counts(node.relaxed.load.size());
+      for (std::size_t o = 0; o < counts.size(); ++o) counts[o] = up(node.relaxed.load[o]);
+      if (const int option = twice(counts); option >= 0) return part(node, option);
+    }
+    int chosen = -1;
+    double most = kWhole;
+    for (std::size_t o = 0; o < node.relaxed.load.size(); ++o) {
+      const double n = std::max(node.relaxed.load[o], static_cast<double>(node.bounds.low[o]));
+      const double away = std::min(n - std::floor(n), std::ceil(n) - n);
+      if (away > most) most = away, chosen = static_cast<int>(o);
+    }
+    if (chosen < 0) return;  // all whole, and still too many: cannot be
+    const double n = node.relaxed.load[chosen];
+    Bounds below = node.bounds, above = node.bounds;
+    below.high[chosen] = static_cast<int>(std::floor(n));
+    above.low[chosen] = static_cast<int>(std::floor(n)) + 1;
+    open(std::move(above));
+    if (!done()) open(std::move(below));
+  }
+
+  // A variant's batch cap is this option's, or another.
+  void part(const Node& node, int option) {
+    int stage = 0;
+    while (stage + 1 < master_.stages() && master_.pricing().first(stage + 1) <= option) ++stage;
+    const int first = master_.pricing().first(stage);
+    const int variant = stages_[stage].options[option - first].variant;
+    Bounds with = node.bounds, without = node.bounds;
+    without.high[option] = 0;
+    for (std::size_t o = 0; o < stages_[stage].options.size(); ++o) {
+      const int other = first + static_cast<int>(o);
+      if (other != option && stages_[stage].options[o].variant == variant) with.high[other] = 0;
+    }
+    for (Bounds* bounds : {&with, &without}) {
+      bool possible = true;
+      for (std::size_t o = 0; o < bounds->low.size(); ++o) possible = possible && bounds->low[o] <= bounds->high[o];
+      if (possible && !done()) open(std::move(*bounds));
+    }
+  }
+
+  static constexpr double kNever = -std::numeric_limits<double>::infinity();
+
+  const std::vector<Stage>& stages_;
+  Limits limits_;
+  Master master_;
+  Answer answer_;
+  std::priority_queue<Node, std::vector<Node>, Worse> queue_;
+};
+
+}  // namespace
+
+Answer Solve(const std::vector<Stage>& stages, const Limits& limits) { return Search(stages, limits).solve(); }
+
+}  // namespace arlo::solve::flow
