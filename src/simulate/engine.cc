@@ -529,7 +529,7 @@ void Engine::set_cascade(Cascade cascade) { impl_->set_cascade(std::move(cascade
 void Engine::set_pipeline(Pipeline pipeline) { impl_->set_pipeline(std::move(pipeline)); }
 void Engine::plan(const flow::pipeline::Plan& plan) { impl_->plan(plan); }
 const PipelineTotals* Engine::pipeline() const { return impl_->roots_ ? &impl_->roots_->totals : nullptr; }
-double Engine::price(std::int32_t variant) const { return impl_->roots_ ? impl_->roots_->price(variant) : 0; }
+double Engine::worker_price(std::int32_t variant) const { return impl_->roots_ ? impl_->roots_->price(variant) : 0; }
 bool Engine::cascade() const { return impl_->journeys_.has_value(); }
 std::int32_t Engine::price() const { return impl_->journeys_ ? impl_->journeys_->price_now() : 0; }
 void Engine::advance(TimeNs until) { impl_->advance(until); }

@@ -273,7 +273,7 @@ class Engine {
   [[nodiscard]] bool cascade() const;            // set_cascade() was called
   [[nodiscard]] std::int32_t price() const;      // of it
   [[nodiscard]] const PipelineTotals* pipeline() const;     // null: there is none
-  [[nodiscard]] double price(std::int32_t variant) const;  // of a pipeline's, of a worker-second
+  [[nodiscard]] double worker_price(std::int32_t variant) const;  // of a pipeline's, of a worker-second
   [[nodiscard]] std::int32_t queued() const;     // waiting at the scheduler
   [[nodiscard]] std::int32_t in_flight() const;  // started
   [[nodiscard]] const Columns& columns() const;
