@@ -180,7 +180,11 @@ void Roots::walk(TimeNs now) {
       case Step::Kind::kCancel: {
         const Slot slot = slot_of_visit_[step.visit];
         requests_[slot].visit = kNone;  // where it runs, its slot is free when it is through
-        if (scheduler_.cancel(requests_[slot].handle, now, actions_)) requests_.give_back(slot);
+        // One that has expired in this event has no handle any more, and another request may have it.
+        const bool gone = std::any_of(actions_.begin(), actions_.end(), [&](const dispatch::Action& a) {
+          return a.kind == dispatch::ActionKind::kExpired && a.tag == slot;
+        });
+        if (!gone && scheduler_.cancel(requests_[slot].handle, now, actions_)) requests_.give_back(slot);
         break;
       }
       case Step::Kind::kDrop: {

@@ -1,6 +1,7 @@
 #include "flow/pipeline/pipeline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace arlo::flow::pipeline {
@@ -54,6 +55,7 @@ Pipeline::Pipeline(const Spec& spec, dispatch::Scheduler& scheduler)
   }
   lowest_price_ = kLeastCost / dear;
   highest_price_ = kMostCost / cheap;
+  base_price_ = lowest_price_;
   std::fill(price_.begin(), price_.end(), lowest_price_);
   values_.update(price_);
   route();
@@ -62,10 +64,14 @@ Pipeline::Pipeline(const Spec& spec, dispatch::Scheduler& scheduler)
 void Pipeline::apply(const Plan& plan, TimeNs now) {
   validate(plan, spec_);
   plan_ = plan;
-  std::fill(price_.begin(), price_.end(), std::clamp(plan.price, lowest_price_, highest_price_));
-  values_.update(price_);
+  base_price_ = std::clamp(plan.price, lowest_price_, highest_price_);
+  if (slack_ == kNever) {
+    std::fill(price_.begin(), price_.end(), base_price_);
+    values_.update(price_);
+  } else {
+    set_prices(now);
+  }
   route();
-  next_look_ = now + kLook;
 }
 
 void Pipeline::route() {
@@ -84,22 +90,28 @@ void Pipeline::route() {
 TimeNs Pipeline::look(TimeNs now) {
   if (now < next_look_) return next_look_;
   next_look_ = now + kLook;
-  if (slack_ != kNever) {
-    for (std::int32_t s = 0; s < tree_.stages(); ++s) {
-      const Tree::Stage& stage = tree_.stage(s);
-      for (std::int32_t v = stage.first_variant; v < stage.first_variant + stage.variants; ++v) {
-        const VariantSpec& variant = tree_.variant(v);
-        const TimeNs finish =
-            scheduler_.expected_finish({.length = lengths_[at(s)], .variant = variant.id, .follows = true}, now);
-        const bool long_wait = finish != kNever && finish - now - variant.least > slack_ / deepest_ / 2;
-        price_[at(v)] = std::clamp(price_[at(v)] * (long_wait ? 1.05 : 0.95), lowest_price_, highest_price_);
-      }
-    }
-    values_.update(price_);
+  if (slack_ != kNever) set_prices(now);
+  if (now >= next_table_) {
+    next_table_ = now + kTable;
+    route();
+    shares_.refill(static_cast<double>(kTable) / 1e9);
   }
-  route();
-  shares_.refill(static_cast<double>(kLook) / 1e9);
   return next_look_;
+}
+
+void Pipeline::set_prices(TimeNs now) {
+  const double target = std::max(static_cast<double>(slack_) / deepest_ * kTargetWait, 1.0);
+  for (std::int32_t s = 0; s < tree_.stages(); ++s) {
+    const Tree::Stage& stage = tree_.stage(s);
+    for (std::int32_t v = stage.first_variant; v < stage.first_variant + stage.variants; ++v) {
+      const VariantSpec& variant = tree_.variant(v);
+      const TimeNs finish =
+          scheduler_.expected_finish({.length = lengths_[at(s)], .variant = variant.id, .follows = true}, now);
+      const double wait = finish == kNever ? 0 : static_cast<double>(finish - now - variant.least) / target;
+      price_[at(v)] = std::clamp(base_price_ * std::exp(kSteep * (wait - 1)), lowest_price_, highest_price_);
+    }
+  }
+  values_.update(price_);
 }
 
 TimeNs Pipeline::time(std::int32_t variant) const {
