@@ -262,6 +262,37 @@ def allocate_separable(
     instances when nothing is allowed. Ties as for allocate_exact.
     """
 
+def plan_flow(
+    workers: int,
+    stages: Sequence[
+        tuple[
+            int,
+            int,
+            float,
+            float,
+            Sequence[float],
+            Sequence[float],
+            Sequence[float],
+            Sequence[tuple[int, float, float]],
+        ]
+    ],
+    served: float,
+    served_only: bool,
+    single_batch: bool,
+    target: float,
+    max_nodes: int,
+) -> tuple[list[list[int]], list[tuple[list[int], float]], float, float, float, float, float, bool, int]:
+    """
+    The plan of greatest accuracy for a flow: (instances by stage and option, [(option of each stage, share)],
+    value, served, relaxed, bound, price, optimal, nodes); see src/solve/flow/problem.h.
+
+    `stages`, parents first: (parent, variants, weight, limit in s, factor by the parent's variant, exit share by
+    variant, accuracy by the variants from the root, options [(variant, workers per row/s, latency in s)]). The
+    root's factor is [roots per second]. `served`: share of the demand to plan for; `served_only`: how much can be
+    served, whatever its accuracy; `single_batch`: one batch cap for each variant; `target`: the first plan of
+    this value will do (infinity: the best one); after `max_nodes` the best one found. ValueError when wrong.
+    """
+
 class CascadeRules:
     """What a cascade decides by: arlo.cascade.spec.Rules."""
 

@@ -156,9 +156,7 @@ def plan(
         )
         for i, (at, option, count) in enumerate(made)
     )
-    routes = tuple(
-        Route(flow.order[at], path, share) for (at, path), share in sorted(shares.items()) if share > 1e-12
-    )
+    routes = tuple(Route(flow.order[at], path, share) for (at, path), share in sorted(shares.items()) if share > 1e-12)
     work = problem.demand / problem.utilisation
     return FlowPlan(
         flow=flow,
@@ -192,5 +190,3 @@ def _feasible(
         limit = problem.stages[leaf].limit_s
         found += [path for path in paths if sum(made[i][1].latency_s for i in path) <= limit]
     return tuple(found)
-
-

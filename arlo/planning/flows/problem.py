@@ -67,9 +67,7 @@ class FlowProblem:
             else:
                 above = self.stages[stage.parent].options[policy[stage.parent]].variant
                 rows[i] = rows[stage.parent] * stage.factor[above]
-        return [
-            rows[i] * stage.options[policy[i]].work_s / self.utilisation for i, stage in enumerate(self.stages)
-        ]
+        return [rows[i] * stage.options[policy[i]].work_s / self.utilisation for i, stage in enumerate(self.stages)]
 
     def line(self, stage: int) -> tuple[int, ...]:
         """Stages from the root to this one."""

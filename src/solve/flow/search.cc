@@ -51,7 +51,7 @@ class Search {
   }
 
  private:
-  bool done() const { return answer_.value >= limits_.target - kEqual; }
+  bool done() const { return !answer_.instances.empty() && answer_.value >= limits_.target - kEqual; }
 
   // A node must promise more than this.
   double needed() const {

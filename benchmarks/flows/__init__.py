@@ -1,0 +1,1 @@
+"""Flows: planners beside the paper's figures."""
