@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,12 +18,15 @@ from arlo import _core
 from arlo.catalog.flow import Flow
 from arlo.catalog.flow_accuracy import RowOutcomes, path_accuracy
 from arlo.errors import ConfigError
+from arlo.planning.flows.demand import Demand
+from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
 
 SECOND_NS = 1_000_000_000
 MS_NS = 1_000_000
 
-Planner = Callable[[float, int, "FlowPlan | None"], FlowPlan]  # (demand per second, workers, the plan so far)
+# (demand per second, workers, the plan so far, rows per second that each stage saw)
+Planner = Callable[[float, int, "FlowPlan | None", "Sequence[float] | None"], FlowPlan]
 Hold = Literal["plan", "all"]
 
 
@@ -74,23 +77,21 @@ class FlowResult:
         return found
 
 
-class Demand:
-    """Roots a second: the mean of the last seconds, later ones weighing more (Loki's adjusted EWMA)."""
+def planner_of(flow: Flow, name: str | None = None, outcomes: RowOutcomes | None = None) -> Planner:
+    """The planner of a name; None: the flow's own. Of `proteus` each stage sees its own rows."""
 
-    def __init__(self, com: float = 1.6, window: int = 20) -> None:
-        self._fade = com / (1 + com)
-        self._window = window
-        self._seconds: list[float] = []
+    def plan(demand: float, workers: int, before: FlowPlan | None, rows: Sequence[float] | None) -> FlowPlan:
+        return make_plan(
+            flow,
+            demand=demand,
+            workers=workers,
+            planner=name,
+            outcomes=outcomes,
+            before=before,
+            stage_demand=rows if (name or flow.planner) == "proteus" else None,
+        )
 
-    def add(self, count: float) -> None:
-        """The roots of one more second."""
-        self._seconds = [*self._seconds, count][-self._window :]
-
-    def value(self) -> float:
-        """Roots a second."""
-        weights = [self._fade**i for i in range(len(self._seconds) - 1, -1, -1)]
-        total = math.fsum(weight * count for weight, count in zip(weights, self._seconds, strict=True))
-        return total / math.fsum(weights) if weights else 0.0
+    return plan
 
 
 class Shape:
@@ -168,11 +169,14 @@ class Shape:
             tail = self.tail(edge)
             variants = range(len(self.flow.stages[tail].variants))
             rows = [min(spec.expand.factor[k if len(spec.expand.factor) > 1 else 0], spec.expand.max) for k in variants]
-            take = [self.flow.factor(edge, k) / rows[k] if rows[k] > 0 else 0.0 for k in variants]
+            take = [min(self.flow.factor(edge, k) / rows[k], 1.0) if rows[k] > 0 else 0.0 for k in variants]
+            if spec.expand.kind != "same":  # the share is of what a row contains, not of rows: each goes its way
+                rows = [row * share / (1 - self.flow.exit_share(tail, k) or 1.0) for k, (row, share) in enumerate(zip(rows, take, strict=True))]
+                take = [1 - self.flow.exit_share(tail, k) for k in variants]
             found.append(
                 (
                     spec.expand.distribution,
-                    [min(x, 1.0) for x in take],
+                    take,
                     [float(x) for x in rows],
                     list(spec.expand.counts),
                     spec.expand.max,
@@ -326,6 +330,30 @@ class _Fleet:
         return found
 
 
+class _Seen:
+    """Rows that entered each stage, second by second."""
+
+    def __init__(self, shape: Shape, engine: _core.Simulation) -> None:
+        self._shape, self._engine = shape, engine
+        self._before = [0] * len(shape.flow.stages)
+        self._demands = [Demand() for _ in shape.flow.stages]
+        self._any = False
+
+    def look(self) -> None:
+        """At the end of a second."""
+        now = [0] * len(self._before)
+        visits = self._engine.pipeline_totals()["visits"]
+        for (stage, _), v in self._shape.variant.items():
+            now[stage] += visits[v]
+        for demand, count, before in zip(self._demands, now, self._before, strict=True):
+            demand.add(float(count - before))
+        self._before, self._any = now, self._any or sum(now) > 0
+
+    def rows(self) -> list[float] | None:
+        """Rows per second of each stage [stages]; None: nothing was seen yet."""
+        return [max(demand.rate(), 1e-3) for demand in self._demands] if self._any else None
+
+
 def run(job: FlowRun) -> FlowResult:
     """Simulate. ConfigError, ValueError for a job that makes no sense."""
     flow = job.flow
@@ -353,6 +381,7 @@ def run(job: FlowRun) -> FlowResult:
     arrived = np.ascontiguousarray(job.arrived_ns, np.int64)
     counts = np.bincount(arrived // SECOND_NS)
     fleet, demand = _Fleet(job, shape, engine), Demand()
+    seen = _Seen(shape, engine)
     period = round(flow.plan_period_s)
     plan: FlowPlan | None = None
     plans, solve_s, workers = 0, 0.0, []
@@ -360,10 +389,10 @@ def run(job: FlowRun) -> FlowResult:
     for second, count in enumerate(counts):
         now = second * SECOND_NS
         engine.advance(now)
-        guess = demand.value() if second else float(count)
+        guess = demand.rate() if second else float(count)
         off = plan is not None and guess > 0 and not 1 / (1 + job.shift) <= guess / plan.demand <= 1 + job.shift
         if guess > 0 and (plan is None or second % max(period, 1) == 0 or off):
-            plan = job.planner(guess, job.workers, plan)
+            plan = job.planner(guess, job.workers, plan, seen.rows())
             plans += 1
             solve_s += plan.solve_s
             fleet.follow(plan, now)
@@ -373,6 +402,7 @@ def run(job: FlowRun) -> FlowResult:
         engine.feed(arrived[start:end], np.ones(int(count), np.int32))
         start = end
         demand.add(float(count))
+        seen.look()
     engine.finish()
     return _result(engine, job, shape, counts, np.array(workers), plans, fleet.moves, solve_s)
 

@@ -123,6 +123,9 @@ class Rig {
     } else if (step.kind == Step::Kind::kCancel) {
       const auto tag = tag_of.at(step.visit);
       visits[tag] = kNone;
+      for (const dispatch::Action& a : actions) {
+        if (a.kind == dispatch::ActionKind::kExpired && a.tag == tag) return;  // its handle may be another's now
+      }
       scheduler.cancel(handles[tag], now, actions);
     }
   }
