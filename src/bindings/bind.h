@@ -11,6 +11,12 @@ namespace arlo::flow {
 void bind(nanobind::module_& m);
 }  // namespace arlo::flow
 
+namespace arlo::flow::pipeline {
+void bind(nanobind::module_& m);
+}  // namespace arlo::flow::pipeline
+
 namespace arlo::simulate {
+class Engine;
+void bind_pipeline(nanobind::class_<Engine>& engine);
 void bind(nanobind::module_& m);
 }  // namespace arlo::simulate

@@ -256,5 +256,6 @@ NB_MODULE(_core, m) {
   arlo::dispatch::bind_scheduler(m);
   arlo::solve::bind(m);
   arlo::flow::bind(m);
+  arlo::flow::pipeline::bind(m);
   arlo::simulate::bind(m);
 }

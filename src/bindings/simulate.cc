@@ -127,6 +127,10 @@ nb::dict columns(const Engine& engine) {
   d["worker"] = array(c.worker);
   d["runtime"] = array(c.runtime);
   d["outcome"] = array(std::move(outcome));
+  if (engine.pipeline() != nullptr) {
+    d["reason"] = array(c.reason);
+    d["accuracy"] = array(c.accuracy);
+  }
   if (engine.cascade()) {
     d["stage"] = array(c.stage);
     d["reason"] = array(c.reason);
@@ -299,9 +303,11 @@ void bind(nb::module_& m) {
       .def("runtimes", &runtimes, nb::sig("def runtimes(self) -> dict[str, NDArray[numpy.int64]]"),
            "Columns, one row per runtime: int64 arrays.")
       .def("columns", &columns, nb::sig("def columns(self) -> dict[str, NDArray[typing.Any]]"),
-           "One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed. Of a cascade "
+           "One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed. Of a pipeline\n"
+           "`accuracy`: expected, and `reason`: of the first drop; -1: none. Of a cascade "
            "`stage`:\n"
            "whose answer it got, and `reason`: why (flow::Reason); -1: none.");
+  bind_pipeline(engine);
 }
 
 }  // namespace arlo::simulate

@@ -31,6 +31,8 @@ class Binding {
 
   // `arrival.due` is what the request aims at, `arrival.client` its place in FairRanks.
   virtual Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) = 0;
+  // When this arrival would finish, behind all that waits.
+  virtual TimeNs expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) = 0;
   // A request of any history that is in no FIFO and not counted as waiting.
   virtual Admission place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) = 0;
   // The request in a line, bound to none, that an instance with room should start now; kNone: none.

@@ -152,6 +152,15 @@ class Scheduler::Impl {
     return {Admission::kParked, h};
   }
 
+  TimeNs expected_finish(Arrival arrival, TimeNs now) {
+    if (arrival.length < 1 || arrival.length > s_.queue.longest(arrival.variant)) return kNever;
+    const std::int32_t level = s_.queue.ideal(arrival.variant, arrival.length);
+    if (!s_.fits(level)) return kNever;
+    forecast_.begin(now);
+    arrival.due = Turns::aim(arrival.due, now);
+    return binding_->expected_finish(arrival, level, now);
+  }
+
   void finish(RequestHandle h, Verdict verdict, TimeNs now, Actions& out) {
     const RequestState state = s_.requests.state(h);
     if (state == RequestState::kLost) s_.requests.give_back(h);
@@ -347,6 +356,10 @@ std::int32_t Scheduler::instances() const { return impl_->state().queue.instance
 bool Scheduler::fits_any(std::int32_t length, VariantId variant) const {
   const std::int32_t level = ideal_level(length, variant);
   return level >= 0 && impl_->state().fits(level);
+}
+TimeNs Scheduler::expected_finish(const Arrival& arrival, TimeNs now) { return impl_->expected_finish(arrival, now); }
+std::int32_t Scheduler::active_of(VariantId variant) const {
+  return variant < impl_->state().queue.variants() ? impl_->state().queue.with(variant) : 0;
 }
 bool Scheduler::present(InstanceId instance) const { return impl_->state().queue.present(instance); }
 RequestState Scheduler::state(RequestHandle handle) const { return impl_->state().requests.state(handle); }

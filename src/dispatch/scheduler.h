@@ -271,6 +271,11 @@ class Scheduler {
   [[nodiscard]] bool present(InstanceId instance) const;       // active or draining
   [[nodiscard]] InstanceView view(InstanceId instance) const;  // all zero when it is not present
   [[nodiscard]] RequestState state(RequestHandle handle) const;
+  // When such a request would finish if it arrived now, behind all that waits for it: what arrive() holds against its
+  // limits. kNever: no active instance fits. It changes no decision; from the first call on the books of timed.h are
+  // kept, and an instance that is found overdue is put off, as by an arrival.
+  [[nodiscard]] TimeNs expected_finish(const Arrival& arrival, TimeNs now);
+  [[nodiscard]] std::int32_t active_of(VariantId variant) const;  // active instances that hold the variant
   // Predicted time of `batch` rows of `length` on `runtime`; one row: a request alone. 0 for an unknown runtime.
   [[nodiscard]] TimeNs cost(RuntimeId runtime, std::int32_t length, std::int32_t batch = 1) const;
 

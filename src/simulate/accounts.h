@@ -34,6 +34,11 @@ struct Request {
   std::int8_t answered = -1;  // whose answer it has
   std::int8_t reason = -1;    // why it ended with that
   TimeNs before = 0;          // executed at earlier stages
+  // Of a visit of a pipeline.
+  std::uint32_t visit = dispatch::kNone;  // kNone: of none any more, or it is a root
+  std::uint32_t root = dispatch::kNone;   // its slot; kNone: it is no visit
+  std::uint64_t luck = 0;                 // that its children are drawn from
+  float accuracy = -1;                    // of a root
 };
 
 class Accounts {
@@ -55,6 +60,7 @@ class Accounts {
     columns.runtime.push_back(-1);
     columns.stage.push_back(-1);
     columns.reason.push_back(-1);
+    columns.accuracy.push_back(-1);
     columns.outcome.push_back(Outcome::kPending);
   }
 
@@ -105,6 +111,7 @@ class Accounts {
     if (answer) columns.latency[row] = latency_ns;
     columns.stage[row] = request.answered;
     columns.reason[row] = request.reason;
+    columns.accuracy[row] = request.accuracy;
     if (request.begun < 0) return;
     columns.wait[row] = request.begun - request.arrived - request.before;
     columns.worker[row] = static_cast<std::int32_t>(request.worker);

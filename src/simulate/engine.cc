@@ -13,6 +13,7 @@
 #include "simulate/fleet.h"
 #include "simulate/journeys.h"
 #include "simulate/requests.h"
+#include "simulate/roots.h"
 
 namespace arlo::simulate {
 
@@ -46,6 +47,17 @@ class Engine::Impl {
     journeys_.emplace(std::move(cascade));
   }
 
+  void set_pipeline(Pipeline pipeline) {
+    need(by_length_.empty() && !journeys_, "pipeline: requests have arrived already, or there is a cascade");
+    roots_.emplace(std::move(pipeline), scheduler_, actions_, requests_, options_.warmup);
+    limited_ = true;
+  }
+
+  void plan(const flow::pipeline::Plan& plan) {
+    need(roots_.has_value(), "plan: there is no pipeline");
+    roots_->plan(plan, now_);
+  }
+
   // --- the caller's acts
 
   void replace(WorkerId id, RuntimeId runtime, TimeNs delay) {
@@ -76,6 +88,10 @@ class Engine::Impl {
 
   void finish() {
     run(kNever);
+    if (roots_) {
+      roots_->give_up(now_);
+      conclude_roots();
+    }
     for (Slot slot = 0; slot < requests_.slots(); ++slot) {  // parked for ever
       Request& request = requests_[slot];
       if (!request.present) continue;
@@ -101,6 +117,7 @@ class Engine::Impl {
   Fleet fleet_;
   Feed feed_;
   std::optional<Journeys> journeys_;
+  std::optional<Roots> roots_;
 
  private:
   // Handles everything due before `until`, in the order of the header.
@@ -119,9 +136,9 @@ class Engine::Impl {
       if (worker == at) {
         step(fleet_.steps.worker());
       } else if (end_known == at) {
-        if (journeys_) scheduler_.hold();  // what goes on may go as batches
+        if (goes_on()) scheduler_.hold();  // what goes on may go as batches
         do answer(returns_.take());
-        while (journeys_ && returns_.next() == at);
+        while (goes_on() && returns_.next() == at);
         scheduler_.release(now_, actions_);
       } else if (join == at) {
         fleet_.join(now_);
@@ -142,6 +159,13 @@ class Engine::Impl {
     ++by_length_[index];
     requests_[slot].whole = length;
     accounts_.arrived(requests_[slot]);
+    if (roots_) {
+      const TimeNs due = now_ + std::max<TimeNs>(limits_[variant].slo - options_.overhead, 0);
+      const TimeNs most = roots_->deadline();
+      roots_->arrive(slot, due, most == kNever ? kNever : now_ + std::max<TimeNs>(most - options_.overhead, 0), now_);
+      conclude_roots();
+      return;
+    }
     if (journeys_) {
       const std::int32_t first = flow::entry(present(requests_[slot]), 0, journeys_->stages());
       requests_[slot].stage = static_cast<std::int8_t>(std::max(first, 0));
@@ -176,6 +200,33 @@ class Engine::Impl {
                           now_, actions_);
     if (admitted.handle != kNone) request.handle = admitted.handle;
     return admitted;
+  }
+
+  [[nodiscard]] bool goes_on() const { return journeys_ || roots_; }
+
+  // --- pipelines
+
+  void conclude_roots() {
+    for (const auto [slot, failed] : roots_->ended) {
+      Request& root = requests_[slot];
+      const bool counts = root.arrived >= options_.warmup;
+      const TimeNs latency = now_ - root.arrived + options_.overhead;
+      const bool late = latency > limits_[root.variant].slo;
+      if (counts) {
+        PipelineTotals& totals = roots_->totals;
+        ++totals.roots;
+        ++(failed ? totals.failed : late ? totals.late : totals.on_time);
+        totals.accuracy_sum += failed ? 0 : root.accuracy;
+        totals.on_time_accuracy_sum += failed || late ? 0 : root.accuracy;
+      }
+      if (failed) {
+        end(slot, root.reason < 0 ? Outcome::kFailed : Outcome::kExpired);
+        continue;
+      }
+      root.begun = root.arrived;
+      conclude(slot, latency);
+    }
+    roots_->ended.clear();
   }
 
   // --- cascades
@@ -236,6 +287,11 @@ class Engine::Impl {
 
   // Rows whose stage has gone go on to another one, or end with what they have.
   void find_ways() {
+    if (roots_) {
+      roots_->find_ways(now_);
+      conclude_roots();
+      settle();
+    }
     if (!journeys_) return;
     for (Slot slot = 0; slot < requests_.slots(); ++slot) {
       Request& request = requests_[slot];
@@ -276,7 +332,7 @@ class Engine::Impl {
     worker.served += worker.batch.size();
     ended_.swap(worker.batch);
     worker.batch.clear();
-    if (journeys_) scheduler_.hold();
+    if (goes_on()) scheduler_.hold();
     for (const Slot slot : ended_) {
       if (options_.hop_back == 0) {
         answer(slot);
@@ -286,7 +342,7 @@ class Engine::Impl {
       }
     }
     ended_.clear();
-    if (journeys_) scheduler_.release(now_, actions_);
+    if (goes_on()) scheduler_.release(now_, actions_);
   }
 
   // The scheduler learns that a request was executed, and the client gets its answer.
@@ -294,6 +350,12 @@ class Engine::Impl {
     Request& request = requests_[slot];
     const WorkerId id = request.worker;
     scheduler_.finish(request.handle, dispatch::Verdict::kAnswered, now_, actions_);
+    if (roots_) {
+      roots_->answered(slot, now_);
+      fleet_.answered(id, now_);
+      conclude_roots();
+      return;
+    }
     TimeNs latency = now_ - request.arrived + options_.overhead;
     if (journeys_) {
       const TimeNs patient = patience(request) == kNever ? kNever : patience(request) - journeys_->cascade().margin;
@@ -339,6 +401,9 @@ class Engine::Impl {
         requests_[slot].handle = action.handle;
         fleet_[id].inbox.push({slot, now_ + options_.hop_out, action.runtime, action.batch});
         touch(id);
+      } else if (action.kind == ActionKind::kExpired && roots_) {
+        roots_->expired(slot, now_);
+        conclude_roots();
       } else if (action.kind == ActionKind::kExpired) {
         if (!settles_for(slot, flow::Reason::kDeadline)) end(slot, Outcome::kExpired);
       } else {
@@ -364,6 +429,11 @@ class Engine::Impl {
       return;
     }
     scheduler_.abandon(request.handle);
+    if (roots_) {
+      roots_->failed(slot, now_);
+      conclude_roots();
+      return;
+    }
     if (!settles_for(slot, flow::Reason::kStageFailed)) end(slot, Outcome::kFailed);
   }
 
@@ -456,6 +526,10 @@ void Engine::set_variant(dispatch::VariantId variant, TimeNs slo, TimeNs timeout
   impl_->set_variant(variant, slo, timeout, share);
 }
 void Engine::set_cascade(Cascade cascade) { impl_->set_cascade(std::move(cascade)); }
+void Engine::set_pipeline(Pipeline pipeline) { impl_->set_pipeline(std::move(pipeline)); }
+void Engine::plan(const flow::pipeline::Plan& plan) { impl_->plan(plan); }
+const PipelineTotals* Engine::pipeline() const { return impl_->roots_ ? &impl_->roots_->totals : nullptr; }
+double Engine::worker_price(std::int32_t variant) const { return impl_->roots_ ? impl_->roots_->price(variant) : 0; }
 bool Engine::cascade() const { return impl_->journeys_.has_value(); }
 std::int32_t Engine::price() const { return impl_->journeys_ ? impl_->journeys_->price_now() : 0; }
 void Engine::advance(TimeNs until) { impl_->advance(until); }

@@ -46,6 +46,7 @@
 
 #include "dispatch/scheduler.h"
 #include "flow/cascade/spec.h"
+#include "flow/pipeline/pipeline.h"
 #include "simulate/histogram.h"
 
 namespace arlo::simulate {
@@ -142,7 +143,8 @@ struct Columns {
   std::vector<std::int16_t> runtime;  // of that worker then; -1 none
   std::vector<Outcome> outcome;
   std::vector<std::int8_t> stage;   // of a cascade: whose answer it got; -1 none
-  std::vector<std::int8_t> reason;  // flow::Reason; -1 none
+  std::vector<std::int8_t> reason;  // flow::Reason; of a pipeline DropReason of the first drop; -1 none
+  std::vector<float> accuracy;      // of a pipeline: expected, of what was answered; -1 nothing
 };
 
 // A cascade: the rows that arrive are for the first of its stages, and go on by the rules with which the gateway
@@ -158,6 +160,48 @@ struct Cascade {
   bool auto_price = false;
 };
 
+// A pipeline: the rows that arrive are roots for its entry, and what becomes of them is decided by src/flow/pipeline, as
+// in the gateway. How many children an edge makes of a row is drawn: from (seed, number of the root, its way through
+// edges), whatever the variants, so that these are compared under equal luck.
+struct Pipeline {
+  enum class Children : std::uint8_t {
+    kConstant,   // the mean, rounded
+    kCeil,       // one of the two whole numbers around the mean
+    kPoisson,    // of that mean
+    kEmpirical,  // one of `counts`, scaled to the mean
+  };
+  struct Edge {
+    Children kind = Children::kCeil;
+    std::vector<double> take;          // [variants of the tail]: share of the rows that take it
+    std::vector<double> mean;          // [variants of the tail]: children of those, on average
+    std::vector<std::int32_t> counts;  // kEmpirical: at least one is above 0
+    std::int32_t max = 1 << 16;        // children; more are left out
+    std::int32_t length = 0;           // tokens of each; 0: as the parent has
+  };
+  flow::pipeline::Spec spec;
+  std::vector<Edge> edges;                 // as in `spec`
+  std::vector<std::vector<double>> exits;  // [stages][variants]: share of the rows that end there, whatever the edges
+  TimeNs deadline = kNever;                // of a root, from its arrival: an answer after it is worth nothing
+  std::uint64_t seed = 0;
+};
+
+// Of the roots that arrived at or after `warmup`, and of what they visited.
+struct PipelineTotals {
+  std::uint64_t roots = 0;    // that have ended
+  std::uint64_t on_time = 0;  // answered within the SLO, without a drop
+  std::uint64_t late = 0;
+  std::uint64_t failed = 0;   // ended by a drop, or lost
+  std::uint64_t partial = 0;  // answered, without all of it
+  double accuracy_sum = 0;    // expected, of the answered ones, on time or not
+  double on_time_accuracy_sum = 0;
+  std::uint64_t leaves_on_time = 0;  // answers of visits that made no children
+  std::uint64_t leaves_late = 0;
+  double leaf_accuracy_sum = 0;  // of them
+  std::uint64_t dropped[flow::pipeline::kDropReasons] = {};  // visits
+  std::uint64_t rerouted = 0;
+  std::vector<std::uint64_t> visits;  // [variants], stage by stage: entered
+};
+
 class Engine {
  public:
   // Throws std::invalid_argument naming the field and its range.
@@ -171,6 +215,11 @@ class Engine {
   void set_variant(dispatch::VariantId variant, TimeNs slo, TimeNs timeout, double share);
   // Every request is a row of this cascade; before the first one.
   void set_cascade(Cascade cascade);
+  // Every request is a root of this pipeline; before the first one, and after all runtimes. Its visits are no requests:
+  // of what is counted only `batches`, `rows`, and what is seen of workers and runtimes, is about them.
+  void set_pipeline(Pipeline pipeline);
+  // A plan for it, in force from now() on.
+  void plan(const flow::pipeline::Plan& plan);
   // Runtimes that a worker holds together; the id is that of a runtime for add_worker() and replace().
   RuntimeId add_bundle(const std::vector<RuntimeId>& runtimes, std::int32_t inflight_limit);
 
@@ -223,6 +272,8 @@ class Engine {
   [[nodiscard]] RuntimeView runtime(RuntimeId runtime) const;
   [[nodiscard]] bool cascade() const;            // set_cascade() was called
   [[nodiscard]] std::int32_t price() const;      // of it
+  [[nodiscard]] const PipelineTotals* pipeline() const;     // null: there is none
+  [[nodiscard]] double worker_price(std::int32_t variant) const;  // of a pipeline's, of a worker-second
   [[nodiscard]] std::int32_t queued() const;     // waiting at the scheduler
   [[nodiscard]] std::int32_t in_flight() const;  // started
   [[nodiscard]] const Columns& columns() const;

@@ -10,6 +10,14 @@
 
 namespace arlo::simulate {
 
+// splitmix64: a good 64-bit mix of a counter.
+inline std::uint64_t mixed(std::uint64_t x) {
+  x += 0x9e3779b97f4a7c15U;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
 class Requests {
  public:
   explicit Requests(const Options& options)
@@ -19,24 +27,28 @@ class Requests {
   [[nodiscard]] Slot slots() const { return static_cast<Slot>(requests_.size()); }
 
   Slot take(TimeNs now, std::int32_t length, dispatch::VariantId variant) {
-    Slot slot;
-    if (free_.empty()) {
-      slot = static_cast<Slot>(requests_.size());
-      requests_.emplace_back();
-    } else {
-      slot = free_.back();
-      free_.pop_back();
-    }
+    const Slot slot = take_slot();
     Request& request = requests_[slot];
-    request = Request{};
     request.arrived = now;
     request.number = arrivals_++;
     request.length = length;
     request.variant = variant;
-    request.present = true;
     request.bulk = bulk_share_ > 0 && drawn(request.number) < bulk_share_;
     return slot;
   }
+
+  // A visit of a root, whose luck is that of its way.
+  Slot take_visit(TimeNs now, std::int32_t length, std::uint64_t luck) {
+    const Slot slot = take_slot();
+    Request& request = requests_[slot];
+    request.arrived = now;
+    request.number = luck >> 8;
+    request.length = request.whole = length;
+    request.luck = luck;
+    return slot;
+  }
+  // Of the root with this number.
+  [[nodiscard]] std::uint64_t luck(std::uint64_t number) const { return mixed(mixed(seed_ + 1) ^ number); }
 
   void give_back(Slot slot) {
     requests_[slot].present = false;
@@ -54,17 +66,23 @@ class Requests {
   }
 
  private:
+  Slot take_slot() {
+    Slot slot;
+    if (free_.empty()) {
+      slot = static_cast<Slot>(requests_.size());
+      requests_.emplace_back();
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    requests_[slot] = Request{};
+    requests_[slot].present = true;
+    return slot;
+  }
+
   // Evenly from 0 to 1, for the class of a request; another stream of numbers than the noise's.
   [[nodiscard]] double drawn(std::uint64_t number) const {
     return static_cast<double>(mixed(~mixed(seed_) ^ number) >> 11) * 0x1p-53;
-  }
-
-  // splitmix64: a good 64-bit mix of a counter.
-  static std::uint64_t mixed(std::uint64_t x) {
-    x += 0x9e3779b97f4a7c15U;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
-    return x ^ (x >> 31);
   }
 
   std::vector<double> noise_;

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.cli.simulate.flags import Plan, add_flags, in_flags, plans
+from arlo.cli.simulate.flow import add_flow_flags, is_flow, refuse_without_flow, run_flow
 from arlo.errors import ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ EPILOG = """examples:
   arlo simulate --max-lengths 128,512 --latency-ms 1.6,4.9 --instances 6,4 --fail 30:2:5
   arlo simulate --rate 2500 --scaling target --workers 4 --duration-s 1200 --save busy.toml
   arlo simulate busy.toml --policy rs,eft,late              a scenario file, and what to vary
+  arlo simulate flow.toml --planner loki,arlo --rate 300    a flow of several models
 
 Latencies are of answers, from arrival to answer; attainment is over all arrivals. A load that the workers cannot carry
 is a result, not an error: exit code 0, and a warning that says what it would take.
@@ -53,8 +55,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         description=DESCRIPTION,
         epilog=EPILOG,
     )
-    parser.add_argument("file", nargs="?", type=Path, metavar="SCENARIO.toml", help="a scenario file")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.toml", help="a scenario file, or a flow")
     add_flags(parser)
+    add_flow_flags(parser)
     find = parser.add_argument_group("finding the number of GPUs")
     find.add_argument("--find-workers", action="store_true", help="the least number of GPUs that keeps --attainment")
     find.add_argument("--attainment", type=float, metavar="SHARE", help="share of requests on time (default: 0.99)")
@@ -74,6 +77,13 @@ def run(args: argparse.Namespace) -> int:
     if args.profiles:
         return _list_profiles()
     _check(args)
+    if is_flow(args.file):
+        try:
+            return run_flow(args)
+        except KeyboardInterrupt:
+            print("arlo: interrupted before there was a result", file=sys.stderr)
+            return 130
+    refuse_without_flow(args)
     asked = plans(args)
     if args.save is not None:
         _save(args.save, asked)

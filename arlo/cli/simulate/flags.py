@@ -84,7 +84,7 @@ def plans(args: argparse.Namespace) -> list[Plan]:
     for flag in flags():
         text = getattr(args, flag.name)
         if text is not None:
-            given[flag] = list(_values(flag, text))
+            given[flag] = list(values_of(flag, text))
     runs = math.prod(len(values) for values in given.values())
     if runs > MOST_RUNS:
         raise ConfigError(f"the lists ask for {runs:,} runs: at most {MOST_RUNS:,} at a time")
@@ -97,7 +97,8 @@ def plans(args: argparse.Namespace) -> list[Plan]:
     return made
 
 
-def _values(flag: KeyFlag, text: str) -> Iterator[Any]:
+def values_of(flag: KeyFlag, text: str) -> Iterator[Any]:
+    """What the text of a flag stands for: several where it may vary. ConfigError names the flag."""
     if flag.kind == "path":
         yield Path(text).expanduser().absolute()
         return

@@ -21,6 +21,14 @@ Admitted EarlyBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t leve
   return {bind(h, id, now, out), h};
 }
 
+TimeNs EarlyBinding::expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) {
+  TimeNs finish = 0;
+  const TimeNs limit = std::min(arrival.due, arrival.deadline);
+  in_time(s_.queue.head(rule_.pick(s_.queue, level, arrival.length, now)).id,
+          {.deadline = limit, .rank = kLastRank, .length = arrival.length, .variant_ = arrival.variant}, now, &finish);
+  return finish;
+}
+
 Admission EarlyBinding::place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) {
   InstanceId id = pick_for(rule_, h, level, now);
   const Request& r = s_.requests[h];

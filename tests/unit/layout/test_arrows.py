@@ -78,7 +78,7 @@ HEAVY = {
 CPP_ARROWS: dict[str, set[str]] = {
     "base": set(),
     "dispatch": {"base"},
-    "flow": {"base"},
+    "flow": {"dispatch", "base"},
     "rewrite": {"base"},
     "transport": {"base"},
     "gateway": {"flow", "rewrite", "dispatch", "transport", "base"},

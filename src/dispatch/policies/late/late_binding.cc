@@ -8,14 +8,12 @@ namespace arlo::dispatch {
 
 Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) {
   const std::int32_t home = s_.queue.home(level);
-  const bool first = s_.lines.empty(s_.queue.lowest_at(home), home);
-  const GroupIndex g = first ? rule_.pick(s_.queue, level, arrival.length, now) : s_.queue.groups();
-  const InstanceId id = g == s_.queue.groups() ? kNone : s_.queue.head(g).id;
+  bool first = false;
+  const InstanceId id = room_for(arrival, home, level, &first, now);
   const Rank rank = s_.ranks.next(arrival.client);
   const TimeNs limit = std::min(arrival.due, arrival.deadline);
   if (limit != kNever) {
-    const TimeNs finish = id != kNone ? forecast_.next_on(s_.queue[id], arrival.variant, arrival.length, now)
-                                      : rule_.finish_in_line(s_.queue, home, arrival.length, rank, limit, now);
+    const TimeNs finish = finish_of(arrival, home, id, rank, now);
     if (finish > limit) return turns_.arrive_overdue(tag, arrival, level, finish, now, out);
   }
   if (first) {
@@ -42,6 +40,26 @@ Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level
   if (waits) return {Admission::kQueued, h};
   ledger_.remove_waiting(h);
   return {Admission::kFull, kNone};
+}
+
+InstanceId LateBinding::room_for(const Arrival& arrival, std::int32_t home, std::int32_t level, bool* first,
+                                 TimeNs now) {
+  *first = s_.lines.empty(s_.queue.lowest_at(home), home);
+  const GroupIndex g = *first ? rule_.pick(s_.queue, level, arrival.length, now) : s_.queue.groups();
+  return g == s_.queue.groups() ? kNone : s_.queue.head(g).id;
+}
+
+TimeNs LateBinding::finish_of(const Arrival& arrival, std::int32_t home, InstanceId id, Rank rank, TimeNs now) {
+  if (id != kNone) return forecast_.next_on(s_.queue[id], arrival.variant, arrival.length, now);
+  const TimeNs limit = std::min({arrival.due, arrival.deadline, kNever - 1});  // at kNever no level would be looked at
+  return rule_.finish_in_line(s_.queue, home, arrival.length, rank, limit, now);
+}
+
+TimeNs LateBinding::expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) {
+  const std::int32_t home = s_.queue.home(level);
+  bool first = false;
+  const InstanceId id = room_for(arrival, home, level, &first, now);
+  return finish_of(arrival, home, id, kLastRank, now);
 }
 
 Admission LateBinding::place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) {

@@ -12,6 +12,7 @@ class LateBinding final : public Binding {
   LateBinding(const Parts& parts, Late& rule) : Binding(parts), rule_(rule) {}
 
   Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) override;
+  TimeNs expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) override;
   Admission place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) override;
   RequestHandle next_for(InstanceId id, TimeNs now) override { return rule_.next_for(s_.queue, id, now); }
   bool on_time_elsewhere(RequestHandle h, TimeNs now) override;
@@ -20,6 +21,9 @@ class LateBinding final : public Binding {
   void look_again(TimeNs now, Actions& out) override;
 
  private:
+  // Where an arrival would start now; kNone: it would wait. `first`: none waits before it.
+  InstanceId room_for(const Arrival& arrival, std::int32_t home, std::int32_t level, bool* first, TimeNs now);
+  TimeNs finish_of(const Arrival& arrival, std::int32_t home, InstanceId id, Rank rank, TimeNs now);
   void balance(std::int32_t home, TimeNs now, Actions& out);
   [[nodiscard]] bool may_serve(InstanceId id) const;
 

@@ -1,0 +1,460 @@
+"""Flows simulated: roots that become visits of a tree of stages, workers that a planner gives to variants, plans anew.
+
+The engine decides with src/flow/pipeline, as the gateway does. Between its steps the planner sees the demand of the
+seconds before and says what each worker holds; a worker that changes drains and loads for the variant's `load_ms`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo import _core
+from arlo.catalog.flow import Flow
+from arlo.catalog.flow_accuracy import RowOutcomes, path_accuracy
+from arlo.errors import ConfigError
+from arlo.planning.flows.demand import Demand
+from arlo.planning.flows.planners import make_plan
+from arlo.planning.flows.problem import FlowPlan
+
+SECOND_NS = 1_000_000_000
+MS_NS = 1_000_000
+
+# (demand per second, workers, the plan so far, rows per second that each stage saw)
+Planner = Callable[[float, int, "FlowPlan | None", "Sequence[float] | None"], FlowPlan]
+Hold = Literal["plan", "all"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FlowRun:
+    """A simulation of one flow under one load."""
+
+    flow: Flow  # its router, drop rule, SLO and plan period hold
+    planner: Planner
+    workers: int  # that there are at most
+    arrived_ns: NDArray[np.int64]  # of roots, ascending, from 0
+    hold: Hold = "plan"  # what a worker holds: the variant that the plan gives it, or all variants of all stages
+    batching: str = "fill"
+    shift: float = math.inf  # a demand that is off the plan's by this part is planned for at once
+    seed: int = 0
+    warmup_s: float = 0.0
+    hop_ms: float = 0.0  # the way to a worker, and back: each
+    noise: tuple[float, ...] = ()  # quantiles of a factor on execution times
+    outcomes: RowOutcomes | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FlowResult:
+    """Figures over the roots that arrived after the warm-up."""
+
+    roots: int
+    violations: float  # share of the roots that were late, dropped, or answered in part
+    accuracy: float  # expected, of the roots that were answered
+    utility: float  # the same over all roots, those not on time counting 0
+    leaf_violations: float  # share of the visits without children, and of those dropped, that were not on time
+    leaf_accuracy: float
+    workers_mean: float
+    workers_most: int
+    dropped: dict[str, int]  # visits, by reason
+    rerouted: int
+    visits: dict[str, int]  # by "stage:variant"
+    plans: int
+    moves: int  # workers that had to load
+    solve_ms_mean: float
+    rows: int  # visits that were executed
+    seconds: dict[str, list[float]]  # by second of arrival: demand, workers, accuracy, violations
+
+    def as_dict(self, *, seconds: bool = False) -> dict[str, Any]:
+        """For JSON."""
+        found = dataclasses.asdict(self)
+        if not seconds:
+            del found["seconds"]
+        return found
+
+
+def planner_of(flow: Flow, name: str | None = None, outcomes: RowOutcomes | None = None) -> Planner:
+    """The planner of a name; None: the flow's own. Of `proteus` each stage sees its own rows."""
+
+    def plan(demand: float, workers: int, before: FlowPlan | None, rows: Sequence[float] | None) -> FlowPlan:
+        return make_plan(
+            flow,
+            demand=demand,
+            workers=workers,
+            planner=name,
+            outcomes=outcomes,
+            before=before,
+            stage_demand=rows if (name or flow.planner) == "proteus" else None,
+        )
+
+    return plan
+
+
+class Shape:
+    """How the core numbers a flow: stages parents first, variants and prefixes stage by stage."""
+
+    def __init__(self, flow: Flow, outcomes: RowOutcomes | None = None) -> None:
+        self.flow = flow
+        self.order = flow.order
+        self.place = {stage: at for at, stage in enumerate(flow.order)}
+        self.variant: dict[tuple[int, int], int] = {}
+        self.node: dict[tuple[int, tuple[int, ...]], int] = {}
+        for stage in self.order:
+            for k in range(len(flow.stages[stage].variants)):
+                self.variant[stage, k] = len(self.variant)
+            for prefix in flow.prefixes(stage):
+                self.node[stage, prefix] = len(self.node)
+        self.edges = [
+            edge
+            for stage in self.order
+            for edge in flow.out(stage)
+            if flow.edges[edge].head is not None
+        ]
+        self.accuracy = [path_accuracy(flow, stage, prefix, outcomes) for stage, prefix in self.node]
+
+    def head(self, edge: int) -> int:
+        """Place of the stage that an edge leads to."""
+        head = self.flow.edges[edge].head
+        assert head is not None
+        return self.place[self.flow.index[head]]
+
+    def tail(self, edge: int) -> int:
+        """Number of the stage that an edge comes from."""
+        return self.flow.index[self.flow.edges[edge].tail]
+
+    def spec(self) -> _core.Pipeline:
+        """The flow as the core takes it."""
+        flow = self.flow
+        stages = [
+            [self._variant(stage, k) for k in range(len(flow.stages[stage].variants))] for stage in self.order
+        ]
+        edges = [
+            (
+                self.place[self.tail(edge)],
+                self.head(edge),
+                [flow.factor(edge, k) for k in range(len(flow.stages[self.tail(edge)].variants))],
+                round(flow.edges[edge].hop_ms * MS_NS),
+            )
+            for edge in self.edges
+        ]
+        return _core.Pipeline(
+            stages,
+            edges,
+            accuracy=self.accuracy,
+            router=flow.router,
+            drop=flow.drop,
+            on_drop=flow.on_drop,
+            max_open=flow.max_children,
+        )
+
+    def _variant(self, stage: int, k: int) -> tuple[int, float, int, float]:
+        spec = self.flow.stages[stage].variants[k]
+        shares = self.flow.stages[stage].bins(k)
+        least = min(spec.latency_ns(1, i) for i, share in enumerate(shares) if share > 0)
+        work = min(
+            math.fsum(share * spec.latency_ns(rows, i) for i, share in enumerate(shares)) / rows
+            for rows in spec.batch_caps
+        )
+        return self.variant[stage, k], self.flow.stages[stage].accuracy(k), least, work / SECOND_NS
+
+    def draws(self) -> list[tuple[str, list[float], list[float], list[int], int, int]]:
+        """What each edge makes of a row, as the simulation takes it."""
+        found = []
+        for edge in self.edges:
+            spec = self.flow.edges[edge]
+            tail = self.tail(edge)
+            variants = range(len(self.flow.stages[tail].variants))
+            rows = [min(spec.expand.factor[k if len(spec.expand.factor) > 1 else 0], spec.expand.max) for k in variants]
+            take = [min(self.flow.factor(edge, k) / rows[k], 1.0) if rows[k] > 0 else 0.0 for k in variants]
+            if spec.expand.kind != "same":  # the share is of what a row contains, not of rows: each goes its way
+                rows = [row * share / (1 - self.flow.exit_share(tail, k) or 1.0) for k, (row, share) in enumerate(zip(rows, take, strict=True))]
+                take = [1 - self.flow.exit_share(tail, k) for k in variants]
+            found.append(
+                (
+                    spec.expand.distribution,
+                    take,
+                    [float(x) for x in rows],
+                    list(spec.expand.counts),
+                    spec.expand.max,
+                    0,
+                )
+            )
+        return found
+
+    def exits(self) -> list[list[float]]:
+        """Share of the rows that end, by stage and variant."""
+        return [
+            [self.flow.exit_share(stage, k) for k in range(len(self.flow.stages[stage].variants))]
+            for stage in self.order
+        ]
+
+    def plan(self, plan: FlowPlan, hold: Hold) -> _core.PipelinePlan:
+        """What the core needs of a plan."""
+        share = [0.0] * len(self.node)
+        for key, value in plan.shares().items():
+            share[self.node[key]] = value
+        feasible = [0] * len(self.node)
+        for path in plan.feasible:
+            prefix: tuple[int, ...] = ()
+            for pool in path:
+                prefix = (*prefix, plan.pools[pool].variant)
+                feasible[self.node[plan.pools[pool].stage, prefix]] = 1
+        count = len(self.variant)
+        rows, busy, instances = [0.0] * count, [0.0] * count, [0] * count
+        time = [self._quickest(stage, k) for stage, k in self.variant]
+        budget = [2 * ns for ns in time]
+        for pool in plan.pools:
+            v = self.variant[pool.stage, pool.variant]
+            rows[v] += pool.capacity
+            busy[v] += pool.load / plan.utilisation
+            instances[v] += pool.instances
+            time[v] = max(time[v], round(pool.latency_s * SECOND_NS))
+            budget[v] = max(budget[v], round(pool.budget_s * SECOND_NS))
+        total = max(sum(instances), 1)
+        rate = [
+            busy[v] / total if hold == "all" else rows[v] / instances[v] if instances[v] else 0.0 for v in range(count)
+        ]
+        return _core.PipelinePlan(
+            demand=plan.demand,
+            price=max(plan.price, 0.0),
+            share=share,
+            feasible=feasible if any(feasible) else [],
+            rate=rate,
+            budget=budget,
+            time=time,
+        )
+
+    def _quickest(self, stage: int, k: int) -> int:
+        return int(self.flow.stages[stage].variants[k].latency_ns(1))
+
+
+class _Fleet:
+    """The workers, and what each of them holds."""
+
+    def __init__(self, job: FlowRun, shape: Shape, engine: _core.Simulation) -> None:
+        self._job, self._shape, self._engine = job, shape, engine
+        self._pools: dict[tuple[int, int, int], int] = {}  # (stage, variant, batch) -> the engine's bundle
+        self._holds: dict[int, tuple[int, int, int]] = {}  # worker -> that
+        self._all: int | None = None
+        self.moves = 0
+
+    @property
+    def size(self) -> int:
+        """Workers that there are."""
+        return len(self._holds)
+
+    def follow(self, plan: FlowPlan, now: int) -> None:
+        """Changes what the workers hold to what the plan says."""
+        if self._job.hold == "all":
+            self._resize(max(min(plan.workers, self._job.workers), 1), now)
+            return
+        wanted = {key: count for key, count in plan.instances().items() if count > 0}
+        idle: list[int] = []
+        for worker, key in sorted(self._holds.items()):
+            if wanted.get(key, 0) > 0:
+                wanted[key] -= 1
+            else:
+                idle.append(worker)
+        missing = [key for key, count in sorted(wanted.items()) for _ in range(count)]
+        for key in [*missing]:  # another batch cap of what it holds costs nothing
+            same = next((worker for worker in idle if self._holds[worker][:2] == key[:2]), None)
+            if same is None:
+                continue
+            self._engine.replace(same, self._pool(key), 0)
+            self._holds[same] = key
+            idle.remove(same)
+            missing.remove(key)
+        for key in missing:
+            delay = round(self._spec(key).load_ms * MS_NS)
+            if idle:
+                worker = idle.pop(0)
+                self._engine.replace(worker, self._pool(key), delay)
+            else:
+                worker = self._engine.add_worker(self._pool(key), now + (delay if now > 0 else 0))
+            self.moves += 1 if now > 0 else 0
+            self._holds[worker] = key
+        for worker in idle:
+            self._engine.remove(worker)
+            del self._holds[worker]
+
+    def _resize(self, count: int, now: int) -> None:
+        if self._all is None:
+            stages = enumerate(self._shape.flow.stages)
+            keys = [(s, k, self._batch(s, k)) for s, stage in stages for k in range(len(stage.variants))]
+            self._all = self._engine.add_bundle([r for key in keys for r in self._runtimes(key)], inflight_limit=1)
+        load = max((v.load_ms for stage in self._shape.flow.stages for v in stage.variants), default=0.0)
+        while len(self._holds) < count:
+            at = now + (round(load * MS_NS) if now > 0 else 0)
+            self._holds[self._engine.add_worker(self._all, at)] = (-1, -1, -1)
+        for worker in sorted(self._holds)[count:]:
+            self._engine.remove(worker)
+            del self._holds[worker]
+
+    def _batch(self, stage: int, k: int) -> int:
+        """The largest batch cap with which a path of such stages keeps half of the SLO, as an even split of it."""
+        flow = self._shape.flow
+        depth = max(len(flow.line(leaf)) for leaf in range(len(flow.stages)))
+        spec = flow.stages[stage].variants[k]
+        limit = flow.slo_ms * MS_NS / 2 / depth
+        caps = [rows for rows in spec.batch_caps if spec.latency_ns(rows, len(spec.max_lengths) - 1) <= limit]
+        return max(caps, default=min(spec.batch_caps))
+
+    def _spec(self, key: tuple[int, int, int]) -> Any:
+        return self._shape.flow.stages[key[0]].variants[key[1]]
+
+    def _pool(self, key: tuple[int, int, int]) -> int:
+        if key not in self._pools:
+            self._pools[key] = self._engine.add_bundle(self._runtimes(key), inflight_limit=1)
+        return self._pools[key]
+
+    def _runtimes(self, key: tuple[int, int, int]) -> list[int]:
+        spec = self._spec(key)
+        slo_ns = self._shape.flow.slo_ms * MS_NS
+        found = []
+        for i, length in enumerate(spec.max_lengths):
+            ns = spec.latency_ns(key[2], i)
+            points = sorted({*spec.table.batches(), 1, key[2]})
+            found.append(
+                self._engine.add_runtime(
+                    length,
+                    max(1, int(slo_ns * key[2] / ns)),
+                    [(length, rows, spec.latency_ns(rows, i)) for rows in points if rows <= key[2]],
+                    max_batch=key[2],
+                    variant=self._shape.variant[key[:2]],
+                )
+            )
+        return found
+
+
+class _Seen:
+    """Rows that entered each stage, second by second."""
+
+    def __init__(self, shape: Shape, engine: _core.Simulation) -> None:
+        self._shape, self._engine = shape, engine
+        self._before = [0] * len(shape.flow.stages)
+        self._demands = [Demand() for _ in shape.flow.stages]
+        self._any = False
+
+    def look(self) -> None:
+        """At the end of a second."""
+        now = [0] * len(self._before)
+        visits = self._engine.pipeline_totals()["visits"]
+        for (stage, _), v in self._shape.variant.items():
+            now[stage] += visits[v]
+        for demand, count, before in zip(self._demands, now, self._before, strict=True):
+            demand.add(float(count - before))
+        self._before, self._any = now, self._any or sum(now) > 0
+
+    def rows(self) -> list[float] | None:
+        """Rows per second of each stage [stages]; None: nothing was seen yet."""
+        return [max(demand.rate(), 1e-3) for demand in self._demands] if self._any else None
+
+
+def run(job: FlowRun) -> FlowResult:
+    """Simulate. ConfigError, ValueError for a job that makes no sense."""
+    flow = job.flow
+    if job.workers < 1:
+        raise ConfigError(f"workers must be at least 1, not {job.workers}")
+    if not len(job.arrived_ns):
+        raise ConfigError("there are no arrivals to simulate")
+    shape = Shape(flow, job.outcomes)
+    slo = round(flow.slo_ms * MS_NS)
+    engine = _core.Simulation(
+        "late",
+        slo=slo,
+        batching=job.batching,
+        seed=job.seed,
+        max_queued=1 << 30,
+        hop_out=round(job.hop_ms * MS_NS),
+        hop_back=round(job.hop_ms * MS_NS),
+        warmup=round(job.warmup_s * SECOND_NS),
+        record=True,
+        noise=np.array(job.noise) if job.noise else None,
+    )
+    engine.set_pipeline(
+        shape.spec(), shape.draws(), exits=shape.exits(), deadline=slo if flow.drop == "slack" else None
+    )
+    arrived = np.ascontiguousarray(job.arrived_ns, np.int64)
+    counts = np.bincount(arrived // SECOND_NS)
+    fleet, demand = _Fleet(job, shape, engine), Demand()
+    seen = _Seen(shape, engine)
+    period = round(flow.plan_period_s)
+    plan: FlowPlan | None = None
+    plans, solve_s, workers = 0, 0.0, []
+    start = 0
+    for second, count in enumerate(counts):
+        now = second * SECOND_NS
+        engine.advance(now)
+        guess = demand.rate() if second else float(count)
+        off = plan is not None and guess > 0 and not 1 / (1 + job.shift) <= guess / plan.demand <= 1 + job.shift
+        if guess > 0 and (plan is None or second % max(period, 1) == 0 or off):
+            plan = job.planner(guess, job.workers, plan, seen.rows())
+            plans += 1
+            solve_s += plan.solve_s
+            fleet.follow(plan, now)
+            engine.plan(shape.plan(plan, job.hold))
+        workers.append(fleet.size)
+        end = start + int(count)
+        engine.feed(arrived[start:end], np.ones(int(count), np.int32))
+        start = end
+        demand.add(float(count))
+        seen.look()
+    engine.finish()
+    return _result(engine, job, shape, counts, np.array(workers), plans, fleet.moves, solve_s)
+
+
+def _result(
+    engine: _core.Simulation,
+    job: FlowRun,
+    shape: Shape,
+    counts: NDArray[np.int64],
+    workers: NDArray[np.int64],
+    plans: int,
+    moves: int,
+    solve_s: float,
+) -> FlowResult:
+    totals, columns = engine.pipeline_totals(), engine.columns()
+    roots = max(totals["roots"], 1)
+    served = max(totals["on_time"] + totals["late"], 1)
+    leaves = totals["leaves_on_time"] + totals["leaves_late"]
+    dropped = sum(totals["dropped"].values())
+    second = columns["arrived_ns"] // SECOND_NS
+    good = columns["outcome"] == 0
+    answered = columns["accuracy"] >= 0
+    each = len(counts)
+    arrived = np.maximum(np.bincount(second, minlength=each), 1)
+    with np.errstate(invalid="ignore"):
+        accuracy = np.bincount(second[answered], columns["accuracy"][answered], each) / np.maximum(
+            np.bincount(second[answered], minlength=each), 1
+        )
+    counted = workers[round(job.warmup_s) :] if len(workers) > job.warmup_s else workers
+    return FlowResult(
+        roots=totals["roots"],
+        violations=(totals["failed"] + totals["late"] + totals["partial"]) / roots,
+        accuracy=totals["accuracy_sum"] / served,
+        utility=totals["on_time_accuracy_sum"] / roots,
+        leaf_violations=(totals["leaves_late"] + dropped) / max(leaves + dropped, 1),
+        leaf_accuracy=totals["leaf_accuracy_sum"] / max(leaves, 1),
+        workers_mean=float(counted.mean()),
+        workers_most=int(counted.max()),
+        dropped=totals["dropped"],
+        rerouted=totals["rerouted"],
+        visits={
+            f"{job.flow.stages[stage].name}:{job.flow.stages[stage].variants[k].name}": totals["visits"][v]
+            for (stage, k), v in shape.variant.items()
+        },
+        plans=plans,
+        moves=moves,
+        solve_ms_mean=solve_s * 1e3 / max(plans, 1),
+        rows=int(engine.totals()["rows"]),
+        seconds={
+            "demand": counts.astype(float).tolist(),
+            "workers": workers.astype(float).tolist(),
+            "accuracy": accuracy.tolist(),
+            "violations": (1 - np.bincount(second[good], minlength=each) / arrived).tolist(),
+        },
+    )

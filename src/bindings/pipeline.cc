@@ -1,0 +1,170 @@
+// Pipelines in Python: their spec and plans as the simulator takes them, and the tables of a router.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/bind.h"
+#include "flow/pipeline/pipeline.h"
+#include "simulate/engine.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace arlo::flow::pipeline {
+namespace {
+
+using VariantOf = std::tuple<std::uint16_t, double, TimeNs, double>;                                // id, accuracy, least, work
+using EdgeOf = std::tuple<std::int32_t, std::int32_t, std::vector<double>, TimeNs>;                 // from, to, factor, hop
+using DrawOf = std::tuple<std::string, std::vector<double>, std::vector<double>, std::vector<std::int32_t>, std::int32_t,
+                          std::int32_t>;  // kind, take, mean, counts, max, length
+
+template <typename Enum>
+Enum named(const std::string& name, std::initializer_list<const char*> names) {
+  int i = 0;
+  for (const char* one : names) {
+    if (name == one) return static_cast<Enum>(i);
+    ++i;
+  }
+  throw std::invalid_argument("unknown name '" + name + "'");
+}
+
+Spec spec(const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
+          const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
+          const std::string& on_drop, std::int32_t max_open) {
+  Spec made;
+  for (const auto& variants : stages) {
+    auto& stage = made.stages.emplace_back();
+    for (const auto& [id, accurate, least, work] : variants) stage.variants.push_back({id, accurate, least, work});
+  }
+  for (const auto& [from, to, factor, hop] : edges) made.edges.push_back({from, to, factor, hop});
+  made.accuracy = accuracy;
+  made.router = named<Router>(router, {"price", "plan", "maf"});
+  made.drop = named<Drop>(drop, {"none", "last", "per_task", "reroute", "slack"});
+  made.on_drop = named<OnDrop>(on_drop, {"fail", "partial"});
+  made.max_open = max_open;
+  validate(made);
+  return made;
+}
+
+std::vector<double> table(const Spec& of, const Plan& plan, const std::vector<double>& capacity) {
+  validate(plan, of);
+  const Tree tree(of);
+  if (capacity.size() != static_cast<std::size_t>(tree.variants())) {
+    throw std::invalid_argument("capacity: one for each variant");
+  }
+  Shares shares(tree);
+  if (of.router == Router::kMaf) {
+    shares.by_accuracy(plan, capacity);
+  } else {
+    shares.by_plan(plan, capacity);
+  }
+  std::vector<double> parts;
+  for (Node node = 0; node < tree.nodes(); ++node) parts.push_back(shares.part(node));
+  return parts;
+}
+
+}  // namespace
+
+void bind(nb::module_& m) {
+  nb::class_<Spec>(m, "Pipeline", "A pipeline as data: src/flow/pipeline/spec.h.")
+      .def(
+          "__init__",
+          [](Spec* self, const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
+             const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
+             const std::string& on_drop, std::int32_t max_open) {
+            new (self) Spec(spec(stages, edges, accuracy, router, drop, on_drop, max_open));
+          },
+          "stages"_a, "edges"_a, nb::kw_only(), "accuracy"_a = std::vector<double>{}, "router"_a = "price",
+          "drop"_a = "slack", "on_drop"_a = "fail", "max_open"_a = 1 << 16,
+          "`stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: (from,\n"
+          "to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.");
+  nb::class_<Plan>(m, "PipelinePlan", "What a planner says of a pipeline: src/flow/pipeline/spec.h.")
+      .def(
+          "__init__",
+          [](Plan* self, double demand, double price, const std::vector<double>& share,
+             const std::vector<std::uint8_t>& feasible, const std::vector<double>& rate,
+             const std::vector<TimeNs>& budget, const std::vector<TimeNs>& time) {
+            new (self) Plan{0, demand, price, share, feasible, rate, budget, time};
+          },
+          nb::kw_only(), "demand"_a, "price"_a = 0.0, "share"_a = std::vector<double>{},
+          "feasible"_a = std::vector<std::uint8_t>{}, "rate"_a = std::vector<double>{},
+          "budget"_a = std::vector<TimeNs>{}, "time"_a = std::vector<TimeNs>{},
+          "`share`, `feasible`: of each prefix, stage by stage; `rate` (rows/s of an instance), `budget`, `time` (ns): of\n"
+          "each variant.");
+  m.def("pipeline_table", &table, "pipeline"_a, "plan"_a, "capacity"_a,
+        "Part of each prefix within its block, by the pipeline's router; `capacity`: rows/s of each variant's pool.");
+}
+
+}  // namespace arlo::flow::pipeline
+
+namespace arlo::simulate {
+
+void bind_pipeline(nb::class_<Engine>& engine) {
+  using flow::pipeline::DrawOf;
+  engine
+      .def(
+          "set_pipeline",
+          [](Engine& e, const flow::pipeline::Spec& spec, const std::vector<DrawOf>& edges,
+             const std::vector<std::vector<double>>& exits, std::optional<TimeNs> deadline) {
+            Pipeline made;
+            made.spec = spec;
+            for (const auto& [kind, take, mean, counts, max, length] : edges) {
+              made.edges.push_back({flow::pipeline::named<Pipeline::Children>(
+                                        kind, {"constant", "ceil", "poisson", "empirical"}),
+                                    take, mean, counts, max, length});
+            }
+            made.exits = exits;
+            made.deadline = deadline.value_or(kNever);
+            e.set_pipeline(std::move(made));
+          },
+          "pipeline"_a, "edges"_a, nb::kw_only(), "exits"_a = std::vector<std::vector<double>>{},
+          "deadline"_a = nb::none(),
+          "Every request is a root of this pipeline. `edges`: what each makes of a row: (constant | ceil | poisson |\n"
+          "empirical, share that takes it by variant, mean children by variant, counts, most, tokens or 0). `exits`:\n"
+          "share of the rows of [stage][variant] that end there. `deadline`: ns from a root's arrival.")
+      .def("plan", &Engine::plan, "plan"_a, "A plan for the pipeline, in force from now on.")
+      .def("pipeline_price", &Engine::worker_price, "variant"_a, "Utility that a worker-second of this variant costs now.")
+      .def(
+          "pipeline_totals",
+          [](const Engine& e) {
+            const PipelineTotals* t = e.pipeline();
+            if (t == nullptr) throw std::invalid_argument("there is no pipeline");
+            nb::dict d;
+            d["roots"] = t->roots;
+            d["on_time"] = t->on_time;
+            d["late"] = t->late;
+            d["failed"] = t->failed;
+            d["partial"] = t->partial;
+            d["accuracy_sum"] = t->accuracy_sum;
+            d["on_time_accuracy_sum"] = t->on_time_accuracy_sum;
+            d["leaves_on_time"] = t->leaves_on_time;
+            d["leaves_late"] = t->leaves_late;
+            d["leaf_accuracy_sum"] = t->leaf_accuracy_sum;
+            d["rerouted"] = t->rerouted;
+            nb::dict dropped;
+            for (std::size_t i = 0; i < flow::pipeline::kDropReasons; ++i) {
+              const auto name = flow::pipeline::drop_reason_name(static_cast<flow::pipeline::DropReason>(i));
+              dropped[nb::str(name.data(), name.size())] = t->dropped[i];
+            }
+            d["dropped"] = dropped;
+            d["visits"] = nb::cast(t->visits);
+            return d;
+          },
+          nb::sig("def pipeline_totals(self) -> dict[str, typing.Any]"),
+          "Sums over the roots that arrived after the warm-up, and over their visits.");
+}
+
+}  // namespace arlo::simulate

@@ -1,0 +1,262 @@
+// The journeys of rows through a pipeline: a rooted tree of stages, each of which turns a row into zero or more rows of
+// the next ones (Loki, HPDC'24). Decisions only: events in, steps out; no threads, clocks, sockets or tensors.
+//
+// Words. A *root* is a client's row. It *visits* the entry, and what that makes of it visits the stages behind. A stage
+// has variants; they are variants of the one dispatch::Scheduler, so lines, pools with late binding, batches, bundles
+// and retries are its. Here it is decided which variant a visit gets when it enters a stage, what is dropped, and when
+// a root ends. A pipeline only asks the scheduler (expected_finish, fits_any, active_of); its caller makes the calls.
+//
+// How to use it. After each event take all steps, and carry each out before the next is taken, for a visit's variant is
+// chosen when its step is taken, by what the scheduler says then:
+//
+//   const RootId root = pipeline.arrive({.tag = .., .length = .., .due = .., .deadline = ..}, now);
+//   for (Step step; pipeline.next(now, step);) switch (step.kind) {
+//     case Step::Kind::kEnter:  // the visit begins: keep step.visit beside what is sent
+//       admitted = scheduler.arrive(tag, {.length = step.length, .due = step.due, .deadline = step.deadline,
+//                                         .variant = step.variant, .follows = step.follows}, now, actions);
+//       if (admitted.handle == kNone) pipeline.refused(step.visit, why, now);
+//     case Step::Kind::kCancel: // the visit is of no use any more: scheduler.cancel(), or let it run and tell no one;
+//                               // beware of one whose kExpired is still to be read: its handle may be another's now
+//     case Step::Kind::kDrop:   // it has been dropped; statistics only
+//     case Step::Kind::kExit:   // the root has ended, once; answer the client
+//   }
+//
+// The scheduler's news of a visit: kExpired -> refused(kDeadline); its answer -> scheduler.finish(), then finish() with
+// the children that guards and expanders made of it; lost for good, or an answer that is an error -> failed(). A retry
+// is between caller and scheduler. Between hold() and release() of the scheduler the children of one batch's rows go as
+// batches. A visit's id is gone with its finish(), failed(), kDrop or kCancel; a root's with its kExit.
+//
+// Every root ends once: when none of its visits is left, or, with OnDrop::kFail, at its first drop; then its other
+// visits are cancelled. A visit without children ends with its answer. What a root is worth is parted among its
+// leaves: each edge has the part of the leaves behind it, and children share it evenly.
+//
+// Time limits. `due` is when the root's answer is late, `deadline` when it is worth nothing. A visit gets what is left of
+// them when the least time from its stage to an exit is taken off (Drop::kSlack); the scheduler refuses what cannot make
+// it. Under the drop rules of the paper a visit has no limits (kNone, kPerTask, kReroute), or has the root's `due` as its
+// deadline at a last stage (kLast). Known difference: the paper drops at the last task when its turn comes, the
+// scheduler refuses on arrival what its books say will be late.
+//
+// Drop::kSlack. Time that a stage did not use is carried over. The router's choice is taken if it can be on time:
+// expected finish, hops and least time behind it within `due`. Else the visit is rerouted to the variant that is worth
+// most of those that can; else to the one that finishes first, if it makes the deadline; else it is dropped. So nothing
+// is dropped that has a candidate in time, as far as the scheduler's books know. A visit that expires while it waits, or
+// is refused, tries the variants that it has not tried.
+//
+// Router::kPrice weighs with prices (values.h): the plan's, moved between plans by what waits: every kLook a variant's
+// price is set to the plan's times e^(1.5 (w - 1)), w its predicted wait in quarters of its stage's slack (that of a root
+// over the stages of the longest way). So at the plan's price variants are mixed by their queues, which stay short, and
+// a burst makes them dear at once. (Steps of 5 % each 100 ms, tried first, swing: 5 to 9 % of the roots were late where
+// this has none.) Router::kPlan and kMaf follow tables (shares.h), made anew every kTable for the instances there are.
+//
+// Order. Steps come in the order of the events that led to them; the children of a finish in the order of the spans
+// given, and of their index. Events at one instant are given in the order leave, drain, finish, join, expire, cancel,
+// arrive, as dispatch/scheduler.h asks. Same calls, same steps, to the last bit.
+//
+// Nothing is allocated in steady state but by apply(). O(variants of the stage) for a visit, and as many questions to the
+// scheduler at most. Throws only from the constructor and apply() (std::invalid_argument). Threads: none.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "dispatch/scheduler.h"
+#include "flow/pipeline/shares.h"
+#include "flow/pipeline/spec.h"
+#include "flow/pipeline/tree.h"
+#include "flow/pipeline/values.h"
+
+namespace arlo::flow::pipeline {
+
+using dispatch::kNone;
+using RootId = std::uint32_t;   // dense, valid until the root's kExit; then reused
+using VisitId = std::uint32_t;  // the same until the visit ends
+
+struct RootArrival {
+  std::uint64_t tag = 0;       // the caller's, never interpreted
+  std::int32_t length = 1;     // tokens, at the entry
+  TimeNs due = kNever;         // an answer after it is late
+  TimeNs deadline = kNever;    // and after this one worth nothing; >= due where both are set
+  double utility = 1;          // of an answer that is right and in time, >= 0
+  double min_accuracy = 0;     // of the paths that it may take
+};
+
+// What an edge made of a row.
+struct Children {
+  std::int32_t edge = 0;    // of Spec::edges, from the stage that answered
+  std::int32_t length = 1;  // tokens of each
+  std::int32_t count = 1;
+  std::uint64_t tag = 0;  // the caller's, of the row that they come from; never interpreted
+};
+
+enum class DropReason : std::uint8_t {
+  kBudget,    // its stage took longer than its budget (kPerTask, kReroute)
+  kDeadline,  // no way left can be in time
+  kOverload,  // the scheduler's queue is full
+  kFanout,    // the root has too many visits
+  kFailed,    // its worker failed it
+};
+inline constexpr std::size_t kDropReasons = 5;
+std::string_view drop_reason_name(DropReason reason);
+
+struct Step {
+  enum class Kind : std::uint8_t { kEnter, kDrop, kCancel, kExit };
+  Kind kind = Kind::kExit;
+  DropReason reason = DropReason::kBudget;  // kDrop
+  bool follows = false;                     // kEnter: not at the entry: never refused for a full queue
+  dispatch::VariantId variant = 0;          // kEnter: the scheduler's
+  std::int32_t stage = 0;                   // kEnter, kDrop
+  std::int32_t edge = -1;                   // kEnter: that it came by; -1: the entry
+  std::int32_t index = 0;                   // kEnter: among its siblings of that edge
+  std::int32_t length = 0;                  // kEnter: tokens
+  std::int32_t from = -1;                   // kEnter: variant in its stage that it was rerouted from; -1: it was not
+  RootId root = kNone;
+  VisitId visit = kNone;                    // kNone for kExit
+  Node node = kNone;                        // kEnter: the variants of its way so far, this one included
+  std::uint64_t tag = 0;                    // the root's
+  std::uint64_t parent = 0;                 // kEnter: tag of the Children that it is one of
+  TimeNs due = kNever;                      // kEnter: for the scheduler
+  TimeNs deadline = kNever;
+  // kExit. Of a root that failed, `answered` is what was there before.
+  std::int32_t answered = 0;  // leaves
+  std::int32_t dropped = 0;   // visits
+  bool failed = false;        // a drop has ended it, or it has no answer at all
+  double accuracy = 0;        // expected, mean over its leaves that have answered, by their worth
+  double served = 0;          // part of its worth that has been answered, 0 to 1
+};
+
+class Pipeline {
+ public:
+  static constexpr TimeNs kLook = 20'000'000;    // between looks at prices
+  static constexpr TimeNs kTable = 100'000'000;  // between new tables
+
+  // The scheduler lives as long as the pipeline, which never changes what waits there. Throws std::invalid_argument.
+  Pipeline(const Spec& spec, dispatch::Scheduler& scheduler);
+
+  // A plan in force from now on. Throws std::invalid_argument.
+  void apply(const Plan& plan, TimeNs now);
+  // Looks at prices and tables if it is time to, and says when it is next. The caller calls it then; events do, too.
+  TimeNs look(TimeNs now);
+
+  RootId arrive(const RootArrival& arrival, TimeNs now);
+  void finish(VisitId visit, std::span<const Children> children, TimeNs now);
+  void failed(VisitId visit, TimeNs now);
+  // The scheduler has refused it, or it has expired. `why`: kDeadline, kOverload.
+  void refused(VisitId visit, DropReason why, TimeNs now);
+  // The workers of its variant have gone, and the caller has cancelled it there: it chooses again.
+  void again(VisitId visit, TimeNs now);
+  // The client has gone: its visits are cancelled (kCancel), and it ends (kExit, failed).
+  void cancel(RootId root, TimeNs now);
+  bool next(TimeNs now, Step& step);
+
+  [[nodiscard]] const Tree& tree() const { return tree_; }
+  [[nodiscard]] const Spec& spec() const { return spec_; }
+  [[nodiscard]] double price(std::int32_t variant) const { return price_[static_cast<std::size_t>(variant)]; }
+  [[nodiscard]] const Shares& shares() const { return shares_; }
+  [[nodiscard]] std::int32_t open(RootId root) const { return roots_[root].open; }
+  [[nodiscard]] std::int32_t roots() const { return live_roots_; }
+  [[nodiscard]] Node node(VisitId visit) const { return visits_[visit].node; }
+  [[nodiscard]] std::int32_t stage(VisitId visit) const { return visits_[visit].stage; }
+
+ private:
+  struct Root {
+    std::uint64_t tag = 0;
+    TimeNs due = kNever;
+    TimeNs deadline = kNever;
+    double utility = 1;
+    double min_accuracy = 0;
+    double served = 0;    // worth that has been answered
+    double accuracy = 0;  // the same times its accuracy
+    std::int32_t open = 0;
+    std::int32_t answered = 0;
+    std::int32_t dropped = 0;
+    VisitId visits = kNone;  // the last one of its list
+    bool live = false;
+  };
+  enum class State : std::uint8_t {
+    kGone,
+    kToEnter,  // has a step to come
+    kEntered,  // is at the scheduler
+    kDead,     // has a step to come, that is to be passed over
+  };
+  struct Visit {
+    RootId root = kNone;
+    VisitId prev = kNone;  // of the root's
+    VisitId next = kNone;  // the same; the free list when it is gone
+    Block block = 0;
+    Node node = 0;
+    double worth = 1;  // part of the root's utility, 0 to 1
+    TimeNs entered = 0;
+    TimeNs overrun = 0;         // of the stage before, over its budget; at most 0: it was quick enough
+    std::uint64_t parent = 0;   // tag
+    std::uint64_t tried = 0;    // variants of its stage that refused it
+    std::int32_t length = 1;
+    std::int32_t index = 0;
+    std::int16_t stage = 0;
+    std::int16_t edge = -1;
+    State state = State::kGone;
+    bool chosen = false;                      // it has a variant, that refused it or let it expire
+    DropReason why = DropReason::kDeadline;   // then
+  };
+  // What the router and the drop rule say.
+  struct Choice {
+    Node node = kNone;  // kNone: it is dropped
+    Node from = kNone;  // what the router said; kNone: this one
+  };
+  struct Limits {
+    TimeNs due;
+    TimeNs deadline;
+  };
+
+  VisitId take(const Visit& visit);
+  void leave(VisitId visit);
+  void give_back(VisitId visit);
+  void drop(VisitId visit, DropReason reason);
+  void end(RootId root, bool failed);
+  bool enter(VisitId visit, TimeNs now, Step& step);
+  [[nodiscard]] Limits limits_of(const Visit& visit, const Root& root) const;
+  Choice choose(const Visit& visit, const Root& root, TimeNs now, DropReason* reason);
+  Choice in_time(const Visit& visit, const Root& root, Node wanted, TimeNs now, DropReason* reason);
+  Node backup(const Visit& visit, const Root& root, Node wanted);
+  [[nodiscard]] bool may(const Visit& visit, const Root& root, Node node) const;
+  [[nodiscard]] bool there(const Visit& visit, Node node) const;
+  [[nodiscard]] TimeNs expected(const Visit& visit, Node node, const Limits& limits, TimeNs now) const;
+  [[nodiscard]] TimeNs time(std::int32_t variant) const;
+  void route();
+  void set_prices(TimeNs now);
+
+  static constexpr double kTargetWait = .25;  // of a stage's slack, where prices are the plan's
+  static constexpr double kSteep = 1.5;
+  // Of a root's worth, what it costs at the lowest price by the most accurate variants, and at the highest by those
+  // that take least.
+  static constexpr double kLeastCost = 0.005;
+  static constexpr double kMostCost = 4;
+
+  const Spec spec_;
+  const Tree tree_;
+  dispatch::Scheduler& scheduler_;
+  Plan plan_;
+  Values values_;
+  Shares shares_;
+  std::vector<TimeNs> after_;     // [stages]: least time from its answer to an exit
+  std::vector<double> price_;     // [variants]
+  std::vector<double> capacity_;  // [variants]
+  std::vector<std::int32_t> lengths_;  // [stages]: tokens of the last visit
+  double base_price_ = 0;  // the plan's
+  double lowest_price_ = 0;
+  double highest_price_ = 0;
+  TimeNs slack_ = kNever;  // what the last root could wait, in all
+  std::int32_t deepest_ = 1;
+  std::vector<Root> roots_;
+  std::vector<RootId> free_roots_;
+  std::vector<Visit> visits_;
+  VisitId free_visit_ = kNone;
+  std::vector<Step> steps_;  // from `head_` on to come
+  std::size_t head_ = 0;
+  TimeNs next_look_ = 0;
+  TimeNs next_table_ = 0;
+  std::int32_t live_roots_ = 0;
+};
+
+}  // namespace arlo::flow::pipeline

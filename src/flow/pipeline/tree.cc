@@ -1,0 +1,132 @@
+#include "flow/pipeline/tree.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+namespace arlo::flow::pipeline {
+namespace {
+
+void need(bool good, const std::string& message) {
+  if (!good) throw std::invalid_argument(message);
+}
+
+std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
+
+}  // namespace
+
+void validate(const Spec& spec) {
+  const auto stages = static_cast<std::int32_t>(spec.stages.size());
+  need(stages >= 1 && stages <= kMaxStages, "stages: " + std::to_string(stages) + " is not 1 to 16");
+  std::vector<bool> used(dispatch::kVariants);
+  for (std::int32_t s = 0; s < stages; ++s) {
+    const std::string where = "stage " + std::to_string(s) + ": ";
+    need(!spec.stages[at(s)].variants.empty(), where + "it has no variants");
+    for (const VariantSpec& v : spec.stages[at(s)].variants) {
+      need(v.id < dispatch::kVariants, where + "variant id: out of range");
+      need(!used[v.id], where + "variant id " + std::to_string(v.id) + " is there twice");
+      used[v.id] = true;
+      need(v.accuracy >= 0 && v.accuracy <= 1, where + "accuracy: must be 0 to 1");
+      need(v.least > 0, where + "least: must be above 0");
+      need(std::isfinite(v.work) && v.work > 0, where + "work: must be above 0");
+    }
+  }
+  std::vector<int> reached(spec.stages.size());
+  for (const EdgeSpec& e : spec.edges) {
+    need(e.from >= 0 && e.from < e.to && e.to < stages, "edges: each leads from a stage to a later one");
+    ++reached[at(e.to)];
+    need(e.factor.size() == spec.stages[at(e.from)].variants.size(), "factor: one for each variant of the tail");
+    for (const double r : e.factor) need(std::isfinite(r) && r >= 0, "factor: must be at least 0");
+    need(e.hop >= 0, "hop: must be at least 0");
+  }
+  for (std::int32_t s = 1; s < stages; ++s) need(reached[at(s)] == 1, "edges: one leads to each stage but the first");
+  need(spec.max_open >= 1, "max_open: must be at least 1");
+  std::vector<std::size_t> nodes(spec.stages.size());
+  std::size_t all = nodes[0] = spec.stages[0].variants.size();
+  for (std::int32_t s = 1; s < stages; ++s) {
+    const auto edge = std::find_if(spec.edges.begin(), spec.edges.end(), [&](const EdgeSpec& e) { return e.to == s; });
+    nodes[at(s)] = nodes[at(edge->from)] * spec.stages[at(s)].variants.size();
+    all += nodes[at(s)];
+    need(all <= kMaxNodes, "stages: more than 65,536 choices of variants");
+  }
+  need(spec.accuracy.empty() || spec.accuracy.size() == all, "accuracy: one for each prefix");
+  for (const double a : spec.accuracy) need(a >= 0 && a <= 1, "accuracy: must be 0 to 1");
+}
+
+void validate(const Plan& plan, const Spec& spec) {
+  const Tree tree(spec);
+  const auto nodes = std::size_t{tree.nodes()};
+  const auto variants = at(tree.variants());
+  const auto fits = [](std::size_t size, std::size_t wanted) { return size == 0 || size == wanted; };
+  need(std::isfinite(plan.demand) && plan.demand >= 0, "demand: must be at least 0");
+  need(std::isfinite(plan.price) && plan.price >= 0, "price: must be at least 0");
+  need(fits(plan.share.size(), nodes), "share: one for each prefix");
+  need(fits(plan.feasible.size(), nodes), "feasible: one for each prefix");
+  need(fits(plan.rate.size(), variants), "rate: one for each variant");
+  need(fits(plan.budget.size(), variants), "budget: one for each variant");
+  need(fits(plan.time.size(), variants), "time: one for each variant");
+  for (const double f : plan.share) need(std::isfinite(f) && f >= 0, "share: must be at least 0");
+  for (const double q : plan.rate) need(std::isfinite(q) && q >= 0, "rate: must be at least 0");
+  for (const TimeNs t : plan.budget) need(t >= 0, "budget: must be at least 0");
+  for (const TimeNs t : plan.time) need(t > 0, "time: must be above 0");
+}
+
+Tree::Tree(const Spec& spec) {
+  const auto stages = static_cast<std::int32_t>(spec.stages.size());
+  stages_.resize(spec.stages.size());
+  std::vector<std::int32_t> leaves(stages_.size());
+  for (std::size_t e = 0; e < spec.edges.size(); ++e) {
+    const EdgeSpec& edge = spec.edges[e];
+    stages_[at(edge.from)].out.push_back({static_cast<std::int32_t>(e), edge.to, 0, edge.hop});
+    Stage& to = stages_[at(edge.to)];
+    to.parent = edge.from;
+    to.edge = static_cast<std::int32_t>(e);
+    to.factor = edge.factor;
+  }
+  Node first = 0;
+  for (std::int32_t s = 0; s < stages; ++s) {
+    Stage& stage = stages_[at(s)];
+    stage.variants = static_cast<std::int32_t>(spec.stages[at(s)].variants.size());
+    stage.first_variant = static_cast<std::int32_t>(variants_.size());
+    variants_.insert(variants_.end(), spec.stages[at(s)].variants.begin(), spec.stages[at(s)].variants.end());
+    const Node before = stage.parent < 0 ? 1 : stages_[at(stage.parent)].end - stages_[at(stage.parent)].first;
+    stage.first = first;
+    stage.end = first += before * static_cast<Node>(stage.variants);
+    stage.depth = stage.parent < 0 ? 1 : stages_[at(stage.parent)].depth + 1;
+  }
+  for (std::int32_t s = stages - 1; s >= 0; --s) {
+    Stage& stage = stages_[at(s)];
+    TimeNs after = 0;
+    for (const Out& out : stage.out) {
+      leaves[at(s)] += leaves[at(out.to)];
+      after = std::max(after, out.hop + stages_[at(out.to)].least);
+    }
+    if (stage.leaf()) leaves[at(s)] = 1;
+    for (Out& out : stage.out) out.weight = static_cast<double>(leaves[at(out.to)]) / leaves[at(s)];
+    TimeNs least = kNever;
+    for (const VariantSpec& v : spec.stages[at(s)].variants) least = std::min(least, v.least);
+    stage.least = least + after;
+  }
+  accuracy_ = spec.accuracy;
+  accuracy_.resize(first);
+  best_.resize(first);
+  for (std::int32_t s = 0; s < stages && spec.accuracy.empty(); ++s) {
+    const Stage& stage = stages_[at(s)];
+    for (Node n = stage.first; n < stage.end; ++n) {
+      accuracy_[n] = variant(variant_of(n, s)).accuracy * (stage.parent < 0 ? 1 : accuracy_[parent(n, s)]);
+    }
+  }
+  for (std::int32_t s = stages - 1; s >= 0; --s) {
+    const Stage& stage = stages_[at(s)];
+    for (Node n = stage.first; n < stage.end; ++n) {
+      if (stage.leaf()) best_[n] = accuracy_[n];
+      for (const Out& out : stage.out) {
+        const auto at_child = best_.begin() + block(n, out.to);
+        best_[n] += out.weight * *std::max_element(at_child, at_child + this->stage(out.to).variants);
+      }
+    }
+  }
+}
+
+}  // namespace arlo::flow::pipeline

@@ -1,0 +1,244 @@
+#include "simulate/roots.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "simulate/checks.h"
+
+namespace arlo::simulate {
+
+using dispatch::kNone;
+using flow::pipeline::Children;
+using flow::pipeline::DropReason;
+using flow::pipeline::Step;
+using flow::pipeline::VisitId;
+
+namespace {
+
+// From 0 to below 1.
+double even(std::uint64_t random) { return static_cast<double>(random >> 11) * 0x1p-53; }
+
+std::int32_t poisson(double mean, double u) {
+  double p = std::exp(-mean);
+  double below = p;
+  std::int32_t count = 0;
+  while (u >= below && p > 0) {
+    p *= mean / ++count;
+    below += p;
+    if (count > mean && p < 1e-17) break;
+  }
+  return count;
+}
+
+std::int32_t one_of_two(double mean, double u) {
+  const double whole = std::floor(mean);
+  return static_cast<std::int32_t>(whole) + (u < mean - whole ? 1 : 0);
+}
+
+}  // namespace
+
+Roots::Roots(Pipeline pipeline, dispatch::Scheduler& scheduler, dispatch::Actions& actions, Requests& requests,
+             TimeNs warmup)
+    : given_(std::move(pipeline)),
+      scheduler_(scheduler),
+      actions_(actions),
+      requests_(requests),
+      pipeline_(given_.spec, scheduler),
+      warmup_(warmup) {
+  const auto& stages = given_.spec.stages;
+  need(given_.edges.size() == given_.spec.edges.size(), "edges: one for each of the pipeline's");
+  need(given_.exits.empty() || given_.exits.size() == stages.size(), "exits: one for each stage");
+  for (std::size_t s = 0; s < given_.exits.size(); ++s) {
+    need(given_.exits[s].size() == stages[s].variants.size(), "exits: one for each variant");
+    for (const double x : given_.exits[s]) need(x >= 0 && x <= 1, "exits: must be 0 to 1");
+  }
+  for (std::size_t e = 0; e < given_.edges.size(); ++e) {
+    const Pipeline::Edge& edge = given_.edges[e];
+    const std::size_t variants = stages[static_cast<std::size_t>(given_.spec.edges[e].from)].variants.size();
+    need(edge.take.size() == variants && edge.mean.size() == variants, "take, mean: one for each variant of the tail");
+    for (const double x : edge.take) need(x >= 0 && x <= 1, "take: must be 0 to 1");
+    for (const double x : edge.mean) need(x >= 0 && x <= 1e4, "mean: must be 0 to 10,000");
+    need(edge.max >= 1, "max: must be at least 1");
+    need(edge.length >= 0, "length: must be at least 0");
+    if (edge.kind != Pipeline::Children::kEmpirical) continue;
+    need(std::all_of(edge.counts.begin(), edge.counts.end(), [](std::int32_t n) { return n >= 0; }),
+         "counts: must be at least 0");
+    need(std::accumulate(edge.counts.begin(), edge.counts.end(), 0.0) > 0, "counts: one must be above 0");
+  }
+  std::int32_t variants = 0;
+  for (const auto& stage : stages) variants += static_cast<std::int32_t>(stage.variants.size());
+  totals.visits.resize(static_cast<std::size_t>(variants));
+}
+
+std::int32_t Roots::children(const Pipeline::Edge& edge, std::size_t variant, std::uint64_t luck) const {
+  const double mean = edge.mean[variant];
+  const double u = even(luck);
+  switch (edge.kind) {
+    case Pipeline::Children::kConstant:
+      return static_cast<std::int32_t>(std::lround(mean));
+    case Pipeline::Children::kCeil:
+      return one_of_two(mean, u);
+    case Pipeline::Children::kPoisson:
+      return poisson(mean, u);
+    case Pipeline::Children::kEmpirical:
+      break;
+  }
+  const auto size = static_cast<double>(edge.counts.size());
+  const double all = std::accumulate(edge.counts.begin(), edge.counts.end(), 0.0);
+  const double drawn = edge.counts[static_cast<std::size_t>(u * size)];
+  return one_of_two(drawn * mean * size / all, even(mixed(luck)));
+}
+
+void Roots::arrive(Slot slot, TimeNs due, TimeNs deadline, TimeNs now) {
+  if (slot >= due_.size()) {
+    due_.resize(slot + std::size_t{1});
+    root_of_slot_.resize(due_.size(), kNone);
+  }
+  due_[slot] = due;
+  root_of_slot_[slot] =
+      pipeline_.arrive({.tag = slot, .length = requests_[slot].length, .due = due, .deadline = deadline}, now);
+  walk(now);
+}
+
+VisitId Roots::leave(Slot slot) {
+  const VisitId visit = requests_[slot].visit;
+  requests_.give_back(slot);
+  return visit;
+}
+
+void Roots::answered(Slot slot, TimeNs now) {
+  const Request request = requests_[slot];
+  const VisitId visit = leave(slot);
+  if (visit == kNone) return;  // it was cancelled while it ran
+  const auto& tree = pipeline_.tree();
+  const std::int32_t stage = pipeline_.stage(visit);
+  const auto variant = static_cast<std::size_t>(tree.variant_in_stage(pipeline_.node(visit), stage));
+  requests_[request.root].runtime = request.runtime;
+  made_.clear();
+  const double u = even(mixed(request.luck));
+  const double exits = given_.exits.empty() ? 0 : given_.exits[static_cast<std::size_t>(stage)][variant];
+  for (const auto& out : tree.stage(stage).out) {
+    if (u < exits) break;
+    const Pipeline::Edge& edge = given_.edges[static_cast<std::size_t>(out.edge)];
+    const std::uint64_t luck = mixed(request.luck + static_cast<std::uint64_t>(out.edge) + 1);
+    if (edge.take[variant] < 1 && even(mixed(luck + 1)) * (1 - exits) >= edge.take[variant]) continue;
+    const std::int32_t count = std::min(children(edge, variant, luck), edge.max);
+    if (count == 0) continue;
+    made_.push_back({out.edge, edge.length > 0 ? edge.length : request.length, count, request.luck});
+  }
+  if (made_.empty() && counts(request.root)) {
+    ++(now <= due_[request.root] ? totals.leaves_on_time : totals.leaves_late);
+    totals.leaf_accuracy_sum += tree.accuracy(pipeline_.node(visit));
+  }
+  pipeline_.finish(visit, made_, now);
+  walk(now);
+}
+
+void Roots::expired(Slot slot, TimeNs now) {
+  const VisitId visit = leave(slot);
+  if (visit == kNone) return;
+  pipeline_.refused(visit, DropReason::kDeadline, now);
+  walk(now);
+}
+
+void Roots::failed(Slot slot, TimeNs now) {
+  const VisitId visit = leave(slot);
+  if (visit == kNone) return;
+  pipeline_.failed(visit, now);
+  walk(now);
+}
+
+void Roots::find_ways(TimeNs now) {
+  for (Slot slot = 0; slot < requests_.slots(); ++slot) {
+    const Request& request = requests_[slot];
+    if (!request.present || request.visit == kNone) continue;
+    if (scheduler_.state(request.handle) != dispatch::RequestState::kWaiting) continue;
+    if (scheduler_.fits_any(request.length, request.variant)) continue;
+    scheduler_.cancel(request.handle, now, actions_);
+    pipeline_.again(leave(slot), now);
+    walk(now);
+  }
+}
+
+void Roots::give_up(TimeNs now) {
+  for (Slot slot = 0; slot < requests_.slots(); ++slot) {
+    const Request& request = requests_[slot];
+    if (!request.present || request.root != kNone) continue;
+    pipeline_.cancel(root_of_slot_[slot], now);
+    walk(now);
+  }
+}
+
+void Roots::walk(TimeNs now) {
+  for (Step step; pipeline_.next(now, step);) {
+    switch (step.kind) {
+      case Step::Kind::kEnter:
+        enter(step, now);
+        break;
+      case Step::Kind::kCancel: {
+        const Slot slot = slot_of_visit_[step.visit];
+        requests_[slot].visit = kNone;  // where it runs, its slot is free when it is through
+        // One that has expired in this event has no handle any more, and another request may have it.
+        const bool gone = std::any_of(actions_.begin(), actions_.end(), [&](const dispatch::Action& a) {
+          return a.kind == dispatch::ActionKind::kExpired && a.tag == slot;
+        });
+        if (!gone && scheduler_.cancel(requests_[slot].handle, now, actions_)) requests_.give_back(slot);
+        break;
+      }
+      case Step::Kind::kDrop: {
+        Request& root = requests_[static_cast<Slot>(step.tag)];
+        if (root.reason < 0) root.reason = static_cast<std::int8_t>(step.reason);
+        if (root.arrived >= warmup_) ++totals.dropped[static_cast<std::size_t>(step.reason)];
+        break;
+      }
+      case Step::Kind::kExit:
+        exit(step);
+        break;
+    }
+  }
+}
+
+void Roots::enter(const Step& step, TimeNs now) {
+  const auto root = static_cast<Slot>(step.tag);
+  std::uint64_t luck = requests_.luck(requests_[root].number);
+  if (step.edge >= 0) {
+    luck = mixed(step.parent ^ (static_cast<std::uint64_t>(step.edge + 1) << 32) ^ static_cast<std::uint64_t>(step.index));
+  }
+  const Slot slot = requests_.take_visit(now, step.length, luck);
+  Request& request = requests_[slot];
+  request.variant = step.variant;
+  request.root = root;
+  request.visit = step.visit;
+  if (step.visit >= slot_of_visit_.size()) slot_of_visit_.resize(step.visit + std::size_t{1});
+  slot_of_visit_[step.visit] = slot;
+  if (counts(root)) {
+    ++totals.visits[static_cast<std::size_t>(pipeline_.tree().variant_of(step.node, step.stage))];
+    totals.rerouted += step.from >= 0 ? 1 : 0;
+  }
+  const auto admitted = scheduler_.arrive(slot,
+                                          {.length = step.length,
+                                           .due = step.due,
+                                           .deadline = step.deadline,
+                                           .variant = step.variant,
+                                           .follows = step.follows},
+                                          now, actions_);
+  if (admitted.handle != kNone) {
+    requests_[slot].handle = admitted.handle;
+    return;
+  }
+  requests_.give_back(slot);
+  const bool late = admitted.admission == dispatch::Admission::kTooLate;
+  pipeline_.refused(step.visit, late ? DropReason::kDeadline : DropReason::kOverload, now);
+}
+
+void Roots::exit(const Step& step) {
+  const auto slot = static_cast<Slot>(step.tag);
+  if (step.answered > 0) requests_[slot].accuracy = static_cast<float>(step.accuracy);
+  root_of_slot_[slot] = kNone;
+  if (counts(slot) && !step.failed && step.dropped > 0) ++totals.partial;
+  ended.push_back({slot, step.failed});
+}
+
+}  // namespace arlo::simulate

@@ -1,0 +1,66 @@
+// The roots of a simulated pipeline: what their visits make at each edge, and where these go then (src/flow/pipeline).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "dispatch/scheduler.h"
+#include "flow/pipeline/pipeline.h"
+#include "simulate/engine.h"
+#include "simulate/requests.h"
+
+namespace arlo::simulate {
+
+class Roots {
+ public:
+  // A root that has ended: the engine concludes its request.
+  struct Ended {
+    Slot slot;
+    bool failed;
+  };
+
+  // Throws std::invalid_argument, naming the field.
+  Roots(Pipeline pipeline, dispatch::Scheduler& scheduler, dispatch::Actions& actions, Requests& requests,
+        TimeNs warmup);
+
+  void plan(const flow::pipeline::Plan& plan, TimeNs now) { pipeline_.apply(plan, now); }
+
+  // A request has arrived, an answer after `due` is late, and one after `deadline` worth nothing.
+  void arrive(Slot slot, TimeNs due, TimeNs deadline, TimeNs now);
+  // News of a visit, whose slot is free then. The scheduler has been told.
+  void answered(Slot slot, TimeNs now);
+  void expired(Slot slot, TimeNs now);
+  void failed(Slot slot, TimeNs now);
+  // Visits that no worker fits any more choose again.
+  void find_ways(TimeNs now);
+  // No more can be served.
+  void give_up(TimeNs now);
+
+  [[nodiscard]] TimeNs deadline() const { return given_.deadline; }
+  [[nodiscard]] double price(std::int32_t variant) const { return pipeline_.price(variant); }
+
+  std::vector<Ended> ended;  // to be taken by the engine after each call
+  PipelineTotals totals;
+
+ private:
+  void walk(TimeNs now);
+  void enter(const flow::pipeline::Step& step, TimeNs now);
+  void exit(const flow::pipeline::Step& step);
+  [[nodiscard]] std::int32_t children(const Pipeline::Edge& edge, std::size_t variant, std::uint64_t luck) const;
+  // The visit of a slot, which has none from now on.
+  flow::pipeline::VisitId leave(Slot slot);
+  [[nodiscard]] bool counts(Slot root) const { return requests_[root].arrived >= warmup_; }
+
+  Pipeline given_;
+  dispatch::Scheduler& scheduler_;
+  dispatch::Actions& actions_;
+  Requests& requests_;
+  flow::pipeline::Pipeline pipeline_;
+  TimeNs warmup_;
+  std::vector<Slot> slot_of_visit_;
+  std::vector<TimeNs> due_;  // [slots], of roots
+  std::vector<flow::pipeline::RootId> root_of_slot_;
+  std::vector<flow::pipeline::Children> made_;
+};
+
+}  // namespace arlo::simulate
