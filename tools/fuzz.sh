@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs every libFuzzer target of a build folder for some seconds; fails on the first finding, whose input is kept.
-# usage: tools/fuzz.sh BUILD SECONDS. Seeds and dictionary of a target lie in BUILD/seeds/; what it learns in BUILD/run-*.
+# usage: tools/fuzz.sh BUILD SECONDS. Seeds and dictionary of a target lie in BUILD/seeds/, what long runs found before in
+# tests/cpp/corpus/; what it learns goes to BUILD/run-*.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=$1 seconds=$2
@@ -15,7 +16,9 @@ for target in "${targets[@]}"; do
   work=$build/run-$name
   mkdir -p "$work/corpus" "$work/findings"
   seeds=() options=()
-  [ -d "$build/seeds/$name" ] && seeds=("$build/seeds/$name")
+  for folder in "$build/seeds/$name" "tests/cpp/corpus/$name"; do
+    [ -d "$folder" ] && seeds+=("$folder")
+  done
   [ -f "$build/seeds/$name.dict" ] && options=("-dict=$build/seeds/$name.dict")
   echo "== $name for $seconds s"
   status=0

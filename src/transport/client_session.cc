@@ -89,12 +89,16 @@ class ClientSession::Impl {
 ClientSession::Impl::Impl(std::string authority, const ClientLimits& limits, std::function<void()> wants_to_send)
     : authority_(std::move(authority)), limits_(limits), wants_to_send_(std::move(wants_to_send)) {
   nghttp2_session_callbacks* callbacks = nullptr;
-  if (nghttp2_session_callbacks_new(&callbacks) != 0) throw std::bad_alloc();
+  nghttp2_option* options = nullptr;
+  if (nghttp2_session_callbacks_new(&callbacks) != 0 || nghttp2_option_new(&options) != 0) throw std::bad_alloc();
   nghttp2_session_callbacks_set_on_header_callback(callbacks, &Impl::on_header);
   nghttp2_session_callbacks_set_on_data_chunk_recv_callback(callbacks, &Impl::on_data);
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, &Impl::on_close);
-  const int made = nghttp2_session_client_new(&session_, callbacks, this);
+  // Which headers HTTP allows is not checked: of an answer's three are looked at, and none is passed on.
+  nghttp2_option_set_no_http_messaging(options, 1);
+  const int made = nghttp2_session_client_new2(&session_, callbacks, this, options);
   nghttp2_session_callbacks_del(callbacks);
+  nghttp2_option_del(options);
   if (made != 0) throw std::bad_alloc();
   const std::vector<nghttp2_settings_entry> settings{
       {NGHTTP2_SETTINGS_ENABLE_PUSH, 0},
