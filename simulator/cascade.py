@@ -53,6 +53,7 @@ class CascadeRun:
     batching: str = "deadline"
     inflight_limit: int = 2
     auto_price: bool = False
+    speculate: bool = False
     margin_ms: float = 2.0
     seed: int = 0
     warmup_s: float = 0.0
@@ -73,6 +74,7 @@ class CascadeResult:
     degraded: float  # share of the answered rows
     reasons: dict[str, int]
     price: int  # at the end
+    speculated: int  # rows that the last stage started on beside the first one, of all
 
 
 def run(job: CascadeRun) -> CascadeResult:
@@ -126,6 +128,7 @@ def run(job: CascadeRun) -> CascadeResult:
         seed=job.seed,
         margin=round(job.margin_ms * MS),
         auto_price=job.auto_price,
+        speculate=job.speculate,
     )
     arrived, lengths = np.ascontiguousarray(job.arrived_ns, np.int64), np.ascontiguousarray(job.lengths, np.int32)
     for start in range(0, len(arrived), _AWHILE):
@@ -134,7 +137,7 @@ def run(job: CascadeRun) -> CascadeResult:
             engine.advance(int(arrived[start + _AWHILE]))
     price = engine.price
     engine.finish()
-    return _result(engine.columns(), job, price)
+    return _result(engine.columns(), job, price, engine.speculated)
 
 
 def twin(rules: Rules) -> _core.CascadeRules:
@@ -150,7 +153,7 @@ def twin(rules: Rules) -> _core.CascadeRules:
     )
 
 
-def _result(columns: dict[str, NDArray[np.int64]], job: CascadeRun, price: int) -> CascadeResult:
+def _result(columns: dict[str, NDArray[np.int64]], job: CascadeRun, price: int, speculated: int) -> CascadeResult:
     counted = columns["arrived_ns"] >= job.warmup_s * 1e9
     latency_ms = columns["latency_ns"] / MS
     answered = counted & (columns["latency_ns"] >= 0)
@@ -171,4 +174,5 @@ def _result(columns: dict[str, NDArray[np.int64]], job: CascadeRun, price: int) 
             name: int((reason == number).sum()) for number, name in enumerate(REASONS) if (reason == number).any()
         },
         price=price,
+        speculated=speculated,
     )

@@ -34,6 +34,12 @@ struct Request {
   std::int8_t answered = -1;  // whose answer it has
   std::int8_t reason = -1;    // why it ended with that
   TimeNs before = 0;          // executed at earlier stages
+  // Speculation: two requests, the row and its visit to the last stage beside its first ones.
+  std::uint32_t ahead = dispatch::kNone;  // slot of that visit
+  std::uint32_t of = dispatch::kNone;     // of a visit: slot of its row; none: it has no use for it
+  bool visit = false;
+  bool awaits = false;  // of a row: no other stage is left
+  bool over = false;    // of a row: it has its answer, and a worker is not through with it yet
 };
 
 class Accounts {

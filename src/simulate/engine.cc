@@ -78,8 +78,12 @@ class Engine::Impl {
     run(kNever);
     for (Slot slot = 0; slot < requests_.slots(); ++slot) {  // parked for ever
       Request& request = requests_[slot];
-      if (!request.present) continue;
+      if (!request.present || request.over) continue;
       scheduler_.cancel(request.handle, now_, actions_);
+      if (request.visit) {
+        visited(slot, false);
+        continue;
+      }
       if (!settles_for(slot, flow::Reason::kStageAbsent)) end(slot, Outcome::kFailed);
     }
     settle();
@@ -146,7 +150,11 @@ class Engine::Impl {
       const std::int32_t first = flow::entry(present(requests_[slot]), 0, journeys_->stages());
       requests_[slot].stage = static_cast<std::int8_t>(std::max(first, 0));
     }
-    if (admit(slot).handle == kNone) end(slot, Outcome::kRejected);
+    if (admit(slot).handle == kNone) {
+      end(slot, Outcome::kRejected);
+    } else if (journeys_ && journeys_->cascade().speculate) {
+      speculate(slot);
+    }
   }
 
   // What it aims at: `overhead` comes after the worker's answer. Clients that wait for ever want every answer.
@@ -156,7 +164,7 @@ class Engine::Impl {
     const bool limited = limits.timeout != kNever;
     TimeNs due = kNever;
     TimeNs deadline = kNever;
-    if (limited) {
+    if (limited && !request.visit) {
       due = request.arrived + std::max<TimeNs>(limits.slo - options_.overhead, 0);
       deadline = request.arrived + std::max<TimeNs>(patience(request) - options_.overhead, 0);
       if (request.answered >= 0) {
@@ -195,7 +203,17 @@ class Engine::Impl {
     const auto decision = journeys_->decide(request, request.stage, present(request), journeys_->price_now());
     request.answered = request.stage;
     request.reason = static_cast<std::int8_t>(decision.reason);
+    const bool to_last = !decision.exit && decision.to + 1 == journeys_->stages();
+    const bool early = decision.exit && decision.reason == flow::Reason::kConfident;
+    if (early || to_last) journeys_->exit_shares.saw(request.whole, early);
     if (decision.exit) return false;
+    if (to_last && request.ahead != kNone) {
+      if (scheduler_.state(requests_[request.ahead].handle) == dispatch::RequestState::kStarted) {
+        request.awaits = true;
+        return true;
+      }
+      let_go(slot);
+    }
     price.wanted(static_cast<std::int32_t>(journeys_->cascade().rules.prices.size()) - 1);
     if (enter(slot, decision.to)) return true;
     price.short_of_time();
@@ -220,6 +238,93 @@ class Engine::Impl {
     return false;
   }
 
+  // --- speculation, as in src/gateway/desk/ahead.cc
+
+  void speculate(Slot slot) {
+    const Request& row = requests_[slot];
+    const std::int32_t last = journeys_->stages() - 1;
+    const auto& cascade = journeys_->cascade();
+    if (row.bulk || row.stage >= last || cascade.rules.ensemble != flow::Ensemble::kNone ||
+        journeys_->price_now() > 0 || scheduler_.queued_of(journeys_->variant(last)) > 0 ||
+        !flow::speculates(fleet_.last_stage(journeys_->variant(last), row.whole),
+                          journeys_->exit_shares.of(row.whole))) {
+      return;
+    }
+    const Slot visit = requests_.beside(slot, now_);  // and no reference from before holds
+    Request& ahead = requests_[visit];
+    ahead.stage = static_cast<std::int8_t>(last);
+    ahead.visit = true;
+    ahead.of = slot;
+    const auto admitted = admit(visit);
+    if (admitted.admission == dispatch::Admission::kStarted) {
+      requests_[slot].ahead = visit;
+      ++journeys_->speculated;
+      return;
+    }
+    scheduler_.cancel(admitted.handle, now_, actions_);
+    requests_.give_back(visit);
+  }
+
+  // The row has no use for its visit any more.
+  void let_go(Slot slot) {
+    const Slot visit = std::exchange(requests_[slot].ahead, kNone);
+    if (visit == kNone) return;
+    requests_[visit].of = kNone;
+    if (scheduler_.cancel(requests_[visit].handle, now_, actions_)) requests_.give_back(visit);
+  }
+
+  // A worker is through with a visit, or with a row that has its answer from one.
+  void through(Slot slot, bool good) {
+    if (requests_[slot].over) {
+      requests_.give_back(slot);
+    } else {
+      visited(slot, good);
+    }
+  }
+
+  // A visit is over.
+  void visited(Slot visit, bool good) {
+    const Request ahead = requests_[visit];
+    requests_.give_back(visit);
+    if (ahead.of == kNone) return;
+    const Slot slot = ahead.of;
+    Request& row = requests_[slot];
+    row.ahead = kNone;
+    if (!good) {
+      if (std::exchange(row.awaits, false) && !enter(slot, ahead.stage)) {
+        if (!settles_for(slot, static_cast<flow::Reason>(row.reason))) end(slot, Outcome::kFailed);
+      }
+      return;
+    }
+    TimeNs latency = now_ - row.arrived + options_.overhead;
+    const TimeNs patient = patience(row) == kNever ? kNever : patience(row) - journeys_->cascade().margin;
+    if (row.answered >= 0 && latency > patient) {  // it ended before, with what it had
+      latency = patient;
+      row.reason = static_cast<std::int8_t>(flow::Reason::kDeadline);
+      conclude(slot, latency);
+      return;
+    }
+    const bool waits = !row.awaits && scheduler_.cancel(row.handle, now_, actions_);
+    const bool runs = !row.awaits && !waits;
+    const Request as_it_was = row;
+    row.answered = ahead.stage;
+    row.reason = static_cast<std::int8_t>(flow::Reason::kFinal);
+    row.begun = ahead.begun;
+    row.before += row.awaits ? row.executed : 0;
+    row.executed = ahead.executed;
+    row.worker = ahead.worker;
+    row.runtime = ahead.runtime;
+    row.length = ahead.length;
+    row.computed = ahead.computed;
+    if (!runs) {
+      conclude(slot, latency);
+      return;
+    }
+    report(slot, latency);
+    requests_[slot] = as_it_was;  // the worker is not through
+    requests_[slot].over = true;
+  }
+
   // Ends a row with the answer that it has; false: it has none.
   bool settles_for(Slot slot, flow::Reason reason) {
     Request& request = requests_[slot];
@@ -239,6 +344,7 @@ class Engine::Impl {
     if (!journeys_) return;
     for (Slot slot = 0; slot < requests_.slots(); ++slot) {
       Request& request = requests_[slot];
+      if (request.visit || request.awaits || request.over) continue;
       const bool waits = request.present && scheduler_.state(request.handle) == dispatch::RequestState::kWaiting;
       if (!waits || scheduler_.fits_any(request.length, journeys_->variant(request.stage))) continue;
       const auto there = present(request);
@@ -294,6 +400,11 @@ class Engine::Impl {
     Request& request = requests_[slot];
     const WorkerId id = request.worker;
     scheduler_.finish(request.handle, dispatch::Verdict::kAnswered, now_, actions_);
+    if (request.over || request.visit) {
+      through(slot, true);
+      fleet_.answered(id, now_);
+      return;
+    }
     TimeNs latency = now_ - request.arrived + options_.overhead;
     if (journeys_) {
       const TimeNs patient = patience(request) == kNever ? kNever : patience(request) - journeys_->cascade().margin;
@@ -310,6 +421,12 @@ class Engine::Impl {
   }
 
   void conclude(Slot slot, TimeNs latency) {
+    report(slot, latency);
+    let_go(slot);
+    requests_.give_back(slot);
+  }
+
+  void report(Slot slot, TimeNs latency) {
     const Request& request = requests_[slot];
     Outcome outcome = request.bulk || latency <= limits_[request.variant].slo ? Outcome::kOnTime : Outcome::kLate;
     if (latency > patience(request)) outcome = Outcome::kExpired;
@@ -318,12 +435,13 @@ class Engine::Impl {
       ++view.served;
       view.demoted += request.demoted ? 1 : 0;
     }
-    end(slot, outcome, latency);
+    accounts_.ended(request, outcome, latency);
   }
 
   // A request leaves the system.
   void end(Slot slot, Outcome outcome, TimeNs latency = -1) {
     accounts_.ended(requests_[slot], outcome, latency);
+    let_go(slot);
     requests_.give_back(slot);
   }
 
@@ -356,6 +474,11 @@ class Engine::Impl {
   void lost(Slot slot) {
     Request& request = requests_[slot];
     if (request.returning) return;  // its answer is on the way
+    if (request.over || request.visit) {
+      scheduler_.abandon(request.handle);
+      through(slot, false);
+      return;
+    }
     if (request.lost++ < options_.retries) {
       request.begun = -1;
       // The instance is gone: nothing to keep off.
@@ -457,6 +580,7 @@ void Engine::set_variant(dispatch::VariantId variant, TimeNs slo, TimeNs timeout
 }
 void Engine::set_cascade(Cascade cascade) { impl_->set_cascade(std::move(cascade)); }
 bool Engine::cascade() const { return impl_->journeys_.has_value(); }
+std::uint64_t Engine::speculated() const { return impl_->journeys_ ? impl_->journeys_->speculated : 0; }
 std::int32_t Engine::price() const { return impl_->journeys_ ? impl_->journeys_->price_now() : 0; }
 void Engine::advance(TimeNs until) { impl_->advance(until); }
 void Engine::finish() { impl_->finish(); }
