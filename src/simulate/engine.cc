@@ -255,14 +255,9 @@ class Engine::Impl {
     ahead.stage = static_cast<std::int8_t>(last);
     ahead.visit = true;
     ahead.of = slot;
-    const auto admitted = admit(visit);
-    if (admitted.admission == dispatch::Admission::kStarted) {
-      requests_[slot].ahead = visit;
-      ++journeys_->speculated;
-      return;
-    }
-    scheduler_.cancel(admitted.handle, now_, actions_);
-    requests_.give_back(visit);
+    requests_[slot].ahead = visit;
+    if (admit(visit).admission != dispatch::Admission::kStarted) return let_go(slot);
+    ++journeys_->speculated;
   }
 
   // The row has no use for its visit any more.
@@ -270,16 +265,14 @@ class Engine::Impl {
     const Slot visit = std::exchange(requests_[slot].ahead, kNone);
     if (visit == kNone) return;
     requests_[visit].of = kNone;
-    if (scheduler_.cancel(requests_[visit].handle, now_, actions_)) requests_.give_back(visit);
+    const auto handle = requests_[visit].handle;
+    if (handle == kNone || scheduler_.cancel(handle, now_, actions_)) requests_.give_back(visit);
   }
 
   // A worker is through with a visit, or with a row that has its answer from one.
   void through(Slot slot, bool good) {
-    if (requests_[slot].over) {
-      requests_.give_back(slot);
-    } else {
-      visited(slot, good);
-    }
+    if (!requests_[slot].over) return visited(slot, good);
+    requests_.give_back(slot);
   }
 
   // A visit is over.
@@ -297,15 +290,8 @@ class Engine::Impl {
       return;
     }
     TimeNs latency = now_ - row.arrived + options_.overhead;
-    const TimeNs patient = patience(row) == kNever ? kNever : patience(row) - journeys_->cascade().margin;
-    if (row.answered >= 0 && latency > patient) {  // it ended before, with what it had
-      latency = patient;
-      row.reason = static_cast<std::int8_t>(flow::Reason::kDeadline);
-      conclude(slot, latency);
-      return;
-    }
-    const bool waits = !row.awaits && scheduler_.cancel(row.handle, now_, actions_);
-    const bool runs = !row.awaits && !waits;
+    if (ended_before(row, latency)) return conclude(slot, latency);
+    const bool runs = !row.awaits && !scheduler_.cancel(row.handle, now_, actions_);
     const Request as_it_was = row;
     row.answered = ahead.stage;
     row.reason = static_cast<std::int8_t>(flow::Reason::kFinal);
@@ -316,10 +302,7 @@ class Engine::Impl {
     row.runtime = ahead.runtime;
     row.length = ahead.length;
     row.computed = ahead.computed;
-    if (!runs) {
-      conclude(slot, latency);
-      return;
-    }
+    if (!runs) return conclude(slot, latency);
     report(slot, latency);
     requests_[slot] = as_it_was;  // the worker is not through
     requests_[slot].over = true;
@@ -368,6 +351,15 @@ class Engine::Impl {
     return timeout < kFar / kBulkPatience ? kBulkPatience * timeout : kFar;
   }
 
+  // A row that has an answer ended with it at its deadline, which is before this answer.
+  bool ended_before(Request& request, TimeNs& latency) const {
+    const TimeNs patient = patience(request) == kNever ? kNever : patience(request) - journeys_->cascade().margin;
+    if (request.answered < 0 || latency <= patient) return false;
+    latency = patient;
+    request.reason = static_cast<std::int8_t>(flow::Reason::kDeadline);
+    return true;
+  }
+
   // A batch has ended, or a row has reached an idle worker.
   void step(WorkerId id) {
     Worker& worker = fleet_[id];
@@ -402,19 +394,11 @@ class Engine::Impl {
     scheduler_.finish(request.handle, dispatch::Verdict::kAnswered, now_, actions_);
     if (request.over || request.visit) {
       through(slot, true);
-      fleet_.answered(id, now_);
-      return;
+      return fleet_.answered(id, now_);
     }
     TimeNs latency = now_ - request.arrived + options_.overhead;
     if (journeys_) {
-      const TimeNs patient = patience(request) == kNever ? kNever : patience(request) - journeys_->cascade().margin;
-      if (request.answered >= 0 && latency > patient) {  // it ended before, with what it had
-        latency = patient;
-        request.reason = static_cast<std::int8_t>(flow::Reason::kDeadline);
-      } else if (goes_on(slot)) {
-        fleet_.answered(id, now_);
-        return;
-      }
+      if (!ended_before(request, latency) && goes_on(slot)) return fleet_.answered(id, now_);
     }
     conclude(slot, latency);
     fleet_.answered(id, now_);

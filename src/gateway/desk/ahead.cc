@@ -115,8 +115,9 @@ void Desk::take_from_ahead(Row& row, TimeNs now, Effects& effects) {
   auto& counts = books(*row.call);
   ++counts.stage(last).exits.at(static_cast<std::size_t>(flow::Reason::kFinal));
   ++counts.speculated_used();
-  if (journey.sample != nullptr && !journey.sample->said.empty()) {
-    last_said(*journey.sample, from.stage, journey.parsed.raw(row.cascade().outputs.logits));
+  const auto logits = journey.parsed.raw(row.cascade().outputs.logits);
+  if (journey.sample != nullptr && label_of(row.cascade(), last, logits) >= 0) {
+    last_said(*journey.sample, static_cast<std::int32_t>(last), logits);
     into_sample(*row.call->model, std::move(journey.sample));
   }
   let_go_ahead(row, now, effects);

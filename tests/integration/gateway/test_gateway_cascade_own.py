@@ -27,8 +27,8 @@ from tests.integration.gateway.replayed import (
     expected,
     recorded,
     request_of,
+    write_cascade,
 )
-from tests.integration.test_serve_cascade import written
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +73,7 @@ async def test_a_sample_of_the_traffic_makes_a_point(workers: Workers, start: An
         await ask(gateway, [1], cascade_max_stage=0)
         assert len((await gateway.call("GetSample", model="kinds")).rows) == len(rows)
 
-        written(tmp_path)
+        write_cascade(tmp_path)
         options = [str(tmp_path / "cascade.json"), "--from", gateway.admin, "--json"]
         assert await asyncio.to_thread(main, ["cascade", "refresh", *options]) == 0
         made = CascadeManifest.load(tmp_path).point("usual-refreshed")
@@ -240,7 +240,7 @@ async def test_whatever_happens_a_row_is_answered_once(workers: Workers, start: 
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(tmp_path)
+    write_cascade(tmp_path)
     before = json.loads((tmp_path / "cascade.json").read_text())
     for options, said in (
         (["--from", "127.0.0.1:1"], "no gateway answers at the admin address"),
