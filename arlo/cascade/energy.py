@@ -10,7 +10,7 @@ import ctypes
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -65,19 +65,26 @@ class NvmlCounter:
 
     source = "NVML total energy counter"
 
-    def __init__(self, gpu: int = 0) -> None:
-        """EnvironmentProblem where there is no driver, GPU or counter."""
-        try:
-            self._library = ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError:
-            raise EnvironmentProblem("no NVIDIA driver here: energy can be modelled, not measured") from None
+    def __init__(self, gpu: int | str = 0) -> None:
+        """`gpu`: its number, by PCI address, or UUID. EnvironmentProblem where there is no driver, GPU or counter."""
+        if not str(gpu).isdecimal() and not str(gpu).startswith("GPU-"):
+            raise EnvironmentProblem(f"{gpu} is a part of a GPU, or none: a counter is of a whole one")
+        self._library = _nvml()
         self._device = ctypes.c_void_p()
-        for call, arguments in (
-            ("nvmlInit_v2", ()),
-            ("nvmlDeviceGetHandleByIndex_v2", (ctypes.c_uint(gpu), ctypes.byref(self._device))),
-        ):
-            if getattr(self._library, call)(*arguments):
-                raise EnvironmentProblem(f"NVML does not know GPU {gpu}")
+        found: tuple[str, tuple[Any, ...]] = (
+            (
+                "nvmlDeviceGetHandleByIndex_v2",
+                (ctypes.c_uint(int(gpu)), ctypes.byref(self._device)),
+            )
+            if str(gpu).isdecimal()
+            else (
+                "nvmlDeviceGetHandleByUUID",
+                (ctypes.c_char_p(str(gpu).encode()), ctypes.byref(self._device)),
+            )
+        )
+        call, arguments = found
+        if getattr(self._library, call)(*arguments):
+            raise EnvironmentProblem(f"NVML does not know GPU {gpu}")
         self.joules()
 
     def joules(self) -> float:
@@ -86,6 +93,24 @@ class NvmlCounter:
         if self._library.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(value)):
             raise EnvironmentProblem("this GPU counts no energy: sample its power instead")
         return value.value / 1000
+
+
+def gpus() -> int:
+    """How many this machine has; EnvironmentProblem where there is no driver."""
+    count = ctypes.c_uint()
+    if _nvml().nvmlDeviceGetCount_v2(ctypes.byref(count)):
+        raise EnvironmentProblem("NVML does not say how many GPUs there are")
+    return count.value
+
+
+def _nvml() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        raise EnvironmentProblem("no NVIDIA driver here: energy can be modelled, not measured") from None
+    if library.nvmlInit_v2():
+        raise EnvironmentProblem("the NVIDIA driver here does not answer: energy can be modelled, not measured")
+    return library
 
 
 @dataclasses.dataclass(slots=True)

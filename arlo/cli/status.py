@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("config", nargs="?", type=Path, metavar="CONFIG.toml", help="take the admin address from here")
     parser.add_argument("--admin", metavar="HOST:PORT", help="admin address (default: 127.0.0.1:8003)")
     parser.add_argument(
+        "--control",
+        metavar="HOST:PORT",
+        help="HTTP address of the control plane, which knows the energy of a cascade (default: 127.0.0.1:8004, with "
+        "--admin none)",
+    )
+    parser.add_argument(
         "--model", metavar="NAME", default="", help="one of the gateway's models (default: all of a deployment)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON; with --watch one document a line")
@@ -49,17 +56,22 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Print the status once, or again and again."""
     from arlo import config as configuration
+    from arlo.cli.top.source import checked
+    from arlo.config.keeping import ControlConfig
 
     if args.config is not None and args.admin is not None:
         raise ConfigError("give CONFIG.toml or --admin, not both")
     if not 0.1 <= args.interval <= 60:
         raise ConfigError(f"--interval must be from 0.1 to 60 seconds, not {args.interval:g}")
     address = args.admin or configuration.GatewayConfig().admin_address
+    # What it takes to know the energy, of a control plane that is not on another machine.
+    control = None if args.admin else ControlConfig().http_address
     if args.config is not None:
         loaded = configuration.load(args.config)
-        address = loaded.gateway.admin_address
+        address, control = loaded.gateway.admin_address, loaded.control.http_address
         if loaded.gateway.several_models:
             args.model = args.model or loaded.model.name or ""
+    args.control = checked(args.control, "--control") if args.control else control
     return asyncio.run(_watch(address, args) if args.watch else _once(address, args))
 
 
@@ -70,12 +82,13 @@ async def _once(address: str, args: argparse.Namespace) -> int:
         deployment = await admin.get_deployment()
         stats = await admin.stats()
         several = await _several(admin, deployment, args.model)
+        energy = await _energy(args.control, deployment)
     if args.json:
-        print_json(as_dict(deployment, stats, several))
+        print_json(as_dict(deployment, stats, several, energy))
     else:
         from rich.console import Console
 
-        Console().print(screen(deployment, stats, address, several))
+        Console().print(screen(deployment, stats, address, several, energy))
     return 0
 
 
@@ -84,6 +97,21 @@ async def _several(admin: Any, deployment: Any, model: str) -> list[Any]:
     if model or not deployment.more_models:
         return []
     return list(await asyncio.gather(*(admin.stats(each.name) for each in _models(deployment))))
+
+
+async def _energy(control: str | None, deployment: Any) -> dict[str, Any] | None:
+    """What a cascade's answers cost, as its control plane knows (arlo.control.http.status.EnergyStatus); None: there is
+    none, or it does not."""
+    if control is None or not deployment.cascades:
+        return None
+    from arlo.cli.top.source import ControlUnreachableError, fetch_status
+
+    try:
+        status = await asyncio.to_thread(fetch_status, control)
+    except ControlUnreachableError:
+        return None
+    same = status.deployment_version == deployment.version  # that of another gateway may be there
+    return dataclasses.asdict(status.energy) if same and status.energy is not None else None
 
 
 def _models(deployment: Any) -> list[Any]:
@@ -104,10 +132,11 @@ async def _watch(address: str, args: argparse.Namespace) -> int:
             async for stats in admin.watch_stats(interval_ms=round(args.interval * 1000)):
                 deployment = await admin.get_deployment()
                 several = await _several(admin, deployment, args.model)
+                energy = await _energy(args.control, deployment)
                 if live is None:
-                    print_json_line(as_dict(deployment, stats, several))
+                    print_json_line(as_dict(deployment, stats, several, energy))
                 else:
-                    live.update(screen(deployment, stats, address, several), refresh=True)
+                    live.update(screen(deployment, stats, address, several, energy), refresh=True)
         finally:
             if live is not None:
                 live.stop()
@@ -130,12 +159,16 @@ def health(deployment: Any, stats: Any) -> str:
     return "ready" if states and all(state == "active" for state in states) else "degraded"
 
 
-def as_dict(deployment: Any, stats: Any, several: Sequence[Any] = ()) -> dict[str, Any]:
-    """What --json prints: health, the deployment in force, and the statistics; of `several` models each by its name."""
+def as_dict(
+    deployment: Any, stats: Any, several: Sequence[Any] = (), energy: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What --json prints: health, the deployment in force, the statistics, of `several` models each by its name, and
+    what a cascade's answers cost."""
     from arlo.control.gateway.messages import to_dict
 
     document = {"health": health_of(deployment, stats, several), "deployment": to_dict(deployment)}
-    return {**document, "stats": to_dict(stats), "models": {each.model: to_dict(each) for each in several}}
+    models = {each.model: to_dict(each) for each in several}
+    return {**document, "stats": to_dict(stats), "models": models, "energy": energy}
 
 
 def health_of(deployment: Any, stats: Any, several: Sequence[Any]) -> str:
@@ -144,7 +177,13 @@ def health_of(deployment: Any, stats: Any, several: Sequence[Any]) -> str:
     return max(found, key=("ready", "degraded", "failing", "empty").index)
 
 
-def screen(deployment: Any, stats: Any, address: str, several: Sequence[Any] = ()) -> Any:
+def screen(
+    deployment: Any,
+    stats: Any,
+    address: str,
+    several: Sequence[Any] = (),
+    energy: dict[str, Any] | None = None,
+) -> Any:
     """The status as a rich renderable: of one model, or of `several`, of which `stats` is the first."""
     from rich.console import Group
     from rich.table import Table
@@ -205,6 +244,11 @@ def screen(deployment: Any, stats: Any, address: str, several: Sequence[Any] = (
             f"{min(busy, 1.0):.0%}",
         )
     stages = [part for each in several or [stats] if each.stages for part in (_stages(each), "")]
+    if stages and energy is not None and energy["joules_per_request"] is not None:
+        stages[-1:] = [
+            f"energy: {energy['joules_per_request']:.3g} J a row ({energy['source']}, idle time included)",
+            "",
+        ]
     if several:
         return Group(head, "", _by_model(deployment, several), "", *stages, _levels_by_model(several), "", instances)
     return Group(head, counts, "", latency, "", *(stages or (levels, "")), instances)

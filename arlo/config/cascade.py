@@ -64,6 +64,12 @@ class CascadeConfig:
         doc="`auto`: while the later stages cannot answer in time what is sent to them, rows have to be less sure to "
         "end earlier, step by step along the point's prices; back when there is room again.",
     )
+    speculate: bool = option(
+        default=False,
+        doc="Where the last stage has room to spare, it starts on a row beside the first one, and whichever decides "
+        "first ends the row: only rows of lengths of which most go on, and never so that more than half of the last "
+        "stage's instances are busy. For loads far below what the workers carry.",
+    )
     shadow_share: float = option(
         default=0.0,
         doc="Of the rows that end early by rule, the share that runs on the last stage as well, after the answer has "
@@ -82,6 +88,12 @@ class CascadeConfig:
         default="alarm",
         doc="When those rows disagree more often than the operating point promises: say so (in the log, `arlo status` "
         "and `arlo_cascade_drift_alarm`), or also go to the next point that agrees more often.",
+    )
+    worker_watts: tuple[float, ...] = option(
+        default=(),
+        doc="Power that one worker's device takes, idle and fully busy: `[60, 400]`. Where the energy of answers "
+        "cannot be measured, it is modelled from these and from how busy the workers are, and called so.",
+        left_out="energy is told where a counter can be read: of the GPUs of this machine's workers, else its CPUs",
     )
     seed: int = option(
         default=0,
@@ -102,6 +114,14 @@ class CascadeConfig:
                 "cascade",
                 "answer_margin_ms",
                 f"must be below default_timeout_ms ({self.timeout_ms}), or no row ever goes on",
+            )
+        if self.worker_watts and not (
+            len(self.worker_watts) == 2 and 0 <= self.worker_watts[0] <= self.worker_watts[1] <= 100_000
+        ):
+            raise FieldError(
+                "cascade",
+                "worker_watts",
+                f"are two, idle and fully busy, ascending: [60, 400], not {list(self.worker_watts)}",
             )
         if any(not isinstance(count, int) or not 1 <= count <= 1000 for count in self.workers):
             raise FieldError("cascade", "workers", f"are 1 to 1000 for each stage, not {list(self.workers)}")

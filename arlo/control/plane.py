@@ -38,6 +38,7 @@ from arlo.control.reconcile.moves import Probe
 from arlo.control.reconcile.probe import warm_up
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.drift import DriftWatch
+from arlo.control.watch.energy import EnergyWatch
 from arlo.control.watch.recycler import Recycler
 from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
@@ -76,6 +77,7 @@ class Cluster:
         self.recycler = Recycler(config, manifest, self.reconciler)
         self.scheduler.listeners += [self.scaler.see, self.recycler.see]
         self.reconciler.stats = lambda: self.scheduler.stats
+        self._energy = EnergyWatch(config, self._deployments) if config.cascade is not None else None
         self._http = ControlHttp(config.control.http_address, self.status)
         self._gateway = GatewayKeeper(config, self._deployments, self.counters)
         self._run_lock: IO[bytes] | None = None
@@ -122,6 +124,7 @@ class Cluster:
             started_at_ms=self._started_at_ms,
             gateway_admin=reachable(self.addresses.admin) if self.addresses else "",
             gateway_up=self._gateway.answers,
+            energy=self._energy.status if self._energy is not None else None,
         )
 
     async def start(self) -> None:
@@ -174,6 +177,8 @@ class Cluster:
         }
         if self._config.cascade is not None and self._config.cascade.shadow_share > 0:
             loops["drift"] = DriftWatch(self._config.cascade, self._deployments, self.counters).run
+        if self._energy is not None:
+            loops["energy"] = self._energy.run
         await _all(*(self._kept(name, loop) for name, loop in loops.items()))
 
     async def _kept(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -94,8 +94,12 @@ class Engine::Impl {
     }
     for (Slot slot = 0; slot < requests_.slots(); ++slot) {  // parked for ever
       Request& request = requests_[slot];
-      if (!request.present) continue;
+      if (!request.present || request.over) continue;
       scheduler_.cancel(request.handle, now_, actions_);
+      if (request.extra) {
+        visited(slot, false);
+        continue;
+      }
       if (!settles_for(slot, flow::Reason::kStageAbsent)) end(slot, Outcome::kFailed);
     }
     settle();
@@ -170,7 +174,11 @@ class Engine::Impl {
       const std::int32_t first = flow::entry(present(requests_[slot]), 0, journeys_->stages());
       requests_[slot].stage = static_cast<std::int8_t>(std::max(first, 0));
     }
-    if (admit(slot).handle == kNone) end(slot, Outcome::kRejected);
+    if (admit(slot).handle == kNone) {
+      end(slot, Outcome::kRejected);
+    } else if (journeys_ && journeys_->cascade().speculate) {
+      speculate(slot);
+    }
   }
 
   // What it aims at: `overhead` comes after the worker's answer. Clients that wait for ever want every answer.
@@ -180,7 +188,7 @@ class Engine::Impl {
     const bool limited = limits.timeout != kNever;
     TimeNs due = kNever;
     TimeNs deadline = kNever;
-    if (limited) {
+    if (limited && !request.extra) {
       due = request.arrived + std::max<TimeNs>(limits.slo - options_.overhead, 0);
       deadline = request.arrived + std::max<TimeNs>(patience(request) - options_.overhead, 0);
       if (request.answered >= 0) {
@@ -246,7 +254,17 @@ class Engine::Impl {
     const auto decision = journeys_->decide(request, request.stage, present(request), journeys_->price_now());
     request.answered = request.stage;
     request.reason = static_cast<std::int8_t>(decision.reason);
+    const bool to_last = !decision.exit && decision.to + 1 == journeys_->stages();
+    const bool early = decision.exit && decision.reason == flow::Reason::kConfident;
+    if (early || to_last) journeys_->exit_shares.saw(request.whole, early);
     if (decision.exit) return false;
+    if (to_last && request.ahead != kNone) {
+      if (scheduler_.state(requests_[request.ahead].handle) == dispatch::RequestState::kStarted) {
+        request.awaits = true;
+        return true;
+      }
+      let_go(slot);
+    }
     price.wanted(static_cast<std::int32_t>(journeys_->cascade().rules.prices.size()) - 1);
     if (enter(slot, decision.to)) return true;
     price.short_of_time();
@@ -269,6 +287,76 @@ class Engine::Impl {
     const auto late = journeys_->cascade().auto_price ? flow::Reason::kLoad : flow::Reason::kDeadline;
     request.reason = static_cast<std::int8_t>(hurry ? late : flow::Reason::kStageAbsent);
     return false;
+  }
+
+  // --- speculation, as in src/gateway/desk/ahead.cc
+
+  void speculate(Slot slot) {
+    const Request& row = requests_[slot];
+    const std::int32_t last = journeys_->stages() - 1;
+    const auto& cascade = journeys_->cascade();
+    if (row.bulk || row.stage >= last || cascade.rules.ensemble != flow::Ensemble::kNone ||
+        journeys_->price_now() > 0 || scheduler_.queued_of(journeys_->variant(last)) > 0 ||
+        !flow::speculates(fleet_.last_stage(journeys_->variant(last), row.whole),
+                          journeys_->exit_shares.of(row.whole))) {
+      return;
+    }
+    const Slot visit = requests_.beside(slot, now_);  // and no reference from before holds
+    Request& ahead = requests_[visit];
+    ahead.stage = static_cast<std::int8_t>(last);
+    ahead.extra = true;
+    ahead.of = slot;
+    requests_[slot].ahead = visit;
+    if (admit(visit).admission != dispatch::Admission::kStarted) return let_go(slot);
+    ++journeys_->speculated;
+  }
+
+  // The row has no use for its visit any more.
+  void let_go(Slot slot) {
+    const Slot visit = std::exchange(requests_[slot].ahead, kNone);
+    if (visit == kNone) return;
+    requests_[visit].of = kNone;
+    const auto handle = requests_[visit].handle;
+    if (handle == kNone || scheduler_.cancel(handle, now_, actions_)) requests_.give_back(visit);
+  }
+
+  // A worker is through with a visit, or with a row that has its answer from one.
+  void through(Slot slot, bool good) {
+    if (!requests_[slot].over) return visited(slot, good);
+    requests_.give_back(slot);
+  }
+
+  // A visit is over.
+  void visited(Slot visit, bool good) {
+    const Request ahead = requests_[visit];
+    requests_.give_back(visit);
+    if (ahead.of == kNone) return;
+    const Slot slot = ahead.of;
+    Request& row = requests_[slot];
+    row.ahead = kNone;
+    if (!good) {
+      if (std::exchange(row.awaits, false) && !enter(slot, ahead.stage)) {
+        if (!settles_for(slot, static_cast<flow::Reason>(row.reason))) end(slot, Outcome::kFailed);
+      }
+      return;
+    }
+    TimeNs latency = now_ - row.arrived + options_.overhead;
+    if (ended_before(row, latency)) return conclude(slot, latency);
+    const bool runs = !row.awaits && !scheduler_.cancel(row.handle, now_, actions_);
+    const Request as_it_was = row;
+    row.answered = ahead.stage;
+    row.reason = static_cast<std::int8_t>(flow::Reason::kFinal);
+    row.begun = ahead.begun;
+    row.before += row.awaits ? row.executed : 0;
+    row.executed = ahead.executed;
+    row.worker = ahead.worker;
+    row.runtime = ahead.runtime;
+    row.length = ahead.length;
+    row.computed = ahead.computed;
+    if (!runs) return conclude(slot, latency);
+    report(slot, latency);
+    requests_[slot] = as_it_was;  // the worker is not through
+    requests_[slot].over = true;
   }
 
   // Ends a row with the answer that it has; false: it has none.
@@ -295,6 +383,7 @@ class Engine::Impl {
     if (!journeys_) return;
     for (Slot slot = 0; slot < requests_.slots(); ++slot) {
       Request& request = requests_[slot];
+      if (request.extra || request.awaits || request.over) continue;
       const bool waits = request.present && scheduler_.state(request.handle) == dispatch::RequestState::kWaiting;
       if (!waits || scheduler_.fits_any(request.length, journeys_->variant(request.stage))) continue;
       const auto there = present(request);
@@ -316,6 +405,15 @@ class Engine::Impl {
     const TimeNs timeout = limits_[request.variant].timeout;
     if (!request.bulk || timeout == kNever) return timeout;
     return timeout < kFar / kBulkPatience ? kBulkPatience * timeout : kFar;
+  }
+
+  // A row that has an answer ended with it at its deadline, which is before this answer.
+  bool ended_before(Request& request, TimeNs& latency) const {
+    const TimeNs patient = patience(request) == kNever ? kNever : patience(request) - journeys_->cascade().margin;
+    if (request.answered < 0 || latency <= patient) return false;
+    latency = patient;
+    request.reason = static_cast<std::int8_t>(flow::Reason::kDeadline);
+    return true;
   }
 
   // A batch has ended, or a row has reached an idle worker.
@@ -356,22 +454,25 @@ class Engine::Impl {
       conclude_roots();
       return;
     }
+    if (request.over || request.extra) {
+      through(slot, true);
+      return fleet_.answered(id, now_);
+    }
     TimeNs latency = now_ - request.arrived + options_.overhead;
     if (journeys_) {
-      const TimeNs patient = patience(request) == kNever ? kNever : patience(request) - journeys_->cascade().margin;
-      if (request.answered >= 0 && latency > patient) {  // it ended before, with what it had
-        latency = patient;
-        request.reason = static_cast<std::int8_t>(flow::Reason::kDeadline);
-      } else if (goes_on(slot)) {
-        fleet_.answered(id, now_);
-        return;
-      }
+      if (!ended_before(request, latency) && goes_on(slot)) return fleet_.answered(id, now_);
     }
     conclude(slot, latency);
     fleet_.answered(id, now_);
   }
 
   void conclude(Slot slot, TimeNs latency) {
+    report(slot, latency);
+    let_go(slot);
+    requests_.give_back(slot);
+  }
+
+  void report(Slot slot, TimeNs latency) {
     const Request& request = requests_[slot];
     Outcome outcome = request.bulk || latency <= limits_[request.variant].slo ? Outcome::kOnTime : Outcome::kLate;
     if (latency > patience(request)) outcome = Outcome::kExpired;
@@ -380,12 +481,13 @@ class Engine::Impl {
       ++view.served;
       view.demoted += request.demoted ? 1 : 0;
     }
-    end(slot, outcome, latency);
+    accounts_.ended(request, outcome, latency);
   }
 
   // A request leaves the system.
   void end(Slot slot, Outcome outcome, TimeNs latency = -1) {
     accounts_.ended(requests_[slot], outcome, latency);
+    let_go(slot);
     requests_.give_back(slot);
   }
 
@@ -421,6 +523,11 @@ class Engine::Impl {
   void lost(Slot slot) {
     Request& request = requests_[slot];
     if (request.returning) return;  // its answer is on the way
+    if (request.over || request.extra) {
+      scheduler_.abandon(request.handle);
+      through(slot, false);
+      return;
+    }
     if (request.lost++ < options_.retries) {
       request.begun = -1;
       // The instance is gone: nothing to keep off.
@@ -531,6 +638,7 @@ void Engine::plan(const flow::pipeline::Plan& plan) { impl_->plan(plan); }
 const PipelineTotals* Engine::pipeline() const { return impl_->roots_ ? &impl_->roots_->totals : nullptr; }
 double Engine::worker_price(std::int32_t variant) const { return impl_->roots_ ? impl_->roots_->price(variant) : 0; }
 bool Engine::cascade() const { return impl_->journeys_.has_value(); }
+std::uint64_t Engine::speculated() const { return impl_->journeys_ ? impl_->journeys_->speculated : 0; }
 std::int32_t Engine::price() const { return impl_->journeys_ ? impl_->journeys_->price_now() : 0; }
 void Engine::advance(TimeNs until) { impl_->advance(until); }
 void Engine::finish() { impl_->finish(); }

@@ -1,5 +1,6 @@
 #include "simulate/fleet.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -18,7 +19,8 @@ RuntimeId Fleet::add_runtime(const RuntimeOptions& runtime) {
   const ExecutionTimes times(real);  // throws before anything is changed
   const RuntimeId id = scheduler_.add_runtime(runtime.spec);
   runtimes_.push_back(
-      {times, runtime.spec.max_length, runtime.spec.max_batch, runtime.inflight_limit, runtime.spec.dynamic, {}});
+      {times, runtime.spec.max_length, runtime.spec.max_batch, runtime.inflight_limit, runtime.spec.dynamic, {}, {}});
+  runtimes_.back().longest.at(runtime.spec.variant) = runtime.spec.max_length;
   return id;
 }
 
@@ -28,6 +30,11 @@ RuntimeId Fleet::add_bundle(const std::vector<RuntimeId>& runtimes, std::int32_t
   Runtime longest = runtimes_[runtimes.front()];
   for (const RuntimeId runtime : runtimes) {
     if (runtimes_[runtime].max_length > longest.max_length) longest = runtimes_[runtime];
+  }
+  for (const RuntimeId runtime : runtimes) {
+    for (std::size_t v = 0; v < longest.longest.size(); ++v) {
+      longest.longest.at(v) = std::max(longest.longest.at(v), runtimes_[runtime].longest.at(v));
+    }
   }
   longest.inflight_limit = inflight_limit;
   longest.view = {};
@@ -45,6 +52,20 @@ WorkerId Fleet::add_worker(RuntimeId runtime, TimeNs at, TimeNs now) {
   workers_.back().since = now;
   joins_.add(workers_.back(), id, at);
   return id;
+}
+
+flow::LastStage Fleet::last_stage(dispatch::VariantId variant, std::int32_t length) const {
+  flow::LastStage found;
+  for (const Worker& worker : workers_) {
+    if (worker.instance == kNone) continue;
+    const auto view = scheduler_.view(worker.instance);
+    const std::int32_t longest = runtimes_[view.runtime].longest.at(variant);
+    if (view.state != dispatch::InstanceState::kActive || longest == 0) continue;
+    ++found.instances;
+    found.busy += view.in_flight > 0 ? 1 : 0;
+    found.idle_fits = found.idle_fits || (view.in_flight == 0 && length <= longest);
+  }
+  return found;
 }
 
 void Fleet::replace(WorkerId id, RuntimeId runtime, TimeNs delay, TimeNs now) {

@@ -2,10 +2,12 @@
 // are gone. What they execute is the engine's.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "dispatch/scheduler.h"
+#include "flow/cascade/speculate.h"
 #include "simulate/agenda.h"
 #include "simulate/worker.h"
 
@@ -19,6 +21,7 @@ class Fleet {
     std::int32_t max_batch;
     std::int32_t inflight_limit;
     bool dynamic;
+    std::array<std::int32_t, dispatch::kVariants> longest;  // by variant, in tokens; 0: it holds none of it
     RuntimeView view;
   };
 
@@ -46,6 +49,8 @@ class Fleet {
   [[nodiscard]] std::size_t size() const { return workers_.size(); }
   [[nodiscard]] Runtime& runtime(RuntimeId id) { return runtimes_[id]; }
   [[nodiscard]] std::size_t runtimes() const { return runtimes_.size(); }
+  // Instances that hold a variant, for a row of this length.
+  [[nodiscard]] flow::LastStage last_stage(dispatch::VariantId variant, std::int32_t length) const;
   void need_runtime(RuntimeId runtime) const;
 
   Steps steps;  // of the workers

@@ -18,12 +18,11 @@ import tritonclient.grpc.aio as triton
 from numpy.typing import NDArray
 
 from arlo.cascade.decide import Answers, answers, walk
-from arlo.cascade.manifest import CascadeManifest, Point, Stage, VocabularyFile, repository_hash
-from arlo.cascade.spec import Calibrator, Rule
+from arlo.cascade.manifest import CascadeManifest
 from arlo.client import AsyncClient, Classification
 from tests.fakes.processes import marked, nothing_left, until
 from tests.fakes.serving import serving
-from tests.integration.gateway.replayed import CLS, LABELS, RECORDS, STAGES, recorded, rows_of, write_stages
+from tests.integration.gateway.replayed import RECORDS, STAGES, recorded, rows_of, write_cascade
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -40,42 +39,11 @@ admin_address = "127.0.0.1:0"
 http_address = "127.0.0.1:0"
 reallocate = false
 """
-TEMPERATURES = (1.5, 0.8, 1.0)
-RULES = (
-    Rule(t=((20, 0.55), (1 << 20, 0.7))),  # by length
-    Rule(kind="soft", c=0.4, k=10.0),
-)
 
 
 def written(folder: Path) -> CascadeManifest:
     """Repositories, cascade.json and serve.toml in a folder."""
-    write_stages(folder, apart=True)
-    stages = tuple(
-        Stage(
-            name=stage,
-            repository=stage,
-            manifest_sha256=repository_hash(folder / stage),
-            calibrator=Calibrator(t=t),
-        )
-        for stage, t in zip(STAGES, TEMPERATURES, strict=True)
-    )
-    point = {"search": "by hand", "objective": "mean", "accuracy": None, "agreement": 1.0, "mean_ms": 1.0}
-    manifest = CascadeManifest(
-        name="kinds",
-        task="emulated",
-        labels=tuple(f"label{i}" for i in range(LABELS)),
-        stages=stages,
-        vocabularies=(VocabularyFile(special=(CLS,)),),
-        points=tuple(
-            Point(name=name, rules=(rules,), reach=(1.0, 0.5, 0.3), **{**point, "agreement": agreement})  # type: ignore[arg-type]
-            for name, rules, agreement in (
-                ("usual", RULES, 0.98),
-                ("safe", (Rule(t=((1 << 20, 0.95),)), RULES[1]), 0.99),
-            )
-        ),
-        default_point="usual",
-    )
-    manifest.save(folder)
+    manifest = write_cascade(folder)
     (folder / "serve.toml").write_text(SERVE)
     return manifest
 
@@ -184,7 +152,8 @@ async def test_what_is_served_is_what_was_found(tmp_path: Path) -> None:
 async def test_drift_raises_the_operating_point(tmp_path: Path) -> None:
     """The records of the stages have nothing in common, whatever cascade.json says."""
     written(tmp_path)
-    toml = SERVE.replace("slo_ms", 'shadow_share = 1.0\nshadow_max_busy = 1.0\ndrift = "raise"\nslo_ms', 1)
+    more = 'shadow_share = 1.0\nshadow_max_busy = 1.0\ndrift = "raise"\nworker_watts = [60, 400]'
+    toml = SERVE.replace("slo_ms", f"{more}\nslo_ms", 1)
     (tmp_path / "serve.toml").write_text(toml)
     async with serving(tmp_path) as served, triton.InferenceServerClient(served.ready["grpc"]) as client:
 
@@ -202,10 +171,12 @@ async def test_drift_raises_the_operating_point(tmp_path: Path) -> None:
         assert '"cascade_point_raised"' in said
         status = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "arlo.cli", "status", "--admin", served.ready["admin"]),
+            *("--control", served.ready["control"]),
             stdout=asyncio.subprocess.PIPE,
         )
         out = (await status.communicate())[0].decode()
         assert "point safe" in out
         assert "DRIFT: shadow rows" in out
+        assert "J a row" in out  # by the model, or by a counter of this machine's
         served.process.send_signal(signal.SIGTERM)
         assert await served.wait() == 0

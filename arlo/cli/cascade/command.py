@@ -22,6 +22,7 @@ EPILOG = """examples:
   arlo cascade check cascade.json --data texts.jsonl       on the texts that were kept for this
   arlo cascade check cascade.json --data texts.jsonl --target 127.0.0.1:8001      and through a gateway
   arlo cascade report cascade.json --data texts.jsonl --out cascade.html
+  arlo cascade refresh cascade.json --from 127.0.0.1:8003  thresholds for the traffic of today
 
 data: JSON lines, {"text", "text_pair"?, "label"?, "group"?}. Texts of one group are never parted between
 the splits. Without labels, accuracy is agreement with the last stage, and is called so."""
@@ -81,6 +82,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     report.add_argument(
         "--out", type=Path, default=Path("cascade.html"), metavar="FILE", help="(default: cascade.html)"
     )
+    _refresh(actions)
     return parser
 
 
@@ -112,6 +114,29 @@ def _init(actions: Any) -> None:
         "--order", action="append", default=[], metavar="STAGE=NAME,...", help="labels in another order of a stage's"
     )
     init.add_argument("--json", action="store_true", help="print the cascade as JSON")
+
+
+def _refresh(actions: Any) -> None:
+    refresh = actions.add_parser(
+        "refresh",
+        help="fit a point anew to the traffic that a gateway serves",
+        description="Fit an operating point anew to the sample of rows that a gateway keeps ([cascade] shadow_share), "
+        "with the last stage's answers in place of labels. The new point is NAME-refreshed.",
+    )
+    add = refresh.add_argument
+    add("cascade", type=Path, metavar="CASCADE", help="a cascade.json")
+    add(
+        "--from",
+        dest="source",
+        metavar="HOST:PORT",
+        default="127.0.0.1:8003",
+        help="admin address of the gateway (default: 127.0.0.1:8003)",
+    )
+    add("--model", metavar="NAME", help="the cascade's name there (default: its own)")
+    add("--point", metavar="NAME", help="this one (default: the default one)")
+    add("--temperatures", action="store_true", help="the stages' temperatures, too, and so every point, in its place")
+    add("--out", type=Path, metavar="FILE", help="write here (default: into CASCADE)")
+    add("--json", action="store_true", help="print JSON")
 
 
 def _on_data(actions: Any, name: str, what: str) -> argparse.ArgumentParser:

@@ -86,6 +86,11 @@ class AdminClient:
         except UnknownModelError:
             return proto.message("Deployment")()
 
+    async def get_sample(self) -> Any:
+        """arlo.v1.SampledRow of the cascade that this client is about, oldest first; none where it keeps no sample."""
+        request = proto.message("GetSampleRequest")(model=self.model)
+        return (await self._call("GetSample", request, self._timeout_s)).rows
+
     async def stats(self, model: str | None = None) -> Any:
         """One arlo.v1.Stats. `model`: another one than this client's."""
         async for stats in self._watch(1000, once=True, timeout_s=self._timeout_s, model=model):

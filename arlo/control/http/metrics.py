@@ -31,17 +31,18 @@ WORKER_STATES = ("starting", "ready", "failed", "stopped")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ControlMetric:
-    """One metric. `name` is without the prefix `arlo_control_` and says the unit; a counter's ends in `_total`."""
+    """One metric. `name` is without the prefix and says the unit; a counter's ends in `_total`."""
 
     name: str
     help: str
     samples: Callable[[ControlStatus], Samples]
     labels: tuple[str, ...] = ()
+    prefix: str = "arlo_control"
 
     @property
     def full_name(self) -> str:
         """As Prometheus knows it."""
-        return f"arlo_control_{self.name}"
+        return f"{self.prefix}_{self.name}"
 
     @property
     def kind(self) -> Literal["counter", "gauge"]:
@@ -245,6 +246,25 @@ METRICS: tuple[ControlMetric, ...] = (
     ),
     ControlMetric(
         "scaling_maximum_workers", "Scaling keeps at most these.", _one(lambda status: status.scaling.maximum)
+    ),
+    ControlMetric(
+        "joules_per_request",
+        "Energy of all workers' devices, idle time included, over the rows that arrived in the last minute; absent "
+        "where it is not known, or none arrived.",
+        lambda status: (
+            [((status.energy.source,), status.energy.joules_per_request)]
+            if status.energy is not None and status.energy.joules_per_request is not None
+            else []
+        ),
+        ("source",),
+        prefix="arlo_cascade",
+    ),
+    ControlMetric(
+        "joules_total",
+        "The same energy since the control plane's start; absent where it is not known.",
+        lambda status: [((status.energy.source,), status.energy.joules)] if status.energy is not None else [],
+        ("source",),
+        prefix="arlo_cascade",
     ),
     *(ControlMetric(f"{name}_total", f"{text}.", _counter(name)) for name, text in COUNTERS.items()),
 )

@@ -7,7 +7,15 @@ from collections import Counter
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import unix_s
 from arlo.config import Config
-from arlo.control.http.status import COUNTERS, ControlStatus, ModelStatus, RuntimeStatus, State, WorkerStatus
+from arlo.control.http.status import (
+    COUNTERS,
+    ControlStatus,
+    EnergyStatus,
+    ModelStatus,
+    RuntimeStatus,
+    State,
+    WorkerStatus,
+)
 from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.placement import service_us
 from arlo.control.reconcile.reconciler import Reconciler
@@ -29,6 +37,7 @@ def control_status(
     started_at_ms: int,
     gateway_admin: str,
     gateway_up: bool,
+    energy: EnergyStatus | None = None,
 ) -> ControlStatus:
     """What `/status` says now."""
     demand = scheduler.demand()
@@ -52,6 +61,7 @@ def control_status(
         slo_ms=config.model.slo_ms,
         gateway_admin=gateway_admin,
         gateway_up=gateway_up,
+        energy=energy,
         deployment_version=deployments.version,
         period_s=config.control.period_s,
         next_plan_in_s=round(scheduler.next_plan_in_s, 1),

@@ -97,6 +97,18 @@ class ScalingStatus:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class EnergyStatus:
+    """What the answers of a cascade cost: of all workers' devices, idle time included, over the rows that arrived."""
+
+    source: str  # of the counter; modelled
+    joules: float  # since the start
+    window_s: float  # the last minute, or less
+    window_joules: float
+    window_rows: int
+    joules_per_request: float | None  # of one row; None: none arrived
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class ControlStatus:
     """All of it."""
 
@@ -121,6 +133,7 @@ class ControlStatus:
     scaling: ScalingStatus
     counters: dict[str, int]  # see COUNTERS
     models: list[ModelStatus] = dataclasses.field(default_factory=list)  # of several, each, as configured; else empty
+    energy: EnergyStatus | None = None  # of a cascade, where it is known
 
     @property
     def each_model(self) -> list[ModelStatus]:
@@ -163,6 +176,7 @@ class ControlStatus:
                 "plans": [_known(PlanRecord, item) for item in document["plans"]],
                 "scaling": _known(ScalingStatus, document["scaling"]),
                 "models": [_model(item) for item in document.get("models", ())],
+                "energy": _known(EnergyStatus, document["energy"]) if document.get("energy") else None,
             }
             return _known(cls, document | parts)
         except (KeyError, TypeError, AttributeError) as error:

@@ -148,6 +148,8 @@ void Books::fill(v1::Stats* out, const ModelSpec* model, TimeNs now) const {
   if (model == nullptr || model->cascade == nullptr) return;
   const auto& cascade = *model->cascade;
   out->set_point(cascade.points[cascade.point].name);
+  out->set_speculated(speculated_);
+  out->set_speculated_used(speculated_used_);
   for (std::size_t s = 0; s < cascade.stages.size(); ++s) {
     const auto& counts = stages_.at(s);
     auto* stage = out->add_stages();

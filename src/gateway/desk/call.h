@@ -115,7 +115,8 @@ class Call {
   std::vector<Row> rows;
   TimeNs received_ns = 0;
   TimeNs deadline_ns = 0;  // always set: the client's, or the model's default
-  bool shadow = false;     // the gateway's own (shadow.h)
+  bool shadow = false;     // the gateway's own (shadow.h, ahead.h)
+  bool ahead = false;      // of these, a visit to the last stage beside an earlier one (ahead.h)
   bool cancelled = false;  // by the client; under the router's lock
   Fault fault;             // why there is no answer; kOk: there is one. Under the router's lock until complete()
   std::uint32_t fault_row = kNoRow;  // whose fault it is, of several rows

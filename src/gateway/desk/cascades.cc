@@ -6,16 +6,18 @@
 
 namespace arlo::gateway {
 void Desk::begin(Row& row) {
-  begin_journey(row, journeys_++);
+  const bool ahead = row.call->ahead;
+  begin_journey(row, ahead ? 0 : journeys_++);
   const auto& cascade = row.cascade();
   const auto stages = static_cast<std::int32_t>(cascade.stages.size());
-  const std::int32_t first = row.call->request.wishes().point == "last" ? stages - 1 : 0;
+  const std::int32_t first = ahead || row.call->request.wishes().point == "last" ? stages - 1 : 0;
   std::int32_t stage = flow::entry(present(row), first, stages);
   if (stage < 0) {  // it waits for one that will fit it, as far as is known
     stage = first;
     while (stage + 1 < stages && row.length > cascade.stages[static_cast<std::size_t>(stage)].model->longest) ++stage;
   }
   row.journey->stage = stage;
+  if (ahead) return;  // no demand
   const auto variant = row.model().variant;
   books_[variant]->arrived(row.length, scheduler_.ideal_level(row.length, variant));
 }
@@ -43,19 +45,25 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   const auto decision = flow::decide(cascade.spec, journey.point->rules, journey.stage, signals, journey.facts,
                                      present(row), cascade.auto_price ? price.now() : 0, scratch_.q);
   counts.visited(decision.confidence, flow::finite(signals));
+  const bool early = decision.exit && decision.reason == flow::Reason::kConfident;
   keep_answer(row, signals, decision.confidence, scratch_);
   journey.reason = decision.reason;
-  if (row.call->fault.code != Code::kOk) return false;  // it ends unanswered
+  if (row.call->ahead || row.call->fault.code != Code::kOk) return false;  // it is over, or ends unanswered
+  if (journey.drawn) hear(row, signals, early, effects);
+  const auto stages = static_cast<std::int32_t>(cascade.stages.size());
+  if (cascade.speculate && (early || (!decision.exit && decision.to + 1 == stages))) {
+    exit_shares_.at(row.call->model->variant).saw(journey.facts.length, early);
+  }
   if (decision.exit) {
     ++counts.exits.at(static_cast<std::size_t>(decision.reason));
-    if (decision.reason == flow::Reason::kConfident) shadow(row, effects);
     return false;
   }
   if (cascade.auto_price) price.wanted(static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1);
   const std::int32_t length = row.length;
   const auto tokens = journey.tokens;
-  shorten(row, decision.to, scratch_);
-  if (enter(row, decision.to, now, effects)) {
+  const bool ahead = awaits_ahead(row, decision.to, now, effects);
+  if (!ahead) shorten(row, decision.to, scratch_);
+  if (ahead || enter(row, decision.to, now, effects)) {
     ++counts.escalations.at(static_cast<std::size_t>(decision.to));
     const auto pruned = static_cast<std::uint64_t>(length - row.length);
     books(*row.call).stage(static_cast<std::size_t>(decision.to)).pruned_tokens += pruned;
@@ -65,7 +73,10 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
       row.call->holds.fetch_add(1, std::memory_order_relaxed);
       effects.partials.emplace_back(row.call, new PartialAnswer{row.index, now, journey});
     }
-    return true;
+    if (!ahead || !journey.ahead->over) return true;
+    journey.awaits_ahead = false;  // it has been there already
+    take_from_ahead(row, now, effects);
+    return false;
   }
   row.length = length;
   journey.tokens = tokens;
@@ -75,17 +86,42 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   return false;
 }
 
-// Rows of clients with wishes of their own are not what the cascade was searched on.
+void Desk::hear(Row& row, const flow::Signals& signals, bool early, Effects& effects) {
+  auto& journey = *row.journey;
+  auto& sample = journey.sample;
+  const bool last = journey.stage + 1 == static_cast<std::int32_t>(row.cascade().stages.size());
+  const bool room = last || room_for_shadow(row);
+  // At a price rows end early that would go on without: those that do go on are no fair sample then.
+  if (!room || !flow::finite(signals) || prices_.at(row.call->model->variant).now() > 0) sample = nullptr;
+  if (sample != nullptr) {
+    sample->said.emplace_back(journey.stage, std::vector<float>(signals.logits.begin(), signals.logits.end()));
+    sample->pruned = journey.pruned;
+  }
+  if (last && sample != nullptr) into_sample(*row.call->model, std::move(sample));
+  if (!early) return;
+  if (room) {
+    shadow(row, effects);
+  } else {
+    shadows_.skipped(*row.call->model);
+  }
+}
+
+bool Desk::room_for_shadow(const Row& row) const {
+  const auto& cascade = row.cascade();
+  const auto last = cascade.stages.back().model->variant;
+  return !shadows_.full() && scheduler_.queued_of(last) == 0 && fleet_.busy(last) <= cascade.shadow_max_busy &&
+         scheduler_.fits_any(row.journey->facts.length, last);
+}
+
+void Desk::into_sample(const ModelSpec& cascade, std::shared_ptr<SampledRow> row) {
+  if (row->said.size() < 2) return;
+  row->at_ms = unix_ms();
+  samples_.at(cascade.variant).add(*cascade.cascade, std::move(row));
+}
+
 void Desk::shadow(const Row& row, Effects& effects) {
   const auto& cascade = row.cascade();
   const auto& journey = *row.journey;
-  if (!row.call->request.wishes().usual() || !Shadows::drawn(cascade, journey.facts, journey.stage)) return;
-  const auto last = cascade.stages.back().model->variant;
-  if (shadows_.full() || scheduler_.queued_of(last) > 0 || fleet_.busy(last) > cascade.shadow_max_busy ||
-      !scheduler_.fits_any(journey.facts.length, last)) {
-    shadows_.skipped(*row.call->model);
-    return;
-  }
   std::int32_t said = 0;
   if (journey.mix.several()) {
     journey.mix.probabilities(scratch_.q);
@@ -94,13 +130,18 @@ void Desk::shadow(const Row& row, Effects& effects) {
     said = label_of(cascade, static_cast<std::size_t>(journey.stage), journey.parsed.raw(cascade.outputs.logits));
   }
   if (said < 0) return;
-  auto* shadow = new Shadow(shadow_listener_, row, journey.stage, said);
+  auto* shadow = new Shadow(shadow_listener_, row, journey.stage, said, journey.sample);
   shadows_.begun(*shadow);
   effects.shadows.emplace_back(shadow, &row);
 }
 
 void Desk::shadow_ended(Shadow& shadow) {
   const auto result = shadows_.ended(shadow);
+  if (auto sample = shadow.take_sample(); sample != nullptr && shadow.answer() >= 0) {
+    const auto raw = shadow.logits();
+    last_said(*sample, static_cast<std::int32_t>(shadow.of().cascade->stages.size()) - 1, raw);
+    into_sample(shadow.of(), std::move(sample));
+  }
   if (!result.good) return;
   auto& counts = books_[shadow.of().variant]->stage(static_cast<std::size_t>(shadow.stage()));
   ++counts.shadow_rows;
@@ -180,7 +221,7 @@ void Desk::find_ways(TimeNs grace, TimeNs now, Effects& effects) {
       if (!decision.exit) to = decision.to;
     } else {
       to = flow::entry(there, journey.stage, static_cast<std::int32_t>(cascade.stages.size()));
-      if (to < 0 && row->call->request.wishes().point != "last") {
+      if (to < 0 && !row->call->ahead && row->call->request.wishes().point != "last") {
         to = flow::entry(there, 0, static_cast<std::int32_t>(cascade.stages.size()));
       }
     }

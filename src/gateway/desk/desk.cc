@@ -57,13 +57,14 @@ std::string in_ms(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 }  // namespace
 
 Desk::Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, const BooksByVariant& books,
-           UpstreamListener& listener, ShadowListener& shadows)
+           UpstreamListener& listener, ShadowListener& shadows, AheadListener& aheads)
     : config_(config),
       scheduler_(scheduler),
       fleet_(fleet),
       books_(books),
       listener_(listener),
-      shadow_listener_(shadows) {}
+      shadow_listener_(shadows),
+      ahead_listener_(aheads) {}
 
 UpstreamCall::Part*& Desk::running(dispatch::RequestHandle handle) {
   if (running_.size() <= handle) running_.resize(handle + 1);
@@ -74,6 +75,7 @@ UpstreamCall::Part*& Desk::running(dispatch::RequestHandle handle) {
 void Desk::submit(Call& call, TimeNs now, Effects& effects) {
   const auto& lengths = call.request.lengths();
   const TimeNs deadline = call.waiting_deadline();
+  if (call.ahead) sent(static_cast<Ahead&>(call));
   call.rows = std::vector<Row>(lengths.size());
   call.open_rows = static_cast<std::uint32_t>(lengths.size());
   call.holds.store(call.open_rows, std::memory_order_relaxed);
@@ -104,6 +106,10 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
   }
   scheduler_.release(now, effects.actions);
   settle(effects, now);
+  if (call.model->cascade == nullptr || !call.model->cascade->speculate) return;
+  for (auto& row : call.rows) {
+    if (row.state != Row::State::kEnded) speculate(row, now, effects);
+  }
 }
 
 dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& effects) {
@@ -395,18 +401,22 @@ void Desk::fail(Call& call, Fault fault, std::uint32_t row, TimeNs now, Effects&
 }
 
 void Desk::withdraw(Row& row, TimeNs now, Effects& effects) {
+  if (leaves(row, now, effects)) end(row, now, effects);
+}
+
+bool Desk::leaves(Row& row, TimeNs now, Effects& effects) {
   if (row.state == Row::State::kRunning) {
     UpstreamCall::Part* const part = running(row.handle);
-    if (part == nullptr) return;  // its answer is in hand, and whoever has it ends the row
+    if (part == nullptr) return false;  // its answer is in hand, and whoever has it ends the row
     if (!take_back(*part, now, effects)) {
-      if (part->take() == nullptr) return;  // its answer has just come, and answered() follows
+      if (part->take() == nullptr) return false;  // its answer has just come, and answered() follows
       part->dropped = true;
     }
   } else if (row.state == Row::State::kWaiting && row.handle != dispatch::kNone) {
     // When it does not wait any more, its start is among the actions that are still to be settled: see begin().
     static_cast<void>(scheduler_.cancel(row.handle, now, effects.actions));
   }
-  end(row, now, effects);
+  return true;
 }
 
 // A start that was decided under the lock that is still held has not been sent, and need not be.
@@ -437,6 +447,7 @@ void Desk::end(Row& row, TimeNs now, Effects& effects) {
   row.ended_ns = now;
   row.handle = dispatch::kNone;
   for (const auto& failure : row.failures) --failure->open;
+  if (row.journey != nullptr) let_go_ahead(row, now, effects);
   Call& call = *row.call;
   if (--call.open_rows == 0 && !call.shadow) books(call).ended(call, now);
   effects.releases.push_back(&call);

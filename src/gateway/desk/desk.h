@@ -20,6 +20,8 @@
 #include "base/fault.h"
 #include "dispatch/scheduler.h"
 #include "flow/cascade/price.h"
+#include "flow/cascade/speculate.h"
+#include "gateway/desk/ahead.h"
 #include "gateway/desk/books.h"
 #include "gateway/desk/call.h"
 #include "gateway/desk/effects.h"
@@ -35,7 +37,7 @@ class Desk {
  public:
   // `books`: of each model, by its variant.
   Desk(const v1::GatewayConfig& config, dispatch::Scheduler& scheduler, Fleet& fleet, const BooksByVariant& books,
-       UpstreamListener& listener, ShadowListener& shadows);
+       UpstreamListener& listener, ShadowListener& shadows, AheadListener& aheads);
 
   void submit(Call& call, TimeNs now, Effects& effects);
   void cancel(Call& call, TimeNs now, Effects& effects);
@@ -49,8 +51,10 @@ class Desk {
   // The gateway's own rows.
   void shadow_ended(Shadow& shadow);
   void stop_shadows(TimeNs now, Effects& effects);
-  [[nodiscard]] bool shadows_open() const { return !shadows_.open().empty(); }
+  [[nodiscard]] bool own_open() const { return !shadows_.open().empty() || aheads_ > 0; }
+  void ahead_ended(Ahead& ahead, TimeNs now, Effects& effects);
   void fill_shadows(v1::Stats* out, const ModelSpec* model) const;
+  [[nodiscard]] const Sample::Rows& sample(dispatch::VariantId cascade) const { return samples_.at(cascade).rows(); }
   [[nodiscard]] std::int32_t price(dispatch::VariantId cascade) const { return prices_.at(cascade).now(); }
   [[nodiscard]] std::uint32_t at_workers() const { return at_workers_; }  // upstream calls under way
   void cancel_all();                                                      // of these
@@ -74,6 +78,8 @@ class Desk {
   bool try_again(Row& row, dispatch::InstanceId avoid, std::int32_t most, TimeNs now, Effects& effects);
   void fail(Call& call, Fault fault, std::uint32_t row, TimeNs now, Effects& effects);
   void withdraw(Row& row, TimeNs now, Effects& effects);
+  // It neither waits nor runs any more, and whoever called ends it. False: its answer is in hand, and who has it will.
+  bool leaves(Row& row, TimeNs now, Effects& effects);
   bool take_back(UpstreamCall::Part& part, TimeNs now, Effects& effects);
   void end(Row& row, TimeNs now, Effects& effects);
   dispatch::Admitted arrive(Row& row, TimeNs deadline, TimeNs now, Effects& effects);
@@ -93,7 +99,20 @@ class Desk {
   bool enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects);
   // Whether it has an answer to end with, which it then does for this reason; the caller ends it.
   bool settles_for(Row& row, flow::Reason reason, TimeNs now);
+  // A row that was drawn has been answered: by a stage that is not the last it may become a shadow, and by any it says
+  // something for the sample.
+  void hear(Row& row, const flow::Signals& signals, bool early, Effects& effects);
+  [[nodiscard]] bool room_for_shadow(const Row& row) const;
   void shadow(const Row& row, Effects& effects);
+  void into_sample(const ModelSpec& cascade, std::shared_ptr<SampledRow> row);
+  // ---- speculation (ahead.cc) ----
+  // A new row: the last stage may start on it, too.
+  void speculate(Row& row, TimeNs now, Effects& effects);
+  // Whether a row that goes on to this stage is answered by its visit there that is under way, or over.
+  bool awaits_ahead(Row& row, std::int32_t to, TimeNs now, Effects& effects);
+  void take_from_ahead(Row& row, TimeNs now, Effects& effects);
+  void let_go_ahead(Row& row, TimeNs now, Effects& effects);
+  void sent(Ahead& ahead);
   void find_ways(TimeNs grace, TimeNs now, Effects& effects);
   void end_late(TimeNs now, Effects& effects);
   void set_prices(TimeNs now);
@@ -104,6 +123,7 @@ class Desk {
   const BooksByVariant& books_;
   UpstreamListener& listener_;
   ShadowListener& shadow_listener_;
+  AheadListener& ahead_listener_;
   WaitingRows waiting_;
   std::vector<UpstreamCall::Part*> running_;       // by the scheduler's handle: rows that take room at a worker
   std::unordered_set<UpstreamCall*> left_behind_;  // at instances that were ejected
@@ -116,9 +136,13 @@ class Desk {
   std::vector<Row*> late_;    // rows at workers that have an answer, and no time for another
   std::uint64_t journeys_ = 0;
   Shadows shadows_;
-  std::array<flow::Price, dispatch::kVariants> prices_;  // by the variant of a cascade
-  TimeNs next_look_ = 0;                                 // at the prices
-  bool some_unfit_ = false;                              // at the last look, some waiting row fitted no instance
+  std::array<Sample, dispatch::kVariants> samples_;                // by the variant of a cascade
+  std::array<flow::Price, dispatch::kVariants> prices_;            // the same
+  TimeNs next_look_ = 0;                                           // at the prices
+  std::array<flow::ExitShares, dispatch::kVariants> exit_shares_;  // by the variant of a cascade
+  std::size_t aheads_ = 0;                                         // not over
+  std::size_t aheads_unsent_ = 0;                                  // of these, not submitted
+  bool some_unfit_ = false;  // at the last look, some waiting row fitted no instance
 };
 
 }  // namespace arlo::gateway

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "flow/cascade/prune.h"
+#include "gateway/desk/shadow.h"
 
 namespace arlo::gateway {
 namespace {
@@ -86,6 +87,12 @@ void begin_journey(Row& row, std::uint64_t number) {
   const int named = cascade.find_point(wishes.point);
   journey.point = &cascade.points[named < 0 ? cascade.point : static_cast<std::size_t>(named)];
   journey.entered_ns = row.call->received_ns;
+  // Rows of clients with wishes of their own are not what the cascade was searched on.
+  journey.drawn = !row.call->shadow && wishes.usual() && Shadows::drawn(cascade, facts);
+  if (!journey.drawn) return;
+  journey.sample = std::make_shared<SampledRow>();
+  journey.sample->length = row.length;
+  journey.sample->share = cascade.shadow_share;
 }
 
 flow::Signals signals_of(const Row& row, Scratch& scratch) {

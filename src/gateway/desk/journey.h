@@ -9,9 +9,12 @@
 
 #include "flow/cascade/cascade.h"
 #include "gateway/desk/call.h"
+#include "gateway/desk/sample.h"
 #include "gateway/fleet/cascade.h"
 
 namespace arlo::gateway {
+
+class Ahead;
 
 struct Journey {
   struct Visit {
@@ -35,7 +38,11 @@ struct Journey {
   std::int32_t pruned = 0;                                   // tokens left out on the way, in all
   TimeNs entered_ns = 0;                                     // the line of its stage
   std::array<Visit, flow::kMaxStages> visits;
-  std::string made;  // bytes of the outputs that are made here
+  std::string made;                    // bytes of the outputs that are made here
+  Ahead* ahead = nullptr;              // its visit to the last stage that is made beside this one
+  bool awaits_ahead = false;           // no other stage is left
+  bool drawn = false;                  // by chance: the last stage shall be heard in any case (shadow.h)
+  std::shared_ptr<SampledRow> sample;  // of such a row, as long as it may come into the sample
 
   [[nodiscard]] bool answered() const { return answered_by != kNoStage; }
 };

@@ -43,7 +43,7 @@ Router::Router(const v1::GatewayConfig& config)
       started_ns_(now_ns()),
       scheduler_(options_of(config.dispatch())),
       fleet_(config_, scheduler_, [this](Effects& effects, TimeNs now) { desk_.settle(effects, now); }),
-      desk_(config_, scheduler_, fleet_, books_, *this, *this) {
+      desk_(config_, scheduler_, fleet_, books_, *this, *this, *this) {
   books_.push_back(std::make_unique<Books>());
 }
 
@@ -150,7 +150,17 @@ void Router::run(Effects& effects) {
       shadow->deadline_ns = shadow->received_ns + shadow->of().default_timeout_ns;
     }
   }
+  for (auto* ahead : effects.aheads) {
+    if (auto fault = ahead->write()) ahead->fault = std::move(*fault);
+  }
   for (auto* call : effects.releases) call->let_go();
+  for (auto* ahead : effects.aheads) {
+    if (ahead->fault.code == Code::kOk) {
+      submit(*ahead);
+    } else {
+      ahead->complete();
+    }
+  }
   for (const auto& [shadow, row] : effects.shadows) {
     if (shadow->fault.code == Code::kOk) {
       submit(*shadow);
@@ -166,6 +176,16 @@ void Router::shadow_done(Shadow& shadow) {
   desk_.shadow_ended(shadow);
   delete &shadow;
   if (stopping_ && idle()) idle_.notify_all();
+}
+
+void Router::ahead_done(Ahead& ahead) {
+  Effects effects;
+  {
+    const std::lock_guard lock(mutex_);
+    desk_.ahead_ended(ahead, now_ns(), effects);
+    if (stopping_ && idle()) idle_.notify_all();
+  }
+  run(effects);
 }
 
 // ---- control ----
@@ -241,6 +261,15 @@ void Router::stats(std::string_view model, v1::Stats* out) const {
   out->set_price(static_cast<std::uint32_t>(desk_.price(variant)));
   desk_.fill_shadows(out, spec.get());
   fleet_.fill(out, variant, now);  // after the books, whose levels it completes
+}
+
+void Router::sample(std::string_view model, v1::GetSampleReply* out) const {
+  Sample::Rows rows;  // written outside the lock: there may be many
+  {
+    const std::lock_guard lock(mutex_);
+    rows = desk_.sample(variant_of(model));
+  }
+  fill_sample(rows, out);
 }
 
 // ---- time and health ----

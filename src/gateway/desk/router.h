@@ -29,6 +29,7 @@ namespace arlo::gateway {
 class Router final : private UpstreamListener,
                      private HealthListener,
                      private ShadowListener,
+                     private AheadListener,
                      private transport::Loop::Timer {
  public:
   explicit Router(const v1::GatewayConfig& config);
@@ -63,6 +64,7 @@ class Router final : private UpstreamListener,
   [[nodiscard]] v1::Deployment deployment() const;
   // Of the model of this name; without one of the first, or what was counted before there was any.
   void stats(std::string_view model, v1::Stats* out) const;
+  void sample(std::string_view model, v1::GetSampleReply* out) const;
   [[nodiscard]] Histograms histograms(std::string_view model) const;
   // Ready to serve this model: it is in the deployment, and some instance that holds it is active.
   [[nodiscard]] bool ready(std::string_view model) const;
@@ -71,10 +73,11 @@ class Router final : private UpstreamListener,
   void upstream_done(UpstreamCall& upstream, transport::Answer answer) override;
   void health_done(const std::shared_ptr<Instance>& instance, const MaybeFault& fault, bool ready) override;
   void shadow_done(Shadow& shadow) override;
+  void ahead_done(Ahead& ahead) override;
   [[nodiscard]] dispatch::VariantId variant_of(std::string_view model) const;
   void due() override;         // on the lane's thread
   void run(Effects& effects);  // outside the lock
-  [[nodiscard]] bool idle() const { return desk_.at_workers() == 0 && open_checks_ == 0 && !desk_.shadows_open(); }
+  [[nodiscard]] bool idle() const { return desk_.at_workers() == 0 && open_checks_ == 0 && !desk_.own_open(); }
 
   const v1::GatewayConfig config_;
   Lane* lane_ = nullptr;

@@ -11,8 +11,9 @@
 
 namespace arlo::gateway {
 
-Shadow::Shadow(ShadowListener& listener, const Row& row, std::int32_t stage, std::int32_t said)
-    : listener_(listener), of_(row.call->model), stage_(stage), said_(said) {
+Shadow::Shadow(ShadowListener& listener, const Row& row, std::int32_t stage, std::int32_t said,
+               std::shared_ptr<SampledRow> sample)
+    : listener_(listener), of_(row.call->model), stage_(stage), said_(said), sample_(std::move(sample)) {
   lane = row.call->lane;
   router = row.call->router;
   model = row.cascade().stages.back().model;
@@ -33,11 +34,16 @@ MaybeFault Shadow::write(const Row& row) {
   return request.bind(*model, {});
 }
 
-std::int32_t Shadow::answer() const {
-  if (fault.code != Code::kOk || rows.size() != 1) return -1;
+std::string_view Shadow::logits() const {
+  if (fault.code != Code::kOk || rows.size() != 1) return {};
   const auto& cascade = *of_->cascade;
   const auto& name = of_->outputs[static_cast<std::size_t>(cascade.outputs.logits)].name;
-  return label_of(cascade, cascade.stages.size() - 1, rows.front().parsed.raw(model->find_output(name)));
+  return rows.front().parsed.raw(model->find_output(name));
+}
+
+std::int32_t Shadow::answer() const {
+  const auto& cascade = *of_->cascade;
+  return label_of(cascade, cascade.stages.size() - 1, logits());
 }
 
 std::int32_t label_of(const Cascade& cascade, std::size_t stage, std::string_view logits) {
@@ -54,10 +60,10 @@ std::int32_t label_of(const Cascade& cascade, std::size_t stage, std::string_vie
   return static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin());
 }
 
-bool Shadows::drawn(const Cascade& cascade, const flow::RowFacts& facts, std::int32_t stage) {
+bool Shadows::drawn(const Cascade& cascade, const flow::RowFacts& facts) {
   constexpr std::uint64_t kOwn = 0x5368'6164'6f77;  // other numbers than those of the soft rule
   return cascade.shadow_share > 0 && cascade.spec.labels > 0 &&
-         flow::hash01(cascade.seed ^ kOwn, facts.row, stage) < cascade.shadow_share;
+         flow::hash01(cascade.seed ^ kOwn, facts.row, 0) < cascade.shadow_share;
 }
 
 void Shadows::begun(Shadow& shadow) {

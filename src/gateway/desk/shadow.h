@@ -8,11 +8,14 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "dispatch/scheduler.h"
 #include "flow/cascade/drift.h"
 #include "gateway/desk/call.h"
+#include "gateway/desk/sample.h"
 #include "gateway/fleet/cascade.h"
 
 namespace arlo::gateway {
@@ -30,24 +33,29 @@ class ShadowListener {
 
 class Shadow final : public Call {
  public:
-  // Of a row that ends at `stage` with the label `said`.
-  Shadow(ShadowListener& listener, const Row& row, std::int32_t stage, std::int32_t said);
+  // Of a row that ends at `stage` with the label `said`; `sample`: that it goes into, or null.
+  Shadow(ShadowListener& listener, const Row& row, std::int32_t stage, std::int32_t said,
+         std::shared_ptr<SampledRow> sample);
 
   // Its request, after the row has ended and before its call is let go. A fault: the last stage does not take it.
   MaybeFault write(const Row& row);
   void complete() override { listener_.shadow_done(*this); }
 
+  // The logits of the last stage's answer; empty: there is none.
+  [[nodiscard]] std::string_view logits() const;
   // What the last stage says, a label of the cascade; -1: nothing of use.
   [[nodiscard]] std::int32_t answer() const;
   [[nodiscard]] const ModelSpec& of() const { return *of_; }  // the cascade
   [[nodiscard]] std::int32_t stage() const { return stage_; }
   [[nodiscard]] std::int32_t said() const { return said_; }
+  [[nodiscard]] std::shared_ptr<SampledRow> take_sample() { return std::move(sample_); }
 
  private:
   ShadowListener& listener_;
   const std::shared_ptr<const ModelSpec> of_;
   const std::int32_t stage_;
   const std::int32_t said_;
+  std::shared_ptr<SampledRow> sample_;
 };
 
 // The label of the largest of a stage's logits, in the cascade's order; -1: they are of another number, or not finite.
@@ -58,8 +66,8 @@ class Shadows {
  public:
   static constexpr std::size_t kMostOpen = 32;
 
-  // Whether there is one of this row, by chance; the same for the same numbers.
-  [[nodiscard]] static bool drawn(const Cascade& cascade, const flow::RowFacts& facts, std::int32_t stage);
+  // Whether there is one of this row, if it ends early, by chance; the same for the same numbers.
+  [[nodiscard]] static bool drawn(const Cascade& cascade, const flow::RowFacts& facts);
 
   [[nodiscard]] bool full() const { return open_.size() >= kMostOpen; }
   [[nodiscard]] const std::unordered_set<Shadow*>& open() const { return open_; }

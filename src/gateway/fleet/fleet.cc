@@ -290,15 +290,20 @@ std::int32_t Fleet::longest(dispatch::VariantId variant) const {
   return longest;
 }
 
-double Fleet::busy(dispatch::VariantId variant) const {
-  double all = 0;
-  double busy = 0;
+flow::LastStage Fleet::last_stage(dispatch::VariantId variant, std::int32_t length) const {
+  flow::LastStage found;
   for (const auto& instance : instances_) {
     if (instance->state != Instance::State::kActive || instance->max_length(variant) == 0) continue;
-    ++all;
-    busy += instance->in_flight > 0 ? 1 : 0;
+    ++found.instances;
+    found.busy += instance->in_flight > 0 ? 1 : 0;
+    found.idle_fits = found.idle_fits || (instance->in_flight == 0 && length <= instance->max_length(variant));
   }
-  return all == 0 ? 1 : busy / all;
+  return found;
+}
+
+double Fleet::busy(dispatch::VariantId variant) const {
+  const auto found = last_stage(variant, 0);
+  return found.instances == 0 ? 1 : static_cast<double>(found.busy) / found.instances;
 }
 
 Fault Fleet::no_instance(std::int32_t length, dispatch::VariantId variant) const {

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
+from arlo.cascade.manifest import CascadeManifest, Point, Stage, VocabularyFile, repository_hash
+from arlo.cascade.spec import Calibrator, Rule
 from arlo.catalog.manifest import LatencyPoint, Manifest
 from arlo.workers.emulated.replayed import write_replayed_repository
 from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
@@ -59,6 +61,45 @@ def write_stages(path: Path, *, apart: bool = False) -> dict[str, Manifest]:
             importance=None if stage == STAGES[-1] else importance,
         )
     return manifests
+
+
+TEMPERATURES = (1.5, 0.8, 1.0)
+RULES = (
+    Rule(t=((20, 0.55), (1 << 20, 0.7))),  # by length
+    Rule(kind="soft", c=0.4, k=10.0),
+)
+
+
+def write_cascade(folder: Path) -> CascadeManifest:
+    """Repositories and cascade.json in a folder: two points of three stages."""
+    write_stages(folder, apart=True)
+    stages = tuple(
+        Stage(
+            name=stage,
+            repository=stage,
+            manifest_sha256=repository_hash(folder / stage),
+            calibrator=Calibrator(t=t),
+        )
+        for stage, t in zip(STAGES, TEMPERATURES, strict=True)
+    )
+    point = {"search": "by hand", "objective": "mean", "accuracy": None, "agreement": 1.0, "mean_ms": 1.0}
+    manifest = CascadeManifest(
+        name="kinds",
+        task="emulated",
+        labels=tuple(f"label{i}" for i in range(LABELS)),
+        stages=stages,
+        vocabularies=(VocabularyFile(special=(CLS,)),),
+        points=tuple(
+            Point(name=name, rules=(rules,), reach=(1.0, 0.5, 0.3), **{**point, "agreement": agreement})  # type: ignore[arg-type]
+            for name, rules, agreement in (
+                ("usual", RULES, 0.98),
+                ("safe", (Rule(t=((1 << 20, 0.95),)), RULES[1]), 0.99),
+            )
+        ),
+        default_point="usual",
+    )
+    manifest.save(folder)
+    return manifest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -123,7 +123,7 @@ def test_names_follow_prometheus_rules() -> None:
     names = [metric.full_name for metric in METRICS]
     assert len(set(names)) == len(names)
     for metric in METRICS:
-        assert re.fullmatch(r"arlo_control_[a-z_]+", metric.full_name)
+        assert re.fullmatch(r"arlo_(control|cascade)_[a-z_]+", metric.full_name)
         assert metric.help.endswith(".")
         assert len(metric.help) > 10
         assert not re.search(r"_(ms|percent|count)(_|$)", metric.name), "base units: seconds, shares"

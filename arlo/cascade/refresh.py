@@ -1,0 +1,210 @@
+"""An operating point fitted anew to traffic of today, from the sample that a gateway keeps (src/gateway/desk/sample.h).
+
+Of each of its rows some early stages' answers and the last stage's are known, and no label: what is right is what the
+last stage says. Rows are in it by one chance, so they are weighted by 1 / share: those of larger shares are thinned to
+the smallest one, so that bounds on counts hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arlo.cascade.calibration import LEAST_ROWS, fit_temperature, quality
+from arlo.cascade.decide import Bools, Floats, Ints, confidence, in_order
+from arlo.cascade.guarantee import STEPS, safe_threshold
+from arlo.cascade.manifest import CascadeManifest, Guarantee, Point, Stage
+from arlo.cascade.spec import NEVER, Rule, hard, threshold
+from arlo.errors import ConfigError
+
+_LONGEST = 1 << 20
+_SEED = 0x726566  # of thinning
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """Rows of one share, oldest first."""
+
+    length: Ints  # [rows], tokens before any were left out
+    logits: tuple[Floats, ...]  # by stage: [rows, labels] in the cascade's order; NaN where the row was not there
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return len(self.length)
+
+    def known(self, stage: int) -> Bools:
+        """Rows [rows] that the stage has answered."""
+        there: Bools = ~np.isnan(self.logits[stage][:, 0])
+        return there
+
+    @property
+    def giant(self) -> Ints:
+        """What the last stage says [rows]."""
+        return np.asarray(self.logits[-1].argmax(axis=-1))
+
+    def take(self, which: Bools) -> Sample:
+        """Some of the rows."""
+        return Sample(self.length[which], tuple(each[which] for each in self.logits))
+
+
+def sample_of(rows: Sequence[Any], cascade: CascadeManifest) -> Sample:
+    """arlo.v1.SampledRow as arrays. ConfigError where they are of another cascade, or too few."""
+    stages, labels = len(cascade.stages), len(cascade.labels)
+    shares = np.array([row.share for row in rows], np.float64)
+    if len(rows) and not (shares > 0).all():
+        raise ConfigError("the gateway's sample has rows of no share: it is of another version of Arlo")
+    if len(rows):
+        kept = np.random.default_rng(_SEED).random(len(rows)) < shares.min() / shares
+        rows = [row for row, keep in zip(rows, kept, strict=True) if keep]
+    if len(rows) < LEAST_ROWS:
+        raise ConfigError(
+            f"the gateway's sample has {len(rows)} rows, and {LEAST_ROWS} are needed: serve with [cascade] "
+            "shadow_share above 0, and ask again after more traffic"
+        )
+    logits = [np.full((len(rows), labels), np.nan) for _ in range(stages)]
+    for i, row in enumerate(rows):
+        for said in row.said:
+            if said.stage >= stages or len(said.logits) != labels:
+                raise ConfigError("the gateway serves another cascade: its sample has other stages or labels")
+            logits[said.stage][i] = said.logits
+    ordered = tuple(in_order(stage.spec, z) for stage, z in zip(cascade.stages, logits, strict=True))
+    whole = ~np.isnan(ordered[-1]).any(axis=1)
+    return Sample(np.array([row.length for row in rows], np.int64)[whole], tuple(z[whole] for z in ordered))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Temperature:
+    """A stage's T before and now, and the expected calibration error of both on the other half of the sample, against
+    the last stage's answers."""
+
+    stage: str
+    t: tuple[float, float]
+    ece15: tuple[float, float]
+
+
+def fit_temperatures(cascade: CascadeManifest, sample: Sample) -> tuple[CascadeManifest, list[Temperature]]:
+    """The cascade with T of every stage but the last fitted to the first of each two rows of the sample. Stages with
+    calibrators of other kinds, and those that too few rows have seen, stay as they are: they are not in the list."""
+    stages, found = list(cascade.stages), []
+    for s, stage in enumerate(cascade.stages[:-1]):
+        first = np.arange(sample.rows) % 2 == 0
+        fit, held = (sample.take(which & sample.known(s)) for which in (first, ~first))
+        if stage.calibrator.kind != "temperature" or min(fit.rows, held.rows) < LEAST_ROWS:
+            continue
+        t = fit_temperature(fit.logits[s], fit.giant)
+        new = dataclasses.replace(stage.calibrator, t=t, by_length=(), rows=fit.rows)
+        ece = [quality(each, held.logits[s], held.giant, held.length).ece15 for each in (stage.calibrator, new)]
+        stages[s] = dataclasses.replace(stage, calibrator=dataclasses.replace(new, ece15=(ece[0], ece[1])))
+        found.append(Temperature(stage.name, (stage.calibrator.t, t), (ece[0], ece[1])))
+    return dataclasses.replace(cascade, stages=tuple(stages)), found
+
+
+def refreshed(
+    cascade: CascadeManifest, point: Point, sample: Sample, *, name: str, stage_ms: Sequence[float]
+) -> tuple[Point, list[str]]:
+    """The point with thresholds as low as its promise allows on this sample, and what has to be said of it.
+
+    Its promise is its guarantee of disagreement, tested anew (fixed sequence, Learn then Test), each stage with its
+    part of epsilon and delta; where it has none, the share of rows that it answered otherwise than the last stage on
+    the test split. One threshold for all lengths; a price's threshold keeps its ratio to the first one. `stage_ms`: of
+    a row at each stage, of which only the ratios count.
+    """
+    notes = []
+    edges = len(cascade.stages) - 1
+    promised = point.guarantee if point.guarantee is not None and point.guarantee.risk == "disagreement" else None
+    if point.guarantee is not None and promised is None:
+        notes.append(f"its guarantee is of {point.guarantee.risk}, which needs labels: it has none now")
+    giant, gone = sample.giant, np.zeros(sample.rows, np.bool_)
+    wrong = np.zeros(sample.rows, np.bool_)
+    found, reach = [], [1.0]
+    for s, stage in enumerate(cascade.stages[:-1]):
+        there = sample.known(s) & ~gone
+        missing = int((~sample.known(s) & ~gone).sum())
+        if missing and s:
+            notes.append(f"{missing} rows would go on to {stage.name} that it has not seen: they count as sent on")
+        z = np.nan_to_num(sample.logits[s])
+        sure = np.where(there, _confidence(stage, z, sample.length), -1.0)
+        answer = z.argmax(axis=-1)
+        if promised is not None:
+
+            def at(t: float, sure: Floats = sure, answer: Ints = answer) -> tuple[Ints, Bools]:
+                return answer, sure >= t
+
+            part = promised.epsilon / edges, promised.delta / edges
+            t = safe_threshold(at, giant, None, epsilon=part[0], delta=part[1])
+        else:
+            t = _lowest(sure, answer != giant, (1 - point.agreement) / edges)
+        out = sure >= t
+        wrong |= out & (answer != giant)
+        gone |= out
+        found.append(t)
+        reach.append(float((~gone).mean()))
+    if any(rule.kind == "soft" for rule in point.rules[0]):
+        notes.append("its soft rules have become thresholds")
+    rules = _prices(point, found)
+    before, now = (float(np.dot(each, stage_ms)) for each in (point.reach, reach))
+    return (
+        dataclasses.replace(
+            point,
+            name=name,
+            search="refresh",
+            accuracy=None,
+            agreement=1 - float(wrong.mean()),
+            reach=tuple(reach),
+            reach_by_bin=(),
+            mean_ms=point.mean_ms * now / before if before > 0 else point.mean_ms,
+            rules=rules,
+            guarantee=None if promised is None else dataclasses.replace(promised, rows=sample.rows),
+        ),
+        notes,
+    )
+
+
+def _confidence(stage: Stage, logits: Floats, length: Ints) -> Floats:
+    # The logits are in the cascade's order already.
+    return confidence(dataclasses.replace(stage.spec, label_order=()), logits, length)
+
+
+def _lowest(sure: Floats, differ: Bools, most: float) -> float:
+    """The lowest threshold down to which at most so large a share of all rows ends with another answer."""
+    passed = NEVER
+    for step in range(STEPS, -1, -1):
+        if float(((sure >= step / STEPS) & differ).mean()) > most:
+            break
+        passed = step / STEPS
+    return passed
+
+
+def _prices(point: Point, thresholds: Sequence[float]) -> tuple[tuple[Rule, ...], ...]:
+    if any(rule.kind == "soft" for rules in point.rules for rule in rules):
+        return (tuple(hard(t) for t in thresholds),)
+    first = [threshold(rule, _LONGEST) for rule in point.rules[0]]
+    return tuple(
+        tuple(
+            hard(t if price == 0 else min(t, t * threshold(rule, _LONGEST) / was) if was > 0 else t)
+            for t, rule, was in zip(thresholds, rules, first, strict=True)
+        )
+        for price, rules in enumerate(point.rules)
+    )
+
+
+def promise(guarantee: Guarantee | None, point: Point) -> str:
+    """What the thresholds were found for, in words."""
+    if guarantee is None:
+        return f"at most {1 - point.agreement:.2%} answered otherwise than the last stage, as found on the test split"
+    return f"P(ends early and differs) <= {guarantee.epsilon:g}, with probability {1 - guarantee.delta:g}"
+
+
+def mean_ms(latency: Sequence[tuple[int, float]], length: Ints) -> float:
+    """Mean ms of rows of these lengths [rows], by (tokens, ms) of a stage's runtimes, ascending: the shortest that
+    takes the row."""
+    ends = np.array([end for end, _ in latency])
+    ms = np.array([each for _, each in latency])
+    at = np.minimum(np.searchsorted(ends, length), len(ends) - 1)
+    found = float(ms[at].mean())
+    return found if math.isfinite(found) else 0.0

@@ -1,0 +1,135 @@
+"""`arlo cascade refresh`: an operating point fitted anew to the traffic that a gateway serves."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arlo.cli.cascade.common import need_scipy
+from arlo.cli.text import print_json
+from arlo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from arlo.cascade.manifest import CascadeManifest, Point
+    from arlo.cascade.refresh import Sample
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fetch the sample, fit, write."""
+    need_scipy()
+    from arlo.cascade.manifest import CascadeManifest
+    from arlo.cascade.refresh import fit_temperatures, sample_of
+
+    before = CascadeManifest.load(args.cascade)
+    folder: Path = args.cascade if args.cascade.is_dir() else args.cascade.parent
+    chosen = before.point(args.point)
+    if args.temperatures and args.point is not None:
+        raise ConfigError(
+            "give --point or --temperatures, not both: other temperatures need other thresholds of every point"
+        )
+    sample = sample_of(asyncio.run(_fetch(args, before)), before)
+    cascade, temperatures = fit_temperatures(before, sample) if args.temperatures else (before, [])
+    if args.temperatures:
+        sample = sample.take(_second(sample))  # thresholds on rows that no T was fitted on
+    olds = list(before.points) if args.temperatures else [chosen]
+    pairs = [
+        (old, *_refreshed(cascade, folder, old, sample, old.name if args.temperatures else f"{old.name}-refreshed"))
+        for old in olds
+    ]
+    made = {new.name: new for _, new, _ in pairs}
+    points = [made.pop(each.name, each) for each in cascade.points]
+    cascade = dataclasses.replace(
+        cascade, points=(*points, *made.values()), curve=() if temperatures else cascade.curve
+    )
+    out = args.out or args.cascade
+    cascade.save(out)
+    for old, _, notes in pairs:
+        for note in notes:
+            print(f"arlo: {old.name}: {note}", file=sys.stderr)
+    if args.json:
+        print_json(
+            {
+                "rows": sample.rows,
+                "temperatures": [dataclasses.asdict(each) for each in temperatures],
+                "points": [dataclasses.asdict(new) for _, new, _ in pairs],
+                "written": str(out),
+            }
+        )
+        return 0
+    for each in temperatures:
+        print(
+            f"{each.stage}: T {each.t[0]:.3f} -> {each.t[1]:.3f}, "
+            f"ECE15 against the last stage {each.ece15[0]:.3f} -> {each.ece15[1]:.3f}"
+        )
+    _print([(old, new) for old, new, _ in pairs], sample.rows)
+    print(
+        f"written to {out}; serve a point with [cascade] point, after `arlo cascade check` where there are new records"
+    )
+    return 0
+
+
+def _second(sample: Sample) -> Any:
+    import numpy as np
+
+    return np.arange(sample.rows) % 2 == 1
+
+
+async def _fetch(args: argparse.Namespace, cascade: CascadeManifest) -> Any:
+    from arlo.control.gateway.admin import AdminClient
+
+    async with AdminClient(args.source, model=args.model or cascade.name) as admin:
+        return await admin.get_sample()
+
+
+def _refreshed(
+    cascade: CascadeManifest, folder: Path, point: Point, sample: Sample, name: str
+) -> tuple[Point, list[str]]:
+    from arlo.cascade.refresh import mean_ms, refreshed
+    from arlo.catalog.manifest import Manifest
+
+    times = []
+    for stage in cascade.stages:
+        runtimes = Manifest.load(folder / stage.repository).runtimes
+        latency = sorted((each.max_length, each.latency_ns(1) / 1e6) for each in runtimes)
+        times.append(mean_ms(latency, sample.length))
+    return refreshed(cascade, point, sample, name=name, stage_ms=times)
+
+
+def _print(pairs: list[tuple[Point, Point]], rows: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from arlo.cascade.refresh import promise
+    from arlo.cascade.spec import threshold
+
+    table = Table(
+        box=None,
+        pad_edge=False,
+        title=f"from {rows} rows of the gateway's sample: as it was -> now",
+        title_justify="left",
+    )
+    for column in ("point", "thresholds", "reach", "agreement", "mean ms", "for"):
+        table.add_column(column, no_wrap=True)
+    for old, new in pairs:
+
+        def told(point: Point) -> str:
+            return ", ".join(f"{threshold(r, 1 << 20):.3f}" if r.kind == "hard" else "soft" for r in point.rules[0])
+
+        def reach(point: Point) -> str:
+            return ", ".join(f"{each:.0%}" for each in point.reach[1:])
+
+        table.add_row(
+            new.name,
+            f"{told(old)} -> {told(new)}",
+            f"{reach(old)} -> {reach(new)}",
+            f"{old.agreement:.2%} -> {new.agreement:.2%}",
+            f"{old.mean_ms:.2f} -> {new.mean_ms:.2f}",
+            promise(new.guarantee, old),
+        )
+    console = Console(soft_wrap=True, highlight=False)
+    console.width = max(console.width, 140)
+    console.print(table)

@@ -1,0 +1,194 @@
+"""A cascade under clients and workers that mean it no good: every row is answered once, and the gateway serves on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tests.fakes.odd_worker import OddWorker, tensors_of
+from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.replayed import (
+    RECORDS,
+    STAGES,
+    Plan,
+    arrays_of,
+    cascade_deployment,
+    expected,
+    recorded,
+    request_of,
+)
+
+pytestmark = pytest.mark.integration
+
+BATCHES = {"policy": "late", "batching": "deadline"}
+EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (2, 3)}
+OWN = {"shadow_share": 1.0, "shadow_max_busy": 1.0, "drift_epsilon": 0.1, "speculate": True}
+
+
+async def still_right(gateway: Any) -> None:
+    """What the rules say, of a client with a wish, for which nothing runs ahead."""
+    outputs = arrays_of(await gateway.infer(request_of(range(16), cascade="usual"), timeout=20))
+    assert outputs["cascade_stage"].tolist() == expected(range(16)).stage.tolist()
+    np.testing.assert_array_equal(outputs["logits"], expected(range(16)).logits)
+
+
+async def test_parameters_by_chance(workers: Workers, start: Any) -> None:
+    """Of any type and value: an answer, or INVALID_ARGUMENT that names the parameter."""
+    random = np.random.default_rng(5)
+    names = ("", "_min_confidence", "_max_stage", "_seed", "_partial", "_depth", "_")
+    values: list[tuple[str, Any]] = [
+        *(("string_param", text) for text in ("", "usual", "first", "last", "LAST", "\0", "x" * 3000, "ä", "0.5")),
+        *(("int64_param", number) for number in (0, 1, 2, 3, -1, 2**62, -(2**63), 2**63 - 1)),
+        *(
+            ("double_param", number)
+            for number in (0.0, 1.0, -0.0, 0.5, 1e-320, -1e308, 1.1, float("inf"), float("nan"))
+        ),
+        *(("bool_param", flag) for flag in (True, False)),
+        *(("uint64_param", number) for number in (0, 1, 2**64 - 1)),
+    ]
+    codes: Counter[str] = Counter()
+    async with start(cascade_deployment(workers, EVERYWHERE, **OWN), dispatch=BATCHES) as gateway:
+        for _ in range(300):
+            request = request_of(random.integers(0, RECORDS, 2).tolist())
+            wished = []
+            for _ in range(random.integers(1, 4)):
+                name = f"cascade{names[random.integers(len(names))]}"
+                kind, value = values[random.integers(len(values))]
+                setattr(request.parameters[name], kind, value)
+                wished.append(name)
+            try:
+                outputs = arrays_of(await gateway.infer(request, timeout=20))
+            except grpc.aio.AioRpcError as error:
+                code, said = error.code().name, str(error.details())
+            else:
+                assert len(outputs["cascade_stage"]) == 2
+                code, said = "OK", wished[0]
+            codes[code] += 1
+            assert any(name in said for name in wished), said
+        assert set(codes) == {"OK", "INVALID_ARGUMENT"}
+        await still_right(gateway)
+
+
+async def no_numbers(worker: OddWorker, request: Any) -> bytes:
+    """What a stage's engine says, but NaN and infinity among the logits of most rows."""
+    answer = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
+    logits, importance = (each.copy() for each in recorded(request.model_name.split("_")[0]))
+    logits[::3, 1], logits[1::3, 2] = np.nan, np.inf
+    ids = tensors_of(request)["input_ids"]
+    arrays = {"logits": logits[ids[:, 1]], "importance": importance[ids[:, 1], : ids.shape[1]]}
+    for name in [output.name for output in request.outputs] or ["logits"]:
+        answer.outputs.add(name=name, datatype="FP32", shape=arrays[name].shape)
+        answer.raw_output_contents.append(np.ascontiguousarray(arrays[name], "<f4").tobytes())
+    return bytes(answer.SerializeToString())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_logits_that_are_no_numbers(workers: Workers, start: Any, stage: str) -> None:
+    """From a stage that answers in time: its rows go on, or end with what it says; none is lost, none of it is in the
+    sample."""
+    deployment = cascade_deployment(workers, EVERYWHERE, **OWN)
+    async with OddWorker(no_numbers) as odd:
+        for place in deployment.instances:
+            if place.id.endswith(f".{stage}"):
+                place.worker, place.endpoint = "odd", odd.endpoint
+        async with start(deployment, dispatch=BATCHES) as gateway:
+            for at in range(0, 160, 4):
+                outputs = arrays_of(await gateway.infer(request_of(range(at, at + 4)), timeout=20))
+                assert set(outputs["cascade_stage"].tolist()) <= {0, 1, 2}
+                assert np.isfinite(outputs["cascade_confidence"]).all()
+            for row in (await gateway.call("GetSample", model="kinds")).rows:
+                assert all(np.isfinite(said.logits).all() for said in row.said)
+            stats = await gateway.stats("kinds")
+            assert stats.outcomes.on_time + stats.outcomes.late == 160 == sum(sum(s.exits) for s in stats.stages)
+
+
+async def test_clients_leave_at_each_stage(workers: Workers, start: Any) -> None:
+    """The workers of a stage hang with rows; their clients go. The room is free when the workers go on."""
+    deployment = cascade_deployment(workers, {"small": (0, 1), "middle": (2,), "large": (3,)}, **OWN)
+    async with start(deployment, dispatch=BATCHES, health={"timeout_ms": 20_000, "silence_ms": 60_000}) as gateway:
+        await still_right(gateway)
+        for stage, held in (("small", (0, 1)), ("middle", (2,)), ("large", (3,))):
+            pids = [await workers.pid(worker) for worker in held]
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                calls = [
+                    asyncio.ensure_future(gateway.infer(request_of(range(at, at + 8)), timeout=20))
+                    for at in range(0, 64, 8)
+                ]
+                await gateway.stats_when(lambda s: s.in_flight > 0, "rows at the stage", model=stage)
+                for call in calls:
+                    call.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
+                await gateway.stats_when(lambda s: s.queued == 0, "none waits", model=stage)
+            finally:
+                for pid in pids:
+                    os.kill(pid, signal.SIGCONT)
+            for each in STAGES:
+                await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "rest", model=each)
+        await still_right(gateway)
+
+
+async def test_a_stream_that_nobody_reads(workers: Workers, start: Any) -> None:
+    """Partial answers pile up for a client that takes none; others are served, and its going frees all."""
+    async with start(cascade_deployment(workers, EVERYWHERE, **OWN), dispatch=BATCHES) as gateway:
+        stream = gateway.stub.ModelStreamInfer()
+
+        async def write() -> None:
+            for at in range(2000):
+                request = request_of([(at + i) % RECORDS for i in range(4)])
+                request.parameters["cascade_partial"].bool_param = True
+                await stream.write(request)
+
+        writing = asyncio.create_task(write())
+        for _ in range(5):
+            await still_right(gateway)
+        writing.cancel()
+        stream.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        for stage in STAGES:
+            await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "rest", model=stage)
+        await still_right(gateway)
+
+
+async def test_workers_die_while_all_is_doubled(workers: Workers, start: Any) -> None:
+    """Every early exit has a shadow, rows run ahead, the price is automatic, and stage after stage is killed."""
+    plans = {"usual": Plan([[t, t * 0.8] for t in np.linspace(0.9, 0.0, 8)])}
+    deployment = cascade_deployment(workers, EVERYWHERE, plans, slo_ms=150, auto_price=True, **OWN)
+    async with start(deployment, dispatch=BATCHES) as gateway:
+        stop = asyncio.Event()
+        rows = 0
+
+        async def client(seed: int) -> None:
+            nonlocal rows
+            random = np.random.default_rng(seed)
+            while not stop.is_set():
+                records = random.integers(0, RECORDS, random.integers(1, 6)).tolist()
+                outputs = arrays_of(await gateway.infer(request_of(records), timeout=20))
+                rows += len(records)
+                for record, stage, logits in zip(records, outputs["cascade_stage"], outputs["logits"], strict=True):
+                    np.testing.assert_array_equal(logits, recorded(STAGES[stage])[0][record])
+
+        clients = [asyncio.create_task(client(seed)) for seed in range(6)]
+        for worker in (3, 2, 0):
+            await asyncio.sleep(0.4)
+            os.kill(await workers.pid(worker), signal.SIGKILL)
+            await gateway.stats_when(lambda s: any(i.state == 4 for i in s.instances), "ejected", model="kinds")
+            await workers.whole()
+            await gateway.stats_when(lambda s: all(i.state == 2 for i in s.instances), "back", model="kinds")
+        stop.set()
+        await asyncio.gather(*clients)
+        for stage in STAGES:
+            await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "rest", model=stage)
+        stats = await gateway.stats("kinds")
+        assert stats.outcomes.on_time + stats.outcomes.late == rows == sum(sum(s.exits) for s in stats.stages)
+        assert stats.outcomes.failed == stats.outcomes.expired == 0
+        assert all(0 <= stage.shadow_disagreed <= stage.shadow_rows <= stage.visits for stage in stats.stages)

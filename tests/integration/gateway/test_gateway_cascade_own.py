@@ -1,0 +1,252 @@
+"""Work of the gateway's own for a cascade: the sample of its traffic, and the last stage beside the first one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from arlo.cascade.manifest import CascadeManifest
+from arlo.cli import main
+from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.replayed import (
+    REASONS,
+    RECORDS,
+    STAGES,
+    Plan,
+    arrays_of,
+    cascade_deployment,
+    expected,
+    recorded,
+    request_of,
+    write_cascade,
+)
+
+pytestmark = pytest.mark.integration
+
+BATCHES = {"policy": "late", "batching": "deadline"}
+TWO = ("small", "large")
+
+
+async def ask(gateway: Any, records: list[int], lengths: list[int] | None = None, **how: Any) -> Any:
+    return await gateway.infer(request_of(records, lengths, **how), timeout=20)
+
+
+async def test_a_sample_of_the_traffic_makes_a_point(workers: Workers, start: Any, tmp_path: Path) -> None:
+    """Rows that end early, and rows that go on to the end, with what each stage said; for `arlo cascade refresh`."""
+    everywhere = {"small": (0, 1), "middle": (2,), "large": (3,)}
+    deployment = cascade_deployment(workers, everywhere, shadow_share=1.0, shadow_max_busy=1.0)
+    wanted = expected(range(400))
+    async with start(deployment, dispatch=BATCHES) as gateway:
+        for record in range(400):
+            await ask(gateway, [record])
+        await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "shadows are over", model="large")
+        rows = (await gateway.call("GetSample", model="kinds")).rows
+        by_first = {recorded("small")[0][record].tobytes(): record for record in range(400)}
+        seen: dict[int, Any] = {
+            by_first[np.array(row.said[0].logits, np.float32).tobytes()]: [said.stage for said in row.said]
+            for row in rows
+        }
+        assert len(seen) == len(rows) > 200
+        for row in rows:
+            record = by_first[np.array(row.said[0].logits, np.float32).tobytes()]
+            assert (row.length, row.share, row.pruned) == (16, 1.0, 0)
+            assert row.at_ms > 1e12
+            for said in row.said:
+                np.testing.assert_array_equal(said.logits, recorded(STAGES[said.stage])[0][record])
+            end = wanted.stage[record]
+            assert seen[record] == [*range(end + 1), 2][: end + 2 if end < 2 else 3]
+        stats = await gateway.stats("kinds")
+        # All rows that ended early but those left out; of the others those that had room at each stage.
+        assert sum(wanted.stage[record] == 0 for record in seen) == stats.stages[0].shadow_rows
+        assert 0 < sum(wanted.stage[record] == 1 for record in seen) <= stats.stages[1].shadow_rows
+        assert sum(wanted.stage[record] == 2 for record in seen) > 20
+        # A client with wishes of its own is not in it.
+        await ask(gateway, [1], cascade_max_stage=0)
+        assert len((await gateway.call("GetSample", model="kinds")).rows) == len(rows)
+
+        write_cascade(tmp_path)
+        options = [str(tmp_path / "cascade.json"), "--from", gateway.admin, "--json"]
+        assert await asyncio.to_thread(main, ["cascade", "refresh", *options]) == 0
+        made = CascadeManifest.load(tmp_path).point("usual-refreshed")
+        assert made.search == "refresh"
+        assert made.agreement >= CascadeManifest.load(tmp_path).point("usual").agreement
+        # Other stages: what was said of these is nothing to go by any more.
+        two = cascade_deployment(workers, {"small": (0, 1), "large": (3,)}, {"two": Plan(((0.7,),))}, version=2)
+        two.cascades[0].shadow_share = two.cascades[0].shadow_max_busy = 1.0
+        await gateway.apply(two)
+        for at in range(0, 40, 2):
+            await ask(gateway, [at, at + 1])
+        await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "shadows are over", model="large")
+        rows = (await gateway.call("GetSample", model="kinds")).rows
+        assert 0 < len(rows) <= 40
+        assert {said.stage for row in rows for said in row.said} == {0, 1}
+        assert await asyncio.to_thread(main, ["cascade", "refresh", *options]) != 0
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await gateway.call("GetSample", model="none")
+        assert raised.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def speculating(workers: Workers, version: int = 1, t: float = 0.9, large: tuple[int, ...] = (2, 3)) -> Any:
+    return cascade_deployment(
+        workers, {"small": (0, 1), "large": large}, {"usual": Plan(((t,),))}, version=version, speculate=True
+    )
+
+
+async def warm(gateway: Any) -> None:
+    """So many rows that the gateway knows how many go on."""
+    for at in range(0, 48, 8):
+        await ask(gateway, list(range(at, at + 8)))
+
+
+async def test_the_last_stage_starts_beside_the_first(workers: Workers, start: Any) -> None:
+    """Rows end as without, answered once; those that go on find the last stage at work already."""
+    async with start(speculating(workers), dispatch=BATCHES) as gateway:
+        await warm(gateway)
+        before = await gateway.stats("kinds")
+        records = list(range(100, 200))
+        wanted = expected(records, (0.9,), TWO)
+        for i, record in enumerate(records):
+            outputs = arrays_of(await ask(gateway, [record]))
+            end = int(outputs["cascade_stage"][0])
+            # The last stage may be the quicker one on a machine that is busy.
+            assert end in (wanted.stage[i], 1)
+            np.testing.assert_array_equal(outputs["logits"][0], recorded(TWO[end])[0][record])
+            assert REASONS[outputs["cascade_reason"][0]] == ("final" if end else "confident")
+        for stage in TWO:
+            await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "rest", model=stage)
+        stats = await gateway.stats("kinds")
+        assert stats.speculated - before.speculated > 50
+        assert stats.speculated_used > 40
+        assert stats.speculated_used < stats.speculated
+        assert stats.outcomes.on_time + stats.outcomes.late == 148 == sum(sum(s.exits) for s in stats.stages)
+        assert sum(stats.arrivals_by_length) == 148
+        large = await gateway.stats("large")
+        assert (
+            sum(large.arrivals_by_length) <= stats.stages[1].exits[REASONS.index("final")]
+        )  # what is not needed is no demand
+        assert large.outcomes.on_time == large.outcomes.cancelled == 0
+
+
+async def test_whichever_decides_first_ends_the_row(workers: Workers, start: Any) -> None:
+    """The first stage's workers hang: the last one's answer is the row's, and their room is taken until they are
+    through."""
+    async with start(speculating(workers), dispatch=BATCHES, health={"timeout_ms": 20_000}) as gateway:
+        await warm(gateway)
+        pids = [await workers.pid(worker) for worker in (0, 1)]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            outputs = arrays_of(await ask(gateway, [5]))
+            assert outputs["cascade_stage"].tolist() == [1]
+            np.testing.assert_array_equal(outputs["logits"][0], recorded("large")[0][5])
+            assert (await gateway.stats("small")).in_flight == 1
+            assert (await gateway.stats("kinds")).in_flight == 0
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+        await gateway.stats_when(lambda s: s.in_flight == 0, "through", model="small")
+        outputs = arrays_of(await ask(gateway, list(range(8))))
+        stats = await gateway.stats("kinds")
+        assert sum(sum(stage.exits) for stage in stats.stages) == stats.outcomes.on_time + stats.outcomes.late == 57
+
+
+async def test_there_is_no_speculation_without_room(workers: Workers, start: Any) -> None:
+    async with start(speculating(workers, large=(3,)), dispatch=BATCHES) as gateway:
+        await warm(gateway)  # one instance: half of it is none
+        for record in range(20):
+            await ask(gateway, [record])
+        assert (await gateway.stats("kinds")).speculated == 0
+        await gateway.apply(speculating(workers, version=2, t=0.3))  # most rows end at the first stage
+        for at in range(0, 320, 16):
+            await ask(gateway, list(range(at, at + 16)))
+        stats = await gateway.stats("kinds")
+        for record in range(20):
+            await ask(gateway, [record])
+            await ask(gateway, [record], cascade="usual")
+        assert (await gateway.stats("kinds")).speculated == stats.speculated
+
+
+async def test_whatever_happens_a_row_is_answered_once(workers: Workers, start: Any) -> None:
+    """Clients that leave, deadlines of milliseconds, a last stage that comes, goes and dies, other points."""
+    random = np.random.default_rng(3)
+    stop = asyncio.Event()
+    answered: Counter[str] = Counter()
+    refusals: Counter[str] = Counter()
+    asked = 0
+    async with start(speculating(workers), dispatch=BATCHES) as gateway:
+        await warm(gateway)
+
+        async def once() -> None:
+            nonlocal asked
+            records = random.integers(0, RECORDS, random.integers(1, 3)).tolist()
+            asked += len(records)
+            call = gateway.infer(
+                request_of(records, random.integers(2, 65, len(records)).tolist()),
+                timeout=float(random.choice([0.004, 0.008, 0.02, 5])),
+            )
+            try:
+                if random.random() < 0.2:
+                    async with asyncio.timeout(0.004):
+                        answer = await call
+                else:
+                    answer = await call
+            except (grpc.aio.AioRpcError, TimeoutError) as error:
+                refusals[error.code().name if isinstance(error, grpc.aio.AioRpcError) else "left"] += len(records)
+                return
+            outputs = arrays_of(answer)
+            for record, stage, reason, logits in zip(
+                records, outputs["cascade_stage"], outputs["cascade_reason"], outputs["logits"], strict=True
+            ):
+                np.testing.assert_array_equal(logits, recorded(TWO[stage])[0][record])
+                answered[REASONS[reason]] += 1
+
+        async def client() -> None:
+            while not stop.is_set():
+                await once()
+                await asyncio.sleep(0.01)  # there must be room now and then
+
+        clients = [asyncio.create_task(client()) for _ in range(3)]
+        for version in range(2, 10):
+            await asyncio.sleep(0.2)
+            if version == 5:
+                os.kill(await workers.pid(3), signal.SIGKILL)
+                continue
+            large = ((2, 3), (2,), (), (1, 2, 3))[version % 4]
+            await gateway.call("Apply", deployment=speculating(workers, version, (0.9, 0.99)[version % 2], large))
+        await workers.whole()
+        await gateway.call("Apply", deployment=speculating(workers, 20))
+        await gateway.stats_when(lambda s: all(i.state == 2 for i in s.instances), "all in service", model="large")
+        await asyncio.sleep(0.3)
+        stop.set()
+        await asyncio.gather(*clients)
+        for stage in TWO:
+            await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "rest", model=stage)
+        stats = await gateway.stats("kinds")
+        assert stats.speculated > stats.speculated_used > 0
+        assert set(refusals) <= {"DEADLINE_EXCEEDED", "CANCELLED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "left"}
+        assert sum(answered.values()) + sum(refusals.values()) == asked
+        assert sum(answered.values()) > 50
+        outputs = arrays_of(await ask(gateway, list(range(8))))
+        assert set(outputs["cascade_stage"]) <= {0, 1}
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_cascade(tmp_path)
+    before = json.loads((tmp_path / "cascade.json").read_text())
+    for options, said in (
+        (["--from", "127.0.0.1:1"], "no gateway answers at the admin address"),
+        (["--point", "none"], "no operating point 'none'; it has: usual, safe"),
+        (["--point", "safe", "--temperatures"], "give --point or --temperatures"),
+    ):
+        assert main(["cascade", "refresh", str(tmp_path), *options]) != 0
+        assert said in capsys.readouterr().err
+    assert json.loads((tmp_path / "cascade.json").read_text()) == before
