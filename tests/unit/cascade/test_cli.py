@@ -63,6 +63,11 @@ def test_the_whole_way(made: Made, capsys: pytest.CaptureFixture[str], tmp_path:
     assert planned["chosen"]["meets_slo"]
     assert {row["workers"] for row in planned["points"]} >= {"all stages on every worker", "all of the last stage"}
     assert all(sum(row["exits"]) == pytest.approx(1) for row in planned["points"])
+    texts = str(path.parent / "texts.jsonl")
+    assert main(["plan", "--cascade", str(path), "--data", texts, *load, "--rate", "50", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"]["meets_slo"]
+    assert main(["plan", "--cascade", str(path), *load, "--rate", "50"]) != 0
+    assert "--cascade needs --data" in capsys.readouterr().err
     assert answer(capsys, path, "plan", *load, "--rate", "100000", code=1)["chosen"] is None
     assert run(path, "check", "--seed", "3") == 2
     assert "calibrated with another" in capsys.readouterr().err
