@@ -180,7 +180,7 @@ def hybridserve(name: str) -> dict[str, Any]:
     ends = np.flatnonzero(kept)
     reach_kept = 1 - np.concatenate([[0.0], np.cumsum(exits[ends])[:-1]])
     # Time by parameters, too: rows in the unit of time that the slowest stage carries, over those of the last alone.
-    replicas = proportional(reach_kept, energy[ends], GPUS)
+    replicas = proportional(reach_kept.tolist(), energy[ends].tolist(), GPUS)
     carried = float((np.asarray(replicas) / (reach_kept * energy[ends])).min())
     return {
         "saving": 1 / used,
