@@ -135,7 +135,7 @@ def _of_records(config: ScenarioConfig, load: _Load) -> _Made:
     if any(change.reach != 1 for change in config.change):
         of_arlo = from_records(study, dataclasses.replace(cascade, scheme="arlo"), seed=config.run.seed)
     others = {
-        change.data: read_study(cascade.manifest, change.data, cascade.records)
+        change.data: read_study(cascade.manifest, change.data, change.records or cascade.records)
         for change in config.change
         if change.data
     }
