@@ -1,13 +1,16 @@
-"""What each mechanism of a point is worth: the same search without it, on the same texts."""
+"""What a point is worth: beside other ways to answer, and what each of its mechanisms is: the same search without it,
+on the same texts."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
+from arlo.cascade.decide import Floats
 from arlo.cascade.manifest import Point
-from arlo.cascade.search import exact, points
+from arlo.cascade.search import exact, points, tabi
 from arlo.cascade.search.ladder import as_rules
 from arlo.cascade.spec import Calibrator, Ensemble, Prune, Rules
 from arlo.cascade.study import Played, Study, stage_answers
@@ -90,6 +93,57 @@ def pruning(study: Study) -> list[Pruned]:
                 )
             )
     return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Way:
+    """One way to answer, on the test split."""
+
+    name: str
+    accuracy: float
+    mean_ms: float
+    cost: float  # device time of a row in ms, over the models that fit on a device (Tabi section 7.1)
+
+
+def ways(study: Study, *, fit: Sequence[float] = (), tolerance: float = 0.01, seed: int = 0) -> list[Way]:
+    """Each stage alone, INFaaS' choice among them, Cocktail's vote, and the points. The first two systems choose on the
+    select split what is at most `tolerance` less accurate than the last stage. `fit`: models of each stage that a
+    device holds (default: one each)."""
+    select, test = study.of(1), study.of(2)
+    holds = np.asarray(fit or (1.0,) * study.stages)
+    found = [
+        Way(stage.name, float((said.answer == test.truth).mean()), ms, ms / float(models))
+        for stage, said, ms, models in zip(
+            study.cascade.stages, test.said, test.ms.mean(axis=0).tolist(), holds, strict=True
+        )
+    ]
+    target = float((select.said[-1].answer == select.truth).mean()) - tolerance
+    stage = tabi.infaas(select.measured(), select.truth, accuracy=target)
+    if stage is not None:
+        found.append(dataclasses.replace(found[stage], name=f"INFaaS: {found[stage].name}"))
+    vote = tabi.cocktail(select.measured(), select.truth, accuracy=target)
+    if vote is not None:
+        found.append(_vote(select, test, vote.stages, holds))
+    for point in study.cascade.points:
+        played = test.play(point.all_rules, seed=seed)
+        spent = test.with_pruning(point.prune.alpha).ms * played.ended.ran
+        found.append(
+            Way(point.name, played.accuracy.mean, float(played.ms.mean()), float((spent / holds).sum(axis=1).mean()))
+        )
+    return found
+
+
+def _vote(select: Study, test: Study, stages: Sequence[int], holds: Floats) -> Way:
+    votes = np.zeros((len(test.row), test.said[0].raw.shape[1]))
+    for s in stages:
+        votes[np.arange(len(votes)), test.said[s].answer] += float((select.said[s].answer == select.truth).mean())
+    ms = test.ms[:, list(stages)]
+    return Way(
+        name=f"Cocktail: {' + '.join(test.cascade.stages[s].name for s in stages)}",
+        accuracy=float((votes.argmax(axis=1) == test.truth).mean()),
+        mean_ms=float(ms.max(axis=1).mean()),
+        cost=float((ms / holds[list(stages)]).sum(axis=1).mean()),
+    )
 
 
 def _row(name: str, played: Played, whole: Played) -> Without:

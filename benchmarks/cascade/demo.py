@@ -60,7 +60,7 @@ TASKS = {
     "sections": Task(
         fetch="benchmarks.cascade.sections",
         name="sections",
-        lengths="32,64,96,128,160,192,256,384,512",
+        lengths="64,96,128,192,256,512",
         max_tokens=256,
         alphas="0.8",
     ),

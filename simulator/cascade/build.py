@@ -26,6 +26,7 @@ LONGEST = 512  # of a stage of one latency
 DEFAULT_SLO_MS = 100.0
 MOST_ROWS = 5_000_000
 SELECTED = 20_000  # rows of a population that schemes are chosen on
+POOL = 100_000  # of a change of reach
 TEST = 2
 
 
@@ -134,7 +135,7 @@ def _of_records(config: ScenarioConfig, load: _Load) -> _Made:
     if any(change.reach != 1 for change in config.change):
         of_arlo = from_records(study, dataclasses.replace(cascade, scheme="arlo"), seed=config.run.seed)
     others = {
-        change.data: read_study(cascade.manifest, change.data, cascade.records)
+        change.data: read_study(cascade.manifest, change.data, change.records or cascade.records)
         for change in config.change
         if change.data
     }
@@ -183,10 +184,12 @@ def _of_population(config: ScenarioConfig, load: _Load) -> _Made:
     parts = []
     for change, rows in _phases(config, load):
         count = rows.stop - rows.start
-        drawn = draw(config.stage, count, alpha=cascade.alpha, seed=seed + 1000 + rows.start)
+        # Rows that are drawn again by weight come from many: few of them twice.
+        pool = count if change.reach == 1 else max(count, POOL)
+        drawn = draw(config.stage, pool, alpha=cascade.alpha, seed=seed + 1000 + rows.start)
         if change.reach != 1:
-            weights = toward_reach(goes_on(of_arlo, drawn.confidence[:, 0], lengths[rows]), change.reach)
-            drawn = drawn.take(np.random.default_rng(seed).choice(count, count, p=weights))
+            weights = toward_reach(goes_on(of_arlo, drawn.confidence[:, 0], 0), change.reach)
+            drawn = drawn.take(np.random.default_rng(seed + rows.start).choice(pool, count, p=weights))
         parts.append(drawn.at(chosen, lengths[rows], temperature=change.temperature))
     notes = (f"rows are drawn from a population; schemes are chosen on {SELECTED:,} others",)
     return chosen, stages, names, _joined(parts), lengths, notes

@@ -42,7 +42,7 @@ class CascadeSection:
     )
     workers: tuple[int, ...] = option(
         default=(),
-        doc="Workers of each stage; [[fault]] numbers them in this order.",
+        doc="Workers of each stage; [[fault]] numbers them in this order. A scheme of fewer stages has all of them.",
         left_out="every worker holds all stages",
         minimum=0,
         relation="their sum is cluster.workers",
@@ -180,3 +180,13 @@ class ChangeSection:
         left_out="the same texts",
         relation="with a manifest",
     )
+    records: Path | None = option(
+        default=None,
+        doc="Where the records of these texts are: a folder has those of one file.",
+        left_out="`cascade.records`",
+        relation="with data",
+    )
+
+    def check_relations(self) -> None:
+        if self.records is not None and self.data is None:
+            raise FieldError("change", "records", "are of other texts: give data, too")

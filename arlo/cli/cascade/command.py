@@ -82,6 +82,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     report.add_argument(
         "--out", type=Path, default=Path("cascade.html"), metavar="FILE", help="(default: cascade.html)"
     )
+    report.add_argument("--fit", metavar="N,...", help="models of each stage that a device holds (default: 1 each)")
     _refresh(actions)
     return parser
 

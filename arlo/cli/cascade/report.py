@@ -8,15 +8,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.cascade.common import study_of, what_accuracy_is
+from arlo.cli.cascade.common import numbers, study_of, what_accuracy_is
 from arlo.cli.text import print_json
+from arlo.errors import ConfigError
 from arlo.report import figure as frame
 from arlo.report import page
 from arlo.report.numbers import share
 from arlo.report.table import table
 
 if TYPE_CHECKING:
-    from arlo.cascade.ablation import Pruned, Without
+    from arlo.cascade.ablation import Pruned, Way, Without
     from arlo.cascade.study import Study
 
 KEPT = {
@@ -29,9 +30,12 @@ KEPT = {
 
 def run(args: argparse.Namespace) -> int:
     """Write the page."""
-    from arlo.cascade.ablation import ablation, pruning
+    from arlo.cascade.ablation import ablation, pruning, ways
 
+    fit = numbers(args.fit, "--fit")
     study = study_of(args)
+    if fit and (len(fit) != study.stages or min(fit) < 1):
+        raise ConfigError(f"--fit needs a number of at least 1 for each of the {study.stages} stages")
     test = study.of(2)
     cascade = study.cascade
     parts = [
@@ -47,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
     ]
     if study.labels is None:
         parts.insert(0, page.warnings(["The texts have no labels: accuracy is agreement with the last stage."]))
+    beside = ways(study, fit=fit, seed=args.seed)
+    parts += ["<h2>Ways to answer (test split)</h2>", _ways(study, beside)]
     worth = {point.name: ablation(study, point, seed=args.seed) for point in cascade.points}
     for name, without in worth.items():
         parts += [f"<h2>What makes the point {_escaped(name)}</h2>", _ablation(study, without)]
@@ -61,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
             {
                 "written": str(args.out),
                 "accuracy_is": what_accuracy_is(study),
+                "ways": [dataclasses.asdict(each) for each in beside],
                 "points": {name: [dataclasses.asdict(each) for each in rows] for name, rows in worth.items()},
                 "pruning": [_known(dataclasses.asdict(each)) for each in words],
             }
@@ -139,6 +146,11 @@ def _curve(study: Study, test: Study) -> Any:
         )
     figure.update_layout(hovermode="closest")
     return figure
+
+
+def _ways(study: Study, beside: Sequence[Way]) -> str:
+    rows = [(each.name, share(each.accuracy), f"{each.mean_ms:.3g}", f"{each.cost:.3g}") for each in beside]
+    return table(("", what_accuracy_is(study), "mean ms", "device ms of a row, over the models that fit"), rows)
 
 
 def _ablation(study: Study, without: Sequence[Without]) -> str:

@@ -30,6 +30,7 @@ EPILOG = """examples:
   arlo plan --workers 4-16 --slo-ms 150 --repository minilm --rate 800 --lengths tweets --rescale 512
   arlo plan --workers 8 --slo-ms 150 --profile minilm/profile.json --trace trace.csv
   arlo plan --workers 6-9 --models examples/simulate/many_models.toml
+  arlo plan --workers 8 --rate 900 --slo-ms 100 --cascade cascade.json --data texts.jsonl
 
 columns: M requests that one instance finishes within the SLO, Q demand per SLO period, least the lower bound of
 N (Eq. 3 and 7), N instances, B load of one instance, left over what goes on to the next runtime (Eq. 4), mean
@@ -53,6 +54,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     add("--workers", required=True, metavar="G", help="number of workers; a range such as 4-16 compares them")
     add("--slo-ms", type=float, metavar="MS", help="the SLO; demand is counted per this period")
     add("--models", type=Path, metavar="FILE", help="a scenario with several [[model]] (docs/scenario.md)")
+
+    add("--cascade", type=Path, metavar="FILE", help="a cascade.json: as `arlo cascade plan`, with --data and --rate")
+    add("--data", type=Path, metavar="FILE", help="with --cascade: the texts that its records are of")
 
     what = parser.add_argument_group("runtimes")
     what.add_argument("--max-lengths", metavar="L,L,...", help="maximum lengths in tokens, ascending")
@@ -97,6 +101,10 @@ def run(args: argparse.Namespace) -> int:
         from arlo.cli.plan.models import run_models
 
         return run_models(args)
+    if args.cascade is not None:
+        return _of_cascade(args)
+    if args.data is not None:
+        raise ConfigError("--data is of a cascade: give --cascade, too")
     if args.slo_ms is None:
         raise ConfigError("--slo-ms is missing: the SLO, for whose time the demand counts")
     from arlo.cli.plan import inputs as plan_inputs
@@ -127,6 +135,25 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_one(*plans[0], runtimes.load_ms, args, warnings)
     return 0
+
+
+def _of_cascade(args: argparse.Namespace) -> int:
+    """`arlo cascade plan` in the words of this command."""
+    from arlo.cli.cascade.plan import run as plan_cascade
+    from arlo.cli.plan.inputs import workers
+
+    for name in ("data", "rate", "slo_ms"):
+        if getattr(args, name) is None:
+            raise ConfigError(f"--cascade needs --{name.replace('_', '-')}")
+    for name in ("max_lengths", "latency_ms", "repository", "profile", "demand", "trace", "lengths", "rescale"):
+        if getattr(args, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is of one model: a cascade has its own")
+    counts = workers(args.workers)
+    if len(counts) != 1:
+        raise ConfigError("--cascade takes one number of workers, not a range")
+    given = {"cascade": args.cascade, "data": args.data, "rate": args.rate, "slo_ms": args.slo_ms, "json": args.json}
+    left = {"records": None, "split": None, "seed": None, "divided": False}
+    return plan_cascade(argparse.Namespace(**given, **left, workers=counts[0], action="plan"))
 
 
 def _solve(problem: AllocationProblem, solver: Solver, time_limit_s: float) -> Allocation:

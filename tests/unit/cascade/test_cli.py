@@ -49,20 +49,30 @@ def test_the_whole_way(made: Made, capsys: pytest.CaptureFixture[str], tmp_path:
     assert len(lines) == 3 * checked["rows"]
     assert {line["reason"] for line in lines} == {"confident", "final"}
     page = tmp_path / "page.html"
-    told = answer(capsys, path, "report", "--out", str(page))
+    told = answer(capsys, path, "report", "--out", str(page), "--fit", "4,1")
+    ways = {each["name"]: each for each in told["ways"]}
+    assert ways["INFaaS: s1"] == {**ways["s1"], "name": "INFaaS: s1"}
+    assert ways["s0"]["cost"] == pytest.approx(ways["s0"]["mean_ms"] / 4)
+    assert ways["s1"]["cost"] == pytest.approx(ways["s1"]["mean_ms"])
+    assert ways["ap"]["cost"] < ways["ap"]["mean_ms"] < ways["s1"]["mean_ms"]
     kinds = {each["how"]: each for each in told["pruning"]}
     assert set(kinds) == {"importance", "plain", "random", "first"}
     assert kinds["importance"]["agreement"] > kinds["plain"]["agreement"] > kinds["random"]["agreement"]
     assert kinds["random"]["shortened"] > 0.9
     assert {"as searched", "no calibration"} <= {each["name"] for each in told["points"]["ap"]}
     text = page.read_text()
-    for words in ("Reliability of s0", "no calibration", "Which words may go", "0.8, random"):
+    for words in ("Ways to answer", "Reliability of s0", "no calibration", "Which words may go", "0.8, random"):
         assert words in text
     load = ("--workers", "3", "--slo-ms", "100")
     planned = answer(capsys, path, "plan", *load, "--rate", "50", "--divided")
     assert planned["chosen"]["meets_slo"]
     assert {row["workers"] for row in planned["points"]} >= {"all stages on every worker", "all of the last stage"}
     assert all(sum(row["exits"]) == pytest.approx(1) for row in planned["points"])
+    texts = str(path.parent / "texts.jsonl")
+    assert main(["plan", "--cascade", str(path), "--data", texts, *load, "--rate", "50", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"]["meets_slo"]
+    assert main(["plan", "--cascade", str(path), *load, "--rate", "50"]) != 0
+    assert "--cascade needs --data" in capsys.readouterr().err
     assert answer(capsys, path, "plan", *load, "--rate", "100000", code=1)["chosen"] is None
     assert run(path, "check", "--seed", "3") == 2
     assert "calibrated with another" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from arlo.cascade.manifest import CascadeManifest
+from arlo.cascade.records import Records, read_data
+from arlo.cascade.study import stage_key
 from arlo.cli import main
 from arlo.errors import ConfigError
 from arlo.simulator.cascade.build import build
@@ -144,13 +147,28 @@ def test_rows_that_change_and_a_stage_that_dies() -> None:
     assert found.reasons["stage_absent"] == pytest.approx(gone.degraded * gone.rows, abs=3)  # some waited there
 
 
-def test_other_texts_from_some_moment_on(searched: Path, made: Made) -> None:
-    texts = searched.parent / "texts.jsonl"
-    found = simulated(of_records(searched) + f'[[change]]\nat_s = 30\ndata = "{texts}"\n')
-    first, second = found.parts
-    assert second.exits[0] == pytest.approx(first.exits[0], abs=0.06)  # the same texts: as before
-    with pytest.raises(ConfigError, match=r"does not exist|cannot be read"):
-        simulated(of_records(searched) + '[[change]]\nat_s = 30\ndata = "nothing.jsonl"\n')
+def test_other_texts_from_some_moment_on(searched: Path) -> None:
+    """Of those that come later the first stage is always unsure."""
+    folder = searched.parent
+    cascade, texts = CascadeManifest.load(searched), read_data(folder / "texts.jsonl")
+    study = read_study(searched, folder / "texts.jsonl", None)
+    unsure = np.sort(np.argsort(study.said[0].confidence)[:600])
+    lines = (folder / "texts.jsonl").read_text().splitlines()
+    (folder / "other.jsonl").write_text("".join(f"{lines[row]}\n" for row in unsure))
+    there, new = Records(folder / "records", texts), Records(folder / "elsewhere", read_data(folder / "other.jsonl"))
+    for stage in range(2):
+        said = there.load(stage_key(cascade, folder, there, stage))
+        assert said is not None
+        some = dataclasses.replace(said.take(unsure), row=np.arange(len(unsure)))
+        new.append(stage_key(cascade, folder, new, stage), some)
+    change = f'[[change]]\nat_s = 30\ndata = "{folder / "other.jsonl"}"\n'
+    whole = of_records(searched, 'scheme = "hybridserve-eo"')  # of whole texts: these are the ones recorded here
+    found = simulated(whole + change + f'records = "{folder / "elsewhere"}"\n')
+    before, after = found.parts
+    assert before.exits[0] > 0.05
+    assert after.exits[0] == 0
+    with pytest.raises(ConfigError, match="holds records of other data"):
+        simulated(whole + change)
 
 
 @pytest.mark.parametrize("name", ["cascade_sst2", "cascade_drift"])
