@@ -280,6 +280,7 @@ def plan_flow(
     served_only: bool,
     single_batch: bool,
     target: float,
+    gap: float,
     max_nodes: int,
 ) -> tuple[list[list[int]], list[tuple[list[int], float]], float, float, float, float, float, bool, int]:
     """
@@ -290,7 +291,8 @@ def plan_flow(
     variant, accuracy by the variants from the root, options [(variant, workers per row/s, latency in s)]). The
     root's factor is [roots per second]. `served`: share of the demand to plan for; `served_only`: how much can be
     served, whatever its accuracy; `single_batch`: one batch cap for each variant; `target`: the first plan of
-    this value will do (infinity: the best one); after `max_nodes` the best one found. ValueError when wrong.
+    this value will do (infinity: the best one); `gap`: what the best one may be better by; after `max_nodes` the
+    best one found. ValueError when wrong.
     """
 
 class CascadeRules:

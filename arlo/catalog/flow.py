@@ -88,7 +88,7 @@ class FlowVariant:
 
     def mean_accuracy(self, shares: Sequence[float]) -> float:
         """Over rows of which `shares` [max_lengths] lie in each length bin."""
-        return sum(share * self.accuracy_of(i) for i, share in enumerate(shares))
+        return min(math.fsum(share * self.accuracy_of(i) for i, share in enumerate(shares)), 1.0)
 
     def latency_ns(self, rows: int, runtime: int = 0) -> int:
         """Of a batch on a runtime, padded to its max_length."""

@@ -108,7 +108,7 @@ void check(const flow::Stage& stage, std::size_t number, const std::vector<flow:
 }
 
 FlowTuple plan_flow(int workers, const std::vector<StageTuple>& stages, double served, bool served_only,
-                    bool single_batch, double target, std::uint64_t max_nodes) {
+                    bool single_batch, double target, double gap, std::uint64_t max_nodes) {
   need(workers >= 0 && workers <= 100'000, "workers must be 0 to 100,000");
   need(!stages.empty() && stages.size() <= flow::kMostStages, "stages must be 1 to 17");
   need(served >= 0 && served <= 1, "served must be from 0 to 1");
@@ -121,7 +121,7 @@ FlowTuple plan_flow(int workers, const std::vector<StageTuple>& stages, double s
     tree.push_back(std::move(stage));
   }
   const nb::gil_scoped_release release;
-  flow::Answer found = flow::Solve(tree, {workers, served, served_only, single_batch, target, max_nodes});
+  flow::Answer found = flow::Solve(tree, {workers, served, served_only, single_batch, target, gap, max_nodes});
   std::vector<std::pair<std::vector<int>, double>> mixes;
   for (flow::Mix& mix : found.mixes) mixes.emplace_back(std::move(mix.options), mix.weight);
   return {std::move(found.instances),
@@ -151,14 +151,15 @@ void bind(nb::module_& m) {
         "instances when nothing is allowed. Ties as for allocate_exact.");
   m.def(
       "plan_flow", &plan_flow, "workers"_a, "stages"_a, "served"_a, "served_only"_a, "single_batch"_a, "target"_a,
-      "max_nodes"_a,
+      "gap"_a, "max_nodes"_a,
       "The plan of greatest accuracy for a flow: (instances by stage and option, [(option of each stage, share)],\n"
       "value, served, relaxed, bound, price, optimal, nodes); see src/solve/flow/problem.h.\n\n"
       "`stages`, parents first: (parent, variants, weight, limit in s, factor by the parent's variant, exit share by\n"
       "variant, accuracy by the variants from the root, options [(variant, workers per row/s, latency in s)]). The\n"
       "root's factor is [roots per second]. `served`: share of the demand to plan for; `served_only`: how much can be\n"
       "served, whatever its accuracy; `single_batch`: one batch cap for each variant; `target`: the first plan of\n"
-      "this value will do (infinity: the best one); after `max_nodes` the best one found. ValueError when wrong.");
+      "this value will do (infinity: the best one); `gap`: what the best one may be better by; after `max_nodes` the\n"
+      "best one found. ValueError when wrong.");
 }
 
 }  // namespace arlo::solve

@@ -75,7 +75,7 @@ def random_flow(seed: int, *, most_stages: int = 3, most_variants: int = 3) -> F
             points = [(rows, one * rows ** rng.uniform(0.5, 0.9)) for rows in caps]
             made.append(variant(f"v{k}", round(rng.uniform(0.4, 1), 3), 1, points))
         stages.append(FlowStage(name=f"s{i}", variants=tuple(made)))
-    edges = []
+    edges: list[FlowEdge] = []
     for i in range(1, count):
         tail = stages[rng.randrange(i)]
         if rng.random() < 0.3 and not any(edge.tail == tail.name and edge.head is None for edge in edges):

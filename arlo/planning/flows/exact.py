@@ -7,19 +7,21 @@ import math
 from arlo import _core
 from arlo.planning.flows.problem import Answer, FlowProblem
 
-MAX_NODES = 50_000
+MAX_NODES = 20_000
+GAP = 1e-4  # accuracy: a hundredth of a point, which no profile knows; the default of Gurobi, too
 
 
 class ExactFlowSolver:
     """Branch and bound over the instances of pools; its bound is the program with fractions of instances.
 
-    After `max_nodes` the best plan found is the answer, with `optimal` False and the bound that is left.
+    A plan is optimal when no other one can be better by more than `gap`. After `max_nodes` the best plan found is the
+    answer, with `optimal` False and the bound that is left.
     """
 
     name = "exact"
 
-    def __init__(self, max_nodes: int = MAX_NODES) -> None:
-        self.max_nodes = max_nodes
+    def __init__(self, max_nodes: int = MAX_NODES, gap: float = GAP) -> None:
+        self.max_nodes, self.gap = max_nodes, gap
 
     def solve(
         self, problem: FlowProblem, *, served: float = 1.0, served_only: bool = False, target: float = math.inf
@@ -39,7 +41,7 @@ class ExactFlowSolver:
             for stage in problem.stages
         ]
         instances, mixes, value, got, relaxed, bound, price, optimal, _ = _core.plan_flow(
-            problem.workers, stages, served, served_only, problem.single_batch, target, self.max_nodes
+            problem.workers, stages, served, served_only, problem.single_batch, target, self.gap, self.max_nodes
         )
         if not instances or (target < math.inf and value < target - 1e-8):
             return None

@@ -12,8 +12,17 @@ Pricing::Pricing(const std::vector<Stage>& stages, bool served_only)
 }
 
 bool Pricing::best(const std::vector<double>& price, const std::vector<char>& allowed, Policy* found, double* value) {
-  price_ = &price;
-  allowed_ = &allowed;
+  offers_.resize(stages_.size());
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    offers_[s].clear();
+    for (std::size_t o = 0; o < stages_[s].options.size(); ++o) {
+      const Option& option = stages_[s].options[o];
+      const std::size_t number = first_[s] + o;
+      if (!allowed[number]) continue;
+      offers_[s].push_back({price[number] * option.work, option.latency, static_cast<std::int16_t>(o),
+                            static_cast<std::int16_t>(option.variant)});
+    }
+  }
   Best best;
   if (!walk(0, 0, stages_[0].factor[0], 1.0, 0.0, &best)) return false;
   found->option = best.option;
@@ -22,27 +31,45 @@ bool Pricing::best(const std::vector<double>& price, const std::vector<char>& al
   return true;
 }
 
+// As `walk`, where nothing comes after: most of the time goes here.
+bool Pricing::leaf(int stage, std::int64_t prefix, double rows, double weight, double spent, Best* best) const {
+  const Stage& here = stages_[stage];
+  const double* accuracy = here.accuracy.data() + prefix * here.variants;
+  const double worth = served_only_ ? 0.0 : weight;
+  const double left = here.limit - spent;
+  const Offer* chosen = nullptr;
+  double most = 0;
+  for (const Offer& offer : offers_[stage]) {
+    if (offer.latency > left) continue;
+    const double value = worth * here.exit[offer.variant] * accuracy[offer.variant] - offer.cost * rows;
+    if (chosen == nullptr || value > most) chosen = &offer, most = value;
+  }
+  if (chosen == nullptr) return false;
+  best->value = most;
+  best->option[stage] = chosen->option;
+  return true;
+}
+
 // `prefix`: the variants before this stage as one number; `rows` per second that come here, of all roots; `spent`
 // seconds before it.
 bool Pricing::walk(int stage, std::int64_t prefix, double rows, double weight, double spent, Best* best) const {
+  if (children_[stage].empty()) return leaf(stage, prefix, rows, weight, spent, best);
   const Stage& here = stages_[stage];
   bool any = false;
-  for (std::size_t o = 0; o < here.options.size(); ++o) {
-    const Option& option = here.options[o];
-    const int number = first_[stage] + static_cast<int>(o);
-    const double time = spent + option.latency;
-    if (!(*allowed_)[number] || time > here.limit) continue;
-    const std::int64_t at = prefix * here.variants + option.variant;
-    const double ends = here.exit[option.variant];
+  for (const Offer& offer : offers_[stage]) {
+    const double time = spent + offer.latency;
+    if (time > here.limit) continue;
+    const std::int64_t at = prefix * here.variants + offer.variant;
+    const double ends = here.exit[offer.variant];
     Best mine;
-    mine.value = -(*price_)[number] * rows * option.work;
+    mine.value = -offer.cost * rows;
     if (!served_only_) mine.value += weight * ends * here.accuracy[at];
-    mine.option[stage] = static_cast<std::int16_t>(o);
+    mine.option[stage] = offer.option;
     bool whole = true;
     for (const int child : children_[stage]) {
       const Stage& next = stages_[child];
       Best below;
-      if (!walk(child, at, rows * next.factor[option.variant], weight * (1 - ends) * next.weight, time, &below)) {
+      if (!walk(child, at, rows * next.factor[offer.variant], weight * (1 - ends) * next.weight, time, &below)) {
         whole = false;
         break;
       }

@@ -37,6 +37,7 @@ class Pricing {
     std::array<std::int16_t, kMostStages> option{};
   };
 
+  bool leaf(int stage, std::int64_t prefix, double rows, double weight, double spent, Best* best) const;
   bool walk(int stage, std::int64_t prefix, double rows, double weight, double spent, Best* best) const;
 
   const std::vector<Stage>& stages_;
@@ -44,8 +45,12 @@ class Pricing {
   int options_ = 0;
   std::vector<int> first_;
   std::vector<std::vector<int>> children_;
-  const std::vector<double>* price_ = nullptr;
-  const std::vector<char>* allowed_ = nullptr;
+  struct Offer {
+    double cost;  // of a row per second
+    double latency;
+    std::int16_t option, variant;
+  };
+  std::vector<std::vector<Offer>> offers_;  // by stage: options that are allowed, at the prices asked for
 };
 
 }  // namespace arlo::solve::flow

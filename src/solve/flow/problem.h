@@ -7,9 +7,10 @@
 //   max  sum_c x_c A_c - kUnserved (served - sum_c x_c)      A_c: accuracy of policy c, the mean over its exits
 //   s.t. sum_c x_c <= served,  load_o(x) <= n_o,  sum_o n_o <= workers,  n_o whole
 //
-// The linear program behind it has a row for the workers, one for the shares, and one for each pool whose number was
-// branched on; its columns are found as they are needed, by a walk over the tree that picks the best option at every
-// stage for a price of each pool (pricing.h). Branch and bound does the rest (search.cc). Pure: no clock, no threads.
+// The linear program behind it has a row for the workers, one for the shares, and one for each bound on the instances
+// of an option, a variant or a stage that was branched on; its columns are found as they are needed, by a walk over the
+// tree that picks the best option at every stage for a price of each pool (pricing.h). Branch and bound does the rest
+// (search.cc). Pure: no clock, no threads.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,7 @@ struct Limits {
   bool served_only = false;                                 // accuracy does not count: how much can be served at all
   bool single_batch = false;                                // all instances of a variant have one batch cap
   double target = std::numeric_limits<double>::infinity();  // the first plan of this value will do, and no worse one
+  double gap = 0;  // a plan that is not further than this from the best one is proven good enough
   std::uint64_t max_nodes = 100'000;
 };
 

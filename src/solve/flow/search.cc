@@ -32,9 +32,9 @@ class Search {
 
   Answer solve() {
     Bounds all;
-    all.low.assign(master_.pricing().options(), 0);
-    all.high.assign(master_.pricing().options(), limits_.workers);
-    open(std::move(all));
+    all.low.assign(master_.groups().size(), 0);
+    all.high.assign(master_.groups().size(), limits_.workers);
+    open(std::move(all), {});
     while (!queue_.empty() && !done()) {
       if (answer_.nodes >= limits_.max_nodes) {
         answer_.bound = std::max(queue_.top().relaxed.value, answer_.value);
@@ -46,7 +46,7 @@ class Search {
       branch(node);
     }
     answer_.optimal = true;
-    if (std::isinf(limits_.target)) answer_.bound = answer_.value;
+    if (std::isinf(limits_.target)) answer_.bound = std::min(answer_.relaxed, answer_.value + limits_.gap);
     return std::move(answer_);
   }
 
@@ -55,13 +55,14 @@ class Search {
 
   // A node must promise more than this.
   double needed() const {
-    return std::max(answer_.value + kEqual, std::isinf(limits_.target) ? kNever : limits_.target - 2 * kEqual);
+    return std::max(answer_.value + std::max(limits_.gap, kEqual),
+                    std::isinf(limits_.target) ? kNever : limits_.target - 2 * kEqual);
   }
 
   // Solves a node; keeps it when it may hold something better.
-  void open(Bounds bounds) {
+  void open(Bounds bounds, const std::vector<std::pair<int, double>>& known) {
     const bool first = answer_.nodes++ == 0;
-    Relaxed relaxed = master_.solve(bounds, first ? kNever : needed());
+    Relaxed relaxed = master_.solve(bounds, known, first ? kNever : needed());
     if (first) {
       answer_.relaxed = answer_.bound = relaxed.value;
       answer_.price = relaxed.price;
@@ -103,8 +104,11 @@ class Search {
     }
     if (sum > limits_.workers) return;
     if (limits_.single_batch && twice(counts) >= 0) return;
-    Bounds fixed{counts, counts};
-    Relaxed found = master_.solve(fixed, answer_.value + kEqual);
+    Bounds fixed;
+    fixed.low.assign(master_.groups().size(), 0);
+    fixed.high.assign(master_.groups().size(), limits_.workers);
+    std::copy(counts.begin(), counts.end(), fixed.high.begin());
+    Relaxed found = master_.solve(fixed, relaxed.mixture, answer_.value + kEqual);
     if (found.feasible) keep(found, counts);
   }
 
@@ -146,19 +150,22 @@ class Search {
       if (const int option = twice(counts); option >= 0) return part(node, option);
     }
     int chosen = -1;
-    double most = kWhole;
-    for (std::size_t o = 0; o < node.relaxed.load.size(); ++o) {
-      const double n = std::max(node.relaxed.load[o], static_cast<double>(node.bounds.low[o]));
+    double most = 0;
+    for (std::size_t g = 0; g < node.relaxed.count.size(); ++g) {
+      const double n = node.relaxed.count[g];
       const double away = std::min(n - std::floor(n), std::ceil(n) - n);
-      if (away > most) most = away, chosen = static_cast<int>(o);
+      if (away > kWhole && away + master_.groups()[g].rank > most) {
+        most = away + master_.groups()[g].rank;
+        chosen = static_cast<int>(g);
+      }
     }
     if (chosen < 0) return;  // all whole, and still too many: cannot be
-    const double n = node.relaxed.load[chosen];
+    const int n = static_cast<int>(std::floor(node.relaxed.count[chosen]));
     Bounds below = node.bounds, above = node.bounds;
-    below.high[chosen] = static_cast<int>(std::floor(n));
-    above.low[chosen] = static_cast<int>(std::floor(n)) + 1;
-    open(std::move(above));
-    if (!done()) open(std::move(below));
+    below.high[chosen] = n;
+    above.low[chosen] = n + 1;
+    open(std::move(above), node.relaxed.mixture);
+    if (!done()) open(std::move(below), node.relaxed.mixture);
   }
 
   // A variant's batch cap is this option's, or another.
@@ -176,7 +183,7 @@ class Search {
     for (Bounds* bounds : {&with, &without}) {
       bool possible = true;
       for (std::size_t o = 0; o < bounds->low.size(); ++o) possible = possible && bounds->low[o] <= bounds->high[o];
-      if (possible && !done()) open(std::move(*bounds));
+      if (possible && !done()) open(std::move(*bounds), node.relaxed.mixture);
     }
   }
 

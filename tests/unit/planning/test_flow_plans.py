@@ -25,18 +25,19 @@ def counts(plan: FlowPlan) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("planner", ["loki", "arlo"])
 @pytest.mark.parametrize(
-    ("demand", "step", "accuracy", "instances", "shares"),
+    ("demand", "expected"),
     [
-        (10, "hardware", 1.0, (1, 0, 1, 0), {"A:a1>B:b1": 1.0}),
-        (20, "hardware", 1.0, (2, 0, 2, 0), {"A:a1>B:b1": 1.0}),
-        (30, "accuracy", 0.9, (3, 0, 0, 1), {"A:a1>B:b2": 1.0}),
-        (40, "accuracy", 0.81, (2, 1, 0, 1), {"A:a1>B:b2": 0.5, "A:a2>B:b2": 0.5}),
-        (60, "accuracy", 0.78, (2, 1, 0, 1), {"A:a1>B:b2": 1 / 3, "A:a2>B:b2": 2 / 3}),
+        (10, ("hardware", 1.0, (1, 0, 1, 0), {"A:a1>B:b1": 1.0})),
+        (20, ("hardware", 1.0, (2, 0, 2, 0), {"A:a1>B:b1": 1.0})),
+        (30, ("accuracy", 0.9, (3, 0, 0, 1), {"A:a1>B:b2": 1.0})),
+        (40, ("accuracy", 0.81, (2, 1, 0, 1), {"A:a1>B:b2": 0.5, "A:a2>B:b2": 0.5})),
+        (60, ("accuracy", 0.78, (2, 1, 0, 1), {"A:a1>B:b2": 1 / 3, "A:a2>B:b2": 2 / 3})),
     ],
 )
 def test_a_chain_of_two(
-    planner: str, demand: float, step: str, accuracy: float, instances: tuple[int, ...], shares: dict[str, float]
+    planner: str, demand: float, expected: tuple[str, float, tuple[int, ...], dict[str, float]]
 ) -> None:
+    step, accuracy, instances, shares = expected
     flow = dataclasses.replace(toy(), utilisation=1.0)
     plan = make_plan(flow, demand=demand, workers=4, planner=planner)
     assert (plan.step, plan.reason, plan.served, plan.optimal) == (step, "", 1, True)
@@ -106,9 +107,7 @@ def test_half_of_the_slo_is_for_executing() -> None:
     flow = chain([(8, 55.9), (16, 95.9)], 40.6, 250)
     plan = make_plan(flow, demand=1, workers=4, planner="loki")
     assert plan.reason == ""
-    assert [pool.batch for pool in plan.pools] == [1, 8], (
-        "40.6 + 55.9 = 96.5 ms of 125; 40.6 + 95.9 = 136.5 is too long"
-    )
+    assert [pool.batch for pool in plan.pools] == [1, 8], "40.6 + 55.9 = 96.5 ms of 125; + 95.9 is too long"
     hops = chain([(1, 84.0)], 40.6, 250, hop_ms=2)  # 124.6 ms; the limit is 124
     late = make_plan(hops, demand=1, workers=4, planner="loki")
     assert late.served == 0
