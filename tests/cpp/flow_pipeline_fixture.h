@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -59,7 +60,7 @@ class Rig {
     }
     std::vector<Children> children;
     const auto& out = pipeline->tree().stage(pipeline->stage(run.visit)).out;
-    for (std::size_t i = 0; i < counts.size(); ++i) children.push_back({out[i].edge, 10, counts[i]});
+    for (std::size_t i = 0; i < std::min(counts.size(), out.size()); ++i) children.push_back({out[i].edge, 10, counts[i]});
     visits[run.tag] = kNone;
     pipeline->finish(run.visit, children, now);
     walk();

@@ -262,8 +262,8 @@ TEST(Journeys, NothingIsAllocatedInSteadyState) {
   std::size_t before = 0;
   TimeNs now = 0;
   const std::array<Children, 1> two = {{{.edge = 0, .length = 10, .count = 2}}};
-  for (int i = 0; i < 60'000; ++i) {
-    if (i == 40'000) before = allocations.load();
+  for (int i = 0; i < 120'000; ++i) {
+    if (i == 90'000) before = allocations.load();
     now += 250'000;
     if (running.size() > 8) {
       const std::size_t at = random() % running.size();

@@ -248,6 +248,7 @@ class Pipeline {
   double highest_price_ = 0;
   TimeNs slack_ = kNever;  // what the last root could wait, in all
   std::int32_t deepest_ = 1;
+  bool chooses_ = false;  // some stage has more than one variant: else there are neither prices nor tables to look at
   std::vector<Root> roots_;
   std::vector<RootId> free_roots_;
   std::vector<Visit> visits_;
