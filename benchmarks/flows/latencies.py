@@ -45,16 +45,29 @@ def _vit(tokens: int, width: int, layers: int) -> float:
 
 FAMILIES = {
     # YOLOv5 6.0 at 640 pixels: mAP 50-95 on COCO; its published FLOPs are two for each multiply-add.
-    "yolov5": Family(0.45, (("n", 28.0, 2.25), ("s", 37.4, 8.25), ("m", 45.4, 24.5), ("l", 49.0, 54.55), ("x", 50.7, 102.85))),
+    "yolov5": Family(
+        0.45, (("n", 28.0, 2.25), ("s", 37.4, 8.25), ("m", 45.4, 24.5), ("l", 49.0, 54.55), ("x", 50.7, 102.85))
+    ),
     "efficientnet": Family(0.15, _efficientnet()),
     # torchvision's table of classification weights: top-1 and GFLOPS, which are multiply-adds.
-    "vgg": Family(0.6, (("vgg11", 69.020, 7.61), ("vgg13", 69.928, 11.31), ("vgg16", 71.592, 15.47), ("vgg19", 72.376, 19.63))),
-    "resnet": Family(0.35, (("r18", 69.758, 1.81), ("r34", 73.314, 3.66), ("r50", 76.130, 4.09), ("r101", 77.374, 7.80), ("r152", 78.312, 11.51))),
+    "vgg": Family(
+        0.6, (("vgg11", 69.02, 7.61), ("vgg13", 69.928, 11.31), ("vgg16", 71.592, 15.47), ("vgg19", 72.376, 19.63))
+    ),
+    "resnet": Family(
+        0.35,
+        (
+            ("r18", 69.758, 1.81), ("r34", 73.314, 3.66), ("r50", 76.13, 4.09), ("r101", 77.374, 7.8),
+            ("r152", 78.312, 11.51),
+        ),
+    ),
     # CLIP (Radford et al.), zero-shot top-1; multiply-adds by formula.
-    "clip": Family(0.45, (
-        ("b32", 63.2, _vit(50, 768, 12)), ("b16", 68.6, _vit(197, 768, 12)),
-        ("l14", 75.3, _vit(257, 1024, 24)), ("l14-336", 76.2, _vit(577, 1024, 24)),
-    )),
+    "clip": Family(
+        0.45,
+        (
+            ("b32", 63.2, _vit(50, 768, 12)), ("b16", 68.6, _vit(197, 768, 12)),
+            ("l14", 75.3, _vit(257, 1024, 24)), ("l14-336", 76.2, _vit(577, 1024, 24)),
+        ),
+    ),
 }  # fmt: skip
 
 

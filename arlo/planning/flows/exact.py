@@ -50,7 +50,7 @@ class ExactFlowSolver:
             instances=tuple(map(tuple, instances)),
             mixes=tuple((tuple(policy), share) for policy, share in mixes),
             accuracy=accuracy,
-            served=got,
+            served=min(got, served),
             relaxed=relaxed,
             bound=bound,
             price=price,

@@ -1,0 +1,1 @@
+"""`arlo flow`, one module for each action."""

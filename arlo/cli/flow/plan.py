@@ -1,0 +1,105 @@
+"""`arlo flow plan`: a plan for a demand."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from arlo.catalog.flow_file import load_flow
+from arlo.cli.text import print_json
+from arlo.errors import ConfigError
+from arlo.report.numbers import share
+
+if TYPE_CHECKING:
+    from arlo.planning.flows.problem import FlowPlan
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the plan."""
+    from arlo.planning.flows.planners import make_plan, make_solver
+
+    if not 0 <= args.within <= 1:
+        raise ConfigError(f"--within must be from 0 to 1, not {args.within}")
+    plan = make_plan(
+        load_flow(args.flow),
+        demand=args.demand,
+        workers=args.workers,
+        planner=args.planner,
+        solver=make_solver(args.solver),
+        within=args.within,
+    )
+    if args.json:
+        print_json(as_json(plan))
+    else:
+        _print(plan)
+    return 0
+
+
+def as_json(plan: FlowPlan) -> dict[str, Any]:
+    """A plan for scripts."""
+    flow = plan.flow
+    backup = dict(plan.backup())
+    return {
+        "flow": flow.name,
+        "planner": plan.planner,
+        "step": plan.step,
+        "reason": plan.reason,
+        "demand": plan.demand,
+        "workers": plan.workers,
+        "workers_given": plan.workers_given,
+        "served": plan.served,
+        "accuracy": plan.accuracy,
+        "accuracy_bound": plan.bound,
+        "optimal": plan.optimal,
+        "price": plan.price,
+        "solve_s": plan.solve_s,
+        "instances": [
+            {
+                "stage": flow.stages[pool.stage].name,
+                "variant": flow.stages[pool.stage].variants[pool.variant].name,
+                "batch": pool.batch,
+                "instances": pool.instances,
+                "latency_ms": pool.latency_s * 1e3,
+                "budget_ms": pool.budget_s * 1e3,
+                "rows_per_s": pool.load,
+                "capacity_per_s": pool.capacity,
+                "backup_per_s": backup.get(i, 0.0),
+            }
+            for i, pool in enumerate(plan.pools)
+        ],
+        "shares": {flow.label(*key): f for key, f in plan.shares().items()},
+        "feasible_paths": [
+            ">".join(
+                f"{flow.stages[plan.pools[i].stage].name}:"
+                f"{flow.stages[plan.pools[i].stage].variants[plan.pools[i].variant].name}x{plan.pools[i].batch}"
+                for i in path
+            )
+            for path in plan.feasible
+        ],
+    }
+
+
+def _print(plan: FlowPlan) -> None:
+    flow = plan.flow
+    print(
+        f"{flow.name}: {plan.demand:g} requests/s on {plan.workers} of {plan.workers_given} worker(s), planner"
+        f" {plan.planner}, {plan.step} scaling"
+    )
+    left = "" if plan.optimal else f" (at most {share(plan.bound)})"
+    print(f"served {share(plan.served)}, accuracy {share(plan.accuracy)}{left}, planned in {plan.solve_s * 1e3:.1f} ms")
+    print(
+        f"{'stage':12} {'variant':12} {'batch':>5} {'instances':>9} {'ms':>8} {'budget':>8} {'rows/s':>10} {'busy':>6}"
+    )
+    for pool in plan.pools:
+        stage = flow.stages[pool.stage]
+        busy = pool.load / pool.capacity if pool.capacity else 0.0
+        print(
+            f"{stage.name:12} {stage.variants[pool.variant].name:12} {pool.batch:5} {pool.instances:9}"
+            f" {pool.latency_s * 1e3:8.2f} {pool.budget_s * 1e3:8.2f} {pool.load:10.2f} {busy:6.1%}"
+        )
+    print("share of the requests by path:")
+    for key, f in plan.shares().items():
+        if not flow.children(key[0]):
+            print(f"  {f:7.2%}  {flow.label(*key)}")
+    if plan.reason:
+        print(plan.reason)

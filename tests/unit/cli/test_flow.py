@@ -1,0 +1,124 @@
+"""`arlo flow`: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from arlo.catalog.flow_file import load_flow
+from arlo.cli.app import main
+from arlo.planning.flows.check import check
+from benchmarks.flows.latencies import FAMILIES, variants
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "simulate"
+TOY = """
+[flow]
+name = "toy"
+slo_ms = 1000
+planner = "loki"
+[[flow.stage]]
+name = "A"
+variants = [{name = "a1", accuracy = 1, latency = [[1, 100]]}, {name = "a2", accuracy = 0.8, latency = [[1, 25]]}]
+[[flow.stage]]
+name = "B"
+variants = [{name = "b1", accuracy = 1, latency = [[1, 50]]}, {name = "b2", accuracy = 0.9, latency = [[1, 12.5]]}]
+[[flow.edge]]
+from = "A"
+to = "B"
+expand = {kind = "spans", factor = {a1 = 2, a2 = 1}}
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> str:
+    path = tmp_path / "toy.toml"
+    path.write_text(TOY)
+    return str(path)
+
+
+def test_a_plan_for_scripts(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flow", "plan", toy, "--workers", "4", "--demand", "60", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["planner"], plan["step"], plan["workers"], plan["optimal"]) == ("loki", "accuracy", 4, True)
+    assert plan["accuracy"] == pytest.approx(0.78)
+    assert [(p["variant"], p["instances"]) for p in plan["instances"]] == [("a1", 2), ("a2", 1), ("b2", 1)]
+    assert plan["shares"]["A:a1>B:b2"] == pytest.approx(1 / 3)
+    assert plan["feasible_paths"] == ["A:a1x1>B:b2x1", "A:a2x1>B:b2x1"]
+
+
+def test_a_plan_for_people(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flow", "plan", toy, "--workers", "4", "--demand", "100", "--planner", "arlo"]) == 0
+    text = capsys.readouterr().out
+    assert "overload scaling" in text
+    assert "overload: 4 workers serve" in text
+
+
+@pytest.mark.parametrize("solver", ["highs", "gurobi"])
+def test_other_solvers_agree(toy: str, solver: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("highspy" if solver == "highs" else "gurobipy")
+    assert main(["flow", "plan", toy, "--workers", "4", "--demand", "60", "--solver", solver, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(0.78)
+
+
+def test_what_is_odd_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "odd.toml"
+    odd = TOY.replace(
+        'name = "a2", accuracy = 0.8, latency = [[1, 25]]', 'name = "a2", accuracy = 0.8, latency = [[1, 125]]'
+    )
+    odd = odd.replace("{a1 = 2, a2 = 1}", "2").replace("[[1, 12.5]]", "[[1, 12.5], [2, 10], [4, 60]]")
+    path.write_text(odd)
+    assert main(["flow", "check", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [text.split(":")[0] for text in found["warnings"]] == [
+        "stage 'A'",
+        "stage 'B', variant 'b2'",
+        "stage 'B', variant 'b2'",
+    ]
+    assert "'a2' is dominated by 'a1'" in found["warnings"][0]
+    assert "2 rows of 1 tokens take less time than 1" in found["warnings"][1]
+    assert "batches up to 2 are enough" in found["warnings"][2]
+    path.write_text(TOY.replace("slo_ms = 1000", "slo_ms = 70"))
+    assert main(["flow", "check", str(path)]) == 1
+    assert "slo_below_latency(A>B): executing takes 37.5 ms at least" in capsys.readouterr().out
+
+
+def test_a_page(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("plotly")
+    out = tmp_path / "flow.html"
+    assert main(["flow", "report", toy, "--workers", "4", "--out", str(out), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["capacity_most_accurate"] == pytest.approx(20, rel=0.01)
+    assert said["capacity"] == pytest.approx(80, rel=0.01)
+    assert set(said["curves"]) == {"arlo", "loki", "inferline", "proteus"}
+    text = out.read_text()
+    assert "carried by the most accurate variants on 4 workers" in text
+    assert "http://" not in text.split("<main>")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "none.toml", "--demand", "1"], "none.toml does not exist"),
+        (["plan", "TOY", "--demand", "-1"], "demand must be above 0"),
+        (["plan", "TOY", "--demand", "1", "--workers", "0"], "workers must be at least 1"),
+        (["plan", "TOY", "--demand", "1", "--within", "2"], "--within must be from 0 to 1"),
+    ],
+)
+def test_wrong_questions(toy: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["flow", *(toy if each == "TOY" else each for each in arguments)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_examples_hold_the_tables_that_are_derived() -> None:
+    families = {"detect": "yolov5", "cars": "efficientnet", "faces": "vgg", "classify": "resnet", "caption": "clip"}
+    assert set(families.values()) == set(FAMILIES)
+    for name in ("loki_traffic", "loki_social"):
+        flow = load_flow(EXAMPLES / f"{name}.toml")
+        assert check(flow).problems == ()
+        for stage in flow.stages:
+            found = [
+                (v.name, v.accuracy[0], [(rows, ns / 1e6) for _, rows, ns in v.table.points]) for v in stage.variants
+            ]
+            assert found == variants(families[stage.name])
