@@ -11,9 +11,10 @@ One fleet, one trace, one set of drawn children for all. Contenders:
     arlo        prefix flows with a fifth of the capacity left free, prices, slack; every worker holds all variants
     arlo-plan   the same with one variant on a worker
 
-A worker that changes loads for 0.3 s, a worker that holds all variants for 0.3 s each. Latencies are estimates
-(benchmarks/flows/latencies.py), and everything here is simulated. Violations are roots that were late or dropped, end to
-end: a root is on time when all that it became is. `utility` is the accuracy over all roots, those not on time counting 0.
+A worker that changes loads for 0.3 s, one that is to hold all variants for 0.3 s each. Latencies are estimates
+(benchmarks/flows/latencies.py), and everything here is simulated. Violations are roots that were late or dropped, end
+to end: a root is on time when all that it became is. `utility` is the accuracy over all roots, those not on time
+counting 0.
 """
 
 from __future__ import annotations

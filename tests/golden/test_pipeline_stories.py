@@ -124,8 +124,10 @@ class Story:
     def do_visits(self, _: list[str], __: list[list[str]]) -> list[str]:
         totals = self.engine().pipeline_totals()
         counts = iter(totals["visits"])
-        lines = [f"{name}: " + ", ".join(str(next(counts)) for _ in stage)
-                 for name, stage in zip(self.names, self.stages, strict=True)]
+        lines = [
+            f"{name}: " + ", ".join(str(next(counts)) for _ in stage)
+            for name, stage in zip(self.names, self.stages, strict=True)
+        ]
         drops = ", ".join(f"{count} {reason}" for reason, count in totals["dropped"].items() if count)
         return [*lines, f"rerouted {totals['rerouted']}, dropped {drops or 'none'}"]
 
