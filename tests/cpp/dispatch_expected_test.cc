@@ -10,7 +10,6 @@
 namespace arlo::dispatch {
 namespace {
 
-
 // Rows of one length on `instances` workers, one at a time each, at the given load; the mean error of what was told.
 void run(Policy policy, double load, std::uint64_t seed) {
   constexpr TimeNs kTime = kMs;

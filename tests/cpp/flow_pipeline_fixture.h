@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -28,11 +28,8 @@ class Rig {
       : scheduler({.policy = dispatch::Policy::kLate, .batching = batching}) {
     for (const StageSpec& stage : spec.stages) {
       for (const VariantSpec& v : stage.variants) {
-        runtimes.push_back(scheduler.add_runtime({.max_length = 512,
-                                                  .max_batch = 1,
-                                                  .capacity = 100,
-                                                  .latency = {{512, 1, v.least}},
-                                                  .variant = v.id}));
+        runtimes.push_back(scheduler.add_runtime(
+            {.max_length = 512, .max_batch = 1, .capacity = 100, .latency = {{512, 1, v.least}}, .variant = v.id}));
       }
     }
     pipeline = std::make_unique<Pipeline>(spec, scheduler);
@@ -61,7 +58,8 @@ class Rig {
     }
     std::vector<Children> children;
     const auto& out = pipeline->tree().stage(pipeline->stage(run.visit)).out;
-    for (std::size_t i = 0; i < std::min(counts.size(), out.size()); ++i) children.push_back({out[i].edge, 10, counts[i]});
+    for (std::size_t i = 0; i < std::min(counts.size(), out.size()); ++i)
+      children.push_back({out[i].edge, 10, counts[i]});
     visits[run.tag] = kNone;
     pipeline->finish(run.visit, children, now);
     walk();
@@ -167,8 +165,8 @@ struct Journeys {
     for (std::int32_t s = 0; s < stages; ++s) {
       spec.stages.emplace_back();
       for (std::uint64_t v = 0; v < 1 + random() % 3; ++v) {
-        spec.stages.back().variants.push_back(variant(id++, .5 + .1 * static_cast<double>(random() % 5),
-                                                      static_cast<TimeNs>(1 + random() % 5) * kMs));
+        spec.stages.back().variants.push_back(
+            variant(id++, .5 + .1 * static_cast<double>(random() % 5), static_cast<TimeNs>(1 + random() % 5) * kMs));
       }
       if (s == 0) continue;
       spec.edges.push_back({static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(s)), s, {}, 0});

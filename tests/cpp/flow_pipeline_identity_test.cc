@@ -176,8 +176,8 @@ TEST(Journeys, NothingIsAllocatedInSteadyState) {
   out.reserve(4096);
   for (const StageSpec& stage : spec.stages) {
     for (const VariantSpec& v : stage.variants) {
-      const auto runtime = scheduler.add_runtime(
-          {.max_length = 64, .capacity = 20, .latency = {{64, 1, v.least}}, .variant = v.id});
+      const auto runtime =
+          scheduler.add_runtime({.max_length = 64, .capacity = 20, .latency = {{64, 1, v.least}}, .variant = v.id});
       for (int i = 0; i < 3; ++i) scheduler.join(runtime, 2, 0, out);
     }
   }
@@ -208,7 +208,8 @@ TEST(Journeys, NothingIsAllocatedInSteadyState) {
       const VisitId visit = visit_of[run.slot];
       free.push_back(run.slot);
       scheduler.finish(run.handle, dispatch::Verdict::kAnswered, now, out);
-      if (visit != kNone) pipeline.finish(visit, pipeline.stage(visit) == 0 ? std::span(two) : std::span<const Children>{}, now);
+      if (visit != kNone)
+        pipeline.finish(visit, pipeline.stage(visit) == 0 ? std::span(two) : std::span<const Children>{}, now);
     } else {
       pipeline.arrive({.length = 10, .due = now + 40 * kMs, .deadline = now + 40 * kMs}, now);
     }

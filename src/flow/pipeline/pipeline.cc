@@ -189,8 +189,7 @@ void Pipeline::end(RootId id, bool failed) {
       visits_[v].state = State::kDead;
       continue;
     }
-    steps_.push_back(
-        {.kind = Step::Kind::kCancel, .stage = visits_[v].stage, .root = id, .visit = v, .tag = root.tag});
+    steps_.push_back({.kind = Step::Kind::kCancel, .stage = visits_[v].stage, .root = id, .visit = v, .tag = root.tag});
     give_back(v);
   }
   steps_.push_back({.kind = Step::Kind::kExit,
