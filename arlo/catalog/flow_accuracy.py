@@ -2,18 +2,104 @@
 
 Two models are wrong on the same rows, so a product of accuracies is not the accuracy of a path. Where every stage of a
 path was recorded for the same rows, the path's accuracy is counted (Loki's profiled accuracy of a path).
+
+Outcomes lie in a folder as `outcomes.npz`, which `arlo accuracy` writes: what every variant made of every labelled row.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arlo.catalog.flow import Flow, Prefix
 from arlo.errors import ConfigError
+
+FILE_NAME = "outcomes.npz"
+Z95 = 1.959964
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VariantOutcomes:
+    """What one variant made of the rows."""
+
+    correct: NDArray[np.bool_]  # [rows]
+    score: NDArray[np.float32]  # [rows], its confidence before calibration: the largest probability
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Of the same labelled rows, by the name of a variant."""
+
+    length: NDArray[np.int32]  # [rows], tokens of the first variant
+    variants: Mapping[str, VariantOutcomes]
+
+    def save(self, folder: Path) -> Path:
+        """Write `outcomes.npz` whole."""
+        arrays: dict[str, NDArray[np.generic]] = {"length": self.length}
+        for name, found in self.variants.items():
+            arrays[f"correct/{name}"], arrays[f"score/{name}"] = found.correct, found.score
+        path, temporary = folder / FILE_NAME, folder / "outcomes.unfinished"
+        try:
+            with temporary.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+            temporary.replace(path)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written ({error.strerror})") from None
+        return path
+
+    @classmethod
+    def load(cls, folder: Path) -> Outcomes:
+        """Read `outcomes.npz`. ConfigError when it is missing or damaged."""
+        path = folder / FILE_NAME
+        try:
+            with path.open("rb") as raw, np.load(raw) as file:
+                arrays = {name: file[name] for name in file.files}
+            rows = len(arrays["length"])
+            names = [name.removeprefix("correct/") for name in arrays if name.startswith("correct/")]
+            variants = {n: VariantOutcomes(arrays[f"correct/{n}"] != 0, arrays[f"score/{n}"]) for n in names}
+            if any(each.correct.shape != (rows,) or each.score.shape != (rows,) for each in variants.values()):
+                raise ValueError("its arrays do not go together")
+        except FileNotFoundError:
+            raise ConfigError(f"{folder} has no {FILE_NAME}: make it with `arlo accuracy`") from None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ConfigError(f"{path} is damaged ({error}): make it again with `arlo accuracy`") from None
+        return cls(arrays["length"].astype(np.int32), variants)
+
+    def accuracy(self, name: str, max_lengths: Sequence[int]) -> tuple[float, ...]:
+        """Of a variant, of the rows of each length bin [max_lengths]; a bin without rows has that of all rows."""
+        correct = self.variants[name].correct
+        bins = np.searchsorted(np.asarray(max_lengths), self.length)
+        found = []
+        for i in range(len(max_lengths)):
+            mine = correct[bins == i]
+            found.append(float(mine.mean()) if len(mine) else float(correct.mean()))
+        return tuple(found)
+
+    def of(self, flow: Flow) -> RowOutcomes:
+        """By stage and variant of a flow, where they have these names."""
+        return RowOutcomes(
+            {
+                (stage.name, variant.name): self.variants[variant.name].correct
+                for stage in flow.stages
+                for variant in stage.variants
+                if variant.name in self.variants
+            }
+        )
+
+
+def interval(right: int, rows: int) -> tuple[float, float]:
+    """95 % of a share of rows (Wilson)."""
+    if rows == 0:
+        return 0.0, 1.0
+    p, z2 = right / rows, Z95**2 / rows
+    middle, half = p + z2 / 2, Z95 * math.sqrt(p * (1 - p) / rows + z2 / (4 * rows))
+    return max((middle - half) / (1 + z2), 0.0), min((middle + half) / (1 + z2), 1.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

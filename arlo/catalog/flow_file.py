@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from arlo.catalog.flow import Expand, Flow, FlowBatch, FlowEdge, FlowStage, FlowVariant, Guard, table_of_ms
+from arlo.catalog.flow_accuracy import Outcomes
 from arlo.catalog.latency import LatencyTable
 from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
@@ -65,7 +66,8 @@ def read_flow(raw: Any, *, base: Path, source: str = "flow") -> Flow:
 
 def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
     _known(raw, _FLOW, "[flow]")
-    stages = tuple(_stage(each, base) for each in _tables(raw, "stage", "[flow]"))
+    records = Outcomes.load(base / str(raw["records"])) if raw.get("records") else None
+    stages = tuple(_stage(each, base, records) for each in _tables(raw, "stage", "[flow]"))
     variants = {stage.name: [variant.name for variant in stage.variants] for stage in stages}
     values = _taken(
         raw,
@@ -82,7 +84,7 @@ def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
     return Flow(stages=stages, edges=edges, **values)
 
 
-def _stage(raw: Mapping[str, Any], base: Path) -> FlowStage:
+def _stage(raw: Mapping[str, Any], base: Path, records: Outcomes | None) -> FlowStage:
     where = f"[[flow.stage]] {raw.get('name', '')!r}"
     _known(raw, _STAGE, where)
     values = _taken(raw, where, {"name": str, "entry": bool, "fire": str}, required=("name",))
@@ -101,10 +103,10 @@ def _stage(raw: Mapping[str, Any], base: Path) -> FlowStage:
     if "lengths" in raw:
         values["lengths"] = tuple((int(a), b) for a, b in _rows(raw["lengths"], 2, f"{where} lengths"))
     limit = values["batch"].max if "batch" in values else FlowBatch().max
-    return FlowStage(variants=tuple(_variant(each, base, where, limit) for each in given), **values)
+    return FlowStage(variants=tuple(_variant(each, base, where, limit, records) for each in given), **values)
 
 
-def _variant(raw: Any, base: Path, stage: str, limit: int) -> FlowVariant:
+def _variant(raw: Any, base: Path, stage: str, limit: int, records: Outcomes | None) -> FlowVariant:
     raw = _table(raw, f"{stage} variant")
     where = f"{stage} variant {raw.get('name') or raw.get('repository', '')!r}"
     _known(raw, _VARIANT, where)
@@ -120,6 +122,8 @@ def _variant(raw: Any, base: Path, stage: str, limit: int) -> FlowVariant:
     if folder := values.get("repository"):
         values = _from_manifest(base / folder, where) | values
         values["repository"] = str(base / folder)
+    if "accuracy" not in values and records is not None and values.get("name") in records.variants:
+        values["accuracy"] = records.accuracy(values["name"], values.get("max_lengths", (1,)))
     for key, field in (("name", "name"), ("accuracy", "accuracy"), ("latency", "table")):
         if field not in values:
             raise ConfigError(f"{where}: {key} is missing")

@@ -34,6 +34,7 @@ COMMANDS = (
     Command("profile", "arlo.cli.profile.command", "measure the latency of every runtime on a real worker"),
     Command("serve", "arlo.cli.serve", "start workers and gateway and keep them serving"),
     Command("cascade", "arlo.cli.cascade.command", "several models of rising cost as one: record, calibrate, search"),
+    Command("accuracy", "arlo.cli.accuracy", "how accurate variants are, row by row, on labelled texts"),
     Command("flow", "arlo.cli.flow.command", "pipelines of models as one: check, plan, report"),
     Command("plan", "arlo.cli.plan.command", "how many instances of each runtime a demand needs; what-if questions"),
     Command("trace", "arlo.cli.trace.command", "make a trace, or see what one is like"),

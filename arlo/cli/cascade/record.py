@@ -160,6 +160,11 @@ def runtimes_of(manifest: Manifest) -> list[Runtime]:
 
 
 def _record(jobs: Jobs, job: Job, *, threads: int) -> None:
+    repository = jobs.folder / jobs.cascade.stages[job.stage].repository
+    record_job(job, repository, jobs.data, jobs.records, threads=threads)
+
+
+def record_job(job: Job, repository: Path, data: Data, records: Records, *, threads: int) -> None:
     """Run a job on a worker of its own; nothing is started when nothing is missing."""
     from rich.console import Console
 
@@ -167,18 +172,17 @@ def _record(jobs: Jobs, job: Job, *, threads: int) -> None:
 
     if not job.rows:
         return
-    repository = jobs.folder / jobs.cascade.stages[job.stage].repository
-    count = len(jobs.data.examples)
+    count = len(data.examples)
     with LiveBar(Console(stderr=True), f"{job.what}: starting a worker") as bar:
         done = count - len(job.rows)
 
         def keep(part: Recorded) -> None:
             nonlocal done
-            jobs.records.append(job.key, part)
+            records.append(job.key, part)
             done += len(part.row)
             bar.show(done, count, f"{job.what}: {done} of {count} texts")
 
-        asyncio.run(_on_worker(job, repository, jobs.data, threads=threads, keep=keep))
+        asyncio.run(_on_worker(job, repository, data, threads=threads, keep=keep))
 
 
 async def _on_worker(job: Job, repository: Path, data: Data, *, threads: int, keep: Callable[[Recorded], None]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arlo.catalog.flow_accuracy import Outcomes
 from arlo.catalog.flow_file import load_flow
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
@@ -20,8 +22,10 @@ def run(args: argparse.Namespace) -> int:
 
     if not 0 <= args.within <= 1:
         raise ConfigError(f"--within must be from 0 to 1, not {args.within}")
+    flow = load_flow(args.flow)
     plan = make_plan(
-        load_flow(args.flow),
+        flow,
+        outcomes=Outcomes.load(Path(flow.records)).of(flow) if flow.records else None,
         demand=args.demand,
         workers=args.workers,
         planner=args.planner,

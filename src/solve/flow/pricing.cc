@@ -1,5 +1,8 @@
 #include "solve/flow/pricing.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace arlo::solve::flow {
 
 Pricing::Pricing(const std::vector<Stage>& stages, bool served_only)
@@ -8,6 +11,21 @@ Pricing::Pricing(const std::vector<Stage>& stages, bool served_only)
     first_.push_back(options_);
     options_ += static_cast<int>(stages[i].options.size());
     if (stages[i].parent >= 0) children_[stages[i].parent].push_back(static_cast<int>(i));
+  }
+  most_.resize(stages.size());
+  least_cost_.resize(stages.size());
+  for (std::size_t i = stages.size(); i-- > 0;) {
+    const Stage& here = stages[i];
+    most_[i].resize(here.accuracy.size());
+    for (std::size_t at = 0; at < here.accuracy.size(); ++at) {
+      const double ends = here.exit[at % here.variants];
+      most_[i][at] = ends * here.accuracy[at];
+      for (const int child : children_[i]) {
+        const std::size_t variants = stages[child].variants;
+        const auto from = most_[child].begin() + static_cast<std::ptrdiff_t>(at * variants);
+        most_[i][at] += (1 - ends) * stages[child].weight * *std::max_element(from, from + stages[child].variants);
+      }
+    }
   }
 }
 
@@ -21,6 +39,14 @@ bool Pricing::best(const std::vector<double>& price, const std::vector<char>& al
       if (!allowed[number]) continue;
       offers_[s].push_back({price[number] * option.work, option.latency, static_cast<std::int16_t>(o),
                             static_cast<std::int16_t>(option.variant)});
+    }
+  }
+  for (std::size_t s = stages_.size(); s-- > 0;) {
+    least_cost_[s] = std::numeric_limits<double>::infinity();
+    for (const Offer& offer : offers_[s]) {
+      double cost = offer.cost;
+      for (const int child : children_[s]) cost += stages_[child].factor[offer.variant] * least_cost_[child];
+      if (cost < least_cost_[s]) least_cost_[s] = cost;
     }
   }
   Best best;
@@ -61,6 +87,13 @@ bool Pricing::walk(int stage, std::int64_t prefix, double rows, double weight, d
     if (time > here.limit) continue;
     const std::int64_t at = prefix * here.variants + offer.variant;
     const double ends = here.exit[offer.variant];
+    if (any) {  // what it could come to at most
+      double most = (served_only_ ? 0.0 : weight * most_[stage][at]) - offer.cost * rows;
+      for (const int child : children_[stage]) {
+        most -= rows * stages_[child].factor[offer.variant] * least_cost_[child];
+      }
+      if (!(most > best->value)) continue;
+    }
     Best mine;
     mine.value = -offer.cost * rows;
     if (!served_only_) mine.value += weight * ends * here.accuracy[at];

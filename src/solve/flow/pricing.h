@@ -50,7 +50,11 @@ class Pricing {
     double latency;
     std::int16_t option, variant;
   };
-  std::vector<std::vector<Offer>> offers_;  // by stage: options that are allowed, at the prices asked for
+  // By stage: options that are allowed, at the prices asked for; and what a row costs at least from there on.
+  std::vector<std::vector<Offer>> offers_;
+  std::vector<double> least_cost_;
+  // By stage and the variants up to and with it: the greatest accuracy from there on, of a weight of 1.
+  std::vector<std::vector<double>> most_;
 };
 
 }  // namespace arlo::solve::flow
