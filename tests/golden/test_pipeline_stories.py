@@ -21,7 +21,7 @@ import pytest
 
 from arlo import _core
 from tests.golden.story import retell, stories
-from tests.golden.test_simulate_stories import OUTCOMES, ms, ns
+from tests.golden.words import OUTCOMES, ms, ns
 
 FOLDER = Path(__file__).parent / "pipeline"
 REASONS = ("budget", "deadline", "overload", "fanout", "failed")

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from arlo import _core
 from arlo.catalog.flow import Expand, Flow, FlowEdge, FlowStage, FlowVariant, table_of_ms
 from arlo.errors import ConfigError
+from arlo.planning.flows.planners import make_plan
+from arlo.planning.flows.routing import maf
 from arlo.simulator.flows import FlowResult, FlowRun, Shape, planner_of, run
 
 
@@ -116,3 +119,18 @@ def test_what_makes_no_sense_is_refused() -> None:
         simulate(toy(), 9, 0)
     with pytest.raises(ConfigError, match="no arrivals"):
         run(FlowRun(flow=toy(), planner=planner_of(toy()), workers=1, arrived_ns=np.empty(0, np.int64)))
+
+
+@pytest.mark.parametrize("demand", [9.0, 18.0, 39.0, 55.0])
+def test_the_core_and_the_planner_have_one_most_accurate_first(demand: float) -> None:
+    flow = toy()
+    plan = make_plan(flow, demand=demand, workers=4)
+    shape = Shape(flow)
+    capacity = [0.0] * len(shape.variant)
+    for pool in plan.pools:
+        capacity[shape.variant[pool.stage, pool.variant]] += pool.capacity
+    parts = _core.pipeline_table(shape.spec(), shape.plan(plan, "plan"), capacity)
+    for (source, stage), table in maf(plan, demand).tables.items():
+        prefix = () if source < 0 else (plan.pools[source].variant,)
+        for pool, part in table:
+            assert parts[shape.node[stage, (*prefix, plan.pools[pool].variant)]] == pytest.approx(part, abs=1e-9)
