@@ -375,6 +375,49 @@ def cascade_drift(epsilon: float, alpha: float, differs: NDArray[numpy.uint8]) -
 def cascade_hash01(seed: int, row: int, stage: int) -> float:
     """u in [0, 1) of a row at a stage."""
 
+class Pipeline:
+    """A pipeline as data: src/flow/pipeline/spec.h."""
+
+    def __init__(
+        self,
+        stages: Sequence[Sequence[tuple[int, float, int, float]]],
+        edges: Sequence[tuple[int, int, Sequence[float], int]],
+        *,
+        accuracy: Sequence[float] = [],
+        router: str = "price",
+        drop: str = "slack",
+        on_drop: str = "fail",
+        max_open: int = 65536,
+    ) -> None:
+        """
+        `stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: (from,
+        to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.
+        """
+
+class PipelinePlan:
+    """What a planner says of a pipeline: src/flow/pipeline/spec.h."""
+
+    def __init__(
+        self,
+        *,
+        demand: float,
+        price: float = 0.0,
+        share: Sequence[float] = [],
+        feasible: Sequence[int] = [],
+        rate: Sequence[float] = [],
+        budget: Sequence[int] = [],
+        time: Sequence[int] = [],
+    ) -> None:
+        """
+        `share`, `feasible`: of each prefix, stage by stage; `rate` (rows/s of an instance), `budget`, `time` (ns): of
+        each variant.
+        """
+
+def pipeline_table(pipeline: Pipeline, plan: PipelinePlan, capacity: Sequence[float]) -> list[float]:
+    """
+    Part of each prefix within its block, by the pipeline's router; `capacity`: rows/s of each variant's pool.
+    """
+
 class Simulation:
     """
     The simulator's event loop: the scheduler of this module, workers that execute, and arrivals.
@@ -551,6 +594,32 @@ class Simulation:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """
-        One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed. Of a cascade `stage`:
+        One row per arrival, when recorded. `outcome`: on_time, late, rejected, expired, failed. Of a pipeline
+        `accuracy`: expected, and `reason`: of the first drop; -1: none. Of a cascade `stage`:
         whose answer it got, and `reason`: why (flow::Reason); -1: none.
+        """
+
+    def set_pipeline(
+        self,
+        pipeline: Pipeline,
+        edges: Sequence[tuple[str, Sequence[float], Sequence[float], Sequence[int], int, int]],
+        *,
+        exits: Sequence[Sequence[float]] = [],
+        deadline: int | None = None,
+    ) -> None:
+        """
+        Every request is a root of this pipeline. `edges`: what each makes of a row: (constant | ceil | poisson |
+        empirical, share that takes it by variant, mean children by variant, counts, most, tokens or 0). `exits`:
+        share of the rows of [stage][variant] that end there. `deadline`: ns from a root's arrival.
+        """
+
+    def plan(self, plan: PipelinePlan) -> None:
+        """A plan for the pipeline, in force from now on."""
+
+    def pipeline_price(self, variant: int) -> float:
+        """Utility that a worker-second of this variant costs now."""
+
+    def pipeline_totals(self) -> dict[str, Any]:
+        """
+        Sums over the roots that arrived after the warm-up, and over their visits.
         """

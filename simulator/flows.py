@@ -108,12 +108,7 @@ class Shape:
                 self.variant[stage, k] = len(self.variant)
             for prefix in flow.prefixes(stage):
                 self.node[stage, prefix] = len(self.node)
-        self.edges = [
-            edge
-            for stage in self.order
-            for edge in flow.out(stage)
-            if flow.edges[edge].head is not None
-        ]
+        self.edges = [edge for stage in self.order for edge in flow.out(stage) if flow.edges[edge].head is not None]
         self.accuracy = [path_accuracy(flow, stage, prefix, outcomes) for stage, prefix in self.node]
 
     def head(self, edge: int) -> int:
@@ -129,9 +124,7 @@ class Shape:
     def spec(self) -> _core.Pipeline:
         """The flow as the core takes it."""
         flow = self.flow
-        stages = [
-            [self._variant(stage, k) for k in range(len(flow.stages[stage].variants))] for stage in self.order
-        ]
+        stages = [[self._variant(stage, k) for k in range(len(flow.stages[stage].variants))] for stage in self.order]
         edges = [
             (
                 self.place[self.tail(edge)],
@@ -171,7 +164,10 @@ class Shape:
             rows = [min(spec.expand.factor[k if len(spec.expand.factor) > 1 else 0], spec.expand.max) for k in variants]
             take = [min(self.flow.factor(edge, k) / rows[k], 1.0) if rows[k] > 0 else 0.0 for k in variants]
             if spec.expand.kind != "same":  # the share is of what a row contains, not of rows: each goes its way
-                rows = [row * share / (1 - self.flow.exit_share(tail, k) or 1.0) for k, (row, share) in enumerate(zip(rows, take, strict=True))]
+                rows = [
+                    row * share / (1 - self.flow.exit_share(tail, k) or 1.0)
+                    for k, (row, share) in enumerate(zip(rows, take, strict=True))
+                ]
                 take = [1 - self.flow.exit_share(tail, k) for k in variants]
             found.append(
                 (
@@ -200,9 +196,9 @@ class Shape:
         feasible = [0] * len(self.node)
         for path in plan.feasible:
             prefix: tuple[int, ...] = ()
-            for pool in path:
-                prefix = (*prefix, plan.pools[pool].variant)
-                feasible[self.node[plan.pools[pool].stage, prefix]] = 1
+            for number in path:
+                prefix = (*prefix, plan.pools[number].variant)
+                feasible[self.node[plan.pools[number].stage, prefix]] = 1
         count = len(self.variant)
         rows, busy, instances = [0.0] * count, [0.0] * count, [0] * count
         time = [self._quickest(stage, k) for stage, k in self.variant]
@@ -286,7 +282,7 @@ class _Fleet:
             stages = enumerate(self._shape.flow.stages)
             keys = [(s, k, self._batch(s, k)) for s, stage in stages for k in range(len(stage.variants))]
             self._all = self._engine.add_bundle([r for key in keys for r in self._runtimes(key)], inflight_limit=1)
-        load = max((v.load_ms for stage in self._shape.flow.stages for v in stage.variants), default=0.0)
+        load = math.fsum(v.load_ms for stage in self._shape.flow.stages for v in stage.variants)
         while len(self._holds) < count:
             at = now + (round(load * MS_NS) if now > 0 else 0)
             self._holds[self._engine.add_worker(self._all, at)] = (-1, -1, -1)
@@ -404,18 +400,16 @@ def run(job: FlowRun) -> FlowResult:
         demand.add(float(count))
         seen.look()
     engine.finish()
-    return _result(engine, job, shape, counts, np.array(workers), plans, fleet.moves, solve_s)
+    planned = {"plans": plans, "moves": fleet.moves, "solve_ms_mean": solve_s * 1e3 / max(plans, 1)}
+    return _result(engine, job, counts, np.array(workers), planned)
 
 
 def _result(
     engine: _core.Simulation,
     job: FlowRun,
-    shape: Shape,
     counts: NDArray[np.int64],
     workers: NDArray[np.int64],
-    plans: int,
-    moves: int,
-    solve_s: float,
+    planned: dict[str, Any],
 ) -> FlowResult:
     totals, columns = engine.pipeline_totals(), engine.columns()
     roots = max(totals["roots"], 1)
@@ -425,7 +419,7 @@ def _result(
     second = columns["arrived_ns"] // SECOND_NS
     good = columns["outcome"] == 0
     answered = columns["accuracy"] >= 0
-    each = len(counts)
+    each, shape = len(counts), Shape(job.flow)
     arrived = np.maximum(np.bincount(second, minlength=each), 1)
     with np.errstate(invalid="ignore"):
         accuracy = np.bincount(second[answered], columns["accuracy"][answered], each) / np.maximum(
@@ -447,9 +441,7 @@ def _result(
             f"{job.flow.stages[stage].name}:{job.flow.stages[stage].variants[k].name}": totals["visits"][v]
             for (stage, k), v in shape.variant.items()
         },
-        plans=plans,
-        moves=moves,
-        solve_ms_mean=solve_s * 1e3 / max(plans, 1),
+        **planned,
         rows=int(engine.totals()["rows"]),
         seconds={
             "demand": counts.astype(float).tolist(),

@@ -24,7 +24,8 @@ Spec chain(std::int32_t stages, std::int32_t variants, Router router) {
     spec.stages.emplace_back();
     for (std::int32_t v = 0; v < variants; ++v) {
       const TimeNs time = (1 + v) * kMs;
-      spec.stages.back().variants.push_back({id++, .7 + .3 * (v + 1) / variants, time, static_cast<double>(time) / 1e9});
+      spec.stages.back().variants.push_back(
+          {id++, .7 + .3 * (v + 1) / variants, time, static_cast<double>(time) / 1e9});
     }
     if (s > 0) spec.edges.push_back({s - 1, s, std::vector<double>(static_cast<std::size_t>(variants), 1.0), 0});
   }
@@ -56,7 +57,7 @@ void visits(benchmark::State& state, bool core) {
   TimeNs now = 0;
   std::vector<Children> one(1);
   for (auto _ : state) {
-    now += 10 * kMs;
+    now += kMs / 10;
     if (core) {
       pipeline.arrive({.length = 10, .due = now + 100 * kMs, .deadline = now + 100 * kMs}, now);
       for (Step step; pipeline.next(now, step);) {
@@ -77,7 +78,8 @@ void visits(benchmark::State& state, bool core) {
       for (std::int32_t s = 0; s < stages; ++s) {
         const auto variant = static_cast<dispatch::VariantId>(s * variants);
         const auto admitted = system.scheduler.arrive(
-            0, {.length = 10, .due = now + 100 * kMs, .deadline = now + 100 * kMs, .variant = variant}, now, system.out);
+            0, {.length = 10, .due = now + 100 * kMs, .deadline = now + 100 * kMs, .variant = variant}, now,
+            system.out);
         system.scheduler.finish(admitted.handle, dispatch::Verdict::kAnswered, now, system.out);
       }
     }
@@ -137,7 +139,8 @@ void simulated(benchmark::State& state) {
   std::int64_t rows = 0;
   for (auto _ : state) {
     simulate::Options options;
-    options.dispatch = {.policy = dispatch::Policy::kLate, .max_queued = 1 << 20, .batching = dispatch::Batching::kFill};
+    options.dispatch = {
+        .policy = dispatch::Policy::kLate, .max_queued = 1 << 20, .batching = dispatch::Batching::kFill};
     options.slo = 100 * kMs;
     simulate::Engine engine(options);
     for (const StageSpec& stage : spec.stages) {
@@ -154,7 +157,8 @@ void simulated(benchmark::State& state) {
     }
     simulate::Pipeline pipeline;
     pipeline.spec = spec;
-    pipeline.edges = {{.kind = simulate::Pipeline::Children::kConstant, .take = {1, 1, 1}, .mean = {2, 2, 2}, .counts = {}}};
+    pipeline.edges = {
+        {.kind = simulate::Pipeline::Children::kConstant, .take = {1, 1, 1}, .mean = {2, 2, 2}, .counts = {}}};
     pipeline.deadline = options.slo;
     engine.set_pipeline(pipeline);
     Plan plan;

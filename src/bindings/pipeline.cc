@@ -26,10 +26,11 @@ using namespace nb::literals;
 namespace arlo::flow::pipeline {
 namespace {
 
-using VariantOf = std::tuple<std::uint16_t, double, TimeNs, double>;                                // id, accuracy, least, work
-using EdgeOf = std::tuple<std::int32_t, std::int32_t, std::vector<double>, TimeNs>;                 // from, to, factor, hop
-using DrawOf = std::tuple<std::string, std::vector<double>, std::vector<double>, std::vector<std::int32_t>, std::int32_t,
-                          std::int32_t>;  // kind, take, mean, counts, max, length
+using VariantOf = std::tuple<std::uint16_t, double, TimeNs, double>;                 // id, accuracy, least, work
+using EdgeOf = std::tuple<std::int32_t, std::int32_t, std::vector<double>, TimeNs>;  // from, to, factor, hop
+using DrawOf =
+    std::tuple<std::string, std::vector<double>, std::vector<double>, std::vector<std::int32_t>, std::int32_t,
+               std::int32_t>;  // kind, take, mean, counts, max, length
 
 template <typename Enum>
 Enum named(const std::string& name, std::initializer_list<const char*> names) {
@@ -89,7 +90,8 @@ void bind(nb::module_& m) {
           },
           "stages"_a, "edges"_a, nb::kw_only(), "accuracy"_a = std::vector<double>{}, "router"_a = "price",
           "drop"_a = "slack", "on_drop"_a = "fail", "max_open"_a = 1 << 16,
-          "`stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: (from,\n"
+          "`stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: "
+          "(from,\n"
           "to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.");
   nb::class_<Plan>(m, "PipelinePlan", "What a planner says of a pipeline: src/flow/pipeline/spec.h.")
       .def(
@@ -102,7 +104,8 @@ void bind(nb::module_& m) {
           nb::kw_only(), "demand"_a, "price"_a = 0.0, "share"_a = std::vector<double>{},
           "feasible"_a = std::vector<std::uint8_t>{}, "rate"_a = std::vector<double>{},
           "budget"_a = std::vector<TimeNs>{}, "time"_a = std::vector<TimeNs>{},
-          "`share`, `feasible`: of each prefix, stage by stage; `rate` (rows/s of an instance), `budget`, `time` (ns): of\n"
+          "`share`, `feasible`: of each prefix, stage by stage; `rate` (rows/s of an instance), `budget`, `time` (ns): "
+          "of\n"
           "each variant.");
   m.def("pipeline_table", &table, "pipeline"_a, "plan"_a, "capacity"_a,
         "Part of each prefix within its block, by the pipeline's router; `capacity`: rows/s of each variant's pool.");
@@ -122,9 +125,9 @@ void bind_pipeline(nb::class_<Engine>& engine) {
             Pipeline made;
             made.spec = spec;
             for (const auto& [kind, take, mean, counts, max, length] : edges) {
-              made.edges.push_back({flow::pipeline::named<Pipeline::Children>(
-                                        kind, {"constant", "ceil", "poisson", "empirical"}),
-                                    take, mean, counts, max, length});
+              made.edges.push_back(
+                  {flow::pipeline::named<Pipeline::Children>(kind, {"constant", "ceil", "poisson", "empirical"}), take,
+                   mean, counts, max, length});
             }
             made.exits = exits;
             made.deadline = deadline.value_or(kNever);
@@ -136,7 +139,8 @@ void bind_pipeline(nb::class_<Engine>& engine) {
           "empirical, share that takes it by variant, mean children by variant, counts, most, tokens or 0). `exits`:\n"
           "share of the rows of [stage][variant] that end there. `deadline`: ns from a root's arrival.")
       .def("plan", &Engine::plan, "plan"_a, "A plan for the pipeline, in force from now on.")
-      .def("pipeline_price", &Engine::worker_price, "variant"_a, "Utility that a worker-second of this variant costs now.")
+      .def("pipeline_price", &Engine::worker_price, "variant"_a,
+           "Utility that a worker-second of this variant costs now.")
       .def(
           "pipeline_totals",
           [](const Engine& e) {

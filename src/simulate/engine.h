@@ -161,8 +161,8 @@ struct Cascade {
   bool speculate = false;  // flow/cascade/speculate.h
 };
 
-// A pipeline: the rows that arrive are roots for its entry, and what becomes of them is decided by src/flow/pipeline, as
-// in the gateway. How many children an edge makes of a row is drawn: from (seed, number of the root, its way through
+// A pipeline: the rows that arrive are roots for its entry, and what becomes of them is decided by src/flow/pipeline,
+// as in the gateway. How many children an edge makes of a row is drawn: from (seed, number of the root, its way through
 // edges), whatever the variants, so that these are compared under equal luck.
 struct Pipeline {
   enum class Children : std::uint8_t {
@@ -197,7 +197,7 @@ struct PipelineTotals {
   double on_time_accuracy_sum = 0;
   std::uint64_t leaves_on_time = 0;  // answers of visits that made no children
   std::uint64_t leaves_late = 0;
-  double leaf_accuracy_sum = 0;  // of them
+  double leaf_accuracy_sum = 0;                              // of them
   std::uint64_t dropped[flow::pipeline::kDropReasons] = {};  // visits
   std::uint64_t rerouted = 0;
   std::vector<std::uint64_t> visits;  // [variants], stage by stage: entered
@@ -273,7 +273,7 @@ class Engine {
   [[nodiscard]] RuntimeView runtime(RuntimeId runtime) const;
   [[nodiscard]] bool cascade() const;                             // set_cascade() was called
   [[nodiscard]] std::int32_t price() const;                       // of it
-  [[nodiscard]] std::uint64_t speculated() const;                 // of its rows, those that two stages started on at a time
+  [[nodiscard]] std::uint64_t speculated() const;                 // rows that two stages started on at a time
   [[nodiscard]] const PipelineTotals* pipeline() const;           // null: there is none
   [[nodiscard]] double worker_price(std::int32_t variant) const;  // of a pipeline's, of a worker-second
   [[nodiscard]] std::int32_t queued() const;                      // waiting at the scheduler

@@ -204,7 +204,8 @@ void Roots::enter(const Step& step, TimeNs now) {
   const auto root = static_cast<Slot>(step.tag);
   std::uint64_t luck = requests_.luck(requests_[root].number);
   if (step.edge >= 0) {
-    luck = mixed(step.parent ^ (static_cast<std::uint64_t>(step.edge + 1) << 32) ^ static_cast<std::uint64_t>(step.index));
+    luck =
+        mixed(step.parent ^ (static_cast<std::uint64_t>(step.edge + 1) << 32) ^ static_cast<std::uint64_t>(step.index));
   }
   const Slot slot = requests_.take_visit(now, step.length, luck);
   Request& request = requests_[slot];

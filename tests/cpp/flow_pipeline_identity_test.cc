@@ -140,76 +140,11 @@ TEST(OneStage, IsTheScheduler) {
   }
 }
 
-// Random trees under random loads, with clients that go and workers that come and leave.
-struct Journeys {
-  explicit Journeys(std::uint64_t seed) : random(seed) {
-    Spec spec;
-    spec.router = static_cast<Router>(random() % 3);
-    spec.drop = static_cast<Drop>(random() % 5);
-    spec.on_drop = static_cast<OnDrop>(random() % 2);
-    spec.max_open = random() % 2 == 0 ? 8 : 100;
-    const auto stages = static_cast<std::int32_t>(1 + random() % 4);
-    std::uint16_t id = 0;
-    for (std::int32_t s = 0; s < stages; ++s) {
-      spec.stages.emplace_back();
-      for (std::uint64_t v = 0; v < 1 + random() % 3; ++v) {
-        spec.stages.back().variants.push_back(variant(id++, .5 + .1 * static_cast<double>(random() % 5),
-                                                      static_cast<TimeNs>(1 + random() % 5) * kMs));
-      }
-      if (s == 0) continue;
-      spec.edges.push_back({static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(s)), s, {}, 0});
-      const auto from = static_cast<std::size_t>(spec.edges.back().from);
-      spec.edges.back().factor.assign(spec.stages[from].variants.size(), 1.5);
-    }
-    rig = std::make_unique<Rig>(spec, random() % 2 == 0 ? dispatch::Batching::kOne : dispatch::Batching::kFill);
-    for (std::size_t v = 0; v < id; ++v) {
-      if (random() % 4 != 0) rig->join(v);
-    }
-    Plan plan;
-    plan.demand = 100;
-    plan.price = .1;
-    plan.share.assign(rig->pipeline->tree().nodes(), 1);
-    plan.budget.assign(id, 6 * kMs);
-    rig->pipeline->apply(plan, 0);
-  }
-
-  void step() {
-    rig->now += static_cast<TimeNs>(random() % static_cast<std::uint64_t>(kMs));
-    if (random() % 2 == 0 && !rig->running.empty()) {
-      auto at = rig->running.begin();
-      std::advance(at, static_cast<std::ptrdiff_t>(random() % rig->running.size()));
-      rig->finish(at->first, {static_cast<std::int32_t>(random() % 4), static_cast<std::int32_t>(random() % 2)});
-    } else if (random() % 10 == 0) {
-      rig->expire();
-    } else if (random() % 20 == 0 && !open.empty()) {
-      rig->pipeline->cancel(open.back(), rig->now);
-      rig->walk();
-    } else {
-      open.assign(1, rig->arrive(random() % 4 == 0 ? kNever : 20 * kMs));
-      ++arrived;
-    }
-    for (; seen < rig->steps.size(); ++seen) {
-      const Step& s = rig->steps[seen];
-      entered += s.kind == Step::Kind::kEnter && s.from < 0 ? 1 : 0;
-      if (s.kind == Step::Kind::kExit) {
-        exited[s.tag] += 1;
-        if (!open.empty() && open.back() == s.root) open.clear();
-      }
-    }
-  }
-
-  std::mt19937_64 random;
-  std::unique_ptr<Rig> rig;
-  std::vector<RootId> open;  // the last one, while it is
-  std::map<std::uint64_t, int> exited;
-  std::size_t seen = 0;
-  std::uint64_t arrived = 0;
-  std::uint64_t entered = 0;
-};
+using RandomJourneys = Journeys<std::mt19937_64>;
 
 TEST(Journeys, EveryRootEndsOnce) {
   for (std::uint64_t seed = 0; seed < 120; ++seed) {
-    Journeys journeys(seed);
+    RandomJourneys journeys{std::mt19937_64(seed)};
     for (int i = 0; i < 600; ++i) journeys.step();
     for (const auto& [tag, times] : journeys.exited) EXPECT_EQ(times, 1) << seed << ": " << tag;
     const auto open = static_cast<std::uint64_t>(journeys.rig->pipeline->roots());
@@ -218,8 +153,8 @@ TEST(Journeys, EveryRootEndsOnce) {
 }
 
 TEST(Journeys, TheSameEventsLeadToTheSameSteps) {
-  Journeys one(5);
-  Journeys other(5);
+  RandomJourneys one{std::mt19937_64(5)};
+  RandomJourneys other{std::mt19937_64(5)};
   for (int i = 0; i < 2000; ++i) {
     one.step();
     other.step();
@@ -241,8 +176,8 @@ TEST(Journeys, NothingIsAllocatedInSteadyState) {
   out.reserve(4096);
   for (const StageSpec& stage : spec.stages) {
     for (const VariantSpec& v : stage.variants) {
-      const auto runtime = scheduler.add_runtime(
-          {.max_length = 64, .capacity = 20, .latency = {{64, 1, v.least}}, .variant = v.id});
+      const auto runtime =
+          scheduler.add_runtime({.max_length = 64, .capacity = 20, .latency = {{64, 1, v.least}}, .variant = v.id});
       for (int i = 0; i < 3; ++i) scheduler.join(runtime, 2, 0, out);
     }
   }
@@ -262,8 +197,8 @@ TEST(Journeys, NothingIsAllocatedInSteadyState) {
   std::size_t before = 0;
   TimeNs now = 0;
   const std::array<Children, 1> two = {{{.edge = 0, .length = 10, .count = 2}}};
-  for (int i = 0; i < 60'000; ++i) {
-    if (i == 40'000) before = allocations.load();
+  for (int i = 0; i < 120'000; ++i) {
+    if (i == 90'000) before = allocations.load();
     now += 250'000;
     if (running.size() > 8) {
       const std::size_t at = random() % running.size();
@@ -273,7 +208,8 @@ TEST(Journeys, NothingIsAllocatedInSteadyState) {
       const VisitId visit = visit_of[run.slot];
       free.push_back(run.slot);
       scheduler.finish(run.handle, dispatch::Verdict::kAnswered, now, out);
-      if (visit != kNone) pipeline.finish(visit, pipeline.stage(visit) == 0 ? std::span(two) : std::span<const Children>{}, now);
+      if (visit != kNone)
+        pipeline.finish(visit, pipeline.stage(visit) == 0 ? std::span(two) : std::span<const Children>{}, now);
     } else {
       pipeline.arrive({.length = 10, .due = now + 40 * kMs, .deadline = now + 40 * kMs}, now);
     }

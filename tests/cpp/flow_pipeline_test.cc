@@ -199,8 +199,8 @@ TEST(Price, ValuesAreThoseOfTheBestWay) {
         value += (1 - part) * out.weight * k * tree.accuracy(node);
         if (factor == 0) continue;
         double best = -1e300;
-        for (Node n = tree.block(node, out.to); n < tree.block(node, out.to) + static_cast<Node>(tree.stage(out.to).variants);
-             ++n) {
+        for (Node n = tree.block(node, out.to);
+             n < tree.block(node, out.to) + static_cast<Node>(tree.stage(out.to).variants); ++n) {
           best = std::max(best, self(self, n, out.to, k * out.weight * part / factor));
         }
         value += factor * best;

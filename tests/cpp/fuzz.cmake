@@ -5,6 +5,8 @@ endif()
 # The code that is looked at alone steers the fuzzer: neither protobuf's nor that of the checks.
 target_compile_options(arlo_rewrite PRIVATE -fsanitize=fuzzer-no-link)
 target_compile_options(arlo_transport PRIVATE -fsanitize=fuzzer-no-link)
+target_compile_options(arlo_flow PRIVATE -fsanitize=fuzzer-no-link)
+target_compile_options(arlo_dispatch PRIVATE -fsanitize=fuzzer-no-link)
 pkg_check_modules(NGHTTP2 REQUIRED IMPORTED_TARGET libnghttp2)
 
 add_custom_target(fuzz)
@@ -27,3 +29,4 @@ add_fuzz_target(infer_request LIBRARIES arlo_rewrite SOURCES gateway_fixture.cc 
   SEED_SOURCES gateway_fixture.cc)
 add_fuzz_target(client_session LIBRARIES arlo_transport PkgConfig::NGHTTP2)
 add_fuzz_target(server_session LIBRARIES arlo_transport PkgConfig::NGHTTP2)
+add_fuzz_target(pipeline LIBRARIES arlo_flow)

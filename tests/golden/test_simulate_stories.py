@@ -25,18 +25,10 @@ import pytest
 
 from arlo import _core
 from tests.golden.story import retell, stories
+from tests.golden.words import OUTCOMES, ms, ns
 
 FOLDER = Path(__file__).parent / "simulate"
-OUTCOMES = ("on time", "late", "rejected", "expired", "failed")
 STATES = ("starting", "serving", "draining", "gone")
-
-
-def ns(text: str) -> int:
-    return round(float(text.removesuffix("ms")) * 1_000_000)
-
-
-def ms(value: int) -> str:
-    return f"{value / 1_000_000:g}ms"
 
 
 class Story:

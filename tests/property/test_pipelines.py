@@ -112,7 +112,9 @@ def test_as_many_wait_as_come_times_how_long_they_stay() -> None:
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[list[list[float]], list[tuple[int, int, float, str]]]:
     """Times in ms of each stage's variants, and edges (from, to, mean children, distribution)."""
-    stages = draw(st.lists(st.lists(st.sampled_from([0.5, 1.0, 2.0, 5.0]), min_size=1, max_size=3), min_size=1, max_size=4))
+    stages = draw(
+        st.lists(st.lists(st.sampled_from([0.5, 1.0, 2.0, 5.0]), min_size=1, max_size=3), min_size=1, max_size=4)
+    )
     edges = [
         (
             draw(st.integers(0, to - 1)),
@@ -125,29 +127,34 @@ def trees(draw: st.DrawFn) -> tuple[list[list[float]], list[tuple[int, int, floa
     return stages, edges
 
 
+@st.composite
+def settings_of(draw: st.DrawFn) -> tuple[str, str, str, str, bool]:
+    """Router, drop rule, what a drop does, batching, whether workers hold all variants."""
+    return (
+        draw(st.sampled_from(["price", "plan", "maf"])),
+        draw(st.sampled_from(["slack", "reroute", "per_task", "last", "none"])),
+        draw(st.sampled_from(["fail", "partial"])),
+        draw(st.sampled_from(["one", "fill", "deadline"])),
+        draw(st.booleans()),
+    )
+
+
 @given(
     tree=trees(),
-    router=st.sampled_from(["price", "plan", "maf"]),
-    drop=st.sampled_from(["slack", "reroute", "per_task", "last", "none"]),
-    on_drop=st.sampled_from(["fail", "partial"]),
+    how=settings_of(),
     rate=st.sampled_from([50.0, 300.0, 1500.0]),
-    batching=st.sampled_from(["one", "fill", "deadline"]),
-    together=st.booleans(),
     faults=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 20), st.booleans()), max_size=4),
     seed=st.integers(0, 5),
 )
 @settings(max_examples=150, deadline=None)
 def test_every_root_ends_once_and_nothing_is_lost(
     tree: tuple[list[list[float]], list[tuple[int, int, float, str]]],
-    router: str,
-    drop: str,
-    on_drop: str,
+    how: tuple[str, str, str, str, bool],
     rate: float,
-    batching: str,
-    together: bool,
     faults: list[tuple[int, int, bool]],
     seed: int,
 ) -> None:
+    router, drop, on_drop, batching, together = how
     times, edges = tree
 
     def simulate() -> _core.Simulation:
@@ -155,13 +162,16 @@ def test_every_root_ends_once_and_nothing_is_lost(
             "late", slo=30 * MS, max_queued=1 << 20, batching=batching, record=True, seed=seed, retries=1
         )
         number = 0
-        stages, runtimes = [], []
+        stages: list[list[tuple[int, float, int, float]]] = []
+        runtimes: list[int] = []
         for variants in times:
             stages.append([])
             for ms in variants:
                 stages[-1].append((number, 0.5 + ms / 10, round(ms * MS), ms / 1e3))
                 runtimes.append(
-                    sim.add_runtime(1, 30, [(1, 1, round(ms * MS)), (1, 4, round(2 * ms * MS))], max_batch=4, variant=number)
+                    sim.add_runtime(
+                        1, 30, [(1, 1, round(ms * MS)), (1, 4, round(2 * ms * MS))], max_batch=4, variant=number
+                    )
                 )
                 number += 1
         spec = _core.Pipeline(

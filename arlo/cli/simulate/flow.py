@@ -27,7 +27,9 @@ def add_flow_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a flow file (docs/pipelines.md)")
     group.add_argument("--planner", metavar="NAME,...", help="arlo, loki, inferline or proteus (default: the file's)")
     group.add_argument("--router", metavar="NAME,...", help="price, plan or maf (default: the file's)")
-    group.add_argument("--drop", metavar="NAME,...", help="slack, reroute, per_task, last or none (default: the file's)")
+    group.add_argument(
+        "--drop", metavar="NAME,...", help="slack, reroute, per_task, last or none (default: the file's)"
+    )
     group.add_argument(
         "--hold",
         choices=("plan", "all"),
@@ -105,7 +107,7 @@ def _one(flow: Flow, chosen: dict[str, Any], args: argparse.Namespace) -> FlowRe
     from arlo.simulator.flows import FlowRun, planner_of, run
     from arlo.traces import make_workload, materialise
 
-    changes = {name: chosen[name] for name in ("planner", "router", "drop", "slo_ms") if name in chosen}
+    changes: dict[str, Any] = {name: chosen[name] for name in ("planner", "router", "drop", "slo_ms") if name in chosen}
     if args.plan_period_s is not None:
         changes["plan_period_s"] = args.plan_period_s
     flow = dataclasses.replace(flow, **changes)
@@ -143,8 +145,11 @@ def _print(runs: Sequence[tuple[dict[str, Any], FlowResult]], args: argparse.Nam
         table.add_column(title, justify="left" if title == "run" else "right")
     for chosen, result in runs:
         table.add_row(
-            ", ".join(f"{value:g} req/s" if name == "rate" and not isinstance(value, str) else str(value)
-                      for name, value in chosen.items()) or "as in the file",
+            ", ".join(
+                f"{value:g} req/s" if name == "rate" and not isinstance(value, str) else str(value)
+                for name, value in chosen.items()
+            )
+            or "as in the file",
             f"{result.roots:,}",
             f"{result.violations:.2%}",
             f"{result.accuracy:.4f}",

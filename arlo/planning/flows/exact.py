@@ -41,7 +41,14 @@ class ExactFlowSolver:
             for stage in problem.stages
         ]
         instances, mixes, value, got, relaxed, bound, price, optimal, _ = _core.plan_flow(
-            problem.workers, stages, served, served_only, problem.single_batch, target, self.gap, self.max_nodes
+            problem.workers,
+            stages,
+            min(served, 1.0),
+            served_only,
+            problem.single_batch,
+            target,
+            self.gap,
+            self.max_nodes,
         )
         if not instances or (target < math.inf and value < target - 1e-8):
             return None

@@ -41,6 +41,7 @@ Pipeline::Pipeline(const Spec& spec, dispatch::Scheduler& scheduler)
       after_[at(s)] = std::max(after_[at(s)], out.hop + tree_.stage(out.to).least);
     }
     deepest_ = std::max(deepest_, stage.depth);
+    chooses_ = chooses_ || stage.variants > 1;
     for (std::int32_t v = 1; v < stage.variants; ++v) {
       const VariantSpec& x = tree_.variant(stage.first_variant + v);
       if (x.accuracy > tree_.variant(stage.first_variant + best[at(s)]).accuracy) best[at(s)] = v;
@@ -68,7 +69,7 @@ void Pipeline::apply(const Plan& plan, TimeNs now) {
   if (slack_ == kNever) {
     std::fill(price_.begin(), price_.end(), base_price_);
     values_.update(price_);
-  } else {
+  } else if (chooses_) {
     set_prices(now);
   }
   route();
@@ -88,6 +89,7 @@ void Pipeline::route() {
 }
 
 TimeNs Pipeline::look(TimeNs now) {
+  if (!chooses_) return kNever;
   if (now < next_look_) return next_look_;
   next_look_ = now + kLook;
   if (slack_ != kNever) set_prices(now);
@@ -187,8 +189,7 @@ void Pipeline::end(RootId id, bool failed) {
       visits_[v].state = State::kDead;
       continue;
     }
-    steps_.push_back(
-        {.kind = Step::Kind::kCancel, .stage = visits_[v].stage, .root = id, .visit = v, .tag = root.tag});
+    steps_.push_back({.kind = Step::Kind::kCancel, .stage = visits_[v].stage, .root = id, .visit = v, .tag = root.tag});
     give_back(v);
   }
   steps_.push_back({.kind = Step::Kind::kExit,

@@ -30,30 +30,31 @@
 // visits are cancelled. A visit without children ends with its answer. What a root is worth is parted among its
 // leaves: each edge has the part of the leaves behind it, and children share it evenly.
 //
-// Time limits. `due` is when the root's answer is late, `deadline` when it is worth nothing. A visit gets what is left of
-// them when the least time from its stage to an exit is taken off (Drop::kSlack); the scheduler refuses what cannot make
-// it. Under the drop rules of the paper a visit has no limits (kNone, kPerTask, kReroute), or has the root's `due` as its
-// deadline at a last stage (kLast). Known difference: the paper drops at the last task when its turn comes, the
+// Time limits. `due` is when the root's answer is late, `deadline` when it is worth nothing. A visit gets what is left
+// of them when the least time from its stage to an exit is taken off (Drop::kSlack); the scheduler refuses what cannot
+// make it. Under the drop rules of the paper a visit has no limits (kNone, kPerTask, kReroute), or has the root's `due`
+// as its deadline at a last stage (kLast). Known difference: the paper drops at the last task when its turn comes, the
 // scheduler refuses on arrival what its books say will be late.
 //
 // Drop::kSlack. Time that a stage did not use is carried over. The router's choice is taken if it can be on time:
 // expected finish, hops and least time behind it within `due`. Else the visit is rerouted to the variant that is worth
 // most of those that can; else to the one that finishes first, if it makes the deadline; else it is dropped. So nothing
-// is dropped that has a candidate in time, as far as the scheduler's books know. A visit that expires while it waits, or
-// is refused, tries the variants that it has not tried.
+// is dropped that has a candidate in time, as far as the scheduler's books know. A visit that expires while it waits,
+// or is refused, tries the variants that it has not tried.
 //
 // Router::kPrice weighs with prices (values.h): the plan's, moved between plans by what waits: every kLook a variant's
-// price is set to the plan's times e^(1.5 (w - 1)), w its predicted wait in quarters of its stage's slack (that of a root
-// over the stages of the longest way). So at the plan's price variants are mixed by their queues, which stay short, and
-// a burst makes them dear at once. (Steps of 5 % each 100 ms, tried first, swing: 5 to 9 % of the roots were late where
-// this has none.) Router::kPlan and kMaf follow tables (shares.h), made anew every kTable for the instances there are.
+// price is set to the plan's times e^(1.5 (w - 1)), w its predicted wait in quarters of its stage's slack (that of a
+// root over the stages of the longest way). So at the plan's price variants are mixed by their queues, which stay
+// short, and a burst makes them dear at once. (Steps of 5 % each 100 ms, tried first, swing: 5 to 9 % of the roots were
+// late where this has none.) Router::kPlan and kMaf follow tables (shares.h), made anew every kTable for the instances
+// there are.
 //
 // Order. Steps come in the order of the events that led to them; the children of a finish in the order of the spans
 // given, and of their index. Events at one instant are given in the order leave, drain, finish, join, expire, cancel,
 // arrive, as dispatch/scheduler.h asks. Same calls, same steps, to the last bit.
 //
-// Nothing is allocated in steady state but by apply(). O(variants of the stage) for a visit, and as many questions to the
-// scheduler at most. Throws only from the constructor and apply() (std::invalid_argument). Threads: none.
+// Nothing is allocated in steady state but by apply(). O(variants of the stage) for a visit, and as many questions to
+// the scheduler at most. Throws only from the constructor and apply() (std::invalid_argument). Threads: none.
 #pragma once
 
 #include <cstdint>
@@ -74,12 +75,12 @@ using RootId = std::uint32_t;   // dense, valid until the root's kExit; then reu
 using VisitId = std::uint32_t;  // the same until the visit ends
 
 struct RootArrival {
-  std::uint64_t tag = 0;       // the caller's, never interpreted
-  std::int32_t length = 1;     // tokens, at the entry
-  TimeNs due = kNever;         // an answer after it is late
-  TimeNs deadline = kNever;    // and after this one worth nothing; >= due where both are set
-  double utility = 1;          // of an answer that is right and in time, >= 0
-  double min_accuracy = 0;     // of the paths that it may take
+  std::uint64_t tag = 0;     // the caller's, never interpreted
+  std::int32_t length = 1;   // tokens, at the entry
+  TimeNs due = kNever;       // an answer after it is late
+  TimeNs deadline = kNever;  // and after this one worth nothing; >= due where both are set
+  double utility = 1;        // of an answer that is right and in time, >= 0
+  double min_accuracy = 0;   // of the paths that it may take
 };
 
 // What an edge made of a row.
@@ -112,11 +113,11 @@ struct Step {
   std::int32_t length = 0;                  // kEnter: tokens
   std::int32_t from = -1;                   // kEnter: variant in its stage that it was rerouted from; -1: it was not
   RootId root = kNone;
-  VisitId visit = kNone;                    // kNone for kExit
-  Node node = kNone;                        // kEnter: the variants of its way so far, this one included
-  std::uint64_t tag = 0;                    // the root's
-  std::uint64_t parent = 0;                 // kEnter: tag of the Children that it is one of
-  TimeNs due = kNever;                      // kEnter: for the scheduler
+  VisitId visit = kNone;     // kNone for kExit
+  Node node = kNone;         // kEnter: the variants of its way so far, this one included
+  std::uint64_t tag = 0;     // the root's
+  std::uint64_t parent = 0;  // kEnter: tag of the Children that it is one of
+  TimeNs due = kNever;       // kEnter: for the scheduler
   TimeNs deadline = kNever;
   // kExit. Of a root that failed, `answered` is what was there before.
   std::int32_t answered = 0;  // leaves
@@ -188,16 +189,16 @@ class Pipeline {
     Node node = 0;
     double worth = 1;  // part of the root's utility, 0 to 1
     TimeNs entered = 0;
-    TimeNs overrun = 0;         // of the stage before, over its budget; at most 0: it was quick enough
-    std::uint64_t parent = 0;   // tag
-    std::uint64_t tried = 0;    // variants of its stage that refused it
+    TimeNs overrun = 0;        // of the stage before, over its budget; at most 0: it was quick enough
+    std::uint64_t parent = 0;  // tag
+    std::uint64_t tried = 0;   // variants of its stage that refused it
     std::int32_t length = 1;
     std::int32_t index = 0;
     std::int16_t stage = 0;
     std::int16_t edge = -1;
     State state = State::kGone;
-    bool chosen = false;                      // it has a variant, that refused it or let it expire
-    DropReason why = DropReason::kDeadline;   // then
+    bool chosen = false;                     // it has a variant, that refused it or let it expire
+    DropReason why = DropReason::kDeadline;  // then
   };
   // What the router and the drop rule say.
   struct Choice {
@@ -239,15 +240,16 @@ class Pipeline {
   Plan plan_;
   Values values_;
   Shares shares_;
-  std::vector<TimeNs> after_;     // [stages]: least time from its answer to an exit
-  std::vector<double> price_;     // [variants]
-  std::vector<double> capacity_;  // [variants]
+  std::vector<TimeNs> after_;          // [stages]: least time from its answer to an exit
+  std::vector<double> price_;          // [variants]
+  std::vector<double> capacity_;       // [variants]
   std::vector<std::int32_t> lengths_;  // [stages]: tokens of the last visit
-  double base_price_ = 0;  // the plan's
+  double base_price_ = 0;              // the plan's
   double lowest_price_ = 0;
   double highest_price_ = 0;
   TimeNs slack_ = kNever;  // what the last root could wait, in all
   std::int32_t deepest_ = 1;
+  bool chooses_ = false;  // some stage has more than one variant: else there are neither prices nor tables to look at
   std::vector<Root> roots_;
   std::vector<RootId> free_roots_;
   std::vector<Visit> visits_;

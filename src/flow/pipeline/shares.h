@@ -44,12 +44,12 @@ class Shares {
   void in_proportion(const Tree::Stage& stage, std::span<const double> capacity, Node block);
 
   const Tree& tree_;
-  std::vector<double> part_;    // [nodes]
-  std::vector<double> behind_;  // [nodes]: turns that it is owed
-  std::vector<double> flow_;    // [nodes] or [variants]: rows a second
-  std::vector<double> rows_;    // [variants of a stage]
-  std::vector<double> left_;    // [variants]
-  std::vector<double> tokens_;  // [variants]
+  std::vector<double> part_;         // [nodes]
+  std::vector<double> behind_;       // [nodes]: turns that it is owed
+  std::vector<double> flow_;         // [nodes] or [variants]: rows a second
+  std::vector<double> rows_;         // [variants of a stage]
+  std::vector<double> left_;         // [variants]
+  std::vector<double> tokens_;       // [variants]
   std::vector<std::int32_t> order_;  // [variants]: of each stage, the most accurate first, then the lower
   bool overloaded_ = false;
 };

@@ -31,9 +31,9 @@ struct StageSpec {
 
 struct EdgeSpec {
   std::int32_t from = 0;
-  std::int32_t to = 0;         // > from
-  std::vector<double> factor;  // [variants of `from`]: mean children of a row, >= 0; Loki's multiplicative factor
-  TimeNs hop = 0;              // between the two
+  std::int32_t to = 0;              // > from
+  std::vector<double> factor = {};  // [variants of `from`]: mean children of a row, >= 0; Loki's multiplicative factor
+  TimeNs hop = 0;                   // between the two
 };
 
 // Which variant a visit gets when it enters a stage.
@@ -59,8 +59,8 @@ enum class OnDrop : std::uint8_t {
 
 struct Spec {
   std::vector<StageSpec> stages;
-  std::vector<EdgeSpec> edges;   // the edges to one stage's children in the order in which they fire
-  std::vector<double> accuracy;  // [nodes of Tree]: of the path up to there; empty: products
+  std::vector<EdgeSpec> edges;        // the edges to one stage's children in the order in which they fire
+  std::vector<double> accuracy = {};  // [nodes of Tree]: of the path up to there; empty: products
   Router router = Router::kPrice;
   Drop drop = Drop::kSlack;
   OnDrop on_drop = OnDrop::kFail;
@@ -70,13 +70,13 @@ struct Spec {
 // What the planner says; it may change at any time. Vectors over variants count them stage by stage.
 struct Plan {
   std::uint64_t version = 0;
-  double demand = 0;                   // roots a second that it is made for
-  double price = 0;                    // utility that one more worker-second would buy: the dual of capacity
-  std::vector<double> share;           // [nodes]: f(prefix), of the roots; empty: none is said
-  std::vector<std::uint8_t> feasible;  // [nodes]: I(prefix), its path is quick enough; empty: all are
-  std::vector<double> rate;            // [variants]: rows a second that one instance may get; empty: 1 / work
-  std::vector<TimeNs> budget;          // [variants]: of a visit, its queue included; empty: none is ever behind
-  std::vector<TimeNs> time;            // [variants]: profiled, at the batch that is set; empty: `least`
+  double demand = 0;                        // roots a second that it is made for
+  double price = 0;                         // utility that one more worker-second would buy: the dual of capacity
+  std::vector<double> share = {};           // [nodes]: f(prefix), of the roots; empty: none is said
+  std::vector<std::uint8_t> feasible = {};  // [nodes]: I(prefix), its path is quick enough; empty: all are
+  std::vector<double> rate = {};            // [variants]: rows a second that one instance may get; empty: 1 / work
+  std::vector<TimeNs> budget = {};          // [variants]: of a visit, its queue included; empty: none is ever behind
+  std::vector<TimeNs> time = {};            // [variants]: profiled, at the batch that is set; empty: `least`
 };
 
 // Throw std::invalid_argument, naming the field and its range.

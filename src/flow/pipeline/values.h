@@ -1,10 +1,11 @@
-// What a variant is worth to a visit: utility x accuracy that can be had behind it, less the price of the worker-seconds
-// that it and the rest of its way take. The dual of the planner's program (SPEC of prefix flows): where every visit
-// takes what is worth most at the right prices, the flow is the best one there is.
+// What a variant is worth to a visit: utility x accuracy that can be had behind it, less the price of the
+// worker-seconds that it and the rest of its way take. The dual of the planner's program (SPEC of prefix flows): where
+// every visit takes what is worth most at the right prices, the flow is the best one there is.
 //
 // A visit is worth `k`, its part of the root's utility. Of one way through the rest of the tree that is a line in k:
 // k x accuracy - price x work. So of a node it is the upper envelope of its ways' lines, which is convex, and that of a
-// block the envelope of its nodes. They are made anew with each change of prices; a question is a walk along a few lines.
+// block the envelope of its nodes. They are made anew with each change of prices; a question is a walk along a few
+// lines.
 #pragma once
 
 #include <cstdint>

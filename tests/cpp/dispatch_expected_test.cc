@@ -1,0 +1,101 @@
+// What expected_finish() says against what then happens, with workers that take what their profile says.
+#include <cstdint>
+#include <map>
+#include <queue>
+#include <random>
+#include <vector>
+
+#include "dispatch_fixture.h"
+
+namespace arlo::dispatch {
+namespace {
+
+// Rows of one length on `instances` workers, one at a time each, at the given load; the mean error of what was told.
+void run(Policy policy, double load, std::uint64_t seed) {
+  constexpr TimeNs kTime = kMs;
+  Scheduler scheduler(Options{.policy = policy, .max_queued = 1 << 20});
+  Actions out;
+  const RuntimeId runtime = scheduler.add_runtime(static_runtime(64, 1000, kTime));
+  constexpr int kInstances = 3;
+  for (int i = 0; i < kInstances; ++i) scheduler.join(runtime, 1, 0, out);
+  std::mt19937_64 random(seed);
+  std::exponential_distribution<double> gap(load * kInstances / static_cast<double>(kTime));
+  struct End {
+    TimeNs at;
+    RequestHandle handle;
+    Tag tag;
+    bool operator<(const End& other) const { return at > other.at; }
+  };
+  std::priority_queue<End> ends;
+  std::map<Tag, TimeNs> told;
+  TimeNs now = 0;
+  TimeNs worst = 0;
+  const auto settle = [&] {
+    for (const Action& a : out) {
+      ASSERT_EQ(a.kind, ActionKind::kStart);
+      ends.push({now + kTime, a.handle, a.tag});
+    }
+    out.clear();
+  };
+  double next = 0;
+  for (Tag tag = 0; tag < 4000; ++tag) {
+    next += gap(random);
+    const auto at = static_cast<TimeNs>(next);
+    while (!ends.empty() && ends.top().at <= at) {
+      const End end = ends.top();
+      ends.pop();
+      now = end.at;
+      worst = std::max(worst, std::abs(end.at - told[end.tag]));
+      scheduler.finish(end.handle, Verdict::kAnswered, now, out);
+      settle();
+    }
+    now = at;
+    const Arrival arrival{.length = 64};
+    told[tag] = scheduler.expected_finish(arrival, now);
+    ASSERT_EQ(scheduler.arrive(tag, arrival, now, out).handle == kNone, false);
+    settle();
+  }
+  // One line for all: a row starts when the first worker is free whose turn has come. What is told shares the work
+  // before it evenly, which is at most one row's time off.
+  EXPECT_LE(worst, kTime) << policy_name(policy) << " at " << load;
+}
+
+TEST(ExpectedFinish, IsWhatThenHappens) {
+  for (const double load : {.3, .8, .95}) {
+    run(Policy::kLate, load, 1);
+    run(Policy::kEft, load, 2);
+  }
+}
+
+TEST(ExpectedFinish, IsWhatAnArrivalIsHeldAgainst) {
+  for (const Policy policy : {Policy::kLate, Policy::kEft, Policy::kRs, Policy::kIlb}) {
+    Rig rig(policy);
+    rig.level(128, 2, 100, 1, 5 * kMs);
+    rig.level(512, 1, 100, 1, 20 * kMs);
+    std::mt19937_64 random(3);
+    for (int i = 0; i < 60; ++i) {
+      const auto length = static_cast<std::int32_t>(1 + random() % 512);
+      const TimeNs deadline = rig.now + static_cast<TimeNs>(1 + random() % 80) * kMs;
+      const Arrival arrival{.length = length, .deadline = deadline};
+      const TimeNs finish = rig.scheduler.expected_finish(arrival, rig.now);
+      rig.arrive(length, deadline);
+      EXPECT_EQ(rig.last.admission == Admission::kTooLate, finish > deadline) << policy_name(policy) << " " << i;
+      if (i % 3 == 0) rig.now += kMs / 2;
+    }
+  }
+}
+
+TEST(ExpectedFinish, IsNeverWhereNothingFits) {
+  Rig rig(Policy::kLate);
+  EXPECT_EQ(rig.scheduler.expected_finish({.length = 10}, 0), kNever);
+  const InstanceId id = rig.level(128);
+  EXPECT_EQ(rig.scheduler.expected_finish({.length = 200}, 0), kNever);
+  EXPECT_EQ(rig.scheduler.expected_finish({.length = 10}, 0), kMs);
+  EXPECT_EQ(rig.scheduler.active_of(0), 1);
+  EXPECT_EQ(rig.scheduler.active_of(7), 0);
+  rig.scheduler.leave(id, 0, rig.out);
+  EXPECT_EQ(rig.scheduler.expected_finish({.length = 10}, 0), kNever);
+}
+
+}  // namespace
+}  // namespace arlo::dispatch

@@ -1,0 +1,62 @@
+"""`arlo simulate FLOW.toml`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from arlo.cli.app import main
+
+FLOW = str(Path(__file__).resolve().parents[3] / "examples" / "simulate" / "loki_traffic.toml")
+SHORT = ["--rate", "30", "--duration-s", "10"]
+
+
+def test_one_run_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", FLOW, *SHORT, "--planner", "arlo", "--router", "price", "--drop", "slack", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"accuracy", "violations", "workers_mean", "dropped", "rerouted"} <= found.keys()
+    assert found["run"] == {"planner": "arlo", "router": "price", "drop": "slack", "rate": 30.0}
+    assert 200 < found["roots"] < 400
+    assert found["rows"] > found["roots"]
+
+
+def test_lists_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", FLOW, *SHORT, "--planner", "loki,proteus", "--drop", "last,none", "--json"]) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert [(run["run"]["planner"], run["run"]["drop"]) for run in runs] == [
+        ("loki", "last"), ("loki", "none"), ("proteus", "last"), ("proteus", "none"),
+    ]  # fmt: skip
+    assert runs[2]["workers_mean"] == 20
+    assert runs[0]["workers_mean"] < 20
+
+
+def test_the_same_command_gives_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for _ in range(2):
+        assert main(["simulate", FLOW, *SHORT, "--hold", "all", "--workers", "8", "--seed", "3", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        del found["solve_ms_mean"]
+        printed.append(found)
+    assert printed[0] == printed[1]
+
+
+def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", FLOW, *SHORT]) == 0
+    assert "violations" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([FLOW, "--planner", "lokki"], "--planner must be one of"),
+        ([FLOW, "--policy", "rs"], "--policy does not go with a flow file"),
+        ([FLOW, "--find-workers"], "--find-workers does not go with a flow file"),
+        (["--planner", "loki"], "--planner goes with a flow file only"),
+        (["--hold", "all"], "--hold goes with a flow file only"),
+    ],
+)
+def test_what_does_not_go_is_said(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,136 @@
+"""Flows in the simulator: planners, workers that change, and what the figures say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from arlo import _core
+from arlo.catalog.flow import Expand, Flow, FlowEdge, FlowStage, FlowVariant, table_of_ms
+from arlo.errors import ConfigError
+from arlo.planning.flows.planners import make_plan
+from arlo.planning.flows.routing import maf
+from arlo.simulator.flows import FlowResult, FlowRun, Shape, planner_of, run
+
+
+def variant(name: str, accuracy: float, ms: float, batch: int = 1, load_ms: float = 0) -> FlowVariant:
+    points = [(1, rows, ms * (1 + (rows - 1) / 4)) for rows in (1, 2, 4, 8) if rows <= batch]
+    return FlowVariant(name=name, accuracy=(accuracy,), table=table_of_ms(points), max_batch=batch, load_ms=load_ms)
+
+
+def toy(**changes: object) -> Flow:
+    """Loki's toy of two tasks: a1 (accuracy 1, 10/s, 2 children), a2 (.8, 40/s, 1); b1 (1, 20/s), b2 (.9, 80/s)."""
+    first = FlowStage(name="A", variants=(variant("a1", 1, 100), variant("a2", 0.8, 25)), entry=True)
+    second = FlowStage(name="B", variants=(variant("b1", 1, 50), variant("b2", 0.9, 12.5)))
+    edge = FlowEdge(tail="A", head="B", expand=Expand(kind="spans", factor=(2.0, 1.0), distribution="constant"))
+    flow = Flow(
+        name="toy", slo_ms=10_000, stages=(first, second), edges=(edge,), planner="loki", router="maf", drop="none"
+    )
+    return dataclasses.replace(flow, **changes)  # type: ignore[arg-type]
+
+
+def evenly(rate: float, seconds: float) -> NDArray[np.int64]:
+    return (np.arange(round(rate * seconds)) * (1e9 / rate)).astype(np.int64)
+
+
+def simulate(flow: Flow, rate: float, workers: int, seconds: float = 40, **more: object) -> FlowResult:
+    job = FlowRun(flow=flow, planner=planner_of(flow), workers=workers, arrived_ns=evenly(rate, seconds))
+    return run(dataclasses.replace(job, **more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("demand", "accuracy", "visits"),
+    [
+        (9, 1.0, (1, 0, 2, 0)),  # the hardware step: a1 and b1 alone
+        (39, 0.8154, (0.2308, 0.7692, 0, 1.2308)),  # by the plan for 4 workers: (2, 1, 0, 1)
+    ],
+)
+def test_loki_as_printed_on_its_toy(demand: float, accuracy: float, visits: tuple[float, ...]) -> None:
+    result = simulate(toy(), demand, 4)
+    each = [count / result.roots for count in result.visits.values()]
+    if demand == 9:
+        assert each == list(visits)
+        assert result.accuracy == accuracy
+        assert result.workers_mean == 2
+        assert result.violations == 0
+    else:  # what the plan says, as far as whole roots can
+        assert sum(each[:2]) == 1
+        assert each[3] == pytest.approx(2 * each[0] + each[1], rel=1e-9)
+        assert result.accuracy == pytest.approx(0.9 * (each[0] + 0.8 * each[1]), rel=1e-3)
+        assert result.workers_mean == 4
+        assert 0.25 < each[0] < 0.6
+
+
+def test_prefixes_are_numbered_as_in_the_core() -> None:
+    shape = Shape(toy())
+    assert list(shape.node) == [(0, (0,)), (0, (1,)), (1, (0, 0)), (1, (0, 1)), (1, (1, 0)), (1, (1, 1))]
+    assert shape.accuracy == pytest.approx([1, 0.8, 1, 0.9, 0.8, 0.72])
+    assert shape.draws() == [("constant", [1.0, 1.0], [2.0, 1.0], [], 1 << 16, 0)]
+
+
+def test_workers_follow_the_demand() -> None:
+    quiet, busy = evenly(9, 60), evenly(30, 60) + 60 * 10**9
+    flow = toy(plan_period_s=5)
+    result = run(FlowRun(flow=flow, planner=planner_of(flow), workers=20, arrived_ns=np.concatenate([quiet, busy])))
+    assert result.seconds["workers"][10] == 2
+    assert result.seconds["workers"][-1] == 6
+    assert result.violations == 0
+    assert result.moves == 4
+
+
+def test_a_change_of_demand_is_planned_for_at_once() -> None:
+    arrived = np.concatenate([evenly(9, 12), evenly(30, 20) + 12 * 10**9])
+    flow = toy(plan_period_s=1000)
+    late = run(FlowRun(flow=flow, planner=planner_of(flow), workers=20, arrived_ns=arrived))
+    soon = run(FlowRun(flow=flow, planner=planner_of(flow), workers=20, arrived_ns=arrived, shift=0.3))
+    assert late.plans == 1
+    assert soon.plans > 1
+    assert soon.workers_most > late.workers_most
+
+
+def test_loading_takes_time() -> None:
+    first, second = toy().stages
+    slow = dataclasses.replace(
+        toy(slo_ms=400, plan_period_s=5, drop="slack", router="plan"),
+        stages=(
+            dataclasses.replace(first, variants=(variant("a1", 1, 100, load_ms=4000), first.variants[1])),
+            second,
+        ),
+    )
+    quick = dataclasses.replace(slow, stages=(first, second))
+    arrived = np.concatenate([evenly(5, 20), evenly(30, 20) + 20 * 10**9])
+    found = [run(FlowRun(flow=f, planner=planner_of(f), workers=20, arrived_ns=arrived)) for f in (quick, slow)]
+    assert found[0].violations < found[1].violations
+
+
+def test_workers_that_hold_everything_need_no_moves() -> None:
+    flow = toy(router="price", drop="slack", slo_ms=1000)
+    result = simulate(flow, 39, 4, hold="all", batching="deadline")
+    assert result.moves == 0
+    assert result.violations == 0
+    assert result.accuracy > 0.78
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        simulate(toy(), 9, 0)
+    with pytest.raises(ConfigError, match="no arrivals"):
+        run(FlowRun(flow=toy(), planner=planner_of(toy()), workers=1, arrived_ns=np.empty(0, np.int64)))
+
+
+@pytest.mark.parametrize("demand", [9.0, 18.0, 39.0, 55.0])
+def test_the_core_and_the_planner_have_one_most_accurate_first(demand: float) -> None:
+    flow = toy()
+    plan = make_plan(flow, demand=demand, workers=4)
+    shape = Shape(flow)
+    capacity = [0.0] * len(shape.variant)
+    for pool in plan.pools:
+        capacity[shape.variant[pool.stage, pool.variant]] += pool.capacity
+    parts = _core.pipeline_table(shape.spec(), shape.plan(plan, "plan"), capacity)
+    for (source, stage), table in maf(plan, demand).tables.items():
+        prefix = () if source < 0 else (plan.pools[source].variant,)
+        for pool, part in table:
+            assert parts[shape.node[stage, (*prefix, plan.pools[pool].variant)]] == pytest.approx(part, abs=1e-9)
