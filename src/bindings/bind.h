@@ -14,3 +14,7 @@ void bind(nanobind::module_& m);
 namespace arlo::simulate {
 void bind(nanobind::module_& m);
 }  // namespace arlo::simulate
+
+namespace arlo::text {
+void bind(nanobind::module_& m);
+}  // namespace arlo::text

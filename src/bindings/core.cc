@@ -257,4 +257,5 @@ NB_MODULE(_core, m) {
   arlo::solve::bind(m);
   arlo::flow::bind(m);
   arlo::simulate::bind(m);
+  arlo::text::bind(m);
 }
