@@ -131,6 +131,13 @@ test-new: setup ## property tests with new random examples (SEED is printed; SEE
 	$(PY) -m pytest -n $(JOBS) --dist loadfile --hypothesis-profile=new --hypothesis-seed=$$seed \
 	  $$(grep -rlE '^(from|import) hypothesis' tests --include='test_*.py')
 
+# The gateway's tokenizer beside the `tokenizers` package, on as many texts as one likes: TEXTS=N, SEED=N.
+TEXTS ?= 1000000
+.PHONY: test-text
+test-text: setup ## TEXTS random texts through the gateway's tokenizer and the package's (SEED is printed; SEED=N repeats)
+	@seed=$(SEED); echo "make test-text TEXTS=$(TEXTS) SEED=$$seed"; ARLO_FUZZ_TEXTS=$(TEXTS) ARLO_FUZZ_SEED=$$seed \
+	$(PY) -m pytest -n $(JOBS) -o timeout=0 tests/property/test_text_tokenizer.py -k test_texts_and_pairs
+
 .PHONY: lint lint-style lint-types lint-cpp format
 lint: lint-style lint-types lint-cpp ## ruff, mypy --strict, clang-format, clang-tidy
 

@@ -623,3 +623,29 @@ class Simulation:
         """
         Sums over the roots that arrived after the warm-up, and over their visits.
         """
+
+class Tokenizer:
+    """The gateway's tokenizer: WordPiece, equal to the `tokenizers` package."""
+
+    def __init__(self, json: str) -> None:
+        """
+        `json`: what stands in a tokenizer.json. Raises ValueError for one that is not known here.
+        """
+
+    def encode(
+        self,
+        text: str,
+        second: str | None = None,
+        most_tokens: int = 0,
+        keep_end: bool = False,
+        add_special: bool = True,
+    ) -> tuple[list[int], list[int], bool]:
+        """
+        Ids, type ids, and whether there was more text than `most_tokens` (0: any number).
+        """
+
+    def special_tokens(self, pair: bool) -> int:
+        """Special tokens that a text or a pair gets."""
+
+    @property
+    def vocabulary_size(self) -> int: ...

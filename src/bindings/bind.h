@@ -20,3 +20,7 @@ class Engine;
 void bind_pipeline(nanobind::class_<Engine>& engine);
 void bind(nanobind::module_& m);
 }  // namespace arlo::simulate
+
+namespace arlo::text {
+void bind(nanobind::module_& m);
+}  // namespace arlo::text

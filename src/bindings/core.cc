@@ -258,4 +258,5 @@ NB_MODULE(_core, m) {
   arlo::flow::bind(m);
   arlo::flow::pipeline::bind(m);
   arlo::simulate::bind(m);
+  arlo::text::bind(m);
 }

@@ -1,0 +1,82 @@
+#include "text/normalize.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "text/unicode.h"
+
+namespace arlo::text {
+namespace {
+
+// Puts characters in canonical order, and does with each what is left to do.
+class Tail {
+ public:
+  Tail(const Normalizer& how, std::string& out) : how_(how), out_(out) {}
+
+  void ascii(char c) {
+    if (!waiting_.empty()) flush();
+    out_.push_back(how_.lowercase && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
+  }
+  void other(char32_t c, std::uint8_t traits) {
+    if (!how_.strip_accents) return emit(c, traits);
+    if ((traits & kDecomposes) == 0) return order(c, traits);
+    const auto parts = decompose(c);
+    for (std::size_t i = 0; i < parts.size; ++i) order(parts.chars[i], text::traits(parts.chars[i]));
+  }
+  void flush() {
+    std::stable_sort(waiting_.begin(), waiting_.end(), [](auto& a, auto& b) { return a.first < b.first; });
+    for (const auto& [ignored, c] : waiting_) emit(c, text::traits(c));
+    waiting_.clear();
+  }
+
+ private:
+  void order(char32_t c, std::uint8_t traits) {
+    if ((traits & kReorders) != 0) {
+      // Where they stand among the others does not matter for those that go.
+      if ((traits & kMark) == 0) waiting_.emplace_back(combining_class(c), c);
+      return;
+    }
+    if (!waiting_.empty()) flush();
+    if ((traits & kMark) == 0) emit(c, traits);
+  }
+  void emit(char32_t c, std::uint8_t traits) {
+    if (!how_.lowercase || (traits & kLowers) == 0) return append_utf8(c, out_);
+    for (const char32_t each : lower(c)) append_utf8(each, out_);
+  }
+
+  const Normalizer& how_;
+  std::string& out_;
+  std::vector<std::pair<std::uint8_t, char32_t>> waiting_;  // with their combining classes
+};
+
+}  // namespace
+
+void Normalizer::normalize(std::string_view text, std::string& out) const {
+  out.reserve(out.size() + text.size());
+  Tail tail(*this, out);
+  for (std::size_t at = 0; at < text.size();) {
+    const char byte = text[at];
+    if (byte > ' ' && byte < 127) {
+      tail.ascii(byte);
+      ++at;
+      continue;
+    }
+    const char32_t c = next_char(text, at);
+    const auto has = traits(c);
+    if (clean && (has & kControl) != 0) continue;
+    if (c < 0x80 || (clean && (has & kSpace) != 0)) {
+      tail.ascii(clean ? ' ' : static_cast<char>(c));
+    } else if (spaced_cjk && (has & kIdeograph) != 0) {
+      tail.ascii(' ');
+      tail.other(c, has);
+      tail.ascii(' ');
+    } else {
+      tail.other(c, has);
+    }
+  }
+  tail.flush();
+}
+
+}  // namespace arlo::text

@@ -1,0 +1,20 @@
+// BERT's normaliser, as the `tokenizers` package has it. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace arlo::text {
+
+struct Normalizer {
+  bool clean = false;          // controls go, white space becomes blanks
+  bool spaced_cjk = false;     // blanks around ideographs
+  bool strip_accents = false;  // decomposed (NFD), and the marks go
+  bool lowercase = false;
+
+  // Appends what becomes of `text`, which is valid UTF-8. ASCII characters neither change what is before them nor what
+  // comes after: a text may be normalised in pieces that begin with one.
+  void normalize(std::string_view text, std::string& out) const;
+};
+
+}  // namespace arlo::text

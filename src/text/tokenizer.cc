@@ -1,0 +1,211 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/utf8.h"
+#include "text/unicode.h"
+
+namespace arlo::text {
+namespace {
+
+constexpr std::size_t kSlice = 2048;  // bytes to normalise at a time
+constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+
+// What one byte of ASCII is to the pre-tokenizers.
+struct AsciiTraits {
+  constexpr AsciiTraits() {
+    for (int c = 0; c < 128; ++c) {
+      const bool letter = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+      of[c] = c == ' ' || (c >= 9 && c <= 13) ? kSpace : c > ' ' && c < 127 && !letter ? kPunctuation : 0;
+    }
+  }
+  std::uint8_t of[128] = {};
+};
+constexpr AsciiTraits kAscii;
+
+// Bytes of white space at the start of a text; at its end.
+std::size_t space_before(std::string_view text) {
+  std::size_t at = 0;
+  for (std::size_t next = 0; next < text.size() && (traits(next_char(text, next)) & kSpace) != 0;) at = next;
+  return at;
+}
+std::size_t space_behind(std::string_view text) {
+  std::size_t size = text.size();
+  while (size > 0) {
+    std::size_t start = size - 1;
+    while (start > 0 && (static_cast<unsigned char>(text[start]) & 0xc0) == 0x80) --start;
+    std::size_t at = start;
+    if ((traits(next_char(text, at)) & kSpace) == 0) break;
+    size = start;
+  }
+  return text.size() - size;
+}
+
+// How many tokens to keep of two texts: "longest first".
+std::pair<std::size_t, std::size_t> shares(std::size_t first, std::size_t second, std::size_t room) {
+  if (first + second <= room) return {first, second};
+  const auto shorter = std::min(first, second);
+  auto keep_short = shorter;
+  auto keep_long = shorter > room ? shorter : std::max(shorter, room - shorter);
+  if (keep_short + keep_long > room) {
+    keep_short = room / 2;
+    keep_long = room - keep_short;
+  }
+  return first <= second ? std::pair{keep_short, keep_long} : std::pair{keep_long, keep_short};
+}
+
+}  // namespace
+
+bool Tokenizer::Added::add(const AddedToken& token, std::string_view content) {
+  starts_[static_cast<unsigned char>(content.front())] = true;
+  tokens_.push_back(token);
+  return trie_.add(root_, content, static_cast<std::int32_t>(tokens_.size() - 1));
+}
+
+template <typename Between, typename Token>
+void Tokenizer::Added::part(std::string_view text, Between between, Token token) const {
+  std::size_t done = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    if (!starts_[static_cast<unsigned char>(text[at])]) {
+      ++at;
+      continue;
+    }
+    const auto found = trie_.longest(root_, text.substr(at));
+    if (found.size == 0) {
+      ++at;
+      continue;
+    }
+    const auto& which = tokens_[static_cast<std::size_t>(found.id)];
+    auto start = at;
+    at += found.size;  // not behind what it takes on its right: the next one may begin with white space
+    if (which.takes_left) start = std::max(done, start - space_behind(text.substr(0, start)));
+    if (done < start && !between(text.substr(done, start - done))) return;
+    if (!token(which.id)) return;
+    done = at + (which.takes_right ? space_before(text.substr(at)) : 0);
+  }
+  if (done < text.size()) between(text.substr(done));
+}
+
+void Tokenizer::words(std::string_view text, Ids& ids) const {
+  if (split_ == Split::kNone) {
+    if (!text.empty()) words_.encode(text, ids);
+    return;
+  }
+  std::size_t word = 0;  // where the present one began
+  const auto end_word = [&](std::size_t at) {
+    if (at > word) words_.encode(text.substr(word, at - word), ids);
+  };
+  for (std::size_t at = 0; at < text.size();) {
+    const auto start = at;
+    const auto byte = static_cast<unsigned char>(text[at]);
+    const auto has = byte < 0x80 ? kAscii.of[static_cast<unsigned char>(text[at++])] : traits(next_char(text, at));
+    if ((has & (kSpace | kPunctuation)) == 0) continue;
+    if ((has & kSpace) != 0) {
+      end_word(start);
+    } else if (split_ == Split::kBert) {
+      end_word(start);
+      words_.encode(text.substr(start, at - start), ids);
+    } else {
+      continue;
+    }
+    word = at;
+  }
+  end_word(text.size());
+}
+
+void Tokenizer::plain(std::string_view text, std::size_t most, Ids& ids) const {
+  thread_local std::string normalized;
+  if (!in_normalized_.empty()) {
+    normalized.clear();
+    normalizer_.normalize(text, normalized);
+    in_normalized_.part(
+        normalized,
+        [&](std::string_view between) {
+          words(between, ids);
+          return ids.size() < most;
+        },
+        [&](std::int32_t id) {
+          ids.push_back(id);
+          return ids.size() < most;
+        });
+    return;
+  }
+  // In pieces that begin at white space, for a long text may be cut after few words.
+  while (!text.empty() && ids.size() < most) {
+    auto size = text.size();
+    if (split_ != Split::kNone && size > kSlice) size = std::min(size, text.find_first_of(" \n", kSlice));
+    normalized.clear();
+    normalizer_.normalize(text.substr(0, size), normalized);
+    words(normalized, ids);
+    text.remove_prefix(size);
+  }
+}
+
+void Tokenizer::tokens(std::string_view text, std::size_t most, Ids& ids) const {
+  in_text_.part(
+      text,
+      [&](std::string_view between) {
+        plain(between, most, ids);
+        return ids.size() < most;
+      },
+      [&](std::int32_t id) {
+        ids.push_back(id);
+        return ids.size() < most;
+      });
+}
+
+std::size_t Tokenizer::special_tokens(bool pair) const {
+  std::size_t count = 0;
+  for (const auto& slot : pair ? pair_ : single_) count += slot.ids.size();
+  return count;
+}
+
+MaybeFault Tokenizer::encode(std::string_view text, std::optional<std::string_view> second, const Limits& limits,
+                             Encoding& out) const {
+  out.ids.clear();
+  out.type_ids.clear();
+  out.cut = false;
+  if (!valid_utf8(text) || (second && !valid_utf8(*second))) return invalid("the text is not UTF-8");
+  const auto added = limits.add_special ? special_tokens(second.has_value()) : 0;
+  auto room = kAll;
+  if (limits.most_tokens != 0) {
+    if (limits.most_tokens < added + (second ? 2 : 1)) {
+      return invalid(std::to_string(limits.most_tokens) + " tokens leave no room for text beside " +
+                     std::to_string(added) + " special ones");
+    }
+    room = limits.most_tokens - added;
+  }
+
+  thread_local Ids first_ids;
+  thread_local Ids second_ids;
+  first_ids.clear();
+  second_ids.clear();
+  // More than its start is only needed where the end counts, or which of two is the longer.
+  tokens(text, room == kAll || limits.keep_end || second ? kAll : room + 1, first_ids);
+  if (second) tokens(*second, kAll, second_ids);
+  const auto [keep_first, keep_second] = shares(first_ids.size(), second_ids.size(), room);
+  out.cut = keep_first < first_ids.size() || keep_second < second_ids.size();
+
+  const auto put = [&](const Ids& ids, std::size_t keep, std::uint8_t type) {
+    const auto from = limits.keep_end ? ids.end() - static_cast<std::ptrdiff_t>(keep) : ids.begin();
+    out.ids.insert(out.ids.end(), from, from + static_cast<std::ptrdiff_t>(keep));
+    out.type_ids.resize(out.ids.size(), type);
+  };
+  for (const auto& slot : second ? pair_ : single_) {
+    switch (slot.what) {
+      case Slot::What::kFirst:
+        put(first_ids, keep_first, slot.type);
+        break;
+      case Slot::What::kSecond:
+        put(second_ids, keep_second, slot.type);
+        break;
+      case Slot::What::kSpecial:
+        if (limits.add_special) put(slot.ids, slot.ids.size(), slot.type);
+    }
+  }
+  return {};
+}
+
+}  // namespace arlo::text

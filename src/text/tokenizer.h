@@ -1,0 +1,102 @@
+// Text to token ids, equal to what the `tokenizers` package makes of the same tokenizer.json. Pure.
+//
+// Known: the model WordPiece, with BertNormalizer or none; BertPreTokenizer, WhitespaceSplit or none;
+// TemplateProcessing, BertProcessing, RobertaProcessing or none; added tokens without `single_word`. What else a file
+// asks for is refused with its name: such a file is for the package. Its padding and truncation are the caller's choice
+// here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fault.h"
+#include "text/normalize.h"
+#include "text/trie.h"
+#include "text/wordpiece.h"
+
+namespace arlo::text {
+
+struct Encoding {
+  Ids ids;
+  std::vector<std::uint8_t> type_ids;
+  bool cut = false;  // there was more text than fits
+};
+
+struct Limits {
+  std::size_t most_tokens = 0;  // special ones included; 0: any number
+  bool keep_end = false;        // of a text that is cut; otherwise its start
+  bool add_special = true;
+};
+
+// What the ids of a text stand in.
+struct Slot {
+  enum class What : std::uint8_t { kFirst, kSecond, kSpecial } what;
+  std::uint8_t type = 0;
+  Ids ids;  // of a special one
+};
+using Template = std::vector<Slot>;
+
+// An added token: found in the text itself, or after it was normalised.
+struct AddedToken {
+  std::string content;
+  std::int32_t id = 0;
+  bool takes_left = false;   // white space before it
+  bool takes_right = false;  // white space behind it
+  bool normalized = false;
+};
+
+enum class Split : std::uint8_t { kNone, kSpace, kBert };
+
+// Never changed after it is made: for any number of threads.
+class Tokenizer {
+ public:
+  // `json`: the bytes of a tokenizer.json. INVALID_ARGUMENT: they are none; UNIMPLEMENTED: one that is not known here.
+  static MaybeFault read(std::string_view json, Tokenizer& out);
+
+  // The tokens of a text, or of a pair, into `out`, whose memory is used again. Of more than `most_tokens`, those that
+  // "longest first" leaves: of a pair the longer text is cut first. INVALID_ARGUMENT: no UTF-8, or no room for text.
+  MaybeFault encode(std::string_view text, std::optional<std::string_view> second, const Limits& limits,
+                    Encoding& out) const;
+
+  [[nodiscard]] std::size_t special_tokens(bool pair) const;  // that are added to a text, or to a pair
+  [[nodiscard]] std::size_t vocabulary_size() const { return vocabulary_size_; }
+
+ private:
+  friend class Reader;
+
+  // Appends the tokens of a text, at least `most` where there are as many, for then it may stop.
+  void tokens(std::string_view text, std::size_t most, Ids& ids) const;
+  void plain(std::string_view text, std::size_t most, Ids& ids) const;  // without tokens to be found in the text itself
+  void words(std::string_view normalized, Ids& ids) const;
+
+  // A set of added tokens, and how they part a text.
+  class Added {
+   public:
+    bool add(const AddedToken& token, std::string_view content);
+    [[nodiscard]] bool empty() const { return tokens_.empty(); }
+    // Calls between(text) and token(id) in turn, until one says false.
+    template <typename Between, typename Token>
+    void part(std::string_view text, Between between, Token token) const;
+
+   private:
+    Trie trie_;
+    Trie::Node root_ = trie_.add_root();
+    bool starts_[256] = {};  // bytes that a token may begin with
+    std::vector<AddedToken> tokens_;
+  };
+
+  Normalizer normalizer_;
+  Split split_ = Split::kBert;
+  WordPiece words_;
+  Added in_text_;
+  Added in_normalized_;
+  Template single_;
+  Template pair_;
+  std::size_t vocabulary_size_ = 0;
+};
+
+}  // namespace arlo::text
