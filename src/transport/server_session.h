@@ -33,7 +33,8 @@ struct Limits {
   std::uint32_t stream_window = 1U << 20;      // bytes of a call that may be under way
   std::uint32_t connection_window = 4U << 20;  // of all calls together
   std::size_t held_bytes = 256U << 20;         // of a connection: messages of open calls, whole or not, and answers
-  std::size_t unread_bytes = 1U << 20;         // of answers: while more of them wait, what its client asks waits, too
+  std::size_t unread_bytes =
+      1U << 20;  // of answers to unary calls: while more of them wait, further such calls do, too
   // Of streams within frames.span, where they are more than half of those opened, and come at once after these: a
   // client whose deadlines pass resets many, but not at once.
   std::uint32_t resets = 1000;

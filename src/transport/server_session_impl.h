@@ -209,13 +209,14 @@ class ServerSession::Impl::Call final : public ServerCall {
       return;
     }
     session_.called_ = true;
-    if (handler_->unary() && !finished_) await(session_.now_);
+    unary_ = handler_->unary();
+    if (unary_ && !finished_) await(session_.now_);
   }
 
   void data(std::string_view bytes) {
     // The connection's window is for all calls; that of the stream opens when its bytes are wanted.
     nghttp2_session_consume_connection(session_.session_, bytes.size());
-    if (session_.unread_ > session_.limits_.unread_bytes && !std::exchange(behind_, true)) {
+    if (unary_ && session_.unread_ > session_.limits_.unread_bytes && !std::exchange(behind_, true)) {
       session_.behind_.push_back(stream_);
     }
     if (waits()) {
@@ -243,7 +244,7 @@ class ServerSession::Impl::Call final : public ServerCall {
     if (result == MessageReader::Result::kTooLarge) refuse(kResourceExhausted, too_large(reader_.length()));
     if (result == MessageReader::Result::kMalformed) refuse(kInternal, "what was sent is no gRPC message");
     // Between the messages of a stream nothing is awaited.
-    if (!finished_ && !handler_->unary()) {
+    if (!finished_ && !unary_) {
       const bool same = whole == 0 && awaited_since_ != 0;
       await(!reader_.within() ? 0 : same ? awaited_since_ : session_.now_);
     }
@@ -466,7 +467,7 @@ class ServerSession::Impl::Call final : public ServerCall {
         --session_.owing_;
       }
     }
-    session_.unread_ += unsent_ - std::exchange(unread_, unsent_);
+    if (unary_) session_.unread_ += unsent_ - std::exchange(unread_, unsent_);
     hold(reader_.held() + kept_.size() + aside_bytes_ + taken_ + unsent_);
   }
 
@@ -497,6 +498,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   TimeNs deadline_ = kNever;
   bool post_ = false;
   bool grpc_ = false;
+  bool unary_ = false;  // as its handler says
   MessageReader reader_;
   const TimeNs begun_at_ = session_.now_;
   std::shared_ptr<Call*> self_;                      // for what is done aside; null in it once the call is gone
