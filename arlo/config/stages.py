@@ -39,6 +39,15 @@ def stage_models(config: CascadeConfig) -> tuple[ModelConfig, ...]:
         raise FieldError(
             "cascade", "workers", f"are {len(config.workers)} numbers for {len(manifest.stages)} stages: one for each"
         )
+    first = manifest.stages[0]
+    for stage in manifest.stages:
+        if stage.tokenizer_group != first.tokenizer_group:
+            raise FieldError(
+                "cascade",
+                "manifest",
+                f"has stages of different vocabularies, {first.name!r} and {stage.name!r}: a later one cannot take the "
+                "tokens of an earlier one. Serve stages that were compiled with one tokenizer",
+            )
     folder = config.manifest if config.manifest.is_dir() else config.manifest.parent
     return tuple(
         ModelConfig(

@@ -78,6 +78,15 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     plan.add_argument("--rate", type=float, required=True, metavar="R", help="rows a second")
     plan.add_argument("--slo-ms", type=float, required=True, metavar="MS", help="for 98 %% of the rows")
     plan.add_argument("--divided", action="store_true", help="and with workers of each stage's own, best divided")
+    plan.add_argument(
+        "--memory-mb",
+        type=int,
+        metavar="N",
+        help="of a worker's device: and which stages go on which worker where not all fit (needs HiGHS)",
+    )
+    plan.add_argument(
+        "--utilisation", type=float, default=0.9, metavar="F", help="of a device, at most, packed (default: 0.9)"
+    )
     report = _on_records(actions, "report", "a page: reliability, curve and points, what each mechanism is worth")
     report.add_argument(
         "--out", type=Path, default=Path("cascade.html"), metavar="FILE", help="(default: cascade.html)"

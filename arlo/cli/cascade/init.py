@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,12 @@ def run(args: argparse.Namespace) -> int:
         vocabularies=tuple(VocabularyFile.of(v) for v in vocabularies),
     )
     made.save(args.out)
+    if len(set(groups.values())) > 1:
+        print(
+            "arlo: the stages have different vocabularies, or no tokenizer: the cascade can be recorded, searched and "
+            "simulated; to be served its stages must be compiled with one tokenizer",
+            file=sys.stderr,
+        )
     if args.json:
         print_json(dataclasses.asdict(made))
     else:

@@ -69,13 +69,8 @@ def kept_point(config: CascadeConfig | None, deployment: Any) -> str | None:
 
 
 def _fill_words(message: Any, manifest: CascadeManifest) -> None:
-    groups = {stage.tokenizer_group for stage in manifest.stages}
-    if len(groups) > 1:
-        raise ConfigError(
-            "the stages have different vocabularies: a later one cannot take the tokens of an earlier one"
-        )
     if manifest.vocabularies:
-        words = manifest.vocabularies[next(iter(groups))]
+        words = manifest.vocabularies[manifest.stages[0].tokenizer_group]
         message.word_start = base64.b64decode(words.word_start)
         message.special.extend(sorted(words.special))
         message.keep.extend(sorted(words.keep))

@@ -29,7 +29,8 @@ def repository(folder: Path, name: str) -> Path:
         OutputTensor(name="importance", datatype="FP32", token_level=True, dims=()),
     )
     manifest = Manifest.load(path)
-    dataclasses.replace(manifest, task="sequence-classification", outputs=outputs).save(path)
+    runtimes = tuple(dataclasses.replace(runtime, memory_mb=100) for runtime in manifest.runtimes)
+    dataclasses.replace(manifest, task="sequence-classification", outputs=outputs, runtimes=runtimes).save(path)
     return path
 
 

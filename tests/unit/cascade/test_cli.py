@@ -68,6 +68,17 @@ def test_the_whole_way(made: Made, capsys: pytest.CaptureFixture[str], tmp_path:
     assert planned["chosen"]["meets_slo"]
     assert {row["workers"] for row in planned["points"]} >= {"all stages on every worker", "all of the last stage"}
     assert all(sum(row["exits"]) == pytest.approx(1) for row in planned["points"])
+    assert planned["packing"] is None
+    # Two lengths of 100 MB a stage: both stages on a worker, or one.
+    for memory_mb, all_fit in ((400, True), (399, False)):
+        packed = answer(capsys, path, "plan", *load, "--rate", "50", "--memory-mb", str(memory_mb))["packing"]
+        assert packed["all_fit"] == all_fit
+        assert sum(packed["replicas"]) == sum(map(len, packed["workers"]))
+        assert {name for held in packed["workers"] for name in held} == {"s0", "s1"}
+        assert all(200 * len(held) <= memory_mb for held in packed["workers"])
+        assert (packed["transfer"] > 0) == (not all_fit or len(packed["workers"][0]) < 2)
+    assert run(path, "plan", *load, "--rate", "50", "--memory-mb", "150") == 0
+    assert "packed: nothing carries 50 rows/s in 150 MB a worker" in capsys.readouterr().out
     texts = str(path.parent / "texts.jsonl")
     assert main(["plan", "--cascade", str(path), "--data", texts, *load, "--rate", "50", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chosen"]["meets_slo"]
