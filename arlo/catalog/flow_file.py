@@ -8,6 +8,7 @@ in the file.
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from arlo.catalog.latency import LatencyTable
 from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
 
+MOST_MS = 3_600_000.0  # of a batch
 _FLOW = {
     "name", "slo_ms", "planner", "router", "drop", "on_drop", "utilisation", "plan_period_s", "max_children", "records",
     "stage", "edge",
@@ -140,7 +142,12 @@ def _latency(raw: Any, lengths: tuple[int, ...], where: str) -> LatencyTable:
     if width == 2 and len(lengths) != 1:
         raise ConfigError(f"{where}: latency needs [tokens, rows, ms] where there may be several max_lengths")
     rows = _rows(raw, 2 if width == 2 else 3, f"{where} latency")
-    return table_of_ms([(lengths[0] if len(row) == 2 else int(row[0]), int(row[-2]), row[-1]) for row in rows])
+    if worst := next((row for row in rows if row[-1] > MOST_MS), None):
+        raise ConfigError(f"{where}: latency is in ms, at most an hour, not {worst[-1]:g}")
+    points = [(lengths[0] if len(row) == 2 else int(row[0]), int(row[-2]), row[-1]) for row in rows]
+    if len({point[:2] for point in points}) < len(points):
+        raise ConfigError(f"{where}: latency has two values for the same rows and tokens")
+    return table_of_ms(points)
 
 
 def _from_manifest(folder: Path, where: str, *, measured: bool) -> dict[str, Any]:
@@ -273,6 +280,8 @@ def _numbers(raw: Any, where: str, kind: type) -> list[Any]:
     for each in raw:
         if isinstance(each, bool) or not isinstance(each, (int, float) if kind is float else int):
             raise ConfigError(f"{where} must be {'numbers' if kind is float else 'whole numbers'}, not {each!r}")
+        if not math.isfinite(each):
+            raise ConfigError(f"{where} must be finite, not {each}")
     return [kind(each) for each in raw]
 
 
