@@ -8,6 +8,7 @@ in the file.
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from arlo.catalog.latency import LatencyTable
 from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
 
+MOST_MS = 3_600_000.0  # of a batch
 _FLOW = {
     "name", "slo_ms", "planner", "router", "drop", "on_drop", "utilisation", "plan_period_s", "max_children", "records",
     "stage", "edge",
@@ -118,9 +120,10 @@ def _variant(raw: Any, base: Path, stage: str, limit: int, records: Outcomes | N
         given = raw["accuracy"]
         values["accuracy"] = tuple(_numbers(given if isinstance(given, list) else [given], f"{where} accuracy", float))
     if "latency" in raw:
-        values["table"] = _latency(raw["latency"], values.get("max_lengths", (1,)), where)
+        lengths = values.get("max_lengths", ()) if "repository" in values else values.get("max_lengths", (1,))
+        values["table"] = _latency(raw["latency"], lengths, where)
     if folder := values.get("repository"):
-        values = _from_manifest(base / folder, where) | values
+        values = _from_manifest(base / folder, where, measured="table" not in values) | values
         values["repository"] = str(base / folder)
     if "accuracy" not in values and records is not None and values.get("name") in records.variants:
         values["accuracy"] = records.accuracy(values["name"], values.get("max_lengths", (1,)))
@@ -136,18 +139,23 @@ def _variant(raw: Any, base: Path, stage: str, limit: int, records: Outcomes | N
 def _latency(raw: Any, lengths: tuple[int, ...], where: str) -> LatencyTable:
     """[rows, ms] where there is one length, else [tokens, rows, ms]."""
     width = len(raw[0]) if isinstance(raw, list) and raw and isinstance(raw[0], list) else 3
-    if width == 2 and len(lengths) > 1:
-        raise ConfigError(f"{where}: latency needs [tokens, rows, ms] where there are several max_lengths")
+    if width == 2 and len(lengths) != 1:
+        raise ConfigError(f"{where}: latency needs [tokens, rows, ms] where there may be several max_lengths")
     rows = _rows(raw, 2 if width == 2 else 3, f"{where} latency")
-    return table_of_ms([(lengths[0] if len(row) == 2 else int(row[0]), int(row[-2]), row[-1]) for row in rows])
+    if worst := next((row for row in rows if row[-1] > MOST_MS), None):
+        raise ConfigError(f"{where}: latency is in ms, at most an hour, not {worst[-1]:g}")
+    points = [(lengths[0] if len(row) == 2 else int(row[0]), int(row[-2]), row[-1]) for row in rows]
+    if len({point[:2] for point in points}) < len(points):
+        raise ConfigError(f"{where}: latency has two values for the same rows and tokens")
+    return table_of_ms(points)
 
 
-def _from_manifest(folder: Path, where: str) -> dict[str, Any]:
+def _from_manifest(folder: Path, where: str, *, measured: bool) -> dict[str, Any]:
     """What a repository says of a variant. Static runtimes; a dynamic one stands in only where there are no others."""
     manifest = Manifest.load(folder)
     runtimes = [r for r in manifest.runtimes if not r.dynamic] or list(manifest.runtimes)
     points: list[tuple[int, int, int]] = []
-    for runtime in runtimes:
+    for runtime in runtimes if measured else ():
         if not runtime.latency:
             raise ConfigError(
                 f"{where}: {folder} has no latencies yet: measure them with `arlo profile {folder} --update`"
@@ -272,6 +280,8 @@ def _numbers(raw: Any, where: str, kind: type) -> list[Any]:
     for each in raw:
         if isinstance(each, bool) or not isinstance(each, (int, float) if kind is float else int):
             raise ConfigError(f"{where} must be {'numbers' if kind is float else 'whole numbers'}, not {each!r}")
+        if not math.isfinite(each):
+            raise ConfigError(f"{where} must be finite, not {each}")
     return [kind(each) for each in raw]
 
 
