@@ -47,7 +47,7 @@ class Outcomes:
         path, temporary = folder / FILE_NAME, folder / "outcomes.unfinished"
         try:
             with temporary.open("wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
+                np.savez(file, **arrays)
             temporary.replace(path)
         except OSError as error:
             raise ConfigError(f"{path} cannot be written ({error.strerror})") from None

@@ -118,9 +118,10 @@ def _variant(raw: Any, base: Path, stage: str, limit: int, records: Outcomes | N
         given = raw["accuracy"]
         values["accuracy"] = tuple(_numbers(given if isinstance(given, list) else [given], f"{where} accuracy", float))
     if "latency" in raw:
-        values["table"] = _latency(raw["latency"], values.get("max_lengths", (1,)), where)
+        lengths = values.get("max_lengths", ()) if "repository" in values else values.get("max_lengths", (1,))
+        values["table"] = _latency(raw["latency"], lengths, where)
     if folder := values.get("repository"):
-        values = _from_manifest(base / folder, where) | values
+        values = _from_manifest(base / folder, where, measured="table" not in values) | values
         values["repository"] = str(base / folder)
     if "accuracy" not in values and records is not None and values.get("name") in records.variants:
         values["accuracy"] = records.accuracy(values["name"], values.get("max_lengths", (1,)))
@@ -136,18 +137,18 @@ def _variant(raw: Any, base: Path, stage: str, limit: int, records: Outcomes | N
 def _latency(raw: Any, lengths: tuple[int, ...], where: str) -> LatencyTable:
     """[rows, ms] where there is one length, else [tokens, rows, ms]."""
     width = len(raw[0]) if isinstance(raw, list) and raw and isinstance(raw[0], list) else 3
-    if width == 2 and len(lengths) > 1:
-        raise ConfigError(f"{where}: latency needs [tokens, rows, ms] where there are several max_lengths")
+    if width == 2 and len(lengths) != 1:
+        raise ConfigError(f"{where}: latency needs [tokens, rows, ms] where there may be several max_lengths")
     rows = _rows(raw, 2 if width == 2 else 3, f"{where} latency")
     return table_of_ms([(lengths[0] if len(row) == 2 else int(row[0]), int(row[-2]), row[-1]) for row in rows])
 
 
-def _from_manifest(folder: Path, where: str) -> dict[str, Any]:
+def _from_manifest(folder: Path, where: str, *, measured: bool) -> dict[str, Any]:
     """What a repository says of a variant. Static runtimes; a dynamic one stands in only where there are no others."""
     manifest = Manifest.load(folder)
     runtimes = [r for r in manifest.runtimes if not r.dynamic] or list(manifest.runtimes)
     points: list[tuple[int, int, int]] = []
-    for runtime in runtimes:
+    for runtime in runtimes if measured else ():
         if not runtime.latency:
             raise ConfigError(
                 f"{where}: {folder} has no latencies yet: measure them with `arlo profile {folder} --update`"

@@ -64,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
     ]
     records = Records(args.out, data)
     said = [
-        _record(path, name, manifest, data, records, args.threads)
-        for path, name, manifest in zip(args.repositories, names, manifests, strict=True)
+        _record(path, manifest, data, records, args.threads)
+        for path, manifest in zip(args.repositories, manifests, strict=True)
     ]
     outcomes = Outcomes(
         said[0].tokens, {name: _outcome(each, truth) for name, each, truth in zip(names, said, truths, strict=True)}
@@ -92,10 +92,11 @@ def _labels(manifest: Manifest, given: tuple[str, ...] | None, path: Path) -> tu
     return names
 
 
-def _record(path: Path, name: str, manifest: Manifest, data: Data, records: Records, threads: int) -> Recorded:
+def _record(path: Path, manifest: Manifest, data: Data, records: Records, threads: int) -> Recorded:
     from arlo.cascade.records import engine_hash
     from arlo.cli.cascade.record import Job, record_job
 
+    name = path.resolve().name
     key = records.key(name, engine_hash(manifest))
     there = set(records.rows(key).tolist())
     missing = tuple(row for row in range(len(data.examples)) if row not in there)
