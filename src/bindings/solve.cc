@@ -80,7 +80,8 @@ using FlowTuple = std::tuple<std::vector<std::vector<int>>, std::vector<std::pai
 
 bool all_of(const std::vector<double>& values, double least, double most) {
   for (const double value : values) {
-    if (!(value >= least && value <= most)) return false;
+    const bool inside = value >= least && value <= most;  // false for NaN
+    if (!inside) return false;
   }
   return true;
 }
@@ -123,6 +124,7 @@ FlowTuple plan_flow(int workers, const std::vector<StageTuple>& stages, double s
   const nb::gil_scoped_release release;
   flow::Answer found = flow::Solve(tree, {workers, served, served_only, single_batch, target, gap, max_nodes});
   std::vector<std::pair<std::vector<int>, double>> mixes;
+  mixes.reserve(found.mixes.size());
   for (flow::Mix& mix : found.mixes) mixes.emplace_back(std::move(mix.options), mix.weight);
   return {std::move(found.instances),
           std::move(mixes),

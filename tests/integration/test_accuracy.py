@@ -36,13 +36,9 @@ to = "large"
 
 
 def test_what_variants_make_of_the_same_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, family in (("small", "distilbert"), ("large", "bert")):
-        write_tiny(tmp_path / f"{name}-model", family=family, head="ForSequenceClassification")
-        if name == "large":  # training a tokenizer twice gives other ids
-            shutil.copy(tmp_path / "small-model/tokenizer.json", tmp_path / "large-model/tokenizer.json")
-        assert (
-            main(["compile", str(tmp_path / f"{name}-model"), "--out", str(tmp_path / name), "--lengths", "16,48"]) == 0
-        )
+    write_tiny(tmp_path / "model", family="distilbert", head="ForSequenceClassification")
+    assert main(["compile", str(tmp_path / "model"), "--out", str(tmp_path / "small"), "--lengths", "16,48"]) == 0
+    shutil.copytree(tmp_path / "small", tmp_path / "large")  # wrong on the same rows
     rng = random.Random(1)
     lines = [{"text": " ".join(rng.choices(WORDS, k=rng.randint(2, 30))), "label": rng.randrange(3)} for _ in range(80)]
     data, out = tmp_path / "texts.jsonl", tmp_path / "records"
@@ -65,8 +61,8 @@ def test_what_variants_make_of_the_same_rows(tmp_path: Path, capsys: pytest.Capt
     flow = load_flow(tmp_path / "flow.toml")
     assert flow.stages[0].variants[0].accuracy == found.accuracy("small", (16, 48))
     assert main(["flow", "plan", str(tmp_path / "flow.toml"), "--demand", "10", "--json"]) == 0
-    both = found.variants["small"].correct & found.variants["large"].correct
-    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(float(np.mean(both)))
+    once = float(np.mean(found.variants["small"].correct))
+    assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(once), "counted: not the square of it"
 
     assert main([*command, "--labels", "x,y"]) == 2  # a label is 2
     assert "is none of" in capsys.readouterr().err

@@ -41,7 +41,7 @@ def random_problem(seed: int, most_workers: int = 12, most_stages: int = 3) -> F
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=1000 if settings.get_current_profile_name() == "new" else 200, deadline=None)
 @given(SEEDS)
 def test_exact_is_highs(seed: int) -> None:
     pytest.importorskip("highspy")

@@ -209,7 +209,7 @@ Relaxed Master::solve(const Bounds& bounds, const std::vector<std::pair<int, dou
     Variable best{kShort, -1};
     double gain = enough;
     const auto offer = [&](const Variable& variable, double reduced) {
-      if (reduced > gain && !(careful && best.row >= 0)) gain = reduced, best = variable;
+      if (reduced > gain && (!careful || best.row < 0)) gain = reduced, best = variable;
     };
     for (int r = 1; r < m; ++r) {
       offer({kSlack, r}, rows_[r].low ? dual[r] : -dual[r]);
