@@ -73,6 +73,7 @@ std::vector<double> table(const Spec& of, const Plan& plan, const std::vector<do
     shares.by_plan(plan, capacity);
   }
   std::vector<double> parts;
+  parts.reserve(tree.nodes());
   for (Node node = 0; node < tree.nodes(); ++node) parts.push_back(shares.part(node));
   return parts;
 }

@@ -10,7 +10,6 @@
 namespace arlo::simulate {
 
 using dispatch::kNone;
-using flow::pipeline::Children;
 using flow::pipeline::DropReason;
 using flow::pipeline::Step;
 using flow::pipeline::VisitId;

@@ -193,6 +193,7 @@ TEST(Journeys, NothingIsAllocatedInSteadyState) {
   std::vector<dispatch::RequestHandle> handle_of(4096, kNone);
   std::vector<std::uint64_t> slot_of(1 << 16);  // by visit
   std::vector<std::uint64_t> free;
+  free.reserve(4096);
   for (std::uint64_t i = 0; i < 4096; ++i) free.push_back(i);
   std::size_t before = 0;
   TimeNs now = 0;

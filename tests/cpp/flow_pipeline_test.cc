@@ -186,6 +186,7 @@ TEST(Price, ValuesAreThoseOfTheBestWay) {
     }
     const Tree tree(spec);
     std::vector<double> price;
+    price.reserve(static_cast<std::size_t>(tree.variants()));
     for (int v = 0; v < tree.variants(); ++v) price.push_back(even(random));
     Values values(tree);
     values.update(price);
