@@ -218,7 +218,9 @@ def twin(rules: Rules) -> _core.CascadeRules:
     )
 
 
-def _result(columns: dict[str, NDArray[Any]], job: CascadeRun, price: int, speculated: int, utilization: float) -> CascadeResult:
+def _result(
+    columns: dict[str, NDArray[Any]], job: CascadeRun, price: int, speculated: int, utilization: float
+) -> CascadeResult:
     outcome = columns["outcome"]
     if job.rules is None:
         rows, stages = len(job.arrived_ns), len(job.stages)

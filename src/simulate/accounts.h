@@ -42,9 +42,9 @@ struct Request {
   // Speculation: two requests, the row and its visit to the last stage beside its first ones.
   std::uint32_t ahead = dispatch::kNone;  // slot of that visit
   std::uint32_t of = dispatch::kNone;     // of a visit: slot of its row; none: it has no use for it
-  bool extra = false;  // it is that visit
-  bool awaits = false;  // of a row: no other stage is left
-  bool over = false;    // of a row: it has its answer, and a worker is not through with it yet
+  bool extra = false;                     // it is that visit
+  bool awaits = false;                    // of a row: no other stage is left
+  bool over = false;                      // of a row: it has its answer, and a worker is not through with it yet
 };
 
 class Accounts {
