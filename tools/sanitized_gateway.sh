@@ -53,6 +53,7 @@ if [ $# -eq 0 ]; then
       models_that_come_while_the_gateway_stops
     tests cascades rows_end_where_the_rules_say whatever_happens_rows_are_answered_once_and_rightly \
       deadlines_end_rows_with_what_they_have what_cannot_be_a_cascade_is_refused
+    tests cascade_own the_last_stage_starts_beside_the_first whatever_happens_a_row_is_answered_once
     tests answers several_threads large_answers
     tests malformed malformed_requests_on_one_stream malformed_deployments
     tests security tls

@@ -16,6 +16,7 @@ import pytest
 
 from arlo.cascade.manifest import CascadeManifest
 from arlo.cli import main
+from tests.fakes.gateway import SANITIZED
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
     REASONS,
@@ -217,12 +218,13 @@ async def test_whatever_happens_a_row_is_answered_once(workers: Workers, start: 
         clients = [asyncio.create_task(client()) for _ in range(3)]
         for version in range(2, 10):
             await asyncio.sleep(0.2)
-            if version == 5:
+            if version == 5 and not SANITIZED:  # with stand-ins there is none to kill
                 os.kill(await workers.pid(3), signal.SIGKILL)
                 continue
             large = ((2, 3), (2,), (), (1, 2, 3))[version % 4]
             await gateway.call("Apply", deployment=speculating(workers, version, (0.9, 0.99)[version % 2], large))
-        await workers.whole()
+        if not SANITIZED:
+            await workers.whole()
         await gateway.call("Apply", deployment=speculating(workers, 20))
         await gateway.stats_when(lambda s: all(i.state == 2 for i in s.instances), "all in service", model="large")
         await asyncio.sleep(0.3)
