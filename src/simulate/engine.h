@@ -161,8 +161,8 @@ struct Cascade {
   bool speculate = false;  // flow/cascade/speculate.h
 };
 
-// A pipeline: the rows that arrive are roots for its entry, and what becomes of them is decided by src/flow/pipeline,
-// as in the gateway. How many children an edge makes of a row is drawn: from (seed, number of the root, its way through
+// A pipeline: the rows that arrive are roots for its entry, and what becomes of them is decided by src/flow/pipeline.
+// How many children an edge makes of a row is drawn: from (seed, number of the root, its way through
 // edges), whatever the variants, so that these are compared under equal luck.
 struct Pipeline {
   enum class Children : std::uint8_t {
