@@ -1,34 +1,8 @@
 // Nothing is allocated per request once the scheduler has grown to its load.
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <random>
 
+#include "allocations.h"
 #include "dispatch_fixture.h"
-
-namespace {
-
-std::atomic<std::size_t> allocations{0};
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  ++allocations;
-  void* memory = std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  ++allocations;
-  const auto align = static_cast<std::size_t>(alignment);
-  void* memory = std::aligned_alloc(align, (size + align - 1) / align * align);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace arlo::dispatch {
 namespace {
@@ -55,7 +29,7 @@ std::size_t allocated_in(Policy policy) {
   std::size_t before = 0;
   TimeNs now = 0;
   for (int i = 0; i < 90'000; ++i) {
-    if (i == 60'000) before = allocations.load();
+    if (i == 60'000) before = allocated();
     now += 1000;
     const Arrival arrival{.length = static_cast<std::int32_t>(1 + random() % 512),
                           .due = now + 100'000,
@@ -73,7 +47,7 @@ std::size_t allocated_in(Policy policy) {
     if (scheduler.next_deadline() <= now) scheduler.expire(now, out);
     take();
   }
-  return allocations.load() - before;
+  return allocated() - before;
 }
 
 TEST(Allocations, NoneInSteadyState) {

@@ -3,37 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <random>
 #include <vector>
 
+#include "allocations.h"
 #include "flow_pipeline_fixture.h"
-
-namespace {
-
-std::atomic<std::size_t> allocations{0};
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-  ++allocations;
-  void* memory = std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  ++allocations;
-  const auto align = static_cast<std::size_t>(alignment);
-  void* memory = std::aligned_alloc(align, (size + align - 1) / align * align);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
 namespace arlo::flow::pipeline {
 namespace {
@@ -199,7 +173,7 @@ TEST(Journeys, NothingIsAllocatedInSteadyState) {
   TimeNs now = 0;
   const std::array<Children, 1> two = {{{.edge = 0, .length = 10, .count = 2}}};
   for (int i = 0; i < 120'000; ++i) {
-    if (i == 90'000) before = allocations.load();
+    if (i == 90'000) before = allocated();
     now += 250'000;
     if (running.size() > 8) {
       const std::size_t at = random() % running.size();
@@ -251,7 +225,7 @@ TEST(Journeys, NothingIsAllocatedInSteadyState) {
       }
     }
   }
-  EXPECT_EQ(allocations.load() - before, 0U);
+  EXPECT_EQ(allocated() - before, 0U);
 }
 
 }  // namespace

@@ -186,11 +186,16 @@ bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
   return false;
 }
 
-bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {
+bool Desk::may_settle(const Row& row, flow::Reason reason) {
   if (row.journey == nullptr || !row.journey->answered()) return false;
   const auto& cascade = row.cascade();
-  if (reason == flow::Reason::kDeadline && cascade.expire) return false;
-  if (reason == flow::Reason::kStageFailed && cascade.fail) return false;
+  return !(reason == flow::Reason::kDeadline && cascade.expire) &&
+         !(reason == flow::Reason::kStageFailed && cascade.fail);
+}
+
+bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {
+  if (!may_settle(row, reason)) return false;
+  const auto& cascade = row.cascade();
   auto& journey = *row.journey;
   if (reason == flow::Reason::kDeadline && cascade.auto_price && now < row.call->deadline_ns - cascade.margin) {
     reason = flow::Reason::kLoad;
@@ -256,7 +261,7 @@ void Desk::end_late(TimeNs now, Effects& effects) {
     if (row->state != Row::State::kRunning) continue;
     UpstreamCall::Part* const part = running(row->handle);
     if (part == nullptr || part->row() == nullptr) continue;  // its answer has just come
-    if (!settles_for(*row, flow::Reason::kDeadline, now)) {
+    if (!may_settle(*row, flow::Reason::kDeadline)) {
       if (now < row->call->deadline_ns) {
         next_deadline_ = std::min(next_deadline_, row->call->deadline_ns);
         continue;
@@ -265,7 +270,9 @@ void Desk::end_late(TimeNs now, Effects& effects) {
            effects);
       continue;
     }
-    withdraw(*row, now, effects);
+    if (!leaves(*row, now, effects)) continue;  // it has come meanwhile
+    settles_for(*row, flow::Reason::kDeadline, now);
+    end(*row, now, effects);
   }
 }
 

@@ -99,6 +99,7 @@ class Desk {
   bool enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects);
   // Whether it has an answer to end with, which it then does for this reason; the caller ends it.
   bool settles_for(Row& row, flow::Reason reason, TimeNs now);
+  [[nodiscard]] static bool may_settle(const Row& row, flow::Reason reason);
   // A row that was drawn has been answered: by a stage that is not the last it may become a shadow, and by any it says
   // something for the sample.
   void hear(Row& row, const flow::Signals& signals, bool early, Effects& effects);
