@@ -155,18 +155,18 @@ void AdminServer::serve_methods() {
                   if (!fault) *reply->mutable_deployment() = router->deployment();
                   done(fault ? to_status(*fault) : grpc::Status::OK);
                 }}));
-  using Sample = UnaryMethod<v1::GetSampleRequest, v1::GetSampleReply>;
-  Sample::serve(std::make_shared<const Sample::Spec>(
-      Sample::Spec{queue,
-                   [this, queue](auto* context, auto* request, auto* writer, void* tag) {
-                     service_.RequestGetSample(context, request, writer, queue, queue, tag);
-                   },
-                   [this](const auto&, const auto& request, v1::GetSampleReply* reply, const Sample::Done& done) {
-                     Router* router = nullptr;
-                     const auto fault = models_.pick(request.model(), &router);
-                     if (!fault) router->sample(request.model(), reply);
-                     done(fault ? to_status(*fault) : grpc::Status::OK);
-                   }}));
+  using SampleMethod = UnaryMethod<v1::GetSampleRequest, v1::GetSampleReply>;
+  SampleMethod::serve(std::make_shared<const SampleMethod::Spec>(SampleMethod::Spec{
+      queue,
+      [this, queue](auto* context, auto* request, auto* writer, void* tag) {
+        service_.RequestGetSample(context, request, writer, queue, queue, tag);
+      },
+      [this](const auto&, const auto& request, v1::GetSampleReply* reply, const SampleMethod::Done& done) {
+        Router* router = nullptr;
+        const auto fault = models_.pick(request.model(), &router);
+        if (!fault) router->sample(request.model(), reply);
+        done(fault ? to_status(*fault) : grpc::Status::OK);
+      }}));
   new StatsStream(*this);
 }
 

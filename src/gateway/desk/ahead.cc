@@ -29,7 +29,7 @@ MaybeFault Ahead::write() {
   body.resize(whole.size());
   whole.write(body.data());
   of_.let_go();
-  if (auto fault = request.parse(body)) return fault;
+  if (auto bad = request.parse(body)) return bad;
   return request.bind(*model, {});
 }
 

@@ -30,7 +30,7 @@ MaybeFault Shadow::write(const Row& row) {
   const WorkerRequest whole({&one, 1}, runtime, row.journey->facts.length);
   body.resize(whole.size());
   whole.write(body.data());
-  if (auto fault = request.parse(body)) return fault;
+  if (auto bad = request.parse(body)) return bad;
   return request.bind(*model, {});
 }
 
