@@ -188,9 +188,9 @@ bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
 
 bool Desk::may_settle(const Row& row, flow::Reason reason) {
   if (row.journey == nullptr || !row.journey->answered()) return false;
-  const auto& cascade = row.cascade();
-  return !(reason == flow::Reason::kDeadline && cascade.expire) &&
-         !(reason == flow::Reason::kStageFailed && cascade.fail);
+  if (reason == flow::Reason::kDeadline) return !row.cascade().expire;
+  if (reason == flow::Reason::kStageFailed) return !row.cascade().fail;
+  return true;
 }
 
 bool Desk::settles_for(Row& row, flow::Reason reason, TimeNs now) {

@@ -15,6 +15,7 @@ std::size_t numbers_of(const SampledRow& row) {
 
 void Sample::add(const Cascade& cascade, std::shared_ptr<const SampledRow> row) {
   std::vector<std::string> of;
+  of.reserve(cascade.stages.size() + cascade.labels.size());
   for (const auto& stage : cascade.stages) of.push_back(stage.model->name);
   of.insert(of.end(), cascade.labels.begin(), cascade.labels.end());
   if (of != of_) {
