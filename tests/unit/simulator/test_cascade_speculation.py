@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from arlo.cascade.spec import Rules, hard
-from arlo.simulator.cascade import CascadeResult, CascadeRun, Journeys, run
+from arlo.simulator.cascade.engine import CascadeResult, CascadeRun, Journeys, run
 from arlo.simulator.scenario.scenario import RuntimeModel
 
 SMALL = RuntimeModel(name="small", max_length=64, points=((64, 1, 3.0),))
