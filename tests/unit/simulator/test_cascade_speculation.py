@@ -72,7 +72,14 @@ def test_whichever_decides_first_ends_the_row() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_time_limits_and_prices_go_with_it(seed: int) -> None:
-    how = {"timeout_ms": 60.0, "auto_price": True, "seed": seed, "workers": (2, 4), "hop_ms": 0.2}
+    how = {
+        "timeout_ms": 60.0,
+        "auto_price": True,
+        "seed": seed,
+        "workers": (2, 4),
+        "hop_out_ms": 0.2,
+        "hop_back_ms": 0.2,
+    }
     found = played(700, speculate=True, **how)
     assert found == played(700, speculate=True, **how)  # the same each time
     assert sum(found.reasons.values()) <= 4000
