@@ -81,6 +81,6 @@ def test_time_limits_and_prices_go_with_it(seed: int) -> None:
         "hop_back_ms": 0.2,
     }
     found = played(700, speculate=True, **how)
-    assert found == played(700, speculate=True, **how)  # the same each time
+    assert repr(found) == repr(played(700, speculate=True, **how))  # the same each time; what is not known is nan
     assert sum(found.reasons.values()) <= 4000
     assert found.on_time > 0.95
