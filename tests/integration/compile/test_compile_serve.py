@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ class Served:
 
     def __init__(self, source: Path, repository: Path, client: Any) -> None:
         self.client = client
+        self.sent: Counter[str] = Counter()  # rows, by model
         self.texts = Texts(repository / "tokenizer.json")
         with known_noise_silenced():
             from sentence_transformers import SentenceTransformer
@@ -63,12 +65,22 @@ class Served:
             inputs.append(tensor)
         wanted = [triton.InferRequestedOutput(name) for name in outputs] or None
         result = await self.client.infer(model, inputs, outputs=wanted)
+        self.sent[model] += len(rows)
         return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
 
     async def executed(self, model: str) -> tuple[int, int]:
-        """Rows that Triton had the model compute so far, and the executions that it took."""
-        (found,) = (await self.client.get_inference_statistics(model)).model_stats
-        return found.inference_count, found.execution_count
+        """Rows that Triton had the model compute so far, and the executions that it took.
+
+        Triton counts after it has answered, rows before executions: waits until all rows are counted and nothing moves.
+        """
+        seen = (-1, -1)
+        async with asyncio.timeout(10):
+            while True:
+                (found,) = (await self.client.get_inference_statistics(model)).model_stats
+                last, seen = seen, (found.inference_count, found.execution_count)
+                if seen == last and seen[0] >= self.sent[model]:
+                    return seen
+                await asyncio.sleep(0.02)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
