@@ -71,10 +71,12 @@ serve: setup ## the demo cluster, staying up: gRPC on 8001, HTTP on 8002, model 
 
 # --- check ----------------------------------------------------------------------------------------------------------
 
-# Tests without servers run side by side; those with servers want the machine for themselves. Ray's client cannot reach its
+# Tests without servers run side by side; those with servers mostly wait, in two groups of about equal length. Ray's client cannot reach its
 # cluster from a process in which grpcio has been at work before.
 QUICK_TESTS := tests/unit tests/property tests/golden
 RAY_TESTS := tests/integration/test_ray_pool.py
+# Gateway, workers, engines and control plane by themselves; the others are clusters as users start them.
+FLEET_TESTS := $(addprefix tests/integration/,gateway workers compile) $(wildcard tests/integration/test_control_*.py)
 # The build folder of the install: the C++ unit tests are built there too, on the same libraries.
 native = $$(ls -d build/cp3*-*/ | head -n 1)
 # The generated message and service classes that builds with sanitizers take from there.
@@ -82,9 +84,10 @@ generated = -DARLO_GENERATED=$(CURDIR)/$(native)
 
 # Tests marked `long` take tens of seconds each: whole builds, clusters that are killed, scaled and healed, Ray.
 SHORT_TESTS := PYTEST_ARGS='-m \"not long\"'
-.PHONY: test test-cpp test-quick test-servers test-python check
+.PHONY: test test-cpp test-quick test-servers test-fleet test-python check
 test: setup ## what a change needs in minutes: C++ units, Python units, the main stories with the real Triton
-	@$(PY) tools/check.py "test-servers=make test-servers $(SHORT_TESTS)" -- "test-cpp=make test-cpp" \
+	@$(PY) tools/check.py "test-servers=make test-servers $(SHORT_TESTS)" ++ "test-fleet=make test-fleet $(SHORT_TESTS)" \
+	  -- "test-cpp=make test-cpp" \
 	  "test-quick=make test-quick $(SHORT_TESTS)"
 
 test-cpp: setup ## the C++ unit tests
@@ -95,13 +98,17 @@ test-quick: setup
 	$(PY) -m pytest -n $(JOBS) --dist loadfile $(QUICK_TESTS) $(PYTEST_ARGS)
 
 test-servers: setup
-	$(PY) -m pytest tests/integration --ignore=$(RAY_TESTS) $(PYTEST_ARGS)
+	$(PY) -m pytest tests/integration --ignore=$(RAY_TESTS) $(addprefix --ignore=,$(FLEET_TESTS)) $(PYTEST_ARGS)
+
+test-fleet: setup
+	$(PY) -m pytest $(FLEET_TESTS) $(PYTEST_ARGS)
 
 test-python: setup ## all Python tests, or those that PYTEST_ARGS names
 ifeq ($(strip $(PYTEST_ARGS)),)
 	@$(MAKE) test-quick
 	$(PY) -m pytest $(RAY_TESTS)
 	@$(MAKE) test-servers
+	@$(MAKE) test-fleet
 else
 	$(PY) -m pytest $(PYTEST_ARGS)
 endif
@@ -110,7 +117,8 @@ endif
 # The C++ unit tests run with AddressSanitizer here, and without it in `make test`.
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
-	@$(PY) tools/check.py "lint-style=make lint-style" "test-servers=make test-servers" "test-quick=make test-quick" -- \
+	@$(PY) tools/check.py "lint-style=make lint-style" "test-servers=make test-servers" "test-quick=make test-quick" \
+	  ++ "test-fleet=make test-fleet" -- \
 	  "asan=make asan" "tsan=make tsan" "ray=$(PY) -m pytest $(RAY_TESTS)" "lint-types=make lint-types" \
 	  "lint-cpp=make lint-cpp" "cascade=make cascade-demo-small" "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
 

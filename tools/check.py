@@ -1,7 +1,8 @@
 """Runs what is to be checked in lanes side by side: tests, most of which wait, and what computes (linters, sanitizers,
-fuzzers). Lanes after the first are niced, so that the time limits of the tests in it hold.
+fuzzers). Lanes that compute are niced, so that the time limits of the tests in the others hold.
 
-usage: tools/check.py STAGE... [-- STAGE...]...   a STAGE is NAME=COMMAND; `--` begins a lane; the first is not niced
+usage: tools/check.py STAGE... [++ STAGE...]... [-- STAGE...]...   a STAGE is NAME=COMMAND; `++` begins a lane, `--` a
+niced one
 
 The first failure ends all lanes and its whole output is shown. At the end stands how long each stage took and its last
 line, then the output of the last stage of the first lane: a test runner's closing line comes last. Logs:
@@ -88,18 +89,18 @@ class Lanes:
                 os.killpg(process.pid, signal.SIGTERM)
 
 
-def parsed(arguments: list[str]) -> list[list[tuple[str, str]]]:
-    """Lanes of (name, command)."""
-    lanes: list[list[tuple[str, str]]] = [[]]
+def parsed(arguments: list[str]) -> list[tuple[int, list[tuple[str, str]]]]:
+    """Lanes: niceness, and stages of (name, command)."""
+    lanes: list[tuple[int, list[tuple[str, str]]]] = [(0, [])]
     for argument in arguments:
-        if argument == "--":
-            lanes.append([])
+        if argument in ("++", "--"):
+            lanes.append((NICE if argument == "--" else 0, []))
             continue
         name, equals, command = argument.partition("=")
         if not equals:
             sys.exit(__doc__)
-        lanes[-1].append((name, command))
-    if not all(lanes):
+        lanes[-1][1].append((name, command))
+    if not all(stages for _, stages in lanes):
         sys.exit(__doc__)
     return lanes
 
@@ -114,10 +115,7 @@ def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     lanes = Lanes()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    threads = [
-        threading.Thread(target=lanes.run, args=(stages, NICE if number else 0))
-        for number, stages in enumerate(planned)
-    ]
+    threads = [threading.Thread(target=lanes.run, args=(stages, nice)) for nice, stages in planned]
     try:
         for thread in threads:
             thread.start()
@@ -136,7 +134,7 @@ def main() -> int:
     lanes.say("all passed:")
     for name, took_s in lanes.took_s.items():
         print(f"    {name:<14} {took_s:5.0f} s   {last_line(LOGS / f'{name}.log')}")
-    print((LOGS / f"{planned[0][-1][0]}.log").read_text(errors="replace"), end="", flush=True)
+    print((LOGS / f"{planned[0][1][-1][0]}.log").read_text(errors="replace"), end="", flush=True)
     return 0
 
 
