@@ -179,6 +179,13 @@ fuzz: setup ## libFuzzer on request validation and rewriting, FUZZ_SECONDS each 
 	cmake --build --preset fuzz
 	tools/fuzz.sh build/fuzz $(FUZZ_SECONDS)
 
+# --- package ----------------------------------------------------------------------------------------------------------
+
+.PHONY: wheel
+wheel: setup ## wheels that need no compiler, in dist/, and a test of them in a bare virtual environment
+	tools/wheel.sh $(VENV)
+	$(PY) -m pytest tests/wheel $(PYTEST_ARGS)
+
 # --- measure, generate ------------------------------------------------------------------------------------------------
 
 .PHONY: bench

@@ -13,6 +13,7 @@ also=()
 for define in ARLO_BUILD_TESTS ARLO_BUILD_BENCH CMAKE_EXPORT_COMPILE_COMMANDS; do
   also+=(--config-settings="cmake.define.$define=ON")
 done
+also+=(--config-settings="cmake.define.ARLO_PORTABLE=OFF")  # tools/wheel.sh builds in the same folder
 mkdir -p build
 
 # Numbers pip's downloads, so that one sees how many are to come: as many as there are pins, less what is not for here.

@@ -1,0 +1,111 @@
+"""The wheel of `make wheel` in a bare virtual environment: every command answers, and a gateway serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
+WHEELS = sorted((ROOT / "dist").glob(f"arlo_serve-*-{TAG}-*manylinux*.whl"), key=lambda path: path.stat().st_mtime)
+
+pytestmark = pytest.mark.skipif(not WHEELS, reason="dist has no wheel for this Python: make wheel")
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of programs of an environment that has the wheel and what it asks for, and nothing else."""
+    env = tmp_path_factory.mktemp("bare") / "v"
+    venv.create(env, with_pip=True)
+    pip = (str(env / "bin" / "pip"), "--disable-pip-version-check", "install", "--quiet")
+    subprocess.run((*pip, "-c", str(ROOT / "constraints.txt"), str(WHEELS[-1])), check=True, cwd=env)
+    return env / "bin"
+
+
+def environment() -> dict[str, str]:
+    """Nothing of this checkout's, and no compiler."""
+    return {"PATH": "/nowhere", "HOME": os.environ.get("HOME", "/")}
+
+
+def said(bare: Path, *words: str) -> str:
+    done = subprocess.run(
+        (str(bare / "arlo"), *words),
+        env=environment(),
+        cwd=bare.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"arlo {' '.join(words)}: {done.stderr}"
+    return done.stdout
+
+
+def test_every_command_answers(bare: Path) -> None:
+    assert said(bare, "--version").startswith("arlo ")
+    listed = said(bare, "--help").partition("  COMMAND\n")[2].partition("\n\n")[0]
+    named = [line.split()[0] for line in listed.splitlines()]
+    assert {"serve", "compile", "simulate", "gateway", "cascade", "replay", "plan", "status"} <= set(named)
+    for command in named:
+        assert "usage: arlo" in said(bare, command, "--help")
+
+
+def test_the_programs_need_what_every_system_has(bare: Path) -> None:
+    for program in ("arlo-gateway", "arlo-loadgen"):
+        listed = subprocess.run(
+            ("/usr/bin/ldd", str(bare / program)), capture_output=True, text=True, check=True
+        ).stdout
+        assert "not found" not in listed
+        names = {line.split()[0].split(".so")[0].split("/")[-1] for line in listed.splitlines()}
+        assert names <= {
+            "linux-vdso",
+            "ld-linux-x86-64",
+            "libc",
+            "libm",
+            "libstdc++",
+            "libgcc_s",
+            "libprometheus-cpp-core",
+        }
+
+
+def test_simulation_and_compiled_core(bare: Path) -> None:
+    report = json.loads(said(bare, "simulate", "--rate", "200", "--duration-s", "5", "--workers", "2", "--json"))
+    assert report
+
+
+@pytest.fixture
+def gateway(bare: Path, tmp_path: Path) -> Iterator[str]:
+    """The HTTP address of a gateway from the wheel."""
+    ready = tmp_path / "ready.json"
+    config = tmp_path / "serve.toml"
+    config.write_text(
+        '[model]\nrepository = "none"\nslo_ms = 100\n[deployment]\nallocation = {512 = 1}\n[gateway]\ngrpc_address = "127.0.0.1:0"\nhttp_address = "127.0.0.1:0"\n'
+        'admin_address = "127.0.0.1:0"\n'
+    )
+    process = subprocess.Popen(
+        (str(bare / "arlo"), "gateway", str(config), "--ready-file", str(ready)), env=environment()
+    )
+    try:
+        for _ in range(100):
+            if ready.exists() and ready.read_text().strip():
+                break
+            assert process.poll() is None
+            time.sleep(0.1)
+        yield json.loads(ready.read_text())["http"]
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_a_gateway_serves(gateway: str) -> None:
+    with urllib.request.urlopen(f"http://{gateway}/metrics", timeout=10) as answer:
+        assert "arlo_" in answer.read().decode()
