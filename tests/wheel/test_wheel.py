@@ -88,8 +88,8 @@ def gateway(bare: Path, tmp_path: Path) -> Iterator[str]:
     ready = tmp_path / "ready.json"
     config = tmp_path / "serve.toml"
     config.write_text(
-        '[model]\nrepository = "none"\nslo_ms = 100\n[deployment]\nallocation = {512 = 1}\n[gateway]\ngrpc_address = "127.0.0.1:0"\nhttp_address = "127.0.0.1:0"\n'
-        'admin_address = "127.0.0.1:0"\n'
+        '[model]\nrepository = "none"\nslo_ms = 100\n[deployment]\nallocation = {512 = 1}\n[gateway]\n'
+        'grpc_address = "127.0.0.1:0"\nhttp_address = "127.0.0.1:0"\nadmin_address = "127.0.0.1:0"\n'
     )
     process = subprocess.Popen(
         (str(bare / "arlo"), "gateway", str(config), "--ready-file", str(ready)), env=environment()
