@@ -5,6 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
+#include <utility>
+
+#include "base/latency_table.h"
 
 namespace arlo::triton {
 namespace {
@@ -109,14 +112,15 @@ EngineSpec ReadEngine(const json& from, bool* measured) {
   return engine;
 }
 
-// M: rows given at once that are through within the SLO, in full batches.
+// M of Eq. 3: rows given at once that are through within the SLO, in full batches and a last one.
 std::int32_t Capacity(const dispatch::RuntimeSpec& cost, TimeNs slo) {
-  TimeNs full = 0;
-  for (const auto& point : cost.latency) {
-    if (point.batch <= cost.max_batch) full = std::max(full, point.latency / point.batch * cost.max_batch);
-  }
-  const TimeNs batches = slo / std::max<TimeNs>(full, 1);
-  return static_cast<std::int32_t>(std::clamp<TimeNs>(batches * cost.max_batch, 1, 1 << 20));
+  std::vector<LatencyTable::Point> points;
+  for (const auto& point : cost.latency) points.push_back({point.length, point.batch, point.latency});
+  const LatencyTable table(std::move(points));
+  const TimeNs full = std::max<TimeNs>(table.at(cost.max_length, cost.max_batch), 1);
+  std::int64_t rest = 0;
+  while (rest + 1 < cost.max_batch && table.at(cost.max_length, rest + 1) <= slo % full) ++rest;
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(slo / full * cost.max_batch + rest, 1, 1 << 20));
 }
 
 std::set<std::string> Names(const std::string& joined) {

@@ -248,7 +248,7 @@ void Desk::Answered(Batch& batch, Reply reply, const std::string& why, TimeNs no
       engine.aside_until = std::max(engine.aside_until, now + kBusyPause);
       break;
     case Reply::kGone:
-      if (engine.loaded) effects.notes.push_back(config_.engines[batch.engine].info.name + " is gone: " + why);
+      if (engine.loaded) effects.notes.push_back({true, config_.engines[batch.engine].info.name + " is gone: " + why});
       engine.loaded = false;
       break;
     case Reply::kStopping:
@@ -328,8 +328,9 @@ void Desk::PutAside(std::size_t index, TimeNs now, Effects& effects) {
   if (engine.backoff > 0 && engine.aside_until > now) return;  // it is already
   engine.backoff = std::clamp(2 * engine.backoff, kFirstBackoff, kLastBackoff);
   engine.aside_until = now + engine.backoff;
-  effects.notes.push_back(config_.engines[index].info.name + " fails rows that another engine answers: put aside for " +
-                          InMs(engine.backoff) + "; its last error: " + engine.last_error);
+  effects.notes.push_back({true, config_.engines[index].info.name +
+                                     " fails rows that another engine answers: put aside for " + InMs(engine.backoff) +
+                                     "; its last error: " + engine.last_error});
 }
 
 void Desk::Regroup(TimeNs now, Effects& effects) {
@@ -358,7 +359,8 @@ void Desk::Loaded(const std::vector<bool>& loaded, TimeNs now, Effects& effects)
   for (std::size_t i = 0; i < engines_.size(); ++i) {
     Engine& engine = engines_[i];
     if (engine.loaded == loaded[i]) continue;
-    effects.notes.push_back(config_.engines[i].info.name + (loaded[i] ? " is in service" : " is not loaded any more"));
+    effects.notes.push_back(
+        {!loaded[i], config_.engines[i].info.name + (loaded[i] ? " is in service" : " is not loaded any more")});
     engine.loaded = loaded[i];
     engine.aside_until = 0;  // what comes is another one
     engine.backoff = 0;

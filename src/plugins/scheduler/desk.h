@@ -33,7 +33,11 @@ struct Effects {
   std::vector<Batch*> starts;
   std::vector<Batch*> cancels;  // nobody waits for them any more; done under the lock
   std::vector<Call*> answers;
-  std::vector<std::string> notes;  // for the log
+  struct Note {
+    bool warning;
+    std::string text;
+  };
+  std::vector<Note> notes;  // for the log
 };
 
 // What has happened to rows, by engine; all only grow.

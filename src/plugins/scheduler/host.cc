@@ -100,7 +100,9 @@ void Host::Run(Effects effects) {
 // The engines' next batches first: nothing else keeps a device waiting.
 void Host::Carry(Effects& effects) {
   for (Batch* batch : effects.starts) Start(*batch);
-  for (const std::string& note : effects.notes) Log(TRITONSERVER_LOG_WARN, config_.model.name + ": " + note);
+  for (const Effects::Note& note : effects.notes) {
+    Log(note.warning ? TRITONSERVER_LOG_WARN : TRITONSERVER_LOG_INFO, config_.model.name + ": " + note.text);
+  }
   for (Call* call : effects.answers) {
     SendAnswer(config_, *call, now_ns());
     LetGo(*call);
