@@ -153,8 +153,15 @@ void Desk::Settle(TimeNs now, Effects& effects) {
 
 std::size_t Desk::Begin(std::size_t at, TimeNs now, Effects& effects) {
   const dispatch::Action first = effects.actions[at];
+  // Known before any of them is looked at: what that adds may be of a later batch with the same number.
+  std::size_t end = at + 1;
+  const auto same_batch = [&](const dispatch::Action& action) {
+    return action.kind == dispatch::ActionKind::kStart && action.batch == first.batch &&
+           action.instance == first.instance;
+  };
+  while (first.batch != dispatch::kNone && end < effects.actions.size() && same_batch(effects.actions[end])) ++end;
   batch_.clear();
-  for (bool more = true; more;) {
+  for (; at < end; ++at) {
     const dispatch::Action action = effects.actions[at];
     Row& row = *reinterpret_cast<Row*>(action.tag);
     if (row.state != Row::State::kEnded && given_up(*row.call)) {
@@ -165,10 +172,6 @@ std::size_t Desk::Begin(std::size_t at, TimeNs now, Effects& effects) {
     } else {
       batch_.emplace_back(&row, action.handle);
     }
-    ++at;
-    more = first.batch != dispatch::kNone && at < effects.actions.size() &&
-           effects.actions[at].kind == dispatch::ActionKind::kStart && effects.actions[at].batch == first.batch &&
-           effects.actions[at].instance == first.instance;
   }
   // The call of several of the rows may have ended while they were looked at.
   std::erase_if(batch_, [&](const auto& each) {
@@ -176,7 +179,7 @@ std::size_t Desk::Begin(std::size_t at, TimeNs now, Effects& effects) {
     scheduler_.finish(each.second, dispatch::Verdict::kFailed, now, effects.actions);
     return true;
   });
-  if (batch_.empty()) return at;
+  if (batch_.empty()) return end;
 
   const std::size_t engine = by_runtime_[first.runtime];
   const auto& info = config_.engines[engine].info;
@@ -213,7 +216,7 @@ std::size_t Desk::Begin(std::size_t at, TimeNs now, Effects& effects) {
   }
   running_.Add(*batch);
   effects.starts.push_back(batch);
-  return at;
+  return end;
 }
 
 void Desk::Expired(Row& row, TimeNs now, Effects& effects) {

@@ -7,14 +7,13 @@ import asyncio
 import contextlib
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import pytest_asyncio
 import tritonclient.grpc.aio as triton
-import tritonclient.http as http
+from tritonclient import http
 from tritonclient.utils import InferenceServerException, shared_memory
 
 from arlo.catalog.logical import LogicalOptions, write_logical_model
@@ -152,7 +151,10 @@ async def settled(plugin: Plugin) -> tuple[dict[str, float], Any]:
     while True:
         metrics = plugin.metrics()
         statistics = (await plugin.grpc.get_inference_statistics("m")).model_stats[0]
-        if sum(metrics[key] for key in metrics if key.startswith("arlo_plugin_rows_total")) == statistics.inference_count:
+        if (
+            sum(metrics[key] for key in metrics if key.startswith("arlo_plugin_rows_total"))
+            == statistics.inference_count
+        ):
             return metrics, statistics
         await asyncio.sleep(0.02)
 
