@@ -137,13 +137,10 @@ TRITONSERVER_Error* TRITONBACKEND_ResponseSend(TRITONBACKEND_Response* response,
                                                TRITONSERVER_Error* error);
 
 // The server's own in-process API.
-using TRITONSERVER_ResponseAllocatorAllocFn_t = TRITONSERVER_Error* (*)(TRITONSERVER_ResponseAllocator* allocator,
-                                                                        const char* tensor_name, size_t byte_size,
-                                                                        TRITONSERVER_MemoryType memory_type,
-                                                                        int64_t memory_type_id, void* userp,
-                                                                        void** buffer, void** buffer_userp,
-                                                                        TRITONSERVER_MemoryType* actual_memory_type,
-                                                                        int64_t* actual_memory_type_id);
+using TRITONSERVER_ResponseAllocatorAllocFn_t = TRITONSERVER_Error* (*)(
+    TRITONSERVER_ResponseAllocator* allocator, const char* tensor_name, size_t byte_size,
+    TRITONSERVER_MemoryType memory_type, int64_t memory_type_id, void* userp, void** buffer, void** buffer_userp,
+    TRITONSERVER_MemoryType* actual_memory_type, int64_t* actual_memory_type_id);
 using TRITONSERVER_ResponseAllocatorReleaseFn_t = TRITONSERVER_Error* (*)(TRITONSERVER_ResponseAllocator* allocator,
                                                                           void* buffer, void* buffer_userp,
                                                                           size_t byte_size,

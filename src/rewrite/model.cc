@@ -200,8 +200,7 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
                               output.on_request()});
   }
   model->stage = cascade_of(deployment, model->name) != nullptr;
-  model->vocabulary =
-      from.vocabulary() != 0 ? std::int64_t{from.vocabulary()} : all_ids(model->inputs[model->ids]);
+  model->vocabulary = from.vocabulary() != 0 ? std::int64_t{from.vocabulary()} : all_ids(model->inputs[model->ids]);
   model->slo_ns = std::int64_t{from.slo_ms()} * 1'000'000;
   model->default_timeout_ns = std::int64_t{from.default_timeout_ms()} * 1'000'000;
   for (const auto& runtime : deployment.runtimes()) {

@@ -17,7 +17,8 @@ void fill_items(char* out, std::size_t count, std::size_t item, std::int64_t val
 std::uint64_t read_id(const char* at, std::size_t item);
 
 // Lengths of the rows of [rows, width] tensors: the position after the last non-zero of the mask; without one (null),
-// all of the width. A fault for a row that the model does not take: too long, empty, or with an id that it does not have.
+// all of the width. A fault for a row that the model does not take: too long, empty, or with an id that it does not
+// have.
 MaybeFault find_lengths(const ModelSpec& model, const char* ids, const char* mask, std::int64_t rows,
                         std::int64_t width, std::vector<std::int32_t>& lengths);
 

@@ -39,14 +39,16 @@ std::string Manifest() {
 
 std::string Config(const std::string& parameters = "") {
   return R"({"name":"m","max_batch_size":8,"input":[{"name":"input_ids"},{"name":"attention_mask"}],
-    "output":[{"name":"hidden"},{"name":"embedding"}],"parameters":{)" + parameters + "}}";
+    "output":[{"name":"hidden"},{"name":"embedding"}],"parameters":{)" +
+         parameters + "}}";
 }
 
 std::string Parameter(const std::string& name, const std::string& value) {
   return "\"" + name + R"(":{"string_value":")" + value + "\"}";
 }
 
-std::unique_ptr<TRITONBACKEND_Request> Request(const std::vector<std::vector<std::int64_t>>& rows, bool pieces = false) {
+std::unique_ptr<TRITONBACKEND_Request> Request(const std::vector<std::vector<std::int64_t>>& rows,
+                                               bool pieces = false) {
   auto request = std::make_unique<TRITONBACKEND_Request>();
   std::size_t width = 0;
   for (const auto& row : rows) width = std::max(width, row.size());
@@ -117,8 +119,8 @@ class PluginHost : public ::testing::Test {
   void SetUp() override { before_ = test::Outstanding(); }
 
   void Start(const std::string& parameters = "") {
-    host_ = std::make_unique<Host>(LogicalConfig::FromJson(Config(parameters), Manifest()), server_.handle(),
-                                   families_, allocator_);
+    host_ = std::make_unique<Host>(LogicalConfig::FromJson(Config(parameters), Manifest()), server_.handle(), families_,
+                                   allocator_);
   }
   void TearDown() override {
     host_.reset();
@@ -303,8 +305,8 @@ TEST_F(PluginHost, InlineAnswersDoNotRecurse) {
 // Everything at once: each request is answered once, and right where it is answered well.
 TEST_F(PluginHost, AnyMixture) {
   LoadBoth({.sleep_us = 20, .fail_one_in = 50});
-  Start(Parameter("slo_ms", "50") + "," + Parameter("timeout_ms", "300") + "," + Parameter("inflight_limit", "2") + "," +
-        Parameter("unavailable_grace_ms", "100"));
+  Start(Parameter("slo_ms", "50") + "," + Parameter("timeout_ms", "300") + "," + Parameter("inflight_limit", "2") +
+        "," + Parameter("unavailable_grace_ms", "100"));
   const char* const wanted = std::getenv("ARLO_PLUGIN_REQUESTS");
   const int total = wanted == nullptr ? 4000 : std::atoi(wanted);
   std::atomic<bool> over{false};
@@ -366,10 +368,10 @@ TEST(PluginConfig, IsChecked) {
   EXPECT_EQ(made.Ideal(17), 1U);
   EXPECT_EQ(made.model.default_timeout_ns, 1'000'000'000);
   EXPECT_EQ(made.engines[1].cost.capacity, 20'000 / 40 * 8);
-  for (const auto& [parameters, words] : {std::pair{Parameter("slo", "20"), "unknown parameter slo"},
-                                          std::pair{Parameter("slo_ms", "many"), "not a whole number"},
-                                          std::pair{Parameter("policy", "best"), "best"},
-                                          std::pair{Parameter("engines", "m_len32"), "no runtime 'm_len32'"}}) {
+  for (const auto& [parameters, words] :
+       {std::pair{Parameter("slo", "20"), "unknown parameter slo"},
+        std::pair{Parameter("slo_ms", "many"), "not a whole number"}, std::pair{Parameter("policy", "best"), "best"},
+        std::pair{Parameter("engines", "m_len32"), "no runtime 'm_len32'"}}) {
     try {
       LogicalConfig::FromJson(Config(parameters), Manifest());
       ADD_FAILURE() << parameters;

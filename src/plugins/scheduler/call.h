@@ -32,11 +32,11 @@ struct Call;
 // What an engine has said of a batch: one tensor for each output that was asked for.
 struct Answer {
   struct Output {
-    int spec = -1;                       // in ModelSpec::outputs
-    std::vector<std::int64_t> tail;      // dims after rows (and tokens)
-    std::size_t token_bytes = 0;         // of one token of a row, or of one row where it is not about tokens
-    std::size_t row_bytes = 0;           // from one row to the next
-    const char* data = nullptr;          // in one of `buffers`
+    int spec = -1;                   // in ModelSpec::outputs
+    std::vector<std::int64_t> tail;  // dims after rows (and tokens)
+    std::size_t token_bytes = 0;     // of one token of a row, or of one row where it is not about tokens
+    std::size_t row_bytes = 0;       // from one row to the next
+    const char* data = nullptr;      // in one of `buffers`
   };
   std::vector<Output> outputs;  // by spec
   std::vector<std::unique_ptr<char[]>> buffers;
@@ -85,7 +85,7 @@ struct Row {
 struct Call {
   TRITONBACKEND_Request* request = nullptr;
   TRITONBACKEND_ModelInstance* instance = nullptr;
-  std::vector<const char*> inputs;   // by ModelSpec::inputs, [rows, width]; null: not sent. Constant
+  std::vector<const char*> inputs;                // by ModelSpec::inputs, [rows, width]; null: not sent. Constant
   std::vector<std::unique_ptr<char[]>> gathered;  // inputs that came in pieces
   std::int64_t width = 0;
   std::vector<std::int32_t> lengths;
@@ -95,8 +95,8 @@ struct Call {
   TimeNs deadline_ns = 0;  // always set
   std::vector<Row> rows;
   std::uint32_t open_rows = 0;
-  Fault fault;              // why there is no answer; kOk: there is one
-  Call* newer = nullptr;    // neighbours among the open ones
+  Fault fault;            // why there is no answer; kOk: there is one
+  Call* newer = nullptr;  // neighbours among the open ones
   Call* older = nullptr;
   // One until it is answered, and one for each batch that may read its inputs. Any thread; who lets go last frees it.
   std::atomic<std::uint32_t> holds{1};
@@ -118,9 +118,9 @@ struct Batch {
 
   // Its execution (execution.h).
   Host* host = nullptr;
-  TRITONSERVER_InferenceRequest* sent = nullptr;     // the starting thread's
-  TRITONSERVER_InferenceRequest* request = nullptr;  // while it can be cancelled; under the host's lock
-  bool released = false;                             // Triton is through with it; under the host's lock
+  TRITONSERVER_InferenceRequest* sent = nullptr;                // the starting thread's
+  TRITONSERVER_InferenceRequest* request = nullptr;             // while it can be cancelled; under the host's lock
+  bool released = false;                                        // Triton is through with it; under the host's lock
   std::shared_ptr<Answer> answer = std::make_shared<Answer>();  // the executing thread's, until the rows have it
   std::vector<std::unique_ptr<char[]>> inputs;
   Reply reply = Reply::kError;                  // the executing thread's, as is:

@@ -97,10 +97,10 @@ TRITONSERVER_Error* ReadInputs(const gateway::ModelSpec& model, Call* call) {
     rows = shape[0];
     call->width = shape[1];
     if (bytes != static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(call->width) * spec.item) {
-      return Invalid("input '" + spec.name + "' has " + std::to_string(bytes) + " bytes, which its shape does not need");
+      return Invalid("input '" + spec.name + "' has " + std::to_string(bytes) +
+                     " bytes, which its shape does not need");
     }
-    ARLO_RETURN_IF_ERROR(
-        ReadInput(input, name, bytes, buffers, call, &call->inputs[static_cast<std::size_t>(index)]));
+    ARLO_RETURN_IF_ERROR(ReadInput(input, name, bytes, buffers, call, &call->inputs[static_cast<std::size_t>(index)]));
   }
   for (std::size_t i = 0; i < model.inputs.size(); ++i) {
     const auto& spec = model.inputs[i];
@@ -161,8 +161,7 @@ TRITONSERVER_Error* WriteOutput(const gateway::ModelSpec& model, const Call& cal
   void* buffer = nullptr;
   TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
   std::int64_t memory_id = 0;
-  ARLO_RETURN_IF_ERROR(
-      TRITONBACKEND_OutputBuffer(output, &buffer, row_bytes * call.rows.size(), &memory, &memory_id));
+  ARLO_RETURN_IF_ERROR(TRITONBACKEND_OutputBuffer(output, &buffer, row_bytes * call.rows.size(), &memory, &memory_id));
   if (memory != TRITONSERVER_MEMORY_CPU && memory != TRITONSERVER_MEMORY_CPU_PINNED) {
     return NewError(TRITONSERVER_ERROR_UNSUPPORTED,
                     "output '" + spec.name +

@@ -1,13 +1,13 @@
 // The rows: from the request that brings them to the answer, through the request scheduler and the engines.
 //
-// All engines of the server are one bundle of one instance (docs/glossary.md): any of them may run next, `inflight_limit`
-// batches at a time. An engine that is unloaded or put aside leaves the bundle; rows that need it wait for it, at most
-// for the grace.
+// All engines of the server are one bundle of one instance (docs/glossary.md): any of them may run next,
+// `inflight_limit` batches at a time. An engine that is unloaded or put aside leaves the bundle; rows that need it wait
+// for it, at most for the grace.
 //
-// Whose fault is a failure? A batch that fails is tried again by halves, until a row fails alone. Its engine is then put
-// aside for a moment and the row goes to a longer one: when that one answers, the engine was at fault, and stays aside
-// for longer and longer; when that one fails too, it was the row, which is answered with the error. Where no other
-// engine fits, the row runs max_attempts times.
+// Whose fault is a failure? A batch that fails is tried again by halves, until a row fails alone. Its engine is then
+// put aside for a moment and the row goes to a longer one: when that one answers, the engine was at fault, and stays
+// aside for longer and longer; when that one fails too, it was the row, which is answered with the error. Where no
+// other engine fits, the row runs max_attempts times.
 //
 // No clock, no thread, no Triton: what happened comes in with `now`, what is to be done goes out as Effects. The host's
 // lock covers it.
@@ -46,9 +46,9 @@ struct EngineCounts {
   std::uint64_t batches = 0;
   std::uint64_t failed_batches = 0;
   std::uint64_t demoted_rows = 0;
-  std::uint64_t tokens = 0;          // of the rows
+  std::uint64_t tokens = 0;           // of the rows
   std::uint64_t computed_tokens = 0;  // padding included
-  std::uint64_t wait_us = 0;         // of the rows, from their arrival to their start
+  std::uint64_t wait_us = 0;          // of the rows, from their arrival to their start
 };
 
 class Desk {
@@ -78,8 +78,8 @@ class Desk {
   struct Engine {
     dispatch::RuntimeId runtime = dispatch::kNone;
     bool loaded = false;
-    TimeNs aside_until = 0;    // 0: it is not put aside
-    TimeNs backoff = 0;        // of the next time that it is
+    TimeNs aside_until = 0;  // 0: it is not put aside
+    TimeNs backoff = 0;      // of the next time that it is
     std::string last_error;
   };
 
@@ -105,7 +105,7 @@ class Desk {
   bool stopping_ = false;
   Chain<Call> open_;
   Chain<Batch> running_;
-  Call* look_ = nullptr;  // where the next look at open calls goes on
+  Call* look_ = nullptr;                                         // where the next look at open calls goes on
   std::vector<std::pair<Row*, dispatch::RequestHandle>> batch_;  // that is being started
   std::vector<EngineCounts> counts_;
 };

@@ -110,8 +110,8 @@ Reply ReadResponse(const LogicalConfig& config, TRITONSERVER_InferenceResponse* 
     TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
     std::int64_t memory_id = 0;
     void* userp = nullptr;
-    if (TRITONSERVER_Error* error = TRITONSERVER_InferenceResponseOutput(
-            response, i, &name, &datatype, &shape, &dims, &base, &bytes, &memory, &memory_id, &userp)) {
+    if (TRITONSERVER_Error* error = TRITONSERVER_InferenceResponseOutput(response, i, &name, &datatype, &shape, &dims,
+                                                                         &base, &bytes, &memory, &memory_id, &userp)) {
       const std::string what = TRITONSERVER_ErrorMessage(error);
       TRITONSERVER_ErrorDelete(error);
       return Unusable(batch, what);
@@ -128,7 +128,8 @@ Reply ReadResponse(const LogicalConfig& config, TRITONSERVER_InferenceResponse* 
     output.spec = index;
     output.tail.assign(shape + leading, shape + dims);
     output.token_bytes = spec.item;
-    for (const std::int64_t dim : output.tail) output.token_bytes *= static_cast<std::size_t>(std::max<std::int64_t>(dim, 0));
+    for (const std::int64_t dim : output.tail)
+      output.token_bytes *= static_cast<std::size_t>(std::max<std::int64_t>(dim, 0));
     output.row_bytes = output.token_bytes * (spec.token_level ? static_cast<std::size_t>(batch.tokens) : 1);
     if (output.row_bytes * static_cast<std::size_t>(rows) != bytes) {
       return Unusable(batch, "output '" + spec.name + "' has another size than its shape");

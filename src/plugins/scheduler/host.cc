@@ -25,11 +25,7 @@ struct Host::Work {
 
 Host::Host(LogicalConfig config, TRITONSERVER_Server* server, const MetricFamilies& families,
            TRITONSERVER_ResponseAllocator* allocator)
-    : config_(std::move(config)),
-      server_(server),
-      allocator_(allocator),
-      metrics_(families, config_),
-      desk_(config_) {
+    : config_(std::move(config)), server_(server), allocator_(allocator), metrics_(families, config_), desk_(config_) {
   desk_.given_up = GivenUp;
   looker_ = std::thread([this] { Look(); });
 }
@@ -54,7 +50,8 @@ void Host::Receive(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request*
     call->instance = instance;
     TRITONSERVER_Error* error = ReadCall(config_, now, call.get());
     if (error == nullptr && call->lengths.size() > static_cast<std::size_t>(config_.max_rows)) {
-      error = NewError(TRITONSERVER_ERROR_INVALID_ARG, "too many rows: max_batch_size of the logical model says how many");
+      error =
+          NewError(TRITONSERVER_ERROR_INVALID_ARG, "too many rows: max_batch_size of the logical model says how many");
     }
     if (error != nullptr) {
       Refuse(instance, requests[i], now, error);

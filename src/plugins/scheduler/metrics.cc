@@ -11,7 +11,7 @@ struct Family {
   TRITONSERVER_MetricKind kind;
   const char* name;
   const char* help;
-  std::uint64_t EngineCounts::*count;  // null: a gauge, set otherwise
+  std::uint64_t EngineCounts::* count;  // null: a gauge, set otherwise
   double unit;
 };
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -270,6 +271,14 @@ async def test_a_length_that_no_engine_takes(plugin: Plugin) -> None:
     waits = asyncio.ensure_future(plugin.ask([[1] * 100]))
     await plugin.grpc.load_model("m_len128")
     await waits
+
+
+async def test_a_wrong_configuration_is_refused(plugin: Plugin) -> None:
+    config = await plugin.grpc.get_model_config("m", as_json=True)
+    wrong = config["config"] | {"parameters": {"slo": {"string_value": "100"}}}
+    with pytest.raises(InferenceServerException, match="unknown parameter slo; there are batching, "):
+        await plugin.grpc.load_model("m", config=json.dumps(wrong))
+    await plugin.ask([[3] * 100])  # by the one that was there
 
 
 async def test_the_logical_model_is_unloaded_when_all_are_answered(plugin: Plugin) -> None:
