@@ -6,8 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
+import sys
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -292,3 +295,26 @@ async def test_the_logical_model_is_unloaded_when_all_are_answered(plugin: Plugi
     assert all("not ready" in str(each) or "unknown model" in str(each) for each in refused), refused
     await plugin.grpc.load_model("m")
     await plugin.ask([[3] * 100])
+
+
+async def test_the_commands(tmp_path: Path) -> None:
+    """`arlo emulate --plugin` writes what `arlo triton` serves until Ctrl-C."""
+    arlo = Path(sys.executable).parent / "arlo"
+    written = await asyncio.create_subprocess_exec(
+        arlo, "emulate", "--out", tmp_path / "emu", "--max-lengths", "64", "--latency-ms", "1", "--plugin"
+    )
+    assert await written.wait() == 0
+    ports = [free_port("127.0.0.1") for _ in range(3)]
+    options = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), ports, strict=True)]
+    program = await asyncio.create_subprocess_exec(
+        *(arlo, "triton", tmp_path / "emu", *options, "--log", tmp_path / "log"), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert program.stdout is not None
+        assert b"Triton serves" in await program.stdout.readline()
+        client = triton.InferenceServerClient(f"127.0.0.1:{ports[1]}")
+        assert await client.is_model_ready("emulated")
+        await client.close()
+    finally:
+        program.send_signal(signal.SIGINT)
+        assert await program.wait() == 0
