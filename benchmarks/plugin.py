@@ -59,14 +59,14 @@ def served(repository: Path) -> Iterator[tuple[harness.Measured, int]]:
             runner.run(server.__aexit__(None, None, None))
 
 
-def write_repository(path: Path, contender: str, slower: float) -> None:
+def write_repository(path: Path, contender: str, slower: float, inflight: int) -> None:
     profile = load_profile(batches.PROFILE)
     models = profile.static_runtimes(range(STEP, profile.max_length + 1, STEP), max_batch=batches.ROWS)
     engines = [bundle_of("bench", models)] if contender == "dynamic" else models
     runtimes = [emulated(each, model="bench", slower=slower, batcher=contender != "plugin") for each in engines]
     manifest = write_runtimes(path, model="bench", runtimes=runtimes)
     if contender == "plugin":
-        options = LogicalOptions(slo_ms=round(batches.SLO_MS * slower))
+        options = LogicalOptions(slo_ms=round(batches.SLO_MS * slower), inflight_limit=inflight)
         write_logical_model(path, manifest, library=plugin_library(), options=options)
 
 
@@ -85,11 +85,11 @@ def payloads(contender: str) -> list[bytes]:
 class Contender:
     """One contender's server, and the load on it."""
 
-    def __init__(self, name: str, folder: Path, slower: float, seconds: float) -> None:
-        self._name, self._folder, self._slower, self._seconds = name, folder, slower, seconds
+    def __init__(self, name: str, folder: Path, args: argparse.Namespace) -> None:
+        self._name, self._folder, self._slower, self._seconds = name, folder, args.slower, args.seconds
         self._payloads = payloads(name)
         self._repository = folder / name
-        write_repository(self._repository, name, slower)
+        write_repository(self._repository, name, args.slower, args.inflight)
 
     def run(self, port: int, rate: float) -> dict[str, Any]:
         """Shares and rates in times of the engines as they are (rows/s of an A100)."""
@@ -137,13 +137,16 @@ class Contender:
 def carried(args: argparse.Namespace) -> dict[str, Any]:
     """Rows a second, p99 of them, goodput beyond: the medians over the rounds."""
     with tempfile.TemporaryDirectory() as folder:
-        contenders = {name: Contender(name, Path(folder), args.slower, args.seconds) for name in CONTENDERS}
+        contenders = {name: Contender(name, Path(folder), args) for name in args.contenders}
         rounds = [{name: each.carried() for name, each in contenders.items()} for _ in range(args.rounds)]
     medians = {
         name: {key: statistics.median(each[name][key] for each in rounds) for key in rounds[0][name]}
-        for name in CONTENDERS
+        for name in contenders
     }
-    best = max(medians[name]["carried"] for name in CONTENDERS[1:])
+    rivals = [medians[name]["carried"] for name in contenders if name != "plugin"]
+    if not rivals or "plugin" not in medians:
+        return {"rounds": rounds, "median": medians}
+    best = max(rivals)
     print(f"the plugin carries {medians['plugin']['carried'] / best:.2f} times the better of the two")
     return {"rounds": rounds, "median": medians, "times": medians["plugin"]["carried"] / best}
 
@@ -184,9 +187,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="of each run (default: 6)")
     parser.add_argument("--slower", type=float, default=4.0, help="times of the engines, multiplied (default: 4)")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
+    parser.add_argument("--inflight", type=int, default=2, help="of the plugin (default: 2)")
     parser.add_argument("--only", nargs="+", default=["cost", "carried"], choices=["cost", "carried"])
     args = parser.parse_args()
     figures = {name: {"cost": cost, "carried": carried}[name](args) for name in args.only}
+    if args.contenders != list(CONTENDERS) or len(args.only) < 2:
+        return 0  # a part of it is not kept
     command = f"python -m benchmarks.{NAME} --seconds {args.seconds:g} --slower {args.slower:g} --rounds {args.rounds}"
     print(f"-> {harness.save(NAME, command, figures)}")
     return 0

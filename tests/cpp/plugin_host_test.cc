@@ -254,7 +254,7 @@ TEST_F(PluginHost, ALengthWithoutEngineIsRefusedAfterTheGrace) {
 
 TEST_F(PluginHost, NothingStartsThatNobodyWaitsFor) {
   LoadBoth();
-  Start(Parameter("slo_ms", "5000"));
+  Start(Parameter("slo_ms", "5000") + "," + Parameter("inflight_limit", "1"));
   AwaitEngines();
   const auto before = server_.rows();
   server_.Set("m_len16", {.sleep_us = 30'000});
@@ -308,7 +308,7 @@ TEST_F(PluginHost, AnyMixture) {
   Start(Parameter("slo_ms", "50") + "," + Parameter("timeout_ms", "300") + "," + Parameter("inflight_limit", "2") +
         "," + Parameter("unavailable_grace_ms", "100"));
   const char* const wanted = std::getenv("ARLO_PLUGIN_REQUESTS");
-  const int total = wanted == nullptr ? 4000 : std::atoi(wanted);
+  const int total = wanted == nullptr ? 4000 : static_cast<int>(std::strtol(wanted, nullptr, 10));
   std::atomic<bool> over{false};
   std::thread trouble([&] {
     std::mt19937 random(7);

@@ -11,7 +11,7 @@ namespace {
 std::atomic<std::int64_t> outstanding{0};
 
 [[noreturn]] void Misuse(const char* what) {
-  std::cerr << "misuse of Triton's C API: " << what << std::endl;
+  std::cerr << "misuse of Triton's C API: " << what << '\n' << std::flush;
   std::abort();
 }
 

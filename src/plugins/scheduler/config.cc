@@ -43,7 +43,7 @@ class Parameters {
     for (const auto& [name, value] : all_.items()) {
       if (known_.contains(name)) continue;
       std::string names;
-      for (const auto& each : known_) names += (names.empty() ? "" : ", ") + each;
+      for (const auto& each : known_) names.append(names.empty() ? "" : ", ").append(each);
       throw Bad("unknown parameter " + name + "; there are " + names);
     }
   }
@@ -115,6 +115,7 @@ EngineSpec ReadEngine(const json& from, bool* measured) {
 // M of Eq. 3: rows given at once that are through within the SLO, in full batches and a last one.
 std::int32_t Capacity(const dispatch::RuntimeSpec& cost, TimeNs slo) {
   std::vector<LatencyTable::Point> points;
+  points.reserve(cost.latency.size());
   for (const auto& point : cost.latency) points.push_back({point.length, point.batch, point.latency});
   const LatencyTable table(std::move(points));
   const TimeNs full = std::max<TimeNs>(table.at(cost.max_length, cost.max_batch), 1);
@@ -199,7 +200,7 @@ LogicalConfig LogicalConfig::FromJson(std::string_view config, std::string_view 
     made.dispatch.policy = dispatch::parse_policy(parameters.Text("policy", "late"));
     made.dispatch.batching = dispatch::parse_batching(parameters.Text("batching", "deadline"));
     made.dispatch.max_queued = static_cast<std::int32_t>(parameters.Number("max_queued", 4096, 0, 10'000'000));
-    made.inflight_limit = static_cast<std::int32_t>(parameters.Number("inflight_limit", 1, 1, 1024));
+    made.inflight_limit = static_cast<std::int32_t>(parameters.Number("inflight_limit", 2, 1, 1024));
     made.max_attempts = static_cast<std::int32_t>(parameters.Number("max_attempts", 3, 1, 100));
     made.grace_ns = parameters.Number("unavailable_grace_ms", 5000, 0, 3'600'000) * kMs;
     const std::string wanted = parameters.Text("engines", "");

@@ -23,7 +23,7 @@ struct EngineSpec {
 //   timeout_ms            10 x slo_ms, at least 1000: the deadline of a request that sets no `timeout`
 //   policy                late: how an engine is chosen, as [dispatch] policy
 //   batching              deadline: who goes together, as [dispatch] batching: one, fill or deadline
-//   inflight_limit        1: batches given to the engines at a time, all of them together
+//   inflight_limit        2: batches given to the engines at a time, all of them together
 //   max_queued            4096: rows that wait; further ones are refused
 //   max_attempts          3: executions of a row that fails alone
 //   unavailable_grace_ms  5000: how long a row waits for an engine that is long enough, when none is loaded
@@ -32,7 +32,7 @@ struct LogicalConfig {
   gateway::ModelSpec model;
   std::vector<EngineSpec> engines;  // by max_length, ascending; at most kMostEngines
   dispatch::Options dispatch;
-  std::int32_t inflight_limit = 1;
+  std::int32_t inflight_limit = 2;
   std::int32_t max_attempts = 3;
   TimeNs grace_ns = 0;
   std::int64_t max_rows = 0;  // of a request
