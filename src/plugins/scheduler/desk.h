@@ -71,8 +71,6 @@ class Desk {
   [[nodiscard]] const std::vector<EngineCounts>& counts() const { return counts_; }
   [[nodiscard]] bool usable(std::size_t engine) const { return (mask_ >> engine & 1) != 0; }
   [[nodiscard]] std::int32_t queued() const { return scheduler_.queued(); }
-  [[nodiscard]] std::size_t open_calls() const { return open_.size(); }
-  [[nodiscard]] std::size_t running_batches() const { return running_.size(); }
 
  private:
   struct Engine {

@@ -139,7 +139,9 @@ TRITONSERVER_Error* Host::Send(Batch& batch) {
   TRITONSERVER_InferenceTrace* trace = nullptr;
   if (error == nullptr) {
     TRITONSERVER_InferenceTrace* parent = nullptr;
-    LogAndDelete(TRITONBACKEND_RequestTrace(first.request, &parent));
+    if (TRITONSERVER_Error* without = TRITONBACKEND_RequestTrace(first.request, &parent)) {
+      TRITONSERVER_ErrorDelete(without);  // a server that was built without tracing
+    }
     if (parent != nullptr) LogAndDelete(TRITONSERVER_InferenceTraceSpawnChildTrace(parent, &trace));
     batch.sent = request;
     error = TRITONSERVER_ServerInferAsync(server_, request, trace);
