@@ -33,6 +33,7 @@ COMMANDS = (
     Command("emulate", "arlo.cli.emulate", "write a repository whose runtimes answer after the time of a table"),
     Command("profile", "arlo.cli.profile.command", "measure the latency of every runtime on a real worker"),
     Command("serve", "arlo.cli.serve", "start workers and gateway and keep them serving"),
+    Command("triton", "arlo.cli.triton", "start one Triton server on a repository, without a gateway"),
     Command("cascade", "arlo.cli.cascade.command", "several models of rising cost as one: record, calibrate, search"),
     Command("accuracy", "arlo.cli.accuracy", "how accurate variants are, row by row, on labelled texts"),
     Command("flow", "arlo.cli.flow.command", "pipelines of models as one: check, plan, report"),

@@ -70,6 +70,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         metavar="MB",
         help="memory that each runtime takes of a worker that has ARLO_EMULATED_MEMORY_MB in all (default: 0, unknown)",
     )
+    parser.add_argument(
+        "--plugin",
+        action="store_true",
+        help="also write the logical model and Triton's backend for it (docs/plugin.md)",
+    )
     parser.add_argument("--json", action="store_true", help="print the manifest as JSON")
     return parser
 
@@ -98,6 +103,11 @@ def run(args: argparse.Namespace) -> int:
             dynamic=args.dynamic,
             **common,
         )
+    if args.plugin:
+        from arlo.catalog.logical import write_logical_model
+        from arlo.workers.paths import plugin_library
+
+        write_logical_model(args.out, manifest, library=plugin_library())
     if args.json:
         print_json(dataclasses.asdict(manifest))
     else:

@@ -31,6 +31,14 @@ def preload_library(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
+def plugin_library() -> Path:
+    """The Triton backend `arlo`, which `arlo compile --plugin` writes beside the logical model's configuration."""
+    path = arlo_backends_dir() / "arlo" / "libtriton_arlo.so"
+    if not path.is_file():
+        raise EnvironmentProblem(f"{path} is missing: install Arlo with `make setup` or `pip install .`")
+    return path
+
+
 def arlo_backends_dir() -> Path:
     """The folder with our own Triton backends, one folder each."""
     path = worker_share_dir() / "backends"

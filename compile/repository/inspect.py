@@ -141,7 +141,8 @@ def check_files(repository: Path, manifest: Manifest) -> list[FileProblem]:
             problems.append(FileProblem(path=path, problem="damaged"))
     known = {*listed, FILE_NAME, *([manifest.tokenizer] if manifest.tokenizer else [])}
     references = {REFERENCE}  # there where the build verified
-    there = {str(file.relative_to(repository)) for file in repository.rglob("*") if file.is_file()}
+    files = {file.relative_to(repository) for file in repository.rglob("*") if file.is_file()}
+    there = {str(file) for file in files if file.parts[0] != manifest.model}  # the logical model is no runtime
     problems += [FileProblem(path=path, problem="missing") for path in sorted(known - set(listed) - there)]
     return problems + [FileProblem(path=path, problem="extra") for path in sorted(there - known - references)]
 

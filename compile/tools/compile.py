@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from arlo.catalog.logical import write_logical_model
 from arlo.clock import monotonic_s
 from arlo.compile.engines.interface import DEFAULT_COMPUTE_CAPABILITIES, Backend, Device, Precision, engine_names
 from arlo.compile.options import CompileOptions, Task, parse_importance, parse_lengths
@@ -17,6 +18,7 @@ from arlo.compile.report import print_report, summarise
 from arlo.compile.steps.lengths import LengthChoice
 from arlo.compile.steps.resolve import DEMO_MODEL
 from arlo.compile.tools.display import display
+from arlo.workers.paths import plugin_library
 
 _DESCRIPTION = """Build a Triton model repository from a local model folder or ONNX file: one engine per maximum length.
 
@@ -37,6 +39,7 @@ examples:
   arlo compile ./my-bert --out repository --engine tensorrt-rtx --precision fp16 --lengths auto
   arlo compile ./my-bert --out repository --lengths auto --histogram my_lengths.csv --lengths-plot lengths.html
   arlo compile ./model.onnx --tokenizer ./my-bert --out repository
+  arlo compile ./my-bert --out repository --max-batch 16 --plugin
   arlo compile ./my-bert --out repository --json | jq '.runtimes[] | {{max_length, latency_ms}}'
 
 SOURCE is a folder with config.json, weights and a tokenizer: BERT, RoBERTa, DistilBERT, MiniLM, DeBERTa and their like
@@ -198,6 +201,12 @@ def _work(group: Any) -> None:
     group.add_argument("--jobs", metavar="N", type=int, help="builds at a time (default: as cores and memory allow)")
     group.add_argument("--no-cache", action="store_true", help="build everything anew and keep nothing in the cache")
     group.add_argument("--remeasure", action="store_true", help="measure the latencies anew, cache the rest")
+    group.add_argument(
+        "--plugin",
+        action="store_true",
+        help="also write the logical model and Triton's backend for it: any Triton then serves all lengths as one "
+        "model (docs/plugin.md; `arlo triton` starts one)",
+    )
     group.add_argument("--json", action="store_true", help="print a summary as JSON; progress goes to standard error")
 
 
@@ -239,6 +248,7 @@ def options_of(args: argparse.Namespace) -> CompileOptions:
 def run(args: argparse.Namespace) -> int:
     """Build; the report goes to standard output, progress to standard error."""
     options = options_of(args)
+    library = plugin_library() if args.plugin else None  # missing? said before hours of work
     start_s = monotonic_s()
     cached = 0
     warnings: dict[str, list[str]] = {}  # text -> what it is about
@@ -254,6 +264,8 @@ def run(args: argparse.Namespace) -> int:
             show(event)
 
         manifest = compile_model(options, progress, chosen=choices.append)
+    if library is not None:
+        write_logical_model(options.out, manifest, library=library)
     summary = summarise(
         manifest, options.out, choices[0] if choices else None, seconds=monotonic_s() - start_s, cached_steps=cached
     )

@@ -85,34 +85,6 @@ MaybeFault check_runtime(const v1::Runtime& runtime) {
 
 }  // namespace
 
-int datatype_size(std::string_view datatype) {
-  struct Entry {
-    std::string_view name;
-    int size;
-  };
-  static constexpr Entry kSizes[] = {{"BOOL", 1},   {"UINT8", 1}, {"INT8", 1},   {"UINT16", 2}, {"INT16", 2},
-                                     {"FP16", 2},   {"BF16", 2},  {"UINT32", 4}, {"INT32", 4},  {"FP32", 4},
-                                     {"UINT64", 8}, {"INT64", 8}, {"FP64", 8},   {"BYTES", 0}};
-  for (const auto& entry : kSizes) {
-    if (entry.name == datatype) return entry.size;
-  }
-  return -1;
-}
-
-int ModelSpec::find_input(std::string_view wanted) const {
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].name == wanted) return static_cast<int>(i);
-  }
-  return -1;
-}
-
-int ModelSpec::find_output(std::string_view wanted) const {
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (outputs[i].name == wanted) return static_cast<int>(i);
-  }
-  return -1;
-}
-
 MaybeFault check_deployment(const v1::Deployment& deployment) {
   if (deployment.version() == 0) return invalid("deployment.version must be above 0");
   constexpr int kMostModels = 64;  // as many as the scheduler tells apart
@@ -228,11 +200,7 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
                               output.on_request()});
   }
   model->stage = cascade_of(deployment, model->name) != nullptr;
-  model->vocabulary = from.vocabulary();
-  if (model->vocabulary == 0) {
-    model->vocabulary =
-        model->inputs[model->ids].item == 4 ? std::int64_t{1} << 31 : std::numeric_limits<std::int64_t>::max();
-  }
+  model->vocabulary = from.vocabulary() != 0 ? std::int64_t{from.vocabulary()} : all_ids(model->inputs[model->ids]);
   model->slo_ns = std::int64_t{from.slo_ms()} * 1'000'000;
   model->default_timeout_ns = std::int64_t{from.default_timeout_ms()} * 1'000'000;
   for (const auto& runtime : deployment.runtimes()) {

@@ -6,6 +6,7 @@
 
 #include "base/utf8.h"
 #include "base/wire.h"
+#include "rewrite/rows.h"
 
 namespace arlo::gateway {
 namespace {
@@ -84,25 +85,6 @@ bool read_parameter(std::string_view entry, Parameter* out) {
     }
   }
   return reader.ok();
-}
-
-void fill(char* out, std::size_t count, std::size_t item, std::int64_t value) {
-  if (value == 0) {
-    std::memset(out, 0, count * item);
-    return;
-  }
-  for (std::size_t i = 0; i < count; ++i) std::memcpy(out + i * item, &value, item);  // little-endian hosts only
-}
-
-std::uint64_t read_id(const char* at, std::size_t item) {
-  if (item == 8) {
-    std::uint64_t wide = 0;
-    std::memcpy(&wide, at, sizeof(wide));
-    return wide;
-  }
-  std::int32_t narrow = 0;
-  std::memcpy(&narrow, at, sizeof(narrow));
-  return static_cast<std::uint64_t>(std::int64_t{narrow});
 }
 
 std::size_t shape_size(std::size_t rows, std::size_t tokens) {
@@ -375,7 +357,8 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
       return invalid("input '" + spec.name + "' of model '" + model.name + "' is missing");
     }
   }
-  return find_lengths();
+  const char* const mask = model.mask < 0 ? nullptr : bound_[static_cast<std::size_t>(model.mask)].data;
+  return find_lengths(model, bound_[model.ids].data, mask, rows_, width_, lengths_);
 }
 
 MaybeFault InferRequest::bind_input(const Tensor& tensor, std::string_view raw, bool raw_given) {
@@ -447,42 +430,6 @@ MaybeFault InferRequest::decode_typed(const Tensor& tensor, const InputSpec& spe
   return {};
 }
 
-MaybeFault InferRequest::find_lengths() {
-  const char* mask = model_->mask < 0 ? nullptr : bound_[static_cast<std::size_t>(model_->mask)].data;
-  const std::size_t item = model_->mask < 0 ? 8 : model_->inputs[static_cast<std::size_t>(model_->mask)].item;
-  lengths_.resize(static_cast<std::size_t>(rows_));
-  for (std::int64_t row = 0; row < rows_; ++row) {
-    std::int64_t length = width_;
-    if (mask != nullptr) {
-      const char* at = mask + static_cast<std::size_t>(row * width_) * item;
-      static constexpr char kZeros[8] = {};
-      while (length > 0 && std::memcmp(at + static_cast<std::size_t>(length - 1) * item, kZeros, item) == 0) --length;
-    }
-    if (length < 1 || length > model_->longest) {
-      return invalid("row " + std::to_string(row) + " has length " + std::to_string(length) + "; model '" +
-                     model_->name + "' takes 1 to " + std::to_string(model_->longest) +
-                     " tokens (truncate on the client if that is what you want)");
-    }
-    lengths_[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(length);
-    if (auto fault = check_ids(row, length)) return fault;
-  }
-  return {};
-}
-
-// An engine that is given an id outside its vocabulary answers nonsense (ONNX counts negative ones from the end), or
-// fails in a way that looks like a broken worker.
-MaybeFault InferRequest::check_ids(std::int64_t row, std::int64_t length) const {
-  const auto& spec = model_->inputs[model_->ids];
-  const char* at = bound_[model_->ids].data + static_cast<std::size_t>(row * width_) * spec.item;
-  const std::int64_t bound = model_->vocabulary;
-  std::uint64_t highest = 0;  // a negative id is a very high one
-  for (std::int64_t i = 0; i < length; ++i, at += spec.item) highest = std::max(highest, read_id(at, spec.item));
-  if (highest < static_cast<std::uint64_t>(bound)) return {};
-  const auto id = spec.item == 8 ? static_cast<std::int64_t>(highest) : static_cast<std::int32_t>(highest);
-  return invalid("row " + std::to_string(row) + " has the token id " + std::to_string(id) + "; model '" + model_->name +
-                 "' takes ids of 0 to " + std::to_string(bound - 1));
-}
-
 WorkerRequest::WorkerRequest(std::span<const Row> rows, const RuntimeInfo& runtime, std::int32_t tokens)
     : rows_(rows), runtime_(runtime), tokens_(static_cast<std::size_t>(tokens)) {
   for (const Row& row : rows) outputs_ |= row.outputs;
@@ -543,20 +490,15 @@ void WorkerRequest::write_tensor(std::size_t input, char* out) const {
     const auto length =
         each.tokens != nullptr ? each.tokens->size() : static_cast<std::size_t>(request->lengths_[each.row]);
     const char* from = request->bound_[input].data;
-    if (from != nullptr) {
-      from += each.row * static_cast<std::size_t>(request->width_) * spec.item;
-      if (each.tokens == nullptr) {
-        std::memcpy(out, from, length * spec.item);
-      } else {
-        for (std::size_t i = 0; i < length; ++i) {
-          std::memcpy(out + i * spec.item, from + (*each.tokens)[i] * spec.item, spec.item);
-        }
-      }
+    if (from != nullptr) from += each.row * static_cast<std::size_t>(request->width_) * spec.item;
+    if (from == nullptr || each.tokens == nullptr) {
+      write_row(spec, from, length, tokens_, out);
     } else {
-      // A missing mask means that all tokens count; other missing inputs are their pad value throughout.
-      fill(out, length, spec.item, spec.role == Role::kMask ? 1 : spec.pad_value);
+      for (std::size_t i = 0; i < length; ++i) {
+        std::memcpy(out + i * spec.item, from + (*each.tokens)[i] * spec.item, spec.item);
+      }
+      fill_items(out + length * spec.item, tokens_ - length, spec.item, spec.pad_value);
     }
-    fill(out + length * spec.item, tokens_ - length, spec.item, spec.pad_value);
     out += tokens_ * spec.item;
   }
 }

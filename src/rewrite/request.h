@@ -79,8 +79,6 @@ class InferRequest {
   MaybeFault parse_output(std::string_view body);
   MaybeFault bind_input(const Tensor& tensor, std::string_view raw, bool raw_given);
   MaybeFault decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements, const char** data);
-  MaybeFault find_lengths();
-  [[nodiscard]] MaybeFault check_ids(std::int64_t row, std::int64_t length) const;
   MaybeFault count_field();
   MaybeFault count_parameter(std::string_view entry);
 

@@ -25,8 +25,7 @@
 #include "plugins/emulated/config.h"
 #include "plugins/emulated/device.h"
 #include "plugins/triton_api.h"
-
-#define ARLO_EXPORT __attribute__((visibility("default")))
+#include "plugins/triton_errors.h"
 
 namespace arlo::triton {
 namespace {
@@ -44,24 +43,6 @@ void SleepUntil(int64_t deadline_ns) {
   while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &deadline, nullptr) == EINTR) {
   }
 }
-
-TRITONSERVER_Error* NewError(TRITONSERVER_Error_Code code, const std::string& message) {
-  return TRITONSERVER_ErrorNew(code, message.c_str());
-}
-
-// For errors on the way out, where there is nowhere left to say so.
-void LogAndDelete(TRITONSERVER_Error* error) {
-  if (error == nullptr) return;
-  TRITONSERVER_Error* unlogged =
-      TRITONSERVER_LogMessage(TRITONSERVER_LOG_ERROR, __FILE__, __LINE__, TRITONSERVER_ErrorMessage(error));
-  if (unlogged != nullptr) TRITONSERVER_ErrorDelete(unlogged);
-  TRITONSERVER_ErrorDelete(error);
-}
-
-#define ARLO_RETURN_IF_ERROR(call)                          \
-  do {                                                      \
-    if (TRITONSERVER_Error* error_ = (call)) return error_; \
-  } while (false)
 
 struct Instance {
   Instance(const EmulatedConfig& configuration, const std::string& name)
@@ -294,14 +275,8 @@ void Execute(TRITONBACKEND_ModelInstance* handle, Instance* instance, TRITONBACK
 }
 
 TRITONSERVER_Error* LoadConfig(TRITONBACKEND_Model* model, EmulatedConfig* config) {
-  TRITONSERVER_Message* message = nullptr;
-  ARLO_RETURN_IF_ERROR(TRITONBACKEND_ModelConfig(model, 1, &message));
-  const char* json = nullptr;
-  size_t bytes = 0;
-  TRITONSERVER_Error* error = TRITONSERVER_MessageSerializeToJson(message, &json, &bytes);
-  const std::string text = error == nullptr ? std::string(json, bytes) : std::string();
-  LogAndDelete(TRITONSERVER_MessageDelete(message));
-  ARLO_RETURN_IF_ERROR(error);
+  std::string text;
+  ARLO_RETURN_IF_ERROR(ReadConfig(model, &text));
   try {
     *config = EmulatedConfig::FromJson(text);
   } catch (const std::exception& problem) {
@@ -317,15 +292,7 @@ TRITONSERVER_Error* LoadConfig(TRITONBACKEND_Model* model, EmulatedConfig* confi
 extern "C" {
 
 ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend* /*backend*/) {
-  uint32_t major = 0;
-  uint32_t minor = 0;
-  ARLO_RETURN_IF_ERROR(TRITONBACKEND_ApiVersion(&major, &minor));
-  if (major != 1) {
-    return arlo::triton::NewError(TRITONSERVER_ERROR_UNSUPPORTED,
-                                  "emulated engine: made for Triton's backend API 1.x, this server has " +
-                                      std::to_string(major) + "." + std::to_string(minor));
-  }
-  return nullptr;
+  return arlo::triton::CheckApi("emulated engine");
 }
 
 ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {

@@ -15,6 +15,7 @@ import pytest
 from arlo.catalog.manifest import Manifest
 from arlo.cli import main
 from arlo.compile import CompileOptions, Progress
+from arlo.compile.repository.inspect import check_files
 from arlo.compile.tools import compile as cli
 from arlo.compile.tools.display import display
 from tests.fakes.tiny_model import write_shell
@@ -59,6 +60,23 @@ def test_json(cached: CompileOptions, capsys: pytest.CaptureFixture[str]) -> Non
     assert [r["name"] for r in summary["runtimes"]] == [r.name for r in manifest.runtimes]
     assert summary["runtimes"][-1]["latency_ms"] == manifest.runtimes[-1].latency[-1].latency_us / 1e3
     assert summary["cached_steps"] == 16
+
+
+def test_the_plugin_is_written_beside_what_it_answers_for(
+    cached: CompileOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share = tmp_path / "share"
+    (share / "backends" / "arlo").mkdir(parents=True)
+    monkeypatch.setenv("ARLO_SHARE_DIR", str(share))
+    assert main(arguments(cached, "--plugin")) == 3  # before anything is built
+    assert "libtriton_arlo.so is missing" in capsys.readouterr().err
+    (share / "backends" / "arlo" / "libtriton_arlo.so").write_bytes(b"the backend")
+    assert main(arguments(cached, "--plugin")) == 0
+    assert (cached.out / "tiny" / "libtriton_arlo.so").read_bytes() == b"the backend"
+    assert 'backend: "arlo"' in (cached.out / "tiny" / "config.pbtxt").read_text()
+    assert check_files(cached.out, Manifest.load(cached.out)) == []
+    assert main(arguments(cached)) == 0  # built again, it is replaced
+    assert not (cached.out / "tiny").exists()
 
 
 def test_wrong_input_is_one_line_and_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ CPP_ARROWS: dict[str, set[str]] = {
     "transport": {"base"},
     "gateway": {"flow", "rewrite", "dispatch", "transport", "base"},
     "loadgen": {"base"},
-    "plugins": {"base"},
+    "plugins": {"dispatch", "rewrite", "base"},
     "solve": {"base"},
     "text": {"base"},
     "simulate": {"flow", "dispatch", "base"},

@@ -1,0 +1,203 @@
+"""Arlo inside Triton beside what Triton does alone, on a real Triton with emulated engines; and what it costs.
+
+    python -m benchmarks.plugin [--seconds 6] [--slower 4] [--rounds 2] [--only carried cost]
+
+*carried*: the engines take the time of BERT-base on an A100 (`bert-base-a100`; lengths in steps of 64, batches of up to
+32), `--slower` times, and an answer is on time within that many times 100 ms. Four of five rows have 16 to 64 tokens,
+one of five 256 to 512; open loop, Poisson, over gRPC. The contenders, each on the same server:
+
+    plugin      the logical model
+    dynamic     one dynamic model, as quick as the static ones at every length, with Triton's dynamic batcher
+    lengths     the client chooses the shortest engine that fits and pads; each has Triton's dynamic batcher
+
+The rate of each is doubled until fewer than 99 % are on time, then bisected; contenders take turns in each round, and
+the median over the rounds counts. `goodput` is what is on time at twice that rate.
+
+*cost*: engines that answer at once, one row of 64 tokens; the logical model and the engine itself, in turns: the
+median latency at concurrency 1, and the server's CPU for each request at concurrency 8.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from arlo.catalog.bundle import bundle_of
+from arlo.catalog.logical import LogicalOptions, write_logical_model
+from arlo.simulator.profiles import load_profile
+from arlo.workers.emulated.repository import emulated, write_emulated_repository, write_runtimes
+from arlo.workers.paths import plugin_library
+from arlo.workers.ports import free_port
+from arlo.workers.triton.alone import LoneTriton
+from benchmarks import batches, harness
+
+NAME = "plugin"
+STEP = 64
+CONTENDERS = ("plugin", "dynamic", "lengths")
+PAYLOADS = 200
+STEPS = 4  # of the bisection
+
+
+@contextlib.contextmanager
+def served(repository: Path) -> Iterator[tuple[harness.Measured, int]]:
+    """One Triton on a repository: its process, its gRPC port."""
+    port = free_port("127.0.0.1")
+    with asyncio.Runner() as runner:
+        server = LoneTriton(repository, grpc_port=port, http_port=None, log=repository.parent / "triton.log")
+        runner.run(server.__aenter__())
+        try:
+            yield harness.Measured(server.pid), port
+        finally:
+            runner.run(server.__aexit__(None, None, None))
+
+
+def write_repository(path: Path, contender: str, slower: float, inflight: int) -> None:
+    profile = load_profile(batches.PROFILE)
+    models = profile.static_runtimes(range(STEP, profile.max_length + 1, STEP), max_batch=batches.ROWS)
+    engines = [bundle_of("bench", models)] if contender == "dynamic" else models
+    runtimes = [emulated(each, model="bench", slower=slower, batcher=contender != "plugin") for each in engines]
+    manifest = write_runtimes(path, model="bench", runtimes=runtimes)
+    if contender == "plugin":
+        options = LogicalOptions(slo_ms=round(batches.SLO_MS * slower), inflight_limit=inflight)
+        write_logical_model(path, manifest, library=plugin_library(), options=options)
+
+
+def payloads(contender: str) -> list[bytes]:
+    random = np.random.default_rng(5)
+    made = []
+    for number in range(PAYLOADS):
+        length = int(random.integers(16, 65) if number % 5 else random.integers(256, 513))
+        engine = -(-length // STEP) * STEP
+        width = engine if contender == "lengths" else length
+        model = {"plugin": "bench", "dynamic": "bench_len512", "lengths": f"bench_len{engine}"}[contender]
+        made.append(harness.payload(length, width, model=model, seed=number))
+    return made
+
+
+class Contender:
+    """One contender's server, and the load on it."""
+
+    def __init__(self, name: str, folder: Path, args: argparse.Namespace) -> None:
+        self._name, self._folder, self._slower, self._seconds = name, folder, args.slower, args.seconds
+        self._payloads = payloads(name)
+        self._repository = folder / name
+        write_repository(self._repository, name, args.slower, args.inflight)
+
+    def run(self, port: int, rate: float) -> dict[str, Any]:
+        """Shares and rates in times of the engines as they are (rows/s of an A100)."""
+        slo_us = round(batches.SLO_MS * self._slower * 1000)
+        flags = ("--slo-us", str(slo_us), "--warmup", "8", "--drain-s", "5")
+        seconds = self._seconds
+        report = harness.paced_load(
+            self._folder, port, self._payloads, *flags, rate=rate / self._slower, seconds=seconds
+        )
+        records = np.load(self._folder / "records.npy")
+        latency_us = np.where(records["code"] == 0, records["done_us"] - records["scheduled_us"], np.inf)
+        on_time = int((latency_us <= slo_us).sum())
+        return {
+            "rate": rate,
+            "on_time": on_time / len(records),
+            "goodput": on_time / seconds * self._slower,
+            "p99_ms": float(np.percentile(latency_us, 99)) / 1000 / self._slower,
+            "report": report,
+        }
+
+    def carried(self) -> dict[str, Any]:
+        with served(self._repository) as (_, port):
+            low, high = 0.0, 200.0
+            best = None
+            while (found := self.run(port, high))["on_time"] >= batches.ATTAINMENT:
+                low, high, best = high, 2 * high, found
+            for _ in range(STEPS):
+                middle = (low + high) / 2
+                found = self.run(port, middle)
+                if found["on_time"] >= batches.ATTAINMENT:
+                    low, best = middle, found
+                else:
+                    high = middle
+            over = self.run(port, 2 * max(low, 25.0))
+        best = best or {"p99_ms": float("nan")}
+        figures = {"carried": low, "p99_ms": best["p99_ms"], "goodput_over": over["goodput"]}
+        print(
+            f"{self._name:8} carries {low:7,.0f} rows/s (p99 {figures['p99_ms']:.0f} ms); "
+            f"at twice that {over['goodput']:,.0f} on time",
+            flush=True,
+        )
+        return figures
+
+
+def carried(args: argparse.Namespace) -> dict[str, Any]:
+    """Rows a second, p99 of them, goodput beyond: the medians over the rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        contenders = {name: Contender(name, Path(folder), args) for name in args.contenders}
+        rounds = [{name: each.carried() for name, each in contenders.items()} for _ in range(args.rounds)]
+    medians = {
+        name: {key: statistics.median(each[name][key] for each in rounds) for key in rounds[0][name]}
+        for name in contenders
+    }
+    rivals = [medians[name]["carried"] for name in contenders if name != "plugin"]
+    if not rivals or "plugin" not in medians:
+        return {"rounds": rounds, "median": medians}
+    best = max(rivals)
+    print(f"the plugin carries {medians['plugin']['carried'] / best:.2f} times the better of the two")
+    return {"rounds": rounds, "median": medians, "times": medians["plugin"]["carried"] / best}
+
+
+def cost(args: argparse.Namespace) -> dict[str, Any]:
+    """Microseconds that the logical model adds to a request of one row."""
+    with tempfile.TemporaryDirectory() as folder:
+        repository = Path(folder) / "cost"
+        manifest = write_emulated_repository(
+            repository, model="bench", max_lengths=[64, 128], latency_ms=[0, 0], max_batch=8, pooled_dims=384
+        )
+        write_logical_model(repository, manifest, library=plugin_library())
+        found: dict[str, list[tuple[float, float]]] = {"bench": [], "bench_len64": []}
+        with served(repository) as (process, port):
+            for _ in range(2 * args.rounds + 3):
+                for model, figures in found.items():
+                    one = [harness.payload(64, model=model)]
+                    work = Path(folder)
+                    harness.load(work, port, one, "--concurrency", "1", "--seconds", "1", "--warmup", "50")
+                    records = np.load(work / "records.npy")
+                    p50_us = float(np.median(records["done_us"] - records["sent_us"]))
+                    before = process.cpu_s()
+                    report = harness.load(work, port, one, "--concurrency", "8", "--seconds", "2", "--warmup", "50")
+                    cpu_us = (process.cpu_s() - before) * 1e6 / len(np.load(work / "records.npy"))
+                    assert report is not None
+                    figures.append((p50_us, cpu_us))
+    p50, cpu = (
+        {model: statistics.median(each[which] for each in figures) for model, figures in found.items()}
+        for which in (0, 1)
+    )
+    added = {"p50_us": p50["bench"] - p50["bench_len64"], "cpu_us": cpu["bench"] - cpu["bench_len64"]}
+    print(f"p50 us at concurrency 1: {p50}; CPU us a request: {cpu}; added: {added}")
+    return {"p50_us": p50, "cpu_us": cpu, "added": added}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each run (default: 6)")
+    parser.add_argument("--slower", type=float, default=4.0, help="times of the engines, multiplied (default: 4)")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
+    parser.add_argument("--inflight", type=int, default=2, help="of the plugin (default: 2)")
+    parser.add_argument("--only", nargs="+", default=["cost", "carried"], choices=["cost", "carried"])
+    args = parser.parse_args()
+    figures = {name: {"cost": cost, "carried": carried}[name](args) for name in args.only}
+    if args.contenders != list(CONTENDERS) or len(args.only) < 2:
+        return 0  # a part of it is not kept
+    command = f"python -m benchmarks.{NAME} --seconds {args.seconds:g} --slower {args.slower:g} --rounds {args.rounds}"
+    print(f"-> {harness.save(NAME, command, figures)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

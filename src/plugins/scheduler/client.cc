@@ -1,0 +1,298 @@
+#include "plugins/scheduler/client.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/clock.h"
+#include "plugins/triton_errors.h"
+#include "rewrite/rows.h"
+
+namespace arlo::triton {
+namespace {
+
+constexpr TRITONSERVER_DataType kInvalid = TRITONSERVER_TYPE_INVALID;
+
+TRITONSERVER_Error* Invalid(const std::string& what) { return NewError(TRITONSERVER_ERROR_INVALID_ARG, what); }
+
+TRITONSERVER_Error_Code CodeOf(Code code) {
+  switch (code) {
+    case Code::kInvalidArgument:
+      return TRITONSERVER_ERROR_INVALID_ARG;
+    case Code::kCancelled:
+      return TRITONSERVER_ERROR_CANCELLED;
+    case Code::kInternal:
+      return TRITONSERVER_ERROR_INTERNAL;
+    default:  // Triton has no code for deadlines and overload, and says this itself
+      return TRITONSERVER_ERROR_UNAVAILABLE;
+  }
+}
+
+// The bytes of an input: Triton's own buffer, or a copy where it came in several.
+TRITONSERVER_Error* ReadInput(TRITONBACKEND_Input* input, const char* name, std::uint64_t bytes, std::uint32_t buffers,
+                              Call* call, const char** data) {
+  static const char kEmpty[8] = {};
+  *data = kEmpty;
+  char* gathered = nullptr;
+  std::uint64_t done = 0;
+  if (buffers > 1) {
+    call->gathered.push_back(std::make_unique_for_overwrite<char[]>(bytes));
+    *data = gathered = call->gathered.back().get();
+  }
+  for (std::uint32_t i = 0; i < buffers; ++i) {
+    const void* part = nullptr;
+    std::uint64_t size = 0;
+    TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
+    std::int64_t memory_id = 0;
+    ARLO_RETURN_IF_ERROR(TRITONBACKEND_InputBuffer(input, i, &part, &size, &memory, &memory_id));
+    if (memory != TRITONSERVER_MEMORY_CPU && memory != TRITONSERVER_MEMORY_CPU_PINNED) {
+      return NewError(TRITONSERVER_ERROR_UNSUPPORTED,
+                      std::string("input '") + name +
+                          "' is in GPU memory, where its rows cannot be batched: send it in the request, or in system "
+                          "shared memory");
+    }
+    if (done + size > bytes) return Invalid(std::string("input '") + name + "' has more bytes than its shape needs");
+    if (gathered == nullptr) {
+      *data = static_cast<const char*>(part);
+    } else {
+      std::memcpy(gathered + done, part, size);
+    }
+    done += size;
+  }
+  return done == bytes ? nullptr : Invalid(std::string("input '") + name + "' has fewer bytes than its shape needs");
+}
+
+std::string ShapeText(const std::int64_t* shape, std::uint32_t dims) {
+  std::string text = "[";
+  for (std::uint32_t i = 0; i < dims; ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+TRITONSERVER_Error* ReadInputs(const gateway::ModelSpec& model, Call* call) {
+  std::uint32_t count = 0;
+  ARLO_RETURN_IF_ERROR(TRITONBACKEND_RequestInputCount(call->request, &count));
+  call->inputs.assign(model.inputs.size(), nullptr);
+  std::int64_t rows = -1;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    TRITONBACKEND_Input* input = nullptr;
+    ARLO_RETURN_IF_ERROR(TRITONBACKEND_RequestInputByIndex(call->request, i, &input));
+    const char* name = nullptr;
+    TRITONSERVER_DataType datatype = kInvalid;
+    const std::int64_t* shape = nullptr;
+    std::uint32_t dims = 0;
+    std::uint64_t bytes = 0;
+    std::uint32_t buffers = 0;
+    ARLO_RETURN_IF_ERROR(TRITONBACKEND_InputProperties(input, &name, &datatype, &shape, &dims, &bytes, &buffers));
+    const int index = model.find_input(name);
+    if (index < 0) return Invalid(std::string("unknown input '") + name + "'");
+    const auto& spec = model.inputs[static_cast<std::size_t>(index)];
+    if (datatype != DatatypeOf(spec.datatype)) {
+      return Invalid("input '" + spec.name + "' must be of " + spec.datatype);
+    }
+    if (dims != 2 || shape[0] < 1 || shape[1] < 0 || (rows >= 0 && (shape[0] != rows || shape[1] != call->width))) {
+      return Invalid("input '" + spec.name + "' has shape " + ShapeText(shape, dims) +
+                     "; all inputs need the same: [rows, tokens]");
+    }
+    rows = shape[0];
+    call->width = shape[1];
+    if (bytes != static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(call->width) * spec.item) {
+      return Invalid("input '" + spec.name + "' has " + std::to_string(bytes) +
+                     " bytes, which its shape does not need");
+    }
+    ARLO_RETURN_IF_ERROR(ReadInput(input, name, bytes, buffers, call, &call->inputs[static_cast<std::size_t>(index)]));
+  }
+  for (std::size_t i = 0; i < model.inputs.size(); ++i) {
+    const auto& spec = model.inputs[i];
+    const bool needed = i == model.ids || (spec.role == gateway::Role::kOther && !spec.optional);
+    if (needed && call->inputs[i] == nullptr) return Invalid("input '" + spec.name + "' is missing");
+  }
+  const char* const mask = model.mask < 0 ? nullptr : call->inputs[static_cast<std::size_t>(model.mask)];
+  const auto fault = gateway::find_lengths(model, call->inputs[model.ids], mask, rows, call->width, call->lengths);
+  return fault ? Invalid(fault->message) : nullptr;
+}
+
+TRITONSERVER_Error* ReadOutputs(const gateway::ModelSpec& model, Call* call) {
+  std::uint32_t count = 0;
+  ARLO_RETURN_IF_ERROR(TRITONBACKEND_RequestOutputCount(call->request, &count));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const char* name = nullptr;
+    ARLO_RETURN_IF_ERROR(TRITONBACKEND_RequestOutputName(call->request, i, &name));
+    const int output = model.find_output(name);
+    if (output < 0) return Invalid(std::string("unknown output '") + name + "'");
+    call->outputs |= gateway::OutputSet{1} << output;
+  }
+  if (call->outputs == 0) call->outputs = model.usual;
+  return nullptr;
+}
+
+TRITONSERVER_Error* ReadParameters(Call* call) {
+  std::uint32_t count = 0;
+  ARLO_RETURN_IF_ERROR(TRITONBACKEND_RequestParameterCount(call->request, &count));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const char* key = nullptr;
+    TRITONSERVER_ParameterType type = TRITONSERVER_PARAMETER_STRING;
+    const void* value = nullptr;
+    ARLO_RETURN_IF_ERROR(TRITONBACKEND_RequestParameter(call->request, i, &key, &type, &value));
+    if (std::string_view(key) != "arlo_class") continue;
+    const std::string_view text =
+        type == TRITONSERVER_PARAMETER_STRING ? static_cast<const char*>(value) : std::string_view{};
+    if (text != "bulk" && text != "interactive") {
+      return Invalid("parameter arlo_class must be a string: interactive or bulk");
+    }
+    call->bulk = text == "bulk";
+  }
+  return nullptr;
+}
+
+TRITONSERVER_Error* WriteOutput(const gateway::ModelSpec& model, const Call& call, std::size_t spec_index,
+                                TRITONBACKEND_Response* response) {
+  const auto& spec = model.outputs[spec_index];
+  const auto longest = static_cast<std::size_t>(*std::max_element(call.lengths.begin(), call.lengths.end()));
+  const auto index = static_cast<int>(spec_index);
+  const Answer::Output* const first = call.rows.front().answer->Find(index);
+  std::vector<std::int64_t> shape = {static_cast<std::int64_t>(call.rows.size())};
+  if (spec.token_level) shape.push_back(static_cast<std::int64_t>(longest));
+  shape.insert(shape.end(), first->tail.begin(), first->tail.end());
+  const std::size_t row_bytes = first->token_bytes * (spec.token_level ? longest : 1);
+  TRITONBACKEND_Output* output = nullptr;
+  ARLO_RETURN_IF_ERROR(TRITONBACKEND_ResponseOutput(response, &output, spec.name.c_str(), DatatypeOf(spec.datatype),
+                                                    shape.data(), static_cast<std::uint32_t>(shape.size())));
+  void* buffer = nullptr;
+  TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
+  std::int64_t memory_id = 0;
+  ARLO_RETURN_IF_ERROR(TRITONBACKEND_OutputBuffer(output, &buffer, row_bytes * call.rows.size(), &memory, &memory_id));
+  if (memory != TRITONSERVER_MEMORY_CPU && memory != TRITONSERVER_MEMORY_CPU_PINNED) {
+    return NewError(TRITONSERVER_ERROR_UNSUPPORTED,
+                    "output '" + spec.name +
+                        "' is wanted in GPU memory, where rows cannot be put together: take it in the answer, or in "
+                        "system shared memory");
+  }
+  char* to = static_cast<char*>(buffer);
+  for (const Row& row : call.rows) {
+    const Answer::Output& part = *row.answer->Find(index);
+    if (part.tail != first->tail) {
+      return NewError(TRITONSERVER_ERROR_INTERNAL,
+                      "output '" + spec.name + "' has other dimensions for other rows: the engines differ");
+    }
+    const std::size_t kept = part.token_bytes * (spec.token_level ? static_cast<std::size_t>(row.length) : 1);
+    std::memcpy(to, part.data + row.place * part.row_bytes, kept);
+    std::memset(to + kept, 0, row_bytes - kept);
+    to += row_bytes;
+  }
+  return nullptr;
+}
+
+// How the answer came to be; the names are those of the gateway's answers.
+TRITONSERVER_Error* WriteTiming(const Call& call, TimeNs now, TRITONBACKEND_Response* response) {
+  std::int64_t level = 0;
+  std::int64_t tokens = 0;
+  std::int64_t demoted = 0;
+  std::int64_t batch_rows = 0;
+  TimeNs queue = 0;
+  TimeNs execute = 0;
+  for (const Row& row : call.rows) {
+    level = std::max<std::int64_t>(level, row.engine);
+    tokens += row.padded;
+    demoted += row.demoted ? 1 : 0;
+    batch_rows = std::max<std::int64_t>(batch_rows, row.batch_rows);
+    queue = std::max(queue, row.started_ns - call.received_ns);
+    execute = std::max(execute, row.ended_ns - row.started_ns);
+  }
+  const std::pair<const char*, std::int64_t> parameters[] = {
+      {"level", level},
+      {"queue_us", queue / 1000},
+      {"execute_us", execute / 1000},
+      {"total_us", (now - call.received_ns) / 1000},
+      {"computed_tokens", tokens},
+      {"demoted", demoted},
+      {"batch_rows", batch_rows},
+  };
+  for (const auto& [name, value] : parameters) {
+    ARLO_RETURN_IF_ERROR(TRITONBACKEND_ResponseSetIntParameter(response, name, value));
+  }
+  return nullptr;
+}
+
+TRITONSERVER_Error* WriteAnswer(const gateway::ModelSpec& model, const Call& call, TimeNs now,
+                                TRITONBACKEND_Response* response) {
+  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
+    if ((call.outputs >> i & 1) != 0) ARLO_RETURN_IF_ERROR(WriteOutput(model, call, i, response));
+  }
+  return WriteTiming(call, now, response);
+}
+
+}  // namespace
+
+TRITONSERVER_DataType DatatypeOf(const std::string& name) {
+  static constexpr std::pair<std::string_view, TRITONSERVER_DataType> kTypes[] = {
+      {"BOOL", TRITONSERVER_TYPE_BOOL},     {"UINT8", TRITONSERVER_TYPE_UINT8},   {"UINT16", TRITONSERVER_TYPE_UINT16},
+      {"UINT32", TRITONSERVER_TYPE_UINT32}, {"UINT64", TRITONSERVER_TYPE_UINT64}, {"INT8", TRITONSERVER_TYPE_INT8},
+      {"INT16", TRITONSERVER_TYPE_INT16},   {"INT32", TRITONSERVER_TYPE_INT32},   {"INT64", TRITONSERVER_TYPE_INT64},
+      {"FP16", TRITONSERVER_TYPE_FP16},     {"FP32", TRITONSERVER_TYPE_FP32},     {"FP64", TRITONSERVER_TYPE_FP64},
+      {"BF16", TRITONSERVER_TYPE_BF16}};
+  for (const auto& [known, type] : kTypes) {
+    if (known == name) return type;
+  }
+  return kInvalid;
+}
+
+TRITONSERVER_Error* ReadCall(const LogicalConfig& config, TimeNs now, Call* call) {
+  call->received_ns = now;
+  ARLO_RETURN_IF_ERROR(ReadInputs(config.model, call));
+  ARLO_RETURN_IF_ERROR(ReadOutputs(config.model, call));
+  ARLO_RETURN_IF_ERROR(ReadParameters(call));
+  std::uint64_t timeout_us = 0;
+  ARLO_RETURN_IF_ERROR(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(call->request, &timeout_us));
+  constexpr std::uint64_t kMostUs = 36'000'000'000;  // ten hours
+  call->deadline_ns = now + (timeout_us == 0 ? config.model.default_timeout_ns
+                                             : static_cast<TimeNs>(std::min(timeout_us, kMostUs)) * 1000);
+  return nullptr;
+}
+
+void SendAnswer(const LogicalConfig& config, const Call& call, TimeNs now) {
+  TRITONBACKEND_Response* response = nullptr;
+  TRITONSERVER_Error* error = TRITONBACKEND_ResponseNew(&response, call.request);
+  if (error == nullptr && call.fault.code != Code::kOk) {
+    error = NewError(CodeOf(call.fault.code), call.fault.message);
+  }
+  if (error == nullptr) error = WriteAnswer(config.model, call, now, response);
+  const bool good = error == nullptr;
+  if (response != nullptr) {
+    LogAndDelete(TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, error));
+    if (error != nullptr) TRITONSERVER_ErrorDelete(error);
+  } else {
+    LogAndDelete(error);
+  }
+  TimeNs started = kNever;
+  for (const Row& row : call.rows) {
+    if (row.started_ns != 0) started = std::min(started, row.started_ns);
+  }
+  if (started == kNever) started = now;
+  const auto start = static_cast<std::uint64_t>(started);
+  const auto end = static_cast<std::uint64_t>(std::max(now, started));
+  LogAndDelete(TRITONBACKEND_ModelInstanceReportStatistics(call.instance, call.request, good, start, start, end,
+                                                           static_cast<std::uint64_t>(std::max(now_ns(), now))));
+}
+
+void Refuse(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, TimeNs received,
+            TRITONSERVER_Error* error) {
+  TRITONBACKEND_Response* response = nullptr;
+  LogAndDelete(TRITONBACKEND_ResponseNew(&response, request));
+  if (response != nullptr) {
+    LogAndDelete(TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, error));
+  }
+  TRITONSERVER_ErrorDelete(error);
+  const auto at = static_cast<std::uint64_t>(received);
+  LogAndDelete(TRITONBACKEND_ModelInstanceReportStatistics(instance, request, false, at, at, at, at));
+  LogAndDelete(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL));
+}
+
+bool GivenUp(const Call& call) {
+  bool cancelled = false;
+  TRITONSERVER_Error* const error = TRITONBACKEND_RequestIsCancelled(call.request, &cancelled);
+  if (error != nullptr) TRITONSERVER_ErrorDelete(error);
+  return cancelled;
+}
+
+}  // namespace arlo::triton

@@ -1,0 +1,29 @@
+// A client's request as Triton hands it over: read into a Call, and answered.
+#ifndef ARLO_PLUGINS_SCHEDULER_CLIENT_H_
+#define ARLO_PLUGINS_SCHEDULER_CLIENT_H_
+
+#include "plugins/scheduler/call.h"
+#include "plugins/scheduler/config.h"
+#include "plugins/triton_api.h"
+
+namespace arlo::triton {
+
+// Triton's datatype of a name of the KServe protocol; TRITONSERVER_TYPE_INVALID: none.
+TRITONSERVER_DataType DatatypeOf(const std::string& name);
+
+// Fills in all but the rows. The error goes to the client.
+TRITONSERVER_Error* ReadCall(const LogicalConfig& config, TimeNs now, Call* call);
+
+// Sends the answer, or the fault, and reports it to Triton's statistics. No lock is held.
+void SendAnswer(const LogicalConfig& config, const Call& call, TimeNs now);
+
+// Answers a request that became no call with an error, and releases it. Owns the error.
+void Refuse(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, TimeNs received,
+            TRITONSERVER_Error* error);
+
+// The client gave up.
+bool GivenUp(const Call& call);
+
+}  // namespace arlo::triton
+
+#endif  // ARLO_PLUGINS_SCHEDULER_CLIENT_H_

@@ -1,0 +1,74 @@
+// A model and its runtimes as the data path reads them, whoever described them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace arlo::gateway {
+
+// Some of a model's outputs, by their place in ModelSpec::outputs.
+using OutputSet = std::uint64_t;
+inline constexpr OutputSet kAllOutputs = ~OutputSet{0};
+inline constexpr int kMaxOutputs = 64;
+
+enum class Role : std::uint8_t { kIds, kMask, kOther };
+
+struct InputSpec {
+  std::string name;
+  std::string datatype;  // INT64 or INT32
+  std::size_t item = 8;  // bytes of one element
+  Role role = Role::kOther;
+  std::int64_t pad_value = 0;
+  bool optional = false;
+};
+
+struct OutputSpec {
+  std::string name;
+  std::string datatype;
+  std::size_t item = 0;  // bytes of one element; 0: BYTES, of varying size
+  bool token_level = false;
+  std::vector<std::int64_t> dims;
+  bool on_request = false;  // only for requests that name it
+};
+
+struct Cascade;
+
+struct ModelSpec {
+  std::string name;
+  std::vector<InputSpec> inputs;
+  std::vector<OutputSpec> outputs;
+  OutputSet usual = kAllOutputs;  // for a request that names none: all but those on request
+  std::size_t ids = 0;            // index in inputs
+  std::int64_t mask = -1;         // index in inputs, -1: the model has none
+  std::int64_t vocabulary = 0;    // token ids are 0 to this - 1; where the manifest does not say, all of the datatype's
+  std::int64_t slo_ns = 0;
+  std::int64_t default_timeout_ns = 0;
+  std::int32_t longest = 0;                // tokens, of the longest of its runtimes
+  std::uint16_t variant = 0;               // as the scheduler knows it
+  double share = 1;                        // of instances that hold other models, too
+  OutputSet inner = 0;                     // for what decides: clients neither see nor name them
+  bool stage = false;                      // it answers for a cascade, and clients do not see it
+  std::shared_ptr<const Cascade> cascade;  // how it is answered by others; null: it answers itself
+
+  [[nodiscard]] int find_input(std::string_view name) const;   // -1: none
+  [[nodiscard]] int find_output(std::string_view name) const;  // -1: none
+};
+
+struct RuntimeInfo {
+  std::string name;
+  std::int32_t max_length = 0;
+  std::int32_t max_batch = 1;
+  bool dynamic = false;
+  std::uint16_t variant = 0;  // of its model
+};
+
+// Size in bytes of one element of a KServe v2 datatype; 0 for BYTES, -1 for an unknown one.
+int datatype_size(std::string_view datatype);
+
+// The vocabulary of a model that does not say how large it is: all that the datatype of its ids can hold.
+std::int64_t all_ids(const InputSpec& ids);
+
+}  // namespace arlo::gateway

@@ -1,0 +1,320 @@
+"""Arlo inside of a real Triton: one name for all lengths over Triton's own HTTP and gRPC, and what else Triton does
+with a model: ensembles, shared memory, model control, metrics, statistics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import tritonclient.grpc.aio as triton
+from tritonclient import http
+from tritonclient.utils import InferenceServerException, shared_memory
+
+from arlo.catalog.logical import LogicalOptions, write_logical_model
+from arlo.workers.emulated.repository import write_emulated_repository
+from arlo.workers.paths import plugin_library
+from arlo.workers.ports import free_port
+from arlo.workers.triton.alone import LoneTriton
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
+
+LENGTHS = (16, 64, 128)
+POST_MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            embedding = pb_utils.get_input_tensor_by_name(request, "embedding").as_numpy()
+            tensor = pb_utils.Tensor("score", embedding[:, :1] * np.float32(2))
+            answers.append(pb_utils.InferenceResponse([tensor]))
+        return answers
+"""
+POST_CONFIG = """
+name: "post"
+backend: "python"
+max_batch_size: 8
+input [ { name: "embedding" data_type: TYPE_FP32 dims: [ 4 ] } ]
+output [ { name: "score" data_type: TYPE_FP32 dims: [ 1 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
+ENSEMBLE_CONFIG = """
+name: "scored"
+platform: "ensemble"
+max_batch_size: 8
+input [
+  { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] },
+  { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] }
+]
+output [ { name: "score" data_type: TYPE_FP32 dims: [ 1 ] } ]
+ensemble_scheduling { step [
+  { model_name: "m" model_version: -1
+    input_map { key: "input_ids" value: "input_ids" } input_map { key: "attention_mask" value: "attention_mask" }
+    output_map { key: "embedding" value: "pooled" } },
+  { model_name: "post" model_version: -1
+    input_map { key: "embedding" value: "pooled" } output_map { key: "score" value: "score" } }
+] }
+"""
+
+
+def padded(rows: Sequence[Sequence[int]]) -> tuple[Any, Any]:
+    """Ids and mask [rows, longest], INT64."""
+    ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    mask = np.zeros_like(ids)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = row
+        mask[number, : len(row)] = 1
+    return ids, mask
+
+
+class Plugin:
+    """Clients of the server, and calls whose answers are checked."""
+
+    def __init__(self, server: LoneTriton, http_port: int, metrics_port: int) -> None:
+        self.grpc = triton.InferenceServerClient(server.endpoint)
+        self.http = http.InferenceServerClient(f"127.0.0.1:{http_port}")
+        self.http_port = http_port
+        self.metrics_port = metrics_port
+
+    async def ask(self, rows: Sequence[Sequence[int]], model: str = "m", **options: Any) -> dict[str, int]:
+        """Over gRPC; returns how the answer came to be."""
+        ids, mask = padded(rows)
+        inputs = []
+        for name, array in (("input_ids", ids), ("attention_mask", mask)):
+            tensor = triton.InferInput(name, array.shape, "INT64")
+            tensor.set_data_from_numpy(array)
+            inputs.append(tensor)
+        result = await self.grpc.infer(model, inputs, **options)
+        np.testing.assert_array_equal(result.as_numpy("embedding")[:, 0], [sum(row) for row in rows])
+        np.testing.assert_array_equal(result.as_numpy("last_hidden_state")[..., 0], ids)
+        return {key: value.int64_param for key, value in result.get_response().parameters.items()}
+
+    def metrics(self) -> dict[str, float]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in lines if not line.startswith("#")}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def plugin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plugin]:
+    folder = tmp_path_factory.mktemp("plugin")
+    repository = folder / "repository"
+    manifest = write_emulated_repository(
+        repository, model="m", max_lengths=LENGTHS, latency_ms=[2, 4, 8], max_batch=8, batch_growth=0.1
+    )
+    options = LogicalOptions(max_rows=8, slo_ms=500, unavailable_grace_ms=300)
+    write_logical_model(repository, manifest, library=plugin_library(), options=options)
+    for name, config in (("post", POST_CONFIG), ("scored", ENSEMBLE_CONFIG)):
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(config)
+    (repository / "post" / "1" / "model.py").write_text(POST_MODEL)
+    grpc_port, http_port, metrics_port = (free_port("127.0.0.1") for _ in range(3))
+    async with LoneTriton(
+        repository, grpc_port=grpc_port, http_port=http_port, metrics_port=metrics_port, log=folder / "log", threads=1
+    ) as server:
+        plugin = Plugin(server, http_port, metrics_port)
+        yield plugin
+        plugin.http.close()
+        await plugin.grpc.close()
+
+
+async def test_rows_of_any_length_in_one_request(plugin: Plugin) -> None:
+    timing = await plugin.ask([list(range(3)), list(range(128)), list(range(16)), [5] * 65])
+    assert timing["level"] == LENGTHS.index(128)
+    assert timing["execute_us"] <= timing["total_us"]
+    assert (await plugin.ask([[7] * 16]))["computed_tokens"] == 16
+    assert (await plugin.ask([[7] * 17]))["computed_tokens"] == 64
+
+
+async def test_http_and_the_per_length_models(plugin: Plugin) -> None:
+    ids, mask = padded([[1, 2, 3], list(range(60))])
+    inputs = [http.InferInput(name, ids.shape, "INT64") for name in ("input_ids", "attention_mask")]
+    for tensor, array in zip(inputs, (ids, mask), strict=True):
+        tensor.set_data_from_numpy(array)
+    result = await asyncio.to_thread(plugin.http.infer, "m", inputs)
+    np.testing.assert_array_equal(result.as_numpy("embedding")[:, 0], ids.sum(axis=1))
+    assert result.get_response()["parameters"]["batch_rows"] >= 1
+    await plugin.ask([list(range(64))], model="m_len64")  # an ordinary model, still
+
+
+async def settled(plugin: Plugin) -> tuple[dict[str, float], Any]:
+    """The plugin's metrics and Triton's statistics, once they count the same rows; they follow the answers."""
+    while True:
+        metrics = plugin.metrics()
+        statistics = (await plugin.grpc.get_inference_statistics("m")).model_stats[0]
+        if (
+            sum(metrics[key] for key in metrics if key.startswith("arlo_plugin_rows_total"))
+            == statistics.inference_count
+        ):
+            return metrics, statistics
+        await asyncio.sleep(0.02)
+
+
+async def test_what_waits_is_batched_by_length(plugin: Plugin) -> None:
+    before, counted = await settled(plugin)
+    lengths = np.random.default_rng(3).choice([5, 12, 60, 120], 64)
+    timings = await asyncio.gather(*(plugin.ask([[int(n)] * n]) for n in lengths))
+    assert max(timing["batch_rows"] for timing in timings) > 4
+    while counted.inference_count + len(lengths) > (settled_now := await settled(plugin))[1].inference_count:
+        await asyncio.sleep(0.02)
+    after, statistics = settled_now
+    grown = {key: value - before[key] for key, value in after.items() if key.startswith("arlo_plugin")}
+    for length in LENGTHS:
+        labels = f'{{engine="m_len{length}",model="m"}}'
+        rows = grown[f"arlo_plugin_rows_total{labels}"]
+        assert grown[f"arlo_plugin_computed_tokens_total{labels}"] == rows * length
+        assert after[f"arlo_plugin_engine_usable{labels}"] == 1
+    batches = sum(value for key, value in grown.items() if key.startswith("arlo_plugin_batches_total"))
+    assert batches < len(lengths) / 2
+    assert statistics.execution_count - counted.execution_count == batches
+
+
+async def test_an_ensemble_uses_it_as_a_step(plugin: Plugin) -> None:
+    ids, mask = padded([[1, 2, 3], list(range(100))])
+    inputs = []
+    for name, array in (("input_ids", ids), ("attention_mask", mask)):
+        tensor = triton.InferInput(name, array.shape, "INT64")
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    result = await plugin.grpc.infer("scored", inputs)
+    np.testing.assert_array_equal(result.as_numpy("score")[:, 0], 2 * ids.sum(axis=1))
+
+
+async def test_system_shared_memory_both_ways(plugin: Plugin) -> None:
+    ids, mask = padded([list(range(40)), [9] * 16])
+    size = ids.nbytes
+    region = shared_memory.create_shared_memory_region("arlo_test", f"/arlo_test_{plugin.http_port}", 3 * size)
+    try:
+        shared_memory.set_shared_memory_region(region, [ids, mask])
+        await plugin.grpc.register_system_shared_memory("arlo_test", f"/arlo_test_{plugin.http_port}", 3 * size)
+        inputs = []
+        for number, name in enumerate(("input_ids", "attention_mask")):
+            inputs.append(triton.InferInput(name, ids.shape, "INT64"))
+            inputs[-1].set_shared_memory("arlo_test", size, offset=number * size)
+        output = triton.InferRequestedOutput("embedding")
+        output.set_shared_memory("arlo_test", 2 * 4 * 4, offset=2 * size)
+        await plugin.grpc.infer("m", inputs, outputs=[output])
+        answer = shared_memory.get_contents_as_numpy(region, np.float32, [2, 4], offset=2 * size)
+        np.testing.assert_array_equal(answer[:, 0], ids.sum(axis=1))
+        await plugin.grpc.unregister_system_shared_memory("arlo_test")
+    finally:
+        shared_memory.destroy_shared_memory_region(region)
+
+
+async def test_what_is_wrong_is_said(plugin: Plugin) -> None:
+    for rows, words in (([[1] * 129], "takes 1 to 128 tokens"), ([[-1]], "has the token id"), ([[]], "has length 0")):
+        with pytest.raises(InferenceServerException, match=words):
+            await plugin.ask(rows)
+    with pytest.raises(InferenceServerException, match="arlo_class must be"):
+        await plugin.ask([[1]], parameters={"arlo_class": "urgent"})
+    await plugin.ask([[1]], parameters={"arlo_class": "bulk"})
+
+
+async def test_deadlines_and_cancelled_calls_cost_no_execution(plugin: Plugin) -> None:
+    busy = [asyncio.ensure_future(plugin.ask([[1] * 120] * 8)) for _ in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(InferenceServerException, match="deadline"):
+        await plugin.ask([[1] * 100], timeout=1000)  # microseconds
+    gone = [asyncio.ensure_future(plugin.ask([[1] * 120])) for _ in range(4)]
+    await asyncio.sleep(0.002)
+    for call in gone:
+        call.cancel()
+    for call in gone:
+        with contextlib.suppress(asyncio.CancelledError, InferenceServerException):
+            await call
+    await asyncio.gather(*busy)
+    while True:
+        statistics = (await plugin.grpc.get_inference_statistics("m")).model_stats[0]
+        if statistics.inference_stats.fail.count >= 5:
+            break
+        await asyncio.sleep(0.01)
+
+
+async def test_engines_are_reloaded_and_unloaded_under_traffic(plugin: Plugin) -> None:
+    over = False
+    answered = 0
+
+    async def client(seed: int) -> None:
+        nonlocal answered
+        random = np.random.default_rng(seed)
+        while not over:
+            await plugin.ask([[int(n)] * n for n in random.integers(1, 65, 2)])
+            answered += 1
+
+    clients = [asyncio.ensure_future(client(seed)) for seed in range(6)]
+    for _ in range(2):
+        await plugin.grpc.load_model("m_len64")  # loaded already: Triton loads it anew, and then lets the old one go
+        await plugin.grpc.unload_model("m_len16")  # its rows go to a longer one
+        await asyncio.sleep(0.05)
+        await plugin.grpc.load_model("m_len16")
+    over = True
+    await asyncio.gather(*clients)
+    assert answered > 20
+
+
+async def test_a_length_that_no_engine_takes(plugin: Plugin) -> None:
+    """A row waits for its engine, and is refused when none comes."""
+    await plugin.grpc.unload_model("m_len128")
+    with pytest.raises(InferenceServerException, match="m_len128 is not loaded"):
+        await plugin.ask([[1] * 100])
+    await plugin.ask([[1] * 64])
+    waits = asyncio.ensure_future(plugin.ask([[1] * 100]))
+    await plugin.grpc.load_model("m_len128")
+    await waits
+
+
+async def test_a_wrong_configuration_is_refused(plugin: Plugin) -> None:
+    config = await plugin.grpc.get_model_config("m", as_json=True)
+    wrong = config["config"] | {"parameters": {"slo": {"string_value": "100"}}}
+    with pytest.raises(InferenceServerException, match="unknown parameter slo; there are batching, "):
+        await plugin.grpc.load_model("m", config=json.dumps(wrong))
+    await plugin.ask([[3] * 100])  # by the one that was there
+
+
+async def test_the_logical_model_is_unloaded_when_all_are_answered(plugin: Plugin) -> None:
+    calls = [asyncio.ensure_future(plugin.ask([[1] * 120] * 4)) for _ in range(8)]
+    statistics = plugin.grpc.get_inference_statistics
+    before = (await statistics("m")).model_stats[0].inference_count
+    assert before > 0
+    await plugin.grpc.unload_model("m", unload_dependents=False)
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    refused = [each for each in results if isinstance(each, Exception)]
+    assert all("not ready" in str(each) or "unknown model" in str(each) for each in refused), refused
+    await plugin.grpc.load_model("m")
+    await plugin.ask([[3] * 100])
+
+
+async def test_the_commands(tmp_path: Path) -> None:
+    """`arlo emulate --plugin` writes what `arlo triton` serves until Ctrl-C."""
+    arlo = Path(sys.executable).parent / "arlo"
+    written = await asyncio.create_subprocess_exec(
+        arlo, "emulate", "--out", tmp_path / "emu", "--max-lengths", "64", "--latency-ms", "1", "--plugin"
+    )
+    assert await written.wait() == 0
+    ports = [free_port("127.0.0.1") for _ in range(3)]
+    options = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), ports, strict=True)]
+    program = await asyncio.create_subprocess_exec(
+        *(arlo, "triton", tmp_path / "emu", *options, "--log", tmp_path / "log"), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert program.stdout is not None
+        assert b"Triton serves" in await program.stdout.readline()
+        client = triton.InferenceServerClient(f"127.0.0.1:{ports[1]}")
+        assert await client.is_model_ready("emulated")
+        await client.close()
+    finally:
+        program.send_signal(signal.SIGINT)
+        assert await program.wait() == 0
