@@ -70,7 +70,7 @@ def run(
     seed: int = 0,
     warmup_s: float = 0.0,
 ) -> TokenResult:
-    """Simulate queries of `kind` that arrive at `arrived_ns`, ascending, both [queries]. Same arguments, same result."""
+    """Simulate queries of `kind` that arrive at `arrived_ns`, ascending, both [queries]; deterministic."""
     name, fixed = check_policy(spec, policy)
     found = _core.simulate_tokens(
         arrived_ns,
