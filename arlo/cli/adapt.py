@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from arlo.compile.adapt.variant import Head, Plan
     from arlo.compile.steps.resolve import SourceModel
 
-DESCRIPTION = """Make variants of one model by tokens: in each layer some tokens are merged into those that they are most
-alike, which costs accuracy and saves time. Padding is merged first, so short rows lose nothing. Every variant is exported
-for one maximum length, held to its torch model, measured on labelled texts and on this machine's CPU, and compiled into
-a Triton repository. A body that gives embeddings gets a linear head, fitted on part of the texts.
+DESCRIPTION = """Make variants of one model by tokens: in each layer some tokens are merged into those that they are
+most alike, which costs accuracy and saves time. Padding is merged first, so short rows lose nothing. Every variant is
+exported for one maximum length, held to its torch model, measured on labelled texts and on this machine's CPU, and
+compiled into a Triton repository. A body that gives embeddings gets a linear head, fitted on part of the texts.
 
 OUT gets a repository for each variant, adapt.json with what was found, and tokens.toml for `arlo simulate`."""
 
@@ -222,6 +222,7 @@ def _tell(result: dict[str, Any], out: Path) -> None:
         less = first["multiplications"] / each["multiplications"]
         print(
             f"{each['name']:10} {share(each['accuracy'])} right ({share(low)} to {share(high)}), "
-            f"{each['latency_ms'][most]:.1f} ms for {most} rows: {faster:.2f} times as fast, {less:.2f} by multiplications"
+            f"{each['latency_ms'][most]:.1f} ms for {most} rows: {faster:.2f} times as fast, "
+            f"{less:.2f} by multiplications"
         )
     print(f"written to {out}")

@@ -1,4 +1,4 @@
-"""What a variant's ONNX file says and how long it takes, on ONNX Runtime on this machine's CPU; and heads for a body."""
+"""What a variant's ONNX file says and how long it takes, on ONNX Runtime on the CPU; and heads for a body."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def compare(
     )
     if found.agreement < LEAST_AGREEMENT:
         raise CompileError(
-            f"adapt: the exported variant agrees with the torch model on {found.agreement:.1%} of {len(rows)} rows only "
-            f"(largest difference {found.max_abs_diff:.1e}): the exporter made another model of it"
+            f"adapt: the exported variant agrees with the torch model on {found.agreement:.1%} of {len(rows)} rows "
+            f"only (largest difference {found.max_abs_diff:.1e}): the exporter made another model of it"
         )
     return found
 

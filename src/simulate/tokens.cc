@@ -90,7 +90,7 @@ class Server {
            static_cast<double>(std::clamp<TimeNs>(now, 1, o_.window));
   }
 
-  void count(const Query& query, int type) {
+  void tally(const Query& query, int type) {
     if (query.arrived < o_.warmup) return;
     ++found_.outcomes[query.kind][static_cast<std::size_t>(type)];
     if (type == 0) found_.utility += query.utility;
@@ -101,7 +101,7 @@ class Server {
     const std::size_t before = batch.rows.size();
     std::erase_if(batch.rows, [&](const Query& row) {
       if (end < row.deadline) return false;
-      count(row, 3);
+      tally(row, 3);
       return true;
     });
     if (batch.rows.size() == before) return false;
@@ -136,7 +136,7 @@ class Server {
     by_deadline_.assign(batch.rows.begin(), batch.rows.end());
     if (cuts > 1) {
       std::sort(by_deadline_.begin(), by_deadline_.end(),
-                [](const Query& a, const Query& b) { return a.deadline < b.deadline; });
+                [](const Query& one, const Query& other) { return one.deadline < other.deadline; });
     }
     const std::size_t rows = by_deadline_.size();
     for (std::size_t cut = 0; cut < cuts; ++cut) {
@@ -252,7 +252,7 @@ class Server {
     for (const Query& row : batch->rows) {
       const bool accurate = Draw(o_.seed, 2 * row.id) < o_.kinds[row.kind].accuracy[count];
       right += accurate ? 1 : 0;
-      count_answer(row, accurate, now + time);
+      tally_answer(row, accurate, now + time);
     }
     if (now >= o_.warmup) {
       found_.rows[count] += batch->rows.size();
@@ -264,11 +264,11 @@ class Server {
     return std::max<TimeNs>(time, 1);
   }
 
-  void count_answer(const Query& row, bool accurate, TimeNs end) {
+  void tally_answer(const Query& row, bool accurate, TimeNs end) {
     if (end >= row.deadline) {
-      count(row, 2);
+      tally(row, 2);
     } else {
-      count(row, accurate ? 0 : 1);
+      tally(row, accurate ? 0 : 1);
     }
   }
 

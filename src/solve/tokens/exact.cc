@@ -1,4 +1,6 @@
-// Labels by batch. What a label could still gain at most bounds it: below a plan known beforehand it is left out.
+// Labels by batch. What a label could still gain at most bounds it: below a plan known beforehand it is left out. The
+// bound prices time: batches to come gain at most what they are worth beyond the price, and the time that is left, the
+// price. Any price will do; that of the fluid problem is nearly the tightest. A run with few labels finds the plan.
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -6,21 +8,82 @@
 #include "solve/tokens/plan.h"
 
 namespace arlo::solve::tokens {
+namespace {
+
+constexpr std::size_t kFew = 16;              // labels of the run that finds a plan
+constexpr int kSteps = 40;                    // to the price
+constexpr TimeNs kLongest = TimeNs{1} << 60;  // beyond now: deadlines later than that bind nothing
+
+}  // namespace
 
 void ExactPlanner::plan(TimeNs now, std::span<const Batch> batches, Plan& plan) {
   const std::size_t n = batches.size();
   plan.choice.assign(n, kEvict);
   plan.end = now;
+  find_bounds(now, batches);
+  double known = floor_of(now, batches);
+  if (most_ > kFew) {
+    run(now, batches, known, kFew, plan);
+    known = std::max(known, plan.utility);
+  }
+  run(now, batches, known, most_, plan);
+}
+
+void ExactPlanner::find_bounds(TimeNs now, std::span<const Batch> batches) {
+  const std::size_t n = batches.size();
+  end_ = now;
+  for (const Batch& batch : batches) {
+    for (const Option& option : batch.options) {
+      if (now + option.time < option.deadline) end_ = std::max(end_, std::min(option.deadline, now + kLongest));
+    }
+  }
+  price_ = 0;
+  double low = 0;
+  double high = 0;
+  for (int i = 0; i < kSteps; ++i) {
+    if (busy(now, batches, price_) <= static_cast<double>(end_ - now)) {
+      high = price_;
+      if (price_ == 0) break;
+    } else {
+      low = price_;
+    }
+    price_ = high > 0 ? (low + high) / 2 : price_ > 0 ? 4 * price_ : 1e-9;
+  }
   rest_.assign(n + 1, 0);
+  gain_.assign(n + 1, 0);
   for (std::size_t b = n; b-- > 0;) {
     double best = 0;
+    double gain = 0;
     for (const Option& option : batches[b].options) {
-      if (now + option.time < option.deadline) best = std::max(best, option.utility);
+      if (now + option.time >= option.deadline) continue;
+      best = std::max(best, option.utility);
+      gain = std::max(gain, option.utility - price_ * static_cast<double>(option.time));
     }
     rest_[b] = rest_[b + 1] + best;
+    gain_[b] = gain_[b + 1] + gain;
   }
+}
+
+// Time of the options that are worth the most beyond the price.
+double ExactPlanner::busy(TimeNs now, std::span<const Batch> batches, double price) {
+  double sum = 0;
+  for (const Batch& batch : batches) {
+    double best = 0;
+    double time = 0;
+    for (const Option& option : batch.options) {
+      const double gain = option.utility - price * static_cast<double>(option.time);
+      if (now + option.time >= option.deadline || gain <= best) continue;
+      best = gain;
+      time = static_cast<double>(option.time);
+    }
+    sum += time;
+  }
+  return sum;
+}
+
+void ExactPlanner::run(TimeNs now, std::span<const Batch> batches, double known, std::size_t most, Plan& plan) {
+  const std::size_t n = batches.size();
   // Sums are made in another order there, so a hair below it.
-  const double known = floor_of(now, batches);
   const double needed = known - 1e-9 * std::max(1.0, known);
   if (layers_.size() < n + 1) layers_.resize(n + 1);
   layers_[0].assign(1, {now, 0, -1, kEvict});
@@ -28,14 +91,14 @@ void ExactPlanner::plan(TimeNs now, std::span<const Batch> batches, Plan& plan) 
   for (std::size_t b = 0; b < n; ++b) {
     const Layer& from = layers_[b];
     const std::vector<Option>& options = batches[b].options;
-    const double least = needed - lost - rest_[b + 1];  // what was joined may have less by `lost`
+    const double least = needed - lost;  // what was joined may have less by `lost`
     std::size_t lists = options.size() + 1;
     if (lists_.size() < lists) lists_.resize(lists);
-    extend(from, {0, 0, kNever}, kEvict, least, lists_[0]);
+    extend(from, {0, 0, kNever}, kEvict, least, b + 1, lists_[0]);
     for (std::size_t i = 0; i < options.size(); ++i) {
       lists_[i + 1].clear();
       if (options[i].utility > 0) {
-        extend(from, options[i], static_cast<int>(i), least, lists_[i + 1]);
+        extend(from, options[i], static_cast<int>(i), least, b + 1, lists_[i + 1]);
       }
     }
     while (lists > 1) {  // in pairs: each label moves log2(options) times
@@ -47,7 +110,7 @@ void ExactPlanner::plan(TimeNs now, std::span<const Batch> batches, Plan& plan) 
       lists = half;
     }
     std::swap(layers_[b + 1], lists_[0]);
-    lost += trim(layers_[b + 1]);
+    lost += trim(layers_[b + 1], most);
   }
   const Layer& last = layers_[n];
   const Label* label = &last.back();  // clock and utility ascend: the last has the most
@@ -61,7 +124,7 @@ void ExactPlanner::plan(TimeNs now, std::span<const Batch> batches, Plan& plan) 
 }
 
 // The best of the plans that take the same option wherever it fits.
-double ExactPlanner::floor_of(TimeNs now, std::span<const Batch> batches) const {
+double ExactPlanner::floor_of(TimeNs now, std::span<const Batch> batches) {
   double best = 0;
   std::size_t most = 0;
   for (const Batch& batch : batches) most = std::max(most, batch.options.size());
@@ -80,13 +143,15 @@ double ExactPlanner::floor_of(TimeNs now, std::span<const Batch> batches) const 
   return best;
 }
 
-void ExactPlanner::extend(const Layer& from, const Option& option, int choice, double needed, Layer& into) {
+void ExactPlanner::extend(const Layer& from, const Option& option, int choice, double least, std::size_t next,
+                          Layer& into) {
   into.clear();
   for (std::size_t i = 0; i < from.size(); ++i) {
     const TimeNs clock = from[i].clock + option.time;
     if (clock >= option.deadline) break;
     const double utility = from[i].utility + option.utility;
-    if (utility < needed) continue;
+    const double left = static_cast<double>(end_ - clock);
+    if (utility + std::min(rest_[next], gain_[next] + price_ * std::max(left, 0.0)) < least) continue;
     into.push_back({clock, utility, static_cast<std::int32_t>(i), choice});
   }
   looked_at_ += into.size();
@@ -107,10 +172,10 @@ void ExactPlanner::join(const Layer& a, const Layer& b, Layer& into) {
 }
 
 // Returns what a plan may lose by it.
-double ExactPlanner::trim(Layer& layer) const {
-  if (layer.size() <= most_) return 0;
+double ExactPlanner::trim(Layer& layer, std::size_t most) {
+  if (layer.size() <= most) return 0;
   // The first of a run of labels is the earliest, and has at most `width` less than any of the run.
-  double width = (layer.back().utility - layer.front().utility) / static_cast<double>(4 * most_);
+  double width = (layer.back().utility - layer.front().utility) / static_cast<double>(4 * most);
   std::size_t kept = layer.size();
   for (;; width *= 2) {
     kept = 0;
@@ -121,7 +186,7 @@ double ExactPlanner::trim(Layer& layer) const {
         ++kept;
       }
     }
-    if (kept < most_) break;
+    if (kept < most) break;
   }
   const Label last = layer.back();
   std::size_t to = 0;

@@ -63,16 +63,22 @@ class ExactPlanner {
   };
   using Layer = std::vector<Label>;  // clock and utility both ascend
 
-  double floor_of(TimeNs now, std::span<const Batch> batches) const;
-  void extend(const Layer& from, const Option& option, int choice, double needed, Layer& into);
-  void join(const Layer& a, const Layer& b, Layer& into);
-  double trim(Layer& layer) const;
+  static double floor_of(TimeNs now, std::span<const Batch> batches);
+  static double busy(TimeNs now, std::span<const Batch> batches, double price);
+  void find_bounds(TimeNs now, std::span<const Batch> batches);
+  void run(TimeNs now, std::span<const Batch> batches, double known, std::size_t most, Plan& plan);
+  void extend(const Layer& from, const Option& option, int choice, double least, std::size_t next, Layer& into);
+  static void join(const Layer& a, const Layer& b, Layer& into);
+  static double trim(Layer& layer, std::size_t most);
 
   std::size_t most_;
   std::uint64_t looked_at_ = 0;
   std::vector<Layer> layers_;
   std::vector<Layer> lists_;
-  std::vector<double> rest_;
+  std::vector<double> rest_;  // [batches + 1]: most that these and later ones may bring, whatever their time
+  std::vector<double> gain_;  // the same beyond the price of their time
+  double price_ = 0;          // of a nanosecond
+  TimeNs end_ = 0;            // the last deadline
   Layer joined_;
 };
 
