@@ -107,7 +107,8 @@ def run(args: argparse.Namespace) -> int:
         sessions[plan.name] = session
         found.append(_variant(plan, compared, right, [len(row) for row in measured]))
     batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
-    times = measure.latencies(sessions, model.inputs, {plan.name: plan.length for plan in plans}, batches)
+    widths = {plan.name: plan.length for plan in plans}
+    times = measure.latencies(sessions, model.inputs, widths, batches, threads=args.threads)
     for each in found:
         each["latency_ms"] = {str(count): round(ms, 3) for count, ms in times[each["name"]].items()}
     for plan, each in zip(plans, found, strict=True):
@@ -199,9 +200,9 @@ def tokens_file(result: dict[str, Any], slo_ms: float) -> str:
         "[tokens]",
         f'name = "{result["model"]}"',
         f"batch = {max(int(rows) for rows in variants[0]['latency_ms'])}",
-        "mu = 0.3",
         f"delta_ms = {slo_ms:g}",
         f"eta_ms = {slo_ms:g}",
+        f"horizon_s = {max(5.0, slo_ms / 200):g}",
     ]
     for each in variants:
         points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())

@@ -114,7 +114,7 @@ def curve(spec: TokenSpec, loads: tuple[float, ...], seconds: int) -> list[dict[
 
 
 def planner_us(spec: TokenSpec, batches: int = 12) -> dict[str, float]:
-    """Microseconds of a plan by the exact planner, the best of three runs, binding included: quantiles of 600 queues."""
+    """Microseconds of a plan by the exact planner, the best of three, binding included: quantiles of 600 queues."""
     random = np.random.default_rng(4)
     taken = []
     for _ in range(600):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.catalog.manifest import InputTensor
-from arlo.clock import monotonic_s
 from arlo.compile.adapt.variant import Head
 from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_torch
@@ -113,9 +113,17 @@ def compare(
 
 
 def latencies(
-    sessions: Mapping[str, Any], inputs: Sequence[InputTensor], lengths: Mapping[str, int], rows: Sequence[int]
+    sessions: Mapping[str, Any],
+    inputs: Sequence[InputTensor],
+    lengths: Mapping[str, int],
+    rows: Sequence[int],
+    *,
+    threads: int = 1,
 ) -> dict[str, dict[int, float]]:
-    """Median ms of full rows by variant and batch, one after another in turn, so that what disturbs disturbs all."""
+    """Median ms of full rows by variant and batch, one after another in turn, so that what disturbs disturbs all.
+
+    Of CPU time, for other work on the machine would be counted otherwise; shared by `threads`, which are kept busy.
+    """
     taken: dict[str, dict[int, list[float]]] = {name: {count: [] for count in rows} for name in sessions}
     for turn in range(ROUNDS + 1):
         for name, session in sessions.items():
@@ -124,10 +132,10 @@ def latencies(
                 given = padded(
                     inputs, [tuple(1000 + (np.arange(length) * 37 + i) % 9000) for i in range(count)], length
                 )
-                begun = monotonic_s()
+                begun = time.process_time()
                 session.run(None, given)
                 if turn:  # the first one warms up
-                    taken[name][count].append(1000 * (monotonic_s() - begun))
+                    taken[name][count].append(1000 * (time.process_time() - begun) / threads)
     return {name: {count: statistics.median(times) for count, times in each.items()} for name, each in taken.items()}
 
 

@@ -53,8 +53,8 @@ class TokenSpec:
     initial_s: float = 2.0  # and in this time
     kappa: float = 0.8  # Algorithm 3: a batch worth more on average gets the most tokens
     by_rate: tuple[tuple[float, int], ...] = ()  # (queries per second, tokens up to it), ascending; beyond: the fewest
-    window_s: float = 1.0  # that rates are of
-    horizon_s: float = 1.0  # price: in which what waits shall be through
+    window_s: float = 1.0  # printed, load: that rates are of
+    horizon_s: float = 5.0  # price: that rates are of, and in which what waits shall be through; some SLOs
     share: float = 1.0  # price: of the workers' time that may be sold
     switch_ms: float = 0.0  # that another variant than the one before costs
     spread: float = 0.0  # of the logarithm of a factor on execution times

@@ -87,7 +87,7 @@ def run(
         initial=round(spec.initial_s * S_NS),
         kappa=spec.kappa,
         by_rate=[(rate, spec.tokens.index(count)) for rate, count in spec.by_rate],
-        window=round(spec.window_s * S_NS),
+        window=round((spec.horizon_s if name == "price" else spec.window_s) * S_NS),
         switching=round(spec.switch_ms * MS_NS),
         spread=spec.spread,
         workers=workers,

@@ -21,7 +21,7 @@ def simulated(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict
 
 @pytest.mark.parametrize("rate", [150, 500, 720])
 def test_ours_is_never_below(capsys: pytest.CaptureFixture[str], rate: int) -> None:
-    """At light load, at that of all tokens, and at one and a half of it: price beats the printed rules and every count."""
+    """From light load to one and a half of what all tokens carry: price beats the printed rules and every count."""
     fixed = [f"fixed:{count}" for count in (-20, -15, -10, -5, 0, 2, 4, 8)]
     found = simulated(capsys, "--rate", str(rate), f"--tokens=price,exact,printed,{','.join(fixed)}")
     utility = {policy: run["utility"] for policy, run in found.items()}
