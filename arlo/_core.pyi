@@ -657,8 +657,8 @@ def tokens_batch(
     """
 
 def simulate_tokens(
-    arrived: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    kind: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order="C", device="cpu", writable=False)],
+    arrived: NDArray[numpy.int64],
+    kind: NDArray[numpy.uint32],
     *,
     latency: Sequence[Sequence[tuple[int, int]]],
     kinds: Sequence[tuple[int, float, Sequence[float]]],
@@ -680,7 +680,7 @@ def simulate_tokens(
     warmup: int = 0,
     share: float = 1.0,
     horizon: int = 1000000000,
-) -> dict:
+) -> dict[str, Any]:
     """
     OTAS simulated (src/simulate/tokens.h): outcomes by kind and type, utility, rows and batches by token count,
     batches by their share of accurate answers in hundredths. Times in ns; `latency`: [(rows, ns)] of each token

@@ -197,6 +197,12 @@ void bind_tokens(nb::module_& m) {
         "fixed"_a = 0, "delta"_a, "most"_a, "eta"_a, "mu"_a, "beta"_a, "initial"_a, "kappa"_a, "by_rate"_a, "window"_a,
         "switching"_a = 0, "spread"_a = 0.0, "workers"_a = 1, "seed"_a = 0, "warmup"_a = 0, "share"_a = 1.0,
         "horizon"_a = 1'000'000'000,
+        nb::sig("def simulate_tokens(arrived: NDArray[numpy.int64], kind: NDArray[numpy.uint32], *, "
+                "latency: Sequence[Sequence[tuple[int, int]]], kinds: Sequence[tuple[int, float, Sequence[float]]], "
+                "policy: str, fixed: int = 0, delta: int, most: int, eta: int, mu: float, beta: int, initial: int, "
+                "kappa: float, by_rate: Sequence[tuple[float, int]], window: int, switching: int = 0, "
+                "spread: float = 0.0, workers: int = 1, seed: int = 0, warmup: int = 0, share: float = 1.0, "
+                "horizon: int = 1000000000) -> dict[str, typing.Any]"),
         "OTAS simulated (src/simulate/tokens.h): outcomes by kind and type, utility, rows and batches by token count,\n"
         "batches by their share of accurate answers in hundredths. Times in ns; `latency`: [(rows, ns)] of each token\n"
         "count; `kinds`: (SLO, utility, accuracy by token count).");

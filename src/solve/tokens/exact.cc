@@ -176,9 +176,8 @@ double ExactPlanner::trim(Layer& layer, std::size_t most) {
   if (layer.size() <= most) return 0;
   // The first of a run of labels is the earliest, and has at most `width` less than any of the run.
   double width = (layer.back().utility - layer.front().utility) / static_cast<double>(4 * most);
-  std::size_t kept = layer.size();
   for (;; width *= 2) {
-    kept = 0;
+    std::size_t kept = 0;
     double start = 0;
     for (std::size_t i = 0; i < layer.size(); ++i) {
       if (i == 0 || layer[i].utility - start > width) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <ranges>
 #include <vector>
 
 #include "base/time.h"
@@ -38,14 +39,14 @@ class Queue {
 
   // Queries in order of arrival.
   void add(const Query& query) {
-    for (auto batch = batches_.rbegin(); batch != batches_.rend(); ++batch) {
-      if (batch->arrived + alike_.delta < query.arrived) break;  // those before are older still
-      if (batch->rows.size() >= alike_.most || apart(batch->deadline, query.deadline) > alike_.eta ||
-          apart(batch->utility, query.utility) > alike_.mu) {
+    for (Waiting& batch : std::views::reverse(batches_)) {
+      if (batch.arrived + alike_.delta < query.arrived) break;  // those before are older still
+      if (batch.rows.size() >= alike_.most || apart(batch.deadline, query.deadline) > alike_.eta ||
+          apart(batch.utility, query.utility) > alike_.mu) {
         continue;
       }
-      batch->rows.push_back(query);
-      if (query.deadline < batch->deadline) batch->deadline = query.deadline;
+      batch.rows.push_back(query);
+      if (query.deadline < batch.deadline) batch.deadline = query.deadline;
       return;
     }
     batches_.push_back({{query}, query.arrived, query.deadline, query.utility});
