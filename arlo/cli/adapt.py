@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         found.append(_variant(plan, compared, right, [len(row) for row in measured]))
     batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
     widths = {plan.name: plan.length for plan in plans}
-    times = measure.latencies(sessions, model.inputs, widths, batches, threads=args.threads)
+    times = measure.latencies(sessions, model.inputs, widths, batches, texts=measured, threads=args.threads)
     for each in found:
         each["latency_ms"] = {str(count): round(ms, 3) for count, ms in times[each["name"]].items()}
     for plan, each in zip(plans, found, strict=True):

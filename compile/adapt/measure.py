@@ -118,20 +118,21 @@ def latencies(
     lengths: Mapping[str, int],
     rows: Sequence[int],
     *,
+    texts: Sequence[tuple[int, ...]],
     threads: int = 1,
 ) -> dict[str, dict[int, float]]:
     """Median ms of full rows by variant and batch, one after another in turn, so that what disturbs disturbs all.
 
-    Of CPU time, for other work on the machine would be counted otherwise; shared by `threads`, which are kept busy.
+    texts: token ids, repeated until a row is full. Times are of CPU, for other work on the machine would be counted
+    otherwise, shared by `threads`, which are kept busy.
     """
     taken: dict[str, dict[int, list[float]]] = {name: {count: [] for count in rows} for name in sessions}
     for turn in range(ROUNDS + 1):
         for name, session in sessions.items():
             for count in rows:
                 length = lengths[name]
-                given = padded(
-                    inputs, [tuple(1000 + (np.arange(length) * 37 + i) % 9000) for i in range(count)], length
-                )
+                full = [tuple(np.resize(texts[i % len(texts)], length).tolist()) for i in range(count)]
+                given = padded(inputs, full, length)
                 begun = time.process_time()
                 session.run(None, given)
                 if turn:  # the first one warms up
