@@ -213,6 +213,10 @@ cascade-demo: setup ## a cascade from training to serving, on real text: 25 minu
 cascade-demo-small: setup
 	$(PY) -m benchmarks.cascade.demo --depths 1 2 --rows 5000 --recorded 1500 --texts 200 --out build/cascade-demo
 
+.PHONY: adapt-demo
+adapt-demo: setup ## one model at several token counts: merged, verified, measured, and simulated under load (20 minutes)
+	$(PY) -m benchmarks.tokens.demo $(ADAPT_ARGS)
+
 .PHONY: cascade-models
 cascade-models: setup ## the data and the models of cascades: fetched, trained once (20 minutes on two cores)
 	$(PY) -m benchmarks.cascade.glosses

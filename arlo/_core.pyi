@@ -624,6 +624,69 @@ class Simulation:
         Sums over the roots that arrived after the warm-up, and over their visits.
         """
 
+def tokens_printed(
+    now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]], literal: bool = False
+) -> tuple[list[int], float, float, int]:
+    """
+    OTAS, Algorithm 2: (option of each batch or -1, utility, bound, end in ns); see src/solve/tokens/plan.h.
+
+    `batches` by deadline, each (options, mean utility of its rows); an option is (time, utility, deadline), times
+    in ns. `literal`: with the printed initial states, which may run a batch past its deadline.
+    """
+
+def tokens_manual(
+    now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]], usual: int, kappa: float = 0.8
+) -> tuple[list[int], float, float, int]:
+    """
+    OTAS, Algorithm 3, with the answer of tokens_printed; `usual` is the option that the rate asks for.
+    """
+
+def tokens_exact(
+    now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]], labels: int = 256
+) -> tuple[list[int], float, float, int]:
+    """
+    The plan of the most utility, with the answer of tokens_printed. Options may differ in number and deadline.
+    """
+
+def tokens_batch(
+    queries: Sequence[tuple[int, int, float]], delta: int, most: int, eta: int, mu: float
+) -> list[list[int]]:
+    """
+    OTAS, Algorithm 1: the numbers of the queries in each batch. `queries` by arrival: (arrival, deadline,
+    utility), times in ns.
+    """
+
+def simulate_tokens(
+    arrived: NDArray[numpy.int64],
+    kind: NDArray[numpy.uint32],
+    *,
+    latency: Sequence[Sequence[tuple[int, int]]],
+    kinds: Sequence[tuple[int, float, Sequence[float]]],
+    policy: str,
+    fixed: int = 0,
+    delta: int,
+    most: int,
+    eta: int,
+    mu: float,
+    beta: int,
+    initial: int,
+    kappa: float,
+    by_rate: Sequence[tuple[float, int]],
+    window: int,
+    switching: int = 0,
+    spread: float = 0.0,
+    workers: int = 1,
+    seed: int = 0,
+    warmup: int = 0,
+    share: float = 1.0,
+    horizon: int = 1000000000,
+) -> dict[str, Any]:
+    """
+    OTAS simulated (src/simulate/tokens.h): outcomes by kind and type, utility, rows and batches by token count,
+    batches by their share of accurate answers in hundredths. Times in ns; `latency`: [(rows, ns)] of each token
+    count; `kinds`: (SLO, utility, accuracy by token count).
+    """
+
 class Tokenizer:
     """The gateway's tokenizer: WordPiece, equal to the `tokenizers` package."""
 

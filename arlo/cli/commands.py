@@ -29,6 +29,7 @@ COMMANDS = (
     Command(
         "verify", "arlo.compile.tools.verify", "run a repository's engines here against the original model's answers"
     ),
+    Command("adapt", "arlo.cli.adapt", "variants of one model that merge tokens: accuracy for time"),
     Command("lengths", "arlo.cli.lengths", "which maximum lengths to compile for; what-if questions"),
     Command("emulate", "arlo.cli.emulate", "write a repository whose runtimes answer after the time of a table"),
     Command("profile", "arlo.cli.profile.command", "measure the latency of every runtime on a real worker"),

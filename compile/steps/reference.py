@@ -223,7 +223,8 @@ class _Original:
         Each core computes batches of its own: threads that share an operation would wait for each other at its end,
         which takes ten times as long where other work runs on the machine.
         """
-        inputs = [pad(self._model.inputs, rows, len(rows[0])) for rows in batches]
+        # A file for one length answers no row without its padding, and how much there is may be part of its answer.
+        inputs = [pad(self._model.inputs, rows, self._model.fixed_tokens or len(rows[0])) for rows in batches]
         cores = len(os.sched_getaffinity(0))
         found = self._run_onnx(inputs, cores) if _onnx(self._model) else self._run_torch(inputs, cores)
         if any(output.name == CONFIDENCE for output in self._outputs):

@@ -81,6 +81,7 @@ class SourceModel:
     hashes: dict[str, str]  # config and weight files -> sha256
     notes: tuple[str, ...]
     onnx: Path | None = None  # the source is this file
+    fixed_tokens: int | None = None  # which takes this many tokens only
     labels: tuple[str, ...] = ()  # names of a classifier's classes; empty: not known
 
 
@@ -186,6 +187,7 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
             ),
         ),
         onnx=path,
+        fixed_tokens=found.fixed_tokens,
         labels=_label_names(config, task),
     )
 

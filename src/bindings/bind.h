@@ -18,6 +18,7 @@ void bind(nanobind::module_& m);
 namespace arlo::simulate {
 class Engine;
 void bind_pipeline(nanobind::class_<Engine>& engine);
+void bind_tokens(nanobind::module_& m);
 void bind(nanobind::module_& m);
 }  // namespace arlo::simulate
 

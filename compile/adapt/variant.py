@@ -1,0 +1,166 @@
+"""One variant: the model with its merges and its head for one length, in torch and as an ONNX file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications
+from arlo.compile.adapt.merge import FAMILIES, PROTECTED, merging_body, pool_merged
+from arlo.compile.original import load_original
+from arlo.compile.quiet import known_noise_silenced
+from arlo.compile.spec import ROWS
+from arlo.compile.steps.resolve import SourceModel
+from arlo.errors import CompileError, ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+OPSET = 18
+_KEPT_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Head:
+    """A linear classifier on the pooled embedding: weight [classes, width], bias [classes]."""
+
+    labels: tuple[str, ...]
+    weight: NDArray[np.float32]
+    bias: NDArray[np.float32]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """What one variant merges."""
+
+    length: int
+    merge: int  # tokens a layer
+    schedule: tuple[int, ...]
+    multiplications: float  # of the layers, a row
+
+    @property
+    def name(self) -> str:
+        """As `m4-128`."""
+        return f"m{self.merge}-{self.length}"
+
+
+def plan_variant(model: SourceModel, length: int, merge: int) -> Plan:
+    """ConfigError where a layer would have too few tokens left, for accuracy falls off there."""
+    config = json.loads((model.folder / "config.json").read_text())
+    layers, width = int(config["num_hidden_layers"]), int(config["hidden_size"])
+    if clamped(length, layers, merge, protected=PROTECTED):
+        raise ConfigError(
+            f"--merge {merge}: {length} tokens are too few to merge {merge} away in each of {layers} layers: "
+            "merge fewer, or name a greater length"
+        )
+    schedule = merge_schedule(length, layers, merge, protected=PROTECTED)
+    return Plan(length, merge, tuple(schedule), merged_multiplications(length, schedule, width=width))
+
+
+def check_family(model: SourceModel) -> None:
+    """ConfigError for what cannot be adapted."""
+    if model.onnx is not None:
+        raise ConfigError("arlo adapt needs a model folder: the layers of an ONNX file cannot be told apart")
+    if model.model_type not in FAMILIES:
+        raise ConfigError(
+            f"arlo adapt cannot merge tokens of the family {model.model_type!r}, whose positions are not in the tokens "
+            f"or whose layers are other: it takes {', '.join(FAMILIES)}"
+        )
+    if model.task not in ("embedding", "sequence-classification", "reranker"):
+        raise ConfigError(f"arlo adapt cannot serve {model.task}: its answers are of single tokens, which are merged")
+
+
+def torch_variant(model: SourceModel, plan: Plan, head: Head | None = None) -> Any:
+    """A torch module from the model's inputs by position, [rows, length] each, to [rows, answer]."""
+    with known_noise_silenced():
+        import torch
+
+        original = load_original(model, attention="eager")
+    body = getattr(original, original.base_model_prefix, original)
+    merging = merging_body(body, plan.schedule)
+    names = [tensor.name for tensor in model.inputs]
+
+    class Variant(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.merging = merging
+            self.original = original if model.task != "embedding" else None
+            self.head: Any = None
+            if head is not None:
+                self.head = torch.nn.Linear(head.weight.shape[1], head.weight.shape[0])
+                self.head.weight.data = torch.from_numpy(head.weight)
+                self.head.bias.data = torch.from_numpy(head.bias)
+
+        def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+            given = dict(zip(names, tensors, strict=True))
+            hidden, size = self.merging(given["input_ids"], given["attention_mask"], given.get("token_type_ids"))
+            if self.original is not None:
+                pooler = getattr(self.merging.body, "pooler", None)
+                logits: torch.Tensor = self.original.classifier(hidden if pooler is None else pooler(hidden))
+                return logits
+            pooled = pool_merged(hidden, size, model.pooling, normalize=model.normalize)
+            return pooled if self.head is None else self.head(pooled)
+
+    return Variant().eval()
+
+
+def output_name(model: SourceModel, head: Head | None) -> str:
+    """Of what a variant gives."""
+    return "logits" if head is not None or model.task != "embedding" else "sentence_embedding"
+
+
+def export_variant(
+    model: SourceModel, plan: Plan, variant: Any, folder: Path, *, labels: Sequence[str], output: str
+) -> Path:
+    """Write `model.onnx` for exactly `plan.length` tokens and any number of rows, and beside it what goes with it.
+
+    CompileError when torch cannot export it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with known_noise_silenced():
+        import torch
+
+        names = [tensor.name for tensor in model.inputs]
+        ids = torch.full((2, plan.length), model.inputs[0].pad_value + 1, dtype=torch.int64)
+        mask = torch.ones_like(ids)
+        mask[1, plan.length // 2 :] = 0
+        given = tuple({"input_ids": ids, "attention_mask": mask}.get(name, torch.zeros_like(ids)) for name in names)
+        axes = {0: torch.export.Dim(ROWS)}
+        try:
+            program = torch.onnx.export(
+                variant,
+                given,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=names,
+                output_names=[output],
+                dynamic_shapes=(tuple(axes for _ in names),),
+                verbose=False,
+            )
+        except Exception as error:  # the exporter raises many kinds
+            raise CompileError(f"adapt: torch.onnx cannot export {plan.name} ({error})") from error
+        assert program is not None
+        program.save(str(folder / "model.onnx"), external_data=False)
+    config = json.loads((model.folder / "config.json").read_text())
+    if labels:
+        config["id2label"] = dict(enumerate(labels))
+        config["label2id"] = {label: number for number, label in enumerate(labels)}
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    for name in _KEPT_FILES:
+        if (model.tokenizer_folder / name).is_file():
+            shutil.copyfile(model.tokenizer_folder / name, folder / name)
+    return folder / "model.onnx"

@@ -1,0 +1,76 @@
+"""`arlo adapt` on a tiny model: from labelled texts to verified files, what is written, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from arlo.catalog.manifest import Manifest
+from arlo.cli.app import main
+from arlo.simulator.tokens.file import load_tokens
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("onnxscript")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 texts of two classes that words tell apart, of three to twenty words."""
+    file = tmp_path_factory.mktemp("data") / "labelled.jsonl"
+    words = (["red", "house", "tree"], ["seven", "run", "fast"])
+    lines = [
+        {
+            "text": " ".join(words[i % 2][(i + j) % 3] for j in range(3 + i % 18)) + f" {i}",
+            "label": "ab"[i % 2],
+            "group": str(i),
+        }
+        for i in range(120)
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+@pytest.mark.long
+def test_the_whole_way(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that agree with torch, accuracies, a repository that verifies, and a file that simulates."""
+    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    words = ["adapt", str(tiny), "--merge", "0,3", "--length", "24", "--data", str(data), "--out", str(out)]
+    assert main([*words, "--max-batch", "4", "--json"]) == 0
+    found = json.loads((out / "adapt.json").read_text())
+    plain, merged = found["variants"]
+    assert (plain["tokens"], merged["tokens"]) == (0, -3)
+    assert set(merged["schedule"]) == {3}
+    assert merged["multiplications"] < plain["multiplications"]
+    for each in found["variants"]:
+        assert each["verified"]["agreement"] == 1
+        assert each["verified"]["max_abs_diff"] < 1e-3
+        assert sum(part["rows"] for part in each["bins"]) == found["rows"]["measured"]
+        manifest = Manifest.load(Path(each["repository"]))
+        assert [(runtime.max_length, runtime.max_batch) for runtime in manifest.runtimes] == [(24, 4)]
+    # Up to 6 tokens there is padding to lose.
+    assert plain["bins"][0] == merged["bins"][0]
+    assert load_tokens(out / "tokens.toml").tokens == [-3, 0]
+    assert main(["simulate", str(out / "tokens.toml"), "--tokens=price,fixed:0", "--rate", "20", "--json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--merge", "12", "--length", "24"], "24 tokens are too few to merge 12 away"),
+        (["--merge", "-2"], "--merge must be whole numbers of tokens from 0"),
+        (["--merge", "0,x"], "--merge must be whole numbers of tokens from 0"),
+    ],
+)
+def test_refused(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
+    """Wrong flags are said before any work."""
+    assert (
+        main(
+            ["adapt", str(tiny), f"--data={data}", f"--out={data.parent / 'out'}", f"{words[0]}={words[1]}", *words[2:]]
+        )
+        != 0
+    )
+    assert says in capsys.readouterr().err

@@ -1,0 +1,109 @@
+"""Merging tokens: by hand, and what it promises of padding, sizes and rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications, multiplications, tokens_after
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from arlo.compile.adapt.merge import merge_tokens, merging_body, pool_merged  # noqa: E402
+
+
+def body(layers: int = 3) -> object:
+    """A small BERT with random weights."""
+    torch.manual_seed(3)
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=40,
+    )
+    return transformers.BertModel(config, add_pooling_layer=False).eval()
+
+
+def rows(lengths: list[int], width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random ids and mask [rows, width]."""
+    generator = torch.Generator().manual_seed(5)
+    ids = torch.randint(1, 50, (len(lengths), width), generator=generator)
+    mask = torch.zeros_like(ids)
+    for row, length in enumerate(lengths):
+        mask[row, :length] = 1
+    return ids * mask, mask
+
+
+def test_by_hand() -> None:
+    """CLS and keys e1, e1, e2, e2: the second token goes into the first; the tie of the fourth is lost by position."""
+    first, second = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    keys = torch.stack([torch.tensor([1.0, 1.0]), first, first, second, second])[None]
+    hidden = torch.arange(5.0).reshape(1, 5, 1)
+    kept = torch.tensor([[1.0, 0, 0, 0, 0]])
+    found, size, left, step = merge_tokens(hidden, keys, torch.ones(1, 5), kept, 1)
+    assert step.source.tolist() == [[1]]  # of the even positions: token 2
+    assert step.target.tolist() == [[0]]  # of the odd ones: token 1
+    assert size.tolist() == [[1, 1, 2, 1]]
+    assert found.flatten().tolist() == [0, 4, 1.5, 3]
+    assert left.tolist() == [[1, 0, 0, 0]]
+
+
+def test_nothing_merged_is_the_model() -> None:
+    """With no merge the answer is that of transformers."""
+    model = body()
+    ids, mask = rows([16, 10, 3], 16)
+    with torch.inference_mode():
+        hidden, size = merging_body(model, (0, 0, 0))(ids, mask)
+        wanted = model(input_ids=ids, attention_mask=mask).last_hidden_state  # type: ignore[operator]
+    assert torch.equal(size, mask.float())
+    assert (hidden - wanted)[mask.bool()].abs().max() < 1e-6
+
+
+def test_padding_goes_first() -> None:
+    """A row of 10 in 16 loses padding only, and its answer is as without merging; a full row changes."""
+    model = body()
+    ids, mask = rows([10, 16], 16)
+    with torch.inference_mode():
+        plain = pool_merged(*merging_body(model, (0, 0, 0))(ids, mask), ("mean", "cls"), normalize=True)
+        merging = merging_body(model, (1, 1, 1))
+        hidden, size = merging(ids, mask)
+        merged = pool_merged(hidden, size, ("mean", "cls"), normalize=True)
+    assert hidden.shape[1] == 13
+    assert (merged[0] - plain[0]).abs().max() < 1e-5
+    assert (merged[1] - plain[1]).abs().max() > 1e-5
+
+
+def test_sizes_and_rows() -> None:
+    """Sizes add up to the real tokens; other ids under the mask and another order of rows change nothing."""
+    merging = merging_body(body(), (4, 3, 2))
+    ids, mask = rows([20, 13, 7, 2], 20)
+    other = ids + (1 - mask) * 7
+    order = torch.tensor([2, 0, 3, 1])
+    with torch.inference_mode():
+        hidden, size = merging(ids, mask)
+        answer = pool_merged(hidden, size, ("mean",), normalize=False)
+        again = pool_merged(*merging(other, mask), ("mean",), normalize=False)
+        moved = pool_merged(*merging(ids[order], mask[order]), ("mean",), normalize=False)
+    assert hidden.shape[1] == 20 - 9
+    assert size.sum(1).tolist() == mask.sum(1).tolist()
+    assert (again - answer).abs().max() < 1e-5
+    assert (moved - answer[order]).abs().max() < 1e-5
+
+
+def test_schedules() -> None:
+    """Token counts of ViT-B/16, and its multiply-adds in thousand millions."""
+    assert tokens_after(197, 12, -15) == list(range(182, 16, -15))
+    assert tokens_after(197, 12, -16)[-3:] == [37, 21, 11]
+    assert tokens_after(197, 12, -20) == [177, 157, 137, 117, 97, 77, 57, 37, 19, 10, 6, 4]
+    assert tokens_after(197, 12, -25) == [172, 147, 122, 97, 72, 47, 24, 13, 7, 4, 3, 2]
+    assert tokens_after(197, 12, 8) == list(range(205, 294, 8))
+    wanted = {0: 17.45, -5: 14.65, -10: 11.89, -15: 9.17, -20: 7.02, -25: 5.67, 2: 18.65, 4: 19.86, 8: 22.31, 32: 37.65}
+    assert {n: round(multiplications(197, 12, n, width=768) / 1e9, 2) for n in wanted} == wanted
+    assert not clamped(197, 12, 15)
+    assert clamped(197, 12, 16)
+    assert [max(n for n in range(64) if not clamped(length, 12, n)) for length in (64, 128, 256, 512)] == [4, 9, 19, 39]
+    assert merged_multiplications(197, merge_schedule(197, 12, 15), width=768) == multiplications(
+        197, 12, -15, width=768
+    )
