@@ -115,8 +115,8 @@ async def _energy(control: str | None, deployment: Any) -> dict[str, Any] | None
 
 
 def _models(deployment: Any) -> list[Any]:
-    """Cascades, which clients see in place of their stages, and models."""
-    return [*deployment.cascades, deployment.model, *deployment.more_models]
+    """Cascades and pipelines, which clients see in place of their stages, and models."""
+    return [*deployment.cascades, *deployment.pipelines, deployment.model, *deployment.more_models]
 
 
 async def _watch(address: str, args: argparse.Namespace) -> int:

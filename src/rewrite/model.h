@@ -39,6 +39,7 @@ struct OutputSpec {
 };
 
 struct Cascade;
+struct FlowSpec;
 
 struct ModelSpec {
   std::string name;
@@ -54,8 +55,9 @@ struct ModelSpec {
   std::uint16_t variant = 0;               // as the scheduler knows it
   double share = 1;                        // of instances that hold other models, too
   OutputSet inner = 0;                     // for what decides: clients neither see nor name them
-  bool stage = false;                      // it answers for a cascade, and clients do not see it
+  bool stage = false;                      // it answers for a cascade or a pipeline, and clients do not see it
   std::shared_ptr<const Cascade> cascade;  // how it is answered by others; null: it answers itself
+  std::shared_ptr<const FlowSpec> flow;    // the same, of a pipeline
 
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none
   [[nodiscard]] int find_output(std::string_view name) const;  // -1: none
@@ -78,11 +80,11 @@ MaybeFault check_deployment(const v1::Deployment& deployment);
 // Its models, the first one first.
 std::vector<const v1::Model*> models_of(const v1::Deployment& deployment);
 
-// What can be asked for by name: its models, and its cascades.
+// What can be asked for by name: its models, its cascades and its pipelines.
 std::vector<std::string> names_of(const v1::Deployment& deployment);
 
-// Its cascade that a model answers for; null: none.
-const v1::Cascade* cascade_of(const v1::Deployment& deployment, std::string_view model);
+// A model answers for a cascade or a pipeline, and clients do not see it.
+bool inner(const v1::Deployment& deployment, std::string_view model);
 
 // The name of the model that one of its runtimes is of.
 const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime& runtime);
