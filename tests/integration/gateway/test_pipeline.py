@@ -210,7 +210,7 @@ async def test_other_plans_under_load(workers: Workers, start: Any) -> None:
 async def test_clients_that_leave_and_deadlines(workers: Workers, start: Any) -> None:
     """What a client has left is given up at all stages; what cannot be in time is refused, and the rest answered."""
     async with start(cascade_like(workers, EVERYWHERE, slo_ms=100), dispatch=BATCHES) as gateway:
-        calls = [gateway.infer(request_of([short(r) for r in range(i, i + 200)])) for i in range(6)]
+        calls = [gateway.infer(request_of([short(r) for r in range(i, i + 60)])) for i in range(20)]
         tasks = [asyncio.ensure_future(call) for call in calls]
         await gateway.stats_when(lambda s: s.pipeline and s.pipeline[0].visits >= 400, "under way", model=NAME)
         for task in tasks:
