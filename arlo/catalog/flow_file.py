@@ -211,7 +211,9 @@ def _guard(raw: Mapping[str, Any], where: str, names: list[str]) -> Guard:
 
 def _expand(raw: Mapping[str, Any], where: str, names: list[str]) -> Expand:
     _known(raw, _EXPAND, where)
-    values = _taken(raw, where, {"kind": str, "output": str, "max": int, "distribution": str, "window": int, "stride": int})
+    values = _taken(
+        raw, where, {"kind": str, "output": str, "max": int, "distribution": str, "window": int, "stride": int}
+    )
     if "factor" in raw:
         values["factor"] = _by_variant(raw["factor"], f"{where} factor", names)
     if "counts" in raw:

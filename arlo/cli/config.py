@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
     found: dict[str, Any] = {"file": str(args.file), "ok": True}
     if not args.keys_only:
         from arlo.cli.recommend import load_manifest
-        from arlo.config.gateway import gateway_message
         from arlo.config.flow_variants import pipeline_name
+        from arlo.config.gateway import gateway_message
         from arlo.config.stages import cascade_name
         from arlo.control.reconcile.choice import choose, servable
         from arlo.control.reconcile.placement import plan_from_config

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from arlo.config.cascade import CascadeConfig
-from arlo.config.pipeline import PipelineConfig
 from arlo.config.field import FieldError, option, section
 from arlo.config.keeping import ControlConfig, HealthConfig, ScalingConfig
 from arlo.config.limits import LimitsConfig
+from arlo.config.pipeline import PipelineConfig
 
 Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
 

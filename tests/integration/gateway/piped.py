@@ -108,15 +108,22 @@ CONFIDENCE = {stage: softmax(said).max(-1) for stage, said in SAID.items()}
 WISHED = ("topic.logits", "topic.row", "tags.logits", "tags.row", "route", "accuracy_expected", "children", "reason")
 
 
-def check_cascade_like(answer: Any, records: Sequence[int]) -> list[str]:
+def _bare(model: str, prefixes: Sequence[str]) -> str:
+    """The name of a model without what a configuration puts before it."""
+    for prefix in prefixes:
+        model = model.removeprefix(prefix)
+    return model
+
+
+def check_cascade_like(answer: Any, records: Sequence[int], prefixes: Sequence[str] = ()) -> list[str]:
     """Every row ended once and where its confidence says, with the answer of the models on its route, which is
-    returned."""
+    returned. `prefixes`: of the models' names."""
     outputs = arrays_of(answer)
     assert outputs["children"].tolist() == [1] * len(records)
     at = {(stage, row): i for stage in ("topic", "tags") for i, row in enumerate(outputs[f"{stage}.row"].tolist())}
     assert len(at) == len(records)
     for row, (record, route) in enumerate(zip(records, outputs["route"], strict=True)):
-        first, *rest = route.split(">")
+        first, *rest = (_bare(model, prefixes) for model in route.split(">"))
         assert rest == ([] if CONFIDENCE[first][record] >= SURE else ["large"])
         stage, last = ("tags", "large") if rest else ("topic", first)
         np.testing.assert_array_equal(outputs[f"{stage}.logits"][at[stage, row]], SAID[last][record])
