@@ -125,17 +125,17 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
 
 dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& effects) {
   const Call& call = *row.call;
-  const auto admitted = scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row),
-                                          {.length = row.length,
-                                           .due = call.visit ? static_cast<const VisitCall&>(call).due
-                                                    : call.received_ns + call.model->slo_ns,
-                                           .deadline = deadline,
-                                           .client = call.client,
-                                           .bulk = call.bulk(),
-                                           .variant = row.model().variant,
-                                           .follows = call.visit ? static_cast<const VisitCall&>(call).follows
-                                                        : row.journey != nullptr && row.journey->answered()},
-                                          now, effects.actions);
+  const auto admitted = scheduler_.arrive(
+      reinterpret_cast<dispatch::Tag>(&row),
+      {.length = row.length,
+       .due = call.visit ? static_cast<const VisitCall&>(call).due : call.received_ns + call.model->slo_ns,
+       .deadline = deadline,
+       .client = call.client,
+       .bulk = call.bulk(),
+       .variant = row.model().variant,
+       .follows = call.visit ? static_cast<const VisitCall&>(call).follows
+                             : row.journey != nullptr && row.journey->answered()},
+      now, effects.actions);
   if (admitted.handle == dispatch::kNone) return admitted;
   row.handle = admitted.handle;
   row.state = Row::State::kWaiting;

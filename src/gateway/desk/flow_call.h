@@ -1,8 +1,8 @@
 // A client's row on its way through a pipeline (src/flow/pipeline, whose header has the words and the rules).
 //
-// A row is one root, or several where it enters in pieces. Each visit of a root is a request of the gateway's own to the
-// model of the variant that it got: one row, made of token ids, in the books of that model as any client's. What a row
-// has become is kept once, as ids and pieces of them, and its visits refer to it.
+// A row is one root, or several where it enters in pieces. Each visit of a root is a request of the gateway's own to
+// the model of the variant that it got: one row, made of token ids, in the books of that model as any client's. What a
+// row has become is kept once, as ids and pieces of them, and its visits refer to it.
 //
 // All of it belongs to the router's lock; a VisitCall's request is written under it, for its size is a few kilobytes.
 // A visit that the pipeline has cancelled is let go of (`id` is kNone): what becomes of it is nobody's business.
@@ -104,17 +104,17 @@ class VisitCall final : public Call {
   [[nodiscard]] std::string route() const;
 
   std::shared_ptr<FlowState> state;
-  FlowRoot* root;                 // while it has an id
-  const FlowSource* source;       // the same
-  flow::pipeline::VisitId id;     // kNone: it was cancelled
+  FlowRoot* root;              // while it has an id
+  const FlowSource* source;    // the same
+  flow::pipeline::VisitId id;  // kNone: it was cancelled
   std::int32_t stage;
-  std::int32_t variant = 0;       // in its stage
+  std::int32_t variant = 0;  // in its stage
   std::int32_t edge;
   std::int32_t index;
   bool follows;
   TimeNs due;
-  bool full = false;              // it was refused, for the queue was full
-  bool no_instance = false;       // none fits it any more
+  bool full = false;         // it was refused, for the queue was full
+  bool no_instance = false;  // none fits it any more
   bool ended = false;
 };
 

@@ -95,15 +95,15 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
       root->sources.push_back(std::make_unique<FlowSource>(all));
       const auto length = static_cast<std::int32_t>(all.tokens(part));
       row.flow->roots.push_back(root);
-      root->id = state->core.arrive({.tag = reinterpret_cast<std::uint64_t>(root),
-                                     .length = length,
-                                     .due = call.bulk() ? call.waiting_deadline()
-                                                        : std::min(call.received_ns + call.model->slo_ns,
-                                                                   call.waiting_deadline()),
-                                     .deadline = call.waiting_deadline(),
-                                     .utility = wishes.utility / row.flow->all,
-                                     .min_accuracy = wishes.min_accuracy},
-                                    now);
+      root->id = state->core.arrive(
+          {.tag = reinterpret_cast<std::uint64_t>(root),
+           .length = length,
+           .due = call.bulk() ? call.waiting_deadline()
+                              : std::min(call.received_ns + call.model->slo_ns, call.waiting_deadline()),
+           .deadline = call.waiting_deadline(),
+           .utility = wishes.utility / row.flow->all,
+           .min_accuracy = wishes.min_accuracy},
+          now);
     }
   }
 }
@@ -163,8 +163,7 @@ void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effect
 }
 
 void Desk::enter_stage(FlowRoot& root, const pipeline::Step& step, TimeNs now, Effects& effects) {
-  const auto& source =
-      step.edge < 0 ? *root.sources.front() : *reinterpret_cast<const FlowSource*>(step.parent);
+  const auto& source = step.edge < 0 ? *root.sources.front() : *reinterpret_cast<const FlowSource*>(step.parent);
   auto* visit = new VisitCall(root, source, step, *root.row->call, now);
   auto& visits = root.state->visits;
   if (visits.size() <= step.visit) visits.resize(step.visit + 1);
@@ -239,8 +238,7 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   }
   if (root.bytes > state.model->flow->max_bytes) {
     root.fault = {Code::kResourceExhausted, "what the row becomes takes more than the pipeline's max_bytes (" +
-                                                std::to_string(state.model->flow->max_bytes) +
-                                                "): send it in parts"};
+                                                std::to_string(state.model->flow->max_bytes) + "): send it in parts"};
     visit.id = pipeline::kNone;
     state.visits.at(id) = nullptr;
     state.core.failed(id, now);

@@ -94,9 +94,8 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
     const auto one = model(variant.model());
     if (one == nullptr) return invalid(where + "variant '" + variant.model() + "' is no model of the deployment");
     if (!(variant.t() >= 0)) return invalid(where + "variant '" + one->name + "' needs a temperature above 0");
-    const auto needed = std::find_if(one->inputs.begin(), one->inputs.end(), [](const auto& input) {
-      return input.role == Role::kOther && !input.optional;
-    });
+    const auto needed = std::find_if(one->inputs.begin(), one->inputs.end(),
+                                     [](const auto& input) { return input.role == Role::kOther && !input.optional; });
     if (needed != one->inputs.end()) {
       return invalid(where + "variant '" + one->name + "' needs input '" + needed->name +
                      "': rows of a pipeline are token ids, and all other inputs must be optional");

@@ -92,7 +92,9 @@ class FlowEncoder {
     out->set_model_name(call_.model->name);
     out->set_model_version("1");
     out->set_id(std::string(call_.request.id()));
-    const auto say = [&](const char* key, std::int64_t value) { (*out->mutable_parameters())[key].set_int64_param(value); };
+    const auto say = [&](const char* key, std::int64_t value) {
+      (*out->mutable_parameters())[key].set_int64_param(value);
+    };
     say("queue_us", timing.queue_us);
     say("execute_us", timing.execute_us);
     say("total_us", timing.total_us);
