@@ -248,3 +248,29 @@ async def test_what_is_no_pipeline(workers: Workers, start: Any) -> None:
             why = await refused(gateway.call("Apply", deployment=cascade_like(workers, EVERYWHERE, **change)))
             assert why[0] == grpc.StatusCode.INVALID_ARGUMENT
             assert what in why[1]
+
+
+async def test_a_part_that_is_given_up(workers: Workers, start: Any) -> None:
+    """A stage without workers: the row ends with what the other branch says, or with a fault, as on_drop has it."""
+    stages = {"first": ("small",), "here": ("middle",), "nowhere": ("large",)}
+    edges = [{"from": 0, "to": 1, "factor": [1.0]}, {"from": 0, "to": 2, "factor": [1.0]}]
+    placement = {"small": (0, 1), "middle": (2,), "large": ()}
+    wished = ("here.logits", "here.row", "nowhere.row", "children", "reason", "route")
+    partial = pipeline_deployment(workers, placement, stages, edges, partial=True)
+    async with start(partial, dispatch=BATCHES, unavailable_grace_ms=200) as gateway:
+        answer = await gateway.infer(request_of([short(5), short(6)], wished), timeout=20)
+        outputs = arrays_of(answer)
+        np.testing.assert_array_equal(outputs["here.logits"], SAID["middle"][5:7])
+        assert outputs["here.row"].tolist() == [0, 1]
+        assert outputs["nowhere.row"].shape == (0,)
+        assert outputs["children"].tolist() == [1, 1]
+        assert set(outputs["reason"].tolist()) <= {2, 5}  # deadline, failed
+        assert outputs["route"] == ["small>middle"] * 2
+        assert answer.parameters["degraded"].int64_param == 2
+
+        await gateway.apply(pipeline_deployment(workers, placement, stages, edges, version=2))
+        why = await refused(gateway.infer(request_of([short(5), short(6)], wished)))
+        assert why[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        await nothing_left(gateway)
+        stats = await gateway.stats(NAME)
+        assert sum(stats.pipeline[2].dropped) == 3  # the first of the second request ends both its rows
