@@ -206,6 +206,10 @@ cascade-demo: setup ## a cascade from training to serving, on real text: 25 minu
 cascade-demo-small: setup
 	$(PY) -m benchmarks.cascade.demo --depths 1 2 --rows 5000 --recorded 1500 --texts 200 --out build/cascade-demo
 
+.PHONY: pipeline-demo
+pipeline-demo: setup ## a pipeline on real text: long texts in pieces, which two variants share: 4 minutes the first time
+	$(PY) -m benchmarks.flows.pipeline_demo $(PIPELINE_ARGS)
+
 .PHONY: cascade-models
 cascade-models: setup ## the data and the models of cascades: fetched, trained once (20 minutes on two cores)
 	$(PY) -m benchmarks.cascade.glosses

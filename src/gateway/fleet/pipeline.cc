@@ -1,6 +1,7 @@
 #include "gateway/fleet/pipeline.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -76,15 +77,22 @@ MaybeFault check_chunks(const v1::Chunks& chunks, const std::string& where) {
   return invalid(where + "chunks need a window above 2 and a stride of 1 to window - 2 tokens");
 }
 
-bool same(const std::vector<OutputSpec>& a, const std::vector<OutputSpec>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const OutputSpec& x, const OutputSpec& y) {
-    return x.name == y.name && x.datatype == y.datatype && x.token_level == y.token_level && x.dims == y.dims &&
-           x.on_request == y.on_request;
-  });
-}
-
 // Of a stage, what clients may have: answers about tokens would be about tokens of its own.
 bool answers(const OutputSpec& output) { return !output.token_level && output.item != 0 && !output.on_request; }
+
+// Whether both answer rows alike; what else they say does not matter.
+bool same(const ModelSpec& a, const ModelSpec& b) {
+  const auto answers_of = [](const ModelSpec& model) {
+    std::vector<OutputSpec> found;
+    std::copy_if(model.outputs.begin(), model.outputs.end(), std::back_inserter(found), answers);
+    return found;
+  };
+  const auto x = answers_of(a);
+  const auto y = answers_of(b);
+  return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const OutputSpec& one, const OutputSpec& other) {
+    return one.name == other.name && one.datatype == other.datatype && one.dims == other.dims;
+  });
+}
 
 MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, const std::string& where) {
   if (stage.name().empty()) return invalid(where + "a stage has no name");
@@ -100,8 +108,11 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
       return invalid(where + "variant '" + one->name + "' needs input '" + needed->name +
                      "': rows of a pipeline are token ids, and all other inputs must be optional");
     }
-    if (!same(one->outputs, first->outputs)) {
+    if (!same(*one, *first)) {
       return invalid(where + "variant '" + one->name + "' has other outputs than '" + first->name + "'");
+    }
+    if (!stage.logits().empty() && one->find_output(stage.logits()) < 0) {
+      return invalid(where + "variant '" + one->name + "' has no output '" + stage.logits() + "', which is judged");
     }
     if (one->vocabulary != first->vocabulary) {
       return invalid(where + "variant '" + one->name + "' has another vocabulary than '" + first->name + "'");
