@@ -223,7 +223,7 @@ async def test_clients_that_leave_and_deadlines(workers: Workers, start: Any) ->
             try:
                 await ask(gateway, [record] * 16, timeout=0.03)
             except grpc.aio.AioRpcError as error:
-                return error.code().name
+                return str(error.code().name)
             return "OK"
 
         said = await asyncio.gather(*map(hurried, range(60)))
