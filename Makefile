@@ -217,6 +217,10 @@ cascade-demo-small: setup
 adapt-demo: setup ## one model at several token counts: merged, verified, measured, and simulated under load (20 minutes)
 	$(PY) -m benchmarks.tokens.demo $(ADAPT_ARGS)
 
+.PHONY: pipeline-demo
+pipeline-demo: setup ## a pipeline on real text: long texts in pieces, which two variants share: 4 minutes the first time
+	$(PY) -m benchmarks.flows.pipeline_demo $(PIPELINE_ARGS)
+
 .PHONY: cascade-models
 cascade-models: setup ## the data and the models of cascades: fetched, trained once (20 minutes on two cores)
 	$(PY) -m benchmarks.cascade.glosses

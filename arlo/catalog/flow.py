@@ -187,6 +187,8 @@ class Expand:
     factor: tuple[float, ...] = (1.0,)  # mean rows of a row that takes the edge, by variant of the tail, or one for all
     distribution: Distribution = "ceil"  # of that number, in simulation; ceil: the two whole numbers around the mean
     counts: tuple[int, ...] = ()  # of distribution empirical: drawn alike, then scaled to the factor
+    window: int = 0  # of kind chunks: tokens of a piece at most, the row's first and last one included
+    stride: int = 0  # the same: from the start of a piece to that of the next one; 0: window - 2
 
     def __post_init__(self) -> None:
         _one_of(self.kind, ExpandKind, "expand.kind")
@@ -195,6 +197,9 @@ class Expand:
         _need(all(math.isfinite(r) and r >= 0 for r in self.factor), "expand.factor must be at least 0")
         _need((self.distribution == "empirical") == bool(self.counts), "expand.counts go with distribution = empirical")
         _need(all(count >= 0 for count in self.counts), "expand.counts must be at least 0")
+        _need(self.window == 0 or self.window > 2, "expand.window must be above 2 tokens")
+        _need(0 <= self.stride <= max(self.window - 2, 0), "expand.stride must be at most expand.window - 2")
+        _need(self.window == 0 or self.kind == "chunks", "expand.window goes with kind = chunks")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ _VARIANT = {
 _BATCH = {"max", "wait_ms", "same_utility"}
 _EDGE = {"from", "to", "when", "expand", "hop_ms", "answer"}
 _WHEN = {"score", "at_least", "below", "label_in", "share"}
-_EXPAND = {"kind", "output", "max", "factor", "distribution", "counts"}
+_EXPAND = {"kind", "output", "max", "factor", "distribution", "counts", "window", "stride"}
 _ANSWER = {"ensemble", "weights"}
 
 
@@ -211,7 +211,9 @@ def _guard(raw: Mapping[str, Any], where: str, names: list[str]) -> Guard:
 
 def _expand(raw: Mapping[str, Any], where: str, names: list[str]) -> Expand:
     _known(raw, _EXPAND, where)
-    values = _taken(raw, where, {"kind": str, "output": str, "max": int, "distribution": str})
+    values = _taken(
+        raw, where, {"kind": str, "output": str, "max": int, "distribution": str, "window": int, "stride": int}
+    )
     if "factor" in raw:
         values["factor"] = _by_variant(raw["factor"], f"{where} factor", names)
     if "counts" in raw:

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     found: dict[str, Any] = {"file": str(args.file), "ok": True}
     if not args.keys_only:
         from arlo.cli.recommend import load_manifest
+        from arlo.config.flow_variants import pipeline_name
         from arlo.config.gateway import gateway_message
         from arlo.config.stages import cascade_name
         from arlo.control.reconcile.choice import choose, servable
@@ -66,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
         found["model"] = loaded.model.name or manifest.model
         if loaded.cascade is not None:
             found["cascade"] = cascade_name(loaded.cascade)
+        if loaded.pipeline is not None:
+            found["pipeline"] = pipeline_name(loaded.pipeline)
         if loaded.more_models:
             found["models"] = [model.name for model in loaded.models]
         found["serves"] = choose(loaded, manifest).text
@@ -93,6 +96,8 @@ def effective(loaded: Any) -> dict[str, Any]:
     if loaded.cascade is not None:
         del sections["model"]  # its stages are
         sections["cascade"]["default_timeout_ms"] = loaded.cascade.timeout_ms
+    elif loaded.pipeline is not None:
+        del sections["model"]  # its variants are
     else:
         sections["model"] = models if loaded.more_models else models[0]
     if loaded.workers.kind == "local":

@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def as_dict(cluster: Cluster, config: Config) -> dict[str, Any]:
     """What a script needs to know."""
+    from arlo.config.flow_variants import pipeline_name
     from arlo.config.stages import cascade_name
 
     assert cluster.addresses is not None
@@ -80,6 +81,7 @@ def as_dict(cluster: Cluster, config: Config) -> dict[str, Any]:
         "model": cluster.model,
         "models": cluster.models,
         "cascade": None if config.cascade is None else cascade_name(config.cascade),
+        "pipeline": None if config.pipeline is None else pipeline_name(config.pipeline),
         "runtimes": {"serve": cluster.scheduler.choice.serve, "why": cluster.scheduler.choice.why},
         **dataclasses.asdict(cluster.addresses),
         "control": cluster.http_address,
@@ -90,6 +92,7 @@ def as_dict(cluster: Cluster, config: Config) -> dict[str, Any]:
 
 def how_to_try(cluster: Cluster, config: Config) -> str:
     """Where it listens, and what to copy to try it."""
+    from arlo.config.flow_variants import pipeline_name
     from arlo.config.stages import cascade_name
     from arlo.control.gateway.process import reachable
 
@@ -98,6 +101,8 @@ def how_to_try(cluster: Cluster, config: Config) -> str:
     client, row, call = f'Client("{grpc}"', "[[101, 7592, 102]]", "embed"
     if config.cascade is not None:
         client, call = f'{client}, model="{cascade_name(config.cascade)}"', "classify"
+    elif config.pipeline is not None:
+        client, call = f'{client}, model="{pipeline_name(config.pipeline)}"', "infer"
     elif config.gateway.several_models or config.more_models:
         client += f', model="{cluster.model}"'
     if cluster.manifest.tokenizer is not None:
@@ -107,6 +112,8 @@ def how_to_try(cluster: Cluster, config: Config) -> str:
     what = f"{'models' if several else 'model'} {', '.join(cluster.models)} {'are' if several else 'is'} served"
     if config.cascade is not None:
         what = f"cascade {cascade_name(config.cascade)} is served, by {', '.join(cluster.models)}"
+    if config.pipeline is not None:
+        what = f"pipeline {pipeline_name(config.pipeline)} is served, by {', '.join(cluster.models)}"
     return f"""
 {what}
   {cluster.scheduler.choice.text}

@@ -115,8 +115,8 @@ async def _energy(control: str | None, deployment: Any) -> dict[str, Any] | None
 
 
 def _models(deployment: Any) -> list[Any]:
-    """Cascades, which clients see in place of their stages, and models."""
-    return [*deployment.cascades, deployment.model, *deployment.more_models]
+    """Cascades and pipelines, which clients see in place of their stages, and models."""
+    return [*deployment.cascades, *deployment.pipelines, deployment.model, *deployment.more_models]
 
 
 async def _watch(address: str, args: argparse.Namespace) -> int:
@@ -244,6 +244,7 @@ def screen(
             f"{min(busy, 1.0):.0%}",
         )
     stages = [part for each in several or [stats] if each.stages for part in (_stages(each), "")]
+    stages += [part for each in several or [stats] if each.pipeline for part in (_pipeline(each), "")]
     if stages and energy is not None and energy["joules_per_request"] is not None:
         stages[-1:] = [
             f"energy: {energy['joules_per_request']:.3g} J a row ({energy['source']}, idle time included)",
@@ -274,6 +275,22 @@ def _stages(stats: Any) -> Any:
         ]
         table.add_row(stage.model, f"{stage.visits / first:.0%}", str(stage.visits), ", ".join(ends) or "-")
     return Group(table, _shadows(stats.shadows)) if stats.HasField("shadows") else table
+
+
+def _pipeline(stats: Any) -> Any:
+    """Of a pipeline: how many rows came to each stage, and what was given up there."""
+    from rich.table import Table
+
+    reasons = ("budget", "deadline", "overload", "fanout", "failed")  # src/flow/pipeline/pipeline.h
+    table = Table(box=None, title=f"stages of {stats.model}", title_justify="left", pad_edge=False)
+    for column in ("stage", "rows", "answered", "ended there", "rerouted", "dropped", "price"):
+        table.add_column(column, justify="left" if column in ("stage", "dropped", "price") else "right")
+    for stage in stats.pipeline:
+        dropped = [f"{count} {reason}" for count, reason in zip(stage.dropped, reasons, strict=False) if count]
+        numbers = (stage.visits, stage.answered, stage.ends, stage.rerouted)
+        prices = " ".join(f"{price:.3g}" for price in stage.price)
+        table.add_row(stage.stage, *map(str, numbers), ", ".join(dropped) or "-", prices)
+    return table
 
 
 def _shadows(shadows: Any) -> str:

@@ -35,12 +35,13 @@ def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
     try:
         for name, cls in SECTIONS.items():
             given = raw.get(name, {})
-            if name == "cascade":
+            if name in ("cascade", "pipeline"):
                 if name in raw:
-                    sections["cascade"] = read_section(cls, name, given, base)
-            elif name == "model" and "cascade" in raw:
+                    sections[name] = read_section(cls, name, given, base)
+            elif name == "model" and ("cascade" in raw or "pipeline" in raw):
                 if name in raw:
-                    raise FieldError("model", "", "and [cascade] do not go together: the stages are the models")
+                    other = "cascade" if "cascade" in raw else "pipeline"
+                    raise FieldError("model", "", f"and [{other}] do not go together: the stages are the models")
             elif name == "model" and isinstance(given, list) and given:
                 models = []
                 for number, table in enumerate(given):  # noqa: B007 (the error names it)
@@ -53,6 +54,13 @@ def parse(text: str, *, base: Path, source: str = "configuration") -> Config:
             from arlo.config.stages import stage_models  # it needs the sections
 
             first, *others = stage_models(sections["cascade"])
+            sections["model"], sections["more_models"] = first, tuple(others)
+        if "pipeline" in sections:
+            from arlo.config.flow_variants import variant_models
+
+            if "cascade" in sections:
+                raise FieldError("pipeline", "", "and [cascade] do not go together: serve each by itself")
+            first, *others = variant_models(sections["pipeline"])
             sections["model"], sections["more_models"] = first, tuple(others)
         return Config(**sections)
     except FieldError as error:

@@ -13,6 +13,7 @@ from arlo.config.cascade import CascadeConfig
 from arlo.config.field import FieldError, option, section
 from arlo.config.keeping import ControlConfig, HealthConfig, ScalingConfig
 from arlo.config.limits import LimitsConfig
+from arlo.config.pipeline import PipelineConfig
 
 Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
 
@@ -439,6 +440,7 @@ class Config:
     scaling: ScalingConfig = dataclasses.field(default_factory=ScalingConfig)
     more_models: tuple[ModelConfig, ...] = ()  # [[model]] after the first
     cascade: CascadeConfig | None = None  # whose stages the models are
+    pipeline: PipelineConfig | None = None  # whose variants the models are
 
     @property
     def models(self) -> tuple[ModelConfig, ...]:
@@ -457,7 +459,14 @@ class Config:
         # What serves several models needs no allocation to begin with.
         control = dataclasses.replace(self.control, reallocate=True)
         return dataclasses.replace(
-            self, model=alone, more_models=(), cascade=None, deployment=wanted, workers=workers, control=control
+            self,
+            model=alone,
+            more_models=(),
+            cascade=None,
+            pipeline=None,
+            deployment=wanted,
+            workers=workers,
+            control=control,
         )
 
     def __post_init__(self) -> None:
@@ -506,6 +515,8 @@ class Config:
         count = len(self.workers.endpoints) if self.workers.kind == "endpoints" else self.workers.count
         if own and count is not None and count != sum(own):
             where, each = ("model", "model") if self.cascade is None else ("cascade", "stage")
+            if self.pipeline is not None:
+                where, each = "pipeline", "variant"
             raise FieldError(
                 where, "workers", f"is {' + '.join(map(str, own))} by {each}, but [workers] has {count} worker(s)"
             )
@@ -539,6 +550,7 @@ class Config:
 SECTIONS: dict[str, type] = {
     "model": ModelConfig,
     "cascade": CascadeConfig,
+    "pipeline": PipelineConfig,
     "workers": WorkersConfig,
     "deployment": DeploymentConfig,
     "gateway": GatewayConfig,

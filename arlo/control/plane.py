@@ -23,6 +23,7 @@ from arlo.catalog.integrity import check_files
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s, unix_s
 from arlo.config import Config
+from arlo.config.flow_variants import pipeline_name
 from arlo.config.stages import cascade_name
 from arlo.control.backoff import Backoff
 from arlo.control.events import emit
@@ -88,6 +89,8 @@ class Cluster:
         """The name that clients ask for."""
         if self._config.cascade is not None:
             return cascade_name(self._config.cascade)
+        if self._config.pipeline is not None:
+            return pipeline_name(self._config.pipeline)
         return self._config.model.name or self.manifest.model
 
     @property

@@ -150,17 +150,21 @@ std::vector<std::string> names_of(const v1::Deployment& deployment) {
   std::vector<std::string> names;
   for (const v1::Model* model : models_of(deployment)) names.push_back(model->name());
   for (const auto& cascade : deployment.cascades()) names.push_back(cascade.name());
+  for (const auto& pipeline : deployment.pipelines()) names.push_back(pipeline.name());
   return names;
 }
 
-const v1::Cascade* cascade_of(const v1::Deployment& deployment, std::string_view model) {
+bool inner(const v1::Deployment& deployment, std::string_view model) {
+  const auto is = [&](const auto& one) { return one.model() == model; };
   for (const auto& cascade : deployment.cascades()) {
-    const auto& stages = cascade.stages();
-    if (std::any_of(stages.begin(), stages.end(), [&](const auto& stage) { return stage.model() == model; })) {
-      return &cascade;
+    if (std::any_of(cascade.stages().begin(), cascade.stages().end(), is)) return true;
+  }
+  for (const auto& pipeline : deployment.pipelines()) {
+    for (const auto& stage : pipeline.stages()) {
+      if (std::any_of(stage.variants().begin(), stage.variants().end(), is)) return true;
     }
   }
-  return nullptr;
+  return false;
 }
 
 const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime& runtime) {
@@ -199,7 +203,7 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
                               {output.dims().begin(), output.dims().end()},
                               output.on_request()});
   }
-  model->stage = cascade_of(deployment, model->name) != nullptr;
+  model->stage = inner(deployment, model->name);
   model->vocabulary = from.vocabulary() != 0 ? std::int64_t{from.vocabulary()} : all_ids(model->inputs[model->ids]);
   model->slo_ns = std::int64_t{from.slo_ms()} * 1'000'000;
   model->default_timeout_ns = std::int64_t{from.default_timeout_ms()} * 1'000'000;

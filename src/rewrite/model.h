@@ -20,11 +20,11 @@ MaybeFault check_deployment(const v1::Deployment& deployment);
 // Its models, the first one first.
 std::vector<const v1::Model*> models_of(const v1::Deployment& deployment);
 
-// What can be asked for by name: its models, and its cascades.
+// What can be asked for by name: its models, its cascades and its pipelines.
 std::vector<std::string> names_of(const v1::Deployment& deployment);
 
-// Its cascade that a model answers for; null: none.
-const v1::Cascade* cascade_of(const v1::Deployment& deployment, std::string_view model);
+// A model answers for a cascade or a pipeline, and clients do not see it.
+bool inner(const v1::Deployment& deployment, std::string_view model);
 
 // The name of the model that one of its runtimes is of.
 const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime& runtime);

@@ -184,9 +184,22 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
   if (key.substr(0, 7) == "triton_") {
     return invalid("parameter " + quoted(key) + ": names that start with triton_ are reserved by Triton");
   }
+  // To other models they are parameters like any.
+  if (key == "utility" || key == "min_accuracy") parse_flow_wish(key, parameter.kind, parameter.number);
   forwarded_.push_back(entry);
   forwarded_size_ += wire::field_size(entry.size());
   return {};
+}
+
+void InferRequest::parse_flow_wish(std::string_view key, std::uint32_t kind, std::uint64_t number) {
+  const double value = kind == kDouble ? std::bit_cast<double>(number) : static_cast<double>(number);
+  const bool known = kind == kDouble || kind == kInt64 || kind == kUint64;
+  const double most = key == "utility" ? 1e9 : 1;
+  if (!known || !(value >= 0 && value <= most)) {
+    flow_wishes_.wrong = key;
+  } else {
+    (key == "utility" ? flow_wishes_.utility : flow_wishes_.min_accuracy) = value;
+  }
 }
 
 MaybeFault InferRequest::parse_wish(std::string_view key, std::uint32_t kind, std::uint64_t number,
@@ -305,6 +318,10 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
   model_ = &model;
   if (wishes_.any && model.cascade == nullptr) {
     return invalid("model '" + model.name + "' is no cascade, and takes none of its parameters");
+  }
+  if (model.flow != nullptr && !flow_wishes_.wrong.empty()) {
+    return invalid("parameter " + quoted(flow_wishes_.wrong) +
+                   " must be a double_param: utility 0 to 1e9, min_accuracy 0 to 1");
   }
   outputs_ = output_names_.empty() ? model.usual : 0;
   for (const auto name : output_names_) {

@@ -35,6 +35,13 @@ struct CascadeWishes {
   [[nodiscard]] bool usual() const { return point.empty() && least < 0 && last < 0 && !seeded; }
 };
 
+// What a client asks of a pipeline.
+struct FlowWishes {
+  double utility = 1;        // of an answer that is right and in time
+  double min_accuracy = 0;   // expected, of the ways that its rows may take
+  std::string_view wrong{};  // the name of a parameter that is not what it has to be
+};
+
 class InferRequest {
  public:
   // Views into `body` are kept: it must outlive this object. First step; needs no model.
@@ -52,6 +59,7 @@ class InferRequest {
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
   [[nodiscard]] OutputSet outputs() const { return outputs_; }                         // that it asks for
   [[nodiscard]] const CascadeWishes& wishes() const { return wishes_; }
+  [[nodiscard]] const FlowWishes& flow_wishes() const { return flow_wishes_; }
   // Token ids of a row, for what chooses among them; `out` is written anew.
   void ids(std::size_t row, std::vector<std::int64_t>& out) const;
   // Rows of both may be sent to a worker as one request: they are for one model, and forward the same parameters.
@@ -75,6 +83,7 @@ class InferRequest {
 
   MaybeFault parse_parameter(std::string_view entry);
   MaybeFault parse_wish(std::string_view key, std::uint32_t kind, std::uint64_t number, std::string_view text);
+  void parse_flow_wish(std::string_view key, std::uint32_t kind, std::uint64_t number);
   MaybeFault parse_input(std::string_view body);
   MaybeFault parse_output(std::string_view body);
   MaybeFault bind_input(const Tensor& tensor, std::string_view raw, bool raw_given);
@@ -89,6 +98,7 @@ class InferRequest {
   bool bulk_ = false;
   bool wants_final_response_ = false;
   CascadeWishes wishes_;
+  FlowWishes flow_wishes_;
   std::vector<std::string_view> forwarded_;  // parameter entries sent on as they came
   std::vector<Tensor> tensors_;
   std::vector<std::string_view> raw_;

@@ -35,6 +35,7 @@ struct OutputSpec {
 };
 
 struct Cascade;
+struct FlowSpec;
 
 struct ModelSpec {
   std::string name;
@@ -50,8 +51,9 @@ struct ModelSpec {
   std::uint16_t variant = 0;               // as the scheduler knows it
   double share = 1;                        // of instances that hold other models, too
   OutputSet inner = 0;                     // for what decides: clients neither see nor name them
-  bool stage = false;                      // it answers for a cascade, and clients do not see it
+  bool stage = false;                      // it answers for a cascade or a pipeline, and clients do not see it
   std::shared_ptr<const Cascade> cascade;  // how it is answered by others; null: it answers itself
+  std::shared_ptr<const FlowSpec> flow;    // the same, of a pipeline
 
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none
   [[nodiscard]] int find_output(std::string_view name) const;  // -1: none

@@ -14,6 +14,7 @@ from arlo import proto
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.config import Config, ModelConfig
 from arlo.control.reconcile.cascade import fill_cascade
+from arlo.control.reconcile.pipeline import fill_pipeline
 from arlo.errors import ConfigError
 from arlo.planning.allocation.curves import capacity
 from arlo.planning.lengths.advice import dynamic_runtime
@@ -97,6 +98,8 @@ def deployment_message(
         _fill_model(message.more_models.add() if number else message.model, model, one)
     if config.cascade is not None:
         fill_cascade(message.cascades.add(), config.cascade, manifest.models, point_name=cascade_point)
+    if config.pipeline is not None:
+        fill_pipeline(message.pipelines.add(), config.pipeline, manifest.models)
     placed = {name for _, name in instances} | set(always)
     held = [runtime for runtime in manifest.runtimes if runtime.name in placed]
     pairs = list(zip(config.models, manifest.models, strict=True))

@@ -31,6 +31,7 @@
 namespace arlo::gateway {
 
 class Call;
+struct FlowRow;
 struct Journey;
 struct PartialAnswer;
 class Lane;
@@ -80,6 +81,7 @@ struct Row {
   std::shared_ptr<const std::string> response;  // ModelInferResponse of the worker, which may be to other rows too
   RowResponse parsed;                           // views into `response`
   std::unique_ptr<Journey> journey;             // of a cascade alone
+  std::unique_ptr<FlowRow> flow;                // of a pipeline alone
 };
 
 class Call {
@@ -100,9 +102,10 @@ class Call {
   }
 
   // Of the class bulk: a client's wish, or no client's.
-  [[nodiscard]] bool bulk() const { return shadow || request.bulk(); }
+  [[nodiscard]] bool bulk() const { return shadow || as_bulk || request.bulk(); }
   // A row that waits gives up a little before the client does, so that the client learns why.
   [[nodiscard]] TimeNs waiting_deadline() const {
+    if (visit) return deadline_ns;
     return deadline_ns - std::min<TimeNs>(50'000'000, (deadline_ns - received_ns) / 20);
   }
 
@@ -117,6 +120,8 @@ class Call {
   TimeNs deadline_ns = 0;  // always set: the client's, or the model's default
   bool shadow = false;     // the gateway's own (shadow.h, ahead.h)
   bool ahead = false;      // of these, a visit to the last stage beside an earlier one (ahead.h)
+  bool visit = false;      // the gateway's own, of a pipeline (flow_call.h)
+  bool as_bulk = false;    // then, as its client asked
   bool cancelled = false;  // by the client; under the router's lock
   Fault fault;             // why there is no answer; kOk: there is one. Under the router's lock until complete()
   std::uint32_t fault_row = kNoRow;  // whose fault it is, of several rows

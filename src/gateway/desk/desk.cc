@@ -85,8 +85,9 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
     row.index = static_cast<std::uint32_t>(i);
     row.length = lengths[i];
     const bool cascade = call.model->cascade != nullptr;
+    const bool several = cascade || call.model->flow != nullptr;
     if (!call.shadow)
-      books(call).arrived(row.length, cascade ? -1 : scheduler_.ideal_level(row.length, call.model->variant));
+      books(call).arrived(row.length, several ? -1 : scheduler_.ideal_level(row.length, call.model->variant));
     if (cascade) begin(row);
   }
   if (call.cancelled) {
@@ -94,6 +95,16 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
   } else if (now >= deadline) {
     fail(call, {Code::kDeadlineExceeded, "the deadline had passed when the request came in"}, Call::kNoRow, now,
          effects);
+  }
+  if (call.model->flow != nullptr) {
+    if (call.fault.code == Code::kOk) {
+      scheduler_.hold();
+      begin_flow(call, now, effects);
+      pump(now, effects);
+      scheduler_.release(now, effects.actions);
+    }
+    settle(effects, now);
+    return;
   }
   if (call.rows.size() > 1) scheduler_.hold();  // they may go as batches
   for (auto& row : call.rows) {
@@ -114,15 +125,17 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
 
 dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& effects) {
   const Call& call = *row.call;
-  const auto admitted = scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row),
-                                          {.length = row.length,
-                                           .due = call.received_ns + call.model->slo_ns,
-                                           .deadline = deadline,
-                                           .client = call.client,
-                                           .bulk = call.bulk(),
-                                           .variant = row.model().variant,
-                                           .follows = row.journey != nullptr && row.journey->answered()},
-                                          now, effects.actions);
+  const auto admitted = scheduler_.arrive(
+      reinterpret_cast<dispatch::Tag>(&row),
+      {.length = row.length,
+       .due = call.visit ? static_cast<const VisitCall&>(call).due : call.received_ns + call.model->slo_ns,
+       .deadline = deadline,
+       .client = call.client,
+       .bulk = call.bulk(),
+       .variant = row.model().variant,
+       .follows = call.visit ? static_cast<const VisitCall&>(call).follows
+                             : row.journey != nullptr && row.journey->answered()},
+      now, effects.actions);
   if (admitted.handle == dispatch::kNone) return admitted;
   row.handle = admitted.handle;
   row.state = Row::State::kWaiting;
@@ -178,6 +191,7 @@ void Desk::settle(Effects& effects, TimeNs now) {
     }
   }
   effects.actions.clear();
+  pump(now, effects);
 }
 
 std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {
@@ -337,7 +351,7 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
     fleet_.eject(answer.instance, fault.message, fleet_.short_pause(), now, effects);
   }
   const bool journeys = std::any_of(upstream.parts().begin(), upstream.parts().end(), [](const auto& part) {
-    return part.answered != nullptr && part.answered->journey != nullptr;
+    return part.answered != nullptr && (part.answered->journey != nullptr || part.answered->call->visit);
   });
   if (journeys) scheduler_.hold();  // what goes on to another stage may go as batches
   for (auto& part : upstream.parts()) {
@@ -347,7 +361,10 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
       scheduler_.finish(part.handle(), verdict_of(reply), now, effects.actions);
     }
   }
-  if (journeys) scheduler_.release(now, effects.actions);
+  if (journeys) {
+    pump(now, effects);
+    scheduler_.release(now, effects.actions);
+  }
   settle(effects, now);
   fleet_.check_drained(answer.instance, effects);
 }
@@ -448,8 +465,14 @@ void Desk::end(Row& row, TimeNs now, Effects& effects) {
   row.handle = dispatch::kNone;
   for (const auto& failure : row.failures) --failure->open;
   if (row.journey != nullptr) let_go_ahead(row, now, effects);
+  if (row.flow != nullptr) leave_flow(row, now);
   Call& call = *row.call;
   if (--call.open_rows == 0 && !call.shadow) books(call).ended(call, now);
+  if (call.visit) {
+    auto& visit = static_cast<VisitCall&>(call);
+    visit.ended = true;
+    if (visit.id != flow::pipeline::kNone) ended_visits_.push_back(&visit);
+  }
   effects.releases.push_back(&call);
 }
 
@@ -465,6 +488,7 @@ void Desk::tick(TimeNs now, Effects& effects) {
   check_deadlines(now, effects);
   settle(effects, now);
   set_prices(now);
+  look_at_flows(now);
 }
 
 // Rows that no instance in service is long enough for, newcomers and those that waited when it left, wait for
@@ -489,7 +513,10 @@ void Desk::check_fit(TimeNs now, Effects& effects) {
       continue;
     }
     if (row->unfit_since_ns == 0) row->unfit_since_ns = now;
-    if (now - row->unfit_since_ns >= grace) over.push_back(row);
+    auto* const visit = row->call->visit ? static_cast<VisitCall*>(row->call) : nullptr;
+    const bool elsewhere = visit != nullptr && others_fit(*visit);
+    if (visit != nullptr) visit->no_instance = elsewhere;
+    if (elsewhere || now - row->unfit_since_ns >= grace) over.push_back(row);
   }
   for (Row* row : over) {
     fail(*row->call, fleet_.no_instance(row->length, row->model().variant), row->index, now, effects);

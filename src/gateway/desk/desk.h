@@ -25,6 +25,7 @@
 #include "gateway/desk/books.h"
 #include "gateway/desk/call.h"
 #include "gateway/desk/effects.h"
+#include "gateway/desk/flow_call.h"
 #include "gateway/desk/journey.h"
 #include "gateway/desk/shadow.h"
 #include "gateway/desk/waiting_rows.h"
@@ -54,6 +55,7 @@ class Desk {
   [[nodiscard]] bool own_open() const { return !shadows_.open().empty() || aheads_ > 0; }
   void ahead_ended(Ahead& ahead, TimeNs now, Effects& effects);
   void fill_shadows(v1::Stats* out, const ModelSpec* model) const;
+  void fill_flow(v1::Stats* out, const ModelSpec* model) const;
   [[nodiscard]] const Sample::Rows& sample(dispatch::VariantId cascade) const { return samples_.at(cascade).rows(); }
   [[nodiscard]] std::int32_t price(dispatch::VariantId cascade) const { return prices_.at(cascade).now(); }
   [[nodiscard]] std::uint32_t at_workers() const { return at_workers_; }  // upstream calls under way
@@ -118,6 +120,18 @@ class Desk {
   void end_late(TimeNs now, Effects& effects);
   void set_prices(TimeNs now);
 
+  // ---- pipelines (flows.cc) ----
+  std::shared_ptr<FlowState> flow_of(const std::shared_ptr<const ModelSpec>& model, TimeNs now);
+  void begin_flow(Call& call, TimeNs now, Effects& effects);
+  void pump(TimeNs now, Effects& effects);
+  void take(FlowState& state, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
+  void enter_stage(FlowRoot& root, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
+  void visit_ended(VisitCall& visit, TimeNs now, Effects& effects);
+  [[nodiscard]] bool others_fit(const VisitCall& visit) const;
+  void root_ended(FlowRoot& root, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
+  static void leave_flow(Row& row, TimeNs now);
+  void look_at_flows(TimeNs now);
+
   const v1::GatewayConfig& config_;
   dispatch::Scheduler& scheduler_;
   Fleet& fleet_;
@@ -143,6 +157,12 @@ class Desk {
   std::array<flow::ExitShares, dispatch::kVariants> exit_shares_;  // by the variant of a cascade
   std::size_t aheads_ = 0;                                         // not over
   std::size_t aheads_unsent_ = 0;                                  // of these, not submitted
+  // Of pipelines.
+  std::array<std::shared_ptr<FlowState>, dispatch::kVariants> flows_;          // in force, by the pipeline's variant
+  std::array<std::vector<FlowStageCounts>, dispatch::kVariants> flow_counts_;  // by stage
+  std::vector<std::shared_ptr<FlowState>> flow_states_;                        // in force, or with roots under way
+  std::vector<VisitCall*> ended_visits_;                                       // that the pipelines have not heard of
+  bool pumping_ = false;
   bool some_unfit_ = false;  // at the last look, some waiting row fitted no instance
 };
 

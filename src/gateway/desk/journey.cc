@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "flow/cascade/prune.h"
+#include "gateway/desk/flow_call.h"
 #include "gateway/desk/shadow.h"
 
 namespace arlo::gateway {
@@ -59,6 +60,7 @@ const ModelSpec& Row::model() const {
 const Cascade& Row::cascade() const { return *call->model->cascade; }
 
 TimeNs Row::queued_ns() const {
+  if (flow != nullptr) return ended_ns - call->received_ns - executed_ns();
   if (journey == nullptr) return started_ns - call->received_ns;
   TimeNs sum = 0;
   for (const auto& visit : journey->visits) sum += visit.queued_ns;
@@ -66,6 +68,7 @@ TimeNs Row::queued_ns() const {
 }
 
 TimeNs Row::executed_ns() const {
+  if (flow != nullptr) return flow->executed_ns;
   if (journey == nullptr) return ended_ns - started_ns;
   TimeNs sum = 0;
   for (const auto& visit : journey->visits) sum += visit.executed_ns;

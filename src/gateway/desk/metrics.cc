@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "flow/cascade/cascade.h"
+#include "flow/pipeline/pipeline.h"
 
 namespace arlo::gateway {
 namespace {
@@ -208,6 +209,32 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
   family("arlo_cascade_price", "How far the rules of a cascade have given way to the load; 0: as they were searched.",
          MetricType::Gauge, [&](const Seen& seen) {
            if (seen.stats.stages_size() > 0) out.value(seen.stats.price());
+         });
+
+  auto per_flow_stage = [&](const char* name, const char* help, auto value) {
+    family(name, help, MetricType::Counter, [&](const Seen& seen) {
+      for (const auto& stage : seen.stats.pipeline()) {
+        out.value(static_cast<double>(value(stage)), {{"stage", stage.stage()}});
+      }
+    });
+  };
+  per_flow_stage("arlo_pipeline_visits_total", "Rows that came to a stage of a pipeline.",
+                 [](const auto& stage) { return stage.visits(); });
+  per_flow_stage("arlo_pipeline_answered_total", "Rows that the stage answered.",
+                 [](const auto& stage) { return stage.answered(); });
+  per_flow_stage("arlo_pipeline_ends_total", "Of these, rows that ended there: parts of a client's answer.",
+                 [](const auto& stage) { return stage.ends(); });
+  per_flow_stage("arlo_pipeline_rerouted_total", "Rows that got another variant than the router's first choice.",
+                 [](const auto& stage) { return stage.rerouted(); });
+  family("arlo_pipeline_dropped_total", "Rows that were given up at the stage, by why.", MetricType::Counter,
+         [&](const Seen& seen) {
+           for (const auto& stage : seen.stats.pipeline()) {
+             for (int reason = 0; reason < stage.dropped_size(); ++reason) {
+               const auto name = flow::pipeline::drop_reason_name(static_cast<flow::pipeline::DropReason>(reason));
+               out.value(static_cast<double>(stage.dropped(reason)),
+                         {{"stage", stage.stage()}, {"reason", std::string(name)}});
+             }
+           }
          });
 
   auto per_instance = [&](const char* name, const char* help, MetricType type, auto value) {

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/utf8.h"
+#include "gateway/fleet/cascade.h"
+#include "gateway/fleet/pipeline.h"
 #include "rewrite/model.h"
 
 namespace arlo::gateway {
@@ -106,6 +108,7 @@ MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply)
   const auto& deployment = request.deployment();
   if (auto fault = check_deployment(deployment)) return fault;
   if (auto fault = check_cascades(deployment)) return fault;
+  if (auto fault = check_pipelines(deployment)) return fault;
   const std::lock_guard applying(applying_);
   if (stopped_) return Fault{Code::kUnavailable, "the gateway is stopping"};
   const std::size_t others = deployments();
@@ -142,7 +145,7 @@ MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply)
     routers_.push_back(std::move(made));
   }
   std::erase_if(by_name_, [router](const auto& entry) { return entry.second.router == router; });
-  for (const auto& name : all) by_name_.emplace(name, Entry{router, cascade_of(deployment, name) != nullptr});
+  for (const auto& name : all) by_name_.emplace(name, Entry{router, inner(deployment, name)});
   return {};
 }
 

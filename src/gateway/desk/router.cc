@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "gateway/fleet/pipeline.h"
+
 namespace arlo::gateway {
 namespace {
 
@@ -193,6 +195,7 @@ void Router::ahead_done(Ahead& ahead) {
 MaybeFault Router::apply(const v1::Deployment& deployment, v1::ApplyReply* reply) {
   if (auto fault = check_deployment(deployment)) return fault;
   if (auto fault = check_cascades(deployment)) return fault;
+  if (auto fault = check_pipelines(deployment)) return fault;
   Effects effects;
   {
     const std::lock_guard lock(mutex_);
@@ -260,6 +263,7 @@ void Router::stats(std::string_view model, v1::Stats* out) const {
   books_[variant]->fill(out, spec.get(), now);
   out->set_price(static_cast<std::uint32_t>(desk_.price(variant)));
   desk_.fill_shadows(out, spec.get());
+  desk_.fill_flow(out, spec.get());
   fleet_.fill(out, variant, now);  // after the books, whose levels it completes
 }
 

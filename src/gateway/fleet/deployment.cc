@@ -7,6 +7,7 @@
 
 #include "gateway/fleet/cascade.h"
 #include "gateway/fleet/fleet.h"
+#include "gateway/fleet/pipeline.h"
 #include "gateway/log.h"
 
 namespace arlo::gateway {
@@ -173,6 +174,10 @@ void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, Tim
     std::vector<std::shared_ptr<const ModelSpec>> stages;
     for (const auto& stage : cascade.stages()) stages.push_back(this->model(stage.model()));
     models_.push_back(make_cascade(deployment, cascade, std::move(stages), variants_.at(cascade.name())));
+  }
+  for (const auto& pipeline : deployment.pipelines()) {
+    models_.push_back(make_pipeline(
+        pipeline, [this](const std::string& name) { return this->model(name); }, variants_.at(pipeline.name())));
   }
   auto present = std::move(instances_);
   instances_ = kept;

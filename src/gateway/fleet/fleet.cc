@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "gateway/fleet/cascade.h"
+#include "gateway/fleet/pipeline.h"
 #include "gateway/log.h"
 
 namespace arlo::gateway {
@@ -38,6 +39,13 @@ const ModelSpec* Fleet::first_seen() const {
 }
 
 bool Fleet::ready(const ModelSpec& model) const {
+  if (model.flow != nullptr) {
+    const auto& stages = model.flow->stages;
+    return std::all_of(stages.begin(), stages.end(), [&](const auto& stage) {
+      return std::any_of(stage.variants.begin(), stage.variants.end(),
+                         [&](const auto& variant) { return ready(*variant.model); });
+    });
+  }
   if (model.cascade != nullptr) {
     const auto& stages = model.cascade->stages;
     return std::any_of(stages.begin(), stages.end(), [&](const auto& stage) { return ready(*stage.model); });

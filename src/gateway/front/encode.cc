@@ -1,11 +1,14 @@
 #include "gateway/front/encode.h"
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/utf8.h"
 #include "base/wire.h"
+#include "gateway/desk/flow_call.h"
 #include "gateway/desk/journey.h"
 #include "kserve.h"
 #include "rewrite/response.h"
@@ -52,6 +55,7 @@ void forget_bodies(Call& call) {
     row.parsed = {};
     row.response.reset();
     row.journey.reset();
+    row.flow.reset();
   }
 }
 
@@ -74,6 +78,161 @@ MaybeFault encode(const Call& call, const std::vector<RowResponse>& rows, const 
   return {};
 }
 
+// Of a pipeline: the answers of all rows, stage by stage, in the order of their ways.
+class FlowEncoder {
+ public:
+  explicit FlowEncoder(Call& call) : call_(call), flow_(*call.model->flow) {
+    for (auto& row : call.rows) {
+      auto& answers = row.flow->answers;
+      std::sort(answers.begin(), answers.end(), [](const auto& a, const auto& b) { return a.way < b.way; });
+    }
+  }
+
+  MaybeFault write(const Timing& timing, inference::ModelInferResponse* out) {
+    out->set_model_name(call_.model->name);
+    out->set_model_version("1");
+    out->set_id(std::string(call_.request.id()));
+    const auto say = [&](const char* key, std::int64_t value) {
+      (*out->mutable_parameters())[key].set_int64_param(value);
+    };
+    say("queue_us", timing.queue_us);
+    say("execute_us", timing.execute_us);
+    say("total_us", timing.total_us);
+    say("computed_tokens", timing.computed_tokens);
+    say("batch_rows", timing.batch_rows);
+    std::int64_t degraded = 0;
+    for (const auto& row : call_.rows) degraded += row.flow->reason >= 0 ? 1 : 0;
+    say("degraded", degraded);
+    for (std::size_t s = 0; s < flow_.stages.size(); ++s) {
+      const auto& stage = flow_.stages[s];
+      for (std::size_t k = 0; k < stage.outputs.size(); ++k) {
+        if (asked(stage.outputs[k])) {
+          if (auto fault = write_answers(s, k, out)) return fault;
+        }
+      }
+      if (asked(stage.row)) {
+        std::vector<std::int32_t> of;
+        for (const auto& row : call_.rows) {
+          for (const auto& answer : row.flow->answers) {
+            if (answer.stage == static_cast<std::int32_t>(s)) of.push_back(static_cast<std::int32_t>(row.index));
+          }
+        }
+        add(stage.row, of, out);
+      }
+    }
+    std::vector<std::int32_t> children;
+    std::vector<std::int32_t> reasons;
+    std::vector<float> accuracy;
+    std::string routes;
+    for (const auto& row : call_.rows) {
+      children.push_back(static_cast<std::int32_t>(row.flow->answers.size()));
+      reasons.push_back(row.flow->reason + 1);
+      accuracy.push_back(static_cast<float>(row.flow->accuracy));
+      std::string route;
+      for (const auto& answer : row.flow->answers) {
+        if (route.size() < kLongestRoute) route += (route.empty() ? "" : " ") + answer.route;
+      }
+      const auto size = static_cast<std::uint32_t>(route.size());
+      routes.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(route);
+    }
+    add(flow_.made.answers, children, out);
+    add(flow_.made.accuracy, accuracy, out);
+    add(flow_.made.reason, reasons, out);
+    if (asked(flow_.made.route)) {
+      tensor(flow_.made.route, {static_cast<std::int64_t>(call_.rows.size())}, out);
+      out->add_raw_output_contents(std::move(routes));
+    }
+    return {};
+  }
+
+ private:
+  static constexpr std::size_t kLongestRoute = 4096;
+
+  [[nodiscard]] bool asked(int output) const { return output >= 0 && (call_.request.outputs() >> output & 1) != 0; }
+
+  void tensor(int output, const std::vector<std::int64_t>& shape, inference::ModelInferResponse* out) const {
+    const auto& spec = call_.model->outputs[static_cast<std::size_t>(output)];
+    auto* to = out->add_outputs();
+    to->set_name(spec.name);
+    to->set_datatype(spec.datatype);
+    for (const auto dim : shape) to->add_shape(dim);
+  }
+
+  template <class T>
+  void add(int output, const std::vector<T>& values, inference::ModelInferResponse* out) const {
+    if (!asked(output)) return;
+    tensor(output, {static_cast<std::int64_t>(values.size())}, out);
+    out->add_raw_output_contents(std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)));
+  }
+
+  MaybeFault write_answers(std::size_t s, std::size_t k, inference::ModelInferResponse* out) const {
+    const auto& stage = flow_.stages[s];
+    const auto& spec = call_.model->outputs[static_cast<std::size_t>(stage.outputs[k])];
+    std::string raw;
+    std::int64_t many = 0;
+    std::size_t each = 0;
+    for (const auto& row : call_.rows) {
+      std::vector<float> sum;
+      std::size_t summed = 0;
+      for (const auto& answer : row.flow->answers) {
+        if (answer.stage != static_cast<std::int32_t>(s)) continue;
+        const auto& model = *stage.variants[static_cast<std::size_t>(answer.variant)].model;
+        const auto bytes = answer.parsed.raw(model.find_output(stage.of[k]));
+        if (many + static_cast<std::int64_t>(summed) > 0 && bytes.size() != each) {
+          return Fault{Code::kInternal, "output '" + spec.name + "' has other dimensions for other rows"};
+        }
+        each = bytes.size();
+        if (flow_.pool) {
+          sum.resize(bytes.size() / sizeof(float));
+          for (std::size_t i = 0; i < sum.size(); ++i) {
+            float value = 0;
+            std::memcpy(&value, bytes.data() + i * sizeof(float), sizeof(float));
+            sum[i] += value;
+          }
+          ++summed;
+        } else {
+          raw.append(bytes);
+          ++many;
+        }
+      }
+      if (!flow_.pool) continue;
+      for (float& value : sum) value /= static_cast<float>(summed);
+      raw.append(reinterpret_cast<const char*>(sum.data()), sum.size() * sizeof(float));
+      ++many;
+    }
+    std::vector<std::int64_t> shape = {many};
+    const std::size_t elements = each / spec.item;
+    const auto open = std::count_if(spec.dims.begin(), spec.dims.end(), [](auto dim) { return dim < 0; });
+    std::size_t known = 1;
+    for (const auto dim : spec.dims) known *= dim > 0 ? static_cast<std::size_t>(dim) : 1;
+    if (open > 1) {
+      shape.push_back(static_cast<std::int64_t>(elements));
+    } else {
+      for (const auto dim : spec.dims) shape.push_back(dim < 0 ? static_cast<std::int64_t>(elements / known) : dim);
+    }
+    tensor(stage.outputs[k], shape, out);
+    out->add_raw_output_contents(std::move(raw));
+    return {};
+  }
+
+  Call& call_;
+  const FlowSpec& flow_;
+};
+
+MaybeFault encode_flow(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out) {
+  inference::ModelStreamInferResponse whole;
+  auto& response = *whole.mutable_infer_response();
+  if (auto fault = FlowEncoder(call).write(timing_of(call), &response)) return fault;
+  if (streamed && call.request.wants_final_response()) {
+    (*response.mutable_parameters())["triton_final_response"].set_bool_param(true);
+  }
+  const std::size_t size = streamed ? whole.ByteSizeLong() : response.ByteSizeLong();
+  if (size > max_bytes) return answer_too_large(size, max_bytes);
+  *out = streamed ? whole.SerializeAsString() : response.SerializeAsString();
+  forget_bodies(call);
+  return {};
+}
+
 }  // namespace
 
 MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std::string* out) {
@@ -84,6 +243,7 @@ MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std
     }
     return fault;
   }
+  if (call.model->flow != nullptr) return encode_flow(call, streamed, max_bytes, out);
   std::vector<RowResponse> rows;
   rows.reserve(call.rows.size());
   for (auto& row : call.rows) rows.push_back(row.journey == nullptr ? row.parsed : answer_of(call, *row.journey, true));

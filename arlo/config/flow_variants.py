@@ -1,0 +1,62 @@
+"""The models of a pipeline's variants, as those of a configuration."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from arlo.catalog.flow import Flow
+from arlo.catalog.flow_file import load_flow
+from arlo.config.field import FieldError
+from arlo.config.model import ModelConfig
+from arlo.config.pipeline import PipelineConfig
+
+
+@functools.lru_cache(maxsize=8)
+def flow_of(path: Path) -> Flow:
+    """The flow of a file, read once: what is served does not change under our feet. ConfigError."""
+    return load_flow(path)
+
+
+def pipeline_name(config: PipelineConfig) -> str:
+    """What clients ask for."""
+    return config.name or flow_of(config.flow).name
+
+
+def timeout_ms(config: PipelineConfig) -> int:
+    """default_timeout_ms, or what it is when left out."""
+    return config.default_timeout_ms or max(round(10 * flow_of(config.flow).slo_ms), 1000)
+
+
+def variant_model(config: PipelineConfig, stage: str, variant: str) -> str:
+    """Name of the model of a variant, which clients do not see."""
+    return f"{pipeline_name(config)}.{stage}.{variant}"
+
+
+def variant_models(config: PipelineConfig) -> tuple[ModelConfig, ...]:
+    """A [[model]] for each variant, stage by stage in the flow's order. FieldError, ConfigError."""
+    flow = flow_of(config.flow)
+    if config.default_timeout_ms is not None and config.default_timeout_ms < flow.slo_ms:
+        raise FieldError("pipeline", "default_timeout_ms", f"must be at least flow.slo_ms ({flow.slo_ms:g})")
+    pairs = [(flow.stages[s], variant) for s in flow.order for variant in flow.stages[s].variants]
+    if config.workers and len(config.workers) != len(pairs):
+        raise FieldError(
+            "pipeline", "workers", f"are {len(config.workers)} numbers for {len(pairs)} variants: one for each"
+        )
+    for stage, variant in pairs:
+        if not variant.repository:
+            raise FieldError(
+                "pipeline",
+                "flow",
+                f"has numbers only for variant {variant.name!r} of stage {stage.name!r}: name its repository there",
+            )
+    return tuple(
+        ModelConfig(
+            repository=Path(variant.repository).resolve(),
+            slo_ms=max(round(flow.slo_ms), 1),
+            name=variant_model(config, stage.name, variant.name),
+            default_timeout_ms=timeout_ms(config),
+            workers=config.workers[number] if config.workers else None,
+        )
+        for number, (stage, variant) in enumerate(pairs)
+    )

@@ -1,0 +1,67 @@
+"""[pipeline]: one model that a flow of stages answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from arlo.config.field import FieldError, option, section
+
+
+@section("pipeline")
+class PipelineConfig:
+    """One model that a flow of stages answers, instead of [model]. The stages, their variants and the edges between
+    them are in a flow file (`arlo flow check`); each variant names its repository there."""
+
+    flow: Path = option(doc="The flow file: TOML with a [flow]. It says the SLO, too.")
+    name: str | None = option(default=None, doc="Name that clients ask for.", left_out="`flow.name`")
+    default_timeout_ms: int | None = option(
+        default=None,
+        doc="As `model.default_timeout_ms`.",
+        left_out="10 x `flow.slo_ms`, but at least 1000 ms",
+        unit="ms",
+        minimum=1,
+        maximum=36_000_000,
+        relation="at least `flow.slo_ms`",
+    )
+    workers: tuple[int, ...] = option(
+        default=(),
+        doc="Workers of each variant's own at the start, in the order of the file: `[2, 1, 1]`. They move to the "
+        "variant that needs them more; each keeps one.",
+        left_out="every worker holds all variants",
+    )
+    window: int = option(
+        default=0,
+        doc="A client's row that is longer enters in pieces of at most so many tokens, each with the row's first and "
+        "last token around it; 0: rows enter whole.",
+        unit="tokens",
+        minimum=0,
+        maximum=1 << 20,
+    )
+    stride: int | None = option(
+        default=None,
+        doc="From the start of one piece to that of the next one.",
+        left_out="window - 2: pieces do not overlap",
+        unit="tokens",
+        minimum=1,
+        relation="at most window - 2",
+    )
+    pool: Literal["list", "mean"] = option(
+        default="list",
+        doc="What a client gets of a row that became several: the list of their answers, or their mean.",
+    )
+    max_bytes: int = option(
+        default=1 << 20,
+        doc="Token ids that one client row may be kept in, with all that it becomes; what needs more is refused.",
+        unit="bytes",
+        minimum=1024,
+        maximum=1 << 32,
+    )
+
+    def check_relations(self) -> None:
+        if self.window and self.window < 3:
+            raise FieldError("pipeline", "window", f"must be 0, or above 2, not {self.window}")
+        if self.stride is not None and not 1 <= self.stride <= self.window - 2:
+            raise FieldError("pipeline", "stride", f"must be 1 to window - 2 ({self.window - 2}), not {self.stride}")
+        if any(not isinstance(count, int) or not 1 <= count <= 1000 for count in self.workers):
+            raise FieldError("pipeline", "workers", f"are 1 to 1000 for each variant, not {list(self.workers)}")

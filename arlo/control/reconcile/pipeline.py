@@ -1,0 +1,84 @@
+"""A pipeline as the gateway is told of it: a flow file and [pipeline] as an arlo.v1.Pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arlo.catalog.flow import Flow, FlowEdge, Guard
+from arlo.catalog.manifest import Manifest
+from arlo.config.flow_variants import flow_of, pipeline_name, timeout_ms, variant_model
+from arlo.config.pipeline import PipelineConfig
+from arlo.errors import ConfigError
+
+LOGITS = "logits"  # the output that guards judge
+
+
+def fill_pipeline(message: Any, config: PipelineConfig, variants: tuple[Manifest, ...]) -> None:
+    """`variants`: the repositories', in the order of variant_models(). ConfigError where a flow cannot be served."""
+    flow = flow_of(config.flow)
+    message.name = pipeline_name(config)
+    message.slo_ms = max(round(flow.slo_ms), 1)
+    message.default_timeout_ms = timeout_ms(config)
+    message.router, message.drop = flow.router, flow.drop
+    message.partial = flow.on_drop == "partial"
+    message.max_children = flow.max_children
+    message.max_bytes = config.max_bytes
+    message.pool = config.pool == "mean"
+    if config.window:
+        message.chunks.window = config.window
+        message.chunks.stride = config.stride or config.window - 2
+    manifests = iter(variants)
+    labels: dict[str, tuple[str, ...]] = {}
+    for s in flow.order:
+        stage = flow.stages[s]
+        item = message.stages.add(name=stage.name, first=stage.fire == "first")
+        for v, variant in enumerate(stage.variants):
+            one = next(manifests)
+            if any(output.name == LOGITS and not output.token_level for output in one.outputs):
+                item.logits = LOGITS
+            if v and labels[stage.name] != tuple(one.labels):
+                raise ConfigError(f"variant {variant.name!r} of stage {stage.name!r} has other labels than the first")
+            labels[stage.name] = tuple(one.labels)
+            shares = stage.bins(v)
+            batch = variant.max_batch
+            work_ns = sum(share * variant.latency_ns(batch, i) for i, share in enumerate(shares)) / batch
+            item.variants.add(
+                model=variant_model(config, stage.name, variant.name),
+                accuracy=stage.accuracy(v),
+                work_s=work_ns / 1e9,
+                least_us=max(round(variant.latency_ns(1) / 1000), 1),
+            )
+    place = {flow.stages[s].name: number for number, s in enumerate(flow.order)}
+    for s in flow.order:
+        for e in flow.out(s):
+            _fill_edge(message.edges.add(), flow, e, place, labels[flow.stages[s].name])
+
+
+def _fill_edge(item: Any, flow: Flow, number: int, place: dict[str, int], labels: tuple[str, ...]) -> None:
+    edge = flow.edges[number]
+    setattr(item, "from", place[edge.tail])
+    item.to = -1 if edge.head is None else place[edge.head]
+    item.hop_us = round(edge.hop_ms * 1000)
+    if edge.head is not None:
+        tail = flow.index[edge.tail]
+        item.factor.extend(flow.factor(number, v) for v in range(len(flow.stages[tail].variants)))
+    _fill_guard(item, edge, edge.when, labels)
+    if edge.expand.kind == "chunks":
+        item.chunks.window = edge.expand.window
+        item.chunks.stride = edge.expand.stride or edge.expand.window - 2
+    elif edge.expand.kind != "same":
+        raise ConfigError(f"edge {edge.name}: expand.kind = {edge.expand.kind!r} is not served yet: same, chunks")
+
+
+def _fill_guard(item: Any, edge: FlowEdge, guard: Guard, labels: tuple[str, ...]) -> None:
+    if guard.score not in ("", "calibrated_max"):
+        raise ConfigError(f"edge {edge.name}: when.score = {guard.score!r} is not served yet: calibrated_max")
+    for name, value in (("at_least", guard.at_least), ("below", guard.below)):
+        if isinstance(value, str):
+            raise ConfigError(f"edge {edge.name}: when.{name} = {value!r} is not served yet: a number")
+        if value is not None:
+            setattr(item, name, value)
+    for label in guard.label_in:
+        if label not in labels:
+            raise ConfigError(f"edge {edge.name}: {edge.tail!r} has no label {label!r}; known: {', '.join(labels)}")
+        item.labels.append(labels.index(label))

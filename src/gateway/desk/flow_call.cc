@@ -1,0 +1,144 @@
+#include "gateway/desk/flow_call.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/wire.h"
+
+namespace arlo::gateway {
+namespace {
+
+// Fields of inference.ModelInferRequest and the messages in it.
+enum Field : std::uint8_t { kInputs = 5, kOutputs = 6, kRaw = 7 };
+enum TensorField : std::uint8_t { kName = 1, kDatatype = 2, kShape = 3 };
+
+void varint(std::string& out, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
+  out.push_back(static_cast<char>(value));
+}
+
+void bytes(std::string& out, std::uint32_t field, std::string_view value) {
+  out.push_back(static_cast<char>(field << 3 | wire::kBytes));
+  varint(out, value.size());
+  out.append(value);
+}
+
+std::string raw_of(const std::vector<std::int64_t>& values, std::size_t item) {
+  std::string raw(values.size() * item, '\0');
+  for (std::size_t i = 0; i < values.size(); ++i) std::memcpy(raw.data() + i * item, &values[i], item);
+  return raw;
+}
+
+// Most likely label, and how sure it is; -1: no answer to judge by.
+std::pair<std::int32_t, double> judged(std::string_view raw, double t) {
+  std::vector<float> logits(raw.size() / sizeof(float));
+  if (logits.empty()) return {-1, 0};
+  std::memcpy(logits.data(), raw.data(), logits.size() * sizeof(float));
+  const auto best = std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float each : logits) sum += std::exp((each - *best) / t);
+  if (!std::isfinite(sum)) return {-1, 0};
+  return {static_cast<std::int32_t>(best - logits.begin()), 1 / sum};
+}
+
+}  // namespace
+
+void FlowSource::read(std::size_t piece, std::vector<std::int64_t>& out) const {
+  const auto [from, to] = pieces[piece];
+  out.clear();
+  out.reserve(tokens(piece));
+  if (framed) out.push_back(ids->front());
+  out.insert(out.end(), ids->begin() + from, ids->begin() + to);
+  if (framed) out.push_back(ids->back());
+}
+
+std::vector<std::pair<std::uint32_t, std::uint32_t>> pieces_of(std::size_t tokens, const FlowSpec::Chunks& chunks) {
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> pieces;
+  if (chunks.window == 0 || tokens <= static_cast<std::size_t>(chunks.window)) return pieces;
+  const auto content = static_cast<std::uint32_t>(chunks.window) - 2;
+  const auto end = static_cast<std::uint32_t>(tokens) - 1;
+  for (std::uint32_t from = 1;; from += static_cast<std::uint32_t>(chunks.stride)) {
+    pieces.emplace_back(from, std::min(from + content, end));
+    if (from + content >= end) return pieces;
+  }
+}
+
+VisitCall::VisitCall(FlowRoot& begun, const FlowSource& from, const flow::pipeline::Step& step, const Call& call,
+                     TimeNs now)
+    : state(begun.state),
+      root(&begun),
+      source(&from),
+      id(step.visit),
+      stage(step.stage),
+      edge(step.edge),
+      index(step.edge < 0 ? begun.part : step.index),
+      follows(step.follows),
+      due(step.due) {
+  variant = state->core.tree().variant_in_stage(step.node, stage);
+  lane = call.lane;
+  router = call.router;
+  model = of().model;
+  client = call.client;
+  visit = true;
+  as_bulk = call.bulk();
+  received_ns = now;
+  deadline_ns = std::min(step.deadline, call.deadline_ns);
+}
+
+MaybeFault VisitCall::write() {
+  std::vector<std::int64_t> ids;
+  source->read(source->pieces.size() == 1 ? 0 : static_cast<std::size_t>(index), ids);
+  std::string raw;
+  for (const auto& input : model->inputs) {
+    if (input.role == Role::kOther) continue;  // made up, as for a client that leaves it out
+    std::string tensor;
+    bytes(tensor, kName, input.name);
+    bytes(tensor, kDatatype, input.datatype);
+    std::string shape;
+    varint(shape, 1);
+    varint(shape, ids.size());
+    bytes(tensor, kShape, shape);
+    bytes(body, kInputs, tensor);
+    bytes(raw, kRaw, raw_of(input.role == Role::kIds ? ids : std::vector<std::int64_t>(ids.size(), 1), input.item));
+  }
+  for (std::size_t i = 0; i < model->outputs.size(); ++i) {
+    if ((of().answers >> i & 1) == 0) continue;
+    std::string output;
+    bytes(output, kName, model->outputs[i].name);
+    bytes(body, kOutputs, output);
+  }
+  body += raw;
+  if (auto bad = request.parse(body)) return bad;
+  return request.bind(*model, {});
+}
+
+std::vector<std::pair<std::int32_t, std::int32_t>> VisitCall::way() const {
+  auto way = source->way;
+  way.emplace_back(edge, index);
+  return way;
+}
+
+std::string VisitCall::route() const { return source->route.empty() ? model->name : source->route + ">" + model->name; }
+
+std::vector<std::int32_t> edges_of(const FlowSpec::Stage& stage, const FlowSpec::Variant& variant,
+                                   const RowResponse& answer) {
+  std::pair<std::int32_t, double> said{-1, 0};
+  if (stage.judged) said = judged(answer.raw(variant.logits), variant.t);
+  const auto holds = [&](const FlowSpec::Edge& edge) {
+    if (!edge.judges()) return true;
+    if (said.first < 0 || said.second < edge.at_least) return false;
+    if (edge.below > 0 && said.second >= edge.below) return false;
+    return edge.labels.empty() || std::find(edge.labels.begin(), edge.labels.end(),
+                                            static_cast<std::uint32_t>(said.first)) != edge.labels.end();
+  };
+  std::vector<std::int32_t> taken;
+  for (std::size_t e = 0; e < stage.edges.size(); ++e) {
+    if (!holds(stage.edges[e])) continue;
+    if (stage.edges[e].core < 0) return {};  // what exits takes no other
+    if (taken.empty() || !stage.first) taken.push_back(static_cast<std::int32_t>(e));
+  }
+  return taken;
+}
+
+}  // namespace arlo::gateway

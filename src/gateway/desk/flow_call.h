@@ -1,0 +1,125 @@
+// A client's row on its way through a pipeline (src/flow/pipeline, whose header has the words and the rules).
+//
+// A row is one root, or several where it enters in pieces. Each visit of a root is a request of the gateway's own to
+// the model of the variant that it got: one row, made of token ids, in the books of that model as any client's. What a
+// row has become is kept once, as ids and pieces of them, and its visits refer to it.
+//
+// All of it belongs to the router's lock; a VisitCall's request is written under it, for its size is a few kilobytes.
+// A visit that the pipeline has cancelled is let go of (`id` is kNone): what becomes of it is nobody's business.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dispatch/scheduler.h"
+#include "flow/pipeline/pipeline.h"
+#include "gateway/desk/call.h"
+#include "gateway/fleet/pipeline.h"
+
+namespace arlo::gateway {
+
+class VisitCall;
+
+// A row, and the pieces of it that go on.
+struct FlowSource {
+  std::shared_ptr<const std::vector<std::int64_t>> ids;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> pieces;  // [from, to) of the ids; one: whole
+  bool framed = false;  // a piece has the first and the last token of the row around it
+  std::vector<std::pair<std::int32_t, std::int32_t>> way;  // edges and places among siblings, from the entry
+  std::string route;                                       // models that it comes from
+  TimeNs executed_ns = 0;                                  // on them
+
+  [[nodiscard]] std::size_t tokens(std::size_t piece) const {
+    return pieces[piece].second - pieces[piece].first + (framed ? 2 : 0);
+  }
+  void read(std::size_t piece, std::vector<std::int64_t>& out) const;
+};
+
+// Of a row of n tokens, the content of each piece; empty: it goes whole.
+std::vector<std::pair<std::uint32_t, std::uint32_t>> pieces_of(std::size_t tokens, const FlowSpec::Chunks& chunks);
+
+// The answer of a visit that has no children: part of the client's.
+struct FlowAnswer {
+  std::int32_t stage = 0;
+  std::int32_t variant = 0;  // in its stage
+  std::vector<std::pair<std::int32_t, std::int32_t>> way;
+  std::string route;
+  std::shared_ptr<const std::string> body;
+  RowResponse parsed;  // views into `body`
+};
+
+struct FlowStageCounts {
+  std::uint64_t visits = 0, answered = 0, ends = 0, rerouted = 0;
+  std::array<std::uint64_t, flow::pipeline::kDropReasons> dropped{};
+};
+
+// A pipeline as it is in force, or was for the roots that are still under way.
+struct FlowState {
+  FlowState(std::shared_ptr<const ModelSpec> of, dispatch::Scheduler& scheduler)
+      : model(std::move(of)), core(model->flow->core, scheduler), plan_content(0) {}
+
+  std::shared_ptr<const ModelSpec> model;
+  flow::pipeline::Pipeline core;
+  std::vector<VisitCall*> visits;  // by VisitId; of those at the scheduler
+  std::size_t plan_content;
+};
+
+struct FlowRoot {
+  Row* row = nullptr;  // null: it has ended without this
+  std::shared_ptr<FlowState> state;
+  flow::pipeline::RootId id = flow::pipeline::kNone;
+  std::int32_t part = 0;  // of its row
+  std::uint64_t bytes = 0;
+  std::vector<std::unique_ptr<FlowSource>> sources;
+  Fault fault;  // of the last visit that failed
+};
+
+// What a row of a client has, beside its Row.
+struct FlowRow {
+  std::shared_ptr<FlowState> state;
+  std::vector<FlowRoot*> roots;  // not ended
+  std::int32_t all = 0;          // roots there were
+  std::vector<FlowAnswer> answers;
+  double accuracy = 0;  // sum over the roots
+  std::int32_t reason = -1;
+  TimeNs executed_ns = 0;
+};
+
+class VisitCall final : public Call {
+ public:
+  // Of a step that enters a stage. `call`: the client's.
+  VisitCall(FlowRoot& root, const FlowSource& source, const flow::pipeline::Step& step, const Call& call, TimeNs now);
+
+  MaybeFault write();
+  void complete() override { delete this; }
+
+  [[nodiscard]] const FlowSpec::Variant& of() const {
+    const auto& stages = state->model->flow->stages;
+    return stages[static_cast<std::size_t>(stage)].variants[static_cast<std::size_t>(variant)];
+  }
+  [[nodiscard]] std::vector<std::pair<std::int32_t, std::int32_t>> way() const;
+  [[nodiscard]] std::string route() const;
+
+  std::shared_ptr<FlowState> state;
+  FlowRoot* root;              // while it has an id
+  const FlowSource* source;    // the same
+  flow::pipeline::VisitId id;  // kNone: it was cancelled
+  std::int32_t stage;
+  std::int32_t variant = 0;  // in its stage
+  std::int32_t edge;
+  std::int32_t index;
+  bool follows;
+  TimeNs due;
+  bool full = false;         // it was refused, for the queue was full
+  bool no_instance = false;  // none fits it any more
+  bool ended = false;
+};
+
+// The edges that a row takes whose visit was answered so: numbers in FlowSpec::Stage::edges. None: it ends there.
+std::vector<std::int32_t> edges_of(const FlowSpec::Stage& stage, const FlowSpec::Variant& variant,
+                                   const RowResponse& answer);
+
+}  // namespace arlo::gateway

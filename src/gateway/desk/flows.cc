@@ -1,0 +1,326 @@
+// The desk's pipelines: visits begin, what they say goes to the pipeline, and what that decides is carried out.
+#include <algorithm>
+#include <utility>
+
+#include "gateway/desk/desk.h"
+
+namespace arlo::gateway {
+
+namespace pipeline = flow::pipeline;
+
+namespace {
+
+Fault fault_of(const FlowRoot& root, pipeline::DropReason reason) {
+  Fault fault{Code::kDeadlineExceeded, ""};
+  fault.overload = true;
+  switch (reason) {
+    case pipeline::DropReason::kBudget:
+      fault.message = "a stage of the pipeline took longer than its budget, and no quicker way is left";
+      return fault;
+    case pipeline::DropReason::kDeadline:
+      fault.message = "no way through the pipeline that is left can be done by the deadline";
+      return fault;
+    case pipeline::DropReason::kOverload:
+      fault.code = Code::kResourceExhausted;
+      fault.message =
+          "no variant of the pipeline can take the row: its queues are full, or none that is there is as accurate as "
+          "min_accuracy asks: try again later";
+      return fault;
+    case pipeline::DropReason::kFanout:
+      fault.code = Code::kResourceExhausted;
+      fault.overload = false;
+      fault.message = "the row becomes more rows than the pipeline's max_children (" +
+                      std::to_string(root.state->model->flow->core.max_open) + "): send it in parts";
+      return fault;
+    case pipeline::DropReason::kFailed:
+      break;
+  }
+  if (root.fault.code != Code::kOk) return root.fault;
+  return {Code::kUnavailable, "a stage of the pipeline failed the row"};
+}
+
+FlowSource whole(std::shared_ptr<const std::vector<std::int64_t>> ids, const FlowSpec::Chunks& chunks) {
+  FlowSource source;
+  source.ids = std::move(ids);
+  source.pieces = pieces_of(source.ids->size(), chunks);
+  source.framed = !source.pieces.empty();
+  if (!source.framed) source.pieces.emplace_back(0, static_cast<std::uint32_t>(source.ids->size()));
+  return source;
+}
+
+}  // namespace
+
+std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>& model, TimeNs now) {
+  auto& state = flows_.at(model->variant);
+  if (state == nullptr || state->model->flow->content != model->flow->content) {
+    // Roots of the one before hold it until they have ended.
+    state = std::make_shared<FlowState>(model, scheduler_);
+    flow_counts_.at(model->variant).resize(model->flow->stages.size());
+    std::erase_if(flow_states_, [](const auto& old) { return old->core.roots() == 0; });
+    flow_states_.push_back(state);
+  }
+  if (state->plan_content != model->flow->plan_content) {
+    state->plan_content = model->flow->plan_content;
+    state->core.apply(model->flow->plan, now);
+  }
+  return state;
+}
+
+// All rows of the call arrive; the pipeline's steps follow (pump).
+void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
+  const auto state = flow_of(call.model, now);
+  const auto& flow = *call.model->flow;
+  const auto& wishes = call.request.flow_wishes();
+  for (auto& row : call.rows) {
+    if (call.fault.code != Code::kOk) return;
+    auto ids = std::make_shared<std::vector<std::int64_t>>();
+    call.request.ids(row.index, *ids);
+    row.flow = std::make_unique<FlowRow>();
+    row.flow->state = state;
+    FlowSource all = whole(std::move(ids), flow.chunks);
+    const std::size_t bytes = all.ids->size() * sizeof(std::int64_t);
+    if (all.pieces.size() > static_cast<std::size_t>(flow.core.max_open) || bytes > flow.max_bytes) {
+      FlowRoot none;
+      none.state = state;
+      fail(call, fault_of(none, pipeline::DropReason::kFanout), row.index, now, effects);
+      return;
+    }
+    row.flow->all = static_cast<std::int32_t>(all.pieces.size());
+    for (std::size_t part = 0; part < all.pieces.size(); ++part) {
+      auto* root = new FlowRoot;
+      root->row = &row;
+      root->state = state;
+      root->part = static_cast<std::int32_t>(part);
+      root->bytes = bytes;
+      root->sources.push_back(std::make_unique<FlowSource>(all));
+      const auto length = static_cast<std::int32_t>(all.tokens(part));
+      row.flow->roots.push_back(root);
+      root->id = state->core.arrive(
+          {.tag = reinterpret_cast<std::uint64_t>(root),
+           .length = length,
+           .due = call.bulk() ? call.waiting_deadline()
+                              : std::min(call.received_ns + call.model->slo_ns, call.waiting_deadline()),
+           .deadline = call.waiting_deadline(),
+           .utility = wishes.utility / row.flow->all,
+           .min_accuracy = wishes.min_accuracy},
+          now);
+    }
+  }
+}
+
+// Carries out what the pipelines decide, and tells them what has become of visits, until there is nothing of either.
+void Desk::pump(TimeNs now, Effects& effects) {
+  if (pumping_ || flow_states_.empty()) return;
+  pumping_ = true;
+  for (bool more = true; more;) {
+    more = false;
+    for (std::size_t i = 0; i < flow_states_.size(); ++i) {
+      const auto state = flow_states_[i];
+      pipeline::Step step;
+      while (state->core.next(now, step)) {
+        more = true;
+        take(*state, step, now, effects);
+      }
+    }
+    if (ended_visits_.empty()) continue;
+    more = true;
+    VisitCall* const visit = ended_visits_.front();
+    ended_visits_.erase(ended_visits_.begin());
+    visit_ended(*visit, now, effects);
+  }
+  pumping_ = false;
+}
+
+void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effects& effects) {
+  auto& root = *reinterpret_cast<FlowRoot*>(step.tag);
+  auto& counts = flow_counts_.at(state.model->variant);
+  switch (step.kind) {
+    case pipeline::Step::Kind::kEnter: {
+      auto& count = counts.at(static_cast<std::size_t>(step.stage));
+      ++count.visits;
+      count.rerouted += step.from >= 0 ? 1 : 0;
+      enter_stage(root, step, now, effects);
+      return;
+    }
+    case pipeline::Step::Kind::kCancel: {
+      // An expiry that is still to be read would be of a handle that may be another's by now.
+      settle(effects, now);
+      VisitCall* const visit = std::exchange(state.visits.at(step.visit), nullptr);
+      if (visit == nullptr) return;
+      visit->id = pipeline::kNone;
+      if (!visit->ended) fail(*visit, {Code::kCancelled, "not needed"}, Call::kNoRow, now, effects);
+      return;
+    }
+    case pipeline::Step::Kind::kDrop:
+      ++counts.at(static_cast<std::size_t>(step.stage)).dropped.at(static_cast<std::size_t>(step.reason));
+      if (root.row == nullptr) return;
+      if (root.row->flow->reason < 0) root.row->flow->reason = static_cast<std::int32_t>(step.reason);
+      return;
+    case pipeline::Step::Kind::kExit:
+      root_ended(root, step, now, effects);
+      return;
+  }
+}
+
+void Desk::enter_stage(FlowRoot& root, const pipeline::Step& step, TimeNs now, Effects& effects) {
+  const auto& source = step.edge < 0 ? *root.sources.front() : *reinterpret_cast<const FlowSource*>(step.parent);
+  auto* visit = new VisitCall(root, source, step, *root.row->call, now);
+  auto& visits = root.state->visits;
+  if (visits.size() <= step.visit) visits.resize(step.visit + 1);
+  visits[step.visit] = visit;
+  auto bad = visit->write();
+  visit->rows = std::vector<Row>(1);
+  visit->open_rows = 1;
+  visit->holds.store(1, std::memory_order_relaxed);
+  Row& row = visit->rows.front();
+  row.call = visit;
+  if (bad) {
+    fail(*visit, std::move(*bad), Call::kNoRow, now, effects);
+    return;
+  }
+  row.length = visit->request.lengths().front();  // the last piece of a row is shorter
+  books(*visit).arrived(row.length, scheduler_.ideal_level(row.length, visit->model->variant));
+  const auto admitted = arrive(row, visit->deadline_ns, now, effects);
+  if (admitted.handle == dispatch::kNone) {
+    visit->full = admitted.admission == dispatch::Admission::kFull;
+    fail(*visit, refusal(row, admitted, now), Call::kNoRow, now, effects);
+  }
+}
+
+void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
+  if (visit.id == pipeline::kNone) return;
+  FlowRoot& root = *visit.root;
+  FlowState& state = *root.state;
+  const auto id = visit.id;
+  Row& row = visit.rows.front();
+  if (visit.fault.code != Code::kOk) {
+    visit.id = pipeline::kNone;
+    state.visits.at(id) = nullptr;
+    root.fault = visit.fault;
+    if (visit.no_instance && others_fit(visit)) {
+      state.core.again(id, now);
+    } else if (visit.full) {
+      state.core.refused(id, pipeline::DropReason::kOverload, now);
+    } else if (visit.fault.code == Code::kDeadlineExceeded || visit.fault.overload) {
+      state.core.refused(id, pipeline::DropReason::kDeadline, now);
+    } else {
+      state.core.failed(id, now);
+    }
+    return;
+  }
+  const auto stage = static_cast<std::size_t>(visit.stage);
+  const auto& spec = state.model->flow->stages[stage];
+  auto& count = flow_counts_.at(state.model->variant).at(stage);
+  ++count.answered;
+  root.row->padded += row.padded;
+  root.row->batch_rows = std::max(root.row->batch_rows, row.batch_rows);
+  const TimeNs executed = visit.source->executed_ns + row.executed_ns();
+  std::vector<pipeline::Children> children;
+  for (const std::int32_t e : edges_of(spec, visit.of(), row.parsed)) {
+    const auto& edge = spec.edges[static_cast<std::size_t>(e)];
+    auto ids = visit.source->ids;
+    const std::size_t piece = visit.source->pieces.size() == 1 ? 0 : static_cast<std::size_t>(visit.index);
+    if (visit.source->framed) {
+      auto own = std::make_shared<std::vector<std::int64_t>>();
+      visit.source->read(piece, *own);
+      root.bytes += own->size() * sizeof(std::int64_t);
+      ids = std::move(own);
+    }
+    auto& source = root.sources.emplace_back(std::make_unique<FlowSource>(whole(std::move(ids), edge.chunks)));
+    root.bytes += sizeof(FlowSource) + source->pieces.size() * sizeof(source->pieces.front());
+    source->way = visit.way();
+    source->route = visit.route();
+    source->executed_ns = executed;
+    children.push_back({.edge = edge.core,
+                        .length = static_cast<std::int32_t>(source->tokens(0)),
+                        .count = static_cast<std::int32_t>(source->pieces.size()),
+                        .tag = reinterpret_cast<std::uint64_t>(source.get())});
+  }
+  if (root.bytes > state.model->flow->max_bytes) {
+    root.fault = {Code::kResourceExhausted, "what the row becomes takes more than the pipeline's max_bytes (" +
+                                                std::to_string(state.model->flow->max_bytes) + "): send it in parts"};
+    visit.id = pipeline::kNone;
+    state.visits.at(id) = nullptr;
+    state.core.failed(id, now);
+    return;
+  }
+  if (children.empty()) {
+    ++count.ends;
+    auto& to = *root.row->flow;
+    to.executed_ns = std::max(to.executed_ns, executed);
+    to.answers.push_back({.stage = visit.stage,
+                          .variant = visit.variant,
+                          .way = visit.way(),
+                          .route = visit.route(),
+                          .body = std::move(row.response),
+                          .parsed = std::move(row.parsed)});
+  }
+  visit.id = pipeline::kNone;
+  state.visits.at(id) = nullptr;
+  state.core.finish(id, children, now);
+}
+
+bool Desk::others_fit(const VisitCall& visit) const {
+  const auto& variants = visit.state->model->flow->stages[static_cast<std::size_t>(visit.stage)].variants;
+  return std::any_of(variants.begin(), variants.end(), [&](const auto& one) {
+    return scheduler_.fits_any(visit.rows.front().length, one.model->variant);
+  });
+}
+
+void Desk::root_ended(FlowRoot& root, const pipeline::Step& step, TimeNs now, Effects& effects) {
+  const std::unique_ptr<FlowRoot> whose(&root);
+  Row* const row = root.row;
+  if (row == nullptr) return;
+  auto& flow = *row->flow;
+  std::erase(flow.roots, &root);
+  flow.accuracy += step.accuracy / flow.all;
+  // In part is enough where some part of the row has been answered, or may still be.
+  const bool partial = root.state->model->flow->core.on_drop == pipeline::OnDrop::kPartial;
+  const bool nothing = flow.answers.empty() && flow.roots.empty();
+  if (partial ? nothing : step.failed) {
+    root.row = nullptr;
+    fail(*row->call, fault_of(root, static_cast<pipeline::DropReason>(std::max(flow.reason, 0))), row->index, now,
+         effects);
+    if (row->state != Row::State::kEnded) end(*row, now, effects);
+  } else if (flow.roots.empty()) {
+    end(*row, now, effects);
+  }
+}
+
+// The row ends without what is still under way of it.
+void Desk::leave_flow(Row& row, TimeNs now) {
+  for (FlowRoot* root : std::exchange(row.flow->roots, {})) {
+    root->row = nullptr;
+    root->state->core.cancel(root->id, now);
+  }
+}
+
+void Desk::look_at_flows(TimeNs now) {
+  for (const auto& state : flow_states_) {
+    if (state->core.roots() > 0) state->core.look(now);
+  }
+}
+
+void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
+  if (model == nullptr || model->flow == nullptr) return;
+  const auto& counts = flow_counts_.at(model->variant);
+  const auto& state = flows_.at(model->variant);
+  std::int32_t variant = 0;
+  for (std::size_t s = 0; s < model->flow->stages.size(); ++s) {
+    const auto& stage = model->flow->stages[s];
+    auto* to = out->add_pipeline();
+    to->set_stage(stage.name);
+    if (s < counts.size()) {
+      to->set_visits(counts[s].visits);
+      to->set_answered(counts[s].answered);
+      to->set_ends(counts[s].ends);
+      to->set_rerouted(counts[s].rerouted);
+      to->mutable_dropped()->Add(counts[s].dropped.begin(), counts[s].dropped.end());
+    }
+    for (std::size_t v = 0; v < stage.variants.size(); ++v, ++variant) {
+      if (state != nullptr && variant < state->core.tree().variants()) to->add_price(state->core.price(variant));
+    }
+  }
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,317 @@
+#include "gateway/fleet/pipeline.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+namespace arlo::gateway {
+namespace {
+
+namespace pipeline = flow::pipeline;
+
+template <class Kind>
+Kind named(const std::string& name, std::initializer_list<std::pair<const char*, Kind>> choices, const char* field) {
+  std::string all;
+  for (const auto& [text, kind] : choices) {
+    if (name == text) return kind;
+    all += (all.empty() ? "" : ", ") + std::string(text);
+  }
+  throw std::invalid_argument(std::string(field) + ": '" + name + "' is none of " + all);
+}
+
+pipeline::Spec core_of(const v1::Pipeline& from, const FindModel& model) {
+  pipeline::Spec to;
+  for (const auto& stage : from.stages()) {
+    auto& spec = to.stages.emplace_back();
+    for (const auto& variant : stage.variants()) {
+      spec.variants.push_back({.id = model(variant.model())->variant,
+                               .accuracy = variant.accuracy(),
+                               .least = static_cast<TimeNs>(variant.least_us()) * 1000,
+                               .work = variant.work_s()});
+    }
+  }
+  for (const auto& edge : from.edges()) {
+    if (edge.to() < 0) continue;
+    to.edges.push_back({.from = static_cast<std::int32_t>(edge.from()),
+                        .to = edge.to(),
+                        .factor = {edge.factor().begin(), edge.factor().end()},
+                        .hop = static_cast<TimeNs>(edge.hop_us()) * 1000});
+  }
+  using pipeline::Drop;
+  using pipeline::Router;
+  to.router = named<Router>(from.router(), {{"price", Router::kPrice}, {"plan", Router::kPlan}, {"maf", Router::kMaf}},
+                            "router");
+  to.drop = named<Drop>(from.drop(),
+                        {{"slack", Drop::kSlack},
+                         {"reroute", Drop::kReroute},
+                         {"per_task", Drop::kPerTask},
+                         {"last", Drop::kLast},
+                         {"none", Drop::kNone}},
+                        "drop");
+  to.on_drop = from.partial() ? pipeline::OnDrop::kPartial : pipeline::OnDrop::kFail;
+  to.max_open = static_cast<std::int32_t>(from.max_children());
+  return to;
+}
+
+pipeline::Plan plan_of(const v1::PipelinePlan& from) {
+  pipeline::Plan to;
+  to.price = from.price();
+  to.demand = from.demand();
+  to.share.assign(from.share().begin(), from.share().end());
+  to.rate.assign(from.rate().begin(), from.rate().end());
+  for (const auto us : from.budget_us()) to.budget.push_back(static_cast<TimeNs>(us) * 1000);
+  return to;
+}
+
+FlowSpec::Chunks chunks_of(const v1::Chunks& from) {
+  return {.window = static_cast<std::int32_t>(from.window()), .stride = static_cast<std::int32_t>(from.stride())};
+}
+
+MaybeFault check_chunks(const v1::Chunks& chunks, const std::string& where) {
+  if (chunks.window() > 2 && chunks.window() <= 1U << 20 && chunks.stride() > 0 &&
+      chunks.stride() <= chunks.window() - 2) {
+    return {};
+  }
+  return invalid(where + "chunks need a window above 2 and a stride of 1 to window - 2 tokens");
+}
+
+// Of a stage, what clients may have: answers about tokens would be about tokens of its own.
+bool answers(const OutputSpec& output) { return !output.token_level && output.item != 0 && !output.on_request; }
+
+// Whether both answer rows alike; what else they say does not matter.
+bool same(const ModelSpec& a, const ModelSpec& b) {
+  const auto answers_of = [](const ModelSpec& model) {
+    std::vector<OutputSpec> found;
+    std::copy_if(model.outputs.begin(), model.outputs.end(), std::back_inserter(found), answers);
+    return found;
+  };
+  const auto x = answers_of(a);
+  const auto y = answers_of(b);
+  return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const OutputSpec& one, const OutputSpec& other) {
+    return one.name == other.name && one.datatype == other.datatype && one.dims == other.dims;
+  });
+}
+
+MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, const std::string& where) {
+  if (stage.name().empty()) return invalid(where + "a stage has no name");
+  if (stage.variants().empty()) return invalid(where + "stage '" + stage.name() + "' has no variant");
+  const auto first = model(stage.variants(0).model());
+  for (const auto& variant : stage.variants()) {
+    const auto one = model(variant.model());
+    if (one == nullptr) return invalid(where + "variant '" + variant.model() + "' is no model of the deployment");
+    if (!(variant.t() >= 0)) return invalid(where + "variant '" + one->name + "' needs a temperature above 0");
+    const auto needed = std::find_if(one->inputs.begin(), one->inputs.end(),
+                                     [](const auto& input) { return input.role == Role::kOther && !input.optional; });
+    if (needed != one->inputs.end()) {
+      return invalid(where + "variant '" + one->name + "' needs input '" + needed->name +
+                     "': rows of a pipeline are token ids, and all other inputs must be optional");
+    }
+    if (!same(*one, *first)) {
+      return invalid(where + "variant '" + one->name + "' has other outputs than '" + first->name + "'");
+    }
+    if (!stage.logits().empty() && one->find_output(stage.logits()) < 0) {
+      return invalid(where + "variant '" + one->name + "' has no output '" + stage.logits() + "', which is judged");
+    }
+    if (one->vocabulary != first->vocabulary) {
+      return invalid(where + "variant '" + one->name + "' has another vocabulary than '" + first->name + "'");
+    }
+  }
+  if (!stage.logits().empty()) {
+    const int at = first->find_output(stage.logits());
+    if (at < 0 || first->outputs[static_cast<std::size_t>(at)].datatype != "FP32") {
+      return invalid(where + "stage '" + stage.name() + "' has no output '" + stage.logits() +
+                     "' of FP32, which is judged");
+    }
+  }
+  return {};
+}
+
+MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
+  const std::string where = "pipeline '" + from.name() + "': ";
+  if (from.slo_ms() == 0 || from.default_timeout_ms() == 0 || from.max_children() == 0 || from.max_bytes() == 0) {
+    return invalid(where + "slo_ms, default_timeout_ms, max_children and max_bytes must be above 0");
+  }
+  std::set<std::string> names;
+  std::shared_ptr<const ModelSpec> entry;
+  for (const auto& stage : from.stages()) {
+    if (auto fault = check_stage(stage, model, where)) return fault;
+    if (!names.insert(stage.name()).second) return invalid(where + "two stages are '" + stage.name() + "'");
+    const auto first = model(stage.variants(0).model());
+    if (entry == nullptr) entry = first;
+    if (first->vocabulary != entry->vocabulary) {
+      return invalid(where + "stage '" + stage.name() + "' has another vocabulary than the entry");
+    }
+  }
+  if (from.has_chunks()) {
+    if (auto fault = check_chunks(from.chunks(), where)) return fault;
+  }
+  for (const auto& edge : from.edges()) {
+    if (edge.from() >= static_cast<std::uint32_t>(from.stages_size()) || edge.to() >= from.stages_size()) {
+      return invalid(where + "an edge names a stage that is not there");
+    }
+    const auto& tail = from.stages(static_cast<int>(edge.from()));
+    if ((edge.at_least() > 0 || edge.below() > 0 || !edge.labels().empty()) && tail.logits().empty()) {
+      return invalid(where + "stage '" + tail.name() + "' has no logits for the guards of its edges");
+    }
+    if (edge.has_chunks()) {
+      if (auto fault = check_chunks(edge.chunks(), where)) return fault;
+    }
+  }
+  try {
+    const auto core = core_of(from, model);
+    pipeline::validate(core);
+    pipeline::validate(plan_of(from.plan()), core);
+  } catch (const std::invalid_argument& error) {
+    return invalid(where + error.what());
+  }
+  const auto spec = make_pipeline(from, model, 0);
+  if (spec->outputs.size() > kMaxOutputs) return invalid(where + "its stages have too many outputs");
+  const bool any = std::any_of(spec->flow->stages.begin(), spec->flow->stages.end(),
+                               [](const auto& stage) { return stage.ends && !stage.outputs.empty(); });
+  if (!any) return invalid(where + "no stage that ends rows has an output for each row");
+  if (from.pool()) {
+    const auto ends = std::count_if(spec->flow->stages.begin(), spec->flow->stages.end(),
+                                    [](const auto& stage) { return stage.ends; });
+    for (const auto& stage : spec->flow->stages) {
+      for (const int output : stage.outputs) {
+        if (ends == 1 && spec->outputs[static_cast<std::size_t>(output)].datatype == "FP32") continue;
+        return invalid(where + "a mean is of one stage's answers, which are FP32");
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+MaybeFault check_pipelines(const v1::Deployment& deployment) {
+  if (deployment.pipelines().empty()) return {};
+  std::set<std::string> names;
+  std::set<std::string> taken;
+  std::vector<std::shared_ptr<const ModelSpec>> models;
+  for (const v1::Model* model : models_of(deployment)) {
+    names.insert(model->name());
+    models.push_back(make_model(deployment, *model, static_cast<std::uint16_t>(models.size())));
+  }
+  for (const auto& cascade : deployment.cascades()) {
+    names.insert(cascade.name());
+    for (const auto& stage : cascade.stages()) taken.insert(stage.model());
+  }
+  const FindModel find = [&](const std::string& name) -> std::shared_ptr<const ModelSpec> {
+    const auto found = std::find_if(models.begin(), models.end(), [&](const auto& one) { return one->name == name; });
+    return found == models.end() ? nullptr : *found;
+  };
+  for (const auto& from : deployment.pipelines()) {
+    if (from.name().empty() || !names.insert(from.name()).second) {
+      return invalid("pipeline '" + from.name() + "' has no name, or that of another model");
+    }
+    for (const auto& stage : from.stages()) {
+      for (const auto& variant : stage.variants()) {
+        if (!taken.insert(variant.model()).second) {
+          return invalid("model '" + variant.model() + "' is a variant or a stage twice, which is not supported");
+        }
+      }
+    }
+    if (auto fault = check_pipeline(from, find)) return fault;
+  }
+  return {};
+}
+
+std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const FindModel& model,
+                                               dispatch::VariantId variant) {
+  auto flow = std::make_shared<FlowSpec>();
+  flow->core = core_of(from, model);
+  flow->plan = plan_of(from.plan());
+  if (from.has_chunks()) flow->chunks = chunks_of(from.chunks());
+  flow->pool = from.pool();
+  flow->max_bytes = from.max_bytes();
+  auto content = from;
+  content.clear_plan();
+  flow->content = std::hash<std::string>{}(content.SerializeAsString());
+  flow->plan_content = std::hash<std::string>{}(from.plan().SerializeAsString());
+  for (const auto& stage : from.stages()) {
+    auto& to = flow->stages.emplace_back();
+    to.name = stage.name();
+    to.first = stage.first();
+    for (const auto& one : stage.variants()) {
+      auto& each = to.variants.emplace_back();
+      each.model = model(one.model());
+      each.logits = stage.logits().empty() ? -1 : each.model->find_output(stage.logits());
+      each.t = one.t() > 0 ? one.t() : 1;
+    }
+  }
+  std::int32_t number = 0;
+  for (const auto& edge : from.edges()) {
+    auto& to = flow->stages[edge.from()].edges.emplace_back();
+    if (edge.to() >= 0) to.core = number++;
+    to.at_least = edge.at_least();
+    to.below = edge.below();
+    to.labels.assign(edge.labels().begin(), edge.labels().end());
+    if (edge.has_chunks()) to.chunks = chunks_of(edge.chunks());
+  }
+
+  auto out = std::make_shared<ModelSpec>();
+  const auto& entry = *flow->stages.front().variants.front().model;
+  out->name = from.name();
+  out->variant = variant;
+  out->inputs = entry.inputs;
+  out->ids = entry.ids;
+  out->mask = entry.mask;
+  out->vocabulary = entry.vocabulary;
+  out->slo_ns = TimeNs{from.slo_ms()} * 1'000'000;
+  out->default_timeout_ns = TimeNs{from.default_timeout_ms()} * 1'000'000;
+  for (const auto& one : flow->stages.front().variants) out->longest = std::max(out->longest, one.model->longest);
+  if (flow->chunks.window > 0) out->longest = 1 << 20;
+
+  std::size_t ends = 0;
+  for (auto& stage : flow->stages) {
+    // A stage's row ends there at an exit, and where no edge takes it.
+    stage.judged = std::any_of(stage.edges.begin(), stage.edges.end(), [](const auto& e) { return e.judges(); });
+    const bool goes = std::any_of(stage.edges.begin(), stage.edges.end(), [](const auto& e) { return !e.judges(); });
+    const bool exits = std::any_of(stage.edges.begin(), stage.edges.end(), [](const auto& e) { return e.core < 0; });
+    stage.ends = exits || !goes;
+    ends += stage.ends ? 1 : 0;
+  }
+  out->usual = 0;
+  const auto add = [&](OutputSpec output, bool usual) {
+    output.on_request = !usual;
+    if (usual && out->outputs.size() < kMaxOutputs) out->usual |= OutputSet{1} << out->outputs.size();
+    out->outputs.push_back(std::move(output));
+    return static_cast<int>(out->outputs.size()) - 1;
+  };
+  const auto make = [&](std::string name, const char* datatype, std::size_t item, bool usual) {
+    return add({std::move(name), datatype, item, false, {}, false}, usual);
+  };
+  for (auto& stage : flow->stages) {
+    if (!stage.ends) continue;
+    const std::string prefix = ends > 1 ? stage.name + "." : "";
+    for (const auto& output : stage.variants.front().model->outputs) {
+      if (!answers(output)) continue;
+      auto mine = output;
+      mine.name = prefix + output.name;
+      stage.of.push_back(output.name);
+      stage.outputs.push_back(add(std::move(mine), true));
+    }
+    for (auto& each : stage.variants) {
+      for (const auto& name : stage.of) each.answers |= OutputSet{1} << each.model->find_output(name);
+    }
+    if (!flow->pool) stage.row = make(prefix + "row", "INT32", 4, true);
+  }
+  for (auto& stage : flow->stages) {
+    for (auto& each : stage.variants) {
+      if (stage.judged) each.answers |= OutputSet{1} << each.logits;
+      // Something has to be asked for, if only to know that it was done.
+      if (each.answers == 0) each.answers = each.model->usual & (~each.model->usual + 1);
+    }
+  }
+  flow->made.answers = make("children", "INT32", 4, false);
+  flow->made.accuracy = make("accuracy_expected", "FP32", 4, false);
+  flow->made.reason = make("reason", "INT32", 4, false);
+  flow->made.route = make("route", "BYTES", 0, false);
+  out->flow = std::move(flow);
+  return out;
+}
+
+}  // namespace arlo::gateway

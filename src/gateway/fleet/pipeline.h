@@ -1,0 +1,77 @@
+// A pipeline as the desk runs it: made of a deployment, checked once, then immutable and shared.
+#pragma once
+
+#include <arlo/v1/admin.pb.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/fault.h"
+#include "base/time.h"
+#include "dispatch/scheduler.h"
+#include "flow/pipeline/spec.h"
+#include "rewrite/model.h"
+
+namespace arlo::gateway {
+
+struct FlowSpec {
+  // Pieces of a row; window 0: it goes whole.
+  struct Chunks {
+    std::int32_t window = 0;
+    std::int32_t stride = 0;
+  };
+  struct Edge {
+    std::int32_t core = -1;  // its number among the edges of `core`, which has no exits; -1: an exit
+    double at_least = 0;
+    double below = 0;  // 0: no limit
+    std::vector<std::uint32_t> labels;
+    Chunks chunks;
+    [[nodiscard]] bool judges() const { return at_least > 0 || below > 0 || !labels.empty(); }
+  };
+  struct Variant {
+    std::shared_ptr<const ModelSpec> model;
+    int logits = -1;  // output that guards judge
+    double t = 1;
+    OutputSet answers = 0;  // of its outputs, those that clients may have
+  };
+  struct Stage {
+    std::string name;
+    std::vector<Variant> variants;
+    std::vector<Edge> edges;
+    bool first = false;
+    bool judged = false;          // some edge looks at the answer
+    bool ends = false;            // its answers may be a client's
+    std::vector<int> outputs;     // where the answers of its first variant stand in ModelSpec::outputs of the pipeline
+    std::vector<std::string> of;  // by name, as its variants have them
+    int row = -1;                 // output that says which row each answer is of; -1: there is none
+  };
+  // Outputs that are made here, in ModelSpec::outputs.
+  struct Made {
+    int answers = -1;   // of each row
+    int accuracy = -1;  // expected
+    int reason = -1;    // 0, or 1 + DropReason of what was given up first
+    int route = -1;     // the models of its ways
+  };
+
+  flow::pipeline::Spec core;
+  flow::pipeline::Plan plan;
+  std::vector<Stage> stages;
+  Chunks chunks;
+  bool pool = false;
+  std::uint64_t max_bytes = 0;
+  Made made;
+  std::size_t content = 0;  // hash of all that it is but the plan
+  std::size_t plan_content = 0;
+};
+
+// Checks the pipelines of a deployment whose models and cascades are sound; the fault names what is wrong.
+MaybeFault check_pipelines(const v1::Deployment& deployment);
+
+// The model that clients see. `model`: of the deployment, by its name. The deployment has been checked.
+using FindModel = std::function<std::shared_ptr<const ModelSpec>(const std::string& name)>;
+std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const FindModel& model,
+                                               dispatch::VariantId variant);
+
+}  // namespace arlo::gateway

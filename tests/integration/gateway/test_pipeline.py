@@ -1,0 +1,277 @@
+"""Pipelines on real workers that replay records: every row is answered once, by the ways that its answers say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from tests.fakes.gateway import SANITIZED, Gateway
+from tests.fakes.processes import until
+from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.piped import (
+    NAME,
+    SAID,
+    WISHED,
+    arrays_of,
+    cascade_like,
+    check_cascade_like,
+    long,
+    pipeline_deployment,
+    request_of,
+    short,
+)
+from tests.integration.gateway.replayed import RECORDS
+
+pytestmark = pytest.mark.integration
+
+BATCHES = {"policy": "late", "batching": "deadline"}
+EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (3,)}
+TWICE = {"small": (0, 1), "middle": (1, 2), "large": (2, 3)}
+PIECES = {"window": 32, "stride": 30}
+
+
+async def ask(gateway: Gateway, records: list[int], timeout: float = 20, **parameters: Any) -> list[str]:
+    rows = [short(record) for record in records]
+    answer = await gateway.infer(request_of(rows, WISHED, **parameters), timeout=timeout)
+    return check_cascade_like(answer, records)
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value.code(), raised.value.details()
+
+
+async def test_rows_take_their_edges(workers: Workers, start: Any) -> None:
+    """Clients side by side: the way, the answer and the expected accuracy of each row, and the counts of the stages."""
+    async with start(cascade_like(workers, EVERYWHERE), dispatch=BATCHES) as gateway:
+        rows = 0
+
+        async def client(seed: int) -> None:
+            nonlocal rows
+            random = np.random.default_rng(seed)
+            for _ in range(20):
+                records = random.integers(0, RECORDS, random.integers(1, 17)).tolist()
+                await ask(gateway, records)
+                rows += len(records)
+
+        await asyncio.gather(*map(client, range(4)))
+        stats = await gateway.stats(NAME)
+        assert stats.outcomes.on_time + stats.outcomes.late == rows
+        topic, tags = stats.pipeline
+        assert (topic.stage, tags.stage) == ("topic", "tags")
+        assert topic.visits == topic.answered == rows
+        assert tags.visits == tags.answered == tags.ends == rows - topic.ends
+        assert sum(topic.dropped) == sum(tags.dropped) == 0
+        assert len(topic.price) == 2
+        inner = [await gateway.stats(model) for model in ("small", "middle", "large")]
+        assert [one.stage for one in inner] == [True] * 3
+        assert sum(one.outcomes.on_time + one.outcomes.late for one in inner) == topic.visits + tags.visits
+
+        assert set(await ask(gateway, [1, 2, 3], min_accuracy=0.85)) <= {"middle", "middle>large"}
+        why = await refused(ask(gateway, [1], min_accuracy=0.99))
+        assert why[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "min_accuracy" in why[1]
+        why = await refused(ask(gateway, [1], utility=-1.0))
+        assert why == (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "parameter 'utility' must be a double_param: utility 0 to 1e9, min_accuracy 0 to 1",
+        )
+        plain = await gateway.infer(request_of([short(1)]))
+        assert [tensor.name for tensor in plain.outputs] == ["topic.logits", "topic.row", "tags.logits", "tags.row"]
+        assert plain.id == "one"
+        assert (await refused(gateway.infer(request_of([short(1)], ("importance",)))))[0] == (
+            grpc.StatusCode.INVALID_ARGUMENT
+        )
+
+
+async def test_pieces_of_a_row(workers: Workers, start: Any) -> None:
+    """A long row enters in pieces, whose answers are listed, or become their mean; too many pieces are refused."""
+    rows = [long([5, 6, 7], 30), short(8), long([9, 10], 30)]
+    listed = pipeline_deployment(workers, {"small": (0, 1)}, {"all": ("small",)}, chunks=PIECES, max_children=8)
+    async with start(listed, dispatch=BATCHES) as gateway:
+        answer = await gateway.infer(request_of(rows, ("logits", "row", "children")), timeout=20)
+        outputs = arrays_of(answer)
+        assert outputs["row"].tolist() == [0, 0, 0, 1, 2, 2]
+        assert outputs["children"].tolist() == [3, 1, 2]
+        np.testing.assert_array_equal(outputs["logits"], SAID["small"][5:11])
+        why = await refused(gateway.infer(request_of([long(list(range(9)), 30)])))
+        assert why[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "max_children (8)" in why[1]
+
+        mean = pipeline_deployment(workers, {"small": (0, 1)}, {"all": ("small",)}, chunks=PIECES, pool=True, version=2)
+        await gateway.apply(mean)
+        outputs = arrays_of(await gateway.infer(request_of(rows), timeout=20))
+        assert list(outputs) == ["logits"]
+        wanted = [SAID["small"][part].mean(0) for part in (slice(5, 8), slice(8, 9), slice(9, 11))]
+        np.testing.assert_allclose(outputs["logits"], wanted, rtol=1e-6)
+
+
+async def test_a_stage_makes_several_rows(workers: Workers, start: Any) -> None:
+    """What the first stage answered goes on in pieces, in the order of the row; limits of rows and of bytes."""
+    stages = {"first": ("small", "middle"), "parts": ("large",)}
+    edge = {"from": 0, "to": 1, "factor": [2.0, 2.0], "chunks": {"window": 22, "stride": 20}}
+    rows = [long([5, 6, 7], 20), short(8), long([9, 10], 20)]
+    deployment = pipeline_deployment(workers, EVERYWHERE, stages, [edge])
+    async with start(deployment, dispatch=BATCHES) as gateway:
+        answer = await gateway.infer(request_of(rows, ("logits", "row", "children", "route")), timeout=20)
+        outputs = arrays_of(answer)
+        assert outputs["row"].tolist() == [0, 0, 0, 1, 2, 2]
+        np.testing.assert_array_equal(outputs["logits"], SAID["large"][5:11])
+        assert [route.count("large") for route in outputs["route"]] == [3, 1, 2]
+        parts = (await gateway.stats(NAME)).pipeline[1]
+        assert parts.ends == 6
+
+        for version, (limits, what) in enumerate(
+            (({"max_children": 2}, "max_children (2)"), ({"max_bytes": 600}, "max_bytes (600)")), start=2
+        ):
+            await gateway.apply(pipeline_deployment(workers, EVERYWHERE, stages, [edge], version=version, **limits))
+            why = await refused(gateway.infer(request_of(rows[:1])))
+            assert why[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert what in why[1]
+        await nothing_left(gateway)
+
+
+async def nothing_left(gateway: Gateway) -> None:
+    """No row waits or runs any more, of any model."""
+    for model in ("small", "middle", "large"):
+        await gateway.stats_when(lambda s: s.queued == s.in_flight == 0, "nothing left", model=model)
+
+
+class Load:
+    """Clients one request after the other; every answer is checked, and an error is a failure."""
+
+    def __init__(self, gateway: Gateway, clients: int = 4) -> None:
+        self.gateway, self.rows, self._stop = gateway, 0, asyncio.Event()
+        self._tasks = [asyncio.create_task(self._client(seed)) for seed in range(clients)]
+
+    async def _client(self, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        while not self._stop.is_set():
+            records = random.integers(0, RECORDS, 8).tolist()
+            await ask(self.gateway, records)
+            self.rows += len(records)
+
+    async def more(self, rows: int = 200) -> None:
+        """So many more rows have been answered."""
+        wanted = self.rows + rows
+        await until(lambda: self.rows >= wanted or any(task.done() for task in self._tasks), f"{wanted} rows")
+
+    async def end(self) -> int:
+        self._stop.set()
+        await asyncio.gather(*self._tasks)
+        return self.rows
+
+
+@pytest.mark.skipif(SANITIZED, reason="with stand-ins there is no worker to kill")
+async def test_a_killed_worker_loses_nothing(workers: Workers, start: Any) -> None:
+    """kill -9 of a worker under load: every row is answered, once, and counted so."""
+    async with start(cascade_like(workers, TWICE, slo_ms=5000), dispatch=BATCHES) as gateway:
+        load = Load(gateway)
+        await load.more()
+        os.kill(await workers.pid(2), signal.SIGKILL)
+        await gateway.stats_when(lambda s: any(i.state == 4 for i in s.instances), "ejected", model=NAME)
+        await load.more()
+        await workers.whole()
+        await gateway.stats_when(lambda s: all(i.state == 2 for i in s.instances), "back", model=NAME)
+        await load.more()
+        rows = await load.end()
+        stats = await gateway.stats(NAME)
+        assert stats.outcomes.on_time + stats.outcomes.late == rows == sum(s.ends for s in stats.pipeline)
+        assert stats.outcomes.failed == stats.outcomes.expired == stats.outcomes.rejected == 0
+        await nothing_left(gateway)
+
+
+async def test_other_plans_under_load(workers: Workers, start: Any) -> None:
+    """Workers move, prices and limits change, a variant goes and comes back: no row fails."""
+    async with start(cascade_like(workers, TWICE, slo_ms=5000), dispatch=BATCHES) as gateway:
+        load = Load(gateway)
+        await load.more()
+        changes: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            ({"small": (2,), "middle": (0,), "large": (1, 3)}, {}),
+            ({"small": (0, 1, 2), "middle": (), "large": (3,)}, {"plan": {"price": 0.5}}),
+            (TWICE, {"max_children": 64, "router": "plan"}),
+        ]
+        for version, (placement, fields) in enumerate(changes, start=2):
+            await gateway.apply(cascade_like(workers, placement, slo_ms=5000, version=version, **fields))
+            await load.more()
+        rows = await load.end()
+        stats = await gateway.stats(NAME)
+        assert stats.outcomes.on_time + stats.outcomes.late == rows
+        assert stats.outcomes.failed == stats.outcomes.expired == stats.outcomes.rejected == 0
+        await nothing_left(gateway)
+
+
+async def test_clients_that_leave_and_deadlines(workers: Workers, start: Any) -> None:
+    """What a client has left is given up at all stages; what cannot be in time is refused, and the rest answered."""
+    async with start(cascade_like(workers, EVERYWHERE, slo_ms=100), dispatch=BATCHES) as gateway:
+        calls = [gateway.infer(request_of([short(r) for r in range(i, i + 60)])) for i in range(20)]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        await gateway.stats_when(lambda s: s.pipeline and s.pipeline[0].visits >= 400, "under way", model=NAME)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await nothing_left(gateway)
+
+        async def hurried(record: int) -> str:
+            try:
+                await ask(gateway, [record] * 16, timeout=0.03)
+            except grpc.aio.AioRpcError as error:
+                return str(error.code().name)
+            return "OK"
+
+        said = await asyncio.gather(*map(hurried, range(60)))
+        assert set(said) <= {"OK", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
+        assert said.count("OK") < 60
+        await nothing_left(gateway)
+        stats = await gateway.stats(NAME)
+        arrived = sum(stats.arrivals_by_length)
+        o = stats.outcomes
+        assert o.on_time + o.late + o.rejected + o.expired + o.cancelled + o.failed == arrived
+        assert sum(sum(stage.dropped) for stage in stats.pipeline) > 0
+        await ask(gateway, [1, 2, 3])
+
+
+async def test_what_is_no_pipeline(workers: Workers, start: Any) -> None:
+    async with start() as gateway:
+        for change, what in (
+            ({"router": "luck"}, "router: 'luck' is none of price, plan, maf"),
+            ({"max_children": 0}, "must be above 0"),
+            ({"chunks": {"window": 8, "stride": 7}}, "stride of 1 to window - 2"),
+            ({"pool": True}, "a mean is of one stage's answers"),
+        ):
+            why = await refused(gateway.call("Apply", deployment=cascade_like(workers, EVERYWHERE, **change)))
+            assert why[0] == grpc.StatusCode.INVALID_ARGUMENT
+            assert what in why[1]
+
+
+async def test_a_part_that_is_given_up(workers: Workers, start: Any) -> None:
+    """A stage without workers: the row ends with what the other branch says, or with a fault, as on_drop has it."""
+    stages = {"first": ("small",), "here": ("middle",), "nowhere": ("large",)}
+    edges = [{"from": 0, "to": 1, "factor": [1.0]}, {"from": 0, "to": 2, "factor": [1.0]}]
+    placement = {"small": (0, 1), "middle": (2,), "large": ()}
+    wished = ("here.logits", "here.row", "nowhere.row", "children", "reason", "route")
+    partial = pipeline_deployment(workers, placement, stages, edges, partial=True)
+    async with start(partial, dispatch=BATCHES, unavailable_grace_ms=200) as gateway:
+        answer = await gateway.infer(request_of([short(5), short(6)], wished), timeout=20)
+        outputs = arrays_of(answer)
+        np.testing.assert_array_equal(outputs["here.logits"], SAID["middle"][5:7])
+        assert outputs["here.row"].tolist() == [0, 1]
+        assert outputs["nowhere.row"].shape == (0,)
+        assert outputs["children"].tolist() == [1, 1]
+        assert set(outputs["reason"].tolist()) <= {2, 5}  # deadline, failed
+        assert outputs["route"] == ["small>middle"] * 2
+        assert answer.parameters["degraded"].int64_param == 2
+
+        await gateway.apply(pipeline_deployment(workers, placement, stages, edges, version=2))
+        why = await refused(gateway.infer(request_of([short(5), short(6)], wished)))
+        assert why[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        await nothing_left(gateway)
+        stats = await gateway.stats(NAME)
+        assert sum(stats.pipeline[2].dropped) == 3  # the first of the second request ends both its rows

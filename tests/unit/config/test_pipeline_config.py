@@ -1,0 +1,114 @@
+"""[pipeline] in serve.toml, and a flow file as the gateway is told of it: what is wrong is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arlo import proto
+from arlo.catalog.manifest import Manifest
+from arlo.config import Config, load
+from arlo.config.flow_variants import flow_of
+from arlo.control.reconcile.pipeline import fill_pipeline
+from arlo.errors import ConfigError
+from arlo.workers.emulated.repository import write_emulated_repository
+
+FLOW = """\
+[flow]
+name = "parts"
+slo_ms = 100
+on_drop = "partial"
+[[flow.stage]]
+name = "first"
+variants = [{repository = "small", accuracy = 0.8}, {repository = "large", accuracy = 0.9}]
+[[flow.stage]]
+name = "then"
+variants = [{repository = "last", accuracy = 0.9}]
+[[flow.edge]]
+from = "first"
+to = "then"
+hop_ms = 1
+expand = {kind = "chunks", factor = 2, window = 32}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three repositories and a flow file."""
+    flow_of.cache_clear()
+    for name in ("small", "large", "last"):
+        write_emulated_repository(tmp_path / name, model=name, max_lengths=(64,), latency_ms=(2,))
+    (tmp_path / "flow.toml").write_text(FLOW)
+    return tmp_path
+
+
+def served(folder: Path, more: str = "", workers: str = "[workers]\ncount = 2\n") -> Config:
+    (folder / "serve.toml").write_text(f'[pipeline]\nflow = "flow.toml"\n{more}\n{workers}')
+    return load(folder / "serve.toml")
+
+
+def filled(folder: Path, more: str = "") -> Any:
+    config = served(folder, more)
+    assert config.pipeline is not None
+    message = proto.message("Pipeline")()
+    fill_pipeline(message, config.pipeline, tuple(Manifest.load(model.repository) for model in config.models))
+    return message
+
+
+def test_the_variants_are_the_models(folder: Path) -> None:
+    config = served(folder, "workers = [1, 2, 3]", "")
+    assert [(m.name, m.workers, m.slo_ms, m.default_timeout_ms) for m in config.models] == [
+        ("parts.first.small", 1, 100, 1000),
+        ("parts.first.large", 2, 100, 1000),
+        ("parts.then.last", 3, 100, 1000),
+    ]
+
+
+def test_what_the_gateway_is_told(folder: Path) -> None:
+    told = filled(folder, 'window = 64\npool = "mean"')
+    assert (told.name, told.slo_ms, told.router, told.drop, told.partial) == ("parts", 100, "price", "slack", True)
+    assert (told.chunks.window, told.chunks.stride, told.pool, told.max_children) == (64, 62, True, 256)
+    assert [[v.model for v in stage.variants] for stage in told.stages] == [
+        ["parts.first.small", "parts.first.large"],
+        ["parts.then.last"],
+    ]
+    assert [v.least_us for stage in told.stages for v in stage.variants] == [2000] * 3
+    (edge,) = told.edges
+    assert (getattr(edge, "from"), edge.to, edge.hop_us, list(edge.factor)) == (0, 1, 1000, [2.0, 2.0])
+    assert (edge.chunks.window, edge.chunks.stride) == (32, 30)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("workers = [1]", r"serve.toml:3: pipeline.workers are 1 numbers for 3 variants: one for each"),
+        ("workers = [1, 1, 1]", r"pipeline.workers is 1 \+ 1 \+ 1 by variant, but \[workers\] has 2 worker"),
+        ("window = 2", r"pipeline.window must be 0, or above 2, not 2"),
+        ("window = 8\nstride = 7", r"pipeline.stride must be 1 to window - 2 \(6\), not 7"),
+        ("default_timeout_ms = 99", r"pipeline.default_timeout_ms must be at least flow.slo_ms \(100\)"),
+        ('pool = "max"', r'pipeline.pool must be "list" or "mean"'),
+        ("flaw = 1", r"pipeline.flaw is not a key of \[pipeline\]: did you mean 'flow'"),
+        ('[model]\nslo_ms = 1\nrepository = "x"', r"model and \[pipeline\] do not go together"),
+    ],
+)
+def test_what_is_wrong_is_named(folder: Path, more: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        served(folder, more)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('kind = "chunks", factor = 2, window = 32', 'kind = "spans"', "expand.kind = 'spans' is not served yet"),
+        ("hop_ms = 1", 'when = {label_in = ["x"]}', "'first' has no label 'x'"),
+        ("hop_ms = 1", 'when = {score = "margin", at_least = 0.5}', "when.score = 'margin' is not served yet"),
+        ("hop_ms = 1", 'when = {score = "calibrated_max", at_least = "price"}', "'price' is not served yet: a number"),
+        ('"small", accuracy', '"none", accuracy', "none"),
+    ],
+)
+def test_what_is_not_served_is_named(folder: Path, old: str, new: str, says: str) -> None:
+    (folder / "flow.toml").write_text(FLOW.replace(old, new))
+    with pytest.raises(ConfigError, match=says):
+        filled(folder)
