@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/fault.h"
+#include "text/tokenizer.h"
 
 namespace arlo::gateway {
 
@@ -40,6 +41,16 @@ struct OutputSpec {
 
 struct Cascade;
 
+// How a model's text becomes token ids.
+struct TextSpec {
+  text::Tokenizer tokenizer;
+  std::string no_text;  // why it takes none; empty: it does
+};
+
+// The inputs that stand for all others: texts, and the second ones of pairs.
+inline constexpr std::string_view kText = "text";
+inline constexpr std::string_view kTextPair = "text_pair";
+
 struct ModelSpec {
   std::string name;
   std::vector<InputSpec> inputs;
@@ -55,8 +66,10 @@ struct ModelSpec {
   double share = 1;                        // of instances that hold other models, too
   OutputSet inner = 0;                     // for what decides: clients neither see nor name them
   bool stage = false;                      // it answers for a cascade, and clients do not see it
+  std::shared_ptr<const TextSpec> text;    // null: it came without a tokenizer
   std::shared_ptr<const Cascade> cascade;  // how it is answered by others; null: it answers itself
 
+  [[nodiscard]] bool takes_text() const { return text != nullptr && text->no_text.empty(); }
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none
   [[nodiscard]] int find_output(std::string_view name) const;  // -1: none
 };
@@ -86,6 +99,10 @@ const v1::Cascade* cascade_of(const v1::Deployment& deployment, std::string_view
 
 // The name of the model that one of its runtimes is of.
 const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime& runtime);
+
+// Of a tokenizer.json; null: of none. As long as one is in use it is made once: it takes a while, and models and versions
+// share it. Thread-safe.
+std::shared_ptr<const TextSpec> make_text(const std::string& tokenizer_json);
 
 // One of its models; `deployment` must have passed check_deployment.
 std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, const v1::Model& from,

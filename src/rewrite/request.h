@@ -51,6 +51,7 @@ class InferRequest {
   [[nodiscard]] bool wants_final_response() const { return wants_final_response_; }
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
   [[nodiscard]] OutputSet outputs() const { return outputs_; }                         // that it asks for
+  [[nodiscard]] bool of_text() const { return of_text_; }  // after bind()
   [[nodiscard]] const CascadeWishes& wishes() const { return wishes_; }
   // Token ids of a row, for what chooses among them; `out` is written anew.
   void ids(std::size_t row, std::vector<std::int64_t>& out) const;
@@ -80,6 +81,10 @@ class InferRequest {
   MaybeFault bind_input(const Tensor& tensor, std::string_view raw, bool raw_given);
   MaybeFault decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements, const char** data);
   MaybeFault find_lengths();
+  MaybeFault parse_truncate(std::uint32_t kind, std::uint64_t number, std::string_view text);
+  // Of a request with text in place of token ids: makes the ids (request_text.cc).
+  MaybeFault bind_texts(const RequestLimits& limits, bool raw_given);
+  MaybeFault read_texts(std::size_t tensor, bool raw_given, std::vector<std::string_view>& out) const;
   [[nodiscard]] MaybeFault check_ids(std::int64_t row, std::int64_t length) const;
   MaybeFault count_field();
   MaybeFault count_parameter(std::string_view entry);
@@ -91,6 +96,8 @@ class InferRequest {
   bool bulk_ = false;
   bool wants_final_response_ = false;
   CascadeWishes wishes_;
+  enum class Truncate : std::uint8_t { kUnsaid, kNone, kStart, kEnd } truncate_ = Truncate::kUnsaid;  // what is cut off
+  bool of_text_ = false;
   std::vector<std::string_view> forwarded_;  // parameter entries sent on as they came
   std::vector<Tensor> tensors_;
   std::vector<std::string_view> raw_;
