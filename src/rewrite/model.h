@@ -100,8 +100,8 @@ const v1::Cascade* cascade_of(const v1::Deployment& deployment, std::string_view
 // The name of the model that one of its runtimes is of.
 const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime& runtime);
 
-// Of a tokenizer.json; null: of none. As long as one is in use it is made once: it takes a while, and models and versions
-// share it. Thread-safe.
+// Of a tokenizer.json; null: of none. As long as one is in use it is made once: it takes a while, and models and
+// versions share it. Thread-safe.
 std::shared_ptr<const TextSpec> make_text(const std::string& tokenizer_json);
 
 // One of its models; `deployment` must have passed check_deployment.

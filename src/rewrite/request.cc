@@ -361,7 +361,8 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
     return invalid("raw_input_contents has " + std::to_string(raw_.size()) + " entries for " +
                    std::to_string(tensors_.size()) + " inputs; one each is needed");
   }
-  if (std::any_of(tensors_.begin(), tensors_.end(), [](const auto& t) { return t.name == kText || t.name == kTextPair; })) {
+  if (std::any_of(tensors_.begin(), tensors_.end(),
+                  [](const auto& t) { return t.name == kText || t.name == kTextPair; })) {
     return bind_texts(limits, raw_given);
   }
   if (truncate_ != Truncate::kUnsaid) return invalid("parameter truncate is of text; token ids are never cut here");

@@ -51,7 +51,7 @@ class InferRequest {
   [[nodiscard]] bool wants_final_response() const { return wants_final_response_; }
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
   [[nodiscard]] OutputSet outputs() const { return outputs_; }                         // that it asks for
-  [[nodiscard]] bool of_text() const { return of_text_; }  // after bind()
+  [[nodiscard]] bool of_text() const { return of_text_; }                              // after bind()
   [[nodiscard]] const CascadeWishes& wishes() const { return wishes_; }
   // Token ids of a row, for what chooses among them; `out` is written anew.
   void ids(std::size_t row, std::vector<std::int64_t>& out) const;

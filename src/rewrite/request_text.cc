@@ -118,7 +118,8 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given)
     const bool types = spec.name == kTypes;
     if (i != model.ids && !types) {
       if (spec.role == Role::kMask || spec.optional) continue;
-      return invalid("model '" + model.name + "' needs the input '" + spec.name + "', which text does not say: send "
+      return invalid("model '" + model.name + "' needs the input '" + spec.name +
+                     "', which text does not say: send "
                      "token ids");
     }
     std::string values(texts.size() * width * spec.item, '\0');
