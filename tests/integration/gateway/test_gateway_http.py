@@ -139,3 +139,36 @@ async def test_offenders_alone_pay(served: Gateway, http: httpx.AsyncClient) -> 
     waits = await raw(served, head % len(good) + b"Expect: 100-continue\r\nConnection: close\r\n\r\n", good)
     assert b"HTTP/1.1 100 Continue" in waits or b"HTTP/1.1 200 OK" in waits
     await embed(http, input="still served")
+
+
+async def test_a_token_is_asked_for(workers: Workers, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    deployment = workers.deployment("emu", [(0, 64)])
+    async with gateway_of(tmp_path, deployment, bearer_token_file=str(tmp_path / "token")) as gateway:
+        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=20) as client:
+            body = {"model": "emu", "input": [[1, 2, 3]]}
+            without = await client.post("/v1/embeddings", json=body)
+            assert (without.status_code, without.json()["error"]["type"]) == (401, "authentication_error")
+            key = {"authorization": "Bearer secret"}
+            assert (await client.post("/v1/embeddings", json=body, headers=key)).status_code == 200
+            text = await client.post("/v1/embeddings", json={**body, "input": "text"}, headers=key)
+            assert "compiled without a tokenizer" in text.json()["error"]["message"]
+
+
+async def test_clients_that_go_are_forgotten_and_those_that_wait_are_answered(workers: Workers, tmp_path: Path) -> None:
+    deployment = workers.deployment("slow", [(0, 64)])
+    body = b'{"model":"slow","input":[1,2,3]}'
+    request = b"POST /v1/embeddings HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    async with gateway_of(tmp_path, deployment) as gateway:
+        host, _, port = gateway.api.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request)
+        await gateway.stats_when(lambda stats: stats.in_flight == 1, "it runs")
+        writer.close()
+        await gateway.stats_when(lambda stats: stats.outcomes.cancelled == 1, "it is cancelled")
+        waits = asyncio.create_task(raw(gateway, request))
+        await gateway.stats_when(lambda stats: stats.in_flight + stats.queued >= 1, "another one waits")
+        gateway.process.terminate()
+        assert b"HTTP/1.1 200 OK" in await waits
+        async with asyncio.timeout(10):
+            assert await gateway.process.wait() == 0
