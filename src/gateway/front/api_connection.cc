@@ -190,7 +190,7 @@ bool ApiConnection::take_head() {
     return false;
   }
   if (head->body > all_.limits().body_bytes) {
-    refuse_and_close(413, "the body is larger than max_message_bytes");
+    refuse_and_close(413, "the body is larger than the gateway takes: send fewer texts at a time");
     return false;
   }
   last_ = last_ || equal_ignoring_case(head->header("connection"), "close") || in_.find("HTTP/1.0\r\n") < head->size;

@@ -17,6 +17,12 @@
 #include "transport/listener.h"
 
 namespace arlo::gateway {
+namespace {
+
+// While JSON is read it takes many times its size, and keeps the lane's thread from its other connections.
+constexpr std::size_t kLargestBody = 2 << 20;
+
+}  // namespace
 
 // What one lane has of the port; of its thread.
 class ApiPort::OnLane final : private ApiConnections {
@@ -91,7 +97,7 @@ ApiPort::ApiPort(DataService& service, const v1::GatewayConfig& config, Lanes& l
   limits.connections = std::max<std::size_t>(1, from.connections() / lanes.size());
   limits.memory = std::max<std::size_t>(from.memory_bytes() / lanes.size(), 4 * config.max_message_bytes());
   limits.head_bytes = from.header_bytes();
-  limits.body_bytes = config.max_message_bytes();
+  limits.body_bytes = std::min<std::size_t>(kLargestBody, config.max_message_bytes());
   limits.head_time = from.header_timeout_ms() * kMs;
   limits.body_time = from.body_timeout_ms() * kMs;
   limits.idle_time = from.ping_after_ms() * kMs;

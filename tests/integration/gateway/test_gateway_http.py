@@ -103,6 +103,7 @@ async def test_models_and_health(http: httpx.AsyncClient) -> None:
         (b"{", 400, "not JSON"),
         (b'{"model":"emu","input":"\xff"}', 400, "not JSON"),
         (b"[" * 100_000, 400, "not JSON"),
+        (b"[" * 500_000 + b"]" * 500_000, 400, "no JSON object"),
         (b"[]", 400, "no JSON object"),
         (b'{"model":"emu"}', 400, "input is missing"),
         (b'{"model":"emu","input":""}', 400, "a text is empty"),
