@@ -90,6 +90,11 @@ def as_dict(cluster: Cluster, config: Config) -> dict[str, Any]:
     }
 
 
+def _api_line(config: Config) -> str:
+    address = config.gateway.api_address
+    return "" if address is None else f"  API    {address}   text over HTTP/1.1: POST /v1/embeddings\n"
+
+
 def how_to_try(cluster: Cluster, config: Config) -> str:
     """Where it listens, and what to copy to try it."""
     from arlo.config.flow_variants import pipeline_name
@@ -118,7 +123,7 @@ def how_to_try(cluster: Cluster, config: Config) -> str:
 {what}
   {cluster.scheduler.choice.text}
   gRPC   {cluster.addresses.grpc}   KServe v2 / Triton protocol; any Triton client works
-  HTTP   {cluster.addresses.http}   /metrics /livez /readyz
+{_api_line(config)}  HTTP   {cluster.addresses.http}   /metrics /livez /readyz
   admin  {cluster.addresses.admin}
   status {cluster.http_address}   /status /metrics /livez of the control plane
 

@@ -70,7 +70,7 @@ def from_server(metadata: Any, config: Any | None) -> ModelInfo:
         for t in metadata.inputs
     )
     outputs = tuple(TensorInfo(name=t.name, datatype=t.datatype, shape=tuple(t.shape)) for t in metadata.outputs)
-    fixed = [t.shape[1] for t in inputs if len(t.shape) == 2 and t.shape[1] > 0]
+    fixed = [t.shape[1] for t in inputs if t.datatype != "BYTES" and len(t.shape) == 2 and t.shape[1] > 0]
     text = parameters.get("max_length", "")
     max_length = int(text) if text.isdecimal() and int(text) > 0 else min(fixed, default=None)
     named = parameters.get("token_level_outputs")
@@ -120,6 +120,7 @@ def roles(inputs: tuple[TensorInfo, ...], model: str) -> dict[str, Role]:
     mask; "input_ids" is the ids, else the only input left, else the first whose name ends in "ids" and is not a type
     or position.
     """
+    inputs = tuple(t for t in inputs if not (t.optional and t.datatype == "BYTES"))  # text, in place of ids
     masks = [t.name for t in inputs if "mask" in t.name]
     rest = [t.name for t in inputs if t.name not in masks]
     ids = [n for n in rest if n == "input_ids"] or (rest if len(rest) == 1 else [])

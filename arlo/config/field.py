@@ -192,7 +192,7 @@ def check_range(value: Any, doc: Doc) -> str | None:
         if too_low or (doc.maximum is not None and value > doc.maximum) or value != value:  # noqa: PLR0124  # NaN
             unit = f" {doc.unit}" if doc.unit else ""
             return f"must be {doc.range}{unit}, not {value}"
-    if doc.format is not None:
+    if doc.format is not None and value is not None:
         for text in value if isinstance(value, tuple) else (value,):
             if doc.format == "admin" and len(text) > len("unix:") and text.startswith("unix:"):
                 continue

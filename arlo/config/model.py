@@ -282,6 +282,12 @@ class GatewayConfig:
         doc="Data port, the KServe v2 / Triton gRPC protocol. Port 0 picks a free one.",
         format="address",
     )
+    api_address: str | None = option(
+        default=None,
+        doc="Port of the HTTP API, which takes text, as in OpenAI's `/v1/embeddings`. Port 0 picks a free one.",
+        left_out="there is none",
+        format="address",
+    )
     http_address: str = option(
         default="127.0.0.1:8002", doc="Port of /metrics, /livez and /readyz. Port 0 picks a free one.", format="address"
     )

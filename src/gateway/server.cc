@@ -19,6 +19,7 @@
 #include "gateway/config.h"
 #include "gateway/desk/models.h"
 #include "gateway/fleet/lane.h"
+#include "gateway/front/api_port.h"
 #include "gateway/front/data_port.h"
 #include "gateway/front/data_service.h"
 #include "gateway/front/http_server.h"
@@ -53,12 +54,16 @@ void raise_descriptor_limit() {
   }
 }
 
-void write_ready_file(const std::string& path, const std::string& grpc_address, const std::string& http_address,
-                      const std::string& admin_address) {
+void write_ready_file(const std::string& path, const std::string& grpc_address, const std::string& api_address,
+                      const std::string& http_address, const std::string& admin_address) {
   if (path.empty()) return;
   const std::string temporary = path + ".tmp";
-  std::ofstream(temporary)
-      << nlohmann::json{{"grpc", grpc_address}, {"http", http_address}, {"admin", admin_address}}.dump() << "\n";
+  std::ofstream(temporary) << nlohmann::json{{"grpc", grpc_address},
+                                             {"api", api_address},
+                                             {"http", http_address},
+                                             {"admin", admin_address}}
+                                  .dump()
+                           << "\n";
   if (std::rename(temporary.c_str(), path.c_str()) != 0)
     throw std::invalid_argument("cannot write ready_file '" + path + "'");
 }
@@ -86,12 +91,14 @@ int serve(const v1::GatewayConfig& config) {
   Lanes lanes(thread_count(config.threads()));
   for (auto& lane : lanes) lane = std::make_unique<Lane>();
   DataPort data_port(data_service, config, lanes);
+  ApiPort api(data_service, config, lanes);
   models.start(*lanes.front());
   for (const auto& lane : lanes) lane->start();
   // In this order the parts end when one of the later ones cannot start, too.
   const auto stop = [&](std::chrono::milliseconds patience) {
     models.close();
-    data_port.drain(patience);
+    api.drain();
+    data_port.drain(patience, [&api] { api.close_all(); });
     models.stop();  // waits for calls to workers, which end on the lanes
     for (const auto& lane : lanes) lane->stop();
   };
@@ -103,9 +110,10 @@ int serve(const v1::GatewayConfig& config) {
           {{"admin", config.admin_address()},
            {"effect", "whoever reaches it can send the requests of all clients elsewhere: it asks for no key"}});
     }
-    write_ready_file(config.ready_file(), data_port.address(), http.address(), admin.address());
+    write_ready_file(config.ready_file(), data_port.address(), api.address(), http.address(), admin.address());
     log(LogLevel::kInfo, "gateway_started",
         {{"grpc", data_port.address()},
+         {"api", api.address()},
          {"http", http.address()},
          {"admin", admin.address()},
          {"policy", config.dispatch().policy()}});

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <set>
 
 namespace arlo::gateway {
@@ -171,6 +172,22 @@ const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime&
   return runtime.model().empty() ? deployment.model().name() : runtime.model();
 }
 
+bool ModelSpec::takes_text() const { return text != nullptr && text->no_text.empty(); }
+
+std::shared_ptr<const TextSpec> make_text(const std::string& tokenizer_json) {
+  if (tokenizer_json.empty()) return nullptr;
+  static std::mutex mutex;
+  static std::map<std::string, std::weak_ptr<const TextSpec>> made;
+  const std::lock_guard lock(mutex);
+  std::erase_if(made, [](const auto& entry) { return entry.second.expired(); });
+  auto& kept = made[tokenizer_json];
+  if (auto known = kept.lock()) return known;
+  auto text = std::make_shared<TextSpec>();
+  if (const auto fault = text::Tokenizer::read(tokenizer_json, text->tokenizer)) text->no_text = fault->message;
+  kept = text;
+  return text;
+}
+
 std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, const v1::Model& from,
                                             std::uint16_t variant) {
   auto model = std::make_shared<ModelSpec>();
@@ -203,6 +220,7 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
                               {output.dims().begin(), output.dims().end()},
                               output.on_request()});
   }
+  model->text = make_text(from.tokenizer());
   model->stage = inner(deployment, model->name);
   model->vocabulary = from.vocabulary() != 0 ? std::int64_t{from.vocabulary()} : all_ids(model->inputs[model->ids]);
   model->slo_ns = std::int64_t{from.slo_ms()} * 1'000'000;

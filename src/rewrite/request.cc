@@ -176,6 +176,7 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
     bulk_ = parameter.text == "bulk";
     return {};
   }
+  if (key == "truncate") return parse_truncate(parameter.kind, parameter.number, parameter.text);
   if (key.substr(0, 7) == "cascade") return parse_wish(key, parameter.kind, parameter.number, parameter.text);
   if (key == "triton_enable_empty_final_response") {
     wants_final_response_ = parameter.kind == kBool && parameter.number != 0;
@@ -200,6 +201,21 @@ void InferRequest::parse_flow_wish(std::string_view key, std::uint32_t kind, std
   } else {
     (key == "utility" ? flow_wishes_.utility : flow_wishes_.min_accuracy) = value;
   }
+}
+
+MaybeFault InferRequest::parse_truncate(std::uint32_t kind, std::uint64_t number, std::string_view text) {
+  if (kind == kBool) {
+    truncate_ = number != 0 ? Truncate::kEnd : Truncate::kNone;
+  } else if (kind == kString && text == "NONE") {
+    truncate_ = Truncate::kNone;
+  } else if (kind == kString && text == "START") {
+    truncate_ = Truncate::kStart;
+  } else if (kind == kString && text == "END") {
+    truncate_ = Truncate::kEnd;
+  } else {
+    return invalid("parameter truncate must be a string_param: NONE, START or END; or a bool_param, true for END");
+  }
+  return {};
 }
 
 MaybeFault InferRequest::parse_wish(std::string_view key, std::uint32_t kind, std::uint64_t number,
@@ -344,6 +360,11 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
     return invalid("raw_input_contents has " + std::to_string(raw_.size()) + " entries for " +
                    std::to_string(tensors_.size()) + " inputs; one each is needed");
   }
+  if (std::any_of(tensors_.begin(), tensors_.end(),
+                  [](const auto& t) { return t.name == kText || t.name == kTextPair; })) {
+    return bind_texts(limits, raw_given);
+  }
+  if (truncate_ != Truncate::kUnsaid) return invalid("parameter truncate is of text; token ids are never cut here");
   const auto& ids = model.inputs[model.ids];
   const Tensor* first = nullptr;
   for (const auto& tensor : tensors_) {

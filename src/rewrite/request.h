@@ -58,6 +58,7 @@ class InferRequest {
   [[nodiscard]] bool wants_final_response() const { return wants_final_response_; }
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
   [[nodiscard]] OutputSet outputs() const { return outputs_; }                         // that it asks for
+  [[nodiscard]] bool of_text() const { return of_text_; }                              // after bind()
   [[nodiscard]] const CascadeWishes& wishes() const { return wishes_; }
   [[nodiscard]] const FlowWishes& flow_wishes() const { return flow_wishes_; }
   // Token ids of a row, for what chooses among them; `out` is written anew.
@@ -88,6 +89,10 @@ class InferRequest {
   MaybeFault parse_output(std::string_view body);
   MaybeFault bind_input(const Tensor& tensor, std::string_view raw, bool raw_given);
   MaybeFault decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements, const char** data);
+  MaybeFault parse_truncate(std::uint32_t kind, std::uint64_t number, std::string_view text);
+  // Of a request with text in place of token ids: makes the ids (request_text.cc).
+  MaybeFault bind_texts(const RequestLimits& limits, bool raw_given);
+  MaybeFault read_texts(std::size_t tensor, bool raw_given, std::vector<std::string_view>& out) const;
   MaybeFault count_field();
   MaybeFault count_parameter(std::string_view entry);
 
@@ -99,6 +104,8 @@ class InferRequest {
   bool wants_final_response_ = false;
   CascadeWishes wishes_;
   FlowWishes flow_wishes_;
+  enum class Truncate : std::uint8_t { kUnsaid, kNone, kStart, kEnd } truncate_ = Truncate::kUnsaid;  // what is cut off
+  bool of_text_ = false;
   std::vector<std::string_view> forwarded_;  // parameter entries sent on as they came
   std::vector<Tensor> tensors_;
   std::vector<std::string_view> raw_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <span>
 
@@ -270,6 +271,10 @@ MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& reque
   writer.parameter("computed_tokens", kInt64, static_cast<std::uint64_t>(timing.computed_tokens));
   writer.parameter("demoted", kInt64, static_cast<std::uint64_t>(timing.demoted));
   writer.parameter("batch_rows", kInt64, static_cast<std::uint64_t>(timing.batch_rows));
+  if (request.of_text()) {
+    const auto& lengths = request.lengths();
+    writer.parameter("tokens", kInt64, std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0}));
+  }
   if (!timing.stages.empty()) {
     writer.parameter("stage", kInt64, timing.stages.size() - 1);
     writer.parameter("escalated", kInt64, static_cast<std::uint64_t>(timing.escalated));

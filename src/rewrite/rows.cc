@@ -5,23 +5,6 @@
 #include <string>
 
 namespace arlo::gateway {
-namespace {
-
-// An engine that is given an id outside its vocabulary answers nonsense (ONNX counts negative ones from the end), or
-// fails in a way that looks like a broken worker.
-MaybeFault check_ids(const ModelSpec& model, const char* at, std::int64_t row, std::int64_t length) {
-  const auto& spec = model.inputs[model.ids];
-  const std::int64_t bound = model.vocabulary;
-  std::uint64_t highest = 0;
-  for (std::int64_t i = 0; i < length; ++i, at += spec.item) highest = std::max(highest, read_id(at, spec.item));
-  if (highest < static_cast<std::uint64_t>(bound)) return {};
-  const auto id = spec.item == 8 ? static_cast<std::int64_t>(highest) : static_cast<std::int32_t>(highest);
-  return invalid("row " + std::to_string(row) + " has the token id " + std::to_string(id) + "; model '" + model.name +
-                 "' takes ids of 0 to " + std::to_string(bound - 1));
-}
-
-}  // namespace
-
 void fill_items(char* out, std::size_t count, std::size_t item, std::int64_t value) {
   if (value == 0) {
     std::memset(out, 0, count * item);
@@ -39,6 +22,19 @@ std::uint64_t read_id(const char* at, std::size_t item) {
   std::int32_t narrow = 0;
   std::memcpy(&narrow, at, sizeof(narrow));
   return static_cast<std::uint64_t>(std::int64_t{narrow});
+}
+
+// An engine that is given an id outside its vocabulary answers nonsense (ONNX counts negative ones from the end), or
+// fails in a way that looks like a broken worker.
+MaybeFault check_ids(const ModelSpec& model, const char* at, std::int64_t row, std::int64_t length) {
+  const auto& spec = model.inputs[model.ids];
+  const std::int64_t bound = model.vocabulary;
+  std::uint64_t highest = 0;
+  for (std::int64_t i = 0; i < length; ++i, at += spec.item) highest = std::max(highest, read_id(at, spec.item));
+  if (highest < static_cast<std::uint64_t>(bound)) return {};
+  const auto id = spec.item == 8 ? static_cast<std::int64_t>(highest) : static_cast<std::int32_t>(highest);
+  return invalid("row " + std::to_string(row) + " has the token id " + std::to_string(id) + "; model '" + model.name +
+                 "' takes ids of 0 to " + std::to_string(bound - 1));
 }
 
 MaybeFault find_lengths(const ModelSpec& model, const char* ids, const char* mask, std::int64_t rows,

@@ -16,6 +16,9 @@ void fill_items(char* out, std::size_t count, std::size_t item, std::int64_t val
 // A token id; a negative one is a very high one.
 std::uint64_t read_id(const char* at, std::size_t item);
 
+// A fault where one of the first `length` ids of a row is none of the model's.
+MaybeFault check_ids(const ModelSpec& model, const char* row_ids, std::int64_t row, std::int64_t length);
+
 // Lengths of the rows of [rows, width] tensors: the position after the last non-zero of the mask; without one (null),
 // all of the width. A fault for a row that the model does not take: too long, empty, or with an id that it does not
 // have.

@@ -36,6 +36,11 @@ struct OutputSpec {
 
 struct Cascade;
 struct FlowSpec;
+struct TextSpec;
+
+// The inputs that stand for all others: texts, and the second ones of pairs.
+inline constexpr std::string_view kText = "text";
+inline constexpr std::string_view kTextPair = "text_pair";
 
 struct ModelSpec {
   std::string name;
@@ -52,9 +57,11 @@ struct ModelSpec {
   double share = 1;                        // of instances that hold other models, too
   OutputSet inner = 0;                     // for what decides: clients neither see nor name them
   bool stage = false;                      // it answers for a cascade or a pipeline, and clients do not see it
+  std::shared_ptr<const TextSpec> text;    // null: it came without a tokenizer
   std::shared_ptr<const Cascade> cascade;  // how it is answered by others; null: it answers itself
   std::shared_ptr<const FlowSpec> flow;    // the same, of a pipeline
 
+  [[nodiscard]] bool takes_text() const;
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none
   [[nodiscard]] int find_output(std::string_view name) const;  // -1: none
 };

@@ -30,7 +30,7 @@ SERVING, NOT_SERVING = 1, 2  # of grpc.health.v1
 SANITIZED = bool(os.environ.get("ARLO_SANITIZED"))  # ARLO_GATEWAY names a program built with sanitizers
 EJECTED = proto.message("InstanceStats").State.Value("STATE_EJECTED")
 
-FREE_PORTS = {f"{port}_address": "127.0.0.1:0" for port in ("grpc", "http", "admin")}
+FREE_PORTS = {f"{port}_address": "127.0.0.1:0" for port in ("grpc", "http", "admin", "api")}
 # What tests change of the settings that ship: it fails soon, refuses early and says all.
 TESTING: dict[str, Any] = {
     "max_message_bytes": 16 << 20,
@@ -71,7 +71,7 @@ class Gateway:
 
     def __init__(self, process: GuardedProcess, addresses: Mapping[str, str], log: Path) -> None:
         self.process = process
-        self.grpc, self.http, self.admin = (addresses[key] for key in ("grpc", "http", "admin"))
+        self.grpc, self.http, self.admin, self.api = (addresses[key] for key in ("grpc", "http", "admin", "api"))
         self.log = log
         self.channel = grpc.aio.insecure_channel(self.grpc, options=UNLIMITED)
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)

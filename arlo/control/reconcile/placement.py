@@ -1,4 +1,5 @@
-"""What is desired, as values: configuration + manifest -> plan -> placement -> the gateway's Deployment. Pure.
+"""What is desired, as values: configuration + manifest -> plan -> placement -> the gateway's Deployment. Pure, but for
+the tokenizers' files.
 
 A `Plan` says how many instances of each runtime there should be; `place` says which worker has which. The plan comes
 from the configuration.
@@ -12,6 +13,7 @@ from typing import Any
 
 from arlo import proto
 from arlo.catalog.manifest import Manifest, Runtime
+from arlo.catalog.tokenizer import read_tokenizer
 from arlo.config import Config, ModelConfig
 from arlo.control.reconcile.cascade import fill_cascade
 from arlo.control.reconcile.pipeline import fill_pipeline
@@ -139,6 +141,7 @@ def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
     message.slo_ms = model.slo_ms
     message.default_timeout_ms = model.timeout_ms
     message.share = model.share
+    message.tokenizer = read_tokenizer(model.repository, manifest)
     for tensor in manifest.inputs:
         role = {"ids": "ROLE_IDS", "mask": "ROLE_MASK", "other": "ROLE_OTHER"}[tensor.role]
         message.inputs.add(

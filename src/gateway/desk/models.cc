@@ -137,6 +137,8 @@ MaybeFault Models::apply(const v1::ApplyRequest& request, v1::ApplyReply* reply)
   }
   if (router == nullptr) router = &first();
   if (auto fault = check_version(deployment.version(), router->deployment().version())) return fault;
+  std::vector<std::shared_ptr<const TextSpec>> ready;  // takes a while, so not under the router's lock
+  for (const v1::Model* model : models_of(deployment)) ready.push_back(make_text(model->tokenizer()));
   if (auto fault = router->apply(deployment, reply)) return fault;
 
   const std::unique_lock lock(mutex_);

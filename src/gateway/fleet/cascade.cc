@@ -346,6 +346,7 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
     auto& stage = cascade->stages.emplace_back();
     stage.model = stages[s];
     stage.levels = levels_of(deployment, stages[s]->name);
+    if (model->text == nullptr) model->text = stages[s]->text;
     model->longest = std::max(model->longest, stages[s]->longest);
     const auto bit = [](int output) { return output < 0 ? OutputSet{0} : OutputSet{1} << output; };
     for (std::size_t i = 0; i < model->outputs.size(); ++i) {

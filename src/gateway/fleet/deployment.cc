@@ -165,6 +165,7 @@ void Fleet::install(const v1::Deployment& deployment, v1::ApplyReply* reply, Tim
     kept.push_back(std::move(instance));
   }
   deployment_ = deployment;
+  const auto before = std::move(models_);  // what they share with those that come is not made anew
   models_.clear();
   for (const v1::Model* model : models_of(deployment)) {
     models_.push_back(make_model(deployment, *model, variants_.at(model->name())));

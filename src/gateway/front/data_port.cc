@@ -174,7 +174,7 @@ std::size_t DataPort::connections() {
   return all;
 }
 
-void DataPort::drain(std::chrono::milliseconds patience) {
+void DataPort::drain(std::chrono::milliseconds patience, const std::function<void()>& cut) {
   using Clock = std::chrono::steady_clock;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i]->loop().run_here([part = parts_[i].get()] { part->drain(); });
@@ -192,6 +192,7 @@ void DataPort::drain(std::chrono::milliseconds patience) {
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i]->loop().run_here([part = parts_[i].get()] { part->server().close_all(); });
   }
+  cut();
   while (service_.open_calls() != 0) std::this_thread::sleep_for(kLook);
 }
 

@@ -4,6 +4,7 @@
 #include <arlo/v1/config.pb.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,8 +26,9 @@ class DataPort {
   DataPort& operator=(const DataPort&) = delete;
 
   [[nodiscard]] const std::string& address() const { return address_; }  // with the real port
-  // No new connections and calls; those under way have so long. Returns when all are over.
-  void drain(std::chrono::milliseconds patience);
+  // No new connections and calls; those under way have so long, then `cut` is called, which may end calls of other
+  // ports. Returns when all are over.
+  void drain(std::chrono::milliseconds patience, const std::function<void()>& cut);
 
  private:
   class OnLane;

@@ -42,6 +42,11 @@ class DataService {
   void count_refused(const Call& call, const Fault& fault) const;
   [[nodiscard]] std::uint64_t max_message_bytes() const { return config_.max_message_bytes(); }
 
+  // The model and its router, or why there is none by this name and version.
+  MaybeFault find_model(const Context& context, std::string_view name, std::string_view version, Router** router,
+                        std::shared_ptr<const ModelSpec>* model) const;
+  [[nodiscard]] const Models& models() const { return models_; }
+
   // A method with ordinary messages: takes one as bytes, and leaves another.
   using Method = std::function<MaybeFault(const Context&, const std::string& request, std::string* response)>;
   // By the path of the call; null: there is none.
@@ -51,10 +56,6 @@ class DataService {
   void add_methods();
   // Who asks, for fairness: the authorization that is sent, or else the connection.
   [[nodiscard]] std::uint64_t client_of(const Context& context) const;
-  // The model and its router, or why there is none by this name and version.
-  MaybeFault find_model(const Context& context, std::string_view name, std::string_view version, Router** router,
-                        std::shared_ptr<const ModelSpec>* model) const;
-
   Models& models_;
   const v1::GatewayConfig& config_;
   const std::string token_;

@@ -64,6 +64,12 @@ std::vector<OutputSpec> visible(const ModelSpec& model) {
   return outputs;
 }
 
+// Inputs in place of all others.
+std::vector<std::string_view> texts_of(const ModelSpec& model) {
+  if (!model.takes_text()) return {};
+  return {kText, kTextPair};
+}
+
 void fill(const ModelSpec& model, inference::ModelMetadataResponse* response) {
   response->set_name(model.name);
   response->add_versions(kVersion);
@@ -74,6 +80,13 @@ void fill(const ModelSpec& model, inference::ModelMetadataResponse* response) {
     tensor->set_datatype(input.datatype);
     tensor->add_shape(-1);
     tensor->add_shape(-1);
+  }
+  for (const auto name : texts_of(model)) {
+    auto* tensor = response->add_inputs();
+    tensor->set_name(std::string(name));
+    tensor->set_datatype("BYTES");
+    tensor->add_shape(-1);
+    tensor->add_shape(1);
   }
   for (const auto& output : visible(model)) {
     auto* tensor = response->add_outputs();
@@ -96,6 +109,13 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
     tensor->set_data_type(triton_type(input.datatype));
     tensor->add_dims(-1);
     tensor->set_optional(input.optional || input.role == Role::kMask);
+  }
+  for (const auto name : texts_of(model)) {
+    auto* tensor = config->add_input();
+    tensor->set_name(std::string(name));
+    tensor->set_data_type(inference::TYPE_STRING);
+    tensor->add_dims(1);
+    tensor->set_optional(true);
   }
   std::string token_level;
   for (const auto& output : visible(model)) {

@@ -1,6 +1,7 @@
 #include "gateway/front/http_message.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/ascii.h"
 
@@ -13,10 +14,28 @@ std::string_view reason(int status) {
       return "OK";
     case 400:
       return "Bad Request";
+    case 401:
+      return "Unauthorized";
     case 404:
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
+    case 411:
+      return "Length Required";
+    case 413:
+      return "Content Too Large";
+    case 424:
+      return "Failed Dependency";
+    case 422:
+      return "Unprocessable Content";
+    case 429:
+      return "Too Many Requests";
+    case 500:
+      return "Internal Server Error";
+    case 504:
+      return "Gateway Timeout";
     case 431:
       return "Request Header Fields Too Large";
     default:
@@ -24,7 +43,19 @@ std::string_view reason(int status) {
   }
 }
 
+bool read_number(std::string_view text, std::uint64_t* out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
 }  // namespace
+
+std::string_view HttpRequest::header(std::string_view name) const {
+  for (const auto& [key, value] : headers) {
+    if (equal_ignoring_case(key, name)) return value;
+  }
+  return {};
+}
 
 std::optional<HttpRequest> read_request(std::string_view bytes) {
   constexpr std::string_view kEnd = "\r\n\r\n";
@@ -44,19 +75,29 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
   request.path = request.path.substr(0, request.path.find('?'));
   request.good = version == "HTTP/1.1" || version == "HTTP/1.0";
   request.last = version != "HTTP/1.1";
+  bool counted = false;
   while (!head.empty()) {
     const auto header = head.substr(0, head.find("\r\n"));
     head.remove_prefix(std::min(head.size(), header.size() + 2));
     const auto colon = header.find(':');
-    if (colon == std::string_view::npos) continue;
+    if (colon == std::string_view::npos) {
+      request.framed = false;
+      continue;
+    }
     const auto name = header.substr(0, colon);
     auto value = header.substr(colon + 1);
     while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) value.remove_prefix(1);
     while (!value.empty() && (value.back() == ' ' || value.back() == '\t')) value.remove_suffix(1);
+    request.headers.emplace_back(name, value);
+    if (name.empty() || name.find_first_of(" \t") != std::string_view::npos) request.framed = false;
     if (equal_ignoring_case(name, "connection") && equal_ignoring_case(value, "close")) request.last = true;
-    if (equal_ignoring_case(name, "transfer-encoding")) request.last = true;
-    if (equal_ignoring_case(name, "content-length") && value != "0") request.last = true;
+    if (equal_ignoring_case(name, "transfer-encoding")) request.last = request.chunked = true;
+    if (equal_ignoring_case(name, "content-length")) {
+      if (value != "0") request.last = true;
+      if (std::exchange(counted, true) || !read_number(value, &request.body)) request.framed = false;
+    }
   }
+  if (request.chunked && counted) request.framed = false;
   return request;
 }
 
@@ -65,7 +106,7 @@ std::string write_answer(const HttpAnswer& answer, bool head_only, bool last) {
   out.append(reason(answer.status)).append("\r\nContent-Type: ").append(answer.type);
   out.append("\r\nContent-Length: ").append(std::to_string(answer.body.size()));
   if (last) out.append("\r\nConnection: close");
-  out.append("\r\n\r\n");
+  out.append("\r\n").append(answer.headers).append("\r\n");
   if (!head_only) out.append(answer.body);
   return out;
 }

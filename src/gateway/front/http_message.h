@@ -1,10 +1,13 @@
-// The little of HTTP/1.1 that probes and scrapes need. Pure.
+// HTTP/1.1: the heads of requests, and answers. Pure.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace arlo::gateway {
 
@@ -15,7 +18,15 @@ struct HttpRequest {
   std::string_view path;  // without what follows a '?'
   std::size_t size = 0;   // bytes of the head, up to and with the empty line
   bool good = false;      // its first line is one of HTTP/1
-  bool last = false;      // the connection closes after the answer: asked for, or a body follows, which is not read
+  bool last = false;  // the connection closes after the answer: asked for, or a body follows, which probes and scrapes
+                      // do not read
+  std::uint64_t body = 0;  // bytes that follow the head
+  bool framed = true;      // that is said, and said once: whoever reads it otherwise would see other requests
+  bool chunked = false;    // the body comes in pieces that say how long they are
+  std::vector<std::pair<std::string_view, std::string_view>> headers;
+
+  // The first one of this name, in lower case; empty for none.
+  [[nodiscard]] std::string_view header(std::string_view name) const;
 };
 
 // The request at the start of `bytes`; none while its head is not there as a whole.
@@ -25,6 +36,7 @@ struct HttpAnswer {
   int status = 200;
   std::string_view type = "text/plain";
   std::string body;
+  std::string headers = {};  // further ones, each with its end of line
 };
 
 // The bytes of an answer; without its body for HEAD.

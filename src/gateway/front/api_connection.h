@@ -1,0 +1,123 @@
+// One HTTP/1.1 connection of the API's port. One request at a time: what a client sends ahead waits, and beyond a
+// little of it in the client's own socket. All on the thread of the lane.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "gateway/fleet/lane.h"
+#include "gateway/front/data_service.h"
+#include "gateway/front/embeddings.h"
+#include "gateway/front/http_message.h"
+#include "transport/server_session.h"
+#include "transport/stream.h"
+
+namespace arlo::gateway {
+
+struct ApiLimits {
+  std::size_t connections = 0;  // of a lane
+  std::size_t memory = 0;       // bytes of requests and answers of a lane's connections
+  std::size_t head_bytes = 0;
+  std::size_t body_bytes = 0;
+  TimeNs head_time = 0;  // from a head's first byte to its last
+  TimeNs body_time = 0;  // of a body, and for a client to take an answer
+  TimeNs idle_time = 0;  // between requests
+};
+
+class ApiConnection;
+
+// Those of a lane, as one of them sees them.
+class ApiConnections {
+ public:
+  [[nodiscard]] const ApiLimits& limits() const { return limits_; }
+  virtual void close(ApiConnection& connection) = 0;  // it is gone then
+  [[nodiscard]] virtual bool draining() const = 0;
+
+  std::size_t held = 0;  // bytes, of all of them
+
+ protected:
+  explicit ApiConnections(const ApiLimits& limits) : limits_(limits) {}
+  ~ApiConnections() = default;
+
+ private:
+  const ApiLimits limits_;
+};
+
+class ApiConnection final : public transport::Loop::Watch,
+                            public transport::Loop::Timer,
+                            private transport::ServerCall {
+ public:
+  ApiConnection(ApiConnections& all, DataService& service, Lane& lane, int fd);
+  ~ApiConnection();
+  ApiConnection(const ApiConnection&) = delete;
+  ApiConnection& operator=(const ApiConnection&) = delete;
+
+  [[nodiscard]] bool idle() const { return state_ == State::kClosing || (state_ == State::kHead && in_.empty()); }
+  void end_with_answer() { last_ = true; }  // that it waits for
+
+  void ready(std::uint32_t events) override;
+  void turn_ends() override;
+  void due() override;
+
+ private:
+  enum class State : std::uint8_t { kHead, kBody, kBusy, kSending, kClosing };
+
+  // The call that the request becomes: its service answers it as any other.
+  [[nodiscard]] const std::string& path() const override { return path_; }
+  [[nodiscard]] std::string_view header(std::string_view name) const override;
+  [[nodiscard]] const std::string& peer() const override { return peer_; }
+  [[nodiscard]] TimeNs deadline() const override { return kNever; }
+  void send(std::string message) override { answer_ = std::move(message); }
+  void finish(std::uint32_t status, std::string_view message, std::span<const transport::Header> trailers) override;
+  [[nodiscard]] std::size_t unsent() const override { return 0; }
+  [[nodiscard]] std::size_t waiting() const override { return 0; }
+  void pause(bool) override {}
+  void freed(std::size_t) override {}
+
+  void read();
+  void go_on();  // with what has been read
+  bool take_head();
+  void serve(std::string_view body);
+  void embeddings(std::string_view body);
+  void list_models();
+  void write();
+  void answer(int status, std::string body, std::string headers = {});
+  void refuse(const Fault& fault);
+  void refuse_and_close(int status, const char* why);
+  void wait(State state, TimeNs time);
+  void account();
+  void watch();
+
+  ApiConnections& all_;
+  DataService& service_;
+  Lane& lane_;
+  const std::string peer_;
+  transport::ByteStream stream_;
+  State state_ = State::kHead;
+  std::string in_;
+  std::string out_;
+  std::size_t sent_ = 0;  // of out_
+  std::size_t held_ = 0;  // that all_ knows of
+  std::size_t head_ = 0;  // bytes of in_
+  std::uint64_t body_ = 0;
+  bool timed_ = false;  // the head has begun
+  bool last_ = false;   // the connection ends with this answer
+  bool broken_ = false;
+  bool head_only_ = false;
+  std::uint32_t watched_ = 0;
+  std::string method_;
+  std::string path_;
+  std::vector<transport::Header> headers_;
+  std::string request_id_;
+  EmbeddingsRequest asked_;
+  std::shared_ptr<const ModelSpec> model_;
+  std::string answer_;  // of the call
+  Fault fault_;         // of the call, where it has one
+  bool finished_ = false;
+  std::unique_ptr<transport::CallHandler> handler_;
+};
+
+}  // namespace arlo::gateway

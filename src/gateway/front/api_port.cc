@@ -1,0 +1,132 @@
+#include "gateway/front/api_port.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <list>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "base/clock.h"
+#include "gateway/front/api_connection.h"
+#include "gateway/log.h"
+#include "transport/listener.h"
+
+namespace arlo::gateway {
+namespace {
+
+// While JSON is read it takes many times its size, and keeps the lane's thread from its other connections.
+constexpr std::size_t kLargestBody = 2 << 20;
+
+}  // namespace
+
+// What one lane has of the port; of its thread.
+class ApiPort::OnLane final : private ApiConnections {
+ public:
+  OnLane(DataService& service, Lane& lane, const ApiLimits& limits)
+      : ApiConnections(limits), service_(service), lane_(lane) {}
+  ~OnLane() { close_all(); }
+  OnLane(const OnLane&) = delete;
+  OnLane& operator=(const OnLane&) = delete;
+
+  void listen(int fd, std::function<void(int)> take) { listener_.emplace(lane_.loop(), fd, std::move(take)); }
+
+  void adopt(int fd) {
+    const int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (draining_ || (connections_.size() >= limits().connections && !make_room())) {
+      ::close(fd);
+      return;
+    }
+    connections_.push_back(std::make_unique<ApiConnection>(static_cast<ApiConnections&>(*this), service_, lane_, fd));
+    service_.usage().connections(1);
+  }
+
+  void drain() {
+    listener_.reset();
+    draining_ = true;
+    for (auto at = connections_.begin(); at != connections_.end();) {
+      auto& connection = **at++;
+      if (connection.idle()) {
+        close(connection);
+      } else {
+        connection.end_with_answer();
+      }
+    }
+  }
+  void close_all() {
+    while (!connections_.empty()) close(*connections_.front());
+  }
+
+ private:
+  void close(ApiConnection& connection) override {
+    const auto found = std::find_if(connections_.begin(), connections_.end(),
+                                    [&](const auto& each) { return each.get() == &connection; });
+    connections_.erase(found);
+    service_.usage().connections(-1);
+  }
+  [[nodiscard]] bool draining() const override { return draining_; }
+
+  // In place of one that waits for its client, the oldest first.
+  bool make_room() {
+    const auto found = std::find_if(connections_.begin(), connections_.end(), [](const auto& c) { return c->idle(); });
+    if (found == connections_.end()) return false;
+    close(**found);
+    return true;
+  }
+
+  DataService& service_;
+  Lane& lane_;
+  bool draining_ = false;
+  std::list<std::unique_ptr<ApiConnection>> connections_;
+  std::optional<transport::Listener> listener_;
+};
+
+ApiPort::ApiPort(DataService& service, const v1::GatewayConfig& config, Lanes& lanes) : lanes_(lanes) {
+  if (config.api_address().empty()) return;
+  if (!config.tls().certificate_file().empty()) {
+    throw std::invalid_argument("api_address is served in the clear only: leave it out, or leave out the TLS files");
+  }
+  constexpr TimeNs kMs = 1'000'000;
+  const auto& from = config.limits();
+  ApiLimits limits;
+  limits.connections = std::max<std::size_t>(1, from.connections() / lanes.size());
+  limits.memory = std::max<std::size_t>(from.memory_bytes() / lanes.size(), 4 * config.max_message_bytes());
+  limits.head_bytes = from.header_bytes();
+  limits.body_bytes = std::min<std::size_t>(kLargestBody, config.max_message_bytes());
+  limits.head_time = from.header_timeout_ms() * kMs;
+  limits.body_time = from.body_timeout_ms() * kMs;
+  limits.idle_time = from.ping_after_ms() * kMs;
+  transport::Listening listening;
+  try {
+    listening = transport::listen_on(config.api_address());
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument("api_address '" + config.api_address() + "' cannot be served: " + error.what());
+  }
+  address_ = listening.address;
+  for (const auto& lane : lanes) parts_.push_back(std::make_unique<OnLane>(service, *lane, limits));
+  parts_.front()->listen(listening.fd, [this](int fd) {
+    const std::size_t at = next_++ % lanes_.size();
+    lanes_[at]->loop().run_here([part = parts_[at].get(), fd] { part->adopt(fd); });
+  });
+}
+
+ApiPort::~ApiPort() = default;
+
+void ApiPort::drain() {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    lanes_[i]->loop().run_here([part = parts_[i].get()] { part->drain(); });
+  }
+}
+
+void ApiPort::close_all() {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    lanes_[i]->loop().run_here([part = parts_[i].get()] { part->close_all(); });
+  }
+}
+
+}  // namespace arlo::gateway

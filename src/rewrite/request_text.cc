@@ -1,0 +1,145 @@
+// Requests of text: read, made into token ids, and from there on as any other.
+#include <algorithm>
+#include <cstring>
+
+#include "base/utf8.h"
+#include "base/wire.h"
+#include "rewrite/request.h"
+#include "rewrite/rows.h"
+
+namespace arlo::gateway {
+namespace {
+
+constexpr std::uint32_t kBytesContents = 8;  // of inference.InferTensorContents
+constexpr std::string_view kTypes = "token_type_ids";
+
+std::string row_of(std::size_t row) { return "row " + std::to_string(row) + ": "; }
+
+}  // namespace
+
+MaybeFault InferRequest::read_texts(std::size_t tensor, bool raw_given, std::vector<std::string_view>& out) const {
+  const Tensor& from = tensors_[tensor];
+  const std::string what = "input " + quoted(from.name);
+  if (from.datatype != "BYTES") return invalid(what + " has datatype " + quoted(from.datatype) + "; BYTES is needed");
+  if (from.dims < 1 || from.dims > 2 || (from.dims == 2 && from.shape[1] != 1)) {
+    return invalid(what + " needs the shape [rows] or [rows, 1]");
+  }
+  if (from.shape[0] != rows_) {
+    return invalid(what + " has " + std::to_string(from.shape[0]) + " rows; " + std::to_string(rows_) +
+                   " are needed, as of '" + std::string(kText) + "'");
+  }
+  const auto rows = static_cast<std::size_t>(rows_);
+  out.clear();
+  out.reserve(rows);
+  if (raw_given) {
+    std::string_view left = raw_[tensor];
+    while (!left.empty()) {
+      std::uint32_t size = 0;
+      if (left.size() >= sizeof(size)) std::memcpy(&size, left.data(), sizeof(size));  // little-endian hosts only
+      if (left.size() < sizeof(size) || size > left.size() - sizeof(size)) {
+        return invalid(what + ": text " + std::to_string(out.size()) +
+                       " is cut short; each is its size in bytes as 4 bytes, little-endian, and its bytes");
+      }
+      if (out.size() == rows) return invalid(what + " carries more texts than its shape says");
+      out.push_back(left.substr(sizeof(size), size));
+      left.remove_prefix(sizeof(size) + size);
+    }
+  } else {
+    wire::Reader reader(from.contents);
+    while (reader.next()) {
+      if (!reader.is(kBytesContents, wire::kBytes)) return invalid(what + " of datatype BYTES must use bytes_contents");
+      if (out.size() == rows) return invalid(what + " carries more texts than its shape says");
+      out.push_back(reader.bytes());
+    }
+    if (!reader.ok()) return invalid("malformed ModelInferRequest: typed contents does not parse");
+  }
+  if (out.size() == rows) return {};
+  return invalid(what + " carries " + std::to_string(out.size()) + " texts; its shape needs " + std::to_string(rows));
+}
+
+MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given) {
+  const ModelSpec& model = *model_;
+  if (!model.takes_text()) {
+    return invalid("model '" + model.name + "' takes token ids and no text: " +
+                   (model.text == nullptr ? "it was compiled without a tokenizer"
+                                          : "its tokenizer is not one of the gateway's: " + model.text->no_text));
+  }
+  std::int64_t first = -1;
+  std::int64_t second = -1;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const auto name = tensors_[i].name;
+    if (name != kText && name != kTextPair) {
+      return invalid("input " + quoted(name) + " beside text: send text, or token ids and what belongs to them");
+    }
+    auto& place = name == kText ? first : second;
+    if (place >= 0) return invalid("input " + quoted(name) + " is given twice");
+    place = static_cast<std::int64_t>(i);
+  }
+  if (first < 0) return invalid("input 'text_pair' needs 'text' beside it");
+  rows_ = tensors_[static_cast<std::size_t>(first)].shape[0];
+  if (tensors_[static_cast<std::size_t>(first)].dims == 0 || rows_ < 1 || rows_ > limits.max_rows) {
+    return invalid("input 'text' has " + std::to_string(rows_) + " rows; 1 to " + std::to_string(limits.max_rows) +
+                   " are taken in one request");
+  }
+  std::vector<std::string_view> texts;
+  std::vector<std::string_view> pairs;
+  if (auto fault = read_texts(static_cast<std::size_t>(first), raw_given, texts)) return fault;
+  if (second >= 0) {
+    if (auto fault = read_texts(static_cast<std::size_t>(second), raw_given, pairs)) return fault;
+  }
+
+  const text::Limits most{.most_tokens = static_cast<std::size_t>(model.longest),
+                          .keep_end = truncate_ == Truncate::kStart};
+  const bool may_cut = truncate_ == Truncate::kStart || truncate_ == Truncate::kEnd;
+  std::vector<text::Encoding> made(texts.size());
+  lengths_.resize(texts.size());
+  width_ = 0;
+  for (std::size_t row = 0; row < texts.size(); ++row) {
+    auto& encoding = made[row];
+    std::optional<std::string_view> pair;
+    if (second >= 0) pair = pairs[row];
+    if (auto fault = model.text->tokenizer.encode(texts[row], pair, most, encoding)) {
+      return invalid(row_of(row) + fault->message);
+    }
+    if (encoding.cut && !may_cut) {
+      return invalid(row_of(row) + "the text has more than the " + std::to_string(model.longest) +
+                     " tokens that model '" + model.name +
+                     "' takes; shorten it, or set the parameter truncate to END or START to have it cut there");
+    }
+    if (encoding.ids.empty()) return invalid(row_of(row) + "the text has no tokens");
+    lengths_[row] = static_cast<std::int32_t>(encoding.ids.size());
+    width_ = std::max(width_, std::int64_t{lengths_[row]});
+  }
+
+  // The mask and what is optional are made up when the rows are written, as for token ids without them.
+  const auto width = static_cast<std::size_t>(width_);
+  decoded_.reserve(model.inputs.size());
+  for (std::size_t i = 0; i < model.inputs.size(); ++i) {
+    const auto& spec = model.inputs[i];
+    const bool types = spec.name == kTypes;
+    if (i != model.ids && !types) {
+      if (spec.role == Role::kMask || spec.optional) continue;
+      return invalid("model '" + model.name + "' needs the input '" + spec.name +
+                     "', which text does not say: send "
+                     "token ids");
+    }
+    std::string values(texts.size() * width * spec.item, '\0');
+    for (std::size_t row = 0; row < made.size(); ++row) {
+      char* at = values.data() + row * width * spec.item;
+      for (std::size_t k = 0; k < made[row].ids.size(); ++k, at += spec.item) {
+        const std::int64_t value = types ? std::int64_t{made[row].type_ids[k]} : std::int64_t{made[row].ids[k]};
+        std::memcpy(at, &value, spec.item);
+      }
+    }
+    decoded_.push_back(std::move(values));
+    bound_[i].data = decoded_.back().data();
+  }
+  of_text_ = true;
+  for (std::size_t row = 0; row < made.size(); ++row) {
+    const char* const at = bound_[model.ids].data + row * width * model.inputs[model.ids].item;
+    if (auto fault = check_ids(model, at, static_cast<std::int64_t>(row), lengths_[row])) return fault;
+  }
+  return {};
+}
+
+}  // namespace arlo::gateway

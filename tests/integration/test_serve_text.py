@@ -1,0 +1,66 @@
+"""Text over HTTP and gRPC, from a model that was compiled here: its vectors are those of the original."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from arlo.compile import CompileOptions, compile_model
+from arlo.compile.quiet import known_noise_silenced
+from arlo.workers.ports import free_port
+from tests.fakes.serving import serving
+from tests.fakes.tiny_model import write_tiny
+
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio]
+
+SERVE = """
+[model]
+repository = "out"
+slo_ms = 2000
+[workers]
+count = 1
+run_dir = "run"
+[deployment]
+allocation = {{ 48 = 1 }}
+[gateway]
+grpc_address = "127.0.0.1:0"
+http_address = "127.0.0.1:0"
+admin_address = "127.0.0.1:0"
+api_address = "127.0.0.1:{port}"
+[control]
+http_address = "127.0.0.1:0"
+"""
+ALPHABET = "abcdefghij  ,.!?-'\t\nÀéîõüßœΩжש中日🙂\u0301\u200d[]#"
+
+
+def odd_texts(count: int) -> list[str]:
+    chance = random.Random(7)
+    return [f"{number} " + "".join(chance.choices(ALPHABET, k=chance.randint(1, 30))) for number in range(count)]
+
+
+async def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+    source = write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True})
+    compile_model(CompileOptions(source=source, out=tmp_path / "out", lengths=(48,), cache=tmp_path / "cache"))
+    with known_noise_silenced():
+        from sentence_transformers import SentenceTransformer
+
+        original = SentenceTransformer(str(source), device="cpu")
+    original.max_seq_length = 48
+    texts = odd_texts(100)
+    wanted = original.encode(texts, normalize_embeddings=True)
+    port = free_port("127.0.0.1")
+    (tmp_path / "serve.toml").write_text(SERVE.format(port=port))
+    async with serving(tmp_path), httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        (model,) = (await client.get("/v1/models")).json()["data"]
+        body = {"model": model["id"], "truncate": "END"}
+        answers = await asyncio.gather(
+            *(client.post("/v1/embeddings", json={**body, "input": texts[at : at + 10]}) for at in range(0, 100, 10))
+        )
+    assert [answer.status_code for answer in answers] == [200] * 10, answers[0].text
+    got = [each["embedding"] for answer in answers for each in answer.json()["data"]]
+    np.testing.assert_allclose(got, wanted, atol=1e-4)
