@@ -114,8 +114,7 @@ void Desk::pump(TimeNs now, Effects& effects) {
   pumping_ = true;
   for (bool more = true; more;) {
     more = false;
-    for (std::size_t i = 0; i < flow_states_.size(); ++i) {
-      const auto state = flow_states_[i];
+    for (const auto& state : flow_states_) {
       pipeline::Step step;
       while (state->core.next(now, step)) {
         more = true;

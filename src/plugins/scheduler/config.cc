@@ -42,9 +42,9 @@ class Parameters {
   void CheckNames() const {
     for (const auto& [name, value] : all_.items()) {
       if (known_.contains(name)) continue;
-      std::string names;
-      for (const auto& each : known_) names.append(names.empty() ? "" : ", ").append(each);
-      throw Bad("unknown parameter " + name + "; there are " + names);
+      std::string problem = "unknown parameter " + name + "; there are";
+      for (const auto& each : known_) problem.append(each == *known_.begin() ? " " : ", ").append(each);
+      throw Bad(problem);
     }
   }
 
