@@ -55,7 +55,10 @@ def write_config(path: Path, settings: Mapping[str, Any] = TESTING, **changes: A
     it, None leaves a field out."""
     model = ModelConfig(repository=path.parent, slo_ms=1500)  # not of the gateway; a configuration has to have them
     shipped = json.loads(gateway_json(Config(model=model, deployment=DeploymentConfig(allocation={64: 1}))))
-    path.write_text(json.dumps(_merged(_merged({**shipped, **FREE_PORTS}, settings), changes)))
+    merged = _merged(_merged({**shipped, **FREE_PORTS}, settings), changes)
+    if merged["tls"].get("certificate_file"):
+        merged["api_address"] = ""  # in the clear only
+    path.write_text(json.dumps(merged))
     return path
 
 
@@ -71,7 +74,8 @@ class Gateway:
 
     def __init__(self, process: GuardedProcess, addresses: Mapping[str, str], log: Path) -> None:
         self.process = process
-        self.grpc, self.http, self.admin, self.api = (addresses[key] for key in ("grpc", "http", "admin", "api"))
+        self.grpc, self.http, self.admin = (addresses[key] for key in ("grpc", "http", "admin"))
+        self.api = addresses.get("api", "")
         self.log = log
         self.channel = grpc.aio.insecure_channel(self.grpc, options=UNLIMITED)
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
