@@ -19,7 +19,7 @@ configure = mkdir -p build && { cmake --preset $(1) -DPython_EXECUTABLE=$(abspat
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 60
-CHECK_FUZZ_SECONDS ?= 20
+CHECK_FUZZ_SECONDS ?= 8
 # ThreadSanitizer needs the address layout that this switches to on kernels with many random bits; plain where refused.
 FIXED_LAYOUT := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
@@ -118,9 +118,9 @@ endif
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
 	@$(PY) tools/check.py "lint-style=make lint-style" "test-servers=make test-servers" "test-quick=make test-quick" \
-	  ++ "test-fleet=make test-fleet" -- \
-	  "asan=make asan" "tsan=make tsan" "ray=$(PY) -m pytest $(RAY_TESTS)" "lint-types=make lint-types" \
-	  "lint-cpp=make lint-cpp" "cascade=make cascade-demo-small" "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
+	  ++ "test-fleet=make test-fleet" \
+	  -- "asan=make asan" "tsan=make tsan" "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)" \
+	  -- "lint-cpp=make lint-cpp" "lint-types=make lint-types" "ray=$(PY) -m pytest $(RAY_TESTS)" "cascade=make cascade-demo-small"
 
 # A second implementation of gRPC, in Node, as package-lock.json pins it; without it those tests are skipped.
 GRPC_JS := tests/integration/gateway/grpc_js
