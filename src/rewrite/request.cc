@@ -196,10 +196,10 @@ void InferRequest::parse_flow_wish(std::string_view key, std::uint32_t kind, std
   const double value = kind == kDouble ? std::bit_cast<double>(number) : static_cast<double>(number);
   const bool known = kind == kDouble || kind == kInt64 || kind == kUint64;
   const double most = key == "utility" ? 1e9 : 1;
-  if (!(known && value >= 0 && value <= most)) {  // NaN too
-    flow_wishes_.wrong = key;
-  } else {
+  if (known && value >= 0 && value <= most) {
     (key == "utility" ? flow_wishes_.utility : flow_wishes_.min_accuracy) = value;
+  } else {
+    flow_wishes_.wrong = key;
   }
 }
 
