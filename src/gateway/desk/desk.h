@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <unordered_set>
@@ -161,7 +162,7 @@ class Desk {
   std::array<std::shared_ptr<FlowState>, dispatch::kVariants> flows_;          // in force, by the pipeline's variant
   std::array<std::vector<FlowStageCounts>, dispatch::kVariants> flow_counts_;  // by stage
   std::vector<std::shared_ptr<FlowState>> flow_states_;                        // in force, or with roots under way
-  std::vector<VisitCall*> ended_visits_;                                       // that the pipelines have not heard of
+  std::deque<VisitCall*> ended_visits_;                                        // that the pipelines have not heard of
   bool pumping_ = false;
   bool some_unfit_ = false;  // at the last look, some waiting row fitted no instance
 };

@@ -73,7 +73,7 @@ struct FlowRoot {
   flow::pipeline::RootId id = flow::pipeline::kNone;
   std::int32_t part = 0;  // of its row
   std::uint64_t bytes = 0;
-  std::vector<std::unique_ptr<FlowSource>> sources;
+  std::vector<std::shared_ptr<const FlowSource>> sources;
   Fault fault;  // of the last visit that failed
 };
 

@@ -77,23 +77,23 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
     call.request.ids(row.index, *ids);
     row.flow = std::make_unique<FlowRow>();
     row.flow->state = state;
-    FlowSource all = whole(std::move(ids), flow.chunks);
-    const std::size_t bytes = all.ids->size() * sizeof(std::int64_t);
-    if (all.pieces.size() > static_cast<std::size_t>(flow.core.max_open) || bytes > flow.max_bytes) {
+    const auto all = std::make_shared<const FlowSource>(whole(std::move(ids), flow.chunks));  // of all its roots
+    const std::size_t bytes = all->ids->size() * sizeof(std::int64_t);
+    if (all->pieces.size() > static_cast<std::size_t>(flow.core.max_open) || bytes > flow.max_bytes) {
       FlowRoot none;
       none.state = state;
       fail(call, fault_of(none, pipeline::DropReason::kFanout), row.index, now, effects);
       return;
     }
-    row.flow->all = static_cast<std::int32_t>(all.pieces.size());
-    for (std::size_t part = 0; part < all.pieces.size(); ++part) {
+    row.flow->all = static_cast<std::int32_t>(all->pieces.size());
+    for (std::size_t part = 0; part < all->pieces.size(); ++part) {
       auto* root = new FlowRoot;
       root->row = &row;
       root->state = state;
       root->part = static_cast<std::int32_t>(part);
       root->bytes = bytes;
-      root->sources.push_back(std::make_unique<FlowSource>(all));
-      const auto length = static_cast<std::int32_t>(all.tokens(part));
+      root->sources.push_back(all);
+      const auto length = static_cast<std::int32_t>(all->tokens(part));
       row.flow->roots.push_back(root);
       root->id = state->core.arrive(
           {.tag = reinterpret_cast<std::uint64_t>(root),
@@ -124,7 +124,7 @@ void Desk::pump(TimeNs now, Effects& effects) {
     if (ended_visits_.empty()) continue;
     more = true;
     VisitCall* const visit = ended_visits_.front();
-    ended_visits_.erase(ended_visits_.begin());
+    ended_visits_.pop_front();
     visit_ended(*visit, now, effects);
   }
   pumping_ = false;
@@ -225,7 +225,8 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
       root.bytes += own->size() * sizeof(std::int64_t);
       ids = std::move(own);
     }
-    auto& source = root.sources.emplace_back(std::make_unique<FlowSource>(whole(std::move(ids), edge.chunks)));
+    const auto source = std::make_shared<FlowSource>(whole(std::move(ids), edge.chunks));
+    root.sources.push_back(source);
     root.bytes += sizeof(FlowSource) + source->pieces.size() * sizeof(source->pieces.front());
     source->way = visit.way();
     source->route = visit.route();

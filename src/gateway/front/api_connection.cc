@@ -73,7 +73,7 @@ void ApiConnection::wait(State state, TimeNs time) {
 }
 
 void ApiConnection::account() {
-  const std::size_t now = in_.capacity() + out_.capacity();
+  const std::size_t now = in_.capacity() + out_.capacity() + called_;
   all_.held += now - held_;
   held_ = now;
 }
@@ -109,6 +109,7 @@ void ApiConnection::turn_ends() {
     handler->closed(true);
     handler.reset();
     finished_ = false;
+    called_ = 0;
     std::string body;
     if (fault_.code == Code::kOk) {
       if (auto fault = write_embeddings(asked_, *model_, answer_, &body)) fault_ = *fault;
@@ -193,7 +194,7 @@ bool ApiConnection::take_head() {
     refuse_and_close(413, "the body is larger than the gateway takes: send fewer texts at a time");
     return false;
   }
-  last_ = last_ || equal_ignoring_case(head->header("connection"), "close") || in_.find("HTTP/1.0\r\n") < head->size;
+  last_ = last_ || head->closes;
   head_ = head->size;
   body_ = head->body;
   if (equal_ignoring_case(head->header("expect"), "100-continue") && in_.size() == head_ && body_ != 0) {
@@ -256,7 +257,9 @@ void ApiConnection::embeddings(std::string_view body) {
   Router* router = nullptr;
   if (const auto fault = service_.find_model(*this, asked_.model, {}, &router, &model_)) return refuse(*fault);
   std::string request;
-  if (const auto fault = infer_request(asked_, *model_, &request)) return refuse(*fault);
+  if (const auto fault = infer_request(asked_, *model_, service_.max_rows(), &request)) return refuse(*fault);
+  called_ = body.size() + request.size();
+  account();
   // From here on it is a call as any other: counted, dispatched, answered by send() and finish().
   fault_ = {};
   handler_ = InferCall::begin(service_, lane_, *this);

@@ -41,6 +41,7 @@ class DataService {
   // A request refused before it had rows, for the books of its model, if it named one.
   void count_refused(const Call& call, const Fault& fault) const;
   [[nodiscard]] std::uint64_t max_message_bytes() const { return config_.max_message_bytes(); }
+  [[nodiscard]] std::size_t max_rows() const { return config_.max_rows(); }
 
   // The model and its router, or why there is none by this name and version.
   MaybeFault find_model(const Context& context, std::string_view name, std::string_view version, Router** router,

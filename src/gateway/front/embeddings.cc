@@ -170,7 +170,8 @@ MaybeFault read_embeddings(Dialect dialect, std::string_view text, EmbeddingsReq
   return read_truncate(body, out);
 }
 
-MaybeFault infer_request(const EmbeddingsRequest& request, const ModelSpec& model, std::string* out) {
+MaybeFault infer_request(const EmbeddingsRequest& request, const ModelSpec& model, std::size_t max_rows,
+                         std::string* out) {
   const int output = output_of(model);
   if (output < 0) {
     return invalid("model '" + model.name + "' gives no embedding of a text: it has no output sentence_embedding");
@@ -179,12 +180,21 @@ MaybeFault infer_request(const EmbeddingsRequest& request, const ModelSpec& mode
   if (spec.dims[0] >= 0 && request.dimensions > static_cast<std::size_t>(spec.dims[0])) {
     return invalid("dimensions: model '" + model.name + "' has " + std::to_string(spec.dims[0]));
   }
+  const std::size_t rows = std::max(request.texts.size(), request.ids.size());
+  if (rows > max_rows) {
+    return invalid("input has " + std::to_string(rows) + " rows; 1 to " + std::to_string(max_rows) +
+                   " are taken in one request");
+  }
   inference::ModelInferRequest made;
   made.set_model_name(model.name);
   made.add_outputs()->set_name(spec.name);
   if (!request.ids.empty()) {
     std::size_t width = 0;
     for (const auto& row : request.ids) width = std::max(width, row.size());
+    if (width > static_cast<std::size_t>(model.longest)) {
+      return invalid("input has " + std::to_string(width) + " token ids in one row; model '" + model.name +
+                     "' takes 1 to " + std::to_string(model.longest));
+    }
     const auto& ids = model.inputs[model.ids];
     for (const auto& row : request.ids) {
       if (model.mask < 0 && row.size() != width) {

@@ -74,7 +74,7 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
   request.path = line.substr(first + 1, second - first - 1);
   request.path = request.path.substr(0, request.path.find('?'));
   request.good = version == "HTTP/1.1" || version == "HTTP/1.0";
-  request.last = version != "HTTP/1.1";
+  request.closes = version != "HTTP/1.1";
   bool counted = false;
   while (!head.empty()) {
     const auto header = head.substr(0, head.find("\r\n"));
@@ -90,7 +90,7 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
     while (!value.empty() && (value.back() == ' ' || value.back() == '\t')) value.remove_suffix(1);
     request.headers.emplace_back(name, value);
     if (name.empty() || name.find_first_of(" \t") != std::string_view::npos) request.framed = false;
-    if (equal_ignoring_case(name, "connection") && equal_ignoring_case(value, "close")) request.last = true;
+    if (equal_ignoring_case(name, "connection") && equal_ignoring_case(value, "close")) request.closes = true;
     if (equal_ignoring_case(name, "transfer-encoding")) request.last = request.chunked = true;
     if (equal_ignoring_case(name, "content-length")) {
       if (value != "0") request.last = true;
@@ -98,6 +98,7 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
     }
   }
   if (request.chunked && counted) request.framed = false;
+  if (request.closes) request.last = true;
   return request;
 }
 

@@ -20,6 +20,7 @@ struct HttpRequest {
   bool good = false;      // its first line is one of HTTP/1
   bool last = false;  // the connection closes after the answer: asked for, or a body follows, which probes and scrapes
                       // do not read
+  bool closes = false;     // of that, what the client says: by its version, or in so many words
   std::uint64_t body = 0;  // bytes that follow the head
   bool framed = true;      // that is said, and said once: whoever reads it otherwise would see other requests
   bool chunked = false;    // the body comes in pieces that say how long they are

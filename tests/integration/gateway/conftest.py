@@ -18,10 +18,19 @@ from arlo.workers import LocalPool
 from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.gateway import SANITIZED, Gateway, gateway_of
 from tests.fakes.small_workers import small_workers
+from tests.fakes.tiny_model import write_tokenizer
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import STAGES, recorded, write_stages
 
 LENGTHS = (64, 128, 256, 512)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer.json."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(folder)
+    return folder / "tokenizer.json"
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tritonclient.grpc import service_pb2
 
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.replayed import CLS, MS, STAGES, cascade_deployment, recorded, softmax
+from tests.integration.gateway.replayed import CLS, MS, STAGES, cascade_deployment, recorded, request_of_rows, softmax
 
 SEP = 102
 NAME = "pipe"
@@ -61,19 +60,8 @@ def cascade_like(workers: Workers, placement: Mapping[str, Sequence[int]], **fie
 
 def request_of(rows: Sequence[Sequence[int]], outputs: Sequence[str] = (), **parameters: Any) -> Any:
     """The ModelInferRequest of rows of token ids."""
-    width = max(map(len, rows))
-    ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)], mask[i, : len(row)] = row, 1
-    request = service_pb2.ModelInferRequest(model_name=NAME, id="one")
-    for name, array in (("input_ids", ids), ("attention_mask", mask)):
-        request.inputs.add(name=name, datatype="INT64", shape=array.shape)
-        request.raw_input_contents.append(array.tobytes())
-    for name in outputs:
-        request.outputs.add(name=name)
-    for key, value in parameters.items():
-        kind = {float: "double_param", int: "int64_param", str: "string_param"}[type(value)]
-        setattr(request.parameters[key], kind, value)
+    request = request_of_rows(NAME, rows, outputs, **parameters)
+    request.id = "one"
     return request
 
 

@@ -191,12 +191,16 @@ def request_of(
     **parameters: Any,
 ) -> Any:
     """The ModelInferRequest of rows of the cascade."""
-    rows = rows_of(records, lengths or [16] * len(records))
+    return request_of_rows("kinds", rows_of(records, lengths or [16] * len(records)), outputs, **parameters)
+
+
+def request_of_rows(model: str, rows: Sequence[Sequence[int]], outputs: Sequence[str] = (), **parameters: Any) -> Any:
+    """The ModelInferRequest of rows of token ids."""
     width = max(map(len, rows))
     ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
     for i, row in enumerate(rows):
         ids[i, : len(row)], mask[i, : len(row)] = row, 1
-    request = service_pb2.ModelInferRequest(model_name="kinds")
+    request = service_pb2.ModelInferRequest(model_name=model)
     for name, array in (("input_ids", ids), ("attention_mask", mask)):
         request.inputs.add(name=name, datatype="INT64", shape=array.shape)
         request.raw_input_contents.append(array.tobytes())

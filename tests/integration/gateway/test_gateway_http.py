@@ -16,20 +16,12 @@ import pytest_asyncio
 from tokenizers import Tokenizer
 
 from tests.fakes.gateway import Gateway, gateway_of
-from tests.fakes.tiny_model import write_tokenizer
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import Example, outputs_of, request_of
 
 pytestmark = pytest.mark.integration
 
 TEXTS = ["a text", "naïve Café 日本", "word " * 80]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(folder)
-    return folder / "tokenizer.json"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -110,6 +102,9 @@ async def test_models_and_health(http: httpx.AsyncClient) -> None:
         (b'{"model":"emu","input":["a",1]}', 400, "one of them is none"),
         (b'{"model":"emu","input":[1,"a"]}', 400, "whole numbers"),
         (b'{"model":"emu","input":[[-1]]}', 400, "token id -1"),
+        # As wide as the widest, these would be 10^11 ids.
+        (json.dumps({"model": "emu", "input": [[1] * 400_000]}).encode(), 400, "400000 token ids"),
+        (json.dumps({"model": "emu", "input": [[1]] * 200_000}).encode(), 400, "200000 rows"),
         (b'{"model":"emu","input":"a","dimensions":5}', 400, "dimensions"),
         (b'{"model":"other","input":"a"}', 404, "unknown model"),
         (json.dumps({"model": "emu", "input": "w " * 9000}).encode(), 400, "more than the 512 tokens"),

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer
 from tritonclient.grpc import service_pb2
 
 from tests.fakes.gateway import Gateway, gateway_of
-from tests.fakes.tiny_model import write_tokenizer
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.examples import Example, outputs_of, request_of
 
@@ -33,13 +32,6 @@ ODD = [
     "🙂 ok?!",
     "ﬁne ß",
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    write_tokenizer(folder)
-    return folder / "tokenizer.json"
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
