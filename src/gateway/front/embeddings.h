@@ -28,9 +28,11 @@ struct EmbeddingsRequest {
 // From the body of a POST. INVALID_ARGUMENT: it names the field.
 MaybeFault read_embeddings(Dialect dialect, std::string_view json, EmbeddingsRequest* out);
 
-// The ModelInferRequest for it. INVALID_ARGUMENT: the model embeds nothing, or not so; or there are more than `max_rows`,
-// or one has more tokens than the model takes: all are as wide as the widest, so that few bytes could ask for very many.
-MaybeFault infer_request(const EmbeddingsRequest& request, const ModelSpec& model, std::size_t max_rows, std::string* out);
+// The ModelInferRequest for it. INVALID_ARGUMENT: the model embeds nothing, or not so; or there are more than
+// `max_rows`, or one has more tokens than the model takes: all are as wide as the widest, so that few bytes could ask
+// for very many.
+MaybeFault infer_request(const EmbeddingsRequest& request, const ModelSpec& model, std::size_t max_rows,
+                         std::string* out);
 
 // The answer's body, of a ModelInferResponse. INTERNAL: it is not what was asked for.
 MaybeFault write_embeddings(const EmbeddingsRequest& request, const ModelSpec& model, const std::string& response,

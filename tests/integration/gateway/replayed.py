@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from tritonclient.grpc import service_pb2
 
 from arlo.cascade.manifest import CascadeManifest, Point, Stage, VocabularyFile, repository_hash
@@ -194,12 +194,12 @@ def request_of(
     return request_of_rows("kinds", rows_of(records, lengths or [16] * len(records)), outputs, **parameters)
 
 
-def request_of_rows(model: str, rows: Sequence[Sequence[int]], outputs: Sequence[str] = (), **parameters: Any) -> Any:
+def request_of_rows(model: str, rows: Sequence[ArrayLike], outputs: Sequence[str] = (), **parameters: Any) -> Any:
     """The ModelInferRequest of rows of token ids."""
-    width = max(map(len, rows))
-    ids, mask = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width), np.int64)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)], mask[i, : len(row)] = row, 1
+    lengths = [np.size(row) for row in rows]
+    ids, mask = np.zeros((len(rows), max(lengths)), np.int64), np.zeros((len(rows), max(lengths)), np.int64)
+    for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        ids[i, :length], mask[i, :length] = row, 1
     request = service_pb2.ModelInferRequest(model_name=model)
     for name, array in (("input_ids", ids), ("attention_mask", mask)):
         request.inputs.add(name=name, datatype="INT64", shape=array.shape)
