@@ -99,10 +99,10 @@ class ApiConnection final : public transport::Loop::Watch,
   State state_ = State::kHead;
   std::string in_;
   std::string out_;
-  std::size_t sent_ = 0;  // of out_
+  std::size_t sent_ = 0;    // of out_
   std::size_t called_ = 0;  // bytes of the request that is answered, as it came and as a call
   std::size_t held_ = 0;    // that all_ knows of
-  std::size_t head_ = 0;  // bytes of in_
+  std::size_t head_ = 0;    // bytes of in_
   std::uint64_t body_ = 0;
   bool timed_ = false;  // the head has begun
   bool last_ = false;   // the connection ends with this answer
