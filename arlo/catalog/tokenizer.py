@@ -7,17 +7,21 @@ from pathlib import Path
 
 from arlo.catalog.manifest import Manifest
 
+# WordPiece vocabularies take up to 3 MiB. Larger files are of tokenizers that the gateway does not know, and a
+# deployment, which may be of many models, has to fit into one message of 64 MiB.
+MOST_BYTES = 8 << 20
+
 
 def read_tokenizer(repository: Path, manifest: Manifest) -> bytes:
-    """The bytes of a model's tokenizer.json; none where there is none, or its file is gone: then it takes ids."""
+    """The bytes of a model's tokenizer.json. None where it has none, or its file is gone or too large: it takes ids."""
     if manifest.tokenizer is None:
         return b""
     path = repository / manifest.tokenizer
     try:
-        changed = path.stat().st_mtime_ns
+        file = path.stat()
     except OSError:
         return b""
-    return _read(path, changed)
+    return _read(path, file.st_mtime_ns) if file.st_size <= MOST_BYTES else b""
 
 
 @functools.lru_cache(maxsize=64)
