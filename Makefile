@@ -119,9 +119,8 @@ check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI run
 	@tools/system_packages.sh lint
 	@$(PY) tools/check.py "lint-style=make lint-style" "test-servers=make test-servers" "test-quick=make test-quick" \
 	  ++ "test-fleet=make test-fleet" \
-	  -- "asan=make asan" "tsan=make tsan" "lint-cpp=make lint-cpp" \
-	  -- "lint-types=make lint-types" "ray=$(PY) -m pytest $(RAY_TESTS)" "cascade=make cascade-demo-small" \
-	     "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
+	  -- "asan=make asan" "tsan=make tsan" "lint-types=make lint-types" "lint-cpp=make lint-cpp" \
+	  "ray=$(PY) -m pytest $(RAY_TESTS)" "cascade=make cascade-demo-small" "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
 
 # A second implementation of gRPC, in Node, as package-lock.json pins it; without it those tests are skipped.
 GRPC_JS := tests/integration/gateway/grpc_js
