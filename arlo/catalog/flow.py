@@ -65,6 +65,7 @@ class FlowVariant:
     memory_mb: int = 0  # on a worker, all runtimes together; 0: not known
     load_ms: float = 0.0  # until a worker has loaded it; 0: not known
     repository: str = ""  # folder of the compiled model; empty: numbers only, for simulation and planning
+    tokens: int | None = None  # that each layer adds, or, below 0, merges away (OTAS); None: not told apart by them
 
     def __post_init__(self) -> None:
         where = f"variant {self.name!r}:"

@@ -27,7 +27,7 @@ _FLOW = {
 }  # fmt: skip
 _STAGE = {"name", "entry", "variants", "variant", "batch", "lengths", "fire"}
 _VARIANT = {
-    "name", "accuracy", "latency", "max_lengths", "max_batch", "batches", "memory_mb", "load_ms", "repository",
+    "name", "accuracy", "latency", "max_lengths", "max_batch", "batches", "memory_mb", "load_ms", "repository", "tokens",
 }  # fmt: skip
 _BATCH = {"max", "wait_ms", "same_utility"}
 _EDGE = {"from", "to", "when", "expand", "hop_ms", "answer"}
@@ -112,7 +112,8 @@ def _variant(raw: Any, base: Path, stage: str, limit: int, records: Outcomes | N
     raw = _table(raw, f"{stage} variant")
     where = f"{stage} variant {raw.get('name') or raw.get('repository', '')!r}"
     _known(raw, _VARIANT, where)
-    values = _taken(raw, where, {"name": str, "max_batch": int, "memory_mb": int, "load_ms": float, "repository": str})
+    kinds = {"name": str, "max_batch": int, "memory_mb": int, "load_ms": float, "repository": str, "tokens": int}
+    values = _taken(raw, where, kinds)
     for key in ("max_lengths", "batches"):
         if key in raw:
             values[key] = tuple(_numbers(raw[key], f"{where} {key}", int))

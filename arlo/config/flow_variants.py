@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -16,6 +17,23 @@ from arlo.config.pipeline import PipelineConfig
 def flow_of(path: Path) -> Flow:
     """The flow of a file, read once: what is served does not change under our feet. ConfigError."""
     return load_flow(path)
+
+
+def served_flow(config: PipelineConfig) -> Flow:
+    """The flow that is served: of the file, or with the one variant that `tokens = "fixed:N"` leaves. ConfigError,
+    FieldError."""
+    flow = flow_of(config.flow)
+    wanted = config.fixed_tokens
+    if wanted is None:
+        return flow
+    known = [variant.tokens for variant in flow.stages[0].variants]
+    if len(flow.stages) > 1 or wanted not in known:
+        said = ", ".join(str(count) for count in known if count is not None) or "none"
+        raise FieldError(
+            "pipeline", "tokens", f"= {config.tokens!r} names a variant by its tokens, of a flow of one stage: {said}"
+        )
+    kept = tuple(variant for variant in flow.stages[0].variants if variant.tokens == wanted)
+    return dataclasses.replace(flow, stages=(dataclasses.replace(flow.stages[0], variants=kept),))
 
 
 def pipeline_name(config: PipelineConfig) -> str:
@@ -35,7 +53,7 @@ def variant_model(config: PipelineConfig, stage: str, variant: str) -> str:
 
 def variant_models(config: PipelineConfig) -> tuple[ModelConfig, ...]:
     """A [[model]] for each variant, stage by stage in the flow's order. FieldError, ConfigError."""
-    flow = flow_of(config.flow)
+    flow = served_flow(config)
     if config.default_timeout_ms is not None and config.default_timeout_ms < flow.slo_ms:
         raise FieldError("pipeline", "default_timeout_ms", f"must be at least flow.slo_ms ({flow.slo_ms:g})")
     pairs = [(flow.stages[s], variant) for s in flow.order for variant in flow.stages[s].variants]

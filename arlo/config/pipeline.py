@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -46,6 +47,11 @@ class PipelineConfig:
         minimum=1,
         relation="at most window - 2",
     )
+    tokens: str = option(
+        default="price",
+        doc="Where variants of one model differ by their number of tokens: `price` chooses for each row by utility, load "
+        "and time left, `fixed:N` always takes that number (`fixed:0`, `fixed:-8`).",
+    )
     pool: Literal["list", "mean"] = option(
         default="list",
         doc="What a client gets of a row that became several: the list of their answers, or their mean.",
@@ -58,7 +64,18 @@ class PipelineConfig:
         maximum=1 << 32,
     )
 
+    @property
+    def fixed_tokens(self) -> int | None:
+        """N of `fixed:N`."""
+        rule, _, count = self.tokens.partition(":")
+        return int(count) if rule == "fixed" else None
+
     def check_relations(self) -> None:
+        if not re.fullmatch(r"price|fixed:[+-]?\d+", self.tokens):
+            raise FieldError(
+                "pipeline", "tokens", f'must be "price" or "fixed:N", as "fixed:-8", not {self.tokens!r}: `exact` and '
+                "`printed` plan whole queues, which `arlo simulate` does"
+            )
         if self.window and self.window < 3:
             raise FieldError("pipeline", "window", f"must be 0, or above 2, not {self.window}")
         if self.stride is not None and not 1 <= self.stride <= self.window - 2:

@@ -6,7 +6,7 @@ from typing import Any
 
 from arlo.catalog.flow import Flow, FlowEdge, Guard
 from arlo.catalog.manifest import Manifest
-from arlo.config.flow_variants import flow_of, pipeline_name, timeout_ms, variant_model
+from arlo.config.flow_variants import pipeline_name, served_flow, timeout_ms, variant_model
 from arlo.config.pipeline import PipelineConfig
 from arlo.errors import ConfigError
 
@@ -15,7 +15,8 @@ LOGITS = "logits"  # the output that guards judge
 
 def fill_pipeline(message: Any, config: PipelineConfig, variants: tuple[Manifest, ...]) -> None:
     """`variants`: the repositories', in the order of variant_models(). ConfigError where a flow cannot be served."""
-    flow = flow_of(config.flow)
+    flow = served_flow(config)
+    by_tokens = all(variant.tokens is not None for stage in flow.stages for variant in stage.variants)
     message.name = pipeline_name(config)
     message.slo_ms = max(round(flow.slo_ms), 1)
     message.default_timeout_ms = timeout_ms(config)
@@ -47,6 +48,7 @@ def fill_pipeline(message: Any, config: PipelineConfig, variants: tuple[Manifest
                 accuracy=stage.accuracy(v),
                 work_s=work_ns / 1e9,
                 least_us=max(round(variant.latency_ns(1) / 1000), 1),
+                tokens=variant.tokens if by_tokens else None,
             )
     place = {flow.stages[s].name: number for number, s in enumerate(flow.order)}
     for s in flow.order:

@@ -135,8 +135,14 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
   }
   std::set<std::string> names;
   std::shared_ptr<const ModelSpec> entry;
+  const bool by_tokens = !from.stages().empty() && !from.stages(0).variants().empty() &&
+                         from.stages(0).variants(0).has_tokens();
   for (const auto& stage : from.stages()) {
     if (auto fault = check_stage(stage, model, where)) return fault;
+    for (const auto& variant : stage.variants()) {
+      if (variant.has_tokens() == by_tokens) continue;
+      return invalid(where + "tokens are said of some variants and not of '" + variant.model() + "'");
+    }
     if (!names.insert(stage.name()).second) return invalid(where + "two stages are '" + stage.name() + "'");
     const auto first = model(stage.variants(0).model());
     if (entry == nullptr) entry = first;
@@ -240,6 +246,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
       each.model = model(one.model());
       each.logits = stage.logits().empty() ? -1 : each.model->find_output(stage.logits());
       each.t = one.t() > 0 ? one.t() : 1;
+      each.tokens = one.tokens();
     }
   }
   std::int32_t number = 0;
@@ -310,6 +317,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
   flow->made.accuracy = make("accuracy_expected", "FP32", 4, false);
   flow->made.reason = make("reason", "INT32", 4, false);
   flow->made.route = make("route", "BYTES", 0, false);
+  if (from.stages(0).variants(0).has_tokens()) flow->made.tokens = make("tokens", "INT32", 4, false);
   out->flow = std::move(flow);
   return out;
 }

@@ -35,6 +35,7 @@ struct FlowSpec {
     int logits = -1;  // output that guards judge
     double t = 1;
     OutputSet answers = 0;  // of its outputs, those that clients may have
+    std::int32_t tokens = 0;  // a layer adds, or merges away
   };
   struct Stage {
     std::string name;
@@ -53,6 +54,7 @@ struct FlowSpec {
     int accuracy = -1;  // expected
     int reason = -1;    // 0, or 1 + DropReason of what was given up first
     int route = -1;     // the models of its ways
+    int tokens = -1;    // of the variants that answered it, the fewest; -1: variants do not differ by tokens
   };
 
   flow::pipeline::Spec core;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -122,11 +123,13 @@ class FlowEncoder {
     }
     std::vector<std::int32_t> children;
     std::vector<std::int32_t> reasons;
+    std::vector<std::int32_t> tokens;
     std::vector<float> accuracy;
     std::string routes;
     for (const auto& row : call_.rows) {
       children.push_back(static_cast<std::int32_t>(row.flow->answers.size()));
       reasons.push_back(row.flow->reason + 1);
+      tokens.push_back(tokens_of(*row.flow));
       accuracy.push_back(static_cast<float>(row.flow->accuracy));
       std::string route;
       for (const auto& answer : row.flow->answers) {
@@ -138,6 +141,8 @@ class FlowEncoder {
     add(flow_.made.answers, children, out);
     add(flow_.made.accuracy, accuracy, out);
     add(flow_.made.reason, reasons, out);
+    add(flow_.made.tokens, tokens, out);
+    if (flow_.made.tokens >= 0) say("tokens", *std::min_element(tokens.begin(), tokens.end()));
     if (asked(flow_.made.route)) {
       tensor(flow_.made.route, {static_cast<std::int64_t>(call_.rows.size())}, out);
       out->add_raw_output_contents(std::move(routes));
@@ -149,6 +154,16 @@ class FlowEncoder {
   static constexpr std::size_t kLongestRoute = 4096;
 
   [[nodiscard]] bool asked(int output) const { return output >= 0 && (call_.request.outputs() >> output & 1) != 0; }
+
+  // Of the variants that answered a row, the fewest that a layer added.
+  [[nodiscard]] std::int32_t tokens_of(const FlowRow& row) const {
+    std::int32_t fewest = std::numeric_limits<std::int32_t>::max();
+    for (const auto& answer : row.answers) {
+      const auto& stage = flow_.stages[static_cast<std::size_t>(answer.stage)];
+      fewest = std::min(fewest, stage.variants[static_cast<std::size_t>(answer.variant)].tokens);
+    }
+    return row.answers.empty() ? 0 : fewest;
+  }
 
   void tensor(int output, const std::vector<std::int64_t>& shape, inference::ModelInferResponse* out) const {
     const auto& spec = call_.model->outputs[static_cast<std::size_t>(output)];

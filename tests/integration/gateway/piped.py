@@ -27,10 +27,11 @@ def pipeline_deployment(
     version: int = 1,
     slo_ms: int = 1000,
     default_timeout_ms: int = 5000,
+    tokens: Mapping[str, int] | None = None,
     **fields: Any,
 ) -> Any:
     """`placement`: variant -> workers that hold it; `stages`: name -> variants, the entry first; `edges`: as
-    arlo.v1.PipelineEdge."""
+    arlo.v1.PipelineEdge; `tokens`: of each variant."""
     whole = cascade_deployment(
         workers, placement, version=version, slo_ms=slo_ms, default_timeout_ms=default_timeout_ms
     )
@@ -45,7 +46,11 @@ def pipeline_deployment(
         item = pipeline.stages.add(name=stage, logits="logits")
         for variant in variants:
             item.variants.add(
-                model=variant, accuracy=ACCURACY[variant], work_s=MS[variant] / 4000, least_us=MS[variant] * 1000
+                model=variant,
+                accuracy=ACCURACY[variant],
+                work_s=MS[variant] / 4000,
+                least_us=MS[variant] * 1000,
+                tokens=None if tokens is None else tokens.get(variant),
             )
     for edge in edges:
         pipeline.edges.add(**edge)

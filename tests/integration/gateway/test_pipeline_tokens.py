@@ -1,0 +1,120 @@
+"""One model at several token counts on a real worker: a burst gets fewer tokens at once, what follows it gets all."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import pytest_asyncio
+import tritonclient.grpc.aio as triton
+
+from arlo.client import AsyncClient
+from arlo.clock import monotonic_s
+from tests.fakes.gateway import Gateway, gateway_of
+from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.piped import NAME, SAID, arrays_of, pipeline_deployment, request_of, short
+from tests.integration.gateway.replayed import RECORDS
+
+pytestmark = pytest.mark.integration
+
+TOKENS = {"large": 0, "middle": -8, "small": -16}
+VARIANT = {tokens: variant for variant, tokens in TOKENS.items()}
+ONE_WORKER = {"small": (0,), "middle": (0,), "large": (0,)}
+ROWS, LENGTH = 8, 40  # of a request: 16 ms with all tokens, 4 with the fewest
+SOON_S = 0.1
+
+
+def by_tokens(workers: Workers, **fields: Any) -> Any:
+    return pipeline_deployment(
+        workers, ONE_WORKER, {"tokens": tuple(TOKENS)}, slo_ms=200, **{"tokens": TOKENS, **fields}
+    )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def served(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    rules = {"policy": "late", "batching": "deadline"}
+    async with gateway_of(tmp_path_factory.mktemp("gateway"), by_tokens(workers), dispatch=rules) as gateway:
+        yield gateway
+
+
+@dataclasses.dataclass
+class Stream:
+    """Requests at the rates of its phases, each checked when it is answered: when it was sent, and what it got."""
+
+    gateway: Gateway
+    sent: list[tuple[float, int]] = dataclasses.field(default_factory=list)
+    tasks: list[asyncio.Task[None]] = dataclasses.field(default_factory=list)
+
+    async def _ask(self, seed: int) -> None:
+        records = np.random.default_rng(seed).integers(0, RECORDS, ROWS).tolist()
+        rows, sent = [short(record, LENGTH) for record in records], monotonic_s()
+        answer = await self.gateway.infer(request_of(rows, ("logits", "row", "tokens")), timeout=20)
+        outputs = arrays_of(answer)
+        assert outputs["row"].tolist() == list(range(ROWS))
+        wanted = [SAID[VARIANT[count]][record] for count, record in zip(outputs["tokens"], records, strict=True)]
+        np.testing.assert_array_equal(outputs["logits"], wanted)
+        assert answer.parameters["tokens"].int64_param == outputs["tokens"].min()
+        self.sent.append((sent, int(outputs["tokens"].min())))
+
+    async def phase(self, rate: float, seconds: float) -> float:
+        """Requests, `rate` a second; when the first one was due."""
+        begun = monotonic_s()
+        for number in range(round(rate * seconds)):
+            await asyncio.sleep(max(0.0, begun + number / rate - monotonic_s()))
+            self.tasks.append(asyncio.create_task(self._ask(len(self.tasks))))
+        return begun
+
+    def first(self, after: float, *, merged: bool) -> float:
+        """Seconds from `after` until a request was sent that got fewer tokens, or all."""
+        return min((at - after for at, count in self.sent if at >= after and (count < 0) == merged), default=9.0)
+
+
+async def test_a_burst_gets_fewer_tokens(served: Gateway) -> None:
+    """880 rows a second where all tokens carry 500, in the middle of a hundred: tokens fall and rise within 100 ms."""
+    stream = Stream(served)
+    await stream.phase(12, 1.0)
+    burst = await stream.phase(110, 0.8)
+    over = await stream.phase(25, 1.0)
+    await asyncio.gather(*stream.tasks)
+    assert len(stream.sent) == len(stream.tasks)
+    counts = {
+        name: [count for at, count in stream.sent if since <= at < until]
+        for name, since, until in (
+            ("before", 0, burst),
+            ("within", burst + SOON_S, over),
+            ("after", over + 2 * SOON_S, over + 9),
+        )
+    }
+    means = {name: float(np.mean(each)) for name, each in counts.items()}
+    print(stream.first(burst, merged=True), stream.first(over, merged=False), means)
+    assert means["before"] > -2
+    assert means["within"] < -4
+    assert means["after"] > -2
+    assert stream.first(burst, merged=True) < SOON_S
+    assert stream.first(over, merged=False) < SOON_S
+
+
+async def test_other_clients_see_it(served: Gateway) -> None:
+    ids = np.array([short(7, LENGTH)], np.int64)
+    inputs = [triton.InferInput(name, ids.shape, "INT64") for name in ("input_ids", "attention_mask")]
+    for each, values in zip(inputs, (ids, np.ones_like(ids)), strict=True):
+        each.set_data_from_numpy(values)
+    async with triton.InferenceServerClient(served.grpc) as client:
+        wanted = [triton.InferRequestedOutput(name) for name in ("logits", "tokens")]
+        answer = await client.infer(NAME, inputs, outputs=wanted)
+    assert answer.as_numpy("tokens").tolist() == [0]
+    assert answer.get_response().parameters["tokens"].int64_param == 0
+    async with AsyncClient(served.grpc, model=NAME) as client:
+        result = await client.infer(ids[0], outputs=["logits", "tokens"])
+    assert int(result["tokens"]) == 0
+    np.testing.assert_array_equal(np.ravel(result["logits"]), SAID["large"][7])
+
+
+async def test_counts_are_of_all_variants_or_of_none(workers: Workers, served: Gateway) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match="tokens are said of some variants and not of 'middle'"):
+        await served.call("Apply", deployment=by_tokens(workers, version=2, tokens={"large": 0, "small": -16}))
