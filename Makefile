@@ -217,6 +217,10 @@ cascade-demo-small: setup
 adapt-demo: setup ## one model at several token counts: merged, verified, measured, and simulated under load (20 minutes)
 	$(PY) -m benchmarks.tokens.demo $(ADAPT_ARGS)
 
+.PHONY: adapt-demo-images
+adapt-demo-images: setup ## the same for pictures: a vision transformer, two tasks on one body (10 minutes)
+	$(PY) -m benchmarks.tokens.images $(ADAPT_ARGS)
+
 .PHONY: pipeline-demo
 pipeline-demo: setup ## a pipeline on real text: long texts in pieces, which two variants share: 4 minutes the first time
 	$(PY) -m benchmarks.flows.pipeline_demo $(PIPELINE_ARGS)

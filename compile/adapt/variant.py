@@ -123,6 +123,41 @@ def output_name(model: SourceModel, head: Head | None) -> str:
     return "logits" if head is not None or model.task != "embedding" else "sentence_embedding"
 
 
+def export_onnx(
+    module: Any,
+    given: Sequence[Any],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    path: Path,
+    *,
+    of_tuple: bool = False,
+) -> Path:
+    """Write a torch module as an ONNX file that takes any number of rows; `given`: tensors of two rows, one an input.
+
+    of_tuple: the module takes its inputs as one variable list of arguments. CompileError when torch cannot export it.
+    """
+    with known_noise_silenced():
+        import torch
+
+        axes = tuple({0: torch.export.Dim(ROWS)} for _ in inputs)
+        try:
+            program = torch.onnx.export(
+                module,
+                tuple(given),
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=list(inputs),
+                output_names=list(outputs),
+                dynamic_shapes=(axes,) if of_tuple else axes,
+                verbose=False,
+            )
+        except Exception as error:  # the exporter raises many kinds
+            raise CompileError(f"adapt: torch.onnx cannot export {path.parent.name} ({error})") from error
+        assert program is not None
+        program.save(str(path), external_data=False)
+    return path
+
+
 def export_variant(
     model: SourceModel, plan: Plan, variant: Any, folder: Path, *, labels: Sequence[str], output: str
 ) -> Path:
@@ -139,22 +174,7 @@ def export_variant(
         mask = torch.ones_like(ids)
         mask[1, plan.length // 2 :] = 0
         given = tuple({"input_ids": ids, "attention_mask": mask}.get(name, torch.zeros_like(ids)) for name in names)
-        axes = {0: torch.export.Dim(ROWS)}
-        try:
-            program = torch.onnx.export(
-                variant,
-                given,
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=names,
-                output_names=[output],
-                dynamic_shapes=(tuple(axes for _ in names),),
-                verbose=False,
-            )
-        except Exception as error:  # the exporter raises many kinds
-            raise CompileError(f"adapt: torch.onnx cannot export {plan.name} ({error})") from error
-        assert program is not None
-        program.save(str(folder / "model.onnx"), external_data=False)
+        export_onnx(variant, given, names, (output,), folder / "model.onnx", of_tuple=True)
     config = json.loads((model.folder / "config.json").read_text())
     if labels:
         config["id2label"] = dict(enumerate(labels))

@@ -1,7 +1,7 @@
 """A vision transformer that merges tokens between attention and MLP of every layer, in torch, for one static size.
 
-As ToMe (arXiv 2210.09461) has it, and OTAS (arXiv 2401.05031, section II-C) takes it: the class token is left alone, and
-keys are what is compared. Images have no padding, so every row has as many tokens, and what merging costs does not
+As ToMe (arXiv 2210.09461) has it, and OTAS (arXiv 2401.05031, section II-C) takes it: the class token is left alone,
+and keys are what is compared. Images have no padding, so every row has as many tokens, and what merging costs does not
 depend on the row's length as it does with text.
 """
 

@@ -61,8 +61,8 @@ def fill_pipeline(message: Any, config: PipelineConfig, variants: tuple[Manifest
 
 
 def first_price(accuracies: Sequence[float], works_s: Sequence[float]) -> float:
-    """Accuracy that a worker-second buys where the most accurate variant first gives way to a quicker one: what a plan's
-    price would be at a load just above what that variant carries. 0 where no other one is quicker."""
+    """Accuracy that a worker-second buys where the most accurate variant first gives way to a quicker one: what a
+    plan's price would be at a load just above what that variant carries. 0 where no other one is quicker."""
     best = max(range(len(works_s)), key=lambda v: (accuracies[v], -works_s[v]))
     return min(
         (
