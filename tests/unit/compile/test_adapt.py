@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from arlo.catalog.flow_file import load_flow
 from arlo.catalog.manifest import Manifest
 from arlo.cli.app import main
+from arlo.config import load
 from arlo.simulator.tokens.file import load_tokens
 
 pytest.importorskip("torch")
@@ -38,7 +40,11 @@ def test_the_whole_way(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pyte
     """Files that agree with torch, accuracies, a repository that verifies, and a file that simulates."""
     monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "out"
-    words = ["adapt", str(tiny), "--merge", "0,3", "--length", "24", "--data", str(data), "--out", str(out)]
+    other = tmp_path / "other.jsonl"
+    texts = [json.loads(line) for line in data.read_text().splitlines()]
+    other.write_text("".join(json.dumps(one | {"label": "xyz"[i % 3]}) + "\n" for i, one in enumerate(texts)))
+    words = ["adapt", str(tiny), "--merge", "0,3", "--length", "24", "--out", str(out)]
+    words += ["--data", f"first={data}", "--data", f"second={other}"]
     assert main([*words, "--max-batch", "4", "--json"]) == 0
     found = json.loads((out / "adapt.json").read_text())
     plain, merged = found["variants"]
@@ -51,6 +57,11 @@ def test_the_whole_way(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pyte
         assert sum(part["rows"] for part in each["bins"]) == found["rows"]["measured"]
         manifest = Manifest.load(Path(each["repository"]))
         assert [(runtime.max_length, runtime.max_batch) for runtime in manifest.runtimes] == [(24, 4)]
+        assert list(manifest.labels) == ["first.a", "first.b", "second.x", "second.y", "second.z"]
+    assert plain["by_task"]["first"] > 0.7  # the words tell; nothing tells the second task's labels
+    flow = load_flow(out / "flow.toml")
+    assert [variant.tokens for variant in flow.stages[0].variants] == [0, -3]
+    assert load(out / "serve.toml").pipeline is not None
     # Up to 6 tokens there is padding to lose.
     assert plain["bins"][0] == merged["bins"][0]
     assert load_tokens(out / "tokens.toml").tokens == [-3, 0]
@@ -62,6 +73,7 @@ def test_the_whole_way(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pyte
     [
         (["--merge", "12", "--length", "24"], "24 tokens are too few to merge 12 away"),
         (["--merge", "-2"], "--merge must be whole numbers of tokens from 0"),
+        (["--data", "same.jsonl"], "with several tasks, name each"),
         (["--merge", "0,x"], "--merge must be whole numbers of tokens from 0"),
     ],
 )

@@ -1,0 +1,93 @@
+"""Tasks that share one body: each has labelled texts and classes of its own, and all rows may be in one batch.
+
+The answer of a row is the logits of all tasks side by side, for a head costs next to nothing beside the body: who asks
+for a task reads its part. With one task that is what a classifier answers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.cascade.records import read_data
+from arlo.compile.adapt import measure
+from arlo.compile.adapt.variant import Head
+from arlo.compile.steps.resolve import SourceModel
+from arlo.errors import ConfigError
+
+FIT_SHARES = (0.55, 0.05, 0.4)  # of the texts: fitted on, not used, measured on
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Task:
+    """One task: which logits are its own, and the texts that it is measured on."""
+
+    name: str
+    labels: tuple[str, ...]
+    first: int  # of its logits
+    rows: list[tuple[int, ...]]  # token ids
+    truth: NDArray[np.int64]  # [rows], among its labels
+    fitted: int  # texts that its head was fitted on; 0: the model has one
+
+    def right(self, logits: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Of logits [rows, classes of all tasks], whether each is right."""
+        mine = logits[:, self.first : self.first + len(self.labels)]
+        return np.asarray(mine.argmax(1) == self.truth)
+
+
+def parse_tasks(given: list[str]) -> dict[str, Path]:
+    """`FILE`, or `TASK=FILE` several times. ConfigError."""
+    found: dict[str, Path] = {}
+    for each in given:
+        name, mark, file = each.partition("=")
+        if not mark and len(given) > 1:
+            raise ConfigError(f"--data {each}: with several tasks, name each: --data TASK=FILE")
+        if mark and (not name.isidentifier() or name in found):
+            raise ConfigError(f"--data {each}: a task needs a name of its own, of letters, digits and _")
+        found[name if mark else "all"] = Path(file if mark else each)
+    return found
+
+
+def read_tasks(
+    model: SourceModel, files: Mapping[str, Path], length: int, limit: int | None
+) -> tuple[list[Task], Head | None]:
+    """The tasks, and one head for all of them where the model gives embeddings. ConfigError for unfit texts."""
+    if model.task != "embedding" and len(files) > 1:
+        raise ConfigError("several tasks need a body that gives embeddings: this model has a head of its own")
+    tasks: list[Task] = []
+    heads: list[Head] = []
+    for name, file in files.items():
+        data = read_data(file)
+        if not data.labelled:
+            raise ConfigError(f"{file}: every text needs a label, as accuracy is counted on them")
+        data = dataclasses.replace(data, examples=data.examples[:limit])
+        texts = [example.text for example in data.examples]
+        rows = measure.encode(model.tokenizer_folder / "tokenizer.json", texts, length)
+        said = [str(example.label) for example in data.examples]
+        labels, split, fitted = model.labels, np.full(len(rows), 2), 0
+        if model.task == "embedding":
+            labels = tuple(sorted(set(said)))
+            split = data.splits(FIT_SHARES)
+            chosen = np.flatnonzero(split == 0)
+            fitted = len(chosen)
+            classes = np.array([labels.index(said[i]) for i in chosen])
+            heads.append(measure.fit_head(measure.embed(model, [rows[i] for i in chosen]), classes, labels))
+        tested = np.flatnonzero(split == 2)
+        if not len(tested):
+            raise ConfigError(f"{file}: too few texts to measure on")
+        known = {label: number for number, label in enumerate(labels)}
+        truth = np.array([known.get(said[i], -1) for i in tested])
+        if (truth < 0).any():
+            raise ConfigError(f"{file} has labels that the model does not know: {', '.join(labels[:8])}, ...")
+        first = sum(len(task.labels) for task in tasks)
+        tasks.append(Task(name, tuple(labels), first, [rows[i] for i in tested], truth, fitted))
+    if not heads:
+        return tasks, None
+    names = tuple(label if len(tasks) == 1 else f"{task.name}.{label}" for task in tasks for label in task.labels)
+    return tasks, Head(
+        names, np.concatenate([head.weight for head in heads]), np.concatenate([head.bias for head in heads])
+    )
