@@ -214,11 +214,11 @@ cascade-demo-small: setup
 	$(PY) -m benchmarks.cascade.demo --depths 1 2 --rows 5000 --recorded 1500 --texts 200 --out build/cascade-demo
 
 .PHONY: adapt-demo
-adapt-demo: setup ## one model at several token counts: merged, verified, measured, and simulated under load (20 minutes)
+adapt-demo: setup ## one model at several token counts: merged, verified, measured, and simulated under load (11 minutes)
 	$(PY) -m benchmarks.tokens.demo $(ADAPT_ARGS)
 
 .PHONY: adapt-demo-images
-adapt-demo-images: setup ## the same for pictures: a vision transformer, two tasks on one body (10 minutes)
+adapt-demo-images: setup ## the same for pictures: a vision transformer, two tasks on one body (8 minutes)
 	$(PY) -m benchmarks.tokens.images $(ADAPT_ARGS)
 
 .PHONY: pipeline-demo

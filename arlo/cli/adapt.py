@@ -15,6 +15,7 @@ from arlo.errors import ConfigError
 from arlo.report.numbers import share
 
 if TYPE_CHECKING:
+    from arlo.compile.adapt.tasks import Labelled
     from arlo.compile.adapt.variant import Plan
     from arlo.compile.steps.resolve import SourceModel
 
@@ -80,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
     plans = [plan_variant(model, args.length, merge) for merge in merges]
     if model.task == "embedding":
         _say(f"fitting a head for each of {len(files)} task(s)")
-    tasks, head = read_tasks(model, files, args.length, args.rows)
+    data = {name: _labelled(file, args.rows) for name, file in files.items()}
+    tasks, head = read_tasks(model, data, args.length)
     labels = model.labels if head is None else head.labels
     measured = [row for task in tasks for row in task.rows]
     sessions, found = {}, []
@@ -126,6 +128,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         _tell(result, args.out)
     return 0
+
+
+def _labelled(file: Path, limit: int | None) -> Labelled:
+    from arlo.cascade.records import Data, read_data
+    from arlo.compile.adapt.tasks import FIT_SHARES, Labelled
+
+    data = read_data(file)
+    if not data.labelled:
+        raise ConfigError(f"{file}: every text needs a label, as accuracy is counted on them")
+    data = Data(data.examples[:limit], data.sha256)
+    labels = [str(example.label) for example in data.examples]
+    return Labelled([example.text for example in data.examples], labels, data.splits(FIT_SHARES))
 
 
 def _merges(text: str) -> list[int]:

@@ -91,10 +91,9 @@ def load_vit(wheel: Path, pixels: int) -> Any:
             if there in name:
                 found[name.replace(there, here)] = found.pop(name)
     config = transformers.Dinov2Config(
-        hidden_size=384, num_hidden_layers=12, num_attention_heads=6, image_size=pixels, patch_size=PATCH,
-        attn_implementation="eager",
-    )  # fmt: skip
-    model = transformers.Dinov2Model(config)
+        hidden_size=384, num_hidden_layers=12, num_attention_heads=6, image_size=pixels, patch_size=PATCH
+    )
+    model: Any = transformers.Dinov2Model(config)
     model.load_state_dict(found)
     return model.eval()
 

@@ -13,13 +13,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.cascade.records import read_data
 from arlo.compile.adapt import measure
 from arlo.compile.adapt.variant import Head
 from arlo.compile.steps.resolve import SourceModel
 from arlo.errors import ConfigError
 
 FIT_SHARES = (0.55, 0.05, 0.4)  # of the texts: fitted on, not used, measured on
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Labelled:
+    """The texts of a task."""
+
+    texts: list[str]
+    labels: list[str]
+    split: NDArray[np.int64]  # by FIT_SHARES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,37 +60,32 @@ def parse_tasks(given: list[str]) -> dict[str, Path]:
     return found
 
 
-def read_tasks(
-    model: SourceModel, files: Mapping[str, Path], length: int, limit: int | None
-) -> tuple[list[Task], Head | None]:
+def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) -> tuple[list[Task], Head | None]:
     """The tasks, and one head for all of them where the model gives embeddings. ConfigError for unfit texts."""
-    if model.task != "embedding" and len(files) > 1:
+    if model.task != "embedding" and len(data) > 1:
         raise ConfigError("several tasks need a body that gives embeddings: this model has a head of its own")
     tasks: list[Task] = []
     heads: list[Head] = []
-    for name, file in files.items():
-        data = read_data(file)
-        if not data.labelled:
-            raise ConfigError(f"{file}: every text needs a label, as accuracy is counted on them")
-        data = dataclasses.replace(data, examples=data.examples[:limit])
-        texts = [example.text for example in data.examples]
-        rows = measure.encode(model.tokenizer_folder / "tokenizer.json", texts, length)
-        said = [str(example.label) for example in data.examples]
+    for name, of in data.items():
+        said = of.labels
+        rows = measure.encode(model.tokenizer_folder / "tokenizer.json", of.texts, length)
         labels, split, fitted = model.labels, np.full(len(rows), 2), 0
         if model.task == "embedding":
             labels = tuple(sorted(set(said)))
-            split = data.splits(FIT_SHARES)
+            split = of.split
             chosen = np.flatnonzero(split == 0)
             fitted = len(chosen)
             classes = np.array([labels.index(said[i]) for i in chosen])
             heads.append(measure.fit_head(measure.embed(model, [rows[i] for i in chosen]), classes, labels))
         tested = np.flatnonzero(split == 2)
         if not len(tested):
-            raise ConfigError(f"{file}: too few texts to measure on")
+            raise ConfigError(f"--data of task {name!r}: too few texts to measure on")
         known = {label: number for number, label in enumerate(labels)}
         truth = np.array([known.get(said[i], -1) for i in tested])
         if (truth < 0).any():
-            raise ConfigError(f"{file} has labels that the model does not know: {', '.join(labels[:8])}, ...")
+            raise ConfigError(
+                f"--data of task {name!r} has labels that the model does not know: {', '.join(labels[:8])}, ..."
+            )
         first = sum(len(task.labels) for task in tasks)
         tasks.append(Task(name, tuple(labels), first, [rows[i] for i in tested], truth, fitted))
     if not heads:

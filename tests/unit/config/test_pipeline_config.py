@@ -112,3 +112,40 @@ def test_what_is_not_served_is_named(folder: Path, old: str, new: str, says: str
     (folder / "flow.toml").write_text(FLOW.replace(old, new))
     with pytest.raises(ConfigError, match=says):
         filled(folder)
+
+
+BY_TOKENS = """\
+[flow]
+name = "body"
+slo_ms = 100
+[[flow.stage]]
+name = "tokens"
+variants = [
+    {repository = "large", tokens = 0, accuracy = 0.9, max_lengths = [64], latency = [[1, 8]]},
+    {repository = "small", tokens = -4, accuracy = 0.88, max_lengths = [64], latency = [[1, 6]]},
+    {repository = "last", tokens = -8, accuracy = 0.8, max_lengths = [64], latency = [[1, 4]]},
+]
+"""
+
+
+def test_variants_by_tokens(folder: Path) -> None:
+    """What the gateway is told, with the price at which the first exchange pays: 2 points for 2 ms."""
+    (folder / "flow.toml").write_text(BY_TOKENS)
+    told = filled(folder)
+    assert [variant.tokens for variant in told.stages[0].variants] == [0, -4, -8]
+    assert told.plan.price == pytest.approx(0.02 / 0.002)
+
+
+def test_one_token_count(folder: Path) -> None:
+    (folder / "flow.toml").write_text(BY_TOKENS)
+    (one,) = filled(folder, 'tokens = "fixed:-4"').stages[0].variants
+    assert (one.model, one.tokens) == ("body.tokens.small", -4)
+    with pytest.raises(ConfigError, match="of a flow of one stage: 0, -4, -8"):
+        served(folder, 'tokens = "fixed:-5"')
+    with pytest.raises(ConfigError, match="`arlo simulate` does"):
+        served(folder, 'tokens = "exact"')
+    (folder / "flow.toml").write_text(FLOW)
+    flow_of.cache_clear()
+    assert not filled(folder).stages[0].variants[0].HasField("tokens")
+    with pytest.raises(ConfigError, match="of a flow of one stage"):
+        served(folder, 'tokens = "fixed:0"')
