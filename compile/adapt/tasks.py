@@ -27,7 +27,7 @@ class Labelled:
 
     texts: list[str]
     labels: list[str]
-    split: NDArray[np.int64]  # by FIT_SHARES
+    split: NDArray[np.int8]  # by FIT_SHARES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) ->
     for name, of in data.items():
         said = of.labels
         rows = measure.encode(model.tokenizer_folder / "tokenizer.json", of.texts, length)
-        labels, split, fitted = model.labels, np.full(len(rows), 2), 0
+        labels, split, fitted = model.labels, np.full(len(rows), 2, np.int8), 0
         if model.task == "embedding":
             labels = tuple(sorted(set(said)))
             split = of.split
