@@ -19,10 +19,10 @@ from arlo.catalog.flow import Flow
 from arlo.catalog.flow_accuracy import RowOutcomes, path_accuracy
 from arlo.errors import ConfigError
 from arlo.planning.flows.demand import Demand
+from arlo.planning.flows.numbers import SECOND_NS, Numbers
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
 
-SECOND_NS = 1_000_000_000
 MS_NS = 1_000_000
 
 # (demand per second, workers, the plan so far, rows per second that each stage saw)
@@ -94,20 +94,11 @@ def planner_of(flow: Flow, name: str | None = None, outcomes: RowOutcomes | None
     return plan
 
 
-class Shape:
-    """How the core numbers a flow: stages parents first, variants and prefixes stage by stage."""
+class Shape(Numbers):
+    """A flow as the core takes it."""
 
     def __init__(self, flow: Flow, outcomes: RowOutcomes | None = None) -> None:
-        self.flow = flow
-        self.order = flow.order
-        self.place = {stage: at for at, stage in enumerate(flow.order)}
-        self.variant: dict[tuple[int, int], int] = {}
-        self.node: dict[tuple[int, tuple[int, ...]], int] = {}
-        for stage in self.order:
-            for k in range(len(flow.stages[stage].variants)):
-                self.variant[stage, k] = len(self.variant)
-            for prefix in flow.prefixes(stage):
-                self.node[stage, prefix] = len(self.node)
+        super().__init__(flow)
         self.edges = [edge for stage in self.order for edge in flow.out(stage) if flow.edges[edge].head is not None]
         self.accuracy = [path_accuracy(flow, stage, prefix, outcomes) for stage, prefix in self.node]
 
@@ -190,42 +181,16 @@ class Shape:
 
     def plan(self, plan: FlowPlan, hold: Hold) -> _core.PipelinePlan:
         """What the core needs of a plan."""
-        share = [0.0] * len(self.node)
-        for key, value in plan.shares().items():
-            share[self.node[key]] = value
-        feasible = [0] * len(self.node)
-        for path in plan.feasible:
-            prefix: tuple[int, ...] = ()
-            for number in path:
-                prefix = (*prefix, plan.pools[number].variant)
-                feasible[self.node[plan.pools[number].stage, prefix]] = 1
-        count = len(self.variant)
-        rows, busy, instances = [0.0] * count, [0.0] * count, [0] * count
-        time = [self._quickest(stage, k) for stage, k in self.variant]
-        budget = [2 * ns for ns in time]
-        for pool in plan.pools:
-            v = self.variant[pool.stage, pool.variant]
-            rows[v] += pool.capacity
-            busy[v] += pool.load / plan.utilisation
-            instances[v] += pool.instances
-            time[v] = max(time[v], round(pool.latency_s * SECOND_NS))
-            budget[v] = max(budget[v], round(pool.budget_s * SECOND_NS))
-        total = max(sum(instances), 1)
-        rate = [
-            busy[v] / total if hold == "all" else rows[v] / instances[v] if instances[v] else 0.0 for v in range(count)
-        ]
+        values = self.values(plan, shared=hold == "all")
         return _core.PipelinePlan(
-            demand=plan.demand,
-            price=max(plan.price, 0.0),
-            share=share,
-            feasible=feasible if any(feasible) else [],
-            rate=rate,
-            budget=budget,
-            time=time,
+            demand=values.demand,
+            price=values.price,
+            share=values.share,
+            feasible=values.feasible,
+            rate=values.rate,
+            budget=values.budget_ns,
+            time=values.time_ns,
         )
-
-    def _quickest(self, stage: int, k: int) -> int:
-        return int(self.flow.stages[stage].variants[k].latency_ns(1))
 
 
 class _Fleet:

@@ -503,6 +503,8 @@ class Config:
         scaled = self.scaling.max_workers
         if self.scaling.policy != "none" and scaled is not None and scaled < workers:
             raise FieldError("scaling", "max_workers", f"must be at least the {workers} worker(s) at the start")
+        if self.scaling.policy == "plan" and (self.pipeline is None or not self.dedicated):
+            raise FieldError("scaling", "policy", 'is "plan", which goes with a [pipeline] that has `workers`')
 
     def _check_models(self) -> None:
         names = [model.name for model in self.models]
