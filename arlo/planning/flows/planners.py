@@ -74,9 +74,10 @@ def make_plan(
 
     `factors`: measured rows at the head of an edge for a row of a variant at its tail; `exits`: measured shares of the
     rows of a variant that end at its stage. `outcomes`: recorded rows, for the accuracies of paths. `held`
-    [stages][variants]: at most so many instances of each; empty: any number. `before`: the plan that is in force; of two
-    equally good ones `arlo` takes that which moves fewer workers. `within`: accuracy that `arlo` gives up for fewer workers. `stage_demand`: rows per second that each
-    stage [stages] saw, for `proteus`; None: what the most accurate variants would send. ConfigError when wrong.
+    [stages][variants]: at most so many instances of each; empty: any number. `before`: the plan that is in force; of
+    two equally good ones `arlo` takes that which moves fewer workers. `within`: accuracy that `arlo` gives up for fewer
+    workers. `stage_demand`: rows per second that each stage [stages] saw, for `proteus`; None: what the most accurate
+    variants would send. ConfigError when wrong.
     """
     name = planner or flow.planner
     if name not in PLANNERS:
