@@ -75,7 +75,7 @@ class ModelConfig:
         doc="Workers of its own at the start. With [control] reallocate they move to the model that needs them more; "
         "each keeps one.",
         left_out="all models share all workers",
-        minimum=1,
+        minimum=0,
         maximum=1000,
         relation="with several [[model]], each of them",
     )
@@ -520,6 +520,8 @@ class Config:
         if own and len(own) < len(self.models):
             number = next(number for number, model in enumerate(self.models) if model.workers is None)
             raise FieldError("model", "workers", "is missing: other models have workers of their own", number)
+        if 0 in own and self.pipeline is None:
+            raise FieldError("model", "workers", "must be at least 1", own.index(0))
         count = len(self.workers.endpoints) if self.workers.kind == "endpoints" else self.workers.count
         if own and count is not None and count != sum(own):
             where, each = ("model", "model") if self.cascade is None else ("cascade", "stage")
