@@ -39,6 +39,7 @@ class FlowRun:
     workers: int  # that there are at most
     arrived_ns: NDArray[np.int64]  # of roots, ascending, from 0
     hold: Hold = "plan"  # what a worker holds: the variant that the plan gives it, or all variants of all stages
+    fixed: bool = False  # with hold="all": all workers stay, however few the plan needs
     batching: str = "fill"
     shift: float = math.inf  # a demand that is off the plan's by this part is planned for at once
     seed: int = 0
@@ -58,6 +59,7 @@ class FlowResult:
     utility: float  # the same over all roots, those not on time counting 0
     leaf_violations: float  # share of the visits without children, and of those dropped, that were not on time
     leaf_accuracy: float
+    mean_ms: float  # of the roots that were answered, by the end of the last of what they became
     workers_mean: float
     workers_most: int
     dropped: dict[str, int]  # visits, by reason
@@ -211,7 +213,8 @@ class _Fleet:
     def follow(self, plan: FlowPlan, now: int) -> None:
         """Changes what the workers hold to what the plan says."""
         if self._job.hold == "all":
-            self._resize(max(min(plan.workers, self._job.workers), 1), now)
+            few = self._job.workers if self._job.fixed else max(min(plan.workers, self._job.workers), 1)
+            self._resize(few, now)
             return
         wanted = {key: count for key, count in plan.instances().items() if count > 0}
         idle: list[int] = []
@@ -384,6 +387,7 @@ def _result(
     second = columns["arrived_ns"] // SECOND_NS
     good = columns["outcome"] == 0
     answered = columns["accuracy"] >= 0
+    mine = answered & (columns["arrived_ns"] >= job.warmup_s * SECOND_NS)
     each, shape = len(counts), Shape(job.flow)
     arrived = np.maximum(np.bincount(second, minlength=each), 1)
     with np.errstate(invalid="ignore"):
@@ -398,6 +402,7 @@ def _result(
         utility=totals["on_time_accuracy_sum"] / roots,
         leaf_violations=(totals["leaves_late"] + dropped) / max(leaves + dropped, 1),
         leaf_accuracy=totals["leaf_accuracy_sum"] / max(leaves, 1),
+        mean_ms=float(columns["latency_ns"][mine].mean()) / MS_NS if mine.any() else 0.0,
         workers_mean=float(counted.mean()),
         workers_most=int(counted.max()),
         dropped=totals["dropped"],
