@@ -16,7 +16,7 @@ from arlo.planning.flows.numbers import Numbers
 from arlo.planning.flows.serving import FlowPlanner
 from arlo.planning.planner import Plan, PlannerSettings
 from tests.fakes.flows import cascade, toy
-from tests.unit.planning.test_models import SETTINGS, served
+from tests.fakes.planned_models import SETTINGS, served
 
 FLOW = dataclasses.replace(toy(), utilisation=1.0)  # a1 10/s, 2 rows; a2 40/s, 1 row; b1 20/s; b2 80/s
 
