@@ -73,7 +73,7 @@ class ModelConfig:
     workers: int | None = option(
         default=None,
         doc="Workers of its own at the start. With [control] reallocate they move to the model that needs them more; "
-        "each keeps one. (0: in a [pipeline] alone.)",
+        "each keeps one. 0 is for variants of a [pipeline].",
         left_out="all models share all workers",
         minimum=0,
         maximum=1000,

@@ -1,6 +1,6 @@
 """A pipeline of two stages on real Triton workers with emulated engines, beside the same arrivals simulated.
 
-    python -m benchmarks.flows.served [--seconds 30] [--workers 6] [--loads 0.5 0.75 0.95]
+    python -m benchmarks.flows.served [--seconds 30] [--workers 6] [--loads 0.5 0.75 0.95] [--router plan]
 
 `topic` (two variants) ends the rows that it is sure of, `tags` (two variants) answers the rest. Every worker holds all
 of them; the planner of `arlo serve` measures demand and sets prices, as the simulated one does. Loads are shares of
@@ -40,12 +40,12 @@ STAGES = {"topic": {"sure": 0.95, "quick": 0.85}, "tags": {"large": 0.95, "small
 BARS = {"accuracy": 0.005, "violations": 0.02, "mean": 0.05}  # the last one relative
 
 
-def write_flow(work: Path) -> Path:
+def write_flow(work: Path, router: str) -> Path:
     """Repositories and a flow file; all models of a stage say the same, so that the share of the exit is known."""
     logits = np.random.default_rng(0).normal(0, 2, (1000, 4)).astype(np.float32)
     e = np.exp(logits - logits.max(-1, keepdims=True))
     ends = float(((e / e.sum(-1, keepdims=True)).max(-1) >= SURE).mean())
-    text = f'[flow]\nname = "{NAME}"\nslo_ms = {SLO_MS}\nplan_period_s = 5\n'
+    text = f'[flow]\nname = "{NAME}"\nslo_ms = {SLO_MS}\nplan_period_s = 5\nrouter = "{router}"\n'
     for stage, variants in STAGES.items():
         text += f'[[flow.stage]]\nname = "{stage}"\n'
         for name, accuracy in variants.items():
@@ -130,11 +130,12 @@ def main() -> int:
     parser.add_argument("--warmup-s", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--loads", type=float, nargs="+", default=[0.5, 0.75, 0.95])
+    parser.add_argument("--router", choices=("price", "plan", "maf"), default="price")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        path = write_flow(work)
+        path = write_flow(work, args.router)
         flow = load_flow(path)
         most = capacity(flow, args.workers)
         settings = {"model": {}, "pipeline": {"flow": str(path)}, "dispatch": {"batching": "fill", "inflight_limit": 1}}
@@ -167,8 +168,12 @@ def main() -> int:
                     f"ms, {off['mean']:+.1%}; late sends {real['late_sends']:.1%}: {'kept' if kept else 'NOT KEPT'}",
                     flush=True,
                 )
-    command = f"python -m benchmarks.flows.served --seconds {args.seconds:g} --workers {args.workers}"
-    print(f"-> {harness.save('flows_served', command, {'most_rps': most, 'hop_ms': hop_ms, 'runs': rows})}")
+    command = (
+        f"python -m benchmarks.flows.served --seconds {args.seconds:g} --workers {args.workers} --router {args.router}"
+    )
+    print(
+        f"-> {harness.save(f'flows_served_{args.router}', command, {'most_rps': most, 'hop_ms': hop_ms, 'runs': rows})}"
+    )
     return 0 if all(row["kept"] for row in rows) else 1
 
 
