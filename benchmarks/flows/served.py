@@ -117,6 +117,7 @@ def simulated(flow: Any, workers: int, arrived_ns: NDArray[np.int64], warmup_s: 
             workers=workers,
             arrived_ns=arrived_ns,
             hold="all",
+            batching="deadline",
             fixed=True,
             warmup_s=warmup_s,
             hop_ms=hop_ms,
@@ -138,7 +139,7 @@ def main() -> int:
         path = write_flow(work, args.router)
         flow = load_flow(path)
         most = capacity(flow, args.workers)
-        settings = {"model": {}, "pipeline": {"flow": str(path)}, "dispatch": {"batching": "fill", "inflight_limit": 1}}
+        settings = {"model": {}, "pipeline": {"flow": str(path)}, "dispatch": {"batching": "deadline", "inflight_limit": 1}}
 
         def arrivals(rate: float, seconds: float, seed: int) -> NDArray[np.int64]:
             gaps = np.random.default_rng(seed).exponential(1e9 / rate, round(rate * seconds))
