@@ -149,7 +149,7 @@ class Shape(Numbers):
 
     def draws(self) -> list[tuple[str, list[float], list[float], list[int], int, int]]:
         """What each edge makes of a row, as the simulation takes it."""
-        found = []
+        found: list[tuple[str, list[float], list[float], list[int], int, int]] = []
         for edge in self.edges:
             spec = self.flow.edges[edge]
             tail = self.tail(edge)
