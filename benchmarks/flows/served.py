@@ -139,7 +139,11 @@ def main() -> int:
         path = write_flow(work, args.router)
         flow = load_flow(path)
         most = capacity(flow, args.workers)
-        settings = {"model": {}, "pipeline": {"flow": str(path)}, "dispatch": {"batching": "deadline", "inflight_limit": 1}}
+        settings: dict[str, dict[str, Any]] = {
+            "model": {},
+            "pipeline": {"flow": str(path)},
+            "dispatch": {"batching": "deadline", "inflight_limit": 1},
+        }
 
         def arrivals(rate: float, seconds: float, seed: int) -> NDArray[np.int64]:
             gaps = np.random.default_rng(seed).exponential(1e9 / rate, round(rate * seconds))
