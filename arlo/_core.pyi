@@ -282,6 +282,7 @@ def plan_flow(
     target: float,
     gap: float,
     max_nodes: int,
+    held: Sequence[Sequence[int]] = [],
 ) -> tuple[list[list[int]], list[tuple[list[int], float]], float, float, float, float, float, bool, int]:
     """
     The plan of greatest accuracy for a flow: (instances by stage and option, [(option of each stage, share)],
@@ -292,7 +293,7 @@ def plan_flow(
     root's factor is [roots per second]. `served`: share of the demand to plan for; `served_only`: how much can be
     served, whatever its accuracy; `single_batch`: one batch cap for each variant; `target`: the first plan of
     this value will do (infinity: the best one); `gap`: what the best one may be better by; after `max_nodes` the
-    best one found. ValueError when wrong.
+    best one found; `held`: the most instances by stage and variant, empty: any number. ValueError when wrong.
     """
 
 class CascadeRules:

@@ -19,10 +19,10 @@ from arlo.catalog.flow import Flow
 from arlo.catalog.flow_accuracy import RowOutcomes, path_accuracy
 from arlo.errors import ConfigError
 from arlo.planning.flows.demand import Demand
+from arlo.planning.flows.numbers import SECOND_NS, Numbers
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
 
-SECOND_NS = 1_000_000_000
 MS_NS = 1_000_000
 
 # (demand per second, workers, the plan so far, rows per second that each stage saw)
@@ -39,6 +39,7 @@ class FlowRun:
     workers: int  # that there are at most
     arrived_ns: NDArray[np.int64]  # of roots, ascending, from 0
     hold: Hold = "plan"  # what a worker holds: the variant that the plan gives it, or all variants of all stages
+    fixed: bool = False  # with hold="all": all workers stay, however few the plan needs
     batching: str = "fill"
     shift: float = math.inf  # a demand that is off the plan's by this part is planned for at once
     seed: int = 0
@@ -58,6 +59,7 @@ class FlowResult:
     utility: float  # the same over all roots, those not on time counting 0
     leaf_violations: float  # share of the visits without children, and of those dropped, that were not on time
     leaf_accuracy: float
+    mean_ms: float  # of the roots that were answered, by the end of the last of what they became
     workers_mean: float
     workers_most: int
     dropped: dict[str, int]  # visits, by reason
@@ -94,20 +96,11 @@ def planner_of(flow: Flow, name: str | None = None, outcomes: RowOutcomes | None
     return plan
 
 
-class Shape:
-    """How the core numbers a flow: stages parents first, variants and prefixes stage by stage."""
+class Shape(Numbers):
+    """A flow as the core takes it."""
 
     def __init__(self, flow: Flow, outcomes: RowOutcomes | None = None) -> None:
-        self.flow = flow
-        self.order = flow.order
-        self.place = {stage: at for at, stage in enumerate(flow.order)}
-        self.variant: dict[tuple[int, int], int] = {}
-        self.node: dict[tuple[int, tuple[int, ...]], int] = {}
-        for stage in self.order:
-            for k in range(len(flow.stages[stage].variants)):
-                self.variant[stage, k] = len(self.variant)
-            for prefix in flow.prefixes(stage):
-                self.node[stage, prefix] = len(self.node)
+        super().__init__(flow)
         self.edges = [edge for stage in self.order for edge in flow.out(stage) if flow.edges[edge].head is not None]
         self.accuracy = [path_accuracy(flow, stage, prefix, outcomes) for stage, prefix in self.node]
 
@@ -156,7 +149,7 @@ class Shape:
 
     def draws(self) -> list[tuple[str, list[float], list[float], list[int], int, int]]:
         """What each edge makes of a row, as the simulation takes it."""
-        found = []
+        found: list[tuple[str, list[float], list[float], list[int], int, int]] = []
         for edge in self.edges:
             spec = self.flow.edges[edge]
             tail = self.tail(edge)
@@ -190,42 +183,16 @@ class Shape:
 
     def plan(self, plan: FlowPlan, hold: Hold) -> _core.PipelinePlan:
         """What the core needs of a plan."""
-        share = [0.0] * len(self.node)
-        for key, value in plan.shares().items():
-            share[self.node[key]] = value
-        feasible = [0] * len(self.node)
-        for path in plan.feasible:
-            prefix: tuple[int, ...] = ()
-            for number in path:
-                prefix = (*prefix, plan.pools[number].variant)
-                feasible[self.node[plan.pools[number].stage, prefix]] = 1
-        count = len(self.variant)
-        rows, busy, instances = [0.0] * count, [0.0] * count, [0] * count
-        time = [self._quickest(stage, k) for stage, k in self.variant]
-        budget = [2 * ns for ns in time]
-        for pool in plan.pools:
-            v = self.variant[pool.stage, pool.variant]
-            rows[v] += pool.capacity
-            busy[v] += pool.load / plan.utilisation
-            instances[v] += pool.instances
-            time[v] = max(time[v], round(pool.latency_s * SECOND_NS))
-            budget[v] = max(budget[v], round(pool.budget_s * SECOND_NS))
-        total = max(sum(instances), 1)
-        rate = [
-            busy[v] / total if hold == "all" else rows[v] / instances[v] if instances[v] else 0.0 for v in range(count)
-        ]
+        values = self.values(plan, shared=hold == "all")
         return _core.PipelinePlan(
-            demand=plan.demand,
-            price=max(plan.price, 0.0),
-            share=share,
-            feasible=feasible if any(feasible) else [],
-            rate=rate,
-            budget=budget,
-            time=time,
+            demand=values.demand,
+            price=values.price,
+            share=values.share,
+            feasible=values.feasible,
+            rate=values.rate,
+            budget=values.budget_ns,
+            time=values.time_ns,
         )
-
-    def _quickest(self, stage: int, k: int) -> int:
-        return int(self.flow.stages[stage].variants[k].latency_ns(1))
 
 
 class _Fleet:
@@ -246,7 +213,8 @@ class _Fleet:
     def follow(self, plan: FlowPlan, now: int) -> None:
         """Changes what the workers hold to what the plan says."""
         if self._job.hold == "all":
-            self._resize(max(min(plan.workers, self._job.workers), 1), now)
+            few = self._job.workers if self._job.fixed else max(min(plan.workers, self._job.workers), 1)
+            self._resize(few, now)
             return
         wanted = {key: count for key, count in plan.instances().items() if count > 0}
         idle: list[int] = []
@@ -419,6 +387,7 @@ def _result(
     second = columns["arrived_ns"] // SECOND_NS
     good = columns["outcome"] == 0
     answered = columns["accuracy"] >= 0
+    mine = answered & (columns["arrived_ns"] >= job.warmup_s * SECOND_NS)
     each, shape = len(counts), Shape(job.flow)
     arrived = np.maximum(np.bincount(second, minlength=each), 1)
     with np.errstate(invalid="ignore"):
@@ -433,6 +402,7 @@ def _result(
         utility=totals["on_time_accuracy_sum"] / roots,
         leaf_violations=(totals["leaves_late"] + dropped) / max(leaves + dropped, 1),
         leaf_accuracy=totals["leaf_accuracy_sum"] / max(leaves, 1),
+        mean_ms=float(columns["latency_ns"][mine].mean()) / MS_NS if mine.any() else 0.0,
         workers_mean=float(counted.mean()),
         workers_most=int(counted.max()),
         dropped=totals["dropped"],

@@ -152,6 +152,11 @@ def health(deployment: Any, stats: Any) -> str:
     # A level whose runtimes have all moved elsewhere stays in the statistics; no instances of it are wanted.
     first = deployment.model.name
     name = stats.model or first
+    mine = {runtime.name for runtime in deployment.runtimes if (runtime.model or first) == name}
+    mine |= {bundle.name for bundle in deployment.bundles if mine & set(bundle.runtimes)}
+    variants = {v.model for pipeline in deployment.pipelines for stage in pipeline.stages for v in stage.variants}
+    if name in variants and not any(instance.runtime in mine for instance in deployment.instances):
+        return "ready"  # the plan gives it no worker: others of its stage answer
     wanted = {runtime.max_length for runtime in deployment.runtimes if (runtime.model or first) == name}
     if any(level.instances == 0 for level in stats.levels if level.max_length in wanted):
         return "failing"
@@ -244,7 +249,7 @@ def screen(
             f"{min(busy, 1.0):.0%}",
         )
     stages = [part for each in several or [stats] if each.stages for part in (_stages(each), "")]
-    stages += [part for each in several or [stats] if each.pipeline for part in (_pipeline(each), "")]
+    stages += [part for each in several or [stats] if each.pipeline for part in (_pipeline(each, deployment), "")]
     if stages and energy is not None and energy["joules_per_request"] is not None:
         stages[-1:] = [
             f"energy: {energy['joules_per_request']:.3g} J a row ({energy['source']}, idle time included)",
@@ -277,8 +282,9 @@ def _stages(stats: Any) -> Any:
     return Group(table, _shadows(stats.shadows)) if stats.HasField("shadows") else table
 
 
-def _pipeline(stats: Any) -> Any:
-    """Of a pipeline: how many rows came to each stage, and what was given up there."""
+def _pipeline(stats: Any, deployment: Any) -> Any:
+    """Of a pipeline: its plan, how many rows came to each stage, and what was given up there."""
+    from rich.console import Group
     from rich.table import Table
 
     reasons = ("budget", "deadline", "overload", "fanout", "failed")  # src/flow/pipeline/pipeline.h
@@ -290,7 +296,35 @@ def _pipeline(stats: Any) -> Any:
         numbers = (stage.visits, stage.answered, stage.ends, stage.rerouted)
         prices = " ".join(f"{price:.3g}" for price in stage.price)
         table.add_row(stage.stage, *map(str, numbers), ", ".join(dropped) or "-", prices)
-    return table
+    plans = [_plan(each, deployment) for each in deployment.pipelines if each.name == stats.model and each.plan.planner]
+    return Group(*plans, table)
+
+
+def _plan(pipeline: Any, deployment: Any) -> str:
+    """What the planner of a flow wants: its figures, and each variant's share of the roots and workers that serve."""
+    plan = pipeline.plan
+    first = deployment.model.name
+    of = {runtime.name: runtime.model or first for runtime in deployment.runtimes}
+    of |= {bundle.name: of[name] for bundle in deployment.bundles for name in bundle.runtimes[:1]}
+    lines = [
+        f"plan of {plan.planner} ({plan.step} scaling): {plan.demand:.4g} rows/s on {plan.workers} workers, served "
+        f"{plan.served:.1%}, accuracy {plan.accuracy:.2%}, price {plan.price:.3g}"
+        + (f"\n  {plan.reason}" if plan.reason else "")
+    ]
+    parent = {edge.to: getattr(edge, "from") for edge in pipeline.edges if edge.to >= 0}
+    shares, at, prefixes = list(plan.share), 0, list[int]()
+    for number, stage in enumerate(pipeline.stages):
+        count = len(stage.variants)
+        prefixes.append((prefixes[parent[number]] if number in parent else 1) * count)
+        mine = shares[at : at + prefixes[-1]]
+        at += prefixes[-1]
+        said = []
+        for v, variant in enumerate(stage.variants):
+            name = variant.model.removeprefix(f"{pipeline.name}.{stage.name}.")
+            workers = sum(of.get(instance.runtime) == variant.model for instance in deployment.instances)
+            said.append(f"{name} {sum(mine[v::count]):.0%} (workers {workers})")
+        lines.append(f"  {stage.name}: {', '.join(said)}")
+    return "\n".join(lines)
 
 
 def _shadows(shadows: Any) -> str:

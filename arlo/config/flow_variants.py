@@ -61,6 +61,9 @@ def variant_models(config: PipelineConfig) -> tuple[ModelConfig, ...]:
         raise FieldError(
             "pipeline", "workers", f"are {len(config.workers)} numbers for {len(pairs)} variants: one for each"
         )
+    for name in {stage.name: 0 for stage, _ in pairs} if config.workers else ():
+        if not sum(n for n, (stage, _) in zip(config.workers, pairs, strict=True) if stage.name == name):
+            raise FieldError("pipeline", "workers", f"leave stage {name!r} without any: give one of its variants one")
     for stage, variant in pairs:
         if not variant.repository:
             raise FieldError(

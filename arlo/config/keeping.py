@@ -138,10 +138,11 @@ class ControlConfig:
 class ScalingConfig:
     """How the number of workers follows the load (paper, section 4)."""
 
-    policy: Literal["none", "target", "headroom"] = option(
+    policy: Literal["none", "target", "headroom", "plan"] = option(
         default="none",
         doc="`target`: by the p98 latency against the SLO, as in the paper. `headroom`: keeps spare capacity, as "
-        "INFaaS does. `none`: the number of workers stays.",
+        "INFaaS does. `plan`, of a served [pipeline]: as many as its planner wants. `none`: the number of workers "
+        "stays.",
     )
     min_workers: int = option(default=1, doc="Never fewer workers.", minimum=1, maximum=1000)
     max_workers: int | None = option(

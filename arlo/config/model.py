@@ -73,9 +73,9 @@ class ModelConfig:
     workers: int | None = option(
         default=None,
         doc="Workers of its own at the start. With [control] reallocate they move to the model that needs them more; "
-        "each keeps one.",
+        "each keeps one. 0 is for variants of a [pipeline].",
         left_out="all models share all workers",
-        minimum=1,
+        minimum=0,
         maximum=1000,
         relation="with several [[model]], each of them",
     )
@@ -503,6 +503,8 @@ class Config:
         scaled = self.scaling.max_workers
         if self.scaling.policy != "none" and scaled is not None and scaled < workers:
             raise FieldError("scaling", "max_workers", f"must be at least the {workers} worker(s) at the start")
+        if self.scaling.policy == "plan" and (self.pipeline is None or not self.dedicated):
+            raise FieldError("scaling", "policy", 'is "plan", which goes with a [pipeline] that has `workers`')
 
     def _check_models(self) -> None:
         names = [model.name for model in self.models]
@@ -518,6 +520,8 @@ class Config:
         if own and len(own) < len(self.models):
             number = next(number for number, model in enumerate(self.models) if model.workers is None)
             raise FieldError("model", "workers", "is missing: other models have workers of their own", number)
+        if 0 in own and self.pipeline is None:
+            raise FieldError("model", "workers", "must be at least 1", own.index(0))
         count = len(self.workers.endpoints) if self.workers.kind == "endpoints" else self.workers.count
         if own and count is not None and count != sum(own):
             where, each = ("model", "model") if self.cascade is None else ("cascade", "stage")

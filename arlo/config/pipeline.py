@@ -27,8 +27,8 @@ class PipelineConfig:
     )
     workers: tuple[int, ...] = option(
         default=(),
-        doc="Workers of each variant's own at the start, in the order of the file: `[2, 1, 1]`. They move to the "
-        "variant that needs them more; each keeps one.",
+        doc="Workers of each variant's own at the start, in the order of the file: `[2, 0, 1]`, for each stage at "
+        "least one. They move as the planner of the flow says.",
         left_out="every worker holds all variants",
     )
     window: int = option(
@@ -82,5 +82,5 @@ class PipelineConfig:
             raise FieldError("pipeline", "window", f"must be 0, or above 2, not {self.window}")
         if self.stride is not None and not 1 <= self.stride <= self.window - 2:
             raise FieldError("pipeline", "stride", f"must be 1 to window - 2 ({self.window - 2}), not {self.stride}")
-        if any(not isinstance(count, int) or not 1 <= count <= 1000 for count in self.workers):
-            raise FieldError("pipeline", "workers", f"are 1 to 1000 for each variant, not {list(self.workers)}")
+        if any(not isinstance(count, int) or not 0 <= count <= 1000 for count in self.workers):
+            raise FieldError("pipeline", "workers", f"are 0 to 1000 for each variant, not {list(self.workers)}")

@@ -105,6 +105,10 @@ class ByModel:
         )
         return Answer(found, "")
 
+    def loss(self, instances: Sequence[int]) -> float:
+        """The predicted mean."""
+        return self.predicted_mean_ms(instances)
+
     def predicted_mean_ms(self, instances: Sequence[int]) -> float:
         """Over the rows of all models, by their weights."""
         rows = [load.weight * load.rate for load in self.loads]

@@ -81,8 +81,12 @@ class Problem(Protocol):
         """An allocation; `last`: an earlier one, to keep where none is found."""
         ...
 
+    def loss(self, instances: Sequence[int]) -> float:
+        """What is minimised, at least 0; infinity where some requests are not served at all."""
+        ...
+
     def predicted_mean_ms(self, instances: Sequence[int]) -> float:
-        """Mean latency, by what is minimised; infinity where some requests are not served at all."""
+        """Mean latency; infinity where some requests are not served at all."""
         ...
 
 
@@ -97,6 +101,9 @@ class ByLength:
 
     def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
         return Answer(*allocate_or_keep(self.problem, self.solver, last, time_limit_s=time_limit_s))
+
+    def loss(self, instances: Sequence[int]) -> float:
+        return self.predicted_mean_ms(instances)
 
     def predicted_mean_ms(self, instances: Sequence[int]) -> float:
         if not instances[-1]:
@@ -139,7 +146,7 @@ class Plan:
     wanted: tuple[int, ...]  # before, by static runtime
     best: tuple[int, ...]
     moves: bool
-    gain: float | None  # share of the predicted mean latency that it saves; None: for another number of workers
+    gain: float | None  # share of what is minimised that it saves; None: for another number of workers
     allocation: Allocation
     fell_back: str
     note: str
@@ -392,8 +399,8 @@ class Planner:
 
 
 def _gain(problem: Problem, wanted: Sequence[int], best: Sequence[int]) -> float:
-    """Share of the predicted mean latency that `best` saves over `wanted`."""
-    before, after = problem.predicted_mean_ms(wanted), problem.predicted_mean_ms(best)
+    """Share of what is minimised that `best` saves over `wanted`."""
+    before, after = problem.loss(wanted), problem.loss(best)
     if before == float("inf"):
         return 1.0
     return 1 - after / before if before > 0 else 0.0

@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -109,7 +110,8 @@ void check(const flow::Stage& stage, std::size_t number, const std::vector<flow:
 }
 
 FlowTuple plan_flow(int workers, const std::vector<StageTuple>& stages, double served, bool served_only,
-                    bool single_batch, double target, double gap, std::uint64_t max_nodes) {
+                    bool single_batch, double target, double gap, std::uint64_t max_nodes,
+                    const std::vector<std::vector<int>>& held) {
   need(workers >= 0 && workers <= 100'000, "workers must be 0 to 100,000");
   need(!stages.empty() && stages.size() <= flow::kMostStages, "stages must be 1 to 17");
   need(served >= 0 && served <= 1, "served must be from 0 to 1");
@@ -121,8 +123,13 @@ FlowTuple plan_flow(int workers, const std::vector<StageTuple>& stages, double s
     check(stage, tree.size(), tree, prefixes.data());
     tree.push_back(std::move(stage));
   }
+  need(held.empty() || held.size() == tree.size(), "held needs as many stages as there are");
+  for (std::size_t s = 0; s < held.size(); ++s) {
+    need(held[s].size() == static_cast<std::size_t>(tree[s].variants), "held needs a number for each variant");
+    need(std::all_of(held[s].begin(), held[s].end(), [](int n) { return n >= 0; }), "held must be at least 0");
+  }
   const nb::gil_scoped_release release;
-  flow::Answer found = flow::Solve(tree, {workers, served, served_only, single_batch, target, gap, max_nodes});
+  flow::Answer found = flow::Solve(tree, {workers, served, served_only, single_batch, target, gap, max_nodes, held});
   std::vector<std::pair<std::vector<int>, double>> mixes;
   mixes.reserve(found.mixes.size());
   for (flow::Mix& mix : found.mixes) mixes.emplace_back(std::move(mix.options), mix.weight);
@@ -153,7 +160,7 @@ void bind(nb::module_& m) {
         "instances when nothing is allowed. Ties as for allocate_exact.");
   m.def(
       "plan_flow", &plan_flow, "workers"_a, "stages"_a, "served"_a, "served_only"_a, "single_batch"_a, "target"_a,
-      "gap"_a, "max_nodes"_a,
+      "gap"_a, "max_nodes"_a, "held"_a = std::vector<std::vector<int>>{},
       "The plan of greatest accuracy for a flow: (instances by stage and option, [(option of each stage, share)],\n"
       "value, served, relaxed, bound, price, optimal, nodes); see src/solve/flow/problem.h.\n\n"
       "`stages`, parents first: (parent, variants, weight, limit in s, factor by the parent's variant, exit share by\n"
@@ -161,7 +168,7 @@ void bind(nb::module_& m) {
       "root's factor is [roots per second]. `served`: share of the demand to plan for; `served_only`: how much can be\n"
       "served, whatever its accuracy; `single_batch`: one batch cap for each variant; `target`: the first plan of\n"
       "this value will do (infinity: the best one); `gap`: what the best one may be better by; after `max_nodes` the\n"
-      "best one found. ValueError when wrong.");
+      "best one found; `held`: the most instances by stage and variant, empty: any number. ValueError when wrong.");
 }
 
 }  // namespace arlo::solve

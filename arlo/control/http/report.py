@@ -20,7 +20,7 @@ from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.placement import service_us
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.scaler import Scaler
-from arlo.control.watch.scheduler import RuntimeScheduler
+from arlo.control.watch.scheduler import RuntimeScheduler, period_s
 from arlo.planning.allocation.curves import capacity, curve
 from arlo.planning.models import ModelPlanner
 
@@ -63,7 +63,7 @@ def control_status(
         gateway_up=gateway_up,
         energy=energy,
         deployment_version=deployments.version,
-        period_s=config.control.period_s,
+        period_s=period_s(config),
         next_plan_in_s=round(scheduler.next_plan_in_s, 1),
         reallocate=config.control.reallocate,
         runtimes=statuses,

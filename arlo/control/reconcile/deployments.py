@@ -22,6 +22,7 @@ from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.gateway.admin import AdminClient
 from arlo.control.reconcile.cascade import kept_point
+from arlo.control.reconcile.pipeline import kept_plan
 from arlo.control.reconcile.placement import deployment_message, instance_id, same_content
 from arlo.errors import GatewayError
 
@@ -64,6 +65,7 @@ class Deployments:
         self.always: set[str] = set()  # runtimes that are listed even without an instance
         self.version = 0  # in force, as last seen
         self.point: str | None = None  # of the cascade; None: the configuration's
+        self.flow_plan: Any | None = None  # of the pipeline, an arlo.v1.PipelinePlan; None: there is none yet
 
     @property
     def admin(self) -> AdminClient:
@@ -131,6 +133,7 @@ class Deployments:
                 version=_next(current.version),
                 owner=self._owner,
                 cascade_point=self.point,
+                flow_plan=self.flow_plan,
             )
             self.version = current.version
             self._owns = self._owns or current.owner == self._owner
@@ -173,6 +176,7 @@ class Deployments:
         current = await self.admin.get_deployment()
         self.version = current.version
         self.point = kept_point(self._config.cascade, current)
+        self.flow_plan = kept_plan(self._config.pipeline, current)
         names = {runtime.name for runtime in self._manifest.runtimes}
         found: dict[str, list[str]] = {}
         for item in current.instances:

@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from arlo import proto
 from arlo.catalog.flow import Flow, FlowEdge, Guard
 from arlo.catalog.manifest import Manifest
 from arlo.config.flow_variants import pipeline_name, served_flow, timeout_ms, variant_model
 from arlo.config.pipeline import PipelineConfig
 from arlo.errors import ConfigError
+from arlo.planning.flows.live import StageCounts, VariantCounts
+from arlo.planning.flows.numbers import Numbers
+from arlo.planning.flows.problem import FlowPlan
 
 LOGITS = "logits"  # the output that guards judge
 
 
-def fill_pipeline(message: Any, config: PipelineConfig, variants: tuple[Manifest, ...]) -> None:
-    """`variants`: the repositories', in the order of variant_models(). ConfigError where a flow cannot be served."""
+def fill_pipeline(
+    message: Any, config: PipelineConfig, variants: tuple[Manifest, ...], plan: Any | None = None
+) -> None:
+    """`variants`: the repositories', in the order of variant_models(); `plan`: an arlo.v1.PipelinePlan. ConfigError
+    where a flow cannot be served."""
+    if plan is not None:
+        message.plan.CopyFrom(plan)
     flow = served_flow(config)
     by_tokens = all(variant.tokens is not None for stage in flow.stages for variant in stage.variants)
     message.name = pipeline_name(config)
@@ -53,7 +62,8 @@ def fill_pipeline(message: Any, config: PipelineConfig, variants: tuple[Manifest
             )
     if by_tokens and len(message.stages) == 1:
         items = message.stages[0].variants
-        message.plan.price = first_price([each.accuracy for each in items], [each.work_s for each in items])
+        first = first_price([each.accuracy for each in items], [each.work_s for each in items])
+        message.plan.price = max(message.plan.price, first)
     place = {flow.stages[s].name: number for number, s in enumerate(flow.order)}
     for s in flow.order:
         for e in flow.out(s):
@@ -72,6 +82,47 @@ def first_price(accuracies: Sequence[float], works_s: Sequence[float]) -> float:
         ),
         default=0.0,
     )
+
+
+def plan_message(numbers: Numbers, plan: FlowPlan, *, shared: bool) -> Any:
+    """The arlo.v1.PipelinePlan of a plan. `shared`: every worker holds all variants."""
+    values = numbers.values(plan, shared=shared)
+    return proto.message("PipelinePlan")(
+        price=values.price,
+        demand=values.demand,
+        share=values.share,
+        rate=values.rate,
+        budget_us=[ns // 1000 for ns in values.budget_ns],
+        feasible=map(bool, values.feasible),
+        time_us=[max(ns // 1000, 1) for ns in values.time_ns],
+        planner=plan.planner,
+        step=plan.step,
+        served=plan.served,
+        accuracy=plan.accuracy,
+        workers=plan.workers,
+        reason=plan.reason,
+    )
+
+
+def kept_plan(config: PipelineConfig | None, current: Any) -> Any | None:
+    """The plan of a deployment in force, an arlo.v1.Deployment, where it is of the same flow."""
+    for pipeline in current.pipelines:
+        if config is None or pipeline.name != pipeline_name(config) or not pipeline.plan.planner:
+            continue
+        numbers = Numbers(served_flow(config))
+        if len(pipeline.plan.share) == len(numbers.node) and len(pipeline.plan.rate) == len(numbers.variant):
+            return pipeline.plan
+    return None
+
+
+def traffic_counts(stats: Any) -> list[StageCounts]:
+    """Of an arlo.v1.Stats of a pipeline, stage by stage."""
+    return [
+        StageCounts(
+            stage.arrived, tuple(VariantCounts(one.answered, one.ended, tuple(one.made)) for one in stage.variants)
+        )
+        for stage in stats.pipeline
+    ]
 
 
 def _fill_edge(item: Any, flow: Flow, number: int, place: dict[str, int], labels: tuple[str, ...]) -> None:

@@ -87,12 +87,14 @@ def deployment_message(
     version: int = 0,
     owner: str = "",
     cascade_point: str | None = None,
+    flow_plan: Any | None = None,
 ) -> Any:
     """The arlo.v1.Deployment of instances, (worker id, runtime name) each. `endpoints`: worker id -> host:port.
 
     Only runtimes that are placed are in it, and those named in `always`: each is a level of the multi-level queue, and
     a level that never has an instance would make every request for it count as demoted, and be peeked at in vain.
-    `cascade_point`: of a cascade, another one than the configuration's.
+    `cascade_point`: of a cascade, another one than the configuration's. `flow_plan`: of a pipeline, an
+    arlo.v1.PipelinePlan.
     `always` is for the longest one, so that a request that only it fits waits for it while it is being moved.
     """
     message = proto.message("Deployment")(version=version, owner=owner)
@@ -101,8 +103,10 @@ def deployment_message(
     if config.cascade is not None:
         fill_cascade(message.cascades.add(), config.cascade, manifest.models, point_name=cascade_point)
     if config.pipeline is not None:
-        fill_pipeline(message.pipelines.add(), config.pipeline, manifest.models)
+        fill_pipeline(message.pipelines.add(), config.pipeline, manifest.models, flow_plan)
     placed = {name for _, name in instances} | set(always)
+    if config.pipeline is not None:  # a variant may have no worker for a while
+        placed |= {runtime.name for runtime in manifest.runtimes}
     held = [runtime for runtime in manifest.runtimes if runtime.name in placed]
     pairs = list(zip(config.models, manifest.models, strict=True))
     slo_ms = {id(one): model.slo_ms for model, one in pairs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,11 @@ from arlo.config import Config
 from arlo.control.events import emit
 from arlo.control.http.status import PlanRecord
 from arlo.control.reconcile import state
+from arlo.control.reconcile.deployments import Deployments
+from arlo.control.reconcile.pipeline import plan_message
 from arlo.control.reconcile.reconciler import Reconciler
+from arlo.errors import GatewayError
+from arlo.planning.flows.serving import FlowPlanner
 from arlo.planning.models import ModelPlanner
 from arlo.planning.placement.assignment import assign, changed
 from arlo.planning.planner import Plan, Planner, Reason, Seen
@@ -29,13 +34,21 @@ class Orders:
     """Used by the runtime scheduler alone."""
 
     def __init__(
-        self, config: Config, manifest: Manifest, planner: Planner, reconciler: Reconciler, *, longest: str
+        self,
+        config: Config,
+        manifest: Manifest,
+        planner: Planner,
+        reconciler: Reconciler,
+        deployments: Deployments,
+        *,
+        longest: str,
     ) -> None:
         """`longest`: the runtime for workers that no number is asked of."""
         self._config = config
         self._manifest = manifest
         self._planner = planner
         self._reconciler = reconciler
+        self._deployments = deployments
         self._longest = longest
         self.plans: deque[PlanRecord] = deque(maxlen=KEPT_PLANS)
 
@@ -65,6 +78,27 @@ class Orders:
         if spare > 0 and wanted:
             wanted[self._longest] += spare
         self._carry_out(reason, wanted, views, demand)
+
+    async def tell(self, planner: FlowPlanner) -> None:
+        """The plan of a flow in force, for the gateway; a later ensure() brings it where this one fails."""
+        plan = planner.in_force
+        if plan is None:
+            return
+        self._deployments.flow_plan = plan_message(planner.numbers, plan, shared=not self._config.dedicated)
+        emit(
+            log,
+            "flow_plan",
+            planner=plan.planner,
+            step=plan.step,
+            demand=round(plan.demand, 2),
+            workers=plan.workers,
+            served=round(plan.served, 4),
+            accuracy=round(plan.accuracy, 4),
+            price=round(plan.price, 6),
+            reason=plan.reason,
+        )
+        with contextlib.suppress(GatewayError):
+            await self._deployments.ensure()
 
     def follow(self, plan: Plan, views: Sequence[WorkerView], demand: Demand) -> None:
         """What a plan decided."""

@@ -19,6 +19,7 @@ from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.scheduler import RuntimeScheduler
 from arlo.control.watch.usage import UsageWindow
 from arlo.errors import ArloError
+from arlo.planning.flows.serving import FlowPlanner
 from arlo.planning.scaling.policies import Decision, Signals, make_policy
 from arlo.workers.pool import WorkerPool
 
@@ -124,6 +125,7 @@ class Scaler:
 
     def _signals(self, stats: Any) -> Signals:
         """Of several models the latency of the one that is slowest by its SLO, and the load of all."""
+        planner = self._scheduler.planner
         models = zip(self._config.models, self._scheduler.by_model or [stats], self._by_model, strict=False)
         seen = [
             Signals(
@@ -136,6 +138,7 @@ class Scaler:
                 load=sum(self._scheduler.planner.loads()),
                 workers=self._reconciler.views(busy=self.busy()),
                 longest=self._scheduler.longest,
+                planned=planner.size if isinstance(planner, FlowPlanner) else None,
                 kept=self._reconciler.kept,
             )
             for model, each, window in models

@@ -12,20 +12,25 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from arlo.catalog.bundle import shared_bundle
+from arlo.catalog.flow_accuracy import Outcomes
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s
 from arlo.config import Config
+from arlo.config.flow_variants import served_flow, pipeline_name
 from arlo.control.events import emit
 from arlo.control.reconcile import state
 from arlo.control.reconcile.choice import Choice, choose
 from arlo.control.reconcile.deployments import Deployments
+from arlo.control.reconcile.pipeline import traffic_counts
 from arlo.control.reconcile.placement import Plan, place, plan_from_config
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.orders import Orders
 from arlo.errors import GatewayError
+from arlo.planning.flows.serving import FlowPlanner
 from arlo.planning.lengths.advice import dynamic_runtime
 from arlo.planning.models import ModelPlanner, Served
 from arlo.planning.placement.assignment import assign
@@ -63,9 +68,9 @@ class RuntimeScheduler:
         self.choice = choose(config, manifest)
         self.planner = _planner(config, manifest, self.choice)
         self._others: dict[str, Any] = {}  # the last arlo.v1.Stats of models beside the first
-        self._orders = Orders(config, manifest, self.planner, reconciler, longest=self.longest)
+        self._orders = Orders(config, manifest, self.planner, reconciler, deployments, longest=self.longest)
         self.plans = self._orders.plans
-        self._stamps = StampClock()
+        self._stamps, self._flow_stamps = StampClock(), StampClock()
         self._listened_s = float("-inf")
         self._planning = asyncio.Lock()  # plans are made one after the other, each from what is known when it begins
         self._planned_at_s = monotonic_s()
@@ -77,7 +82,7 @@ class RuntimeScheduler:
     @property
     def next_plan_in_s(self) -> float:
         """Until the period is over."""
-        return max(0.0, self._planned_at_s + self._config.control.period_s - monotonic_s())
+        return max(0.0, self._planned_at_s + period_s(self._config) - monotonic_s())
 
     @property
     def by_model(self) -> list[Any]:
@@ -148,6 +153,8 @@ class RuntimeScheduler:
             group.create_task(self._watch())
             for model in self._config.more_models:
                 group.create_task(self._watch(model.name))
+            if self._config.pipeline is not None:
+                group.create_task(self._watch(pipeline_name(self._config.pipeline)))
             group.create_task(self._plan_on_time())
 
     async def _watch(self, model: str | None = None) -> None:
@@ -156,6 +163,9 @@ class RuntimeScheduler:
                 async for stats in self._deployments.admin.watch_stats(interval_ms=STATS_MS, model=model):
                     if model is None:
                         await self.see(stats)
+                    elif stats.pipeline and isinstance(self.planner, FlowPlanner):
+                        stamp = self._flow_stamps.stamp(stats.started_at_ms, stats.uptime_ns, monotonic_s())
+                        self.planner.traffic.add(stamp.at_s, stamp.started_s, traffic_counts(stats))
                     else:
                         self._others[model] = stats
             except GatewayError:
@@ -228,6 +238,9 @@ class RuntimeScheduler:
         if begun.question is None:
             if begun.forced:
                 self._orders.keep(reason, views, demand)
+            if isinstance(self.planner, FlowPlanner) and not self._config.dedicated:
+                self.planner.in_force = await asyncio.to_thread(self.planner.by_flow(len(usable), ()).plan, len(usable))
+                await self._orders.tell(self.planner)
             return
         plan = self.planner.conclude(begun.question, await asyncio.to_thread(begun.question.solve))
         self._counters["plans"] += 1
@@ -238,6 +251,8 @@ class RuntimeScheduler:
             self._counters["infeasible_plans"] += 1
             emit(log, "plan_infeasible", level=logging.WARNING, reason=plan.allocation.reason)
         self._orders.follow(plan, views, demand)
+        if isinstance(self.planner, FlowPlanner):
+            await self._orders.tell(self.planner)
 
 
 def _planner(config: Config, manifest: Manifest, choice: Choice) -> Planner:
@@ -249,10 +264,27 @@ def _planner(config: Config, manifest: Manifest, choice: Choice) -> Planner:
         held = [[part for part in bundles[0].parts if manifest.of(part) is one] for one in manifest.models]
         bundles = [shared_bundle(one.model, [parts]) for one, parts in zip(manifest.models, held, strict=True)]
     served = [
-        Served(bundle=bundle, slo_ms=float(model.slo_ms), share=model.share, workers=model.workers or 1)
+        Served(
+            bundle=bundle,
+            slo_ms=float(model.slo_ms),
+            share=model.share,
+            workers=model.workers if model.workers is not None else 1,
+        )
         for bundle, model in zip(bundles, config.models, strict=True)
     ]
+    if config.pipeline is not None:
+        flow = served_flow(config.pipeline)
+        outcomes = Outcomes.load(Path(flow.records)).of(flow) if flow.records else None
+        most = config.worker_limits[1] if config.scaling.policy == "plan" else 0
+        return FlowPlanner(
+            planner_settings(config), served, flow, divides=config.dedicated, outcomes=outcomes, most=most
+        )
     return ModelPlanner(planner_settings(config), served, divides=config.dedicated)
+
+
+def period_s(config: Config) -> float:
+    """Between two plans."""
+    return config.control.period_s if config.pipeline is None else served_flow(config.pipeline).plan_period_s
 
 
 def planner_settings(config: Config) -> PlannerSettings:
@@ -269,5 +301,5 @@ def planner_settings(config: Config) -> PlannerSettings:
         early=control.early,
         reallocate=control.reallocate,
         dynamic=config.deployment.dynamic,
-        period_s=control.period_s,
+        period_s=period_s(config),
     )

@@ -12,6 +12,7 @@ from arlo.planning.flows.problem import Answer, FlowPlan, FlowProblem, Option, P
 
 MAX_PREFIXES = 1_000_000
 Factors = Mapping[tuple[int, int], float]  # (edge, variant of the tail) -> rows at the head for one at the tail
+Exits = Mapping[tuple[int, int], float]  # (stage, variant) -> share of the rows that end there
 
 
 def options(flow: Flow, stage: int, variants: Sequence[int], limit_s: float) -> tuple[Option, ...]:
@@ -55,11 +56,14 @@ def problem(
     utilisation: float,
     variants: Sequence[Sequence[int]] | None = None,
     factors: Factors | None = None,
+    exits: Exits | None = None,
     outcomes: RowOutcomes | None = None,
     single_batch: bool = False,
+    held: Sequence[Sequence[int]] = (),
 ) -> FlowProblem:
-    """The program of a flow. `variants`: those allowed at each stage; None: all. `factors`: measured ones, which go
-    before the flow's. Half of the SLO, less the hops, is for executing (Loki, section 4.1): the rest is for waiting.
+    """The program of a flow. `variants`: those allowed at each stage; None: all. `factors`, `exits`: measured ones,
+    which go before the flow's. `held` [stages][variants]: the most instances of each; empty: any number.
+    Half of the SLO, less the hops, is for executing (Loki, section 4.1): the rest is for waiting.
     """
     if not (math.isfinite(demand) and demand > 0):
         raise ConfigError(f"demand must be above 0 requests per second, not {demand}")
@@ -79,7 +83,10 @@ def problem(
             )
         limit = (flow.slo_ms - flow.hops_ms(stage)) / 2e3
         leaf = not flow.children(stage)
-        ends = tuple(1.0 if leaf else flow.exit_share(stage, k) for k in range(len(spec.variants)))
+        known_exits = exits or {}
+        ends = tuple(
+            1.0 if leaf else known_exits.get((stage, k), flow.exit_share(stage, k)) for k in range(len(spec.variants))
+        )
         allowed = range(len(spec.variants)) if variants is None else variants[stage]
         parent = None if edge is None else flow.index[flow.edges[edge].tail]
         factor: tuple[float, ...] = (1.0,)
@@ -100,7 +107,8 @@ def problem(
                 accuracy=accuracy,
             )
         )
-    return FlowProblem(tuple(found), demand, workers, utilisation, single_batch)
+    most = tuple(tuple(held[stage]) for stage in flow.order) if held else ()
+    return FlowProblem(tuple(found), demand, workers, utilisation, single_batch, most)
 
 
 def plan(

@@ -46,7 +46,7 @@ class LiveFactors:
     """Mean rows at an edge's head for a row of a variant at its tail: measured, with the flow's own as a prior."""
 
     def __init__(self, flow: Flow, prior: float = PRIOR, com: float = COM) -> None:
-        self._flow, self._prior, self._keep = flow, prior, com / (1 + com)
+        self._flow, self.prior, self.keep = flow, prior, com / (1 + com)
         self._seen: dict[tuple[int, int], tuple[float, float]] = {}  # parents, children, both forgotten alike
 
     def add(self, edge: int, variant: int, parents: int, children: int) -> None:
@@ -54,12 +54,12 @@ class LiveFactors:
         if parents < 0 or children < 0:
             raise ConfigError("counts of parents and children must be at least 0")
         had_parents, had_children = self._seen.get((edge, variant), (0.0, 0.0))
-        self._seen[edge, variant] = (had_parents * self._keep + parents, had_children * self._keep + children)
+        self._seen[edge, variant] = (had_parents * self.keep + parents, had_children * self.keep + children)
 
     def factors(self) -> dict[tuple[int, int], float]:
         """By (edge, variant of the tail), of the edges that were seen."""
         return {
-            (edge, variant): (self._prior * self._flow.factor(edge, variant) + children) / (self._prior + parents)
+            (edge, variant): (self.prior * self._flow.factor(edge, variant) + children) / (self.prior + parents)
             for (edge, variant), (parents, children) in self._seen.items()
         }
 

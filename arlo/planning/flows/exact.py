@@ -49,6 +49,7 @@ class ExactFlowSolver:
             target,
             self.gap,
             self.max_nodes,
+            problem.held,
         )
         if not instances or (target < math.inf and value < target - 1e-8):
             return None

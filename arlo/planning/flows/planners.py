@@ -22,7 +22,7 @@ from arlo.catalog.flow_accuracy import RowOutcomes
 from arlo.clock import monotonic_s
 from arlo.errors import ConfigError
 from arlo.planning.flows import build
-from arlo.planning.flows.build import Factors
+from arlo.planning.flows.build import Exits, Factors
 from arlo.planning.flows.exact import ExactFlowSolver
 from arlo.planning.flows.gurobi import GurobiFlowSolver
 from arlo.planning.flows.highs import HighsFlowSolver
@@ -63,17 +63,21 @@ def make_plan(
     planner: str | None = None,
     solver: FlowSolver | None = None,
     factors: Factors | None = None,
+    exits: Exits | None = None,
     outcomes: RowOutcomes | None = None,
+    held: Sequence[Sequence[int]] = (),
     before: FlowPlan | None = None,
     within: float = 0.0,
     stage_demand: Sequence[float] | None = None,
 ) -> FlowPlan:
     """A plan for `demand` roots per second on at most `workers` workers, by the flow's planner or the named one.
 
-    `factors`: measured rows at the head of an edge for a row of a variant at its tail. `outcomes`: recorded rows, for
-    the accuracies of paths. `before`: the plan that is in force; of two equally good ones `arlo` takes that which moves
-    fewer workers. `within`: accuracy that `arlo` gives up for fewer workers. `stage_demand`: rows per second that each
-    stage [stages] saw, for `proteus`; None: what the most accurate variants would send. ConfigError when wrong.
+    `factors`: measured rows at the head of an edge for a row of a variant at its tail; `exits`: measured shares of the
+    rows of a variant that end at its stage. `outcomes`: recorded rows, for the accuracies of paths. `held`
+    [stages][variants]: at most so many instances of each; empty: any number. `before`: the plan that is in force; of
+    two equally good ones `arlo` takes that which moves fewer workers. `within`: accuracy that `arlo` gives up for fewer
+    workers. `stage_demand`: rows per second that each stage [stages] saw, for `proteus`; None: what the most accurate
+    variants would send. ConfigError when wrong.
     """
     name = planner or flow.planner
     if name not in PLANNERS:
@@ -92,8 +96,10 @@ def make_plan(
             utilisation=utilisation,
             variants=best_variants(flow) if best_only else None,
             factors=factors,
+            exits=exits,
             outcomes=outcomes,
             single_batch=single_batch,
+            held=held,
         )
 
     if name == "arlo":

@@ -57,6 +57,7 @@ class FlowProblem:
     workers: int
     utilisation: float = 1.0
     single_batch: bool = False  # all instances of a variant have one batch cap (Loki's y)
+    held: tuple[tuple[int, ...], ...] = ()  # by stage and variant: the most instances; empty: any number
 
     def load(self, policy: Sequence[int]) -> list[float]:
         """Workers [stages] that all of the demand keeps busy, when it takes these options."""

@@ -71,6 +71,14 @@ def build(problem: FlowProblem, *, served: float, served_only: bool, target: flo
     for (at, o), terms in loads.items():
         program.row(-math.inf, [*terms, (counts[at][o], -1.0)], 0.0)  # U3, U5
     program.row(0, [(column, 1.0) for each in counts for column in each], problem.workers)  # U6
+    for at, most in enumerate(problem.held):
+        for variant, count in enumerate(most):
+            mine = [
+                column
+                for column, option in zip(counts[at], stages[at].options, strict=True)
+                if option.variant == variant
+            ]
+            program.row(0, [(column, 1.0) for column in mine], count)
     if problem.single_batch:
         for at, stage in enumerate(stages):
             for variant in range(stage.variants):

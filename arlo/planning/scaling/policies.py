@@ -42,6 +42,7 @@ class Signals:
     load: float  # work that arrives: instance-seconds per second, each row at its latency on its ideal runtime
     workers: Sequence[WorkerView]  # all there are, in the order they were added; those that are starting are not usable
     longest: str  # the longest runtime
+    planned: int | None = None  # workers that the planner of a flow wants; None: there is none, or no plan yet
     kept: frozenset[str] = frozenset()  # other runtimes whose last worker stays, as each serves a model alone
 
     @property
@@ -107,19 +108,23 @@ class ScalingSettings:
 
 
 def make_policy(name: str, **settings: Any) -> ScalingPolicy:
-    """The policy `none`, `target` or `headroom`; `settings` are the fields of ScalingSettings (`none` needs none, and
-    knows max_workers).
+    """The policy `none`, `target`, `headroom` or `plan`; `settings` are the fields of ScalingSettings (`none`
+    needs none, and knows max_workers).
 
     ConfigError: another name, an unknown setting, or limits that contradict each other.
     """
-    kinds: dict[str, type[TargetTracking | Headroom]] = {"target": TargetTracking, "headroom": Headroom}
+    kinds: dict[str, type[TargetTracking | Headroom | Planned]] = {
+        "target": TargetTracking,
+        "headroom": Headroom,
+        "plan": Planned,
+    }
     unknown = sorted(set(settings) - {field.name for field in dataclasses.fields(ScalingSettings)})
     if unknown:
         raise ConfigError(f"scaling has no setting {', '.join(unknown)}")
     if name == "none":
         return NoScaling(settings.get("max_workers"))
     if name not in kinds:
-        raise ConfigError(f"there is no scaling policy {name!r}: use none, {' or '.join(kinds)}")
+        raise ConfigError(f"there is no scaling policy {name!r}: use none, {', '.join(kinds)}")
     return kinds[name](ScalingSettings(**settings))
 
 
@@ -345,6 +350,29 @@ class Headroom(_Paced):
 
     def _told(self, signals: Signals) -> str:
         return f"a load of {signals.load:.2f} instances with {self.settings.headroom:.0%} headroom"
+
+
+class Planned(_Paced):
+    """As many as the planner of a flow wants: hardware scaling (Loki, section 4)."""
+
+    name = "plan"
+
+    def _calm(self, signals: Signals) -> bool:
+        return signals.planned is not None and signals.planned < signals.capacity
+
+    def _wants_more(self, signals: Signals) -> str | None:
+        there = signals.capacity + len(self._coming)
+        if signals.planned is None or signals.planned <= there:
+            return None
+        return f"the plan wants {signals.planned} workers, and there are {there}"
+
+    def _wants_less(self, signals: Signals) -> str | None:
+        if self._coming or not self._calm(signals):
+            return None
+        return f"the plan wants {signals.planned} workers of {signals.capacity}"
+
+    def _steady(self, signals: Signals) -> str:
+        return "there is no plan yet" if signals.planned is None else f"the plan wants {signals.planned} workers"
 
 
 def _least_busy(signals: Signals, why: str) -> Decision:

@@ -51,8 +51,14 @@ struct FlowAnswer {
   RowResponse parsed;  // views into `body`
 };
 
+struct FlowVariantCounts {
+  std::uint64_t answered = 0, ended = 0;
+  std::vector<std::uint64_t> made;  // rows that became of these, by edge of its stage; nothing at exits
+};
+
 struct FlowStageCounts {
-  std::uint64_t visits = 0, answered = 0, ends = 0, rerouted = 0;
+  std::uint64_t arrived = 0, visits = 0, answered = 0, ends = 0, rerouted = 0;
+  std::vector<FlowVariantCounts> variants;
   std::array<std::uint64_t, flow::pipeline::kDropReasons> dropped{};
 };
 

@@ -55,7 +55,13 @@ std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>&
   if (state == nullptr || state->model->flow->content != model->flow->content) {
     // Roots of the one before hold it until they have ended.
     state = std::make_shared<FlowState>(model, scheduler_);
-    flow_counts_.at(model->variant).resize(model->flow->stages.size());
+    const auto& stages = model->flow->stages;
+    auto& counts = flow_counts_.at(model->variant);
+    counts.resize(stages.size());
+    for (std::size_t s = 0; s < stages.size(); ++s) {
+      counts[s].variants.resize(stages[s].variants.size());
+      for (auto& each : counts[s].variants) each.made.resize(stages[s].edges.size());
+    }
     std::erase_if(flow_states_, [](const auto& old) { return old->core.roots() == 0; });
     flow_states_.push_back(state);
   }
@@ -86,6 +92,7 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
       return;
     }
     row.flow->all = static_cast<std::int32_t>(all->pieces.size());
+    flow_counts_.at(call.model->variant).front().arrived += all->pieces.size();
     for (std::size_t part = 0; part < all->pieces.size(); ++part) {
       auto* root = new FlowRoot;
       root->row = &row;
@@ -209,8 +216,11 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   }
   const auto stage = static_cast<std::size_t>(visit.stage);
   const auto& spec = state.model->flow->stages[stage];
-  auto& count = flow_counts_.at(state.model->variant).at(stage);
+  auto& counts = flow_counts_.at(state.model->variant);
+  auto& count = counts.at(stage);
+  auto& by_variant = count.variants.at(static_cast<std::size_t>(visit.variant));
   ++count.answered;
+  ++by_variant.answered;
   root.row->padded += row.padded;
   root.row->batch_rows = std::max(root.row->batch_rows, row.batch_rows);
   const TimeNs executed = visit.source->executed_ns + row.executed_ns();
@@ -231,6 +241,9 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
     source->way = visit.way();
     source->route = visit.route();
     source->executed_ns = executed;
+    by_variant.made.at(static_cast<std::size_t>(e)) += source->pieces.size();
+    counts.at(static_cast<std::size_t>(state.core.spec().edges[static_cast<std::size_t>(edge.core)].to)).arrived +=
+        source->pieces.size();
     children.push_back({.edge = edge.core,
                         .length = static_cast<std::int32_t>(source->tokens(0)),
                         .count = static_cast<std::int32_t>(source->pieces.size()),
@@ -246,6 +259,7 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   }
   if (children.empty()) {
     ++count.ends;
+    ++by_variant.ended;
     auto& to = *root.row->flow;
     to.executed_ns = std::max(to.executed_ns, executed);
     to.answers.push_back({.stage = visit.stage,
@@ -316,6 +330,15 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
       to->set_ends(counts[s].ends);
       to->set_rerouted(counts[s].rerouted);
       to->mutable_dropped()->Add(counts[s].dropped.begin(), counts[s].dropped.end());
+      to->set_arrived(counts[s].arrived);
+      for (const auto& each : counts[s].variants) {
+        auto* one = to->add_variants();
+        one->set_answered(each.answered);
+        one->set_ended(each.ended);
+        for (std::size_t e = 0; e < std::min(each.made.size(), stage.edges.size()); ++e) {
+          if (stage.edges[e].core >= 0) one->add_made(each.made[e]);
+        }
+      }
     }
     for (std::size_t v = 0; v < stage.variants.size(); ++v, ++variant) {
       if (state != nullptr && variant < state->core.tree().variants()) to->add_price(state->core.price(variant));

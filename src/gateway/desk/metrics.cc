@@ -218,7 +218,10 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
       }
     });
   };
-  per_flow_stage("arlo_pipeline_visits_total", "Rows that came to a stage of a pipeline.",
+  per_flow_stage("arlo_pipeline_arrived_total",
+                 "Rows that came to a stage of a pipeline: clients', and those that an edge made.",
+                 [](const auto& stage) { return stage.arrived(); });
+  per_flow_stage("arlo_pipeline_visits_total", "Rows that were sent to a variant of a stage of a pipeline.",
                  [](const auto& stage) { return stage.visits(); });
   per_flow_stage("arlo_pipeline_answered_total", "Rows that the stage answered.",
                  [](const auto& stage) { return stage.answered(); });

@@ -61,7 +61,9 @@ pipeline::Plan plan_of(const v1::PipelinePlan& from) {
   to.demand = from.demand();
   to.share.assign(from.share().begin(), from.share().end());
   to.rate.assign(from.rate().begin(), from.rate().end());
+  to.feasible.assign(from.feasible().begin(), from.feasible().end());
   for (const auto us : from.budget_us()) to.budget.push_back(static_cast<TimeNs>(us) * 1000);
+  for (const auto us : from.time_us()) to.time.push_back(static_cast<TimeNs>(us) * 1000);
   return to;
 }
 

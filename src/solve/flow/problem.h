@@ -47,6 +47,7 @@ struct Limits {
   double target = std::numeric_limits<double>::infinity();  // the first plan of this value will do, and no worse one
   double gap = 0;  // a plan that is not further than this from the best one is proven good enough
   std::uint64_t max_nodes = 100'000;
+  std::vector<std::vector<int>> held;  // by stage and variant: the most instances; empty: any number
 };
 
 struct Mix {

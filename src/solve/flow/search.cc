@@ -34,6 +34,7 @@ class Search {
     Bounds all;
     all.low.assign(master_.groups().size(), 0);
     all.high.assign(master_.groups().size(), limits_.workers);
+    if (!limits_.held.empty()) hold(&all);
     open(std::move(all), {});
     while (!queue_.empty() && !done()) {
       if (answer_.nodes >= limits_.max_nodes) {
@@ -51,6 +52,21 @@ class Search {
   }
 
  private:
+  // No variant has more instances than `held` says.
+  void hold(Bounds* bounds) const {
+    for (std::size_t g = 0; g < master_.groups().size(); ++g) {
+      const auto& options = master_.groups()[g].options;
+      int stage = 0;
+      while (stage + 1 < master_.stages() && master_.pricing().first(stage + 1) <= options.front()) ++stage;
+      const auto variant_of = [&](int option) {
+        return stages_[stage].options[option - master_.pricing().first(stage)].variant;
+      };
+      const int variant = variant_of(options.front());
+      const bool alone = std::all_of(options.begin(), options.end(), [&](int o) { return variant_of(o) == variant; });
+      if (alone) bounds->high[g] = std::min(bounds->high[g], limits_.held[stage][variant]);
+    }
+  }
+
   bool done() const { return !answer_.instances.empty() && answer_.value >= limits_.target - kEqual; }
 
   // A node must promise more than this.

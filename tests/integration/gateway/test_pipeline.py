@@ -69,6 +69,10 @@ async def test_rows_take_their_edges(workers: Workers, start: Any) -> None:
         assert topic.visits == topic.answered == rows
         assert tags.visits == tags.answered == tags.ends == rows - topic.ends
         assert sum(topic.dropped) == sum(tags.dropped) == 0
+        assert (topic.arrived, tags.arrived) == (rows, tags.visits)
+        assert [sum(one.answered for one in stage.variants) for stage in (topic, tags)] == [rows, tags.answered]
+        assert sum(one.ended for one in topic.variants) == topic.ends
+        assert [list(one.made) for one in topic.variants] == [[one.answered - one.ended] for one in topic.variants]
         assert len(topic.price) == 2
         inner = [await gateway.stats(model) for model in ("small", "middle", "large")]
         assert [one.stage for one in inner] == [True] * 3
@@ -125,8 +129,9 @@ async def test_a_stage_makes_several_rows(workers: Workers, start: Any) -> None:
         assert outputs["row"].tolist() == [0, 0, 0, 1, 2, 2]
         np.testing.assert_array_equal(outputs["logits"], SAID["large"][5:11])
         assert [route.count("large") for route in outputs["route"]] == [3, 1, 2]
-        parts = (await gateway.stats(NAME)).pipeline[1]
-        assert parts.ends == 6
+        first, parts = (await gateway.stats(NAME)).pipeline
+        assert parts.ends == parts.arrived == sum(sum(one.made) for one in first.variants) == 6
+        assert first.arrived == 3
 
         for version, (limits, what) in enumerate(
             (({"max_children": 2}, "max_children (2)"), ({"max_bytes": 600}, "max_bytes (600)")), start=2

@@ -1,0 +1,214 @@
+"""The planner of a flow that is served: demand as it is counted, workers per variant, and what the gateway is told.
+
+The planner of several models (arlo/planning/models.py) with another question: its models are the variants. What it asks
+for is a plan of the flow's planner for the roots, factors and exits that were counted; workers that the plan does not
+need keep what they hold, so that nothing moves in vain and a burst finds them. What is minimised is the share of the
+demand that gets no right answer: what is not served, and what is answered wrongly by the accuracies of its paths.
+
+`arlo` moves workers where that falls by `min_gain` of it, and by more until the next plan than the worker-seconds of
+loading are worth at the plan's price; where nothing moves, the gateway gets the best shares for what is held. The
+planners of papers move whenever their plan says so, as printed. Pure; the time is an argument.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from arlo.catalog.flow import Flow
+from arlo.catalog.flow_accuracy import RowOutcomes
+from arlo.planning.allocation.problem import Allocation
+from arlo.planning.flows import build
+from arlo.planning.flows.exact import ExactFlowSolver
+from arlo.planning.flows.live import FlowTraffic, Traffic
+from arlo.planning.flows.numbers import Numbers
+from arlo.planning.flows.planners import make_plan
+from arlo.planning.flows.problem import FlowPlan
+from arlo.planning.flows.steps import most_accurate
+from arlo.planning.models import ModelPlanner, Served
+from arlo.planning.planner import Answer, Plan, PlannerSettings, Question, Reason, Seen
+
+LEAST_DEMAND = 1e-3  # roots per second: what is planned for before any came
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FlowAnswer(Answer):
+    """An allocation, the plan that it carries out, and the best plan for the instances as they are wanted now."""
+
+    plan: FlowPlan
+    kept: FlowPlan
+    size: int  # workers that are wanted, of all that there may be
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ByFlow:
+    """Workers divided among the variants of a flow, in the core's order. Pure."""
+
+    numbers: Numbers
+    workers: int
+    traffic: Traffic
+    held: tuple[int, ...]  # instances, as they are wanted now
+    before: FlowPlan | None
+    outcomes: RowOutcomes | None
+    most: int = 0  # workers that there may be
+
+    @property
+    def _flow(self) -> Flow:
+        return self.numbers.flow
+
+    @property
+    def _demand(self) -> float:
+        return max(self.traffic.demand, LEAST_DEMAND)
+
+    def plan(self, workers: int, instances: Sequence[int] = ()) -> FlowPlan:
+        """Of the flow's planner on so many workers; with `instances`, the best for these."""
+        return make_plan(
+            self._flow,
+            demand=self._demand,
+            workers=workers,
+            planner="arlo" if instances else None,
+            factors=self.traffic.factors,
+            exits=self.traffic.exits,
+            outcomes=self.outcomes,
+            held=self._by_stage(instances) if instances else (),
+            before=None if instances else self.before,
+            stage_demand=self.traffic.stages if self._flow.planner == "proteus" else None,
+        )
+
+    def solve(self, last: Allocation | None, *, time_limit_s: float) -> FlowAnswer:
+        """A plan, and workers for it; those that it does not need stay where they are, else help the busiest."""
+        del last, time_limit_s
+        plan = self.plan(self.workers)
+        wanted = self._with_spares(plan)
+        held = self.held if sum(self.held) == self.workers else wanted
+        kept = plan if held == wanted else self.plan(self.workers, held)
+        if not all(any(counts) for counts in self._by_stage(wanted)):  # no row would end: better what there is
+            wanted, plan = held, kept
+        found = Allocation(
+            instances=wanted,
+            objective=1 - plan.served * plan.accuracy,
+            solver="exact",
+            solve_s=plan.solve_s,
+            optimal=plan.optimal,
+            reason=plan.reason or None,
+        )
+        size = plan.workers if self.most <= self.workers else self.plan(self.most).workers
+        return FlowAnswer(found, "", plan, kept, size)
+
+    def loss(self, instances: Sequence[int]) -> float:
+        """Share of the demand without a right answer; infinity where a stage has no instance."""
+        held = self._by_stage(instances)
+        if not all(any(counts) for counts in held):
+            return float("inf")
+        asked = build.problem(
+            self._flow,
+            demand=self._demand,
+            workers=sum(instances),
+            utilisation=self._flow.utilisation,
+            factors=self.traffic.factors,
+            exits=self.traffic.exits,
+            outcomes=self.outcomes,
+            held=held,
+        )
+        return max(1 - most_accurate(asked, ExactFlowSolver()).accuracy, 0.0)
+
+    def predicted_mean_ms(self, instances: Sequence[int]) -> float:
+        """Not predicted: 0."""
+        return 0.0
+
+    def _by_stage(self, instances: Sequence[int]) -> list[list[int]]:
+        """Instances [stages][variants] of numbers by variant in the core's order."""
+        stages = self._flow.stages
+        return [
+            [instances[self.numbers.variant[s, k]] for k in range(len(stage.variants))]
+            for s, stage in enumerate(stages)
+        ]
+
+    def _with_spares(self, plan: FlowPlan) -> tuple[int, ...]:
+        counts = self.numbers.instances(plan)
+        spare = self.workers - sum(counts)
+        for v, had in enumerate(self.held):
+            more = min(max(had - counts[v], 0), spare)
+            counts[v] += more
+            spare -= more
+        load = [0.0] * len(counts)  # workers that are busy all the time
+        for pool in plan.pools:
+            if pool.capacity > 0:
+                v = self.numbers.variant[pool.stage, pool.variant]
+                load[v] += pool.load / pool.capacity * pool.instances
+        for _ in range(spare):
+            counts[max(range(len(counts)), key=lambda v: (load[v] / counts[v] if counts[v] else 0.0, -v))] += 1
+        return tuple(counts)
+
+
+class FlowPlanner(ModelPlanner):
+    """See the module. Numbers of instances are by variant, in the core's order."""
+
+    def __init__(
+        self,
+        settings: PlannerSettings,
+        models: Sequence[Served],
+        flow: Flow,
+        *,
+        divides: bool = True,
+        outcomes: RowOutcomes | None = None,
+        most: int = 0,
+    ) -> None:
+        """`models`: the variants, in the core's order. `divides`: False where all workers hold all of them. `most`:
+        workers that there may be; 0: those that there are."""
+        super().__init__(settings, models, divides=divides)
+        self.numbers = Numbers(flow)
+        self.traffic = FlowTraffic(flow)
+        self._outcomes, self._most = outcomes, most
+        self.size: int | None = None  # workers that the last plan wanted; None: there is none yet
+        self.in_force: FlowPlan | None = None  # what the gateway was told last
+
+    def by_flow(self, workers: int, held: Sequence[int]) -> ByFlow:
+        """The question for what was counted until now."""
+        return ByFlow(
+            numbers=self.numbers,
+            workers=workers,
+            traffic=self.traffic.seen(),
+            held=tuple(held),
+            before=self.in_force,
+            outcomes=self._outcomes,
+            most=self._most,
+        )
+
+    def problem(self, workers: int, seen: Seen) -> ByFlow:
+        """Of so many workers. `seen` counts visits, which are not what a flow is planned by."""
+        del seen
+        return self.by_flow(workers, [0] * len(self.models))
+
+    def conclude(self, question: Question, answer: Answer) -> Plan:
+        """What to do about the answer; `in_force` is then the plan for what will be held."""
+        assert isinstance(answer, FlowAnswer)
+        plan = super().conclude(question, answer)
+        if not plan.moves and plan.best != plan.wanted and self.numbers.flow.planner != "arlo":
+            plan = dataclasses.replace(plan, moves=True, note=f"as {self.numbers.flow.planner} says")
+        self.size = answer.size
+        self.in_force = answer.plan if plan.moves or plan.best == plan.wanted else answer.kept
+        return plan
+
+    def _question(
+        self, reason: Reason, workers: int, seen: Seen | None, wanted: Sequence[int], *, forced: bool
+    ) -> Question:
+        asked = super()._question(reason, workers, seen, wanted, forced=forced)
+        return dataclasses.replace(asked, problem=self.by_flow(workers, wanted))
+
+    def _outweighed(self, question: Question, best: Sequence[int]) -> str:
+        """Why loading costs more than the change gains until the next plan; empty: it does not, or is not known."""
+        asked = question.problem
+        assert isinstance(asked, ByFlow)
+        more = [max(0, b - a) for a, b in zip(question.wanted, best, strict=True)]
+        loads = [count * (one.load_ms or 0.0) / 1000 for count, one in zip(more, self.planned, strict=True)]
+        before = asked.loss(question.wanted)
+        price = self.in_force.price if self.in_force is not None else 0.0
+        gained = (before - asked.loss(best)) * asked.traffic.demand * self._settings.period_s
+        cost = sum(loads) * price
+        if before == float("inf") or cost <= gained:
+            return ""
+        return (
+            f"{sum(more)} load(s) of {sum(loads):.3g} s in all are worth {cost:.3g} right answers, and the change "
+            f"gains {gained:.3g} in {self._settings.period_s:g} s"
+        )

@@ -1,0 +1,167 @@
+"""The planner of a flow that is served: counters in, workers per variant and what the gateway is told out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from arlo.catalog.flow import Flow
+from arlo.planning.flows import build
+from arlo.planning.flows.exact import ExactFlowSolver
+from arlo.planning.flows.highs import HighsFlowSolver
+from arlo.planning.flows.live import FlowTraffic, StageCounts, VariantCounts
+from arlo.planning.flows.numbers import Numbers
+from arlo.planning.flows.serving import FlowPlanner
+from arlo.planning.planner import Plan, PlannerSettings
+from tests.fakes.flows import cascade, toy
+from tests.fakes.planned_models import SETTINGS, served
+
+FLOW = dataclasses.replace(toy(), utilisation=1.0)  # a1 10/s, 2 rows; a2 40/s, 1 row; b1 20/s; b2 80/s
+
+
+def planner(flow: Flow = FLOW, settings: PlannerSettings = SETTINGS, most: int = 0) -> FlowPlanner:
+    names = [f"{flow.stages[s].name}.{variant.name}" for s in flow.order for variant in flow.stages[s].variants]
+    return FlowPlanner(settings, [served(name, (16,)) for name in names], flow, most=most)
+
+
+def feed(one: FlowPlanner, rate: float, seconds: int = 20, *, begin: int = 0, exits: float = 0.0) -> None:
+    """Roots per second, all by a1, which makes 2 rows of each."""
+    for second in range(begin, begin + seconds + 1):
+        roots = round(rate * (second - begin))
+        ended = round(exits * roots)
+        first = VariantCounts(roots, ended, (2 * (roots - ended),))
+        none = VariantCounts(0, 0, (0,))
+        rows = [VariantCounts(2 * (roots - ended), 2 * (roots - ended), ()), VariantCounts(0, 0, ())]
+        counts = [StageCounts(roots, (first, none)), StageCounts(2 * (roots - ended), tuple(rows))]
+        one.traffic.add(float(second), float(begin), counts)
+
+
+def decide(one: FlowPlanner, wanted: Sequence[int]) -> Plan:
+    question = one._question("period", sum(wanted), None, wanted, forced=False)
+    return one.conclude(question, question.solve())
+
+
+def test_demand_moves_workers_to_the_faster_variants_and_back() -> None:
+    one = planner()
+    feed(one, 10)
+    plan = decide(one, (2, 0, 1, 1))
+    assert (plan.best, plan.moves) == ((2, 0, 1, 1), False), "what the plan does not need stays where it is"
+    assert one.in_force is not None
+    assert (one.in_force.step, one.in_force.accuracy) == ("hardware", 1.0)
+    assert one.in_force.demand == pytest.approx(10)
+    feed(one, 60, begin=100)
+    plan = decide(one, (2, 0, 1, 1))
+    assert plan.moves
+    assert plan.gain is not None
+    assert plan.gain > 0
+    assert one.in_force.step == "accuracy"
+    assert one.in_force.accuracy < 0.85
+    assert one.in_force.served == pytest.approx(1)
+    assert sum(plan.best) == 4
+    feed(one, 10, begin=200)
+    back = decide(one, plan.best)
+    assert back.moves
+    assert one.in_force.accuracy == 1.0
+    values = one.numbers.values(one.in_force, shared=False)
+    assert values.share == pytest.approx([1, 0, 1, 0, 0, 0])
+    assert values.rate[0] == pytest.approx(10)
+
+
+def test_a_change_that_gains_little_is_not_made_and_the_gateway_gets_shares_for_what_is_held() -> None:
+    one = planner(settings=dataclasses.replace(SETTINGS, min_gain=1.0))
+    feed(one, 60)
+    plan = decide(one, (1, 1, 1, 1))
+    assert not plan.moves
+    assert "min_gain" in plan.note
+    assert one.in_force is not None
+    held = one.numbers.instances(one.in_force)
+    assert all(n <= 1 for n in held)
+    feed(one, 60, begin=100)
+    other = planner(dataclasses.replace(FLOW, planner="loki"), dataclasses.replace(SETTINGS, min_gain=1.0))
+    feed(other, 60)
+    assert decide(other, (1, 1, 1, 1)).moves, "the planner of a paper moves as it says"
+
+
+def test_loading_is_weighed_against_what_it_gains() -> None:
+    one = planner(settings=dataclasses.replace(SETTINGS, period_s=1.0, min_gain=0.0))
+    one.planned = [dataclasses.replace(each, load_ms=1_000_000) for each in one.planned]
+    feed(one, 30)
+    assert decide(one, (1, 1, 1, 1)).best != (1, 1, 1, 1)
+    feed(one, 40, begin=100)  # the plan in force has a price now
+    plan = decide(one, (1, 1, 1, 1))
+    assert not plan.moves
+    assert "load(s)" in plan.note
+
+
+def test_the_number_of_workers_is_that_of_the_plan_with_all_there_may_be() -> None:
+    one = planner(most=10)
+    feed(one, 30)
+    plan = decide(one, (2, 0, 1, 1))
+    assert sum(plan.best) == 4, "of those that there are"
+    assert one.size == 6, "3 of a1, and 3 of b1 for 60 rows a second"
+    feed(one, 10, begin=100)
+    decide(one, plan.best)
+    assert one.size == 2
+
+
+def test_workers_that_are_lost_leave_no_stage_empty() -> None:
+    one = planner()
+    feed(one, 100)
+    question = one._question("worker_lost", 2, None, (2, 0, 1, 1), forced=True)
+    plan = one.conclude(question, question.solve())
+    assert plan.moves
+    assert sum(plan.best) == 2
+    assert plan.best[0] + plan.best[1] == plan.best[2] + plan.best[3] == 1
+    assert plan.allocation.reason
+
+
+def test_factors_and_exits_are_counted() -> None:
+    one = FlowTraffic(FLOW)
+    assert one.seen().demand == 0
+    assert one.seen().stages is None
+    made = [0, 0]
+    for second in range(30):  # a1 makes 3 rows of each of 100, and ends one in ten
+        made = [made[0] + 100, made[1] + 270]
+        counts = [
+            StageCounts(made[0], (VariantCounts(made[0], made[0] // 10, (made[1],)), VariantCounts(0, 0, (0,)))),
+            StageCounts(made[1], (VariantCounts(0, 0, ()), VariantCounts(0, 0, ()))),
+        ]
+        one.add(second + 0.5, 0.0, counts)
+        one.add(second + 0.6, 0.0, counts)  # too soon after: passed over
+    seen = one.seen()
+    assert seen.demand == pytest.approx(100)
+    assert seen.stages == pytest.approx((100, 270))
+    assert 2.5 < seen.factors[0, 0] < 2.7, "50 rows of the flow's own factor of 2 are in it"
+    assert 0.07 < seen.exits[0, 0] < 0.1
+    assert (0, 1) not in seen.factors
+    one.add(40.0, 39.0, [StageCounts(0, ()), StageCounts(0, ())])  # the gateway began again
+    one.add(41.0, 39.0, [StageCounts(100, ()), StageCounts(0, ())])
+    assert one.seen().demand == pytest.approx(100)
+
+
+@pytest.mark.parametrize("held", [((1, 1), (1, 1)), ((2, 0), (1, 1)), ((1, 0), (0, 3)), ((0, 2), (2, 2))])
+@pytest.mark.parametrize("demand", [10.0, 45.0, 90.0])
+def test_what_is_held_bounds_the_plan_as_another_solver_finds(held: tuple[tuple[int, ...], ...], demand: float) -> None:
+    pytest.importorskip("highspy")
+    for flow in (FLOW, dataclasses.replace(cascade(), utilisation=1.0)):
+        counts = [each[: len(stage.variants)] for each, stage in zip(held, flow.stages, strict=True)]
+        if not all(map(any, counts)):
+            continue
+        asked = build.problem(flow, demand=demand, workers=sum(map(sum, counts)), utilisation=1.0, held=counts)
+        exact, other = ExactFlowSolver().solve(asked), HighsFlowSolver().solve(asked)
+        assert exact is not None
+        assert other is not None
+        assert exact.served == pytest.approx(other.served, abs=1e-4)
+        assert exact.accuracy == pytest.approx(other.accuracy, abs=2e-4)
+        for at, stage in enumerate(asked.stages):
+            for k in range(stage.variants):
+                mine = sum(n for n, o in zip(exact.instances[at], stage.options, strict=True) if o.variant == k)
+                assert mine <= counts[at][k]
+
+
+def test_the_core_numbers_prefixes_as_they_are_numbered_here() -> None:
+    numbers = Numbers(FLOW)
+    assert list(numbers.node) == [(0, (0,)), (0, (1,)), (1, (0, 0)), (1, (0, 1)), (1, (1, 0)), (1, (1, 1))]
+    assert list(numbers.variant) == [(0, 0), (0, 1), (1, 0), (1, 1)]
