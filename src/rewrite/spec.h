@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace arlo::gateway {
@@ -57,6 +58,8 @@ struct ModelSpec {
   double share = 1;                        // of instances that hold other models, too
   OutputSet inner = 0;                     // for what decides: clients neither see nor name them
   bool stage = false;                      // it answers for a cascade or a pipeline, and clients do not see it
+  std::vector<std::string> labels;         // names of a classifier's classes; empty: not known
+  std::vector<std::pair<std::string, std::string>> prompts;  // what may go before a text, by name
   std::shared_ptr<const TextSpec> text;    // null: it came without a tokenizer
   std::shared_ptr<const Cascade> cascade;  // how it is answered by others; null: it answers itself
   std::shared_ptr<const FlowSpec> flow;    // the same, of a pipeline
