@@ -190,6 +190,7 @@ bool ApiConnection::take_head() {
   }
   method_ = head->method;
   path_ = head->path;
+  query_ = head->query;
   head_only_ = head->method == "HEAD";
   headers_.clear();
   for (const auto& [name, value] : head->headers) headers_.push_back({std::string(name), std::string(value)});
@@ -235,7 +236,7 @@ void ApiConnection::serve(std::string body) {
     if (const auto fault = service_.authorize(*this)) return refuse(*fault);
   }
   if (route->say != nullptr) {
-    Reply reply;
+    OwnAnswer reply;
     if (const auto fault = route->say(service_, *this, found.parts, &reply)) return refuse(*fault);
     return answer(reply.status, std::move(reply.answer));
   }
@@ -274,8 +275,10 @@ MaybeFault ApiConnection::read_deadline() {
 }
 
 void ApiConnection::ask(std::string_view body, const Route::Parts& parts) {
+  const auto named = query_value(query_, "model");
   const ApiBody from{.bytes = body,
                      .json_size = header(kJsonSize),
+                     .query_model = named,
                      .path_model = parts.empty() ? std::string_view() : parts[0],
                      .path_version = parts.size() < 2 ? std::string_view() : parts[1]};
   const auto unread = task_->read(from);

@@ -114,6 +114,7 @@ class ApiConnection final : public transport::Loop::Watch,
   std::uint32_t watched_ = 0;
   std::string method_;
   std::string path_;
+  std::string query_;
   std::vector<transport::Header> headers_;
   std::string request_id_;
   TimeNs deadline_ = kNever;  // that the client says

@@ -123,9 +123,9 @@ MaybeFault find_prompt(const ModelSpec& model, const TextWishes& wishes, std::st
       *out = text;
       return {};
     }
-    names += (names.empty() ? "it has " : ", ") + quoted(name);
+    names += (names.empty() ? "it has " : ", ") + arlo::quoted(name);
   }
-  return invalid("prompt_name: model '" + model.name + "' has no prompt " + quoted(wishes.prompt) + "; " +
+  return invalid("prompt_name: model '" + model.name + "' has no prompt " + arlo::quoted(wishes.prompt) + "; " +
                  (names.empty() ? "it has none" : names));
 }
 

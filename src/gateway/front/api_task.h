@@ -21,7 +21,8 @@ struct ApiAnswer {
 struct ApiBody {
   std::string_view bytes;
   std::string_view json_size;   // Inference-Header-Content-Length
-  std::string_view path_model;  // that the path names, and its version
+  std::string_view query_model = {};  // ?model=, where there is no body
+  std::string_view path_model = {};   // that the path names, and its version
   std::string_view path_version = {};
 };
 

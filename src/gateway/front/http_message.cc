@@ -76,7 +76,10 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
   const auto version = line.substr(second + 1);
   request.method = line.substr(0, first);
   request.path = line.substr(first + 1, second - first - 1);
-  request.path = request.path.substr(0, request.path.find('?'));
+  if (const auto mark = request.path.find('?'); mark != std::string_view::npos) {
+    request.query = request.path.substr(mark + 1);
+    request.path = request.path.substr(0, mark);
+  }
   request.good = version == "HTTP/1.1" || version == "HTTP/1.0";
   request.closes = version != "HTTP/1.1";
   bool counted = false;

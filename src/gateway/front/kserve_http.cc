@@ -77,7 +77,7 @@ MaybeFault append_data(const json& data, const std::string& datatype, const std:
   if (datatype == "BOOL") return append_numbers<bool>(data, what, out);
   if (datatype == "FP32") return append_numbers<float>(data, what, out);
   if (datatype == "FP64") return append_numbers<double>(data, what, out);
-  return invalid(what + ": datatype " + quoted(datatype) + " has no form in JSON; send it as binary data");
+  return invalid(what + ": datatype " + arlo::quoted(datatype) + " has no form in JSON; send it as binary data");
 }
 
 MaybeFault read_parameter(const std::string& key, const json& value, inference::InferParameter* out) {
@@ -85,7 +85,7 @@ MaybeFault read_parameter(const std::string& key, const json& value, inference::
     out->set_bool_param(value.get<bool>());
   } else if (value.is_number_integer()) {
     if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) {
-      return invalid("parameter " + quoted(key) + " is larger than any number that is taken");
+      return invalid("parameter " + arlo::quoted(key) + " is larger than any number that is taken");
     }
     out->set_int64_param(value.get<std::int64_t>());
   } else if (value.is_number()) {
@@ -93,7 +93,7 @@ MaybeFault read_parameter(const std::string& key, const json& value, inference::
   } else if (value.is_string()) {
     out->set_string_param(value.get<std::string>());
   } else {
-    return invalid("parameter " + quoted(key) + " must be a text, a number, true or false");
+    return invalid("parameter " + arlo::quoted(key) + " must be a text, a number, true or false");
   }
   return {};
 }
@@ -256,7 +256,7 @@ class Infer final : public ApiTask {
     std::string datatype;
     if (auto fault = read_text(from, "name", &name)) return fault;
     if (auto fault = read_text(from, "datatype", &datatype)) return fault;
-    const std::string what = "input " + quoted(name);
+    const std::string what = "input " + arlo::quoted(name);
     auto* tensor = request_.add_inputs();
     tensor->set_name(name);
     tensor->set_datatype(datatype);

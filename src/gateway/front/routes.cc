@@ -16,20 +16,20 @@ using Context = DataService::Context;
 using Parts = Route::Parts;
 using nlohmann::json;
 
-MaybeFault say_health(DataService& service, const Context&, const Parts&, Reply* reply) {
+MaybeFault say_health(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
   const bool ready = service.models().ready();
   *reply = {ready ? 200 : 503, {ready ? "{\"status\":\"ready\"}" : "{\"status\":\"not ready\"}"}};
   return {};
 }
 
-MaybeFault say_live(DataService&, const Context&, const Parts&, Reply*) { return {}; }
+MaybeFault say_live(DataService&, const Context&, const Parts&, OwnAnswer*) { return {}; }
 
-MaybeFault say_ready(DataService& service, const Context&, const Parts&, Reply* reply) {
+MaybeFault say_ready(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
   if (!service.models().ready()) reply->status = 400;  // as Triton
   return {};
 }
 
-MaybeFault say_models(DataService& service, const Context&, const Parts&, Reply* reply) {
+MaybeFault say_models(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
   auto data = json::array();
   for (const auto& served : service.models().served()) {
     if (served.stage) continue;
@@ -39,12 +39,12 @@ MaybeFault say_models(DataService& service, const Context&, const Parts&, Reply*
   return {};
 }
 
-MaybeFault say_page(DataService&, const Context&, const Parts&, Reply* reply) {
+MaybeFault say_page(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
   reply->answer = {std::string(kPage), "text/html; charset=utf-8", std::string(kPageHeaders)};
   return {};
 }
 
-MaybeFault say_openapi(DataService&, const Context&, const Parts&, Reply* reply) {
+MaybeFault say_openapi(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
   reply->answer.body = kOpenApi;
   return {};
 }
@@ -67,7 +67,7 @@ MaybeFault as_method(DataService& service, const Context& context, const Parts& 
 }
 
 template <class Request, class Response>
-MaybeFault say_method(DataService& service, const Context& context, const Parts& parts, Reply* reply) {
+MaybeFault say_method(DataService& service, const Context& context, const Parts& parts, OwnAnswer* reply) {
   Response response;
   if (auto fault = as_method<Request>(service, context, parts, &response)) return fault;
   if constexpr (std::is_same_v<Response, inference::ModelConfigResponse>) {
@@ -78,14 +78,14 @@ MaybeFault say_method(DataService& service, const Context& context, const Parts&
   return {};
 }
 
-MaybeFault say_model_ready(DataService& service, const Context& context, const Parts& parts, Reply* reply) {
+MaybeFault say_model_ready(DataService& service, const Context& context, const Parts& parts, OwnAnswer* reply) {
   inference::ModelReadyResponse response;
   if (auto fault = as_method<inference::ModelReadyRequest>(service, context, parts, &response)) return fault;
   if (!response.ready()) reply->status = 400;
   return {};
 }
 
-MaybeFault say_index(DataService& service, const Context& context, const Parts&, Reply* reply) {
+MaybeFault say_index(DataService& service, const Context& context, const Parts&, OwnAnswer* reply) {
   inference::RepositoryIndexResponse response;
   if (auto fault = as_method<inference::RepositoryIndexRequest>(service, context, {}, &response)) return fault;
   const auto all = json::parse(written(response));
@@ -179,6 +179,16 @@ bool matches(std::string_view pattern, std::string_view path, Parts* parts) {
 }
 
 }  // namespace
+
+std::string query_value(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const auto pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+    const auto equals = pair.find('=');
+    if (equals != std::string_view::npos && pair.substr(0, equals) == name) return opened(pair.substr(equals + 1));
+  }
+  return {};
+}
 
 Found find_route(std::string_view method, std::string_view path) {
   if (method == "HEAD") method = "GET";

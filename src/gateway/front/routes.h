@@ -12,7 +12,7 @@
 namespace arlo::gateway {
 
 // An answer of the gateway itself.
-struct Reply {
+struct OwnAnswer {
   int status = 200;
   ApiAnswer answer;
 };
@@ -24,7 +24,7 @@ struct Route {
   bool open;                                // needs no token
   std::unique_ptr<ApiTask> (*make)();       // of what asks a model; null: say()
   using Parts = std::vector<std::string>;   // that stand for '*'
-  MaybeFault (*say)(DataService& service, const DataService::Context& context, const Parts& parts, Reply* reply);
+  MaybeFault (*say)(DataService& service, const DataService::Context& context, const Parts& parts, OwnAnswer* reply);
 };
 
 struct Found {
@@ -33,5 +33,8 @@ struct Found {
   Route::Parts parts;
 };
 Found find_route(std::string_view method, std::string_view path);
+
+// Of `a=1&b=2`, opened; empty for none.
+std::string query_value(std::string_view query, std::string_view name);
 
 }  // namespace arlo::gateway

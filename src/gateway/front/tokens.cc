@@ -130,7 +130,10 @@ class Decode final : public Known {
 
 class Info final : public Known {
  public:
-  MaybeFault read(const ApiBody&) override { return {}; }
+  MaybeFault read(const ApiBody& from) override {
+    model_ = from.query_model;
+    return {};
+  }
 
   MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, ApiAnswer* out) override {
     const int logits = model.find_output("logits");
@@ -170,7 +173,11 @@ class Info final : public Known {
 
 class Sparse final : public Known {
  public:
-  MaybeFault read(const ApiBody&) override { return {}; }
+  MaybeFault read(const ApiBody& from) override {
+    json body;
+    if (auto fault = parse_object(from.bytes, &body)) return fault;
+    return read_text(body, "model", &model_);
+  }
   MaybeFault ask(const ModelSpec& model, std::size_t, inference::ModelInferRequest*) override {
     return Fault{Code::kUnimplemented, "model '" + model.name + "' gives no sparse embedding"};
   }
