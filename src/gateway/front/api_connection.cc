@@ -226,7 +226,7 @@ void ApiConnection::serve(std::string body) {
   task_.reset();
   dialect_ = route == nullptr ? Dialect::kOpenAi : route->dialect;
   if (route == nullptr && found.other.empty()) {
-    return refuse({Code::kNotFound, "there is no such path; GET /openapi.json says which there are"});
+    return refuse({Code::kNotFound, "there is no such path; see docs/http.md, or POST /v1/embeddings"});
   }
   if (route == nullptr) {
     const Fault fault{Code::kInvalidArgument, std::string(found.other) + " only"};
@@ -266,8 +266,8 @@ MaybeFault ApiConnection::read_deadline() {
   const auto value = header(kTimeoutMs);
   if (value.empty()) return {};
   std::uint32_t ms = 0;
-  const auto [at, error] = std::from_chars(value.data(), value.data() + value.size(), ms);
-  if (error != std::errc() || at != value.data() + value.size() || ms == 0) {
+  const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), ms);
+  if (error != std::errc() || stop != value.data() + value.size() || ms == 0) {
     return invalid(std::string(kTimeoutMs) + " must be a whole number of milliseconds, 1 or more");
   }
   deadline_ = now_ns() + TimeNs{ms} * 1'000'000;

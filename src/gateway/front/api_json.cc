@@ -129,9 +129,9 @@ MaybeFault find_prompt(const ModelSpec& model, const TextWishes& wishes, std::st
                  (names.empty() ? "it has none" : names));
 }
 
-void add_wishes(const TextWishes& wishes, inference::ModelInferRequest* out) {
+void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out) {
   auto& parameters = *out->mutable_parameters();
-  parameters["truncate"].set_string_param(wishes.truncate);
+  if (cut) parameters["truncate"].set_string_param(wishes.truncate);
   if (wishes.bulk) parameters["arlo_class"].set_string_param("bulk");
 }
 

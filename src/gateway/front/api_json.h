@@ -47,7 +47,8 @@ MaybeFault read_wishes(const nlohmann::json& body, TextWishes* out);
 // What the wished prompt says. INVALID_ARGUMENT: the model has none by that name.
 MaybeFault find_prompt(const ModelSpec& model, const TextWishes& wishes, std::string_view* out);
 
-void add_wishes(const TextWishes& wishes, inference::ModelInferRequest* out);
+// `cut`: the request has texts, which may be cut; ids never are.
+void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out);
 // The input `name` of BYTES [rows], each text behind `prompt`.
 void add_texts(std::string_view name, std::string_view prompt, const std::vector<std::string>& texts,
                inference::ModelInferRequest* out);

@@ -103,8 +103,7 @@ class Vectors : public ApiTask {
       if (auto fault = tokenize_whole(model, prompt, inputs_.texts, most_rows, &inputs_.ids, &pieces_)) return fault;
       for (const auto& row : inputs_.ids) weights_.push_back(static_cast<double>(row.size()));
     }
-    if (wishes_.truncate == "CHUNK") wishes_.truncate = "NONE";
-    add_wishes(wishes_, out);
+    add_wishes(wishes_, inputs_.ids.empty(), out);
     if (!inputs_.ids.empty()) {
       for (const auto& row : inputs_.ids) tokens_ += static_cast<std::int64_t>(row.size());
       return add_ids(model, inputs_.ids, out);
@@ -312,7 +311,7 @@ class TeiEmbedAll final : public ApiTask {
       if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
       if (auto fault = tokenize(model, prompt, inputs_.texts, wishes_, &inputs_.ids)) return fault;
     }
-    add_wishes(wishes_, out);
+    add_wishes(wishes_, false, out);
     return add_ids(model, inputs_.ids, out);
   }
 

@@ -5,7 +5,6 @@
 
 #include "gateway/front/embeddings.h"
 #include "gateway/front/kserve_http.h"
-#include "gateway/front/page.h"
 #include "gateway/front/scores.h"
 #include "gateway/front/tokens.h"
 
@@ -36,16 +35,6 @@ MaybeFault say_models(DataService& service, const Context&, const Parts&, OwnAns
     data.push_back({{"id", served.name}, {"object", "model"}, {"created", 0}, {"owned_by", "arlo"}});
   }
   reply->answer.body = dumped(json::object({{"object", "list"}, {"data", data}}));
-  return {};
-}
-
-MaybeFault say_page(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
-  reply->answer = {std::string(kPage), "text/html; charset=utf-8", std::string(kPageHeaders)};
-  return {};
-}
-
-MaybeFault say_openapi(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
-  reply->answer.body = kOpenApi;
   return {};
 }
 
@@ -99,8 +88,6 @@ constexpr auto kCohere = Dialect::kCohere;
 constexpr auto kKserve = Dialect::kKserve;
 
 const Route kRoutes[] = {
-    {"GET", "/", kOpenAi, true, nullptr, say_page},
-    {"GET", "/openapi.json", kOpenAi, true, nullptr, say_openapi},
     {"GET", "/health", kTei, true, nullptr, say_health},
     {"GET", "/ping", kTei, true, nullptr, say_health},
     {"GET", "/v1/health/live", kOpenAi, true, nullptr, say_live},

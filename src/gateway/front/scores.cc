@@ -81,7 +81,7 @@ class TeiPredict final : public ApiTask {
     if (auto fault = check_rows(first_.size(), most_rows)) return fault;
     out->set_model_name(model.name);
     out->add_outputs()->set_name(logits->name);
-    add_wishes(wishes_, out);
+    add_wishes(wishes_, true, out);
     add_texts(kText, {}, first_, out);
     if (!second_.empty()) add_texts(kTextPair, {}, second_, out);
     return {};
@@ -174,7 +174,7 @@ class Rerank final : public ApiTask {
     if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
     out->set_model_name(model.name);
     out->add_outputs()->set_name(logits->name);
-    add_wishes(wishes_, out);
+    add_wishes(wishes_, true, out);
     add_texts(kText, prompt, std::vector<std::string>(documents_.size(), query_), out);
     add_texts(kTextPair, {}, documents_, out);
     return {};
