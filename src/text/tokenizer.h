@@ -106,10 +106,10 @@ class Tokenizer {
   Template single_;
   Template pair_;
   std::size_t vocabulary_size_ = 0;
-  std::vector<std::string> written_;           // by id
-  std::unordered_set<std::int32_t> special_;   // added tokens that are no text
-  std::optional<std::string> continues_;       // prefix of what a decoder joins to the word before; none: no decoder
-  bool tidies_ = false;                        // and takes white space away before punctuation
+  std::vector<std::string> written_;          // by id
+  std::unordered_set<std::int32_t> special_;  // added tokens that are no text
+  std::optional<std::string> continues_;      // prefix of what a decoder joins to the word before; none: no decoder
+  bool tidies_ = false;                       // and takes white space away before punctuation
 };
 
 }  // namespace arlo::text

@@ -329,7 +329,8 @@ void ApiConnection::answer_call() {
   if (const auto fault = task->write(*model, response, &made)) return refuse(*fault);
   const auto ms = [&](const char* name, const char* from) {
     const auto us = said(response, from);
-    made.headers += std::string(name) + ": " + std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100) + "\r\n";
+    made.headers +=
+        std::string(name) + ": " + std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100) + "\r\n";
   };
   ms("x-queue-time", "queue_us");
   ms("x-inference-time", "execute_us");

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "gateway/fleet/lane.h"
-#include "gateway/front/data_service.h"
 #include "gateway/front/api_task.h"
+#include "gateway/front/data_service.h"
 #include "gateway/front/http_message.h"
 #include "gateway/front/routes.h"
 #include "transport/server_session.h"

@@ -70,7 +70,8 @@ MaybeFault read_text(const json& body, const char* field, std::string* out) {
 MaybeFault read_count(const json& body, const char* field, std::int64_t least, std::int64_t* out) {
   const json* found = field_of(body, field);
   if (found == nullptr) return {};
-  const bool whole = found->is_number_unsigned() ? found->get<std::uint64_t>() <= INT64_MAX : found->is_number_integer();
+  const bool whole =
+      found->is_number_unsigned() ? found->get<std::uint64_t>() <= INT64_MAX : found->is_number_integer();
   if (!whole || found->get<std::int64_t>() < least) {
     return invalid(std::string(field) + " must be a whole number of " + std::to_string(least) + " or more");
   }

@@ -1,5 +1,5 @@
-// What the families of the HTTP API share: JSON read with words for what is wrong in it, numbers and faults written, and
-// what a client may wish of any text. Pure.
+// What the families of the HTTP API share: JSON read with words for what is wrong in it, numbers and faults written,
+// and what a client may wish of any text. Pure.
 #pragma once
 
 #include <cstddef>

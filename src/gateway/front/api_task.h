@@ -1,5 +1,5 @@
-// A request of the HTTP API that asks a model: read from its body, made a ModelInferRequest, and its answer written in the
-// client's words. Each family of the API has its own kinds. Pure.
+// A request of the HTTP API that asks a model: read from its body, made a ModelInferRequest, and its answer written in
+// the client's words. Each family of the API has its own kinds. Pure.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ struct ApiAnswer {
 // What a body comes with.
 struct ApiBody {
   std::string_view bytes;
-  std::string_view json_size;   // Inference-Header-Content-Length
+  std::string_view json_size;         // Inference-Header-Content-Length
   std::string_view query_model = {};  // ?model=, where there is no body
   std::string_view path_model = {};   // that the path names, and its version
   std::string_view path_version = {};

@@ -15,10 +15,10 @@ inline constexpr std::size_t kLongestHead = 8192;  // bytes of a request's line 
 
 struct HttpRequest {
   std::string_view method;
-  std::string_view path;  // without what follows a '?'
+  std::string_view path;        // without what follows a '?'
   std::string_view query = {};  // what follows it
-  std::size_t size = 0;   // bytes of the head, up to and with the empty line
-  bool good = false;      // its first line is one of HTTP/1
+  std::size_t size = 0;         // bytes of the head, up to and with the empty line
+  bool good = false;            // its first line is one of HTTP/1
   bool last = false;  // the connection closes after the answer: asked for, or a body follows, which probes and scrapes
                       // do not read
   bool closes = false;     // of that, what the client says: by its version, or in so many words

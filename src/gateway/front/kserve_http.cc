@@ -32,7 +32,8 @@ MaybeFault append_numbers(const json& data, const std::string& what, std::string
     }
     T value{};
     if constexpr (std::is_same_v<T, bool>) {
-      if (!each.is_boolean() && each != 0 && each != 1) return invalid(what + " has something else than true and false");
+      if (!each.is_boolean() && each != 0 && each != 1)
+        return invalid(what + " has something else than true and false");
       value = each.is_boolean() ? each.get<bool>() : each == 1;
     } else if constexpr (std::is_integral_v<T>) {
       const bool fits = each.is_number_unsigned()
@@ -308,8 +309,8 @@ class Infer final : public ApiTask {
 
 // protobuf's JSON has 64-bit numbers as texts.
 void numbers_for_texts(json* value) {
-  static constexpr std::string_view kNumbers[] = {"shape", "dims",           "count",          "ns",
-                                                  "inference_count", "execution_count", "last_inference"};
+  static constexpr std::string_view kNumbers[] = {"shape",           "dims",          "count", "ns", "inference_count",
+                                                  "execution_count", "last_inference"};
   const auto number = [](json* from) {
     if (!from->is_string()) return;
     const auto& text = from->get_ref<const std::string&>();

@@ -21,9 +21,9 @@ struct Route {
   std::string_view method;  // GET, which HEAD asks for too, or POST
   std::string_view path;    // '*' stands for any one part
   Dialect dialect;
-  bool open;                                // needs no token
-  std::unique_ptr<ApiTask> (*make)();       // of what asks a model; null: say()
-  using Parts = std::vector<std::string>;   // that stand for '*'
+  bool open;                               // needs no token
+  std::unique_ptr<ApiTask> (*make)();      // of what asks a model; null: say()
+  using Parts = std::vector<std::string>;  // that stand for '*'
   MaybeFault (*say)(DataService& service, const DataService::Context& context, const Parts& parts, OwnAnswer* reply);
 };
 

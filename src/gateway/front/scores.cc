@@ -164,10 +164,10 @@ class Rerank final : public ApiTask {
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
     const auto* logits = logits_of(model);
     if (logits == nullptr || logits->dims[0] != 1) {
-      return Fault{Code::kUnimplemented,
-                   "model '" + model.name + "' is no reranker: " +
-                       (logits == nullptr ? "it has no output logits of labels"
-                                          : "it has " + std::to_string(logits->dims[0]) + " labels, and one is needed")};
+      return Fault{Code::kUnimplemented, "model '" + model.name + "' is no reranker: " +
+                                             (logits == nullptr ? "it has no output logits of labels"
+                                                                : "it has " + std::to_string(logits->dims[0]) +
+                                                                      " labels, and one is needed")};
     }
     if (auto fault = check_rows(documents_.size(), most_rows)) return fault;
     std::string_view prompt;
@@ -189,8 +189,9 @@ class Rerank final : public ApiTask {
     if (top_ > 0 && static_cast<std::size_t>(top_) < order.size()) order.resize(static_cast<std::size_t>(top_));
     const bool tei = dialect_ == Dialect::kTei;
     auto& body = out->body;
-    body = tei ? "[" : "{\"id\":" + dumped("rerank-" + std::string(answer.id())) + ",\"model\":" + dumped(model.name) +
-                           ",\"results\":[";
+    body = tei ? "["
+               : "{\"id\":" + dumped("rerank-" + std::string(answer.id())) + ",\"model\":" + dumped(model.name) +
+                     ",\"results\":[";
     bool first = true;
     for (const std::size_t i : order) {
       body += std::exchange(first, false) ? "{\"index\":" : ",{\"index\":";
