@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -52,17 +53,16 @@ async def test_tritonclient_infers(gateway: Gateway, binary: bool) -> None:
     outputs = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("embedding", "last_hidden_state")]
     for wished in (outputs, None):
         for packed in (None, "gzip", "deflate"):
-            answer = await with_client(
-                gateway,
-                lambda client, wished=wished, packed=packed: client.infer(
-                    "emu",
-                    tensors(SENT, binary),
-                    outputs=wished,
-                    request_id="mine",
-                    request_compression_algorithm=packed,
-                    timeout=5_000_000,
-                ),
+            infer = functools.partial(
+                triton.InferenceServerClient.infer,
+                model_name="emu",
+                inputs=tensors(SENT, binary),
+                outputs=wished,
+                request_id="mine",
+                request_compression_algorithm=packed,
+                timeout=5_000_000,
             )
+            answer = await with_client(gateway, infer)
             assert answer.get_response()["id"] == "mine"
             for name, value in answer_to(SENT).items():
                 np.testing.assert_array_equal(answer.as_numpy(name), value)
