@@ -220,6 +220,8 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
                               {output.dims().begin(), output.dims().end()},
                               output.on_request()});
   }
+  model->labels.assign(from.labels().begin(), from.labels().end());
+  for (const auto& prompt : from.prompts()) model->prompts.emplace_back(prompt.name(), prompt.text());
   model->text = make_text(from.tokenizer());
   model->stage = inner(deployment, model->name);
   model->vocabulary = from.vocabulary() != 0 ? std::int64_t{from.vocabulary()} : all_ids(model->inputs[model->ids]);

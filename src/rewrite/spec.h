@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace arlo::gateway {
@@ -52,14 +53,16 @@ struct ModelSpec {
   std::int64_t vocabulary = 0;    // token ids are 0 to this - 1; where the manifest does not say, all of the datatype's
   std::int64_t slo_ns = 0;
   std::int64_t default_timeout_ns = 0;
-  std::int32_t longest = 0;                // tokens, of the longest of its runtimes
-  std::uint16_t variant = 0;               // as the scheduler knows it
-  double share = 1;                        // of instances that hold other models, too
-  OutputSet inner = 0;                     // for what decides: clients neither see nor name them
-  bool stage = false;                      // it answers for a cascade or a pipeline, and clients do not see it
-  std::shared_ptr<const TextSpec> text;    // null: it came without a tokenizer
-  std::shared_ptr<const Cascade> cascade;  // how it is answered by others; null: it answers itself
-  std::shared_ptr<const FlowSpec> flow;    // the same, of a pipeline
+  std::int32_t longest = 0;         // tokens, of the longest of its runtimes
+  std::uint16_t variant = 0;        // as the scheduler knows it
+  double share = 1;                 // of instances that hold other models, too
+  OutputSet inner = 0;              // for what decides: clients neither see nor name them
+  bool stage = false;               // it answers for a cascade or a pipeline, and clients do not see it
+  std::vector<std::string> labels;  // names of a classifier's classes; empty: not known
+  std::vector<std::pair<std::string, std::string>> prompts;  // what may go before a text, by name
+  std::shared_ptr<const TextSpec> text;                      // null: it came without a tokenizer
+  std::shared_ptr<const Cascade> cascade;                    // how it is answered by others; null: it answers itself
+  std::shared_ptr<const FlowSpec> flow;                      // the same, of a pipeline
 
   [[nodiscard]] bool takes_text() const;
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none

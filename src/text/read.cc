@@ -66,6 +66,7 @@ class Reader {
     if (auto fault = read_normalizer()) return fault;
     if (auto fault = read_split()) return fault;
     if (auto fault = read_added()) return fault;
+    read_written();
     return read_template();
   }
 
@@ -129,7 +130,11 @@ class Reader {
       if (token.id != (known != ids_.end() ? known->second : next)) {
         return unknown("the added token " + arlo::quoted(token.content) + " with an id that is not the next");
       }
-      if (known == ids_.end()) ++next;
+      if (known == ids_.end()) {
+        ++next;
+        ids_.emplace(token.content, token.id);
+      }
+      if (flag(each, "special")) made_.special_.insert(token.id);
       std::string content = token.content;
       if (token.normalized) {
         content.clear();
@@ -143,6 +148,20 @@ class Reader {
     }
     made_.vocabulary_size_ = static_cast<std::size_t>(next);
     return {};
+  }
+
+  // For what is said back of ids. A decoder that is not known joins tokens with spaces, as none does.
+  void read_written() {
+    for (const auto& [text, id] : ids_) {
+      const auto at_id = static_cast<std::size_t>(id);
+      if (at_id > 2 * ids_.size() + 1000) continue;  // a file with holes
+      if (made_.written_.size() <= at_id) made_.written_.resize(at_id + 1);
+      made_.written_[at_id] = text;
+    }
+    const auto& decoder = at(file_, "decoder");
+    if (word(at(decoder, "type")) != "WordPiece") return;
+    made_.continues_ = word(at(decoder, "prefix"), "##");
+    made_.tidies_ = flag(decoder, "cleanup", true);
   }
 
   MaybeFault read_template() {

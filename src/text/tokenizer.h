@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "base/fault.h"
@@ -62,6 +63,14 @@ class Tokenizer {
   MaybeFault encode(std::string_view text, std::optional<std::string_view> second, const Limits& limits,
                     Encoding& out) const;
 
+  // Appends ids of a text with the special tokens that a single one stands in.
+  void wrap(const std::int32_t* ids, std::size_t count, Ids& out) const;
+  // What a token is written as; empty for an id that it does not have.
+  [[nodiscard]] std::string_view token(std::int32_t id) const;
+  [[nodiscard]] bool special(std::int32_t id) const { return special_.contains(id); }
+  // The text of ids, as the file's decoder puts it together.
+  [[nodiscard]] std::string decode(const Ids& ids, bool skip_special) const;
+
   [[nodiscard]] std::size_t special_tokens(bool pair) const;  // that are added to a text, or to a pair
   [[nodiscard]] std::size_t vocabulary_size() const { return vocabulary_size_; }
 
@@ -97,6 +106,10 @@ class Tokenizer {
   Template single_;
   Template pair_;
   std::size_t vocabulary_size_ = 0;
+  std::vector<std::string> written_;          // by id
+  std::unordered_set<std::int32_t> special_;  // added tokens that are no text
+  std::optional<std::string> continues_;      // prefix of what a decoder joins to the word before; none: no decoder
+  bool tidies_ = false;                       // and takes white space away before punctuation
 };
 
 }  // namespace arlo::text

@@ -146,6 +146,7 @@ def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
     message.default_timeout_ms = model.timeout_ms
     message.share = model.share
     message.tokenizer = read_tokenizer(model.repository, manifest)
+    message.labels.extend(manifest.labels)
     for tensor in manifest.inputs:
         role = {"ids": "ROLE_IDS", "mask": "ROLE_MASK", "other": "ROLE_OTHER"}[tensor.role]
         message.inputs.add(

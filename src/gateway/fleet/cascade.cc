@@ -304,6 +304,7 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
   auto& outputs = cascade->outputs;
   outputs.logits = model->find_output(from.logits());
   // Whatever else a worker answers is not usable: rows of one request have to be alike, whichever stage answers them.
+  model->labels.assign(from.labels().begin(), from.labels().end());
   if (from.labels_size() > 0) model->outputs[static_cast<std::size_t>(outputs.logits)].dims = {from.labels_size()};
   if (!from.end_logits().empty()) outputs.end_logits = model->find_output(from.end_logits());
   outputs.importance = model->find_output(kImportance);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <nlohmann/json.hpp>
+#include <charconv>
 #include <random>
 #include <utility>
 
@@ -14,8 +14,10 @@
 #include "base/clock.h"
 #include "gateway/front/encode.h"
 #include "gateway/front/infer_call.h"
+#include "gateway/front/kserve_http.h"
 #include "gateway/log.h"
 #include "transport/address.h"
+#include "transport/inflate.h"
 
 namespace arlo::gateway {
 namespace {
@@ -24,7 +26,9 @@ constexpr std::size_t kRead = 16 << 10;
 constexpr std::size_t kAhead = 16 << 10;      // bytes that are read of requests behind the one that is answered
 constexpr TimeNs kLastWords = 1'000'000'000;  // for a client to close
 constexpr std::size_t kLongestId = 128;
-constexpr const char* kJson = "application/json";
+constexpr std::string_view kJson = "application/json";
+constexpr const char* kTooLarge = "the body is larger than the gateway takes: send fewer texts at a time";
+constexpr const char* kTimeoutMs = "x-request-timeout-ms";
 
 std::string peer_of(int fd) {
   transport::SocketAddress address;
@@ -73,7 +77,7 @@ void ApiConnection::wait(State state, TimeNs time) {
 }
 
 void ApiConnection::account() {
-  const std::size_t now = in_.capacity() + out_.capacity() + called_;
+  const std::size_t now = in_.capacity() + chunks_.held() + out_.capacity() + called_;
   all_.held += now - held_;
   held_ = now;
 }
@@ -104,25 +108,7 @@ void ApiConnection::ready(std::uint32_t events) {
 
 // After the events of the turn in which the call has its answer, or the answer before was sent.
 void ApiConnection::turn_ends() {
-  if (finished_) {
-    auto handler = std::move(handler_);
-    handler->closed(true);
-    handler.reset();
-    finished_ = false;
-    called_ = 0;
-    std::string body;
-    if (fault_.code == Code::kOk) {
-      if (auto fault = write_embeddings(asked_, *model_, answer_, &body)) fault_ = *fault;
-    }
-    answer_.clear();
-    if (fault_.code == Code::kOk) {
-      answer(200, std::move(body));
-    } else {
-      refuse(fault_);
-    }
-    asked_ = {};
-    model_.reset();
-  }
+  if (finished_) answer_call();
   go_on();
   if (broken_) {
     all_.close(*this);
@@ -156,15 +142,41 @@ void ApiConnection::go_on() {
     if (!std::exchange(timed_, true)) wait(State::kHead, all_.limits().head_time);
     if (!take_head()) return;
   }
-  if (state_ != State::kBody || in_.size() - head_ < body_) return;
+  std::string body;
+  if (state_ != State::kBody || !take_body(&body)) return;
   timed_ = false;
   yields = false;
   wait(State::kBusy, kNever);
-  const auto body = in_.substr(head_, body_);
-  in_.erase(0, head_ + body_);
-  if (in_.empty()) in_.shrink_to_fit();
   account();
-  serve(body);
+  serve(std::move(body));
+}
+
+// False: it is not there yet, or is none. Otherwise it is taken out of what has come.
+bool ApiConnection::take_body(std::string* body) {
+  if (!chunked_) {
+    if (in_.size() - head_ < body_) return false;
+    *body = in_.substr(head_, body_);
+    in_.erase(0, head_ + body_);
+  } else {
+    std::size_t taken = 0;
+    const auto state = chunks_.feed(std::string_view(in_).substr(head_), &taken);
+    in_.erase(head_, taken);
+    account();
+    if (state == ChunkedBody::State::kMore) return false;
+    if (state == ChunkedBody::State::kTooLarge) {
+      refuse_and_close(413, kTooLarge);
+      return false;
+    }
+    if (state == ChunkedBody::State::kWrong) {
+      refuse_and_close(400, "the body's chunks are not those of HTTP/1.1");
+      return false;
+    }
+    *body = std::move(chunks_.body());
+    chunks_ = ChunkedBody();
+    in_.erase(0, head_);
+  }
+  if (in_.empty()) in_.shrink_to_fit();
+  return true;
 }
 
 // False: it is not there yet, or no head.
@@ -178,6 +190,7 @@ bool ApiConnection::take_head() {
   }
   method_ = head->method;
   path_ = head->path;
+  query_ = head->query;
   head_only_ = head->method == "HEAD";
   headers_.clear();
   for (const auto& [name, value] : head->headers) headers_.push_back({std::string(name), std::string(value)});
@@ -186,18 +199,20 @@ bool ApiConnection::take_head() {
     refuse_and_close(400, "this is no request of HTTP/1.1");
     return false;
   }
-  if (head->chunked) {
-    refuse_and_close(411, "send the length of the body: Content-Length instead of Transfer-Encoding");
+  chunked_ = head->chunked;
+  if (chunked_ && !equal_ignoring_case(head->header("transfer-encoding"), "chunked")) {
+    refuse_and_close(501, "Transfer-Encoding: chunked is taken, and no other");
     return false;
   }
   if (head->body > all_.limits().body_bytes) {
-    refuse_and_close(413, "the body is larger than the gateway takes: send fewer texts at a time");
+    refuse_and_close(413, kTooLarge);
     return false;
   }
+  chunks_ = ChunkedBody(chunked_ ? all_.limits().body_bytes : 0);
   last_ = last_ || head->closes;
   head_ = head->size;
   body_ = head->body;
-  if (equal_ignoring_case(head->header("expect"), "100-continue") && in_.size() == head_ && body_ != 0) {
+  if (equal_ignoring_case(head->header("expect"), "100-continue") && in_.size() == head_ && (chunked_ || body_ != 0)) {
     constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     if (stream_.write(kContinue.data(), kContinue.size()) != static_cast<long>(kContinue.size())) broken_ = true;
   }
@@ -205,66 +220,125 @@ bool ApiConnection::take_head() {
   return true;
 }
 
-void ApiConnection::serve(std::string_view body) {
-  const bool get = method_ == "GET" || method_ == "HEAD";
-  if (path_ == "/health" || path_ == "/v1/health/ready") {
-    const bool ready = service_.models().ready();
-    answer(ready ? 200 : 503, ready ? "{\"status\":\"ready\"}" : "{\"status\":\"not ready\"}");
-    return;
+void ApiConnection::serve(std::string body) {
+  const auto found = find_route(method_, path_);
+  const Route* route = found.route;
+  task_.reset();
+  dialect_ = route == nullptr ? Dialect::kOpenAi : route->dialect;
+  if (route == nullptr && found.other.empty()) {
+    return refuse({Code::kNotFound, "there is no such path; see docs/http.md, or POST /v1/embeddings"});
   }
-  const bool tei = path_ == "/embed";
-  asked_ = {};
-  asked_.dialect = tei ? Dialect::kTei : Dialect::kOpenAi;
-  if (const auto fault = service_.authorize(*this)) {
-    refuse(*fault);
-  } else if (path_ == "/v1/models" && get) {
-    list_models();
-  } else if (!tei && path_ != "/v1/embeddings" && path_ != "/embeddings") {
-    const bool known = path_ == "/v1/models";
-    answer(
-        known ? 405 : 404,
-        write_fault(asked_.dialect, known ? Fault{Code::kInvalidArgument, "GET only"}
-                                          : Fault{Code::kNotFound, "there is no such path; see POST /v1/embeddings"}));
-  } else if (method_ != "POST") {
-    answer(405, write_fault(asked_.dialect, {Code::kInvalidArgument, "POST only"}), "Allow: POST\r\n");
-  } else {
-    embeddings(body);
+  if (route == nullptr) {
+    const Fault fault{Code::kInvalidArgument, std::string(found.other) + " only"};
+    return answer(405, {write_fault(dialect_, fault), kJson, "Allow: " + std::string(found.other) + "\r\n"});
   }
+  if (!route->open) {
+    if (const auto fault = service_.authorize(*this)) return refuse(*fault);
+  }
+  if (route->say != nullptr) {
+    OwnAnswer reply;
+    if (const auto fault = route->say(service_, *this, found.parts, &reply)) return refuse(*fault);
+    return answer(reply.status, std::move(reply.answer));
+  }
+  if (const auto encoding = header("content-encoding"); !encoding.empty() && encoding != "identity") {
+    std::string opened;
+    const auto state = transport::open(encoding, body, all_.limits().body_bytes, &opened);
+    if (state == transport::Opened::kUnknownEncoding) {
+      const Fault fault{Code::kInvalidArgument, "Content-Encoding: gzip and deflate are taken, and no other"};
+      return answer(415, {write_fault(dialect_, fault)});
+    }
+    if (state == transport::Opened::kTooLarge) {
+      return answer(413, {write_fault(dialect_, {Code::kInvalidArgument, kTooLarge})});
+    }
+    if (state == transport::Opened::kMalformed) {
+      return refuse({Code::kInvalidArgument, "the body is not what its Content-Encoding says"});
+    }
+    body = std::move(opened);
+  }
+  if (const auto fault = read_deadline()) return refuse(*fault);
+  task_ = route->make();
+  ask(body, found.parts);
 }
 
-void ApiConnection::list_models() {
-  auto data = nlohmann::json::array();
-  for (const auto& served : service_.models().served()) {
-    if (served.stage) continue;
-    data.push_back({{"id", served.name}, {"object", "model"}, {"created", 0}, {"owned_by", "arlo"}});
+// How long the client waits, in ms.
+MaybeFault ApiConnection::read_deadline() {
+  deadline_ = kNever;
+  const auto value = header(kTimeoutMs);
+  if (value.empty()) return {};
+  std::uint32_t ms = 0;
+  const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), ms);
+  if (error != std::errc() || stop != value.data() + value.size() || ms == 0) {
+    return invalid(std::string(kTimeoutMs) + " must be a whole number of milliseconds, 1 or more");
   }
-  const auto all = nlohmann::json::object({{"object", "list"}, {"data", data}});
-  answer(200, all.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  deadline_ = now_ns() + TimeNs{ms} * 1'000'000;
+  return {};
 }
 
-void ApiConnection::embeddings(std::string_view body) {
-  if (const auto fault = read_embeddings(asked_.dialect, body, &asked_)) return refuse(*fault);
-  if (asked_.model.empty()) {
+void ApiConnection::ask(std::string_view body, const Route::Parts& parts) {
+  const auto named = query_value(query_, "model");
+  const ApiBody from{.bytes = body,
+                     .json_size = header(kJsonSize),
+                     .query_model = named,
+                     .path_model = parts.empty() ? std::string_view() : parts[0],
+                     .path_version = parts.size() < 2 ? std::string_view() : parts[1]};
+  const auto unread = task_->read(from);
+  dialect_ = task_->dialect();
+  if (unread) return refuse(*unread);
+  std::string name = task_->model();
+  if (name.empty()) {
     std::vector<std::string> names;
     for (const auto& served : service_.models().served()) {
       if (!served.stage) names.push_back(served.name);
     }
-    if (names.size() > 1) {
-      return refuse({Code::kInvalidArgument, "name a model: this gateway serves " + service_.models().names()});
-    }
-    if (!names.empty()) asked_.model = names.front();
+    if (names.size() > 1) return refuse(*invalid("name a model: this gateway serves " + service_.models().names()));
+    if (!names.empty()) name = names.front();
   }
   Router* router = nullptr;
-  if (const auto fault = service_.find_model(*this, asked_.model, {}, &router, &model_)) return refuse(*fault);
-  std::string request;
-  if (const auto fault = infer_request(asked_, *model_, service_.max_rows(), &request)) return refuse(*fault);
-  called_ = body.size() + request.size();
+  if (const auto fault = service_.find_model(*this, name, task_->version(), &router, &model_)) return refuse(*fault);
+  inference::ModelInferRequest request;
+  if (const auto fault = task_->ask(*model_, service_.max_rows(), &request)) return refuse(*fault);
+  if (!task_->calls()) {
+    ApiAnswer made;
+    if (const auto fault = task_->write(*model_, {}, &made)) return refuse(*fault);
+    return answer(200, std::move(made));
+  }
+  auto bytes = request.SerializeAsString();
+  called_ = body.size() + bytes.size();
   account();
   // From here on it is a call as any other: counted, dispatched, answered by send() and finish().
   fault_ = {};
   handler_ = InferCall::begin(service_, lane_, *this);
-  handler_->message(std::move(request));
+  handler_->message(std::move(bytes));
   handler_->half_closed();
+}
+
+void ApiConnection::answer_call() {
+  auto handler = std::move(handler_);
+  handler->closed(true);
+  handler.reset();
+  finished_ = false;
+  called_ = 0;
+  const auto task = std::move(task_);
+  const auto model = std::move(model_);
+  const auto bytes = std::move(answer_);
+  answer_.clear();
+  if (fault_.code != Code::kOk) return refuse(fault_);
+  inference::ModelInferResponse response;
+  if (!response.ParseFromString(bytes)) return refuse({Code::kInternal, "the answer does not parse"});
+  ApiAnswer made;
+  if (const auto fault = task->write(*model, response, &made)) return refuse(*fault);
+  const auto ms = [&](const char* name, const char* from) {
+    const auto us = said(response, from);
+    made.headers +=
+        std::string(name) + ": " + std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100) + "\r\n";
+  };
+  ms("x-queue-time", "queue_us");
+  ms("x-inference-time", "execute_us");
+  ms("x-total-time", "total_us");
+  if (const auto tokens = said(response, "tokens"); tokens != 0) {
+    made.headers += "x-compute-tokens: " + std::to_string(tokens) + "\r\n";
+  }
+  answer(200, std::move(made));
 }
 
 void ApiConnection::finish(std::uint32_t status, std::string_view message,
@@ -278,30 +352,31 @@ void ApiConnection::finish(std::uint32_t status, std::string_view message,
 }
 
 void ApiConnection::refuse(const Fault& fault) {
-  const int status = status_of(asked_.dialect, fault.code);
-  std::string headers;
+  const int status = status_of(dialect_, fault.code);
+  ApiAnswer said{write_fault(dialect_, fault)};
   if (status == 429) {
     const auto wait = std::max<std::int64_t>(fault.predicted_ms, 100);
-    headers =
+    said.headers =
         "retry-after-ms: " + std::to_string(wait) + "\r\nretry-after: " + std::to_string((wait + 999) / 1000) + "\r\n";
   } else if (status == 503) {
-    headers = "retry-after: 1\r\n";
+    said.headers = "retry-after: 1\r\n";
   } else if (status == 504) {
-    headers = "x-should-retry: false\r\n";
+    said.headers = "x-should-retry: false\r\n";
   }
-  answer(status, write_fault(asked_.dialect, fault), std::move(headers));
+  answer(status, std::move(said));
 }
 
 void ApiConnection::refuse_and_close(int status, const char* why) {
   last_ = true;
   in_.clear();
-  answer(status, write_fault(Dialect::kOpenAi, {status >= 500 ? Code::kUnavailable : Code::kInvalidArgument, why}));
+  const Code code = status >= 500 ? Code::kUnavailable : Code::kInvalidArgument;
+  answer(status, {write_fault(Dialect::kOpenAi, {code, why})});
 }
 
-void ApiConnection::answer(int status, std::string body, std::string headers) {
+void ApiConnection::answer(int status, ApiAnswer made) {
   if (all_.draining()) last_ = true;
-  if (!request_id_.empty()) headers += "x-request-id: " + request_id_ + "\r\n";
-  out_ = write_answer({status, kJson, std::move(body), std::move(headers)}, head_only_, last_);
+  if (!request_id_.empty()) made.headers += "x-request-id: " + request_id_ + "\r\n";
+  out_ = write_answer({status, made.type, std::move(made.body), std::move(made.headers)}, head_only_, last_);
   sent_ = 0;
   account();
   wait(State::kSending, all_.limits().body_time);

@@ -9,9 +9,10 @@
 #include <string_view>
 
 #include "gateway/fleet/lane.h"
+#include "gateway/front/api_task.h"
 #include "gateway/front/data_service.h"
-#include "gateway/front/embeddings.h"
 #include "gateway/front/http_message.h"
+#include "gateway/front/routes.h"
 #include "transport/server_session.h"
 #include "transport/stream.h"
 
@@ -69,7 +70,7 @@ class ApiConnection final : public transport::Loop::Watch,
   [[nodiscard]] const std::string& path() const override { return path_; }
   [[nodiscard]] std::string_view header(std::string_view name) const override;
   [[nodiscard]] const std::string& peer() const override { return peer_; }
-  [[nodiscard]] TimeNs deadline() const override { return kNever; }
+  [[nodiscard]] TimeNs deadline() const override { return deadline_; }
   void send(std::string message) override { answer_ = std::move(message); }
   void finish(std::uint32_t status, std::string_view message, std::span<const transport::Header> trailers) override;
   [[nodiscard]] std::size_t unsent() const override { return 0; }
@@ -80,11 +81,13 @@ class ApiConnection final : public transport::Loop::Watch,
   void read();
   void go_on();  // with what has been read
   bool take_head();
-  void serve(std::string_view body);
-  void embeddings(std::string_view body);
-  void list_models();
+  bool take_body(std::string* body);
+  void serve(std::string body);
+  MaybeFault read_deadline();
+  void ask(std::string_view body, const Route::Parts& parts);
+  void answer_call();
   void write();
-  void answer(int status, std::string body, std::string headers = {});
+  void answer(int status, ApiAnswer answer);
   void refuse(const Fault& fault);
   void refuse_and_close(int status, const char* why);
   void wait(State state, TimeNs time);
@@ -111,9 +114,14 @@ class ApiConnection final : public transport::Loop::Watch,
   std::uint32_t watched_ = 0;
   std::string method_;
   std::string path_;
+  std::string query_;
   std::vector<transport::Header> headers_;
   std::string request_id_;
-  EmbeddingsRequest asked_;
+  TimeNs deadline_ = kNever;  // that the client says
+  bool chunked_ = false;      // the body comes so
+  ChunkedBody chunks_;
+  Dialect dialect_ = Dialect::kOpenAi;
+  std::unique_ptr<ApiTask> task_;  // while it is asked for
   std::shared_ptr<const ModelSpec> model_;
   std::string answer_;  // of the call
   Fault fault_;         // of the call, where it has one

@@ -26,18 +26,22 @@ std::string_view reason(int status) {
       return "Length Required";
     case 413:
       return "Content Too Large";
-    case 424:
-      return "Failed Dependency";
+    case 415:
+      return "Unsupported Media Type";
     case 422:
       return "Unprocessable Content";
+    case 424:
+      return "Failed Dependency";
     case 429:
       return "Too Many Requests";
-    case 500:
-      return "Internal Server Error";
-    case 504:
-      return "Gateway Timeout";
     case 431:
       return "Request Header Fields Too Large";
+    case 500:
+      return "Internal Server Error";
+    case 501:
+      return "Not Implemented";
+    case 504:
+      return "Gateway Timeout";
     default:
       return "Service Unavailable";
   }
@@ -72,7 +76,10 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
   const auto version = line.substr(second + 1);
   request.method = line.substr(0, first);
   request.path = line.substr(first + 1, second - first - 1);
-  request.path = request.path.substr(0, request.path.find('?'));
+  if (const auto mark = request.path.find('?'); mark != std::string_view::npos) {
+    request.query = request.path.substr(mark + 1);
+    request.path = request.path.substr(0, mark);
+  }
   request.good = version == "HTTP/1.1" || version == "HTTP/1.0";
   request.closes = version != "HTTP/1.1";
   bool counted = false;
@@ -100,6 +107,49 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
   if (request.chunked && counted) request.framed = false;
   if (request.closes) request.last = true;
   return request;
+}
+
+ChunkedBody::State ChunkedBody::feed(std::string_view bytes, std::size_t* taken) {
+  constexpr std::size_t kLongestLine = 256;  // with extensions, which mean nothing here
+  *taken = 0;
+  const auto take = [&](std::size_t count) {
+    bytes.remove_prefix(count);
+    *taken += count;
+  };
+  for (;;) {
+    if (at_ == At::kPiece) {
+      const auto count = std::min(left_, bytes.size());
+      body_.append(bytes.substr(0, count));
+      take(count);
+      left_ -= count;
+      if (left_ != 0) return State::kMore;
+      at_ = At::kPieceEnd;
+    }
+    if (at_ == At::kPieceEnd) {
+      if (bytes.size() < 2) return bytes.empty() || bytes[0] == '\r' ? State::kMore : State::kWrong;
+      if (!bytes.starts_with("\r\n")) return State::kWrong;
+      take(2);
+      at_ = At::kSize;
+    }
+    const auto end = bytes.find("\r\n");
+    if (end == std::string_view::npos) return bytes.size() > kLongestLine ? State::kWrong : State::kMore;
+    if (end > kLongestLine) return State::kWrong;
+    const auto line = bytes.substr(0, end);
+    take(end + 2);
+    if (at_ == At::kTrailers) {
+      if (line.empty()) return State::kDone;
+      trailers_ += line.size();
+      if (trailers_ > kLongestHead) return State::kWrong;
+      continue;
+    }
+    const auto [stop, error] = std::from_chars(line.data(), line.data() + line.size(), left_, 16);
+    const std::string_view rest = line.substr(static_cast<std::size_t>(stop - line.data()));
+    if (error != std::errc() || (!rest.empty() && rest.front() != ';' && rest.front() != ' ' && rest.front() != '\t')) {
+      return error == std::errc::result_out_of_range ? State::kTooLarge : State::kWrong;
+    }
+    if (left_ > most_ - body_.size()) return State::kTooLarge;
+    at_ = left_ == 0 ? At::kTrailers : At::kPiece;
+  }
 }
 
 std::string write_answer(const HttpAnswer& answer, bool head_only, bool last) {

@@ -15,9 +15,10 @@ inline constexpr std::size_t kLongestHead = 8192;  // bytes of a request's line 
 
 struct HttpRequest {
   std::string_view method;
-  std::string_view path;  // without what follows a '?'
-  std::size_t size = 0;   // bytes of the head, up to and with the empty line
-  bool good = false;      // its first line is one of HTTP/1
+  std::string_view path;        // without what follows a '?'
+  std::string_view query = {};  // what follows it
+  std::size_t size = 0;         // bytes of the head, up to and with the empty line
+  bool good = false;            // its first line is one of HTTP/1
   bool last = false;  // the connection closes after the answer: asked for, or a body follows, which probes and scrapes
                       // do not read
   bool closes = false;     // of that, what the client says: by its version, or in so many words
@@ -32,6 +33,27 @@ struct HttpRequest {
 
 // The request at the start of `bytes`; none while its head is not there as a whole.
 std::optional<HttpRequest> read_request(std::string_view bytes);
+
+// A body that comes in pieces, put together.
+class ChunkedBody {
+ public:
+  enum class State : std::uint8_t { kMore, kDone, kWrong, kTooLarge };
+  // `most`: bytes of all pieces.
+  explicit ChunkedBody(std::size_t most = 0) : most_(most) {}
+  // Takes what it can from the start of `bytes`, and says how much that was.
+  State feed(std::string_view bytes, std::size_t* taken);
+  [[nodiscard]] std::string& body() { return body_; }
+  [[nodiscard]] std::size_t held() const { return body_.capacity(); }
+
+ private:
+  enum class At : std::uint8_t { kSize, kPiece, kPieceEnd, kTrailers };
+
+  std::size_t most_;
+  At at_ = At::kSize;
+  std::size_t left_ = 0;      // of the piece
+  std::size_t trailers_ = 0;  // bytes
+  std::string body_;
+};
 
 struct HttpAnswer {
   int status = 200;

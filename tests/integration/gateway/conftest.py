@@ -14,8 +14,9 @@ import pytest
 import pytest_asyncio
 from pytest_asyncio import is_async_test
 
+from arlo.catalog.manifest import LatencyPoint, OutputTensor
 from arlo.workers import LocalPool
-from arlo.workers.emulated.repository import write_emulated_repository
+from arlo.workers.emulated.repository import EmulatedRuntime, write_emulated_repository, write_runtimes
 from tests.fakes.gateway import SANITIZED, Gateway, gateway_of
 from tests.fakes.small_workers import small_workers
 from tests.fakes.tiny_model import write_tokenizer
@@ -55,6 +56,21 @@ async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wor
         "wide": write("wide", max_lengths=(512,), latency_ms=(0,), token_dims=384),
     }
     manifests |= write_stages(path)
+    # A reranker: its one logit is the sum of the ids.
+    manifests["ranker"] = write_runtimes(
+        path,
+        model="ranker",
+        runtimes=[
+            EmulatedRuntime(
+                name="ranker_len64",
+                max_length=64,
+                max_batch=8,
+                dynamic=False,
+                latency=(LatencyPoint(length=64, batch=1, latency_us=1000),),
+            )
+        ],
+        outputs=(OutputTensor(name="logits", datatype="FP32", token_level=False, dims=(1,)),),
+    )
     if SANITIZED:
         async with small_workers(manifests, {stage: recorded(stage) for stage in STAGES}) as small:
             yield small

@@ -95,7 +95,7 @@ async def test_models_and_health(http: httpx.AsyncClient) -> None:
         (b"{", 400, "not JSON"),
         (b'{"model":"emu","input":"\xff"}', 400, "not JSON"),
         (b"[" * 100_000, 400, "not JSON"),
-        (b"[" * 500_000 + b"]" * 500_000, 400, "no JSON object"),
+        (b"[" * 500_000 + b"]" * 500_000, 400, "nests too deep"),
         (b"[]", 400, "no JSON object"),
         (b'{"model":"emu"}', 400, "input is missing"),
         (b'{"model":"emu","input":""}', 400, "a text is empty"),
@@ -123,7 +123,12 @@ async def test_offenders_alone_pay(served: Gateway, http: httpx.AsyncClient) -> 
     head = b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n"
     assert b" 413 " in await raw(served, head % 10**9 + b"\r\n")
     assert b" 431 " in await raw(served, b"GET / HTTP/1.1\r\nx: " + b"y" * 40_000)
-    assert b" 411 " in await raw(served, b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+    chunked = b"POST /v1/embeddings HTTP/1.1\r\nTransfer-Encoding: %s\r\nConnection: close\r\n\r\n"
+    assert b" 501 " in await raw(served, chunked % b"gzip")
+    assert b" 400 " in await raw(served, chunked % b"chunked" + b"zz\r\n")
+    assert b" 413 " in await raw(served, chunked % b"chunked" + b"ffffffffff\r\n")
+    whole = chunked % b"chunked" + b"%x;x=y\r\n" % len(good) + good + b"\r\n0\r\nAfter: all\r\n\r\n"
+    assert b" 200 " in await raw(served, whole)
     assert b" 400 " in await raw(served, head % 3 + b"Content-Length: 30\r\n\r\n" + good)
     assert b" 400 " in await raw(served, b"nothing\r\n\r\n")
     assert b" 408 " in await raw(served, b"GET / HT")

@@ -1,0 +1,71 @@
+// What the families of the HTTP API share: JSON read with words for what is wrong in it, numbers and faults written,
+// and what a client may wish of any text. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fault.h"
+#include "kserve.h"
+#include "rewrite/model.h"
+
+namespace arlo::gateway {
+
+// Whose words: they differ in the names of fields, the form of answers and that of errors.
+enum class Dialect : std::uint8_t { kOpenAi, kTei, kCohere, kKserve };
+
+// The body that says why there is no answer, and the status of it.
+std::string write_fault(Dialect dialect, const Fault& fault);
+int status_of(Dialect dialect, Code code);
+
+std::string dumped(const nlohmann::json& value);
+
+// An object that nests no deeper than any request has to. INVALID_ARGUMENT: it is none.
+MaybeFault parse_object(std::string_view text, nlohmann::json* out);
+
+// A field, if it is there and not null. INVALID_ARGUMENT: it has another type.
+MaybeFault read_bool(const nlohmann::json& body, const char* field, bool* out);
+MaybeFault read_text(const nlohmann::json& body, const char* field, std::string* out);
+// A whole number of at least `least`.
+MaybeFault read_count(const nlohmann::json& body, const char* field, std::int64_t least, std::int64_t* out);
+
+// A list of texts, of which none is empty; and not empty itself.
+MaybeFault read_texts(const nlohmann::json& from, const std::string& field, std::vector<std::string>* out);
+
+// What a client may wish of the texts of a request.
+struct TextWishes {
+  std::string truncate = "NONE";  // NONE, END or START: what is cut off; CHUNK: cut into pieces, of embeddings
+  std::string prompt;             // name of the one that goes before each text; empty: none
+  bool bulk = false;              // of the class bulk
+};
+// From `truncate`, `truncation_direction`, `prompt_name` and `priority`.
+MaybeFault read_wishes(const nlohmann::json& body, TextWishes* out);
+// What the wished prompt says. INVALID_ARGUMENT: the model has none by that name.
+MaybeFault find_prompt(const ModelSpec& model, const TextWishes& wishes, std::string_view* out);
+
+// `cut`: the request has texts, which may be cut; ids never are.
+void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out);
+// The input `name` of BYTES [rows], each text behind `prompt`.
+void add_texts(std::string_view name, std::string_view prompt, const std::vector<std::string>& texts,
+               inference::ModelInferRequest* out);
+
+// INVALID_ARGUMENT: more rows than are taken in one request.
+MaybeFault check_rows(std::size_t rows, std::size_t most);
+
+void append_float(float value, std::string* out);
+void append_floats(const float* values, std::size_t count, std::string* out);
+void append_base64(std::string_view bytes, std::string* out);
+
+// The FP32 values of the only output of an answer, `rows` rows of the same size. INTERNAL: it is not so.
+MaybeFault read_rows(const inference::ModelInferResponse& answer, std::size_t rows, std::vector<float>* values,
+                     std::size_t* each);
+// Parameter of an answer; 0 for none.
+std::int64_t said(const inference::ModelInferResponse& answer, const char* name);
+// {"prompt_tokens":n,"total_tokens":n}
+std::string usage_of(std::int64_t tokens);
+
+}  // namespace arlo::gateway

@@ -1,0 +1,58 @@
+// A request of the HTTP API that asks a model: read from its body, made a ModelInferRequest, and its answer written in
+// the client's words. Each family of the API has its own kinds. Pure.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/fault.h"
+#include "gateway/front/api_json.h"
+
+namespace arlo::gateway {
+
+struct ApiAnswer {
+  std::string body;
+  std::string_view type = "application/json";
+  std::string headers = {};  // further ones, each with its end of line
+};
+
+// What a body comes with.
+struct ApiBody {
+  std::string_view bytes;
+  std::string_view json_size;         // Inference-Header-Content-Length
+  std::string_view query_model = {};  // ?model=, where there is no body
+  std::string_view path_model = {};   // that the path names, and its version
+  std::string_view path_version = {};
+};
+
+class ApiTask {
+ public:
+  explicit ApiTask(Dialect dialect) : dialect_(dialect) {}
+  virtual ~ApiTask() = default;
+  ApiTask(const ApiTask&) = delete;
+  ApiTask& operator=(const ApiTask&) = delete;
+
+  // Once, first. INVALID_ARGUMENT: it names the field.
+  virtual MaybeFault read(const ApiBody& body) = 0;
+  // Whose words the answer and faults are in; final once it is read.
+  [[nodiscard]] Dialect dialect() const { return dialect_; }
+  [[nodiscard]] const std::string& model() const { return model_; }  // empty: the only one
+  [[nodiscard]] const std::string& version() const { return version_; }
+
+  // False: the model's tokenizer is all that it takes, and write() comes at once, with an empty answer.
+  [[nodiscard]] virtual bool calls() const { return true; }
+  // INVALID_ARGUMENT, UNIMPLEMENTED: the model cannot do it, or not so; or there are more rows than `most_rows`.
+  virtual MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) = 0;
+  // INTERNAL: the answer is not what was asked for.
+  virtual MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) = 0;
+
+ protected:
+  // NOLINTBEGIN(cppcoreguidelines-non-private-member-variables-in-classes)
+  Dialect dialect_;
+  std::string model_;
+  std::string version_;
+  // NOLINTEND(cppcoreguidelines-non-private-member-variables-in-classes)
+};
+
+}  // namespace arlo::gateway

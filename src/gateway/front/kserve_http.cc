@@ -1,0 +1,351 @@
+#include "gateway/front/kserve_http.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "base/utf8.h"
+
+namespace arlo::gateway {
+namespace {
+
+using nlohmann::json;
+
+static_assert(std::endian::native == std::endian::little, "tensors are little-endian on the wire");
+
+constexpr std::size_t kMostParameters = 256;
+constexpr const char* kBinarySize = "binary_data_size";
+
+// Numbers of a tensor as they are written, flat or nested by its shape.
+template <class T>
+MaybeFault append_numbers(const json& data, const std::string& what, std::string* out) {
+  for (const auto& each : data) {
+    if (each.is_array()) {
+      if (auto fault = append_numbers<T>(each, what, out)) return fault;
+      continue;
+    }
+    T value{};
+    if constexpr (std::is_same_v<T, bool>) {
+      if (!each.is_boolean() && each != 0 && each != 1)
+        return invalid(what + " has something else than true and false");
+      value = each.is_boolean() ? each.get<bool>() : each == 1;
+    } else if constexpr (std::is_integral_v<T>) {
+      const bool fits = each.is_number_unsigned()
+                            ? std::in_range<T>(each.get<std::uint64_t>())
+                            : each.is_number_integer() && std::in_range<T>(each.get<std::int64_t>());
+      if (!fits) return invalid(what + " has a number that its datatype does not hold");
+      value = each.get<T>();
+    } else {
+      if (!each.is_number()) return invalid(what + " has something else than numbers");
+      value = static_cast<T>(each.get<double>());
+    }
+    out->append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  return {};
+}
+
+MaybeFault append_bytes(const json& data, const std::string& what, std::string* out) {
+  for (const auto& each : data) {
+    if (each.is_array()) {
+      if (auto fault = append_bytes(each, what, out)) return fault;
+      continue;
+    }
+    if (!each.is_string()) return invalid(what + " of datatype BYTES has something else than texts");
+    const auto& text = each.get_ref<const std::string&>();
+    const auto size = static_cast<std::uint32_t>(text.size());
+    out->append(reinterpret_cast<const char*>(&size), sizeof size).append(text);
+  }
+  return {};
+}
+
+MaybeFault append_data(const json& data, const std::string& datatype, const std::string& what, std::string* out) {
+  if (!data.is_array()) return invalid(what + ": data must be a list");
+  if (datatype == "BYTES") return append_bytes(data, what, out);
+  if (datatype == "INT64") return append_numbers<std::int64_t>(data, what, out);
+  if (datatype == "INT32") return append_numbers<std::int32_t>(data, what, out);
+  if (datatype == "INT16") return append_numbers<std::int16_t>(data, what, out);
+  if (datatype == "INT8") return append_numbers<std::int8_t>(data, what, out);
+  if (datatype == "UINT64") return append_numbers<std::uint64_t>(data, what, out);
+  if (datatype == "UINT32") return append_numbers<std::uint32_t>(data, what, out);
+  if (datatype == "UINT16") return append_numbers<std::uint16_t>(data, what, out);
+  if (datatype == "UINT8") return append_numbers<std::uint8_t>(data, what, out);
+  if (datatype == "BOOL") return append_numbers<bool>(data, what, out);
+  if (datatype == "FP32") return append_numbers<float>(data, what, out);
+  if (datatype == "FP64") return append_numbers<double>(data, what, out);
+  return invalid(what + ": datatype " + arlo::quoted(datatype) + " has no form in JSON; send it as binary data");
+}
+
+MaybeFault read_parameter(const std::string& key, const json& value, inference::InferParameter* out) {
+  if (value.is_boolean()) {
+    out->set_bool_param(value.get<bool>());
+  } else if (value.is_number_integer()) {
+    if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) {
+      return invalid("parameter " + arlo::quoted(key) + " is larger than any number that is taken");
+    }
+    out->set_int64_param(value.get<std::int64_t>());
+  } else if (value.is_number()) {
+    out->set_double_param(value.get<double>());
+  } else if (value.is_string()) {
+    out->set_string_param(value.get<std::string>());
+  } else {
+    return invalid("parameter " + arlo::quoted(key) + " must be a text, a number, true or false");
+  }
+  return {};
+}
+
+template <class Map>
+MaybeFault read_parameters(const json& from, Map* out) {
+  const auto found = from.find("parameters");
+  if (found == from.end() || found->is_null()) return {};
+  if (!found->is_object()) return invalid("parameters must be an object");
+  if (found->size() > kMostParameters) return invalid("there are too many parameters");
+  for (const auto& [key, value] : found->items()) {
+    if (auto fault = read_parameter(key, value, &(*out)[key])) return fault;
+  }
+  return {};
+}
+
+template <class T>
+void write_numbers(std::string_view raw, json* out) {
+  for (std::size_t at = 0; at + sizeof(T) <= raw.size(); at += sizeof(T)) {
+    T value{};
+    std::memcpy(&value, raw.data() + at, sizeof value);
+    out->push_back(value);
+  }
+}
+
+MaybeFault write_data(const std::string& datatype, std::string_view raw, json* out) {
+  *out = json::array();
+  if (datatype == "BYTES") {
+    while (raw.size() >= sizeof(std::uint32_t)) {
+      std::uint32_t size = 0;
+      std::memcpy(&size, raw.data(), sizeof size);
+      raw.remove_prefix(sizeof size);
+      out->push_back(std::string(raw.substr(0, size)));
+      raw.remove_prefix(std::min<std::size_t>(size, raw.size()));
+    }
+  } else if (datatype == "FP32") {
+    write_numbers<float>(raw, out);
+  } else if (datatype == "FP64") {
+    write_numbers<double>(raw, out);
+  } else if (datatype == "INT64") {
+    write_numbers<std::int64_t>(raw, out);
+  } else if (datatype == "INT32") {
+    write_numbers<std::int32_t>(raw, out);
+  } else if (datatype == "INT16") {
+    write_numbers<std::int16_t>(raw, out);
+  } else if (datatype == "INT8") {
+    write_numbers<std::int8_t>(raw, out);
+  } else if (datatype == "UINT64") {
+    write_numbers<std::uint64_t>(raw, out);
+  } else if (datatype == "UINT32") {
+    write_numbers<std::uint32_t>(raw, out);
+  } else if (datatype == "UINT16") {
+    write_numbers<std::uint16_t>(raw, out);
+  } else if (datatype == "UINT8") {
+    write_numbers<std::uint8_t>(raw, out);
+  } else if (datatype == "BOOL") {
+    for (const char c : raw) out->push_back(c != 0);
+  } else {
+    return invalid("an output of datatype " + datatype + " has no form in JSON; ask for it as binary data");
+  }
+  return {};
+}
+
+class Infer final : public ApiTask {
+ public:
+  Infer() : ApiTask(Dialect::kKserve) {}
+
+  MaybeFault read(const ApiBody& from) override {
+    model_ = from.path_model;
+    version_ = from.path_version;
+    std::size_t size = from.bytes.size();
+    if (!from.json_size.empty()) {
+      const auto* const end = from.json_size.data() + from.json_size.size();
+      const auto [at, error] = std::from_chars(from.json_size.data(), end, size);
+      if (error != std::errc() || at != end || size > from.bytes.size()) {
+        return invalid(std::string(kJsonSize) + " must be the size of the JSON at the start of the body");
+      }
+      if (size == 0) return invalid(std::string(kJsonSize) + ": 0: say in JSON what the bytes are");
+    }
+    json body;
+    if (auto fault = parse_object(from.bytes.substr(0, size), &body)) return fault;
+    std::string_view binary = from.bytes.substr(size);
+    std::string id;
+    if (auto fault = read_text(body, "id", &id)) return fault;
+    request_.set_id(id);
+    if (auto fault = read_parameters(body, request_.mutable_parameters())) return fault;
+    auto& parameters = *request_.mutable_parameters();
+    if (const auto found = parameters.find("binary_data_output"); found != parameters.end()) {
+      all_binary_ = found->second.bool_param();
+      parameters.erase(found);
+    }
+    const auto inputs = body.find("inputs");
+    if (inputs == body.end() || !inputs->is_array() || inputs->empty()) {
+      return invalid("inputs must be a list of tensors, and not empty");
+    }
+    for (const auto& input : *inputs) {
+      if (auto fault = read_input(input, &binary)) return fault;
+    }
+    if (!binary.empty()) return invalid("there is more binary data than the inputs say");
+    const auto outputs = body.find("outputs");
+    if (outputs == body.end() || outputs->is_null()) return {};
+    if (!outputs->is_array()) return invalid("outputs must be a list");
+    for (const auto& output : *outputs) {
+      if (auto fault = read_output(output)) return fault;
+    }
+    return {};
+  }
+
+  MaybeFault ask(const ModelSpec& model, std::size_t, inference::ModelInferRequest* out) override {
+    request_.set_model_name(model.name);
+    request_.set_model_version(version_);
+    out->Swap(&request_);
+    return {};
+  }
+
+  MaybeFault write(const ModelSpec&, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
+    json said = {{"model_name", answer.model_name()}, {"model_version", answer.model_version()}};
+    if (!answer.id().empty()) said["id"] = answer.id();
+    json parameters = json::object();
+    for (const auto& [key, value] : answer.parameters()) {
+      if (value.has_int64_param()) parameters[key] = value.int64_param();
+      if (value.has_string_param()) parameters[key] = value.string_param();
+      if (value.has_bool_param()) parameters[key] = value.bool_param();
+      if (value.has_double_param()) parameters[key] = value.double_param();
+    }
+    if (!parameters.empty()) said["parameters"] = std::move(parameters);
+    if (answer.outputs_size() != answer.raw_output_contents_size()) {
+      return Fault{Code::kInternal, "the worker's answer has not as many tensors as outputs"};
+    }
+    std::string binary;
+    auto tensors = json::array();
+    for (int i = 0; i < answer.outputs_size(); ++i) {
+      const auto& output = answer.outputs(i);
+      const auto& raw = answer.raw_output_contents(i);
+      auto shape = json::array();
+      for (const auto dim : output.shape()) shape.push_back(dim);
+      json tensor = {{"name", output.name()}, {"datatype", output.datatype()}, {"shape", std::move(shape)}};
+      const auto wished = binary_.find(output.name());
+      if (wished != binary_.end() ? wished->second : all_binary_) {
+        tensor["parameters"] = {{kBinarySize, raw.size()}};
+        binary += raw;
+      } else if (auto fault = write_data(output.datatype(), raw, &tensor["data"])) {
+        return fault;
+      }
+      tensors.push_back(std::move(tensor));
+    }
+    said["outputs"] = std::move(tensors);
+    out->body = dumped(said);
+    if (binary.empty()) return {};
+    out->headers = std::string(kJsonSize) + ": " + std::to_string(out->body.size()) + "\r\n";
+    out->type = "application/octet-stream";
+    out->body += binary;
+    return {};
+  }
+
+ private:
+  MaybeFault read_input(const json& from, std::string_view* binary) {
+    if (!from.is_object()) return invalid("inputs: a tensor is an object");
+    std::string name;
+    std::string datatype;
+    if (auto fault = read_text(from, "name", &name)) return fault;
+    if (auto fault = read_text(from, "datatype", &datatype)) return fault;
+    const std::string what = "input " + arlo::quoted(name);
+    auto* tensor = request_.add_inputs();
+    tensor->set_name(name);
+    tensor->set_datatype(datatype);
+    const auto shape = from.find("shape");
+    if (shape == from.end() || !shape->is_array() || shape->size() > 8) return invalid(what + " needs a shape");
+    for (const auto& dim : *shape) {
+      if (!dim.is_number_integer()) return invalid(what + ": its shape has something else than whole numbers");
+      tensor->add_shape(dim.get<std::int64_t>());
+    }
+    if (auto fault = read_parameters(from, tensor->mutable_parameters())) return fault;
+    std::string raw;
+    auto& parameters = *tensor->mutable_parameters();
+    if (const auto found = parameters.find(kBinarySize); found != parameters.end()) {
+      const auto size = found->second.int64_param();
+      if (size < 0 || static_cast<std::uint64_t>(size) > binary->size()) {
+        return invalid(what + ": " + kBinarySize + " says more bytes than there are");
+      }
+      raw = binary->substr(0, static_cast<std::size_t>(size));
+      binary->remove_prefix(static_cast<std::size_t>(size));
+      parameters.erase(found);
+    } else {
+      const auto data = from.find("data");
+      if (data == from.end()) return invalid(what + " has neither data nor " + kBinarySize);
+      if (auto fault = append_data(*data, datatype, what, &raw)) return fault;
+    }
+    request_.add_raw_input_contents(std::move(raw));
+    return {};
+  }
+
+  MaybeFault read_output(const json& from) {
+    if (!from.is_object()) return invalid("outputs: an output is an object");
+    std::string name;
+    if (auto fault = read_text(from, "name", &name)) return fault;
+    auto* output = request_.add_outputs();
+    output->set_name(name);
+    if (auto fault = read_parameters(from, output->mutable_parameters())) return fault;
+    auto& parameters = *output->mutable_parameters();
+    if (const auto found = parameters.find("binary_data"); found != parameters.end()) {
+      binary_[name] = found->second.bool_param();
+      parameters.erase(found);
+    }
+    return {};
+  }
+
+  inference::ModelInferRequest request_;
+  std::unordered_map<std::string, bool> binary_;  // outputs that say how they come
+  bool all_binary_ = false;
+};
+
+// protobuf's JSON has 64-bit numbers as texts.
+void numbers_for_texts(json* value) {
+  static constexpr std::string_view kNumbers[] = {"shape",           "dims",          "count", "ns", "inference_count",
+                                                  "execution_count", "last_inference"};
+  const auto number = [](json* from) {
+    if (!from->is_string()) return;
+    const auto& text = from->get_ref<const std::string&>();
+    std::int64_t found = 0;
+    const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), found);
+    if (error == std::errc() && at == text.data() + text.size()) *from = found;
+  };
+  if (value->is_array()) {
+    for (auto& each : *value) numbers_for_texts(&each);
+  }
+  if (!value->is_object()) return;
+  for (auto& [key, each] : value->items()) {
+    if (std::find(std::begin(kNumbers), std::end(kNumbers), key) == std::end(kNumbers)) {
+      numbers_for_texts(&each);
+    } else if (each.is_array()) {
+      for (auto& one : each) number(&one);
+    } else {
+      number(&each);
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<ApiTask> make_kserve_infer() { return std::make_unique<Infer>(); }
+
+std::string written(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return "{}";
+  auto value = json::parse(text, nullptr, false);
+  numbers_for_texts(&value);
+  return dumped(value);
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,199 @@
+#include "gateway/front/routes.h"
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "gateway/front/embeddings.h"
+#include "gateway/front/kserve_http.h"
+#include "gateway/front/scores.h"
+#include "gateway/front/tokens.h"
+
+namespace arlo::gateway {
+namespace {
+
+using Context = DataService::Context;
+using Parts = Route::Parts;
+using nlohmann::json;
+
+MaybeFault say_health(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
+  const bool ready = service.models().ready();
+  *reply = {ready ? 200 : 503, {ready ? "{\"status\":\"ready\"}" : "{\"status\":\"not ready\"}"}};
+  return {};
+}
+
+MaybeFault say_live(DataService&, const Context&, const Parts&, OwnAnswer*) { return {}; }
+
+MaybeFault say_ready(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
+  if (!service.models().ready()) reply->status = 400;  // as Triton
+  return {};
+}
+
+MaybeFault say_models(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
+  auto data = json::array();
+  for (const auto& served : service.models().served()) {
+    if (served.stage) continue;
+    data.push_back({{"id", served.name}, {"object", "model"}, {"created", 0}, {"owned_by", "arlo"}});
+  }
+  reply->answer.body = dumped(json::object({{"object", "list"}, {"data", data}}));
+  return {};
+}
+
+// As the data port's method of this name answers for the model that the path names.
+template <class Request, class Response>
+MaybeFault as_method(DataService& service, const Context& context, const Parts& parts, Response* response) {
+  Request request;
+  if constexpr (requires { request.set_name(""); }) {
+    if (!parts.empty()) request.set_name(parts[0]);
+    if (parts.size() > 1) request.set_version(parts[1]);
+  }
+  std::string name(Request::descriptor()->name());
+  name.resize(name.size() - std::string_view("Request").size());
+  const auto* method = service.method("/inference.GRPCInferenceService/" + name);
+  std::string bytes;
+  if (auto fault = (*method)(context, request.SerializeAsString(), &bytes)) return fault;
+  if (!response->ParseFromString(bytes)) return Fault{Code::kInternal, "the gateway's own answer does not parse"};
+  return {};
+}
+
+template <class Request, class Response>
+MaybeFault say_method(DataService& service, const Context& context, const Parts& parts, OwnAnswer* reply) {
+  Response response;
+  if (auto fault = as_method<Request>(service, context, parts, &response)) return fault;
+  if constexpr (std::is_same_v<Response, inference::ModelConfigResponse>) {
+    reply->answer.body = written(response.config());
+  } else {
+    reply->answer.body = written(response);
+  }
+  return {};
+}
+
+MaybeFault say_model_ready(DataService& service, const Context& context, const Parts& parts, OwnAnswer* reply) {
+  inference::ModelReadyResponse response;
+  if (auto fault = as_method<inference::ModelReadyRequest>(service, context, parts, &response)) return fault;
+  if (!response.ready()) reply->status = 400;
+  return {};
+}
+
+MaybeFault say_index(DataService& service, const Context& context, const Parts&, OwnAnswer* reply) {
+  inference::RepositoryIndexResponse response;
+  if (auto fault = as_method<inference::RepositoryIndexRequest>(service, context, {}, &response)) return fault;
+  const auto all = json::parse(written(response));
+  reply->answer.body = dumped(all.value("models", json::array()));
+  return {};
+}
+
+constexpr auto kOpenAi = Dialect::kOpenAi;
+constexpr auto kTei = Dialect::kTei;
+constexpr auto kCohere = Dialect::kCohere;
+constexpr auto kKserve = Dialect::kKserve;
+
+const Route kRoutes[] = {
+    {"GET", "/health", kTei, true, nullptr, say_health},
+    {"GET", "/ping", kTei, true, nullptr, say_health},
+    {"GET", "/v1/health/live", kOpenAi, true, nullptr, say_live},
+    {"GET", "/v1/health/ready", kOpenAi, true, nullptr, say_health},
+    {"GET", "/v1/models", kOpenAi, false, nullptr, say_models},
+    {"POST", "/v1/embeddings", kOpenAi, false, make_openai_embeddings, nullptr},
+    {"POST", "/embeddings", kOpenAi, false, make_openai_embeddings, nullptr},
+    {"POST", "/embed", kTei, false, make_tei_embed, nullptr},
+    {"POST", "/embed_all", kTei, false, make_tei_embed_all, nullptr},
+    {"POST", "/embed_sparse", kTei, false, make_tei_sparse, nullptr},
+    {"POST", "/similarity", kTei, false, make_tei_similarity, nullptr},
+    {"POST", "/predict", kTei, false, make_tei_predict, nullptr},
+    {"POST", "/tokenize", kTei, false, make_tei_tokenize, nullptr},
+    {"POST", "/decode", kTei, false, make_tei_decode, nullptr},
+    {"GET", "/info", kTei, false, make_tei_info, nullptr},
+    {"POST", "/rerank", kCohere, false, make_either_rerank, nullptr},
+    {"POST", "/v1/rerank", kCohere, false, make_rerank_v1, nullptr},
+    {"POST", "/v2/rerank", kCohere, false, make_rerank_v2, nullptr},
+    {"GET", "/v2", kKserve, false, nullptr,
+     say_method<inference::ServerMetadataRequest, inference::ServerMetadataResponse>},
+    {"GET", "/v2/health/live", kKserve, true, nullptr, say_live},
+    {"GET", "/v2/health/ready", kKserve, true, nullptr, say_ready},
+    {"POST", "/v2/models/*/infer", kKserve, false, make_kserve_infer, nullptr},
+    {"POST", "/v2/models/*/versions/*/infer", kKserve, false, make_kserve_infer, nullptr},
+    {"GET", "/v2/models/*", kKserve, false, nullptr,
+     say_method<inference::ModelMetadataRequest, inference::ModelMetadataResponse>},
+    {"GET", "/v2/models/*/versions/*", kKserve, false, nullptr,
+     say_method<inference::ModelMetadataRequest, inference::ModelMetadataResponse>},
+    {"GET", "/v2/models/*/ready", kKserve, false, nullptr, say_model_ready},
+    {"GET", "/v2/models/*/versions/*/ready", kKserve, false, nullptr, say_model_ready},
+    {"GET", "/v2/models/*/config", kKserve, false, nullptr,
+     say_method<inference::ModelConfigRequest, inference::ModelConfigResponse>},
+    {"GET", "/v2/models/*/versions/*/config", kKserve, false, nullptr,
+     say_method<inference::ModelConfigRequest, inference::ModelConfigResponse>},
+    {"GET", "/v2/models/stats", kKserve, false, nullptr,
+     say_method<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>},
+    {"GET", "/v2/models/*/stats", kKserve, false, nullptr,
+     say_method<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>},
+    {"GET", "/v2/models/*/versions/*/stats", kKserve, false, nullptr,
+     say_method<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>},
+    {"POST", "/v2/repository/index", kKserve, false, nullptr, say_index},
+};
+
+// %41 for A, as clients write names.
+std::string opened(std::string_view part) {
+  std::string out;
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    unsigned value = 0;
+    const char* const end = part.data() + i + 3;
+    if (part[i] == '%' && i + 2 < part.size() && std::from_chars(part.data() + i + 1, end, value, 16).ptr == end) {
+      out.push_back(static_cast<char>(value));
+      i += 2;
+    } else {
+      out.push_back(part[i]);
+    }
+  }
+  return out;
+}
+
+bool matches(std::string_view pattern, std::string_view path, Parts* parts) {
+  parts->clear();
+  while (!pattern.empty() && !path.empty()) {
+    if (pattern.front() == '*') {
+      const auto part = path.substr(0, path.find('/'));
+      if (part.empty()) return false;
+      parts->push_back(opened(part));
+      pattern.remove_prefix(1);
+      path.remove_prefix(part.size());
+    } else if (pattern.front() == path.front()) {
+      pattern.remove_prefix(1);
+      path.remove_prefix(1);
+    } else {
+      return false;
+    }
+  }
+  return pattern.empty() && path.empty();
+}
+
+}  // namespace
+
+std::string query_value(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const auto pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+    const auto equals = pair.find('=');
+    if (equals != std::string_view::npos && pair.substr(0, equals) == name) return opened(pair.substr(equals + 1));
+  }
+  return {};
+}
+
+Found find_route(std::string_view method, std::string_view path) {
+  if (method == "HEAD") method = "GET";
+  if (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  Found found;
+  Parts parts;
+  for (const auto& route : kRoutes) {
+    if (!matches(route.path, path, &parts)) continue;
+    if (route.method != method) {
+      found.other = route.method;
+      continue;
+    }
+    if (found.route != nullptr && !parts.empty()) continue;  // a path without '*' goes before one with it
+    found.route = &route;
+    found.parts = parts;
+  }
+  return found;
+}
+
+}  // namespace arlo::gateway

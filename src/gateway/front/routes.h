@@ -1,0 +1,40 @@
+// What there is under which path of the HTTP API.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gateway/front/api_task.h"
+#include "gateway/front/data_service.h"
+
+namespace arlo::gateway {
+
+// An answer of the gateway itself.
+struct OwnAnswer {
+  int status = 200;
+  ApiAnswer answer;
+};
+
+struct Route {
+  std::string_view method;  // GET, which HEAD asks for too, or POST
+  std::string_view path;    // '*' stands for any one part
+  Dialect dialect;
+  bool open;                               // needs no token
+  std::unique_ptr<ApiTask> (*make)();      // of what asks a model; null: say()
+  using Parts = std::vector<std::string>;  // that stand for '*'
+  MaybeFault (*say)(DataService& service, const DataService::Context& context, const Parts& parts, OwnAnswer* reply);
+};
+
+struct Found {
+  const Route* route = nullptr;
+  std::string_view other;  // no route, but one for this method
+  Route::Parts parts;
+};
+Found find_route(std::string_view method, std::string_view path);
+
+// Of `a=1&b=2`, opened; empty for none.
+std::string query_value(std::string_view query, std::string_view name);
+
+}  // namespace arlo::gateway

@@ -1,0 +1,245 @@
+#include "gateway/front/scores.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace arlo::gateway {
+namespace {
+
+using nlohmann::json;
+
+// The output that is a score of each label.
+const OutputSpec* logits_of(const ModelSpec& model) {
+  const int found = model.find_output("logits");
+  if (found < 0 || (model.inner >> found & 1) != 0) return nullptr;
+  const auto& output = model.outputs[static_cast<std::size_t>(found)];
+  return output.token_level || output.datatype != "FP32" || output.dims.size() != 1 ? nullptr : &output;
+}
+
+std::string label_of(const ModelSpec& model, std::size_t label) {
+  return label < model.labels.size() ? model.labels[label] : "LABEL_" + std::to_string(label);
+}
+
+float sigmoid(float value) { return static_cast<float>(1 / (1 + std::exp(-double{value}))); }
+
+void softmax(float* values, std::size_t count) {
+  const float most = *std::max_element(values, values + count);
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) sum += std::exp(double{values[i]} - most);
+  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(std::exp(double{values[i]} - most) / sum);
+}
+
+// Places in descending order of their values; the first of those that are alike comes first.
+std::vector<std::size_t> ranks(const float* values, std::size_t count) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] > values[b]; });
+  return order;
+}
+
+MaybeFault not_whole(const TextWishes& wishes) {
+  if (wishes.truncate != "CHUNK") return {};
+  return invalid("truncate CHUNK is for embeddings: use NONE, END or START");
+}
+
+class TeiPredict final : public ApiTask {
+ public:
+  TeiPredict() : ApiTask(Dialect::kTei) {}
+
+  MaybeFault read(const ApiBody& from) override {
+    json body;
+    if (auto fault = parse_object(from.bytes, &body)) return fault;
+    const auto inputs = body.find("inputs");
+    if (inputs == body.end()) return invalid("inputs is missing");
+    if (inputs->is_array() && !inputs->empty() && inputs->front().is_array()) {
+      batch_ = true;
+      for (const auto& row : *inputs) {
+        if (auto fault = read_row(row)) return fault;
+      }
+    } else if (auto fault = read_row(*inputs)) {
+      return fault;
+    }
+    if (!second_.empty() && second_.size() != first_.size()) {
+      return invalid("inputs: texts and pairs of texts go in requests of their own");
+    }
+    if (auto fault = read_text(body, "model", &model_)) return fault;
+    if (auto fault = read_bool(body, "raw_scores", &raw_)) return fault;
+    if (auto fault = read_wishes(body, &wishes_)) return fault;
+    return not_whole(wishes_);
+  }
+
+  MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
+    const auto* logits = logits_of(model);
+    if (logits == nullptr) {
+      return Fault{Code::kUnimplemented,
+                   "model '" + model.name + "' is no classifier: it has no output logits of labels"};
+    }
+    if (auto fault = check_rows(first_.size(), most_rows)) return fault;
+    out->set_model_name(model.name);
+    out->add_outputs()->set_name(logits->name);
+    add_wishes(wishes_, true, out);
+    add_texts(kText, {}, first_, out);
+    if (!second_.empty()) add_texts(kTextPair, {}, second_, out);
+    return {};
+  }
+
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
+    std::vector<float> values;
+    std::size_t labels = 0;
+    if (auto fault = read_rows(answer, first_.size(), &values, &labels)) return fault;
+    auto& body = out->body;
+    if (batch_) body = "[";
+    for (std::size_t row = 0; row < first_.size(); ++row) {
+      float* scores = values.data() + row * labels;
+      if (!raw_ && labels == 1) *scores = sigmoid(*scores);
+      if (!raw_ && labels > 1) softmax(scores, labels);
+      body += row == 0 ? "[" : ",[";
+      bool first = true;
+      for (const std::size_t label : ranks(scores, labels)) {
+        body += std::exchange(first, false) ? "{\"score\":" : ",{\"score\":";
+        append_float(scores[label], &body);
+        body += ",\"label\":" + dumped(label_of(model, label)) + "}";
+      }
+      body += ']';
+    }
+    if (batch_) body += ']';
+    return {};
+  }
+
+ private:
+  MaybeFault read_row(const json& row) {
+    std::vector<std::string> texts;
+    if (row.is_string()) {
+      if (auto fault = read_texts(json::array({row}), "inputs", &texts)) return fault;
+    } else if (row.is_array()) {
+      if (auto fault = read_texts(row, "inputs", &texts)) return fault;
+    }
+    if (texts.empty() || texts.size() > 2) return invalid("inputs must be a text, a pair of texts, or a list of such");
+    first_.push_back(std::move(texts[0]));
+    if (texts.size() == 2) second_.push_back(std::move(texts[1]));
+    return {};
+  }
+
+  std::vector<std::string> first_;
+  std::vector<std::string> second_;
+  TextWishes wishes_;
+  bool batch_ = false;
+  bool raw_ = false;
+};
+
+class Rerank final : public ApiTask {
+ public:
+  // `version`: of Cohere's; 0: TEI's, if the body is one.
+  explicit Rerank(int version) : ApiTask(Dialect::kCohere), api_(version) {}
+
+  MaybeFault read(const ApiBody& from) override {
+    json body;
+    if (auto fault = parse_object(from.bytes, &body)) return fault;
+    const bool tei = api_ == 0 && body.contains("texts");
+    if (tei) dialect_ = Dialect::kTei;
+    if (auto fault = read_text(body, "query", &query_)) return fault;
+    if (query_.empty()) return invalid("query is missing, or empty");
+    const char* field = tei ? "texts" : "documents";
+    const auto documents = body.find(field);
+    if (documents == body.end()) return invalid(std::string(field) + " is missing");
+    if (auto fault = read_documents(*documents, field)) return fault;
+    if (auto fault = read_text(body, "model", &model_)) return fault;
+    if (auto fault = read_bool(body, "raw_scores", &raw_)) return fault;
+    if (auto fault = read_bool(body, tei ? "return_text" : "return_documents", &again_)) return fault;
+    if (auto fault = read_count(body, "top_n", 0, &top_)) return fault;
+    bool activation = true;  // vLLM's word for it
+    if (auto fault = read_bool(body, "use_activation", &activation)) return fault;
+    raw_ = raw_ || !activation;
+    if (!tei) wishes_.truncate = "END";  // as they do: what a document has too much is left out
+    if (auto fault = read_bool(body, "truncation", &cut_)) return fault;
+    if (!cut_) wishes_.truncate = "NONE";
+    if (auto fault = read_wishes(body, &wishes_)) return fault;
+    return not_whole(wishes_);
+  }
+
+  MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
+    const auto* logits = logits_of(model);
+    if (logits == nullptr || logits->dims[0] != 1) {
+      return Fault{Code::kUnimplemented, "model '" + model.name + "' is no reranker: " +
+                                             (logits == nullptr ? "it has no output logits of labels"
+                                                                : "it has " + std::to_string(logits->dims[0]) +
+                                                                      " labels, and one is needed")};
+    }
+    if (auto fault = check_rows(documents_.size(), most_rows)) return fault;
+    std::string_view prompt;
+    if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
+    out->set_model_name(model.name);
+    out->add_outputs()->set_name(logits->name);
+    add_wishes(wishes_, true, out);
+    add_texts(kText, prompt, std::vector<std::string>(documents_.size(), query_), out);
+    add_texts(kTextPair, {}, documents_, out);
+    return {};
+  }
+
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
+    std::vector<float> scores;
+    std::size_t each = 0;
+    if (auto fault = read_rows(answer, documents_.size(), &scores, &each)) return fault;
+    if (each != 1) return Fault{Code::kInternal, "the worker's answer has more than one score of a pair"};
+    auto order = ranks(scores.data(), scores.size());
+    if (top_ > 0 && static_cast<std::size_t>(top_) < order.size()) order.resize(static_cast<std::size_t>(top_));
+    const bool tei = dialect_ == Dialect::kTei;
+    auto& body = out->body;
+    body = tei ? "["
+               : "{\"id\":" + dumped("rerank-" + std::string(answer.id())) + ",\"model\":" + dumped(model.name) +
+                     ",\"results\":[";
+    bool first = true;
+    for (const std::size_t i : order) {
+      body += std::exchange(first, false) ? "{\"index\":" : ",{\"index\":";
+      body += std::to_string(i) + (tei ? ",\"score\":" : ",\"relevance_score\":");
+      append_float(raw_ ? scores[i] : sigmoid(scores[i]), &body);
+      if (again_) {
+        const auto text = dumped(documents_[i]);
+        body += tei ? ",\"text\":" + text : ",\"document\":{\"text\":" + text + "}";
+      }
+      body += '}';
+    }
+    if (tei) {
+      body += ']';
+      return {};
+    }
+    const auto tokens = said(answer, "tokens");
+    body += "],\"usage\":" + usage_of(tokens) + R"(,"meta":{"api_version":{"version":")" + (api_ == 2 ? "2" : "1") +
+            R"("},"billed_units":{"search_units":1},"tokens":{"input_tokens":)" + std::to_string(tokens) + "}}}";
+    return {};
+  }
+
+ private:
+  // Texts; of Cohere's and Jina's also objects with one.
+  MaybeFault read_documents(const json& from, const std::string& field) {
+    if (!from.is_array() || field == "texts") return read_texts(from, field, &documents_);
+    auto texts = json::array();
+    for (const auto& document : from) {
+      const bool object = document.is_object() && document.contains("text");
+      texts.push_back(object ? document["text"] : document);
+    }
+    return read_texts(texts, field, &documents_);
+  }
+
+  const int api_;
+  std::string query_;
+  std::vector<std::string> documents_;
+  TextWishes wishes_;
+  std::int64_t top_ = 0;  // 0: all
+  bool raw_ = false;
+  bool again_ = false;  // the documents come back
+  bool cut_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<ApiTask> make_tei_predict() { return std::make_unique<TeiPredict>(); }
+std::unique_ptr<ApiTask> make_either_rerank() { return std::make_unique<Rerank>(0); }
+std::unique_ptr<ApiTask> make_rerank_v1() { return std::make_unique<Rerank>(1); }
+std::unique_ptr<ApiTask> make_rerank_v2() { return std::make_unique<Rerank>(2); }
+
+}  // namespace arlo::gateway

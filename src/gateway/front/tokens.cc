@@ -1,0 +1,194 @@
+#include "gateway/front/tokens.h"
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "gateway/front/token_rows.h"
+#include "rewrite/model.h"
+
+namespace arlo::gateway {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMostTokens = 100'000;  // of a text, and ids of a request: an answer is 70 bytes for each
+
+// Answered from what the gateway knows of the model.
+class Known : public ApiTask {
+ public:
+  Known() : ApiTask(Dialect::kTei) {}
+  [[nodiscard]] bool calls() const final { return false; }
+  MaybeFault ask(const ModelSpec&, std::size_t most_rows, inference::ModelInferRequest*) override {
+    most_rows_ = most_rows;
+    return {};
+  }
+
+ protected:
+  std::size_t most_rows_ = 0;  // NOLINT(cppcoreguidelines-non-private-member-variables-in-classes)
+};
+
+class Tokenize final : public Known {
+ public:
+  MaybeFault read(const ApiBody& from) override {
+    json body;
+    if (auto fault = parse_object(from.bytes, &body)) return fault;
+    const auto inputs = body.find("inputs");
+    if (inputs == body.end()) return invalid("inputs is missing");
+    const json& list = inputs->is_string() ? json::array({*inputs}) : *inputs;
+    if (auto fault = read_texts(list, "inputs", &texts_)) return fault;
+    if (auto fault = read_text(body, "model", &model_)) return fault;
+    if (auto fault = read_bool(body, "add_special_tokens", &special_)) return fault;
+    return read_text(body, "prompt_name", &wishes_.prompt);
+  }
+
+  MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest*) override {
+    if (auto fault = check_rows(texts_.size(), most_rows)) return fault;
+    return check_text(model);
+  }
+
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, ApiAnswer* out) override {
+    std::string_view prompt;
+    if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
+    const auto& tokenizer = model.text->tokenizer;
+    const text::Limits limits{.most_tokens = kMostTokens, .add_special = special_};
+    text::Encoding encoding;
+    auto& body = out->body;
+    body = "[";
+    for (std::size_t row = 0; row < texts_.size(); ++row) {
+      if (auto fault = tokenizer.encode(std::string(prompt) + texts_[row], {}, limits, encoding)) return fault;
+      if (encoding.cut) return invalid("inputs: a text has more than " + std::to_string(kMostTokens) + " tokens");
+      body += row == 0 ? "[" : ",[";
+      for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
+        const auto id = encoding.ids[i];
+        body += (i == 0 ? "{\"id\":" : ",{\"id\":") + std::to_string(id) +
+                ",\"text\":" + dumped(std::string(tokenizer.token(id))) +
+                ",\"special\":" + (tokenizer.special(id) ? "true" : "false") + ",\"start\":null,\"stop\":null}";
+      }
+      body += ']';
+    }
+    body += ']';
+    return {};
+  }
+
+ private:
+  std::vector<std::string> texts_;
+  TextWishes wishes_;
+  bool special_ = true;
+};
+
+class Decode final : public Known {
+ public:
+  MaybeFault read(const ApiBody& from) override {
+    json body;
+    if (auto fault = parse_object(from.bytes, &body)) return fault;
+    const auto ids = body.find("ids");
+    if (ids == body.end() || !ids->is_array() || ids->empty()) {
+      return invalid("ids must be token ids, or a list of such; and not empty");
+    }
+    const bool batch = ids->front().is_array();
+    for (const auto& row : *ids) {
+      if (batch && !row.is_array()) return invalid("ids: token ids are lists of numbers, not beside anything else");
+      if (!batch) {
+        if (rows_.empty()) rows_.emplace_back();
+        if (auto fault = add(row)) return fault;
+        continue;
+      }
+      rows_.emplace_back();
+      for (const auto& id : row) {
+        if (auto fault = add(id)) return fault;
+      }
+    }
+    if (auto fault = read_text(body, "model", &model_)) return fault;
+    return read_bool(body, "skip_special_tokens", &skip_);
+  }
+
+  MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest*) override {
+    if (auto fault = check_rows(rows_.size(), most_rows)) return fault;
+    return check_text(model);
+  }
+
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, ApiAnswer* out) override {
+    auto texts = json::array();
+    for (const auto& row : rows_) texts.push_back(model.text->tokenizer.decode(row, skip_));
+    out->body = dumped(texts);
+    return {};
+  }
+
+ private:
+  MaybeFault add(const json& id) {
+    const bool fits = id.is_number_integer() && id >= 0 && id <= INT32_MAX;
+    if (!fits) return invalid("ids: token ids are whole numbers, not beside anything else");
+    if (++count_ > kMostTokens) return invalid("ids: at most " + std::to_string(kMostTokens) + " are taken");
+    rows_.back().push_back(id.get<std::int32_t>());
+    return {};
+  }
+
+  std::vector<text::Ids> rows_;
+  std::size_t count_ = 0;
+  bool skip_ = true;
+};
+
+class Info final : public Known {
+ public:
+  MaybeFault read(const ApiBody& from) override {
+    model_ = from.query_model;
+    return {};
+  }
+
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, ApiAnswer* out) override {
+    const int logits = model.find_output("logits");
+    json type;
+    if (logits >= 0 && !model.outputs[static_cast<std::size_t>(logits)].token_level) {
+      const auto& dims = model.outputs[static_cast<std::size_t>(logits)].dims;
+      json names = json::object();
+      json numbers = json::object();
+      for (std::size_t i = 0; i < model.labels.size(); ++i) {
+        names[std::to_string(i)] = model.labels[i];
+        numbers[model.labels[i]] = i;
+      }
+      const bool reranks = dims.size() == 1 && dims[0] == 1;
+      type = {{reranks ? "reranker" : "classifier", {{"id2label", names}, {"label2id", numbers}}}};
+    } else {
+      type = {{"embedding", {{"pooling", "engine"}}}};
+    }
+    const json said = {{"model_id", model.name},
+                       {"model_sha", nullptr},
+                       {"model_dtype", "float32"},
+                       {"served_model_name", model.name},
+                       {"model_type", type},
+                       {"max_concurrent_requests", 512},
+                       {"max_input_length", model.longest},
+                       {"max_batch_tokens", static_cast<std::size_t>(model.longest) * most_rows_},
+                       {"max_batch_requests", nullptr},
+                       {"max_client_batch_size", most_rows_},
+                       {"auto_truncate", false},
+                       {"tokenization_workers", 1},
+                       {"version", "0.1.0"},
+                       {"sha", nullptr},
+                       {"docker_label", nullptr}};
+    out->body = dumped(said);
+    return {};
+  }
+};
+
+class Sparse final : public Known {
+ public:
+  MaybeFault read(const ApiBody& from) override {
+    json body;
+    if (auto fault = parse_object(from.bytes, &body)) return fault;
+    return read_text(body, "model", &model_);
+  }
+  MaybeFault ask(const ModelSpec& model, std::size_t, inference::ModelInferRequest*) override {
+    return Fault{Code::kUnimplemented, "model '" + model.name + "' gives no sparse embedding"};
+  }
+  MaybeFault write(const ModelSpec&, const inference::ModelInferResponse&, ApiAnswer*) override { return {}; }
+};
+
+}  // namespace
+
+std::unique_ptr<ApiTask> make_tei_tokenize() { return std::make_unique<Tokenize>(); }
+std::unique_ptr<ApiTask> make_tei_decode() { return std::make_unique<Decode>(); }
+std::unique_ptr<ApiTask> make_tei_info() { return std::make_unique<Info>(); }
+std::unique_ptr<ApiTask> make_tei_sparse() { return std::make_unique<Sparse>(); }
+
+}  // namespace arlo::gateway

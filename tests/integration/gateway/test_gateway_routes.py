@@ -1,0 +1,259 @@
+"""What else the HTTP API answers: TEI's and Cohere's routes, and what all routes have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+from scipy.special import expit, softmax
+from tokenizers import Tokenizer, decoders
+
+from tests.fakes.gateway import Gateway, gateway_of
+from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.replayed import LABELS, recorded
+
+pytestmark = pytest.mark.integration
+
+NAMES = [f"label {number}" for number in range(LABELS)]
+TEXTS = ["a text", "naïve Café", "this is another one, and it has more words"]
+PROMPT = "query: "
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def served(workers: Workers, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    file = json.loads(tokenizer.read_text())
+    file["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    deployments = {
+        "emu": workers.deployment("emu", [(0, 64), (1, 128), (2, 256), (3, 512)]),
+        "small": workers.deployment("small", [(0, 64)]),
+        "ranker": workers.deployment("ranker", [(1, 64)]),
+        "slow": workers.deployment("slow", [(2, 64)], inflight_limit=1),
+    }
+    deployments["small"].model.labels.extend(NAMES)
+    deployments["emu"].model.prompts.add(name="query", text=PROMPT)
+    async with gateway_of(tmp_path_factory.mktemp("gateway")) as gateway:
+        for deployment in deployments.values():
+            deployment.model.tokenizer = json.dumps(file).encode()
+            await gateway.apply(deployment, beside=True)
+        yield gateway
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def http(served: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"http://{served.api}", timeout=20) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def known(tokenizer: Path) -> Tokenizer:
+    known = Tokenizer.from_file(str(tokenizer))
+    known.no_truncation()
+    known.no_padding()
+    known.decoder = decoders.WordPiece()
+    return known
+
+
+async def post(http: httpx.AsyncClient, path: str, model: str = "emu", **fields: Any) -> Any:
+    answer = await http.post(path, json={"model": model, **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_vectors_of_tokens_are_as_many_as_tokens(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    answer = await post(http, "/embed_all", inputs=TEXTS)
+    assert [[token[0] for token in row] for row in answer] == [known.encode(text).ids for text in TEXTS]
+    cut = await post(http, "/embed_all", inputs="word " * 600, truncate=True, truncation_direction="Left")
+    assert len(cut[0]) == 512
+
+
+async def test_similarity_is_the_cosine(http: httpx.AsyncClient) -> None:
+    inputs = {"source_sentence": TEXTS[0], "sentences": TEXTS}
+    alike = await post(http, "/similarity", inputs=inputs, parameters={"truncate": True})
+    np.testing.assert_allclose(alike, [1, 1, 1], atol=1e-6)  # all of an emulated vector's numbers are the same
+
+
+async def test_labels_of_a_classifier(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    logits = recorded("small")[0][[known.encode(text).ids[1] for text in TEXTS]]
+    for raw, wanted in ((True, logits), (False, softmax(logits.astype(float), axis=1))):
+        answer = await post(http, "/predict", "small", inputs=[[text] for text in TEXTS], raw_scores=raw)
+        for row, scores in zip(answer, wanted, strict=True):
+            assert [each["score"] for each in row] == sorted((each["score"] for each in row), reverse=True)
+            by_label = {each["label"]: each["score"] for each in row}
+            np.testing.assert_allclose([by_label[name] for name in NAMES], scores, atol=1e-6)
+    single = await post(http, "/predict", "small", inputs=TEXTS[0])
+    assert single == answer[0]
+    pair = await post(http, "/predict", "small", inputs=[TEXTS[0], TEXTS[1]])
+    of_pair = softmax(recorded("small")[0][known.encode(TEXTS[0], TEXTS[1]).ids[1]].astype(float))
+    np.testing.assert_allclose([each["score"] for each in pair], sorted(of_pair, reverse=True), atol=1e-6)
+
+
+async def test_documents_are_ranked(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    sums = np.array([sum(known.encode("one query", text).ids) for text in TEXTS], float)
+    best = list(np.argsort(-sums))
+    tei = await post(http, "/rerank", "ranker", query="one query", texts=TEXTS, raw_scores=True, return_text=True)
+    assert tei == [{"index": i, "score": sums[i], "text": TEXTS[i]} for i in best]
+    documents = [TEXTS[0], {"text": TEXTS[1]}, TEXTS[2]]
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+        answer = await post(http, path, "ranker", query="one query", documents=documents, top_n=2)
+        assert [each["index"] for each in answer["results"]] == best[:2]
+        scores = [each["relevance_score"] for each in answer["results"]]
+        np.testing.assert_allclose(scores, expit(sums[best[:2]]), atol=1e-6)
+        assert answer["usage"]["total_tokens"] == sum(len(known.encode("one query", text).ids) for text in TEXTS)
+        assert answer["meta"]["api_version"]["version"] == (path[2] if path[1] == "v" else "1")
+        assert answer["id"]
+        assert answer["model"] == "ranker"
+    full = await post(http, "/v1/rerank", "ranker", query="one query", documents=documents, return_documents=True)
+    assert [each["document"]["text"] for each in full["results"]] == [TEXTS[i] for i in best]
+
+
+async def test_tokens_and_back(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    answer = await post(http, "/tokenize", inputs=TEXTS)
+    for row, text in zip(answer, TEXTS, strict=True):
+        wanted = known.encode(text)
+        assert [token["id"] for token in row] == wanted.ids
+        assert [token["text"] for token in row] == wanted.tokens
+        assert [token["special"] for token in row] == [mask == 1 for mask in wanted.special_tokens_mask]
+    plain = await post(http, "/tokenize", inputs=TEXTS[0], add_special_tokens=False)
+    assert [token["id"] for token in plain[0]] == known.encode(TEXTS[0], add_special_tokens=False).ids
+    odd = "Don't do not stop ! I'm , 'so' said . we've and they're it's ?"
+    ids = [known.encode(text).ids for text in (*TEXTS, odd)]
+    for skip in (True, False):
+        texts = await post(http, "/decode", ids=ids, skip_special_tokens=skip)
+        assert texts == [known.decode(row, skip_special_tokens=skip) for row in ids]
+    assert await post(http, "/decode", ids=ids[0]) == [known.decode(ids[0])]
+
+
+async def test_info_says_what_a_model_is_for(http: httpx.AsyncClient) -> None:
+    refused = await http.get("/info")
+    assert refused.status_code == 422
+    assert "name a model" in refused.json()["error"]
+    assert (await http.get("/info", params={"model": "emu"})).json()["max_input_length"] == 512
+    small = (await http.get("/info", params={"model": "small"})).json()
+    assert small["model_type"]["classifier"]["id2label"]["0"] == NAMES[0]
+    assert "reranker" in (await http.get("/info", params={"model": "ranker"})).json()["model_type"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "said"),
+    [
+        ("/predict", {"model": "emu", "inputs": "a"}, 424, "no classifier"),
+        ("/rerank", {"model": "emu", "query": "a", "texts": ["b"]}, 424, "no reranker"),
+        ("/v2/rerank", {"model": "small", "query": "a", "documents": ["b"]}, 400, "4 labels"),
+        ("/v1/rerank", {"model": "ranker", "query": "a", "documents": []}, 400, "documents must be a list"),
+        ("/embed", {"model": "small", "inputs": "a"}, 424, "no embedding of a text"),
+        ("/embed_all", {"model": "small", "inputs": "a"}, 424, "no embedding of a token"),
+        ("/embed_sparse", {"model": "emu", "inputs": "a"}, 424, "no sparse embedding"),
+        ("/embed", {"model": "emu", "inputs": "a", "prompt_name": "passage"}, 422, "it has 'query'"),
+        ("/predict", {"model": "small", "inputs": [["a"], ["b", "c"]]}, 422, "requests of their own"),
+        ("/embed", {"model": "emu", "inputs": "a", "priority": "high"}, 422, "priority must be"),
+        ("/v1/embeddings", {"model": "emu", "input": "w " * 60_000, "truncate": "chunk"}, 400, "more than the 64 rows"),
+        ("/tokenize", {"model": "emu", "inputs": 3}, 422, "list of texts"),
+        ("/decode", {"model": "emu", "ids": [-1]}, 422, "whole numbers"),
+    ],
+)
+async def test_what_cannot_be_done_is_named(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any], status: int, said: str
+) -> None:
+    answer = await http.post(path, json=body)
+    assert answer.status_code == status, answer.text
+    document = answer.json()
+    if path.startswith("/v1/emb"):
+        document = document["error"]
+    assert said in (document["message"] if "message" in document else document["error"])
+
+
+async def test_long_texts_in_pieces(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    long = " ".join(f"word{number}" for number in range(900))
+    ids = known.encode(long, add_special_tokens=False).ids
+    cls, sep = known.encode("").ids
+    room = 510
+    pieces = [
+        ids[at : at + room] for at in range(0, len(ids), room - room // 8) if at == 0 or at + room // 8 < len(ids)
+    ]
+    weights = np.array([len(piece) + 2 for piece in pieces], float)
+    sums = np.array([sum(piece) + cls + sep for piece in pieces], float)
+    answer = await http.post(
+        "/embed", json={"model": "emu", "inputs": [long, "a"], "truncate": "chunk", "normalize": False}
+    )
+    assert answer.headers["x-pieces"] == f"{len(pieces)},1"
+    np.testing.assert_allclose(answer.json()[0], [np.average(sums, weights=weights)] * 4, rtol=1e-6)
+    assert answer.json()[1] == [sum(known.encode("a").ids)] * 4
+    openai = await post(http, "/v1/embeddings", input=long, truncate="CHUNK")
+    assert openai["data"][0]["pieces"] == len(pieces)
+    assert openai["usage"]["total_tokens"] == sum(weights)
+
+
+async def test_prompts_go_before_texts(http: httpx.AsyncClient) -> None:
+    with_prompt = await post(http, "/embed", inputs="a", prompt_name="query", normalize=False)
+    assert with_prompt == await post(http, "/embed", inputs=PROMPT + "a", normalize=False)
+    assert with_prompt != await post(http, "/embed", inputs="a", normalize=False)
+
+
+async def test_bodies_may_be_packed_and_chunked(http: httpx.AsyncClient) -> None:
+    body = json.dumps({"model": "emu", "inputs": TEXTS}).encode()
+    wanted = await post(http, "/embed", inputs=TEXTS)
+    for name, packed in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body))):
+        answer = await http.post("/embed", content=packed, headers={"content-encoding": name})
+        assert answer.json() == wanted
+
+    async def pieces(content: bytes, size: int) -> AsyncIterator[bytes]:
+        for at in range(0, len(content), size):
+            yield content[at : at + size]
+
+    for size in (1, 7, 1000):
+        assert (await http.post("/embed", content=pieces(body, size))).json() == wanted
+    bomb = gzip.compress(b" " * (3 << 20))
+    refused = await http.post("/embed", content=bomb, headers={"content-encoding": "gzip"})
+    assert refused.status_code == 413
+    assert (await http.post("/embed", content=body, headers={"content-encoding": "gzip"})).status_code == 422
+    assert (await http.post("/embed", content=body, headers={"content-encoding": "br"})).status_code == 415
+    large = await http.post("/embed", content=pieces(b" " * (3 << 20), 1 << 16))
+    assert large.status_code == 413
+
+
+async def test_overload_and_deadlines(http: httpx.AsyncClient) -> None:
+    """A worker that takes 250 ms for a row, and 40 clients at once that wait for 600 ms: each is answered once."""
+    body = {"model": "slow", "input": "a"}
+    headers = {"x-request-timeout-ms": "600"}
+
+    async def one(number: int) -> httpx.Response:
+        return await http.post("/v1/embeddings", json=body, headers={**headers, "x-request-id": f"mine-{number}"})
+
+    answers = await asyncio.gather(*(one(number) for number in range(40)))
+    assert [answer.headers["x-request-id"] for answer in answers] == [f"mine-{number}" for number in range(40)]
+    assert {answer.status_code for answer in answers} <= {200, 429, 504}
+    good = [answer for answer in answers if answer.status_code == 200]
+    assert 1 <= len(good) <= 4
+    for answer in answers:
+        if answer.status_code == 504:
+            assert answer.headers["x-should-retry"] == "false"
+        if answer.status_code == 429:
+            assert int(answer.headers["retry-after-ms"]) >= 100
+    wrong = await http.post("/v1/embeddings", json=body, headers={"x-request-timeout-ms": "soon"})
+    assert wrong.status_code == 400
+
+
+async def test_a_list_is_taken_whole_or_not_at_all(served: Gateway, http: httpx.AsyncClient) -> None:
+    before = (await served.stats("slow")).outcomes
+    answer = await http.post(
+        "/embed", json={"model": "slow", "inputs": ["a"] * 64}, headers={"x-request-timeout-ms": "500"}
+    )
+    assert answer.status_code in (429, 504), answer.text
+    assert answer.json()["error_type"] in ("Overloaded", "Backend")
+    after = (await served.stats("slow")).outcomes
+    assert after.on_time + after.late == before.on_time + before.late
+
+
+async def test_where_the_time_went(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    answer = await http.post("/embed", json={"model": "emu", "inputs": TEXTS, "priority": "bulk"})
+    assert float(answer.headers["x-total-time"]) >= float(answer.headers["x-inference-time"]) > 0
+    assert int(answer.headers["x-compute-tokens"]) == sum(len(known.encode(text).ids) for text in TEXTS)
