@@ -87,6 +87,8 @@ class Cluster:
         self._parts = self._parts_for(manifest)
         self._wanted: Manifest | None = None  # to be served instead, see change()
         self._changed = asyncio.Event()
+        self._settled = asyncio.Event()  # nothing is to be changed
+        self._settled.set()
         self._energy = EnergyWatch(config, self._deployments) if config.cascade is not None else None
         self._http = ControlHttp(config.control.http_address, self.status)
         self._gateway = GatewayKeeper(config, self._deployments, self.counters)
@@ -119,6 +121,11 @@ class Cluster:
     def scheduler(self) -> RuntimeScheduler:
         """Who decides that."""
         return self._parts.scheduler
+
+    @property
+    def scaler(self) -> Scaler:
+        """Who decides how many workers there are."""
+        return self._parts.scaler
 
     @property
     def _deployments(self) -> Deployments:
@@ -161,7 +168,7 @@ class Cluster:
             self.manifest,
             reconciler=self.reconciler,
             scheduler=self.scheduler,
-            scaler=self._parts.scaler,
+            scaler=self.scaler,
             deployments=self._deployments,
             counters=self.counters,
             started_at_ms=self._started_at_ms,
@@ -217,7 +224,12 @@ class Cluster:
         takes over. A runtime of the old manifest that the new one lacks must not be serving.
         """
         self._wanted = manifest
+        self._settled.clear()
         self._changed.set()
+
+    async def settled(self) -> None:
+        """Wait until the last change() is in force."""
+        await self._settled.wait()
 
     async def supervise(self) -> None:
         """Keep it so until cancelled. A loop that fails is logged, counted and started again; the others go on."""
@@ -256,13 +268,14 @@ class Cluster:
             asyncio.get_running_loop().call_later(CHANGE_AGAIN_S, self._changed.set)
             return
         await before.deployments.close()
+        self._settled.set()
         emit(log, "changed", what=self.scheduler.choice.text, runtimes=[each.name for each in self.manifest.runtimes])
 
     async def _supervise(self) -> None:
         loops = {
             "reconciler": self.reconciler.run,
             "scheduler": self.scheduler.run,
-            "scaler": self._parts.scaler.run,
+            "scaler": self.scaler.run,
             **self._gateway.loops(),
         }
         if self._config.cascade is not None and self._config.cascade.shadow_share > 0:

@@ -132,7 +132,7 @@ async def serve(
 ) -> int:
     """Serve until a signal to stop; `ready` is called once, when requests are answered. Returns the exit code, 0.
 
-    beside: then runs beside it, and is cancelled at the end; an error of it ends nothing, it is raised after the end.
+    beside: then runs beside it, and is cancelled at the end.
 
     manifest: what load_manifest() gave, where the caller has it (and a recommendation for its latencies).
     ArloError when something does not come up; nothing is left running then.
