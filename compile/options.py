@@ -61,7 +61,7 @@ class CompileOptions:
     """With lengths = auto: write a page there of what each further runtime would save."""
 
     static: bool = True
-    """Build a static runtime for each length. False: only those that take any length, up to the longest of `lengths`."""
+    """Build a static runtime for each length. False: only those of any length up to the longest of them."""
 
     dynamic: bool = True
     """Also build a runtime of dynamic shape, for any length up to the longest."""

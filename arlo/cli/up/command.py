@@ -217,7 +217,8 @@ def _slo_ms(manifest: Manifest) -> int:
 def _how_to_try(cluster: Cluster, config: Config, manifest: Manifest, path: Path) -> str:
     from arlo.control.gateway.process import reachable
 
-    assert cluster.addresses is not None and config.gateway.api_address is not None
+    assert cluster.addresses is not None
+    assert config.gateway.api_address is not None
     grpc, api = reachable(cluster.addresses.grpc), reachable(config.gateway.api_address)
     body = json.dumps({"model": cluster.model, "input": ["a short text", "another one"]})
     dynamic = all(runtime.dynamic for runtime in manifest.runtimes)
