@@ -60,6 +60,9 @@ class CompileOptions:
     lengths_plot: Path | None = None
     """With lengths = auto: write a page there of what each further runtime would save."""
 
+    static: bool = True
+    """Build a static runtime for each length. False: only those of any length up to the longest of them."""
+
     dynamic: bool = True
     """Also build a runtime of dynamic shape, for any length up to the longest."""
 
@@ -147,6 +150,10 @@ class CompileOptions:
             raise ConfigError(f"tolerance must be above 0, not {self.tolerance}")
 
     def _check_relations(self) -> None:
+        if not self.static and not (self.dynamic or self.profiles):
+            raise ConfigError("nothing is left to build without static and dynamic runtimes: leave one of the two in")
+        if not self.static and self.lengths == "auto":
+            raise ConfigError("lengths = auto chooses static runtimes; name the longest length instead")
         if isinstance(self.importance, int) and self.importance < 1:
             raise ConfigError(f"importance is of the last layer or more, not of {self.importance}")
         if self.memory_mb is not None and self.max_batch != "auto":

@@ -151,7 +151,8 @@ def specs_of(
     """
     rows = batches or dict.fromkeys(lengths, options.most_rows)
     max_batch, longest = max(rows.values()), lengths[-1]
-    specs = [RuntimeSpec(name=f"{name}_len{n}", max_length=n, max_batch=rows[n], shape="static") for n in lengths]
+    fixed = lengths if options.static else ()
+    specs = [RuntimeSpec(name=f"{name}_len{n}", max_length=n, max_batch=rows[n], shape="static") for n in fixed]
     if options.dynamic:
         specs.append(RuntimeSpec(name=f"{name}_dynamic", max_length=longest, max_batch=max_batch, shape="dynamic"))
     if options.profiles:

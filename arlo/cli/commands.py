@@ -33,6 +33,7 @@ COMMANDS = (
     Command("lengths", "arlo.cli.lengths", "which maximum lengths to compile for; what-if questions"),
     Command("emulate", "arlo.cli.emulate", "write a repository whose runtimes answer after the time of a table"),
     Command("profile", "arlo.cli.profile.command", "measure the latency of every runtime on a real worker"),
+    Command("up", "arlo.cli.up.command", "a model folder in, vectors out: compile what is missing, and serve it"),
     Command("serve", "arlo.cli.serve", "start workers and gateway and keep them serving"),
     Command("triton", "arlo.cli.triton", "start one Triton server on a repository, without a gateway"),
     Command("cascade", "arlo.cli.cascade.command", "several models of rising cost as one: record, calibrate, search"),

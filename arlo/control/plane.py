@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import fcntl
 import logging
 from collections import Counter
@@ -51,6 +52,19 @@ from arlo.workers.pool import WorkerPool
 
 log = logging.getLogger("arlo.control")
 
+CHANGE_AGAIN_S = 5.0  # after a change() that failed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Parts:
+    """What goes by one manifest."""
+
+    manifest: Manifest
+    deployments: Deployments
+    reconciler: Reconciler
+    scheduler: RuntimeScheduler
+    scaler: Scaler
+
 
 class Cluster:
     """See the module. `report`, when given, is told what start() is doing, in a few words."""
@@ -65,24 +79,57 @@ class Cluster:
         probe: Probe = warm_up,
     ) -> None:
         self._config = config
-        self.manifest = manifest = servable(config, manifest)
         self._pool = pool
         self._report = report
+        self._probe = probe
         self._started_at_ms = round(unix_s() * 1000)
         self.counters: Counter[str] = Counter()
-        self._deployments = Deployments(config, manifest, self.counters, owner=owner_label(self._started_at_ms))
-        bundled = BundledPool(pool, manifest)
-        self.reconciler = Reconciler(config, manifest, bundled, self._deployments, self.counters, probe=probe)
-        self.scheduler = RuntimeScheduler(config, manifest, self.reconciler, self._deployments, self.counters)
-        self.scaler = Scaler(config, bundled, self.reconciler, self.scheduler, counters=self.counters)
-        self.recycler = Recycler(config, manifest, self.reconciler)
-        self.scheduler.listeners += [self.scaler.see, self.recycler.see]
-        self.reconciler.stats = lambda: self.scheduler.stats
+        self._parts = self._parts_for(manifest)
+        self._wanted: Manifest | None = None  # to be served instead, see change()
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()  # nothing is to be changed
+        self._settled.set()
         self._energy = EnergyWatch(config, self._deployments) if config.cascade is not None else None
         self._http = ControlHttp(config.control.http_address, self.status)
         self._gateway = GatewayKeeper(config, self._deployments, self.counters)
         self._run_lock: IO[bytes] | None = None
         self.http_address = ""  # of /status and /metrics, as bound
+
+    def _parts_for(self, manifest: Manifest) -> _Parts:
+        config, counters = self._config, self.counters
+        manifest = servable(config, manifest)
+        deployments = Deployments(config, manifest, counters, owner=owner_label(self._started_at_ms))
+        bundled = BundledPool(self._pool, manifest)
+        reconciler = Reconciler(config, manifest, bundled, deployments, counters, probe=self._probe)
+        scheduler = RuntimeScheduler(config, manifest, reconciler, deployments, counters)
+        scaler = Scaler(config, bundled, reconciler, scheduler, counters=counters)
+        scheduler.listeners += [scaler.see, Recycler(config, manifest, reconciler).see]
+        reconciler.stats = lambda: scheduler.stats
+        return _Parts(manifest, deployments, reconciler, scheduler, scaler)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is served, or can be."""
+        return self._parts.manifest
+
+    @property
+    def reconciler(self) -> Reconciler:
+        """Which worker has what, and what it is to have."""
+        return self._parts.reconciler
+
+    @property
+    def scheduler(self) -> RuntimeScheduler:
+        """Who decides that."""
+        return self._parts.scheduler
+
+    @property
+    def scaler(self) -> Scaler:
+        """Who decides how many workers there are."""
+        return self._parts.scaler
+
+    @property
+    def _deployments(self) -> Deployments:
+        return self._parts.deployments
 
     @property
     def model(self) -> str:
@@ -170,8 +217,61 @@ class Cluster:
             status=f"http://{self.http_address}/status",
         )
 
+    def change(self, manifest: Manifest) -> None:
+        """Serve by another manifest of the repository from now on: one that has more runtimes, or other latencies.
+
+        What serves goes on serving, and is then moved to what is better, no request lost, as when another control plane
+        takes over. A runtime of the old manifest that the new one lacks must not be serving.
+        """
+        self._wanted = manifest
+        self._settled.clear()
+        self._changed.set()
+
+    async def settled(self) -> None:
+        """Wait until the last change() is in force."""
+        await self._settled.wait()
+
     async def supervise(self) -> None:
         """Keep it so until cancelled. A loop that fails is logged, counted and started again; the others go on."""
+        while True:
+            loops = asyncio.create_task(self._supervise())
+            changed = asyncio.create_task(self._changed.wait())
+            try:
+                await asyncio.wait((loops, changed), return_when=asyncio.FIRST_COMPLETED)
+                if loops.done():
+                    return loops.result()
+            finally:
+                for task in (loops, changed):
+                    task.cancel()
+                await asyncio.gather(loops, changed, return_exceptions=True)
+            self._changed.clear()
+            await self._take_over()
+
+    async def _take_over(self) -> None:
+        """Serve by the manifest that is wanted; where that fails, by the old one, until the next try."""
+        assert self._wanted is not None
+        before = self._parts
+        await before.reconciler.stop()
+        try:
+            self._parts = self._parts_for(self._wanted)
+            self._gateway.follow(self._deployments)
+            await self.reconciler.observe()
+            await self.reconciler.resume()
+            self.reconciler.want(self.scheduler.first_placement())
+            await self._deployments.ensure()
+        except ArloError as error:
+            emit(log, "change_failed", level=logging.ERROR, error=str(error), again_in_s=CHANGE_AGAIN_S)
+            if self._parts is not before:
+                await self._deployments.close()
+            self._parts = before
+            self._gateway.follow(self._deployments)
+            asyncio.get_running_loop().call_later(CHANGE_AGAIN_S, self._changed.set)
+            return
+        await before.deployments.close()
+        self._settled.set()
+        emit(log, "changed", what=self.scheduler.choice.text, runtimes=[each.name for each in self.manifest.runtimes])
+
+    async def _supervise(self) -> None:
         loops = {
             "reconciler": self.reconciler.run,
             "scheduler": self.scheduler.run,

@@ -13,7 +13,8 @@ import dataclasses
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
 
 from arlo.catalog.joined import joined, link
 from arlo.catalog.manifest import Manifest
@@ -122,8 +123,16 @@ def with_one_repository(config: Config, manifest: Manifest) -> Config:
     return dataclasses.replace(config, model=dataclasses.replace(config.model, repository=folder))
 
 
-async def serve(config: Config, *, ready: Callable[[Cluster], None], manifest: Manifest | None = None) -> int:
+async def serve(
+    config: Config,
+    *,
+    ready: Callable[[Cluster], None],
+    manifest: Manifest | None = None,
+    beside: Callable[[Cluster], Coroutine[Any, Any, None]] | None = None,
+) -> int:
     """Serve until a signal to stop; `ready` is called once, when requests are answered. Returns the exit code, 0.
+
+    beside: then runs beside it, and is cancelled at the end.
 
     manifest: what load_manifest() gave, where the caller has it (and a recommendation for its latencies).
     ArloError when something does not come up; nothing is left running then.
@@ -140,5 +149,10 @@ async def serve(config: Config, *, ready: Callable[[Cluster], None], manifest: M
         async with running(cluster, stop) as up:
             if up:
                 ready(cluster)
+                work = asyncio.create_task(beside(cluster)) if beside is not None else None
                 await stop.wait()
+                if work is not None:
+                    work.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await work
     return 0

@@ -184,6 +184,12 @@ def _lengths(group: Any) -> None:
         "--lengths-plot", metavar="FILE", type=Path, help="with auto: a page of what each further runtime would save"
     )
     group.add_argument(
+        "--static",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="build a static runtime for each length (default: yes)",
+    )
+    group.add_argument(
         "--dynamic",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -237,6 +243,7 @@ def options_of(args: argparse.Namespace) -> CompileOptions:
         max_runtimes=args.max_runtimes,
         lengths_plot=args.lengths_plot,
         latency_profile=args.latency_profile,
+        static=args.static,
         dynamic=args.dynamic,
         profiles=args.profiles,
         jobs=args.jobs,

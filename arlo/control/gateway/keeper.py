@@ -82,6 +82,12 @@ class GatewayKeeper:
             await self._deployments.admin.get_deployment()
         self._up = True
 
+    def follow(self, deployments: Deployments) -> None:
+        """From now on this is the deployment to keep; call it while no loop runs."""
+        assert self.addresses is not None, "start() first"
+        self._deployments = deployments
+        deployments.connect(reachable(self.addresses.admin))
+
     def loops(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """What keeps it so, by name."""
         loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {"deployment": self._keep_deployment}

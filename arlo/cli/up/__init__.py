@@ -1,0 +1,1 @@
+"""`arlo up`: from a model to an answer."""

