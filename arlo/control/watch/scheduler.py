@@ -20,7 +20,7 @@ from arlo.catalog.flow_accuracy import Outcomes
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s
 from arlo.config import Config
-from arlo.config.flow_variants import served_flow, pipeline_name
+from arlo.config.flow_variants import pipeline_name, served_flow
 from arlo.control.events import emit
 from arlo.control.reconcile import state
 from arlo.control.reconcile.choice import Choice, choose
