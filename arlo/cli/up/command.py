@@ -192,14 +192,8 @@ async def _rest(cluster: Cluster, source: Source, folder: Path, *, say: bool) ->
             await build.stop(timeout_s=10)
         raise
     if code != 0:
-        emit(
-            log,
-            "build_failed",
-            level=logging.ERROR,
-            code=code,
-            log=str(built_log),
-            serves=cluster.scheduler.choice.text,
-        )
+        serves = cluster.scheduler.choice.text
+        emit(log, "build_failed", level=logging.ERROR, code=code, log=str(built_log), serves=serves)
         return
     cluster.change(Manifest.load(repository))
     await cluster.settled()

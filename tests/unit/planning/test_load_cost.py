@@ -57,6 +57,9 @@ class Shared:
     def solve(self, last: Allocation | None, *, time_limit_s: float) -> Answer:
         raise NotImplementedError
 
+    def loss(self, instances: tuple[int, ...]) -> float:
+        return self.predicted_mean_ms(instances)
+
     def predicted_mean_ms(self, instances: tuple[int, ...]) -> float:
         if not instances[-1]:
             return math.inf

@@ -1,0 +1,120 @@
+"""`arlo up`: a model folder becomes a service, whose other runtimes are built and taken up under load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.fakes.tiny_model import write_tiny
+
+pytestmark = [pytest.mark.integration, pytest.mark.asyncio]
+
+WAIT_S = 120
+TEXT = "which library carries the colour of the sea"
+
+
+class Up:
+    """`arlo up MODEL` in a process of its own. `ready`: what it printed then; events go to the file `log`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.process, self.log = process, log
+        self.ready: dict[str, Any] = {}
+
+    @classmethod
+    async def start(cls, work: Path, model: Path) -> Up:
+        log = work / "log"
+        command = ["-m", "arlo.cli", "up", str(model), "--port", "0", "--grpc-port", "0", "--workers", "1"]
+        with log.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *command, "--cache", str(work / "cache"), "--json", "--log-json",
+                stdout=asyncio.subprocess.PIPE, stderr=errors,
+            )  # fmt: skip
+        up = cls(process, log)
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), WAIT_S)
+        assert line, log.read_text()
+        up.ready = json.loads(line)
+        return up
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        lines = (line for line in self.log.read_text().splitlines() if line.startswith("{"))
+        return [event for event in map(json.loads, lines) if event["event"] == name]
+
+    async def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return await asyncio.wait_for(self.process.wait(), 60)
+
+
+def running_from(folder: Path) -> list[str]:
+    """Command lines of the processes that name the folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if int(entry.parent.name) != os.getpid() and any(str(folder) in word for word in words):
+            found.append(" ".join(words))
+    return found
+
+
+async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path) -> None:
+    model = write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True})
+    up = await Up.start(tmp_path, model)
+    answers = []
+    async with httpx.AsyncClient(base_url=f"http://{up.ready['api']}", timeout=30) as client:
+
+        async def ask() -> list[float]:
+            answer = await client.post("/v1/embeddings", json={"model": "tiny", "input": TEXT})
+            assert answer.status_code == 200, answer.text
+            vector: list[float] = answer.json()["data"][0]["embedding"]
+            return vector
+
+        async with asyncio.timeout(WAIT_S):
+            while not up.events("built"):
+                assert not up.events("build_failed") + up.events("change_failed"), up.log.read_text()
+                answers += await asyncio.gather(*(ask() for _ in range(4)))
+            answers += [await ask() for _ in range(20)]
+    for answer in answers:
+        np.testing.assert_allclose(answer, answers[0], atol=1e-5)
+    assert len(up.events("changed")) == 1
+    assert await up.stop() == 0
+    assert running_from(tmp_path) == []
+
+    again = await Up.start(tmp_path, model)
+    assert again.ready["config"] == up.ready["config"]
+    async with httpx.AsyncClient(base_url=f"http://{again.ready['api']}", timeout=30) as client:
+        once_more = await client.post("/v1/embeddings", json={"model": "tiny", "input": TEXT})
+    np.testing.assert_allclose(once_more.json()["data"][0]["embedding"], answers[0], atol=1e-5)
+    assert "compiling" not in again.log.read_text()
+    assert await again.stop() == 0
+    assert running_from(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["no-such-package-here"], 3, "pip install no-such-package-here"),
+        (["./nowhere"], 2, "give the folder of a Hugging Face model"),
+        (["./nowhere", "--workers", "0"], 2, "--workers must be 1 or more"),
+        (["./nowhere", "--port", "70000"], 2, "--port is 0 to 65535"),
+    ],
+)
+async def test_what_is_wrong_is_said_with_what_to_do(words: list[str], code: int, said: str, tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "arlo.cli", "up", *words, "--cache", str(tmp_path), cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, errors = await process.communicate()
+    assert (process.returncode, out) == (code, b"")
+    assert said in errors.decode()
+    assert "Traceback" not in errors.decode()
