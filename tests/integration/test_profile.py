@@ -115,7 +115,7 @@ async def test_a_dynamic_runtime_shows_its_steps(tmp_path: Path, mark: str) -> N
     check_against_table(profile, {("dyn", point.length, 1): point.latency_us for point in table})
     steps = profile.runtimes[0].staircase
     assert steps is not None
-    # Other work on the machine may make a step look like two; tests/unit/profiler/test_staircase.py has steps to the token.
+    # Other work on the machine may make a step look like two; tests/unit/profiler/test_staircase.py has the exact ones.
     assert steps.shape == "steps", profile
     assert {64, 128, 192, 256} <= set(steps.edges), profile
     await nothing_left(mark)
