@@ -51,6 +51,10 @@ MaybeFault parse_object(std::string_view text, json* out) {
   return {};
 }
 
+bool whole(const json& value) {
+  return value.is_number_unsigned() ? value.get<std::uint64_t>() <= INT64_MAX : value.is_number_integer();
+}
+
 MaybeFault read_bool(const json& body, const char* field, bool* out) {
   const json* found = field_of(body, field);
   if (found == nullptr) return {};
@@ -70,9 +74,7 @@ MaybeFault read_text(const json& body, const char* field, std::string* out) {
 MaybeFault read_count(const json& body, const char* field, std::int64_t least, std::int64_t* out) {
   const json* found = field_of(body, field);
   if (found == nullptr) return {};
-  const bool whole =
-      found->is_number_unsigned() ? found->get<std::uint64_t>() <= INT64_MAX : found->is_number_integer();
-  if (!whole || found->get<std::int64_t>() < least) {
+  if (!whole(*found) || found->get<std::int64_t>() < least) {
     return invalid(std::string(field) + " must be a whole number of " + std::to_string(least) + " or more");
   }
   *out = found->get<std::int64_t>();
@@ -136,21 +138,29 @@ void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest
   if (wishes.bulk) parameters["arlo_class"].set_string_param("bulk");
 }
 
-void add_texts(std::string_view name, std::string_view prompt, const std::vector<std::string>& texts,
-               inference::ModelInferRequest* out) {
+MaybeFault check_made(std::size_t bytes) {
+  if (bytes <= kMostMade) return {};
+  return invalid("input: its rows make a tensor of " + std::to_string(bytes) + " bytes, above " +
+                 std::to_string(kMostMade) + ": send fewer rows at a time, or shorter ones");
+}
+
+MaybeFault add_texts(std::string_view name, std::string_view prompt, const std::vector<std::string>& texts,
+                     inference::ModelInferRequest* out) {
+  std::size_t bytes = 0;
+  for (const auto& text : texts) bytes += sizeof(std::uint32_t) + prompt.size() + text.size();
+  if (auto fault = check_made(bytes)) return fault;
   auto* tensor = out->add_inputs();
   tensor->set_name(std::string(name));
   tensor->set_datatype("BYTES");
   tensor->add_shape(static_cast<std::int64_t>(texts.size()));
   std::string raw;
-  std::size_t bytes = 0;
-  for (const auto& text : texts) bytes += sizeof(std::uint32_t) + prompt.size() + text.size();
   raw.reserve(bytes);
   for (const auto& text : texts) {
     const auto size = static_cast<std::uint32_t>(prompt.size() + text.size());
     raw.append(reinterpret_cast<const char*>(&size), sizeof size).append(prompt).append(text);
   }
   out->add_raw_input_contents(std::move(raw));
+  return {};
 }
 
 MaybeFault check_rows(std::size_t rows, std::size_t most) {

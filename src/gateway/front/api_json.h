@@ -27,6 +27,9 @@ std::string dumped(const nlohmann::json& value);
 // An object that nests no deeper than any request has to. INVALID_ARGUMENT: it is none.
 MaybeFault parse_object(std::string_view text, nlohmann::json* out);
 
+// A whole number that an int64 holds.
+bool whole(const nlohmann::json& value);
+
 // A field, if it is there and not null. INVALID_ARGUMENT: it has another type.
 MaybeFault read_bool(const nlohmann::json& body, const char* field, bool* out);
 MaybeFault read_text(const nlohmann::json& body, const char* field, std::string* out);
@@ -49,9 +52,13 @@ MaybeFault find_prompt(const ModelSpec& model, const TextWishes& wishes, std::st
 
 // `cut`: the request has texts, which may be cut; ids never are.
 void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out);
-// The input `name` of BYTES [rows], each text behind `prompt`.
-void add_texts(std::string_view name, std::string_view prompt, const std::vector<std::string>& texts,
-               inference::ModelInferRequest* out);
+// Bytes of a tensor that is made of a body: a text that is repeated for each row, a prompt, and rows that are filled up
+// to the widest can make it far larger than what a client sends.
+inline constexpr std::size_t kMostMade = 16 << 20;
+MaybeFault check_made(std::size_t bytes);
+// The input `name` of BYTES [rows], each text behind `prompt`. INVALID_ARGUMENT: above kMostMade.
+MaybeFault add_texts(std::string_view name, std::string_view prompt, const std::vector<std::string>& texts,
+                     inference::ModelInferRequest* out);
 
 // INVALID_ARGUMENT: more rows than are taken in one request.
 MaybeFault check_rows(std::size_t rows, std::size_t most);

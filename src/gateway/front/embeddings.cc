@@ -16,7 +16,7 @@ using nlohmann::json;
 
 MaybeFault read_ids(const json& from, std::vector<std::int64_t>* out) {
   for (const auto& id : from) {
-    if (!id.is_number_integer()) return invalid("input: token ids are whole numbers, not beside anything else");
+    if (!whole(id)) return invalid("input: token ids are whole numbers, not beside anything else");
     out->push_back(id.get<std::int64_t>());
   }
   if (out->empty()) return invalid("input: a list of token ids is empty");
@@ -108,8 +108,7 @@ class Vectors : public ApiTask {
       for (const auto& row : inputs_.ids) tokens_ += static_cast<std::int64_t>(row.size());
       return add_ids(model, inputs_.ids, out);
     }
-    add_texts(kText, prompt, inputs_.texts, out);
-    return {};
+    return add_texts(kText, prompt, inputs_.texts, out);
   }
 
  protected:
@@ -268,7 +267,10 @@ class TeiSimilarity final : public Vectors {
     if (sentences == inputs->end()) return invalid("inputs: sentences is missing");
     if (auto fault = read_texts(*sentences, "sentences", &inputs_.texts)) return fault;
     const auto parameters = body.find("parameters");
-    if (parameters != body.end() && parameters->is_object()) body.update(*parameters);
+    if (parameters != body.end() && parameters->is_object()) {
+      const json wishes = std::move(*parameters);  // they may name a field `parameters` themselves
+      body.update(wishes);
+    }
     return read_vectors(body, nullptr);
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "base/ascii.h"
 
@@ -98,7 +99,10 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
     request.headers.emplace_back(name, value);
     if (name.empty() || name.find_first_of(" \t") != std::string_view::npos) request.framed = false;
     if (equal_ignoring_case(name, "connection") && equal_ignoring_case(value, "close")) request.closes = true;
-    if (equal_ignoring_case(name, "transfer-encoding")) request.last = request.chunked = true;
+    if (equal_ignoring_case(name, "transfer-encoding")) {
+      if (std::exchange(request.chunked, true)) request.framed = false;  // in two lines: the second may say another
+      request.last = true;
+    }
     if (equal_ignoring_case(name, "content-length")) {
       if (value != "0") request.last = true;
       if (std::exchange(counted, true) || !read_number(value, &request.body)) request.framed = false;

@@ -20,6 +20,7 @@ using nlohmann::json;
 static_assert(std::endian::native == std::endian::little, "tensors are little-endian on the wire");
 
 constexpr std::size_t kMostParameters = 256;
+constexpr std::size_t kMostTensors = 256;  // of inputs, and of outputs
 constexpr const char* kBinarySize = "binary_data_size";
 
 // Numbers of a tensor as they are written, flat or nested by its shape.
@@ -85,7 +86,7 @@ MaybeFault read_parameter(const std::string& key, const json& value, inference::
   if (value.is_boolean()) {
     out->set_bool_param(value.get<bool>());
   } else if (value.is_number_integer()) {
-    if (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX) {
+    if (!whole(value)) {
       return invalid("parameter " + arlo::quoted(key) + " is larger than any number that is taken");
     }
     out->set_int64_param(value.get<std::int64_t>());
@@ -190,6 +191,7 @@ class Infer final : public ApiTask {
     if (inputs == body.end() || !inputs->is_array() || inputs->empty()) {
       return invalid("inputs must be a list of tensors, and not empty");
     }
+    if (inputs->size() > kMostTensors) return invalid("there are too many inputs");
     for (const auto& input : *inputs) {
       if (auto fault = read_input(input, &binary)) return fault;
     }
@@ -197,6 +199,7 @@ class Infer final : public ApiTask {
     const auto outputs = body.find("outputs");
     if (outputs == body.end() || outputs->is_null()) return {};
     if (!outputs->is_array()) return invalid("outputs must be a list");
+    if (outputs->size() > kMostTensors) return invalid("there are too many outputs");
     for (const auto& output : *outputs) {
       if (auto fault = read_output(output)) return fault;
     }
@@ -264,7 +267,7 @@ class Infer final : public ApiTask {
     const auto shape = from.find("shape");
     if (shape == from.end() || !shape->is_array() || shape->size() > 8) return invalid(what + " needs a shape");
     for (const auto& dim : *shape) {
-      if (!dim.is_number_integer()) return invalid(what + ": its shape has something else than whole numbers");
+      if (!whole(dim)) return invalid(what + ": its shape has something else than whole numbers");
       tensor->add_shape(dim.get<std::int64_t>());
     }
     if (auto fault = read_parameters(from, tensor->mutable_parameters())) return fault;

@@ -82,9 +82,8 @@ class TeiPredict final : public ApiTask {
     out->set_model_name(model.name);
     out->add_outputs()->set_name(logits->name);
     add_wishes(wishes_, true, out);
-    add_texts(kText, {}, first_, out);
-    if (!second_.empty()) add_texts(kTextPair, {}, second_, out);
-    return {};
+    if (auto fault = add_texts(kText, {}, first_, out)) return fault;
+    return second_.empty() ? MaybeFault() : add_texts(kTextPair, {}, second_, out);
   }
 
   MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
@@ -175,9 +174,9 @@ class Rerank final : public ApiTask {
     out->set_model_name(model.name);
     out->add_outputs()->set_name(logits->name);
     add_wishes(wishes_, true, out);
-    add_texts(kText, prompt, std::vector<std::string>(documents_.size(), query_), out);
-    add_texts(kTextPair, {}, documents_, out);
-    return {};
+    const std::string before = std::string(prompt) + query_;  // the same one in each row
+    if (auto fault = add_texts(kText, before, std::vector<std::string>(documents_.size()), out)) return fault;
+    return add_texts(kTextPair, {}, documents_, out);
   }
 
   MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) override {

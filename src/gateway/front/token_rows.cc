@@ -107,6 +107,7 @@ MaybeFault add_ids(const ModelSpec& model, const TokenRows& rows, inference::Mod
       return invalid("input: a token id is none of the model's");
     }
   }
+  if (auto fault = check_made(rows.size() * width * ids.item)) return fault;
   add_tensor(ids, rows, width, false, out);
   if (model.mask >= 0) add_tensor(model.inputs[static_cast<std::size_t>(model.mask)], rows, width, true, out);
   return {};

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMostTokens = 100'000;  // of a text, and ids of a request: an answer is 70 bytes for each
+constexpr std::size_t kMostTokens = 100'000;  // of a request: an answer is 70 bytes for each
 
 // Answered from what the gateway knows of the model.
 class Known : public ApiTask {
@@ -51,12 +51,16 @@ class Tokenize final : public Known {
     if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
     const auto& tokenizer = model.text->tokenizer;
     const text::Limits limits{.most_tokens = kMostTokens, .add_special = special_};
+    std::size_t count = 0;
     text::Encoding encoding;
     auto& body = out->body;
     body = "[";
     for (std::size_t row = 0; row < texts_.size(); ++row) {
       if (auto fault = tokenizer.encode(std::string(prompt) + texts_[row], {}, limits, encoding)) return fault;
-      if (encoding.cut) return invalid("inputs: a text has more than " + std::to_string(kMostTokens) + " tokens");
+      count += encoding.ids.size();
+      if (encoding.cut || count > kMostTokens) {
+        return invalid("inputs: they have more than " + std::to_string(kMostTokens) + " tokens: send fewer at a time");
+      }
       body += row == 0 ? "[" : ",[";
       for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
         const auto id = encoding.ids[i];
