@@ -91,5 +91,33 @@ TEST(HttpApi, ATransferEncodingIsSaidOnce) {
   EXPECT_FALSE(read_request("POST / HTTP/1.1\r\n" + line + "Transfer-Encoding: gzip\r\n\r\n")->framed);
 }
 
+TEST(HttpApi, HeadsThatAnotherMayReadInAnotherWayAreNone) {
+  const auto framed = [](const std::string& lines, const std::string& version = "HTTP/1.1") {
+    const auto request = read_request("POST / " + version + "\r\n" + lines + "\r\n");
+    return request->good && request->framed;
+  };
+  EXPECT_TRUE(framed("Host: a\r\nX-Y_z!: \ta b\t\r\n"));
+  for (const std::string lines : {"X: a\nContent-Length: 5\r\n", "X: a\rContent-Length: 5\r\n", "X(y): a\r\n",
+                                  "X\nContent-Length: a\r\n", "Host: a\r\nHost: a\r\n", ": a\r\n", "X : a\r\n"}) {
+    EXPECT_FALSE(framed(lines)) << lines;
+  }
+  EXPECT_FALSE(framed(std::string("X: a\0b\r\n", 9)));
+  EXPECT_FALSE(framed(std::string("Transfer-Encoding\0: chunked\r\n", 29)));
+  EXPECT_FALSE(framed("Transfer-Encoding: chunked\r\n", "HTTP/1.0"));
+  EXPECT_FALSE(read_request("GET /health\nX HTTP/1.1\r\n\r\n")->good);
+  EXPECT_TRUE(read_request("GET / HTTP/1.1\r\nConnection: te, Close\r\n\r\n")->closes);
+}
+
+TEST(HttpApi, ChunkSizesHaveNothingBehindThemButExtensions) {
+  const auto state = [](std::string_view bytes) {
+    std::size_t taken = 0;
+    return ChunkedBody(100).feed(bytes, &taken);
+  };
+  EXPECT_EQ(state("1;a=b\r\nx\r\n0\r\n\r\n"), ChunkedBody::State::kDone);
+  EXPECT_EQ(state("1 \t;a\r\nx\r\n0\r\n\r\n"), ChunkedBody::State::kDone);
+  EXPECT_EQ(state("1 a\r\nx\r\n0\r\n\r\n"), ChunkedBody::State::kWrong);
+  EXPECT_EQ(state("1;\na\r\nx\r\n0\r\n\r\n"), ChunkedBody::State::kWrong);
+}
+
 }  // namespace
 }  // namespace arlo::gateway

@@ -67,6 +67,16 @@ def running_from(folder: Path) -> list[str]:
     return found
 
 
+async def up_fails(work: Path, *words: str) -> tuple[int | None, bytes, str]:
+    """Exit code, output and errors of an `arlo up` that ends by itself."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "arlo.cli", "up", *words, "--cache", str(work / "cache"), cwd=work,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, errors = await process.communicate()
+    return process.returncode, out, errors.decode()
+
+
 async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path) -> None:
     model = write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True})
     up = await Up.start(tmp_path, model)
@@ -87,6 +97,11 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
     for answer in answers:
         np.testing.assert_allclose(answer, answers[0], atol=1e-5)
     assert len(up.events("changed")) == 1
+    kept = Path(up.ready["config"]).read_text()
+    code, out, errors = await up_fails(tmp_path, str(model), "--port", "0", "--grpc-port", "0", "--slo-ms", "7")
+    assert (code, out) == (2, b"")
+    assert "another `arlo up` has this model" in errors
+    assert Path(up.ready["config"]).read_text() == kept
     assert await up.stop() == 0
     assert running_from(tmp_path) == []
 
@@ -106,15 +121,13 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
         (["no-such-package-here"], 3, "pip install no-such-package-here"),
         (["./nowhere"], 2, "give the folder of a Hugging Face model"),
         (["./nowhere", "--workers", "0"], 2, "--workers must be 1 or more"),
+        (["./nowhere", "--slo-ms", "-5"], 2, "--slo-ms must be 1 or more"),
+        ([""], 2, "MODEL is empty"),
         (["./nowhere", "--port", "70000"], 2, "--port is 0 to 65535"),
     ],
 )
 async def test_what_is_wrong_is_said_with_what_to_do(words: list[str], code: int, said: str, tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "arlo.cli", "up", *words, "--cache", str(tmp_path), cwd=tmp_path,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, errors = await process.communicate()
-    assert (process.returncode, out) == (code, b"")
-    assert said in errors.decode()
-    assert "Traceback" not in errors.decode()
+    code_, out, errors = await up_fails(tmp_path, *words)
+    assert (code_, out) == (code, b"")
+    assert said in errors
+    assert "Traceback" not in errors

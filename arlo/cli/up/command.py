@@ -6,12 +6,14 @@ import argparse
 import asyncio
 import contextlib
 import errno
+import fcntl
 import json
 import logging
 import math
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,15 +96,16 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from arlo import config as configuration
     from arlo.cli.up.source import find_source
     from arlo.compile.options import CompileOptions
-    from arlo.control import events
-    from arlo.control.serve import serve
     from arlo.workers.triton.server import find_triton
 
     if args.workers is not None and args.workers < 1:
         raise ConfigError(f"--workers must be 1 or more, not {args.workers}")
+    if args.slo_ms is not None and args.slo_ms < 1:
+        raise ConfigError(f"--slo-ms must be 1 or more, not {args.slo_ms}")
+    if not args.model or args.name == "":
+        raise ConfigError("MODEL is empty" if not args.model else "--name is empty: leave it out, or give a name")
     api, grpc = _free(args.host, args.port, "--port"), _free(args.host, args.grpc_port, "--grpc-port")
     find_triton()  # missing? said before minutes of work
     source = find_source(args.model, name=args.name, install=args.install)
@@ -110,6 +113,29 @@ def run(args: argparse.Namespace) -> int:
         os.environ["ARLO_CACHE"] = str(args.cache.expanduser().absolute())
     root = CompileOptions(source=source.path, out=Path("unused")).cache_root
     folder = root.absolute() / "up" / f"{source.name}-{source.key}"
+    with _alone(folder):
+        return _serve(args, source, folder, api=api, grpc=grpc)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Nobody else builds or serves in the folder meanwhile. ConfigError where somebody does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another `arlo up` has this model in {folder}: stop that one, or give another --cache"
+            ) from None
+        yield
+
+
+def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, grpc: str) -> int:
+    from arlo import config as configuration
+    from arlo.control import events
+    from arlo.control.serve import serve
+
     manifest = _first(source, folder / "repository")
     path = folder / "serve.toml"
     path.write_text(

@@ -28,6 +28,7 @@ constexpr TimeNs kLastWords = 1'000'000'000;  // for a client to close
 constexpr std::size_t kLongestId = 128;
 constexpr std::string_view kJson = "application/json";
 constexpr const char* kTooLarge = "the body is larger than the gateway takes: send fewer texts at a time";
+constexpr const char* kNoMemory = "the gateway holds as much of requests as it may: try again a little later";
 constexpr const char* kTimeoutMs = "x-request-timeout-ms";
 
 std::string peer_of(int fd) {
@@ -50,7 +51,7 @@ std::string request_id_of(std::string_view given) {
 }  // namespace
 
 ApiConnection::ApiConnection(ApiConnections& all, DataService& service, Lane& lane, int fd)
-    : all_(all), service_(service), lane_(lane), peer_(peer_of(fd)), stream_(fd, nullptr) {
+    : all_(all), service_(service), lane_(lane), peer_(peer_of(fd)), stream_(fd, nullptr), since_(now_ns()) {
   yields = true;
   watched_ = EPOLLIN;
   lane_.loop().watch(fd, EPOLLIN, *this);
@@ -72,7 +73,7 @@ std::string_view ApiConnection::header(std::string_view name) const {
 }
 
 void ApiConnection::wait(State state, TimeNs time) {
-  state_ = state;
+  if (std::exchange(state_, state) != state) since_ = now_ns();
   lane_.loop().set(*this, time == kNever ? kNever : now_ns() + time);
 }
 
@@ -128,9 +129,11 @@ void ApiConnection::read() {
   if (state_ == State::kClosing) return;
   in_.append(bytes.data(), static_cast<std::size_t>(count));
   account();
-  if (all_.held > all_.limits().memory && state_ != State::kBusy && state_ != State::kSending) {
+  // A head alone may go on: it may ask whether the gateway lives. What else it asks for, serve() refuses.
+  const bool more = state_ == State::kBody || in_.size() > all_.limits().head_bytes;
+  if (all_.held > all_.limits().memory && more && state_ != State::kBusy && state_ != State::kSending) {
     service_.usage().over_limit("bytes of requests and answers");
-    refuse_and_close(503, "the gateway holds as much of requests as it may: try again a little later");
+    refuse_and_close(503, kNoMemory);
     return;
   }
   go_on();
@@ -234,6 +237,10 @@ void ApiConnection::serve(std::string body) {
   }
   if (!route->open) {
     if (const auto fault = service_.authorize(*this)) return refuse(*fault);
+    if (all_.held > all_.limits().memory) {
+      service_.usage().over_limit("bytes of requests and answers");
+      return refuse({Code::kUnavailable, kNoMemory});
+    }
   }
   if (route->say != nullptr) {
     OwnAnswer reply;

@@ -56,6 +56,9 @@ class ApiConnection final : public transport::Loop::Watch,
   ApiConnection(const ApiConnection&) = delete;
   ApiConnection& operator=(const ApiConnection&) = delete;
 
+  // Nothing is under way for it; since when its state is what it is.
+  [[nodiscard]] bool unasked() const { return state_ == State::kClosing || state_ == State::kHead; }
+  [[nodiscard]] TimeNs since() const { return since_; }
   [[nodiscard]] bool idle() const { return state_ == State::kClosing || (state_ == State::kHead && in_.empty()); }
   void end_with_answer() { last_ = true; }  // that it waits for
 
@@ -100,6 +103,7 @@ class ApiConnection final : public transport::Loop::Watch,
   const std::string peer_;
   transport::ByteStream stream_;
   State state_ = State::kHead;
+  TimeNs since_;
   std::string in_;
   std::string out_;
   std::size_t sent_ = 0;    // of out_

@@ -71,11 +71,14 @@ class ApiPort::OnLane final : private ApiConnections {
   }
   [[nodiscard]] bool draining() const override { return draining_; }
 
-  // In place of one that waits for its client, the oldest first.
+  // In place of the one that has waited longest for its client to ask.
   bool make_room() {
-    const auto found = std::find_if(connections_.begin(), connections_.end(), [](const auto& c) { return c->idle(); });
-    if (found == connections_.end()) return false;
-    close(**found);
+    ApiConnection* longest = nullptr;
+    for (const auto& each : connections_) {
+      if (each->unasked() && (longest == nullptr || each->since() < longest->since())) longest = each.get();
+    }
+    if (longest == nullptr) return false;
+    close(*longest);
     return true;
   }
 

@@ -53,6 +53,38 @@ bool read_number(std::string_view text, std::uint64_t* out) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+// As RFC 9110 has the names of headers.
+bool is_token(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+           std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+  });
+}
+
+// No bytes in which somebody else may see the end of a line, or of the text.
+bool is_plain(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return c == '\t' || (byte >= ' ' && byte != 0x7f);
+  });
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+// Whether a list with commas has the word.
+bool lists(std::string_view list, std::string_view word) {
+  while (!list.empty()) {
+    const auto each = list.substr(0, list.find(','));
+    list.remove_prefix(std::min(list.size(), each.size() + 1));
+    if (equal_ignoring_case(trimmed(each), word)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::string_view HttpRequest::header(std::string_view name) const {
@@ -81,9 +113,10 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
     request.query = request.path.substr(mark + 1);
     request.path = request.path.substr(0, mark);
   }
-  request.good = version == "HTTP/1.1" || version == "HTTP/1.0";
+  request.good = (version == "HTTP/1.1" || version == "HTTP/1.0") && is_plain(line);
   request.closes = version != "HTTP/1.1";
   bool counted = false;
+  bool named = false;  // a Host
   while (!head.empty()) {
     const auto header = head.substr(0, head.find("\r\n"));
     head.remove_prefix(std::min(head.size(), header.size() + 2));
@@ -93,12 +126,11 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
       continue;
     }
     const auto name = header.substr(0, colon);
-    auto value = header.substr(colon + 1);
-    while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) value.remove_prefix(1);
-    while (!value.empty() && (value.back() == ' ' || value.back() == '\t')) value.remove_suffix(1);
+    const auto value = trimmed(header.substr(colon + 1));
     request.headers.emplace_back(name, value);
-    if (name.empty() || name.find_first_of(" \t") != std::string_view::npos) request.framed = false;
-    if (equal_ignoring_case(name, "connection") && equal_ignoring_case(value, "close")) request.closes = true;
+    if (!is_token(name) || !is_plain(value)) request.framed = false;
+    if (equal_ignoring_case(name, "connection") && lists(value, "close")) request.closes = true;
+    if (equal_ignoring_case(name, "host") && std::exchange(named, true)) request.framed = false;
     if (equal_ignoring_case(name, "transfer-encoding")) {
       if (std::exchange(request.chunked, true)) request.framed = false;  // in two lines: the second may say another
       request.last = true;
@@ -108,7 +140,7 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
       if (std::exchange(counted, true) || !read_number(value, &request.body)) request.framed = false;
     }
   }
-  if (request.chunked && counted) request.framed = false;
+  if (request.chunked && (counted || version == "HTTP/1.0")) request.framed = false;
   if (request.closes) request.last = true;
   return request;
 }
@@ -147,8 +179,8 @@ ChunkedBody::State ChunkedBody::feed(std::string_view bytes, std::size_t* taken)
       continue;
     }
     const auto [stop, error] = std::from_chars(line.data(), line.data() + line.size(), left_, 16);
-    const std::string_view rest = line.substr(static_cast<std::size_t>(stop - line.data()));
-    if (error != std::errc() || (!rest.empty() && rest.front() != ';' && rest.front() != ' ' && rest.front() != '\t')) {
+    const auto rest = trimmed(line.substr(static_cast<std::size_t>(stop - line.data())));
+    if (error != std::errc() || (!rest.empty() && rest.front() != ';') || !is_plain(rest)) {
       return error == std::errc::result_out_of_range ? State::kTooLarge : State::kWrong;
     }
     if (left_ > most_ - body_.size()) return State::kTooLarge;
