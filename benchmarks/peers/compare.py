@@ -66,7 +66,7 @@ class Figures:
 
 def make_texts(spec: str, seed: int) -> list[str]:
     """Texts with lengths drawn by `spec`, cut to what the model takes."""
-    lengths = parse_length_spec(spec)(TEXTS, np.random.default_rng([seed, 1]))
+    lengths = parse_length_spec(spec).draw(TEXTS, np.random.default_rng([seed, 1]))
     source = TextSource(demo_model_path())
     rows = (source.row(int(np.clip(length, 3, MAX_TOKENS)), key).text for key, length in enumerate(lengths))
     return [text for text in rows if text is not None]

@@ -103,14 +103,18 @@ def _process(
     env: Mapping[str, str],
     setting: Setting,
     stack: contextlib.AsyncExitStack,
-    **more: str,
+    shm_prefix: str = "",
 ) -> int:
     """Start one under a guard, to be ended with the stack."""
     # Nothing of this environment's: a rival finds its own packages, and asks nobody for models.
     clean = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DO_NOT_TRACK": "1"}
     process = GuardedProcess.start(
-        command, env=clean | offline | dict(env), log=setting.work / f"{name}.log", grace_s=20.0, **more
+        command,
+        env=clean | offline | dict(env),
+        log=setting.work / f"{name}.log",
+        grace_s=20.0,
+        shm_prefix=shm_prefix,
     )
     stack.push_async_callback(process.stop, timeout_s=30.0)
     return process.pid
