@@ -56,6 +56,7 @@ class Setting:
 
     work: Path  # for its files and logs
     slo_ms: int
+    events: bool = False  # Arlo logs them, as JSON lines
 
 
 Start = Callable[[Setting, contextlib.AsyncExitStack], tuple[str, list[int]]]
@@ -103,6 +104,7 @@ def _process(
     env: Mapping[str, str],
     setting: Setting,
     stack: contextlib.AsyncExitStack,
+    *,
     shm_prefix: str = "",
 ) -> int:
     """Start one under a guard, to be ended with the stack."""
@@ -124,6 +126,7 @@ def _arlo(setting: Setting, stack: contextlib.AsyncExitStack) -> tuple[str, list
     port = free_port(HOST)
     command = [sys.executable, "-m", "arlo.cli", "up", DEMO_MODEL, "--name", MODEL, "--port", str(port), "--json"]
     command += ["--grpc-port", "0", "--slo-ms", str(setting.slo_ms)]
+    command += ["--log-json"] if setting.events else []
     pid = _process("arlo", command, {}, setting, stack)
     return f"http://{HOST}:{port}/v1/embeddings", [pid]
 
