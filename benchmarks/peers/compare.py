@@ -66,7 +66,7 @@ class Figures:
 
 def make_texts(spec: str, seed: int) -> list[str]:
     """Texts with lengths drawn by `spec`, cut to what the model takes."""
-    lengths = parse_length_spec(spec)(TEXTS, np.random.default_rng([seed, 1]))
+    lengths = parse_length_spec(spec).draw(TEXTS, np.random.default_rng([seed, 1]))
     source = TextSource(demo_model_path())
     rows = (source.row(int(np.clip(length, 3, MAX_TOKENS)), key).text for key, length in enumerate(lengths))
     return [text for text in rows if text is not None]
@@ -77,8 +77,13 @@ async def compare(options: Options, say: Say) -> dict[str, Any]:
     texts = make_texts(options.lengths, options.seed)
     with tempfile.TemporaryDirectory(prefix="arlo-peers-") as name:
         work = Path(name)
-        if any(rival.name == "arlo" for rival in options.rivals):
-            await _build_arlo(options, work, say)
+        for rival in options.rivals:
+            if rival.name == "arlo":
+                await _build_arlo(options, work, say)
+                continue
+            say(f"{rival.name}: a first start, not measured")  # reads its files from disk; one optimises its graph
+            async with contextlib.AsyncExitStack() as once:
+                await _start(rival, _setting(work, f"{rival.name}-first", options), texts[0], once)
         async with contextlib.AsyncExitStack() as stack:
             found: dict[str, tuple[Server, Figures]] = {}
             vectors: dict[str, NDArray[np.float64]] = {}
@@ -138,21 +143,40 @@ def _last_lines(folder: Path) -> str:
 
 async def _build_arlo(options: Options, work: Path, say: Say) -> None:
     """Let `arlo up` compile all that it will serve: else it would build beside what is measured."""
-    setting = _setting(work, "arlo-build", options)
+    setting = dataclasses.replace(_setting(work, "arlo-build", options), events=True)
+    log = setting.work / "arlo.log"
     deadline_s = time.monotonic() + options.build_s
     say("arlo: compiling what is missing, or finding it in the cache")
     async with contextlib.AsyncExitStack() as stack:
         _, start_s = await _start(RIVALS["arlo"], setting, "a text", stack)
-        lines = (setting.work / "arlo.log").read_text().splitlines()
-        ready = json.loads(next(line for line in lines if line.startswith("{") and '"config"' in line))
-        repository = Path(ready["config"]).parent / "repository"
-        while all(runtime.dynamic for runtime in Manifest.load(repository).runtimes):
+        while not built(lines := json_lines(log.read_text(errors="replace"))):
+            if failed := next((line for line in lines if line.get("event") == "build_failed"), None):
+                raise WorkerError(f"Arlo's runtimes were not built; {failed['log']} says why")
             if time.monotonic() > deadline_s:
-                raise WorkerError(
-                    f"Arlo's runtimes were not built within {options.build_s:g} s: give --build-seconds more"
-                )
+                raise WorkerError(f"Arlo's runtimes were not built in {options.build_s:g} s: give --build-seconds more")
             await asyncio.sleep(0.5)
     say(f"arlo: compiled; its first vector came after {start_s:.1f} s")
+
+
+def json_lines(log: str) -> list[dict[str, Any]]:
+    """The JSON objects among a log's lines; the last line may not be whole yet."""
+    found = []
+    for line in log.splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            if line.startswith("{"):
+                found.append(json.loads(line))
+    return found
+
+
+def built(lines: Sequence[dict[str, Any]]) -> bool:
+    """Whether `arlo up` has said that it took up what it built, or its repository has runtimes of single lengths."""
+    if any(line.get("event") == "built" for line in lines):
+        return True
+    ready = next((line for line in lines if "config" in line and "api" in line), None)
+    if ready is None:
+        return False
+    manifest = Manifest.load(Path(ready["config"]).parent / "repository")
+    return any(not runtime.dynamic for runtime in manifest.runtimes)
 
 
 async def _vectors(server: Server, texts: Sequence[str]) -> NDArray[np.float64]:

@@ -56,6 +56,7 @@ class Setting:
 
     work: Path  # for its files and logs
     slo_ms: int
+    events: bool = False  # Arlo logs them, as JSON lines
 
 
 Start = Callable[[Setting, contextlib.AsyncExitStack], tuple[str, list[int]]]
@@ -103,14 +104,19 @@ def _process(
     env: Mapping[str, str],
     setting: Setting,
     stack: contextlib.AsyncExitStack,
-    **more: str,
+    *,
+    shm_prefix: str = "",
 ) -> int:
     """Start one under a guard, to be ended with the stack."""
     # Nothing of this environment's: a rival finds its own packages, and asks nobody for models.
     clean = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "VIRTUAL_ENV"}}
     offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DO_NOT_TRACK": "1"}
     process = GuardedProcess.start(
-        command, env=clean | offline | dict(env), log=setting.work / f"{name}.log", grace_s=20.0, **more
+        command,
+        env=clean | offline | dict(env),
+        log=setting.work / f"{name}.log",
+        grace_s=20.0,
+        shm_prefix=shm_prefix,
     )
     stack.push_async_callback(process.stop, timeout_s=30.0)
     return process.pid
@@ -120,6 +126,7 @@ def _arlo(setting: Setting, stack: contextlib.AsyncExitStack) -> tuple[str, list
     port = free_port(HOST)
     command = [sys.executable, "-m", "arlo.cli", "up", DEMO_MODEL, "--name", MODEL, "--port", str(port), "--json"]
     command += ["--grpc-port", "0", "--slo-ms", str(setting.slo_ms)]
+    command += ["--log-json"] if setting.events else []
     pid = _process("arlo", command, {}, setting, stack)
     return f"http://{HOST}:{port}/v1/embeddings", [pid]
 

@@ -8,6 +8,7 @@ import pytest
 
 from arlo.errors import ConfigError
 from benchmarks.peers.__main__ import options_of, parser, table
+from benchmarks.peers.compare import built, json_lines
 from benchmarks.peers.rivals import nginx_config, triton_config
 from benchmarks.peers.search import STEP, Search, equal_rate, grid, judge
 
@@ -57,6 +58,13 @@ def test_configurations_name_what_they_are_given(tmp_path: Path) -> None:
     text = nginx_config(80, [81, 82], tmp_path)
     assert "least_conn; server 127.0.0.1:81; server 127.0.0.1:82;" in text
     assert "listen 127.0.0.1:80;" in text
+
+
+def test_log_of_arlo_is_read() -> None:
+    lines = json_lines('text\n{"event": "built", "what": "w"}\n{"half')
+    assert lines == [{"event": "built", "what": "w"}]
+    assert built(lines)
+    assert not built(json_lines('{"event": "build_failed", "log": "l"}'))
 
 
 def test_options_and_table() -> None:
