@@ -75,16 +75,10 @@ http_address = "127.0.0.1:0"
         process.wait(60)
 
 
-def cpu_s(pid: int) -> float:
-    """User and system time of one process, without its children."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / harness.TICKS
-
-
 def share(pid: int, seconds: float) -> float:
-    begin_s, used_s = monotonic_s(), cpu_s(pid)
+    begin_s, used_s = monotonic_s(), harness.process_cpu_s(pid)
     time.sleep(seconds)
-    return (cpu_s(pid) - used_s) / (monotonic_s() - begin_s)
+    return (harness.process_cpu_s(pid) - used_s) / (monotonic_s() - begin_s)
 
 
 @contextlib.contextmanager

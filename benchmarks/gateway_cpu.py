@@ -24,12 +24,12 @@ daemon off;
 worker_processes {workers};
 error_log stderr error;
 pid {work}/nginx.pid;
-events {{ worker_connections 1024; }}
+events {{ worker_connections 16384; }}
 http {{
   access_log off;
   client_body_temp_path {work}/body;
   proxy_temp_path {work}/proxy; fastcgi_temp_path {work}/f; uwsgi_temp_path {work}/u; scgi_temp_path {work}/s;
-  upstream worker {{ server 127.0.0.1:{upstream}; keepalive 64; keepalive_requests 100000000; }}
+  upstream worker {{ server 127.0.0.1:{upstream}; keepalive 1024; keepalive_requests 100000000; }}
   server {{
     listen 127.0.0.1:{port} http2;
     http2_max_concurrent_streams 512;
