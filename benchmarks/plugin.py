@@ -1,6 +1,6 @@
 """Arlo inside Triton beside what Triton does alone, on a real Triton with emulated engines; and what it costs.
 
-    python -m benchmarks.plugin [--seconds 6] [--slower 4] [--rounds 2] [--only carried cost]
+    python -m benchmarks.plugin [--seconds 6] [--slower 4] [--rounds 2] [--only carried rates cost]
 
 *carried*: the engines take the time of BERT-base on an A100 (`bert-base-a100`; lengths in steps of 64, batches of up to
 32), `--slower` times, and an answer is on time within that many times 100 ms. Four of five rows have 16 to 64 tokens,
@@ -9,9 +9,18 @@ one of five 256 to 512; open loop, Poisson, over gRPC. The contenders, each on t
     plugin      the logical model
     dynamic     one dynamic model, as quick as the static ones at every length, with Triton's dynamic batcher
     lengths     the client chooses the shortest engine that fits and pads; each has Triton's dynamic batcher
+    rejecting   the same, and Triton's queue gives up what has waited for the SLO (a default_queue_policy)
+    profiles    one engine with a profile for each length: one model, as quick as the static ones at every length; the
+                client pads to the profile, so that Triton's dynamic batcher may join what comes one after the other
 
-The rate of each is doubled until fewer than 99 % are on time, then bisected; contenders take turns in each round, and
+All engines of a server share one emulated device, which executes one batch at a time, whoever sends it.
+
+*carried*: the rate of each is doubled until fewer than 99 % are on time, then bisected; contenders take turns in each round, and
 the median over the rounds counts. `goodput` is what is on time at twice that rate.
+
+*rates*: all contenders at the same offered rates (`--rates`), and what of it is on time; of what is sent after the first
+quarter of a run, so that a queue has filled that will fill. `bound` is what the device can execute at all: every row in
+a batch of its own length, of the size that makes it cheapest.
 
 *cost*: engines that answer at once, one row of 64 tokens; the logical model and the engine itself, in turns: the
 median latency at concurrency 1, and the server's CPU for each request at concurrency 8.
@@ -42,8 +51,10 @@ from benchmarks import batches, harness
 NAME = "plugin"
 STEP = 64
 CONTENDERS = ("plugin", "dynamic", "lengths")
+ALL = (*CONTENDERS, "rejecting", "profiles")
 PAYLOADS = 200
 STEPS = 4  # of the bisection
+LENGTHS = ((16, 65), (256, 513))  # of four rows of five, of one
 
 
 @contextlib.contextmanager
@@ -62,9 +73,16 @@ def served(repository: Path) -> Iterator[tuple[harness.Measured, int]]:
 def write_repository(path: Path, contender: str, slower: float, inflight: int) -> None:
     profile = load_profile(batches.PROFILE)
     models = profile.static_runtimes(range(STEP, profile.max_length + 1, STEP), max_batch=batches.ROWS)
-    engines = [bundle_of("bench", models)] if contender == "dynamic" else models
+    engines = [bundle_of("bench", models)] if contender in ("dynamic", "profiles") else models
     runtimes = [emulated(each, model="bench", slower=slower, batcher=contender != "plugin") for each in engines]
     manifest = write_runtimes(path, model="bench", runtimes=runtimes)
+    if contender == "rejecting":
+        policy = f"timeout_action: REJECT default_timeout_microseconds: {round(batches.SLO_MS * slower * 1000)}"
+        for file in path.glob("*/config.pbtxt"):
+            text = file.read_text()
+            assert "dynamic_batching { }" in text
+            batcher = f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
+            file.write_text(text.replace("dynamic_batching { }", batcher))
     if contender == "plugin":
         options = LogicalOptions(slo_ms=round(batches.SLO_MS * slower), inflight_limit=inflight)
         write_logical_model(path, manifest, library=plugin_library(), options=options)
@@ -74,10 +92,11 @@ def payloads(contender: str) -> list[bytes]:
     random = np.random.default_rng(5)
     made = []
     for number in range(PAYLOADS):
-        length = int(random.integers(16, 65) if number % 5 else random.integers(256, 513))
+        length = int(random.integers(*LENGTHS[0 if number % 5 else 1]))
         engine = -(-length // STEP) * STEP
-        width = engine if contender == "lengths" else length
-        model = {"plugin": "bench", "dynamic": "bench_len512", "lengths": f"bench_len{engine}"}[contender]
+        width = engine if contender in ("lengths", "rejecting", "profiles") else length
+        one = {"plugin": "bench", "dynamic": "bench_len512", "profiles": "bench_len512"}
+        model = one.get(contender, f"bench_len{engine}")
         made.append(harness.payload(length, width, model=model, seed=number))
     return made
 
@@ -102,13 +121,32 @@ class Contender:
         records = np.load(self._folder / "records.npy")
         latency_us = np.where(records["code"] == 0, records["done_us"] - records["scheduled_us"], np.inf)
         on_time = int((latency_us <= slo_us).sum())
+        later = records["scheduled_us"] >= seconds / 4 * 1e6
         return {
+            "on_time_later": int((latency_us[later] <= slo_us).sum()) / (seconds * 3 / 4) * self._slower,
+            "answered_later": float(np.isfinite(latency_us[later]).mean()),
             "rate": rate,
             "on_time": on_time / len(records),
             "goodput": on_time / seconds * self._slower,
             "p99_ms": float(np.percentile(latency_us, 99)) / 1000 / self._slower,
             "report": report,
         }
+
+    def at_rates(self, rates: list[float]) -> list[dict[str, float]]:
+        found = []
+        with served(self._repository) as (process, port):
+            for rate in rates:
+                before = process.cpu_s()
+                run = self.run(port, rate)
+                cpu_us = (process.cpu_s() - before) * 1e6 / (rate / self._slower * self._seconds)
+                figures = {"rate": rate, "on_time": run["on_time_later"], "answered": run["answered_later"]}
+                found.append(figures | {"p99_ms": run["p99_ms"], "server_cpu_us": cpu_us})
+                print(
+                    f"{self._name:9} offered {rate:7,.0f}: on time {run['on_time_later']:7,.0f} rows/s; answered "
+                    f"{run['answered_later']:.2f}, p99 {run['p99_ms']:,.0f} ms; {cpu_us:.0f} us of CPU a row",
+                    flush=True,
+                )
+        return found
 
     def carried(self) -> dict[str, Any]:
         with served(self._repository) as (_, port):
@@ -151,6 +189,30 @@ def carried(args: argparse.Namespace) -> dict[str, Any]:
     return {"rounds": rounds, "median": medians, "times": medians["plugin"]["carried"] / best}
 
 
+def bound() -> float:
+    """Rows a second of this mix that the device can execute at all."""
+    profile = load_profile(batches.PROFILE)
+    models = profile.static_runtimes(range(STEP, profile.max_length + 1, STEP), max_batch=batches.ROWS)
+    cheapest = {
+        runtime.max_length: min(runtime.latency_ns(rows) / rows for rows in range(1, batches.ROWS + 1))
+        for runtime in models
+    }
+    row_ns = [float(np.mean([cheapest[-(-length // STEP) * STEP] for length in range(*ends)])) for ends in LENGTHS]
+    return 1e9 / (0.8 * row_ns[0] + 0.2 * row_ns[1])
+
+
+def rates(args: argparse.Namespace) -> dict[str, Any]:
+    """What is on time at rates that are the same for all."""
+    most = bound()
+    print(f"the device executes at most {most:,.0f} rows/s of this mix")
+    with tempfile.TemporaryDirectory() as folder:
+        contenders = {name: Contender(name, Path(folder), args) for name in args.contenders}
+        found = {name: each.at_rates(args.rates) for name, each in contenders.items()}
+    best = {name: max(run["on_time"] for run in runs) for name, runs in found.items()}
+    print(f"the most on time, at any of the rates: {best}")
+    return {"bound": most, "at": found, "most": best}
+
+
 def cost(args: argparse.Namespace) -> dict[str, Any]:
     """Microseconds that the logical model adds to a request of one row."""
     with tempfile.TemporaryDirectory() as folder:
@@ -187,11 +249,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="of each run (default: 6)")
     parser.add_argument("--slower", type=float, default=4.0, help="times of the engines, multiplied (default: 4)")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=ALL)
+    parser.add_argument("--rates", nargs="+", type=float, default=[4000, 6000, 7000, 8000, 12_000, 16_000])
     parser.add_argument("--inflight", type=int, default=2, help="of the plugin (default: 2)")
-    parser.add_argument("--only", nargs="+", default=["cost", "carried"], choices=["cost", "carried"])
+    parser.add_argument("--only", nargs="+", default=["cost", "carried"], choices=["cost", "carried", "rates"])
     args = parser.parse_args()
-    figures = {name: {"cost": cost, "carried": carried}[name](args) for name in args.only}
+    figures = {name: {"cost": cost, "carried": carried, "rates": rates}[name](args) for name in args.only}
     if args.contenders != list(CONTENDERS) or len(args.only) < 2:
         return 0  # a part of it is not kept
     command = f"python -m benchmarks.{NAME} --seconds {args.seconds:g} --slower {args.slower:g} --rounds {args.rounds}"
