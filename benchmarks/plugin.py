@@ -10,6 +10,8 @@ one of five 256 to 512; open loop, Poisson, over gRPC. The contenders, each on t
     dynamic     one dynamic model, as quick as the static ones at every length, with Triton's dynamic batcher
     lengths     the client chooses the shortest engine that fits and pads; each has Triton's dynamic batcher
     rejecting   the same, and Triton's queue gives up what has waited for the SLO (a default_queue_policy)
+    limited     the same as lengths under Triton's rate limiter: one execution at a time, and the short engine gets
+                `--turns` turns for one of each long engine
     profiles    one engine with a profile for each length: one model, as quick as the static ones at every length; the
                 client pads to the profile, so that Triton's dynamic batcher may join what comes one after the other
 
@@ -51,18 +53,18 @@ from benchmarks import batches, harness
 NAME = "plugin"
 STEP = 64
 CONTENDERS = ("plugin", "dynamic", "lengths")
-ALL = (*CONTENDERS, "rejecting", "profiles")
+ALL = (*CONTENDERS, "rejecting", "limited", "profiles")
 PAYLOADS = 200
 STEPS = 4  # of the bisection
 LENGTHS = ((16, 65), (256, 513))  # of four rows of five, of one
 
 
 @contextlib.contextmanager
-def served(repository: Path) -> Iterator[tuple[harness.Measured, int]]:
+def served(repository: Path, *options: str) -> Iterator[tuple[harness.Measured, int]]:
     """One Triton on a repository: its process, its gRPC port."""
     port = free_port("127.0.0.1")
     with asyncio.Runner() as runner:
-        server = LoneTriton(repository, grpc_port=port, http_port=None, log=repository.parent / "triton.log")
+        server = LoneTriton(repository, grpc_port=port, http_port=None, log=repository.parent / "triton.log", extra=options)
         runner.run(server.__aenter__())
         try:
             yield harness.Measured(server.pid), port
@@ -70,12 +72,20 @@ def served(repository: Path) -> Iterator[tuple[harness.Measured, int]]:
             runner.run(server.__aexit__(None, None, None))
 
 
-def write_repository(path: Path, contender: str, slower: float, inflight: int) -> None:
+def write_repository(path: Path, contender: str, args: argparse.Namespace) -> None:
+    slower = args.slower
     profile = load_profile(batches.PROFILE)
     models = profile.static_runtimes(range(STEP, profile.max_length + 1, STEP), max_batch=batches.ROWS)
     engines = [bundle_of("bench", models)] if contender in ("dynamic", "profiles") else models
     runtimes = [emulated(each, model="bench", slower=slower, batcher=contender != "plugin") for each in engines]
     manifest = write_runtimes(path, model="bench", runtimes=runtimes)
+    if contender == "limited":
+        for file in path.glob("*/config.pbtxt"):
+            text, one = file.read_text(), "count: 1 kind: KIND_CPU"
+            assert one in text
+            priority = 1 if file.parent.name.endswith("_len64") else args.turns
+            limiter = f'rate_limiter {{ resources [ {{ name: "device" global: true count: 1 }} ] priority: {priority} }}'
+            file.write_text(text.replace(one, f"{one} {limiter}"))
     if contender == "rejecting":
         policy = f"timeout_action: REJECT default_timeout_microseconds: {round(batches.SLO_MS * slower * 1000)}"
         for file in path.glob("*/config.pbtxt"):
@@ -84,7 +94,7 @@ def write_repository(path: Path, contender: str, slower: float, inflight: int) -
             batcher = f"dynamic_batching {{ default_queue_policy {{ {policy} }} }}"
             file.write_text(text.replace("dynamic_batching { }", batcher))
     if contender == "plugin":
-        options = LogicalOptions(slo_ms=round(batches.SLO_MS * slower), inflight_limit=inflight)
+        options = LogicalOptions(slo_ms=round(batches.SLO_MS * slower), inflight_limit=args.inflight)
         write_logical_model(path, manifest, library=plugin_library(), options=options)
 
 
@@ -94,7 +104,7 @@ def payloads(contender: str) -> list[bytes]:
     for number in range(PAYLOADS):
         length = int(random.integers(*LENGTHS[0 if number % 5 else 1]))
         engine = -(-length // STEP) * STEP
-        width = engine if contender in ("lengths", "rejecting", "profiles") else length
+        width = engine if contender in ("lengths", "rejecting", "limited", "profiles") else length
         one = {"plugin": "bench", "dynamic": "bench_len512", "profiles": "bench_len512"}
         model = one.get(contender, f"bench_len{engine}")
         made.append(harness.payload(length, width, model=model, seed=number))
@@ -108,7 +118,8 @@ class Contender:
         self._name, self._folder, self._slower, self._seconds = name, folder, args.slower, args.seconds
         self._payloads = payloads(name)
         self._repository = folder / name
-        write_repository(self._repository, name, args.slower, args.inflight)
+        self._options = ("--rate-limit=execution_count", "--rate-limit-resource=device:1") if name == "limited" else ()
+        write_repository(self._repository, name, args)
 
     def run(self, port: int, rate: float) -> dict[str, Any]:
         """Shares and rates in times of the engines as they are (rows/s of an A100)."""
@@ -134,7 +145,7 @@ class Contender:
 
     def at_rates(self, rates: list[float]) -> list[dict[str, float]]:
         found = []
-        with served(self._repository) as (process, port):
+        with served(self._repository, *self._options) as (process, port):
             for rate in rates:
                 before = process.cpu_s()
                 run = self.run(port, rate)
@@ -149,7 +160,7 @@ class Contender:
         return found
 
     def carried(self) -> dict[str, Any]:
-        with served(self._repository) as (_, port):
+        with served(self._repository, *self._options) as (_, port):
             low, high = 0.0, 200.0
             best = None
             while (found := self.run(port, high))["on_time"] >= batches.ATTAINMENT:
@@ -252,6 +263,7 @@ def main() -> int:
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=ALL)
     parser.add_argument("--rates", nargs="+", type=float, default=[4000, 6000, 7000, 8000, 12_000, 16_000])
     parser.add_argument("--inflight", type=int, default=2, help="of the plugin (default: 2)")
+    parser.add_argument("--turns", type=int, default=3, help="of the short engine, for `limited` (default: 3)")
     parser.add_argument("--only", nargs="+", default=["cost", "carried"], choices=["cost", "carried", "rates"])
     args = parser.parse_args()
     figures = {name: {"cost": cost, "carried": carried, "rates": rates}[name](args) for name in args.only}
