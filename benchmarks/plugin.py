@@ -12,18 +12,19 @@ one of five 256 to 512; open loop, Poisson, over gRPC. The contenders, each on t
     rejecting   the same, and Triton's queue gives up what has waited for the SLO (a default_queue_policy)
     limited     the same as lengths under Triton's rate limiter: one execution at a time, and the short engine gets
                 `--turns` turns for one of each long engine
+    tuned       limited and rejecting
     profiles    one engine with a profile for each length: one model, as quick as the static ones at every length; the
                 client pads to the profile, so that Triton's dynamic batcher may join what comes one after the other
 
 All engines of a server share one emulated device, which executes one batch at a time, whoever sends it.
 
-*carried*: the rate of each is doubled until fewer than 99 % are on time, then bisected; contenders take turns in each round, and
-the median over the rounds counts. `goodput` is what is on time at twice that rate.
+*carried*: the rate of each is doubled until fewer than 99 % are on time, then bisected; contenders take turns in each
+round, and the median over the rounds counts. `goodput` is what is on time at twice that rate. A run must be long enough
+for a queue to fill: seconds / slower of some 15 times 0.1 s.
 
-*rates*: all contenders at the same offered rates (`--rates`), and what of it is on time; of what is sent after the first
-quarter of a run, so that a queue has filled that will fill. `bound` is what the device can execute at all: every row in
-a batch of its own length, of the size that makes it cheapest.
-
+*rates*: all contenders at the same offered rates (`--rates`), and what of it is on time; of what is sent after the
+first quarter of a run, so that a queue has filled that will fill. `bound` is what the device can execute at all: every
+row in a batch of its own length, of the size that makes it cheapest.
 *cost*: engines that answer at once, one row of 64 tokens; the logical model and the engine itself, in turns: the
 median latency at concurrency 1, and the server's CPU for each request at concurrency 8.
 """
@@ -53,7 +54,7 @@ from benchmarks import batches, harness
 NAME = "plugin"
 STEP = 64
 CONTENDERS = ("plugin", "dynamic", "lengths")
-ALL = (*CONTENDERS, "rejecting", "limited", "profiles")
+ALL = (*CONTENDERS, "rejecting", "limited", "tuned", "profiles")
 PAYLOADS = 200
 STEPS = 4  # of the bisection
 LENGTHS = ((16, 65), (256, 513))  # of four rows of five, of one
@@ -64,7 +65,9 @@ def served(repository: Path, *options: str) -> Iterator[tuple[harness.Measured, 
     """One Triton on a repository: its process, its gRPC port."""
     port = free_port("127.0.0.1")
     with asyncio.Runner() as runner:
-        server = LoneTriton(repository, grpc_port=port, http_port=None, log=repository.parent / "triton.log", extra=options)
+        server = LoneTriton(
+            repository, grpc_port=port, http_port=None, log=repository.parent / "triton.log", extra=options
+        )
         runner.run(server.__aenter__())
         try:
             yield harness.Measured(server.pid), port
@@ -79,14 +82,16 @@ def write_repository(path: Path, contender: str, args: argparse.Namespace) -> No
     engines = [bundle_of("bench", models)] if contender in ("dynamic", "profiles") else models
     runtimes = [emulated(each, model="bench", slower=slower, batcher=contender != "plugin") for each in engines]
     manifest = write_runtimes(path, model="bench", runtimes=runtimes)
-    if contender == "limited":
+    if contender in ("limited", "tuned"):
         for file in path.glob("*/config.pbtxt"):
             text, one = file.read_text(), "count: 1 kind: KIND_CPU"
             assert one in text
             priority = 1 if file.parent.name.endswith("_len64") else args.turns
-            limiter = f'rate_limiter {{ resources [ {{ name: "device" global: true count: 1 }} ] priority: {priority} }}'
+            limiter = (
+                f'rate_limiter {{ resources [ {{ name: "device" global: true count: 1 }} ] priority: {priority} }}'
+            )
             file.write_text(text.replace(one, f"{one} {limiter}"))
-    if contender == "rejecting":
+    if contender in ("rejecting", "tuned"):
         policy = f"timeout_action: REJECT default_timeout_microseconds: {round(batches.SLO_MS * slower * 1000)}"
         for file in path.glob("*/config.pbtxt"):
             text = file.read_text()
@@ -104,7 +109,7 @@ def payloads(contender: str) -> list[bytes]:
     for number in range(PAYLOADS):
         length = int(random.integers(*LENGTHS[0 if number % 5 else 1]))
         engine = -(-length // STEP) * STEP
-        width = engine if contender in ("lengths", "rejecting", "limited", "profiles") else length
+        width = engine if contender in ("lengths", "rejecting", "limited", "tuned", "profiles") else length
         one = {"plugin": "bench", "dynamic": "bench_len512", "profiles": "bench_len512"}
         model = one.get(contender, f"bench_len{engine}")
         made.append(harness.payload(length, width, model=model, seed=number))
@@ -118,7 +123,9 @@ class Contender:
         self._name, self._folder, self._slower, self._seconds = name, folder, args.slower, args.seconds
         self._payloads = payloads(name)
         self._repository = folder / name
-        self._options = ("--rate-limit=execution_count", "--rate-limit-resource=device:1") if name == "limited" else ()
+        self._options = (
+            ("--rate-limit=execution_count", "--rate-limit-resource=device:1") if name in ("limited", "tuned") else ()
+        )
         write_repository(self._repository, name, args)
 
     def run(self, port: int, rate: float) -> dict[str, Any]:
@@ -263,7 +270,9 @@ def main() -> int:
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=ALL)
     parser.add_argument("--rates", nargs="+", type=float, default=[4000, 6000, 7000, 8000, 12_000, 16_000])
     parser.add_argument("--inflight", type=int, default=2, help="of the plugin (default: 2)")
-    parser.add_argument("--turns", type=int, default=3, help="of the short engine, for `limited` (default: 3)")
+    parser.add_argument(
+        "--turns", type=int, default=3, help="of the short engine, for `limited` and `tuned` (default: 3)"
+    )
     parser.add_argument("--only", nargs="+", default=["cost", "carried"], choices=["cost", "carried", "rates"])
     args = parser.parse_args()
     figures = {name: {"cost": cost, "carried": carried, "rates": rates}[name](args) for name in args.only}

@@ -137,12 +137,16 @@ TRITONSERVER_Error* Host::Send(Batch& batch) {
   if (error == nullptr) {
     error = TRITONSERVER_InferenceRequestSetResponseCallback(request, allocator_, &batch, OnResponse, &batch);
   }
-  const Call& first = *batch.calls.front();
   TRITONSERVER_InferenceTrace* trace = nullptr;
   if (error == nullptr) {
+    // A batch has one trace: below that of the first of its requests that is traced.
     TRITONSERVER_InferenceTrace* parent = nullptr;
-    if (TRITONSERVER_Error* without = TRITONBACKEND_RequestTrace(first.request, &parent)) {
-      TRITONSERVER_ErrorDelete(without);  // a server that was built without tracing
+    for (const Call* call : batch.calls) {
+      if (TRITONSERVER_Error* without = TRITONBACKEND_RequestTrace(call->request, &parent)) {
+        TRITONSERVER_ErrorDelete(without);  // a server that was built without tracing
+        parent = nullptr;
+      }
+      if (parent != nullptr) break;
     }
     if (parent != nullptr) LogAndDelete(TRITONSERVER_InferenceTraceSpawnChildTrace(parent, &trace));
     batch.sent = request;

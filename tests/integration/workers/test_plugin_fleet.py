@@ -1,5 +1,5 @@
-"""From one server with the plugin to a fleet: the gateway in front of two, one as `arlo triton` starts it and one as the
-official image does, on the repository that each of them serves by itself."""
+"""From one server with the plugin to a fleet: the gateway in front of two, one as `arlo triton` starts it and one with
+Triton's own defaults, on the repository that each of them serves by itself."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def loaded(server: str) -> bool:
     """Whether it has all that it had when it was started."""
     admin = TritonAdmin(server)
     try:
-        return MODELS <= set(await admin.check(timeout_s=2.0) or ())
+        return set(await admin.check(timeout_s=2.0) or ()) >= MODELS
     finally:
         await admin.close()
 
