@@ -1,8 +1,8 @@
 """Arlo inside Triton beside what Triton does alone, on a real Triton with emulated engines; and what it costs.
 
-    python -m benchmarks.plugin [--seconds 6] [--slower 4] [--rounds 2] [--only carried rates cost]
+    python -m benchmarks.plugin [--seconds 20] [--slower 16] [--rounds 2] [--only rates cost]
 
-*carried*: the engines take the time of BERT-base on an A100 (`bert-base-a100`; lengths in steps of 64, batches of up to
+*rates*: the engines take the time of BERT-base on an A100 (`bert-base-a100`; lengths in steps of 64, batches of up to
 32), `--slower` times, and an answer is on time within that many times 100 ms. Four of five rows have 16 to 64 tokens,
 one of five 256 to 512; open loop, Poisson, over gRPC. The contenders, each on the same server:
 
@@ -18,13 +18,10 @@ one of five 256 to 512; open loop, Poisson, over gRPC. The contenders, each on t
 
 All engines of a server share one emulated device, which executes one batch at a time, whoever sends it.
 
-*carried*: the rate of each is doubled until fewer than 99 % are on time, then bisected; contenders take turns in each
-round, and the median over the rounds counts. `goodput` is what is on time at twice that rate. A run must be long enough
-for a queue to fill: seconds / slower of some 15 times 0.1 s.
+All are offered the same rates (`--rates`). What is on time is counted of what is sent after the first quarter of a run,
+so that a queue has filled that will fill; seconds / slower should be some 12 times 0.1 s or more. `bound` is what the
+device can execute at all: every row in a batch of its own length, of the size that makes it cheapest.
 
-*rates*: all contenders at the same offered rates (`--rates`), and what of it is on time; of what is sent after the
-first quarter of a run, so that a queue has filled that will fill. `bound` is what the device can execute at all: every
-row in a batch of its own length, of the size that makes it cheapest.
 *cost*: engines that answer at once, one row of 64 tokens; the logical model and the engine itself, in turns: the
 median latency at concurrency 1, and the server's CPU for each request at concurrency 8.
 """
@@ -53,10 +50,8 @@ from benchmarks import batches, harness
 
 NAME = "plugin"
 STEP = 64
-CONTENDERS = ("plugin", "dynamic", "lengths")
-ALL = (*CONTENDERS, "rejecting", "limited", "tuned", "profiles")
+CONTENDERS = ("plugin", "dynamic", "lengths", "rejecting", "limited", "tuned", "profiles")
 PAYLOADS = 200
-STEPS = 4  # of the bisection
 LENGTHS = ((16, 65), (256, 513))  # of four rows of five, of one
 
 
@@ -133,78 +128,29 @@ class Contender:
         slo_us = round(batches.SLO_MS * self._slower * 1000)
         flags = ("--slo-us", str(slo_us), "--warmup", "8", "--drain-s", "5")
         seconds = self._seconds
-        report = harness.paced_load(
-            self._folder, port, self._payloads, *flags, rate=rate / self._slower, seconds=seconds
-        )
+        harness.paced_load(self._folder, port, self._payloads, *flags, rate=rate / self._slower, seconds=seconds)
         records = np.load(self._folder / "records.npy")
         latency_us = np.where(records["code"] == 0, records["done_us"] - records["scheduled_us"], np.inf)
-        on_time = int((latency_us <= slo_us).sum())
         later = records["scheduled_us"] >= seconds / 4 * 1e6
+        p99_us = float(np.sort(latency_us)[int(0.99 * len(latency_us))])
         return {
-            "on_time_later": int((latency_us[later] <= slo_us).sum()) / (seconds * 3 / 4) * self._slower,
-            "answered_later": float(np.isfinite(latency_us[later]).mean()),
             "rate": rate,
-            "on_time": on_time / len(records),
-            "goodput": on_time / seconds * self._slower,
-            "p99_ms": float(np.percentile(latency_us, 99)) / 1000 / self._slower,
-            "report": report,
+            "on_time": int((latency_us[later] <= slo_us).sum()) / (seconds * 3 / 4) * self._slower,
+            "answered": float(np.isfinite(latency_us[later]).mean()),
+            "p99_ms": p99_us / 1000 / self._slower if np.isfinite(p99_us) else None,
         }
 
-    def at_rates(self, rates: list[float]) -> list[dict[str, float]]:
+    def at_rates(self, rates: list[float]) -> list[dict[str, Any]]:
         found = []
         with served(self._repository, *self._options) as (process, port):
             for rate in rates:
                 before = process.cpu_s()
                 run = self.run(port, rate)
-                cpu_us = (process.cpu_s() - before) * 1e6 / (rate / self._slower * self._seconds)
-                figures = {"rate": rate, "on_time": run["on_time_later"], "answered": run["answered_later"]}
-                found.append(figures | {"p99_ms": run["p99_ms"], "server_cpu_us": cpu_us})
-                print(
-                    f"{self._name:9} offered {rate:7,.0f}: on time {run['on_time_later']:7,.0f} rows/s; answered "
-                    f"{run['answered_later']:.2f}, p99 {run['p99_ms']:,.0f} ms; {cpu_us:.0f} us of CPU a row",
-                    flush=True,
-                )
+                run["server_cpu_us"] = (process.cpu_s() - before) * 1e6 / (rate / self._slower * self._seconds)
+                p99 = "over 1 % unanswered" if run["p99_ms"] is None else f"p99 {run['p99_ms']:,.0f} ms"
+                print(f"{self._name:9} offered {rate:7,.0f}: on time {run['on_time']:7,.0f} rows/s; {p99}", flush=True)
+                found.append(run)
         return found
-
-    def carried(self) -> dict[str, Any]:
-        with served(self._repository, *self._options) as (_, port):
-            low, high = 0.0, 200.0
-            best = None
-            while (found := self.run(port, high))["on_time"] >= batches.ATTAINMENT:
-                low, high, best = high, 2 * high, found
-            for _ in range(STEPS):
-                middle = (low + high) / 2
-                found = self.run(port, middle)
-                if found["on_time"] >= batches.ATTAINMENT:
-                    low, best = middle, found
-                else:
-                    high = middle
-            over = self.run(port, 2 * max(low, 25.0))
-        best = best or {"p99_ms": float("nan")}
-        figures = {"carried": low, "p99_ms": best["p99_ms"], "goodput_over": over["goodput"]}
-        print(
-            f"{self._name:8} carries {low:7,.0f} rows/s (p99 {figures['p99_ms']:.0f} ms); "
-            f"at twice that {over['goodput']:,.0f} on time",
-            flush=True,
-        )
-        return figures
-
-
-def carried(args: argparse.Namespace) -> dict[str, Any]:
-    """Rows a second, p99 of them, goodput beyond: the medians over the rounds."""
-    with tempfile.TemporaryDirectory() as folder:
-        contenders = {name: Contender(name, Path(folder), args) for name in args.contenders}
-        rounds = [{name: each.carried() for name, each in contenders.items()} for _ in range(args.rounds)]
-    medians = {
-        name: {key: statistics.median(each[name][key] for each in rounds) for key in rounds[0][name]}
-        for name in contenders
-    }
-    rivals = [medians[name]["carried"] for name in contenders if name != "plugin"]
-    if not rivals or "plugin" not in medians:
-        return {"rounds": rounds, "median": medians}
-    best = max(rivals)
-    print(f"the plugin carries {medians['plugin']['carried'] / best:.2f} times the better of the two")
-    return {"rounds": rounds, "median": medians, "times": medians["plugin"]["carried"] / best}
 
 
 def bound() -> float:
@@ -264,18 +210,18 @@ def cost(args: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each run (default: 6)")
-    parser.add_argument("--slower", type=float, default=4.0, help="times of the engines, multiplied (default: 4)")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=ALL)
-    parser.add_argument("--rates", nargs="+", type=float, default=[4000, 6000, 7000, 8000, 12_000, 16_000])
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each run (default: 20)")
+    parser.add_argument("--slower", type=float, default=16.0, help="times of the engines, multiplied (default: 16)")
+    parser.add_argument("--rounds", type=int, default=2, help="of cost (default: 2)")
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
+    parser.add_argument("--rates", nargs="+", type=float, default=[4500, 6500, 7000, 8000, 16_000])
     parser.add_argument("--inflight", type=int, default=2, help="of the plugin (default: 2)")
     parser.add_argument(
         "--turns", type=int, default=3, help="of the short engine, for `limited` and `tuned` (default: 3)"
     )
-    parser.add_argument("--only", nargs="+", default=["cost", "carried"], choices=["cost", "carried", "rates"])
+    parser.add_argument("--only", nargs="+", default=["cost", "rates"], choices=["cost", "rates"])
     args = parser.parse_args()
-    figures = {name: {"cost": cost, "carried": carried, "rates": rates}[name](args) for name in args.only}
+    figures = {name: {"cost": cost, "rates": rates}[name](args) for name in args.only}
     if args.contenders != list(CONTENDERS) or len(args.only) < 2:
         return 0  # a part of it is not kept
     command = f"python -m benchmarks.{NAME} --seconds {args.seconds:g} --slower {args.slower:g} --rounds {args.rounds}"
