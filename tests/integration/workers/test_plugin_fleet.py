@@ -1,5 +1,5 @@
-"""From one server with the plugin to a fleet: the gateway in front of two, one as `arlo triton` starts it and one with
-Triton's own defaults, on the repository that each of them serves by itself."""
+"""From one server with the plugin to a fleet: the gateway in front of two, one as `arlo triton` starts it and one as
+deploy/plugin/docker-compose.yml does, on the repository that each of them serves by itself."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as triton
+import yaml
 
 from arlo import config as configuration
 from arlo.catalog.logical import LogicalOptions, write_logical_model
@@ -28,6 +29,7 @@ from tests.fakes.steady_load import steady_load
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
+COMPOSE = Path(__file__).resolve().parents[3] / "deploy" / "plugin" / "docker-compose.yml"
 LENGTHS = (16, 64, 128)
 MODELS = {"m", *(f"m_len{length}" for length in LENGTHS)}
 CONFIG = """\
@@ -54,9 +56,11 @@ http_address = "127.0.0.1:0"
 
 @contextlib.asynccontextmanager
 async def plain_triton(repository: Path, port: int) -> AsyncIterator[GuardedProcess]:
-    """Triton with its own defaults: every model loaded at the start, no model control."""
+    """As a container of the compose file runs: every model loaded at the start, no model control."""
     server = find_triton()
-    command = [str(server.executable), f"--model-repository={repository}"]
+    _, *flags = yaml.safe_load(COMPOSE.read_text())["services"]["triton"]["command"]
+    assert "--model-repository=/models" in flags
+    command = [str(server.executable), *(flag.replace("=/models", f"={repository}") for flag in flags)]
     command += [f"--backend-directory={prepare_backends(server)}", f"--grpc-port={port}", "--grpc-address=127.0.0.1"]
     command += ["--allow-http=false", "--allow-metrics=false"]
     process = GuardedProcess.start(
