@@ -129,6 +129,26 @@ TEST_F(PluginHost, NothingStartsThatNobodyWaitsFor) {
   EXPECT_EQ(server_.rows() - before, 1U);
 }
 
+// A client's rows end together: what runs is told so, what waits never starts.
+TEST_F(PluginHost, ACancelledRequestOfManyRowsEndsWhole) {
+  LoadBoth();
+  Start(Parameter("slo_ms", "5000") + "," + Parameter("inflight_limit", "1") + "," + Parameter("batching", "one"));
+  AwaitEngines();
+  const auto before = server_.rows();
+  for (const char* const model : {"m_len16", "m_len64"}) server_.Set(model, {.sleep_us = 50'000});
+  auto batch = Request({Ids(4), Ids(40), Ids(5), Ids(50)});
+  Send(*batch);
+  while (server_.rows() == before) std::this_thread::yield();
+  batch->cancelled = true;
+  Await(*batch);
+  EXPECT_NE(batch->error.find("cancelled"), std::string::npos);
+  EXPECT_LE(server_.rows() - before, 2U);  // not those that waited
+  auto next = Request({Ids(6)});
+  Send(*next);
+  Await(*next);
+  ExpectAnswer(*next);
+}
+
 TEST_F(PluginHost, AStoppingServerAnswersWhatWaits) {
   LoadBoth({.sleep_us = 20'000});
   Start(Parameter("slo_ms", "5000"));
