@@ -167,10 +167,11 @@ format: setup ## rewrite our Python and C++ in the project's format
 	tools/clang_format.sh $(VENV) --write
 
 .PHONY: asan tsan fuzz
-asan tsan: setup ## the gateway over sockets under AddressSanitizer + UBSan (C++ unit tests too), or ThreadSanitizer
+asan tsan: setup ## the gateway over sockets and the plugin under AddressSanitizer + UBSan (all C++ unit tests), or ThreadSanitizer
 	@$(call configure,$@,$(generated))
 	cmake --build --preset $@
-	if [ $@ = asan ]; then $(FIXED_LAYOUT) ctest --preset asan --parallel $(JOBS); fi
+	if [ $@ = asan ]; then $(FIXED_LAYOUT) ctest --preset asan --parallel $(JOBS); \
+	else TSAN_OPTIONS=exitcode=66 $(FIXED_LAYOUT) build/tsan/tests/cpp/plugin_test --gtest_brief=1; fi
 	$(FIXED_LAYOUT) tools/sanitized_gateway.sh $(PY) build/$@/src/gateway/arlo-gateway
 
 fuzz: setup ## libFuzzer on request validation and rewriting, FUZZ_SECONDS each (default 60)

@@ -10,10 +10,10 @@ import json
 import shutil
 from pathlib import Path
 
+from arlo.catalog.inside import BACKEND
 from arlo.catalog.manifest import InputTensor, Manifest, OutputTensor
 from arlo.errors import ConfigError
 
-BACKEND = "arlo"
 LIBRARY = "libtriton_arlo.so"
 _HEADER = "# Written by Arlo; docs/plugin.md describes the parameters.\n"
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from arlo.catalog.inside import engines_inside
 from arlo.catalog.latency import LatencyTable
 from arlo.catalog.words import Words
 from arlo.errors import ConfigError
@@ -171,6 +172,9 @@ class Manifest:
     labels: tuple[str, ...] = ()  # names of a classifier's classes, in the order of its logits; empty: not known
     words: Words | None = None  # which ids begin a word; None: no tokenizer, or one of a kind that does not tell
     importance: Importance | None = None  # None: there is no such output
+    # Not in the file: runtimes that a logical model in the repository answers with (docs/plugin.md), as found there. A
+    # server that runs the plugin holds all of them.
+    inside: tuple[str, ...] = ()
     format: int = FORMAT
 
     @property
@@ -186,7 +190,9 @@ class Manifest:
         """Write `arlo.json` atomically: readers see the old file or the new one, whole."""
         path = repository / FILE_NAME
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
+        fields = dataclasses.asdict(self)
+        del fields["inside"]
+        temporary.write_text(json.dumps(fields, indent=2) + "\n")
         temporary.replace(path)
 
     @classmethod
@@ -220,7 +226,8 @@ class Manifest:
             raise ConfigError(f"{path} lacks or misnames a field ({error}): build the repository again") from None
         if problem := next(_problems(manifest), None):
             raise ConfigError(f"{path}: {problem}. Build the repository again")
-        return manifest
+        static, others = ([r.name for r in manifest.runtimes if r.dynamic == dynamic] for dynamic in (False, True))
+        return dataclasses.replace(manifest, inside=engines_inside(repository / manifest.model, static, others))
 
 
 def _runtime(raw: dict[str, Any]) -> Runtime:

@@ -197,6 +197,7 @@ class Cluster:
             if not self._config.gateway.managed:  # (a managed one has the lock of the run folder)
                 await self._deployments.claim()
             await self.reconciler.observe()
+            self._note_plugins()
             resumed = await self.reconciler.resume()
             self.reconciler.want(self.scheduler.first_placement())
             if resumed:
@@ -342,6 +343,13 @@ class Cluster:
                     runtimes=alone,
                     error="Triton joins no rows of these: build with --batcher, or leave dispatch.batching out",
                 )
+
+    def _note_plugins(self) -> None:
+        """Say which workers run the plugin: they may have clients of their own, which the gateway does not see."""
+        names = {manifest.model for manifest in self.manifest.models if manifest.inside}
+        workers = [worker for worker, info in self.reconciler.infos.items() if names.intersection(info.runtimes)]
+        if workers:
+            emit(log, "plugin_servers", workers=workers, models=sorted(names))
 
     def _no_batcher(self, runtime: Runtime) -> bool:
         """Whether Triton executes each row of a runtime that takes several by itself, as far as its files are here."""

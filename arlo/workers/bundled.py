@@ -30,7 +30,12 @@ class BundledPool:
         await self._pool.remove(worker)
 
     async def restart(self, worker: str) -> None:
-        await self._pool.restart(worker)
+        """Where its process cannot be restarted, our runtimes are unloaded; what else it serves stays."""
+        if self._pool.restartable:
+            return await self._pool.restart(worker)
+        there = {info.id: info.runtimes for info in await self._pool.workers()}.get(worker, ())
+        for part in {part for parts in self._parts.values() for part in parts}.intersection(there):
+            await self._pool.unload(worker, part)
 
     async def load(self, worker: str, runtime: str, *, timeout_s: float = 120.0) -> None:
         """Its parts that are not there yet, one after the other; `timeout_s` for each."""

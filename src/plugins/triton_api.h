@@ -16,6 +16,7 @@ extern "C" {
 struct TRITONSERVER_Error;
 struct TRITONSERVER_Message;
 struct TRITONBACKEND_Backend;
+struct TRITONBACKEND_MemoryManager;
 struct TRITONBACKEND_Model;
 struct TRITONBACKEND_ModelInstance;
 struct TRITONBACKEND_Request;
@@ -48,7 +49,11 @@ enum TRITONSERVER_DataType {
   TRITONSERVER_TYPE_BYTES = 13,
   TRITONSERVER_TYPE_BF16 = 14,
 };
-enum TRITONSERVER_MemoryType { TRITONSERVER_MEMORY_CPU = 0, TRITONSERVER_MEMORY_CPU_PINNED = 1 };
+enum TRITONSERVER_MemoryType {
+  TRITONSERVER_MEMORY_CPU = 0,
+  TRITONSERVER_MEMORY_CPU_PINNED = 1,
+  TRITONSERVER_MEMORY_GPU = 2,
+};
 enum TRITONSERVER_ParameterType {
   TRITONSERVER_PARAMETER_STRING = 0,
   TRITONSERVER_PARAMETER_INT = 1,
@@ -83,6 +88,13 @@ TRITONSERVER_Error* TRITONBACKEND_ModelConfig(TRITONBACKEND_Model* model, uint32
                                               TRITONSERVER_Message** config);
 TRITONSERVER_Error* TRITONBACKEND_BackendState(TRITONBACKEND_Backend* backend, void** state);
 TRITONSERVER_Error* TRITONBACKEND_BackendSetState(TRITONBACKEND_Backend* backend, void* state);
+TRITONSERVER_Error* TRITONBACKEND_BackendMemoryManager(TRITONBACKEND_Backend* backend,
+                                                       TRITONBACKEND_MemoryManager** manager);
+TRITONSERVER_Error* TRITONBACKEND_MemoryManagerAllocate(TRITONBACKEND_MemoryManager* manager, void** buffer,
+                                                        TRITONSERVER_MemoryType memory_type, int64_t memory_type_id,
+                                                        uint64_t byte_size);
+TRITONSERVER_Error* TRITONBACKEND_MemoryManagerFree(TRITONBACKEND_MemoryManager* manager, void* buffer,
+                                                    TRITONSERVER_MemoryType memory_type, int64_t memory_type_id);
 TRITONSERVER_Error* TRITONBACKEND_ModelBackend(TRITONBACKEND_Model* model, TRITONBACKEND_Backend** backend);
 TRITONSERVER_Error* TRITONBACKEND_ModelServer(TRITONBACKEND_Model* model, TRITONSERVER_Server** server);
 TRITONSERVER_Error* TRITONBACKEND_ModelRepository(TRITONBACKEND_Model* model, TRITONBACKEND_ArtifactType* type,

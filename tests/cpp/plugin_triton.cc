@@ -31,7 +31,20 @@ struct TRITONSERVER_InferenceRequest {
   std::shared_ptr<arlo::triton::test::Server::Engine> engine;
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
-  std::map<std::string, std::pair<const char*, std::size_t>> inputs;
+  struct Input {
+    const char* data;
+    std::size_t bytes;
+    bool on_device;
+  };
+  std::map<std::string, Input> inputs;
+  std::vector<std::string> copies;  // of those that lie on the device
+
+  const std::int64_t* Values(const char* name) {
+    const Input& input = inputs.at(name);
+    if (!input.on_device) return reinterpret_cast<const std::int64_t*>(input.data);
+    copies.push_back(arlo::triton::test::OnDevice({input.data, input.bytes}));  // back again
+    return reinterpret_cast<const std::int64_t*>(copies.back().data());
+  }
   std::vector<std::string> outputs;
   TRITONSERVER_InferenceRequestReleaseFn_t release = nullptr;
   void* release_userp = nullptr;
@@ -57,6 +70,7 @@ struct TRITONSERVER_InferenceResponse {
 
 struct TRITONBACKEND_Output {
   arlo::triton::test::Tensor* tensor;
+  bool on_device;
 };
 
 struct TRITONBACKEND_Response {
@@ -70,6 +84,19 @@ namespace arlo::triton::test {
 
 std::int64_t Outstanding() { return outstanding; }
 
+std::string OnDevice(const std::string& bytes) {
+  std::string other = bytes;
+  CopyByDevice(other.data(), bytes.data(), bytes.size());
+  return other;
+}
+
+bool CopyByDevice(void* to, const void* from, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; ++i) {
+    static_cast<char*>(to)[i] = static_cast<char>(static_cast<const char*>(from)[i] ^ 0x5a);
+  }
+  return true;
+}
+
 struct Server::Engine {
   std::string name;
   std::mutex mutex;
@@ -80,6 +107,7 @@ struct Server::Engine {
   std::atomic<bool> ready{true};
   std::thread thread;
   std::uint64_t count = 0;
+  Server* server = nullptr;
 
   void Run() {
     for (;;) {
@@ -102,8 +130,9 @@ struct Server::Engine {
     auto* response = new TRITONSERVER_InferenceResponse;
     ++outstanding;
     response->allocator = request->allocator;
-    const auto* ids = reinterpret_cast<const std::int64_t*>(request->inputs.at("input_ids").first);
-    const auto* mask = reinterpret_cast<const std::int64_t*>(request->inputs.at("attention_mask").first);
+    request->copies.reserve(2);
+    const auto* ids = request->Values("input_ids");
+    const auto* mask = request->Values("attention_mask");
     const std::int64_t total = request->rows * request->tokens;
     bool bad = now.broken || (now.fail_one_in > 0 && ++count % static_cast<std::uint64_t>(now.fail_one_in) == 0);
     for (std::int64_t i = 0; i < total && now.poison >= 0; ++i) bad = bad || ids[i] == now.poison;
@@ -118,10 +147,12 @@ struct Server::Engine {
         const std::size_t values = static_cast<std::size_t>(hidden ? total : request->rows);
         void* buffer = nullptr;
         void* userp = nullptr;
-        TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
+        TRITONSERVER_MemoryType memory = now.on_device ? TRITONSERVER_MEMORY_GPU : TRITONSERVER_MEMORY_CPU;
         std::int64_t memory_id = 0;
         request->allocator->alloc(request->allocator, output.c_str(), values * sizeof(float), memory, memory_id,
                                   request->allocator_userp, &buffer, &userp, &memory, &memory_id);
+        if (memory == TRITONSERVER_MEMORY_GPU) Misuse("there is no room for outputs on the device");
+        ++server->seen().outputs[memory];
         auto* out = static_cast<float*>(buffer);
         std::vector<std::int64_t> shape = {request->rows};
         if (hidden) shape.push_back(request->tokens);
@@ -137,7 +168,19 @@ struct Server::Engine {
         response->outputs.push_back({output, shape, buffer, values * sizeof(float)});
       }
     }
-    request->complete(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, request->complete_userp);
+    if (now.answers == 0) TRITONSERVER_InferenceResponseDelete(response);
+    if (now.answers == 1) {
+      request->complete(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, request->complete_userp);
+    } else {
+      if (now.answers != 0) request->complete(response, 0, request->complete_userp);
+      for (int i = 1; i < now.answers; ++i) {
+        auto* more = new TRITONSERVER_InferenceResponse;
+        ++outstanding;
+        more->allocator = request->allocator;
+        request->complete(more, 0, request->complete_userp);
+      }
+      request->complete(nullptr, TRITONSERVER_RESPONSE_COMPLETE_FINAL, request->complete_userp);
+    }
     request->release(request, TRITONSERVER_REQUEST_RELEASE_ALL, request->release_userp);
   }
 
@@ -160,6 +203,7 @@ Server::~Server() {
 void Server::Load(const std::string& model, Behaviour behaviour) {
   auto engine = std::make_shared<Engine>();
   engine->name = model;
+  engine->server = this;
   engine->behaviour = behaviour;
   engine->thread = std::thread([raw = engine.get()] { raw->Run(); });
   std::shared_ptr<Engine> old;
@@ -268,9 +312,10 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestAddInput(TRITONSERVER_Inference
 }
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestAppendInputData(TRITONSERVER_InferenceRequest* request,
                                                                  const char* name, const void* base, size_t bytes,
-                                                                 TRITONSERVER_MemoryType, int64_t) {
+                                                                 TRITONSERVER_MemoryType memory, int64_t) {
   if (bytes != static_cast<std::size_t>(request->rows * request->tokens) * 8) Misuse("an input of another size");
-  request->inputs[name] = {static_cast<const char*>(base), bytes};
+  request->inputs[name] = {static_cast<const char*>(base), bytes, memory == TRITONSERVER_MEMORY_GPU};
+  ++request->engine->server->seen().inputs[memory];
   return nullptr;
 }
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestAddRequestedOutput(TRITONSERVER_InferenceRequest* request,
@@ -352,6 +397,26 @@ TRITONSERVER_Error* TRITONSERVER_InferenceResponseOutput(TRITONSERVER_InferenceR
   return nullptr;
 }
 
+TRITONSERVER_Error* TRITONBACKEND_MemoryManagerAllocate(TRITONBACKEND_MemoryManager* manager, void** buffer,
+                                                        TRITONSERVER_MemoryType type, int64_t, uint64_t bytes) {
+  if (type != TRITONSERVER_MEMORY_CPU_PINNED) Misuse("memory of another kind");
+  if (manager->left-- <= 0) {
+    ++manager->left;
+    return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNAVAILABLE, "no pinned memory is left");
+  }
+  ++manager->had;
+  ++manager->kept;
+  *buffer = new char[bytes];
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONBACKEND_MemoryManagerFree(TRITONBACKEND_MemoryManager* manager, void* buffer,
+                                                    TRITONSERVER_MemoryType, int64_t) {
+  ++manager->left;
+  --manager->kept;
+  delete[] static_cast<char*>(buffer);
+  return nullptr;
+}
+
 // A server without metrics.
 TRITONSERVER_Parameter* TRITONSERVER_ParameterNew(const char*, TRITONSERVER_ParameterType, const void*) {
   return nullptr;
@@ -430,7 +495,7 @@ TRITONSERVER_Error* TRITONBACKEND_InputBuffer(TRITONBACKEND_Input* input, uint32
                                               uint64_t* bytes, TRITONSERVER_MemoryType* memory, int64_t* memory_id) {
   *buffer = input->buffers[index].data();
   *bytes = input->buffers[index].size();
-  *memory = TRITONSERVER_MEMORY_CPU;
+  *memory = input->memory;
   *memory_id = 0;
   return nullptr;
 }
@@ -463,12 +528,13 @@ TRITONSERVER_Error* TRITONBACKEND_ResponseOutput(TRITONBACKEND_Response* respons
                                                  uint32_t dims) {
   auto& tensor = response->tensors[name];
   tensor.shape.assign(shape, shape + dims);
-  response->outputs.push_back({&tensor});
+  response->outputs.push_back({&tensor, response->request->answer_on_device});
   *output = &response->outputs.back();
   return nullptr;
 }
 TRITONSERVER_Error* TRITONBACKEND_OutputBuffer(TRITONBACKEND_Output* output, void** buffer, uint64_t bytes,
-                                               TRITONSERVER_MemoryType*, int64_t*) {
+                                               TRITONSERVER_MemoryType* memory, int64_t*) {
+  *memory = output->on_device ? TRITONSERVER_MEMORY_GPU : TRITONSERVER_MEMORY_CPU;
   output->tensor->bytes.resize(bytes);
   *buffer = output->tensor->bytes.data();
   return nullptr;

@@ -23,6 +23,14 @@ struct TRITONBACKEND_Input {
   TRITONSERVER_DataType datatype;
   std::vector<std::int64_t> shape;
   std::vector<std::string> buffers;
+  TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;  // with a GPU's, the buffers hold what OnDevice() makes
+};
+
+// Pinned memory of the server.
+struct TRITONBACKEND_MemoryManager {
+  std::atomic<std::int64_t> left{1 << 20};  // blocks that may still be had
+  std::atomic<std::int64_t> had{0};
+  std::atomic<std::int64_t> kept{0};  // and not given back yet
 };
 
 namespace arlo::triton::test {
@@ -40,6 +48,7 @@ struct TRITONBACKEND_Request {
   std::vector<std::string> outputs;
   std::uint64_t timeout_us = 0;
   bool bulk = false;
+  bool answer_on_device = false;  // its outputs are wanted in a GPU's memory
   std::atomic<bool> cancelled{false};
 
   std::atomic<int> answers{0};
@@ -57,7 +66,9 @@ struct Behaviour {
   int fail_one_in = 0;       // 0: never
   std::int64_t poison = -1;  // a batch with this token id fails
   bool inline_answers = false;
-  bool broken = false;  // every batch fails
+  bool broken = false;     // every batch fails
+  bool on_device = false;  // as an engine on a GPU: it would rather have its outputs there
+  int answers = 1;  // 1: one response, which says that it is all. Else so many (-1: one), and then that it was all
 };
 
 // Ids are summed over the mask into `embedding` [rows, 1]; `hidden` is [rows, tokens, 1], the ids as floats.
@@ -73,6 +84,12 @@ class Server {
   // Calls of ServerInferAsync that were taken, and rows in them.
   [[nodiscard]] std::uint64_t executions() const { return executions_; }
   [[nodiscard]] std::uint64_t rows() const { return rows_; }
+  // Inputs that engines were given, and outputs that they were given room for, by memory type.
+  struct Seen {
+    std::atomic<std::uint64_t> inputs[3];
+    std::atomic<std::uint64_t> outputs[3];
+  };
+  [[nodiscard]] Seen& seen() { return seen_; }
   [[nodiscard]] TRITONSERVER_Server* handle() { return reinterpret_cast<TRITONSERVER_Server*>(this); }
 
   struct Engine;
@@ -90,9 +107,14 @@ class Server {
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint64_t> executions_{0};
   std::atomic<std::uint64_t> rows_{0};
+  Seen seen_{};
 };
 
 // Made and not yet deleted, of all that the C API hands out.
 std::int64_t Outstanding();
+
+// A GPU's memory is the CPU's here, with other bytes in it: whoever reads it without a copy reads nonsense.
+std::string OnDevice(const std::string& bytes);
+bool CopyByDevice(void* to, const void* from, std::size_t bytes);  // a DeviceCopy, one side of which is the device
 
 }  // namespace arlo::triton::test

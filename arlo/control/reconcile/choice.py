@@ -121,6 +121,8 @@ def _bundle(config: Config, manifest: Manifest) -> Bundle | None:
         if unmeasured:
             raise _unmeasured(config, unmeasured)
         why = 'deployment.runtimes is "bundle"'
+    elif (inside := _inside(config, manifest)) is not None:
+        return inside
     else:
         advice = manifest.recommendation
         pays = advice.serve == "static" if advice is not None else dynamic_runtime(manifest) is None
@@ -139,6 +141,21 @@ def _bundle(config: Config, manifest: Manifest) -> Bundle | None:
         why += f"; {_held(held, len(static), memory_mb, over)}"
         static = list(held.runtimes)
     return bundle_of(_bundle_name(manifest), static, why=why)
+
+
+def _inside(config: Config, manifest: Manifest) -> Bundle | None:
+    """The engines of the plugin, where every worker is a server that has it and so holds them already."""
+    wanted = config.deployment
+    engines = [runtime for runtime in manifest.runtimes if runtime.name in manifest.inside]
+    if config.workers.kind != "endpoints" or wanted.runtimes != "recommended" or wanted.instances or not engines:
+        return None
+    if any(runtime.dynamic for runtime in engines):
+        return None  # one of any length: no bundle
+    unmeasured = [runtime.name for runtime in engines if not runtime.latency]
+    if unmeasured:
+        raise _unmeasured(config, unmeasured)
+    why = "the repository has a logical model of the plugin, so the servers hold them already"
+    return bundle_of(_bundle_name(manifest), engines, why=why)
 
 
 def _candidates(config: Config, one: Manifest) -> list[Runtime]:

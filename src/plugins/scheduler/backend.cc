@@ -24,11 +24,14 @@ namespace {
 
 // What all models of the server share.
 struct Shared {
-  Shared() { LogAndDelete(NewAllocator(&allocator)); }
+  explicit Shared(TRITONBACKEND_MemoryManager* manager) : memory(manager, CudaCopy()) {
+    LogAndDelete(NewAllocator(&allocator));
+  }
   ~Shared() { LogAndDelete(TRITONSERVER_ResponseAllocatorDelete(allocator)); }
   Shared(const Shared&) = delete;
   Shared& operator=(const Shared&) = delete;
 
+  Memory memory;
   MetricFamilies families;
   TRITONSERVER_ResponseAllocator* allocator = nullptr;
 };
@@ -62,7 +65,7 @@ TRITONSERVER_Error* NewHost(TRITONBACKEND_Model* model, const Shared& shared, st
                                      ": arlo.json has no latency of some engines, so batches are formed by a guess: "
                                      "run `arlo profile REPOSITORY --update` on this machine");
     }
-    *host = std::make_unique<Host>(std::move(logical), server, shared.families, shared.allocator);
+    *host = std::make_unique<Host>(std::move(logical), server, shared.memory, shared.families, shared.allocator);
   } catch (const std::exception& problem) {
     return NewError(TRITONSERVER_ERROR_INVALID_ARG, std::string("arlo: ") + problem.what());
   }
@@ -86,7 +89,9 @@ extern "C" {
 
 ARLO_EXPORT TRITONSERVER_Error* TRITONBACKEND_Initialize(TRITONBACKEND_Backend* backend) {
   ARLO_RETURN_IF_ERROR(arlo::triton::CheckApi("arlo"));
-  auto shared = std::make_unique<arlo::triton::Shared>();
+  TRITONBACKEND_MemoryManager* manager = nullptr;
+  ARLO_RETURN_IF_ERROR(TRITONBACKEND_BackendMemoryManager(backend, &manager));
+  auto shared = std::make_unique<arlo::triton::Shared>(manager);
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_BackendSetState(backend, shared.get()));
   static_cast<void>(shared.release());  // freed in Finalize
   return nullptr;

@@ -20,6 +20,7 @@
 #include "base/fault.h"
 #include "base/time.h"
 #include "dispatch/scheduler.h"
+#include "plugins/scheduler/memory.h"
 #include "plugins/triton_api.h"
 #include "rewrite/spec.h"
 
@@ -39,7 +40,7 @@ struct Answer {
     const char* data = nullptr;      // in one of `buffers`
   };
   std::vector<Output> outputs;  // by spec
-  std::vector<std::unique_ptr<char[]>> buffers;
+  std::vector<Memory::Block> buffers;
 
   [[nodiscard]] const Output* Find(int spec) const {
     for (const Output& output : outputs) {
@@ -85,8 +86,13 @@ struct Row {
 struct Call {
   TRITONBACKEND_Request* request = nullptr;
   TRITONBACKEND_ModelInstance* instance = nullptr;
-  std::vector<const char*> inputs;                // by ModelSpec::inputs, [rows, width]; null: not sent. Constant
-  std::vector<std::unique_ptr<char[]>> gathered;  // inputs that came in pieces
+  std::vector<const char*> inputs;      // by ModelSpec::inputs, [rows, width], on the CPU; null: not sent. Constant
+  std::vector<Memory::Block> gathered;  // inputs that came in pieces, or lie in a GPU's memory
+  struct Given {
+    const void* data = nullptr;
+    Place place;
+  };
+  std::vector<Given> given;  // the same as the client gave it, or as it was gathered; an engine may take it from there
   std::int64_t width = 0;
   std::vector<std::int32_t> lengths;
   gateway::OutputSet outputs = 0;  // that it asks for
@@ -118,11 +124,12 @@ struct Batch {
 
   // Its execution (execution.h).
   Host* host = nullptr;
+  const Memory* memory = nullptr;
   TRITONSERVER_InferenceRequest* sent = nullptr;                // the starting thread's
   TRITONSERVER_InferenceRequest* request = nullptr;             // while it can be cancelled; under the host's lock
   bool released = false;                                        // Triton is through with it; under the host's lock
   std::shared_ptr<Answer> answer = std::make_shared<Answer>();  // the executing thread's, until the rows have it
-  std::vector<std::unique_ptr<char[]>> inputs;
+  std::vector<Memory::Block> inputs;
   Reply reply = Reply::kError;                  // the executing thread's, as is:
   std::string why = "the engine said nothing";  // the error
   std::atomic<int> open{3};  // that still use it: the starting thread, and the two callbacks of Triton

@@ -13,6 +13,7 @@ namespace arlo::triton {
 namespace {
 
 constexpr TRITONSERVER_DataType kInvalid = TRITONSERVER_TYPE_INVALID;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;  // columns of a request, padding of the client's included
 
 TRITONSERVER_Error* Invalid(const std::string& what) { return NewError(TRITONSERVER_ERROR_INVALID_ARG, what); }
 
@@ -29,37 +30,38 @@ TRITONSERVER_Error_Code CodeOf(Code code) {
   }
 }
 
-// The bytes of an input: Triton's own buffer, or a copy where it came in several.
+// The bytes of an input: the client's own memory, or a copy where it came in several pieces or lies in a GPU's memory.
+// An engine that takes all of it may still read it there.
 TRITONSERVER_Error* ReadInput(TRITONBACKEND_Input* input, const char* name, std::uint64_t bytes, std::uint32_t buffers,
-                              Call* call, const char** data) {
+                              const Memory& memory, Call* call, std::size_t index) {
   static const char kEmpty[8] = {};
-  *data = kEmpty;
+  Call::Given given{kEmpty, {}};
+  const char* host = kEmpty;
   char* gathered = nullptr;
   std::uint64_t done = 0;
-  if (buffers > 1) {
-    call->gathered.push_back(std::make_unique_for_overwrite<char[]>(bytes));
-    *data = gathered = call->gathered.back().get();
-  }
+  const auto gather = [&] {
+    call->gathered.push_back(memory.Pinned(bytes));
+    host = gathered = call->gathered.back().get();
+  };
+  if (buffers > 1) gather();
   for (std::uint32_t i = 0; i < buffers; ++i) {
     const void* part = nullptr;
     std::uint64_t size = 0;
-    TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
-    std::int64_t memory_id = 0;
-    ARLO_RETURN_IF_ERROR(TRITONBACKEND_InputBuffer(input, i, &part, &size, &memory, &memory_id));
-    if (memory != TRITONSERVER_MEMORY_CPU && memory != TRITONSERVER_MEMORY_CPU_PINNED) {
-      return NewError(TRITONSERVER_ERROR_UNSUPPORTED,
-                      std::string("input '") + name +
-                          "' is in GPU memory, where its rows cannot be batched: send it in the request, or in system "
-                          "shared memory");
-    }
-    if (done + size > bytes) return Invalid(std::string("input '") + name + "' has more bytes than its shape needs");
+    Place place;
+    ARLO_RETURN_IF_ERROR(TRITONBACKEND_InputBuffer(input, i, &part, &size, &place.type, &place.id));
+    if (size > bytes - done) return Invalid(std::string("input '") + name + "' has more bytes than its shape needs");
+    if (buffers == 1) given = {part, place};
+    if (gathered == nullptr && !place.on_host()) gather();
     if (gathered == nullptr) {
-      *data = static_cast<const char*>(part);
+      host = static_cast<const char*>(part);
     } else {
-      std::memcpy(gathered + done, part, size);
+      ARLO_RETURN_IF_ERROR(memory.Copy(gathered + done, {}, part, place, size));
     }
     done += size;
   }
+  if (buffers > 1) given = {gathered, Memory::PlaceOf(call->gathered.back())};
+  call->inputs[index] = host;
+  call->given[index] = given;
   return done == bytes ? nullptr : Invalid(std::string("input '") + name + "' has fewer bytes than its shape needs");
 }
 
@@ -69,10 +71,12 @@ std::string ShapeText(const std::int64_t* shape, std::uint32_t dims) {
   return text + "]";
 }
 
-TRITONSERVER_Error* ReadInputs(const gateway::ModelSpec& model, Call* call) {
+TRITONSERVER_Error* ReadInputs(const LogicalConfig& config, const Memory& memory, Call* call) {
+  const auto& model = config.model;
   std::uint32_t count = 0;
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_RequestInputCount(call->request, &count));
   call->inputs.assign(model.inputs.size(), nullptr);
+  call->given.resize(model.inputs.size());
   std::int64_t rows = -1;
   for (std::uint32_t i = 0; i < count; ++i) {
     TRITONBACKEND_Input* input = nullptr;
@@ -94,13 +98,18 @@ TRITONSERVER_Error* ReadInputs(const gateway::ModelSpec& model, Call* call) {
       return Invalid("input '" + spec.name + "' has shape " + ShapeText(shape, dims) +
                      "; all inputs need the same: [rows, tokens]");
     }
+    // Before anything is computed from them.
+    if (shape[0] > config.max_rows) {
+      return Invalid("too many rows: max_batch_size of the logical model is " + std::to_string(config.max_rows));
+    }
+    if (shape[1] > kMostTokens) return Invalid("input '" + spec.name + "' has too many columns");
     rows = shape[0];
     call->width = shape[1];
     if (bytes != static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(call->width) * spec.item) {
       return Invalid("input '" + spec.name + "' has " + std::to_string(bytes) +
                      " bytes, which its shape does not need");
     }
-    ARLO_RETURN_IF_ERROR(ReadInput(input, name, bytes, buffers, call, &call->inputs[static_cast<std::size_t>(index)]));
+    ARLO_RETURN_IF_ERROR(ReadInput(input, name, bytes, buffers, memory, call, static_cast<std::size_t>(index)));
   }
   for (std::size_t i = 0; i < model.inputs.size(); ++i) {
     const auto& spec = model.inputs[i];
@@ -145,8 +154,8 @@ TRITONSERVER_Error* ReadParameters(Call* call) {
   return nullptr;
 }
 
-TRITONSERVER_Error* WriteOutput(const gateway::ModelSpec& model, const Call& call, std::size_t spec_index,
-                                TRITONBACKEND_Response* response) {
+TRITONSERVER_Error* WriteOutput(const gateway::ModelSpec& model, const Memory& own, const Call& call,
+                                std::size_t spec_index, TRITONBACKEND_Response* response) {
   const auto& spec = model.outputs[spec_index];
   const auto longest = static_cast<std::size_t>(*std::max_element(call.lengths.begin(), call.lengths.end()));
   const auto index = static_cast<int>(spec_index);
@@ -159,16 +168,12 @@ TRITONSERVER_Error* WriteOutput(const gateway::ModelSpec& model, const Call& cal
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_ResponseOutput(response, &output, spec.name.c_str(), DatatypeOf(spec.datatype),
                                                     shape.data(), static_cast<std::uint32_t>(shape.size())));
   void* buffer = nullptr;
-  TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
-  std::int64_t memory_id = 0;
-  ARLO_RETURN_IF_ERROR(TRITONBACKEND_OutputBuffer(output, &buffer, row_bytes * call.rows.size(), &memory, &memory_id));
-  if (memory != TRITONSERVER_MEMORY_CPU && memory != TRITONSERVER_MEMORY_CPU_PINNED) {
-    return NewError(TRITONSERVER_ERROR_UNSUPPORTED,
-                    "output '" + spec.name +
-                        "' is wanted in GPU memory, where rows cannot be put together: take it in the answer, or in "
-                        "system shared memory");
-  }
-  char* to = static_cast<char*>(buffer);
+  const std::size_t bytes = row_bytes * call.rows.size();
+  Place place;
+  ARLO_RETURN_IF_ERROR(TRITONBACKEND_OutputBuffer(output, &buffer, bytes, &place.type, &place.id));
+  // Where the client wants it in a GPU's memory, the rows are put together here and go there at once.
+  const auto staged = place.on_host() ? Memory::Block() : own.Pinned(bytes);
+  char* to = place.on_host() ? static_cast<char*>(buffer) : staged.get();
   for (const Row& row : call.rows) {
     const Answer::Output& part = *row.answer->Find(index);
     if (part.tail != first->tail) {
@@ -180,7 +185,7 @@ TRITONSERVER_Error* WriteOutput(const gateway::ModelSpec& model, const Call& cal
     std::memset(to + kept, 0, row_bytes - kept);
     to += row_bytes;
   }
-  return nullptr;
+  return place.on_host() ? nullptr : own.Copy(buffer, place, staged.get(), Memory::PlaceOf(staged), bytes);
 }
 
 // How the answer came to be; the names are those of the gateway's answers.
@@ -214,10 +219,10 @@ TRITONSERVER_Error* WriteTiming(const Call& call, TimeNs now, TRITONBACKEND_Resp
   return nullptr;
 }
 
-TRITONSERVER_Error* WriteAnswer(const gateway::ModelSpec& model, const Call& call, TimeNs now,
+TRITONSERVER_Error* WriteAnswer(const gateway::ModelSpec& model, const Memory& memory, const Call& call, TimeNs now,
                                 TRITONBACKEND_Response* response) {
   for (std::size_t i = 0; i < model.outputs.size(); ++i) {
-    if ((call.outputs >> i & 1) != 0) ARLO_RETURN_IF_ERROR(WriteOutput(model, call, i, response));
+    if ((call.outputs >> i & 1) != 0) ARLO_RETURN_IF_ERROR(WriteOutput(model, memory, call, i, response));
   }
   return WriteTiming(call, now, response);
 }
@@ -237,9 +242,9 @@ TRITONSERVER_DataType DatatypeOf(const std::string& name) {
   return kInvalid;
 }
 
-TRITONSERVER_Error* ReadCall(const LogicalConfig& config, TimeNs now, Call* call) {
+TRITONSERVER_Error* ReadCall(const LogicalConfig& config, const Memory& memory, TimeNs now, Call* call) {
   call->received_ns = now;
-  ARLO_RETURN_IF_ERROR(ReadInputs(config.model, call));
+  ARLO_RETURN_IF_ERROR(ReadInputs(config, memory, call));
   ARLO_RETURN_IF_ERROR(ReadOutputs(config.model, call));
   ARLO_RETURN_IF_ERROR(ReadParameters(call));
   std::uint64_t timeout_us = 0;
@@ -250,13 +255,13 @@ TRITONSERVER_Error* ReadCall(const LogicalConfig& config, TimeNs now, Call* call
   return nullptr;
 }
 
-void SendAnswer(const LogicalConfig& config, const Call& call, TimeNs now) {
+void SendAnswer(const LogicalConfig& config, const Memory& memory, const Call& call, TimeNs now) {
   TRITONBACKEND_Response* response = nullptr;
   TRITONSERVER_Error* error = TRITONBACKEND_ResponseNew(&response, call.request);
   if (error == nullptr && call.fault.code != Code::kOk) {
     error = NewError(CodeOf(call.fault.code), call.fault.message);
   }
-  if (error == nullptr) error = WriteAnswer(config.model, call, now, response);
+  if (error == nullptr) error = WriteAnswer(config.model, memory, call, now, response);
   const bool good = error == nullptr;
   if (response != nullptr) {
     LogAndDelete(TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, error));

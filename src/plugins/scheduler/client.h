@@ -12,10 +12,10 @@ namespace arlo::triton {
 TRITONSERVER_DataType DatatypeOf(const std::string& name);
 
 // Fills in all but the rows. The error goes to the client.
-TRITONSERVER_Error* ReadCall(const LogicalConfig& config, TimeNs now, Call* call);
+TRITONSERVER_Error* ReadCall(const LogicalConfig& config, const Memory& memory, TimeNs now, Call* call);
 
 // Sends the answer, or the fault, and reports it to Triton's statistics. No lock is held.
-void SendAnswer(const LogicalConfig& config, const Call& call, TimeNs now);
+void SendAnswer(const LogicalConfig& config, const Memory& memory, const Call& call, TimeNs now);
 
 // Answers a request that became no call with an error, and releases it. Owns the error.
 void Refuse(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request, TimeNs received,

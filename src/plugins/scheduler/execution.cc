@@ -12,13 +12,15 @@ namespace arlo::triton {
 namespace {
 
 TRITONSERVER_Error* Allocate(TRITONSERVER_ResponseAllocator* /*allocator*/, const char* /*name*/, size_t bytes,
-                             TRITONSERVER_MemoryType /*wanted*/, int64_t /*wanted_id*/, void* userp, void** buffer,
+                             TRITONSERVER_MemoryType wanted, int64_t /*wanted_id*/, void* userp, void** buffer,
                              void** buffer_userp, TRITONSERVER_MemoryType* memory, int64_t* memory_id) {
-  auto& buffers = static_cast<Batch*>(userp)->answer->buffers;
-  buffers.push_back(std::make_unique_for_overwrite<char[]>(std::max<size_t>(bytes, 1)));
+  const Batch& batch = *static_cast<Batch*>(userp);
+  auto& buffers = batch.answer->buffers;
+  // Rows are taken out of it on the CPU. An engine that would rather have its GPU's memory copies from there.
+  buffers.push_back(wanted == TRITONSERVER_MEMORY_CPU ? Memory::Heap(bytes) : batch.memory->Pinned(bytes));
   *buffer = buffers.back().get();
   *buffer_userp = nullptr;
-  *memory = TRITONSERVER_MEMORY_CPU;
+  *memory = Memory::PlaceOf(buffers.back()).type;
   *memory_id = 0;
   return nullptr;
 }
@@ -39,9 +41,9 @@ bool AsTheyCame(const Batch& batch) {
   return true;
 }
 
-const char* Gather(const gateway::InputSpec& spec, std::size_t input, Batch& batch) {
+Call::Given Gather(const gateway::InputSpec& spec, std::size_t input, Batch& batch) {
   const auto tokens = static_cast<std::size_t>(batch.tokens);
-  batch.inputs.push_back(std::make_unique_for_overwrite<char[]>(batch.calls.size() * tokens * spec.item));
+  batch.inputs.push_back(batch.memory->Pinned(batch.calls.size() * tokens * spec.item));
   char* to = batch.inputs.back().get();
   for (std::size_t i = 0; i < batch.calls.size(); ++i, to += tokens * spec.item) {
     const Call& call = *batch.calls[i];
@@ -49,7 +51,7 @@ const char* Gather(const gateway::InputSpec& spec, std::size_t input, Batch& bat
     if (from != nullptr) from += batch.indices[i] * static_cast<std::size_t>(call.width) * spec.item;
     gateway::write_row(spec, from, static_cast<std::size_t>(call.lengths[batch.indices[i]]), tokens, to);
   }
-  return batch.inputs.back().get();
+  return {batch.inputs.back().get(), Memory::PlaceOf(batch.inputs.back())};
 }
 
 Reply Unusable(Batch& batch, const std::string& what) {
@@ -73,12 +75,12 @@ TRITONSERVER_Error* MakeRequest(const LogicalConfig& config, TRITONSERVER_Server
   for (std::size_t i = 0; i < model.inputs.size(); ++i) {
     const auto& spec = model.inputs[i];
     const char* const name = spec.name.c_str();
-    const char* data = as_they_came ? batch.calls.front()->inputs[i] : nullptr;
-    if (data == nullptr) data = Gather(spec, i, batch);
+    Call::Given given = as_they_came ? batch.calls.front()->given[i] : Call::Given{};
+    if (given.data == nullptr) given = Gather(spec, i, batch);
     const std::size_t bytes = batch.calls.size() * static_cast<std::size_t>(batch.tokens) * spec.item;
     ARLO_RETURN_IF_ERROR(TRITONSERVER_InferenceRequestAddInput(*request, name, DatatypeOf(spec.datatype), shape, 2));
-    ARLO_RETURN_IF_ERROR(
-        TRITONSERVER_InferenceRequestAppendInputData(*request, name, data, bytes, TRITONSERVER_MEMORY_CPU, 0));
+    ARLO_RETURN_IF_ERROR(TRITONSERVER_InferenceRequestAppendInputData(*request, name, given.data, bytes,
+                                                                      given.place.type, given.place.id));
   }
   for (std::size_t i = 0; i < model.outputs.size(); ++i) {
     if ((batch.outputs >> i & 1) == 0) continue;
@@ -94,6 +96,7 @@ Reply ReadResponse(const LogicalConfig& config, TRITONSERVER_InferenceResponse* 
     TRITONSERVER_ErrorDelete(error);  // Triton makes a new one each time, whatever its documentation says
     return reply;
   }
+  if (batch.reply == Reply::kGood) return Unusable(batch, "it sent more than one");
   const auto& model = config.model;
   std::uint32_t count = 0;
   LogAndDelete(TRITONSERVER_InferenceResponseOutputCount(response, &count));

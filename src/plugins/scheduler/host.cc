@@ -23,9 +23,14 @@ struct Host::Work {
   Effects effects;
 };
 
-Host::Host(LogicalConfig config, TRITONSERVER_Server* server, const MetricFamilies& families,
+Host::Host(LogicalConfig config, TRITONSERVER_Server* server, const Memory& memory, const MetricFamilies& families,
            TRITONSERVER_ResponseAllocator* allocator)
-    : config_(std::move(config)), server_(server), allocator_(allocator), metrics_(families, config_), desk_(config_) {
+    : config_(std::move(config)),
+      server_(server),
+      memory_(memory),
+      allocator_(allocator),
+      metrics_(families, config_),
+      desk_(config_) {
   desk_.given_up = GivenUp;
   looker_ = std::thread([this] { Look(); });
 }
@@ -48,11 +53,7 @@ void Host::Receive(TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request*
     auto call = std::make_unique<Call>();
     call->request = requests[i];
     call->instance = instance;
-    TRITONSERVER_Error* error = ReadCall(config_, now, call.get());
-    if (error == nullptr && call->lengths.size() > static_cast<std::size_t>(config_.max_rows)) {
-      error =
-          NewError(TRITONSERVER_ERROR_INVALID_ARG, "too many rows: max_batch_size of the logical model says how many");
-    }
+    TRITONSERVER_Error* error = ReadCall(config_, memory_, now, call.get());
     if (error != nullptr) {
       Refuse(instance, requests[i], now, error);
     } else {
@@ -101,7 +102,7 @@ void Host::Carry(Effects& effects) {
     Log(note.warning ? TRITONSERVER_LOG_WARN : TRITONSERVER_LOG_INFO, config_.model.name + ": " + note.text);
   }
   for (Call* call : effects.answers) {
-    SendAnswer(config_, *call, now_ns());
+    SendAnswer(config_, memory_, *call, now_ns());
     LetGo(*call);
   }
 }
@@ -110,6 +111,7 @@ void Host::Carry(Effects& effects) {
 
 void Host::Start(Batch& batch) {
   batch.host = this;
+  batch.memory = &memory_;
   TRITONSERVER_Error* const error = Send(batch);
   if (error == nullptr) {
     const std::lock_guard lock(mutex_);
@@ -135,12 +137,16 @@ TRITONSERVER_Error* Host::Send(Batch& batch) {
   if (error == nullptr) {
     error = TRITONSERVER_InferenceRequestSetResponseCallback(request, allocator_, &batch, OnResponse, &batch);
   }
-  const Call& first = *batch.calls.front();
   TRITONSERVER_InferenceTrace* trace = nullptr;
   if (error == nullptr) {
+    // A batch has one trace: below that of the first of its requests that is traced.
     TRITONSERVER_InferenceTrace* parent = nullptr;
-    if (TRITONSERVER_Error* without = TRITONBACKEND_RequestTrace(first.request, &parent)) {
-      TRITONSERVER_ErrorDelete(without);  // a server that was built without tracing
+    for (const Call* call : batch.calls) {
+      if (TRITONSERVER_Error* without = TRITONBACKEND_RequestTrace(call->request, &parent)) {
+        TRITONSERVER_ErrorDelete(without);  // a server that was built without tracing
+        parent = nullptr;
+      }
+      if (parent != nullptr) break;
     }
     if (parent != nullptr) LogAndDelete(TRITONSERVER_InferenceTraceSpawnChildTrace(parent, &trace));
     batch.sent = request;

@@ -31,7 +31,7 @@ namespace arlo::triton {
 
 class Host {
  public:
-  Host(LogicalConfig config, TRITONSERVER_Server* server, const MetricFamilies& families,
+  Host(LogicalConfig config, TRITONSERVER_Server* server, const Memory& memory, const MetricFamilies& families,
        TRITONSERVER_ResponseAllocator* allocator);
   ~Host();
   Host(const Host&) = delete;
@@ -75,6 +75,7 @@ class Host {
 
   const LogicalConfig config_;
   TRITONSERVER_Server* const server_;
+  const Memory& memory_;
   TRITONSERVER_ResponseAllocator* const allocator_;
   ModelMetrics metrics_;
   std::atomic<std::int64_t> inside_{0};

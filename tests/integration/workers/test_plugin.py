@@ -29,6 +29,7 @@ from arlo.workers.triton.alone import LoneTriton
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 LENGTHS = (16, 64, 128)
+NEVER = "1000000"  # requests until one is traced
 POST_MODEL = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -51,18 +52,51 @@ input [ { name: "embedding" data_type: TYPE_FP32 dims: [ 4 ] } ]
 output [ { name: "score" data_type: TYPE_FP32 dims: [ 1 ] } ]
 instance_group [ { count: 1 kind: KIND_CPU } ]
 """
+PRE_MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(100)}, unk_token="w0"))
+        self.tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        self.tokenizer.enable_padding()
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            texts = [text.decode() for text in pb_utils.get_input_tensor_by_name(request, "text").as_numpy()[:, 0]]
+            found = self.tokenizer.encode_batch(texts)
+            ids = pb_utils.Tensor("input_ids", np.array([each.ids for each in found], np.int64))
+            mask = pb_utils.Tensor("attention_mask", np.array([each.attention_mask for each in found], np.int64))
+            answers.append(pb_utils.InferenceResponse([ids, mask]))
+        return answers
+"""
+PRE_CONFIG = """
+name: "pre"
+backend: "python"
+max_batch_size: 8
+input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [
+  { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] },
+  { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] }
+]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
 ENSEMBLE_CONFIG = """
 name: "scored"
 platform: "ensemble"
 max_batch_size: 8
-input [
-  { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] },
-  { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] }
-]
+input [ { name: "text" data_type: TYPE_STRING dims: [ 1 ] } ]
 output [ { name: "score" data_type: TYPE_FP32 dims: [ 1 ] } ]
 ensemble_scheduling { step [
+  { model_name: "pre" model_version: -1
+    input_map { key: "text" value: "text" }
+    output_map { key: "input_ids" value: "ids" } output_map { key: "attention_mask" value: "mask" } },
   { model_name: "m" model_version: -1
-    input_map { key: "input_ids" value: "input_ids" } input_map { key: "attention_mask" value: "attention_mask" }
+    input_map { key: "input_ids" value: "ids" } input_map { key: "attention_mask" value: "mask" }
     output_map { key: "embedding" value: "pooled" } },
   { model_name: "post" model_version: -1
     input_map { key: "embedding" value: "pooled" } output_map { key: "score" value: "score" } }
@@ -83,7 +117,8 @@ def padded(rows: Sequence[Sequence[int]]) -> tuple[Any, Any]:
 class Plugin:
     """Clients of the server, and calls whose answers are checked."""
 
-    def __init__(self, server: LoneTriton, http_port: int, metrics_port: int) -> None:
+    def __init__(self, server: LoneTriton, folder: Path, http_port: int, metrics_port: int) -> None:
+        self.folder = folder
         self.grpc = triton.InferenceServerClient(server.endpoint)
         self.http = http.InferenceServerClient(f"127.0.0.1:{http_port}")
         self.http_port = http_port
@@ -117,15 +152,23 @@ async def plugin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plug
     )
     options = LogicalOptions(max_rows=8, slo_ms=500, unavailable_grace_ms=300)
     write_logical_model(repository, manifest, library=plugin_library(), options=options)
-    for name, config in (("post", POST_CONFIG), ("scored", ENSEMBLE_CONFIG)):
+    for name, config in (("pre", PRE_CONFIG), ("post", POST_CONFIG), ("scored", ENSEMBLE_CONFIG)):
         (repository / name / "1").mkdir(parents=True)
         (repository / name / "config.pbtxt").write_text(config)
-    (repository / "post" / "1" / "model.py").write_text(POST_MODEL)
+    for name, code in (("pre", PRE_MODEL), ("post", POST_MODEL)):
+        (repository / name / "1" / "model.py").write_text(code)
     grpc_port, http_port, metrics_port = (free_port("127.0.0.1") for _ in range(3))
+    tracing = ("mode=triton", "level=TIMESTAMPS", f"rate={NEVER}", f"triton,file={folder / 'trace'}")
     async with LoneTriton(
-        repository, grpc_port=grpc_port, http_port=http_port, metrics_port=metrics_port, log=folder / "log", threads=1
+        repository,
+        grpc_port=grpc_port,
+        http_port=http_port,
+        metrics_port=metrics_port,
+        log=folder / "log",
+        threads=1,
+        extra=tuple(f"--trace-config={each}" for each in (*tracing, "triton,log-frequency=1")),
     ) as server:
-        plugin = Plugin(server, http_port, metrics_port)
+        plugin = Plugin(server, folder, http_port, metrics_port)
         yield plugin
         plugin.http.close()
         await plugin.grpc.close()
@@ -182,15 +225,14 @@ async def test_what_waits_is_batched_by_length(plugin: Plugin) -> None:
     assert statistics.execution_count - counted.execution_count == batches
 
 
-async def test_an_ensemble_uses_it_as_a_step(plugin: Plugin) -> None:
-    ids, mask = padded([[1, 2, 3], list(range(100))])
-    inputs = []
-    for name, array in (("input_ids", ids), ("attention_mask", mask)):
-        tensor = triton.InferInput(name, array.shape, "INT64")
-        tensor.set_data_from_numpy(array)
-        inputs.append(tensor)
-    result = await plugin.grpc.infer("scored", inputs)
-    np.testing.assert_array_equal(result.as_numpy("score")[:, 0], 2 * ids.sum(axis=1))
+async def test_an_ensemble_takes_texts_and_says_scores(plugin: Plugin) -> None:
+    """A tokenizer before it, post-processing behind it, in one call."""
+    rows = [[1, 2, 3], list(range(100)), [7]]
+    texts = np.array([[" ".join(f"w{token}" for token in row).encode()] for row in rows], np.object_)
+    tensor = triton.InferInput("text", texts.shape, "BYTES")
+    tensor.set_data_from_numpy(texts)
+    result = await plugin.grpc.infer("scored", [tensor])
+    np.testing.assert_array_equal(result.as_numpy("score")[:, 0], [2 * sum(row) for row in rows])
 
 
 async def test_system_shared_memory_both_ways(plugin: Plugin) -> None:
@@ -274,6 +316,23 @@ async def test_a_length_that_no_engine_takes(plugin: Plugin) -> None:
     waits = asyncio.ensure_future(plugin.ask([[1] * 100]))
     await plugin.grpc.load_model("m_len128")
     await waits
+
+
+async def test_a_trace_of_a_request_has_that_of_its_batch_below_it(plugin: Plugin) -> None:
+    await plugin.grpc.update_trace_settings("m", {"trace_rate": "1"})
+    await plugin.ask([[3] * 100])
+    await plugin.grpc.update_trace_settings("m", {"trace_rate": NEVER})
+
+    def written() -> set[tuple[str, str]]:
+        traces: list[dict[str, Any]] = []
+        for file in plugin.folder.glob("trace*"):
+            with contextlib.suppress(ValueError):  # not all of it is there yet
+                traces += json.loads(file.read_text())
+        names = {each["id"]: each["model_name"] for each in traces if "model_name" in each}
+        return {(names[each["parent_id"]], each["model_name"]) for each in traces if each.get("parent_id") in names}
+
+    while ("m", "m_len128") not in written():  # which is after the answer
+        await asyncio.sleep(0.02)
 
 
 async def test_a_wrong_configuration_is_refused(plugin: Plugin) -> None:

@@ -57,3 +57,17 @@ def test_the_folder_is_complete_and_replaced_whole(manifest: Manifest, tmp_path:
 def test_what_cannot_be_served_is_refused(manifest: Manifest, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no runtime m_len32: there are m_len128, m_len64"):
         write_logical_model(tmp_path, manifest, options=LogicalOptions(engines=("m_len32",)))
+
+
+def test_what_it_answers_with_is_found_again(manifest: Manifest, tmp_path: Path) -> None:
+    assert Manifest.load(tmp_path).inside == ()
+    write_logical_model(tmp_path, manifest)
+    assert Manifest.load(tmp_path).inside == ("m_len64", "m_len128")
+    write_logical_model(tmp_path, manifest, options=LogicalOptions(engines=("m_len128",)))
+    loaded = Manifest.load(tmp_path)
+    assert loaded.inside == ("m_len128",)
+    loaded.save(tmp_path)  # it is found, not kept
+    assert "inside" not in (tmp_path / "arlo.json").read_text()
+    config = tmp_path / "m" / "config.pbtxt"
+    config.write_text(config.read_text().replace('backend: "arlo"', 'backend: "python"'))
+    assert Manifest.load(tmp_path).inside == ()  # a model of somebody else's

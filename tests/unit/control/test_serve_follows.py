@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from arlo import config
+from arlo.catalog.logical import write_logical_model
 from arlo.catalog.manifest import LatencyPoint, Manifest, Runtime
 from arlo.cli.recommend import advice_line, load_manifest, recommended
 from arlo.config import Config
@@ -145,6 +146,27 @@ def test_a_bundle_costs_what_its_members_do_whatever_batches_they_take(tmp_path:
         for member in bundle.parts:
             assert bundle.latency_ns(rows, member.max_length) == member.latency_ns(rows)
             assert bundle.latency_ns(rows, member.max_length - 3) == member.latency_ns(rows)
+
+
+def test_servers_with_the_plugin_are_taken_as_they_are(static_pays: Manifest, tmp_path: Path) -> None:
+    """Whatever is recommended: what the logical model answers with is loaded there and stays."""
+    write_logical_model(tmp_path, static_pays)
+    dynamic_pays = recommended(write(tmp_path, static_us=1000, dynamic_us=1000))
+    fixed = 'kind = "endpoints"\nendpoints = ["a:1", "b:1"]'
+    for pays in (static_pays, dynamic_pays):
+        pays.save(tmp_path)
+        manifest = Manifest.load(tmp_path)
+        (bundle,) = servable(endpoints(tmp_path, fixed), manifest).runtimes
+        assert [part.name for part in bundle.parts] == ["m_len16", "m_len64"]
+        assert "the plugin" in choose(endpoints(tmp_path, fixed), manifest).text
+        explicit = endpoints(tmp_path, fixed, '[deployment]\nruntimes = "static"')
+        assert choose(explicit, manifest).serve == "static"
+    assert choose(configured(tmp_path), dynamic_pays).serve == "dynamic"  # workers of ours need not hold them
+
+
+def endpoints(path: Path, workers: str, more: str = "") -> Config:
+    text = f'[model]\nrepository = "{path}"\nslo_ms = 150\n[workers]\n{workers}\n{more}'
+    return config.parse(text, base=path)
 
 
 def test_a_bundle_needs_measured_static_runtimes(static_pays: Manifest, tmp_path: Path) -> None:

@@ -63,3 +63,14 @@ async def test_its_parts_are_loaded_and_unloaded_in_turn(tmp_path: Path) -> None
     await pool.unload("w0", "m_bundle")
     assert one.calls[2:] == ["unload m_len16", "unload m_len64"]
     assert await seen() == ()
+
+
+async def test_what_is_not_ours_stays_where_no_process_is_restarted(tmp_path: Path) -> None:
+    manifest = write_emulated_repository(tmp_path, model="m", max_lengths=(16, 64), latency_ms=(1, 4))
+    bundle = bundle_of("m_bundle", manifest.runtimes)
+    one = OneWorker()
+    one.restartable = False
+    one.loaded = ["m", "m_len16", "m_len64"]
+    pool = BundledPool(one, dataclasses.replace(manifest, runtimes=(bundle,)))  # type: ignore[arg-type]
+    await pool.restart("w0")
+    assert one.loaded == ["m"]
