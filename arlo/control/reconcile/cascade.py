@@ -86,6 +86,7 @@ def _check(stage: Stage, one: Manifest, manifest: CascadeManifest) -> None:
 def _fill_stage(message: Any, stage: Stage) -> None:
     message.score, message.over, message.squared = stage.score, stage.over, stage.scale == "prob2"
     message.label_order.extend(stage.label_order)
+    message.tokenizer_group = stage.tokenizer_group
     by, to = stage.calibrator, message.calibrator
     to.kind, to.t = by.kind, by.t
     for length, t in by.by_length:
