@@ -171,7 +171,7 @@ def test_stages_of_different_vocabularies(folder: Path) -> None:
         stages=(small, dataclasses.replace(large, tokenizer_group=1)),
         vocabularies=(VocabularyFile(), VocabularyFile()),
     )
-    with pytest.raises(ConfigError, match="Serve stages that were compiled with one tokenizer"):
+    with pytest.raises(ConfigError, match="stage 'small' has no tokenizer that makes its tokens"):
         filled(folder)
 
 
