@@ -144,6 +144,11 @@ def _refresh(actions: Any) -> None:
     )
     add("--model", metavar="NAME", help="the cascade's name there (default: its own)")
     add("--point", metavar="NAME", help="this one (default: the default one)")
+    add(
+        "--by-length",
+        metavar="LENGTHS",
+        help="longest rows of length bins, as 32,64,512: thresholds of their own (default: the point's own bins)",
+    )
     add("--temperatures", action="store_true", help="the stages' temperatures, too, and so every point, in its place")
     add("--out", type=Path, metavar="FILE", help="write here (default: into CASCADE)")
     add("--json", action="store_true", help="print JSON")
