@@ -37,6 +37,11 @@ def stage_models(config: CascadeConfig) -> tuple[ModelConfig, ...]:
         manifest.point(config.point)
     except ConfigError as error:
         raise FieldError("cascade", "point", f"is unknown: {error}") from None
+    try:
+        if config.price_floor_point is not None:
+            manifest.point(config.price_floor_point)
+    except ConfigError as error:
+        raise FieldError("cascade", "price_floor_point", f"is unknown: {error}") from None
     if config.workers and len(config.workers) != len(manifest.stages):
         raise FieldError(
             "cascade", "workers", f"are {len(config.workers)} numbers for {len(manifest.stages)} stages: one for each"

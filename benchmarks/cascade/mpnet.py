@@ -41,7 +41,14 @@ PARTS = {
 VERSION = "0.0.1"
 ROWS = 4000
 MAX_TOKENS = 128
-_KEPT = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")  # fmt: skip
+_KEPT = (
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+)
 _BATCH = 32
 _PENALTY = 1e-4  # on the squares of the linear layer's weights
 _SAY_S = 10.0
