@@ -66,7 +66,8 @@ class CascadeConfig:
     )
     price_floor_point: str | None = option(
         default=None,
-        doc='With `price = "auto"`: another operating point, and at no price a row has to be less sure than at that one.',
+        doc='With `price = "auto"`: another operating point, and at no price a row has to be less sure than at this '
+        "other one.",
         left_out="as far as the prices of the point go, which `arlo cascade search` found",
     )
     speculate: bool = option(

@@ -98,7 +98,7 @@ def command(*words: str | Path) -> None:
 
 
 def prepare(
-    work: Path, data: str, depths: Sequence[int], rows: int, recorded: int | None, large: int | None
+    work: Path, data: str, depths: Sequence[int], rows: int, *, recorded: int | None, large: int | None
 ) -> tuple[Path, Path]:
     """Models, engines, records, thresholds: the cascade.json, and the texts. What is there is taken. `large`: rows that
     the head of MPNet-base is fitted on; None: it is no stage."""
@@ -286,7 +286,7 @@ def main() -> int:
     work = cache_root() / "cascade" / "-".join(map(str, parts))
     work.mkdir(parents=True, exist_ok=True)
     try:
-        cascade, texts = prepare(work, args.data, args.depths, args.rows, args.recorded, args.large)
+        cascade, texts = prepare(work, args.data, args.depths, args.rows, recorded=args.recorded, large=args.large)
         result, differ = measure(work, cascade, texts, args.texts)
         args.out.mkdir(parents=True, exist_ok=True)
         command("arlo.cli", "cascade", "report", cascade, "--data", texts, "--out", args.out / "index.html")

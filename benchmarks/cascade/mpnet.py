@@ -220,9 +220,8 @@ def main() -> int:
         return 1
     folder = link_out(entry, args.cache / "cascade" / f"{args.data}-mpnet")
     took = "cached" if entry.cached else f"{entry.meta['seconds']:.0f} s"
-    print(
-        f"{args.data}-mpnet: {entry.meta['rows']:,} rows, select {entry.meta['accuracy']['select']:.1%}, {took} -> {folder}"
-    )
+    accuracy = entry.meta["accuracy"]["select"]
+    print(f"{args.data}-mpnet: {entry.meta['rows']:,} rows, select {accuracy:.1%}, {took} -> {folder}")
     return 0
 
 
