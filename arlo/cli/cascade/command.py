@@ -87,6 +87,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     plan.add_argument(
         "--utilisation", type=float, default=0.9, metavar="F", help="of a device, at most, packed (default: 0.9)"
     )
+    plan.add_argument(
+        "--transfer",
+        choices=("flow", "paper"),
+        default="flow",
+        help="what packing keeps low: rows between workers, or every pair, as HybridServe's Eq. 2 counts (default: "
+        "flow)",
+    )
     report = _on_records(actions, "report", "a page: reliability, curve and points, what each mechanism is worth")
     report.add_argument(
         "--out", type=Path, default=Path("cascade.html"), metavar="FILE", help="(default: cascade.html)"
