@@ -18,7 +18,7 @@ from arlo.cascade.calibration import LEAST_ROWS, fit_temperature, quality
 from arlo.cascade.decide import Bools, Floats, Ints, confidence, in_order
 from arlo.cascade.guarantee import STEPS, safe_threshold
 from arlo.cascade.manifest import CascadeManifest, Guarantee, Point, Stage
-from arlo.cascade.spec import NEVER, Rule, hard, threshold
+from arlo.cascade.spec import NEVER, Rule, threshold
 from arlo.errors import ConfigError
 
 _LONGEST = 1 << 20
@@ -105,23 +105,34 @@ def fit_temperatures(cascade: CascadeManifest, sample: Sample) -> tuple[CascadeM
 
 
 def refreshed(
-    cascade: CascadeManifest, point: Point, sample: Sample, *, name: str, stage_ms: Sequence[float]
+    cascade: CascadeManifest,
+    point: Point,
+    sample: Sample,
+    *,
+    name: str,
+    stage_ms: Sequence[float],
+    bins: Sequence[int] | None = None,
 ) -> tuple[Point, list[str]]:
     """The point with thresholds as low as its promise allows on this sample, and what has to be said of it.
 
     Its promise is its guarantee of disagreement, tested anew (fixed sequence, Learn then Test), each stage with its
     part of epsilon and delta; where it has none, the share of rows that it answered otherwise than the last stage on
-    the test split. One threshold for all lengths; a price's threshold keeps its ratio to the first one. `stage_ms`: of
-    a row at each stage, of which only the ratios count.
+    the test split. `bins`: longest rows of length bins, ascending; None: those that the point has. In each bin the
+    thresholds keep the whole promise, delta in parts, so that all of them together do; of bins with fewer than
+    LEAST_ROWS rows several are one. A price's threshold keeps its ratio to the first one. `stage_ms`: of a row at each
+    stage, of which only the ratios count.
     """
     notes = []
     edges = len(cascade.stages) - 1
+    ends = joined_bins(sample.length, bins_of(point) if bins is None else bins)
+    which = np.searchsorted(ends[:-1], sample.length)
     promised = point.guarantee if point.guarantee is not None and point.guarantee.risk == "disagreement" else None
     if point.guarantee is not None and promised is None:
         notes.append(f"its guarantee is of {point.guarantee.risk}, which needs labels: it has none now")
     giant, gone = sample.giant, np.zeros(sample.rows, np.bool_)
     wrong = np.zeros(sample.rows, np.bool_)
-    found, reach = [], [1.0]
+    found: list[list[float]] = []  # [stage][bin]
+    reach = [1.0]
     for s, stage in enumerate(cascade.stages[:-1]):
         there = sample.known(s) & ~gone
         missing = int((~sample.known(s) & ~gone).sum())
@@ -130,23 +141,26 @@ def refreshed(
         z = np.nan_to_num(sample.logits[s])
         sure = np.where(there, _confidence(stage, z, sample.length), -1.0)
         answer = z.argmax(axis=-1)
-        if promised is not None:
+        chosen = []
+        for b in range(len(ends)):
+            mine = which == b
+            if promised is not None:
 
-            def at(t: float, sure: Floats = sure, answer: Ints = answer) -> tuple[Ints, Bools]:
-                return answer, sure >= t
+                def at(t: float, sure: Floats = sure[mine], answer: Ints = answer[mine]) -> tuple[Ints, Bools]:
+                    return answer, sure >= t
 
-            part = promised.epsilon / edges, promised.delta / edges
-            t = safe_threshold(at, giant, None, epsilon=part[0], delta=part[1])
-        else:
-            t = _lowest(sure, answer != giant, (1 - point.agreement) / edges)
-        out = sure >= t
+                part = promised.epsilon / edges, promised.delta / edges / len(ends)
+                chosen.append(safe_threshold(at, giant[mine], None, epsilon=part[0], delta=part[1]))
+            else:
+                chosen.append(_lowest(sure[mine], (answer != giant)[mine], (1 - point.agreement) / edges))
+        out = sure >= np.array(chosen)[which]
         wrong |= out & (answer != giant)
         gone |= out
-        found.append(t)
+        found.append(chosen)
         reach.append(float((~gone).mean()))
     if any(rule.kind == "soft" for rule in point.rules[0]):
         notes.append("its soft rules have become thresholds")
-    rules = _prices(point, found)
+    rules = _prices(point, ends, found)
     before, now = (float(np.dot(each, stage_ms)) for each in (point.reach, reach))
     return (
         dataclasses.replace(
@@ -171,7 +185,7 @@ def _confidence(stage: Stage, logits: Floats, length: Ints) -> Floats:
 
 
 def _lowest(sure: Floats, differ: Bools, most: float) -> float:
-    """The lowest threshold down to which at most so large a share of all rows ends with another answer."""
+    """The lowest threshold down to which at most so large a share of the rows ends with another answer."""
     passed = NEVER
     for step in range(STEPS, -1, -1):
         if float(((sure >= step / STEPS) & differ).mean()) > most:
@@ -180,16 +194,39 @@ def _lowest(sure: Floats, differ: Bools, most: float) -> float:
     return passed
 
 
-def _prices(point: Point, thresholds: Sequence[float]) -> tuple[tuple[Rule, ...], ...]:
-    if any(rule.kind == "soft" for rules in point.rules for rule in rules):
-        return (tuple(hard(t) for t in thresholds),)
-    first = [threshold(rule, _LONGEST) for rule in point.rules[0]]
+def bins_of(point: Point) -> tuple[int, ...]:
+    """Longest rows of the bins that a point's thresholds have; one bin where they are for all lengths."""
+    ends = {up_to for rule in point.rules[0] if rule.kind == "hard" for up_to, _ in rule.t}
+    return tuple(sorted(ends)) or (_LONGEST,)
+
+
+def joined_bins(length: Ints, ends: Sequence[int]) -> list[int]:
+    """The bins, those of fewer than LEAST_ROWS rows joined to the next longer one; the last one is open."""
+    joined: list[int] = []
+    for end in ends[:-1]:
+        if int((length <= end).sum() - (length <= (joined[-1] if joined else 0)).sum()) >= LEAST_ROWS:
+            joined.append(int(end))
+    if joined and int((length > joined[-1]).sum()) < LEAST_ROWS:
+        joined.pop()
+    return [*joined, _LONGEST]
+
+
+def _prices(point: Point, ends: Sequence[int], found: Sequence[Sequence[float]]) -> tuple[tuple[Rule, ...], ...]:
+    soft = any(rule.kind == "soft" for rules in point.rules for rule in rules)
+    ladder = point.rules[:1] if soft else point.rules
+
+    def at(price: int, s: int, end: int, t: float) -> float:
+        if price == 0:
+            return t
+        was, now = (threshold(rules[s], end) for rules in (point.rules[0], point.rules[price]))
+        return min(t, t * now / was) if was > 0 else t
+
     return tuple(
         tuple(
-            hard(t if price == 0 else min(t, t * threshold(rule, _LONGEST) / was) if was > 0 else t)
-            for t, rule, was in zip(thresholds, rules, first, strict=True)
+            Rule(t=tuple((end, at(price, s, end, t)) for end, t in zip(ends, found[s], strict=True)))
+            for s in range(len(found))
         )
-        for price, rules in enumerate(point.rules)
+        for price in range(len(ladder))
     )
 
 

@@ -166,6 +166,29 @@ def threshold(rule: Rule, length: int) -> float:
     return next((t for up_to, t in rule.t if length <= up_to), rule.t[-1][1])
 
 
+def bounded(prices: tuple[tuple[Rule, ...], ...], floor: tuple[Rule, ...]) -> tuple[tuple[Rule, ...], ...]:
+    """A price ladder that lets out no row at any price that both the first price and the rules `floor` would send on.
+    Rungs that are alike then are one. Soft rules, which have one price, stay as they are."""
+    if any(rule.kind == "soft" for rules in (*prices, floor) for rule in rules):
+        return prices
+    kept = [prices[0]]
+    for rules in prices[1:]:
+        rung = []
+        for rule, first, least in zip(rules, prices[0], floor, strict=True):
+            ends = sorted({up_to for each in (rule, first, least) for up_to, _ in each.t})
+            rung.append(
+                Rule(
+                    t=tuple(
+                        (end, max(threshold(rule, end), min(threshold(first, end), threshold(least, end))))
+                        for end in ends
+                    )
+                )
+            )
+        if any(threshold(a, end) != threshold(b, end) for a, b in zip(rung, kept[-1], strict=True) for end, _ in a.t):
+            kept.append(tuple(rung))
+    return tuple(kept)
+
+
 def _no_stricter(higher: Rule, lower: Rule) -> bool:
     """Whether `higher` escalates no row that `lower` lets out. Between rules of two kinds: cannot be told, so no."""
     if higher.kind != lower.kind:

@@ -134,6 +134,7 @@ class Core:
             mask_name=codec.mask_name,
             type_ids_name=codec.type_ids_name,
             tokenizer=self.tokenizer,
+            only_text=codec.only_text,
             limit=min(known, default=None),
             truncate=truncate,
         )

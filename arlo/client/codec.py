@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from arlo.client.errors import InvalidRequestError, ServerError
-from arlo.client.model import ModelInfo, Role, roles
+from arlo.client.model import TEXT, ModelInfo, Role, roles, takes_only_text
 from arlo.client.result import Result, Timing
 from arlo.client.rows import PreparedRow
 
@@ -74,10 +74,12 @@ class Codec:
         self._pad_id = pad_id
         self._bulk = bulk
         self._output_names = frozenset(t.name for t in info.outputs)
+        self.only_text = takes_only_text(info.inputs)  # the server makes the tokens
         self._token_level = frozenset(t.name for t in info.outputs if info.is_token_level(t))
-        role = roles(info.inputs, info.name)
+        tensors = () if self.only_text else info.inputs
+        role = roles(tensors, info.name) if tensors else {}
         slots = []
-        for tensor in info.inputs:
+        for tensor in tensors:
             if tensor.datatype not in _IDS_DATATYPES or len(tensor.shape) != 2:
                 if tensor.optional:
                     continue
@@ -91,7 +93,7 @@ class Codec:
             slots.append(_Slot(tensor.name, tensor.datatype, role[tensor.name], tensor.optional, width, ones, dtype))
         self._slots = tuple(slots)
         self._width = max((s.width for s in slots), default=0)
-        self.ids_name = next(s.name for s in slots if s.role == "ids")
+        self.ids_name = next((s.name for s in slots if s.role == "ids"), "")
         others = [s.name for s in slots if s.role == "other"]
         self.type_ids_name = next((n for n in others if "type" in n), None)
         self._extra_names = {s.name for s in slots if s.role != "ids"}
@@ -108,8 +110,10 @@ class Codec:
     ) -> Any:
         """A ModelInferRequest. `outputs` None asks for all; `timeout_us` goes as the parameter `timeout`."""
         request = service_pb2.ModelInferRequest(model_name=self.info.name, id=request_id)
+        if self.only_text:
+            _add_texts(request, rows)
         longest = max(row.ids.size for row in rows)
-        if self.mask_name is None and any(row.ids.size != (self._width or longest) for row in rows):
+        if self._slots and self.mask_name is None and any(row.ids.size != (self._width or longest) for row in rows):
             raise InvalidRequestError(
                 f"model {self.info.name} has no attention mask, so its rows cannot be padded to "
                 f"{self._width or longest} tokens: send rows of one length"
@@ -196,6 +200,18 @@ class Codec:
             token_level=frozenset(token_level),
             final=is_final(response),
         )
+
+
+def _add_texts(request: Any, rows: Sequence[PreparedRow]) -> None:
+    """Texts or pairs, all of one kind."""
+    pairs = [row.text if isinstance(row.text, tuple) else (row.text,) for row in rows]
+    if len({len(pair) for pair in pairs}) > 1:
+        raise InvalidRequestError("texts and pairs of texts go in requests of their own")
+    for name, column in zip((TEXT, "text_pair"), zip(*pairs, strict=True), strict=False):
+        request.inputs.add(name=name, datatype="BYTES", shape=(len(rows), 1))
+        request.raw_input_contents.append(to_raw(np.array(column, np.object_)))
+    if any(row.cut for row in rows):
+        request.parameters["truncate"].string_param = "END"
 
 
 def is_final(response: Any) -> bool:

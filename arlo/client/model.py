@@ -11,6 +11,7 @@ from tritonclient.grpc import model_config_pb2
 from arlo.client.errors import InvalidRequestError
 
 Role = Literal["ids", "mask", "other"]
+TEXT = "text"  # the input that stands for all others
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,11 @@ def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
 
     fields = {"name": info.name, "versions": ["1"], "platform": "mock"}
     return {**fields, "inputs": tensors(info.inputs), "outputs": tensors(info.outputs)}, config
+
+
+def takes_only_text(inputs: tuple[TensorInfo, ...]) -> bool:
+    """The server makes the tokens, and takes none: a cascade of stages with different vocabularies."""
+    return any(t.name == TEXT and not t.optional for t in inputs) and all(t.datatype == "BYTES" for t in inputs)
 
 
 def roles(inputs: tuple[TensorInfo, ...], model: str) -> dict[str, Role]:

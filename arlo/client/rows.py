@@ -19,13 +19,17 @@ Row: TypeAlias = Text | TokenIds | Mapping[str, TokenIds]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PreparedRow:
-    """Token ids of shape [tokens], and what was given for other inputs, each of the same shape."""
+    """Token ids of shape [tokens], and what was given for other inputs, each of the same shape. Where the server makes
+    the tokens, `text` in place of all of it."""
 
     ids: NDArray[np.integer[Any]]
     extra: Mapping[str, NDArray[np.integer[Any]]]
+    text: Text | None = None
+    cut: bool = False  # the server may cut the text
 
 
 _NONE: Mapping[str, NDArray[np.integer[Any]]] = {}
+_NO_IDS: NDArray[np.integer[Any]] = np.empty(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class RowReader:
     tokenizer: Tokenizer | None
     limit: int | None
     truncate: bool
+    only_text: bool = False  # the server takes no token ids
 
     def __post_init__(self) -> None:
         if self.truncate and self.limit is None:
@@ -63,6 +68,8 @@ class RowReader:
         return self._ids(row)
 
     def _encode(self, texts: list[Any]) -> list[PreparedRow]:
+        if self.only_text:
+            return [PreparedRow(_NO_IDS, _NONE, text, self.truncate) for text in texts]
         if self.tokenizer is None:
             raise InvalidRequestError("text needs a tokenizer: pass tokenizer= to the client, or send token ids")
         out = []
@@ -75,6 +82,8 @@ class RowReader:
         return out
 
     def _ids(self, row: Any) -> PreparedRow:
+        if self.only_text:
+            raise InvalidRequestError("this model takes texts, not token ids: its stages have different vocabularies")
         if not isinstance(row, Mapping):
             ids = _array(row, "token ids")
             self._check_length(ids.size)

@@ -64,6 +64,12 @@ class CascadeConfig:
         doc="`auto`: while the later stages cannot answer in time what is sent to them, rows have to be less sure to "
         "end earlier, step by step along the point's prices; back when there is room again.",
     )
+    price_floor_point: str | None = option(
+        default=None,
+        doc='With `price = "auto"`: another operating point, and at no price a row has to be less sure than at this '
+        "other one.",
+        left_out="as far as the prices of the point go, which `arlo cascade search` found",
+    )
     speculate: bool = option(
         default=False,
         doc="Where the last stage has room to spare, it starts on a row beside the first one, and whichever decides "

@@ -6,6 +6,8 @@ import functools
 from pathlib import Path
 
 from arlo.cascade.manifest import CascadeManifest
+from arlo.catalog.manifest import Manifest
+from arlo.catalog.tokenizer import read_tokenizer
 from arlo.config.cascade import CascadeConfig
 from arlo.config.field import FieldError
 from arlo.config.model import ModelConfig
@@ -35,20 +37,17 @@ def stage_models(config: CascadeConfig) -> tuple[ModelConfig, ...]:
         manifest.point(config.point)
     except ConfigError as error:
         raise FieldError("cascade", "point", f"is unknown: {error}") from None
+    try:
+        if config.price_floor_point is not None:
+            manifest.point(config.price_floor_point)
+    except ConfigError as error:
+        raise FieldError("cascade", "price_floor_point", f"is unknown: {error}") from None
     if config.workers and len(config.workers) != len(manifest.stages):
         raise FieldError(
             "cascade", "workers", f"are {len(config.workers)} numbers for {len(manifest.stages)} stages: one for each"
         )
-    first = manifest.stages[0]
-    for stage in manifest.stages:
-        if stage.tokenizer_group != first.tokenizer_group:
-            raise FieldError(
-                "cascade",
-                "manifest",
-                f"has stages of different vocabularies, {first.name!r} and {stage.name!r}: a later one cannot take the "
-                "tokens of an earlier one. Serve stages that were compiled with one tokenizer",
-            )
     folder = config.manifest if config.manifest.is_dir() else config.manifest.parent
+    _check_vocabularies(manifest, folder)
     return tuple(
         ModelConfig(
             repository=(folder / stage.repository).resolve(),
@@ -59,3 +58,19 @@ def stage_models(config: CascadeConfig) -> tuple[ModelConfig, ...]:
         )
         for number, stage in enumerate(manifest.stages)
     )
+
+
+def _check_vocabularies(manifest: CascadeManifest, folder: Path) -> None:
+    """Stages of different vocabularies are asked by text, so each must have a tokenizer. Whether the gateway knows it,
+    the gateway says."""
+    if len({stage.tokenizer_group for stage in manifest.stages}) == 1:
+        return
+    for stage in manifest.stages:
+        repository = folder / stage.repository
+        if not read_tokenizer(repository, Manifest.load(repository)):
+            raise FieldError(
+                "cascade",
+                "manifest",
+                f"has stages of different vocabularies, so clients send text, and stage {stage.name!r} has no "
+                "tokenizer that makes its tokens: compile it from a folder that has one",
+            )

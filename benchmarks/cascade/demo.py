@@ -2,6 +2,7 @@
 
     python -m benchmarks.cascade.demo [--data nouns] [--depths 1 6] [--rows 40000] [--texts 1500]
     python -m benchmarks.cascade.demo --data sections --depths 2 6 --rows 8000 --out reports/cascade-sections
+    python -m benchmarks.cascade.demo --depths 1 --rows 5000 --large 3000    # and MPNet-base, of another vocabulary
 
 Definitions of nouns are told into 24 kinds, or descriptions of packages, which are longer, into their 37 sections, by
 MiniLM cut after some of its layers (benchmarks.cascade.train), compiled
@@ -96,24 +97,31 @@ def command(*words: str | Path) -> None:
         raise EnvironmentProblem(f"this failed: {' '.join(line)}")
 
 
-def prepare(work: Path, data: str, depths: Sequence[int], rows: int, recorded: int | None) -> tuple[Path, Path]:
-    """Models, engines, records, thresholds: the cascade.json, and the texts. What is there is taken."""
+def prepare(
+    work: Path, data: str, depths: Sequence[int], rows: int, *, recorded: int | None, large: int | None
+) -> tuple[Path, Path]:
+    """Models, engines, records, thresholds: the cascade.json, and the texts. What is there is taken. `large`: rows that
+    the head of MPNet-base is fitted on; None: it is no stage."""
     root = cache_root() / "cascade"
     say("data and models")
     task = TASKS[data]
     command(task.fetch)
     made = ["--rows", str(rows), "--max-tokens", str(task.max_tokens)]
     command("benchmarks.cascade.train", "--data", data, "--depths", *map(str, depths), *made)
+    made_by_depth = "" if rows == ROWS else f"-{rows}"
+    folders = {f"layers-{depth}": root / f"{data}-l{depth}{made_by_depth}" for depth in depths}
+    if large is not None:
+        command("benchmarks.cascade.mpnet", "--data", data, "--rows", str(large))
+        folders["mpnet"] = root / f"{data}-mpnet"
     stages = []
-    for number, depth in enumerate(depths):
-        repository = work / f"{data}-l{depth}"
-        say(f"engines of {depth} layer(s)")
-        model = root / f"{data}-l{depth}{'' if rows == ROWS else f'-{rows}'}" / "model.onnx"
-        options = ["--name", f"{data}-l{depth}", "--lengths", task.lengths, "--max-batch", "4", "--no-dynamic"]
-        if task.alphas and number < len(depths) - 1:
+    for number, (name, folder) in enumerate(folders.items()):
+        repository = work / folder.name.removesuffix(made_by_depth)
+        say(f"engines of {name}")
+        options = ["--name", repository.name, "--lengths", task.lengths, "--max-batch", "4", "--no-dynamic"]
+        if task.alphas and number < len(folders) - 1:
             options.append("--importance")
-        command("arlo.cli", "compile", model, "--out", repository, *options)
-        stages += ["--stage", f"layers-{depth}={repository}"]
+        command("arlo.cli", "compile", folder / "model.onnx", "--out", repository, *options)
+        stages += ["--stage", f"{name}={repository}"]
     texts = work / "texts.jsonl"
     parts = [(root / data / f"{split}.jsonl").read_text().splitlines() for split in ("fit", "select", "test")]
     texts.write_text("".join(f"{line}\n" for part in parts for line in part[: recorded and recorded // 3]))
@@ -265,16 +273,20 @@ def main() -> int:
     parser.add_argument("--data", choices=tuple(TASKS), default="nouns", help="(default: nouns)")
     parser.add_argument("--depths", type=int, nargs="+", default=[1, 6], help="layers of the stages, ascending")
     parser.add_argument("--rows", type=int, default=ROWS, help="texts to train with")
+    parser.add_argument(
+        "--large", type=int, metavar="N", help="MPNet-base as the last stage, its head fitted on N texts (405 MB)"
+    )
     parser.add_argument("--recorded", type=int, metavar="N", help="of all texts, that are recorded (default: all)")
     parser.add_argument("--texts", type=int, default=1500, help="of the third split, that are sent one at a time")
     parser.add_argument("--out", type=Path, default=Path("reports/cascade"))
     args = parser.parse_args()
     parts = ["demo", *([] if args.data == "nouns" else [args.data]), *args.depths, args.rows]
     parts += [args.recorded] if args.recorded else []
+    parts += ["mpnet", args.large] if args.large else []
     work = cache_root() / "cascade" / "-".join(map(str, parts))
     work.mkdir(parents=True, exist_ok=True)
     try:
-        cascade, texts = prepare(work, args.data, args.depths, args.rows, args.recorded)
+        cascade, texts = prepare(work, args.data, args.depths, args.rows, recorded=args.recorded, large=args.large)
         result, differ = measure(work, cascade, texts, args.texts)
         args.out.mkdir(parents=True, exist_ok=True)
         command("arlo.cli", "cascade", "report", cascade, "--data", texts, "--out", args.out / "index.html")

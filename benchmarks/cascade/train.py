@@ -101,14 +101,14 @@ def _train(source: Path, data: Path, recipe: Recipe, folder: Path, say: Callable
     everything = read_split(data / "train.jsonl")
     examples, labels = everything[: recipe.rows], labels_of(everything)  # few rows, and the same classes
     model = _cut(source, recipe.depth, len(labels), recipe.dropout)
-    rows = _encode(source, examples, labels, recipe.max_tokens)
+    rows = encode(source, examples, labels, recipe.max_tokens)
     batches = list(batches_of(rows, recipe.batch, seed=recipe.seed))
     optimizer, schedule = _optimizer(model, recipe, len(batches))
     model.train()
     begun_s = said_s = monotonic_s()
     seen, smooth = 0, 0.0
     for number, batch in enumerate(batches):
-        loss = torch.nn.functional.cross_entropy(model(*_tensors(batch)), _classes(batch))
+        loss = torch.nn.functional.cross_entropy(model(*tensors(batch)), _classes(batch))
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -123,7 +123,7 @@ def _train(source: Path, data: Path, recipe: Recipe, folder: Path, say: Callable
             say(f"{seen:,} of {len(rows):,} rows, loss {smooth:.3f}, {left_s:.0f} s left")
     accuracy = {}
     for split in ("select", "test"):
-        found = _encode(source, read_split(data / f"{split}.jsonl"), labels, recipe.max_tokens)
+        found = encode(source, read_split(data / f"{split}.jsonl"), labels, recipe.max_tokens)
         accuracy[split] = _accuracy(model, found)
     write_model(model, source, labels, folder)
     meta = {"rows": len(rows), "seconds": round(monotonic_s() - start_s, 1), "accuracy": accuracy}
@@ -220,7 +220,7 @@ Encoded = tuple[list[int], int]
 """Token ids, and the number of the class."""
 
 
-def _encode(source: Path, examples: Sequence[Example], labels: Sequence[str], max_tokens: int) -> list[Encoded]:
+def encode(source: Path, examples: Sequence[Example], labels: Sequence[str], max_tokens: int) -> list[Encoded]:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(source / "tokenizer.json"))
@@ -243,7 +243,7 @@ def batches_of(rows: Sequence[Encoded], size: int, *, seed: int) -> Iterator[lis
         yield from batches
 
 
-def _tensors(batch: Sequence[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
+def tensors(batch: Sequence[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and mask [rows, tokens]."""
     import torch
 
@@ -270,7 +270,7 @@ def _accuracy(model: Any, rows: Sequence[Encoded], *, size: int = 64) -> float:
     with torch.inference_mode():
         for start in range(0, len(ordered), size):
             batch = ordered[start : start + size]
-            right += int((model(*_tensors(batch)).argmax(-1) == _classes(batch)).sum())
+            right += int((model(*tensors(batch)).argmax(-1) == _classes(batch)).sum())
     return right / len(rows)
 
 

@@ -364,6 +364,10 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
                   [](const auto& t) { return t.name == kText || t.name == kTextPair; })) {
     return bind_texts(limits, raw_given);
   }
+  if (!model.wordings.empty()) {
+    return invalid("model '" + model.name +
+                   "' has stages of different vocabularies: send the input 'text' in place of token ids");
+  }
   if (truncate_ != Truncate::kUnsaid) return invalid("parameter truncate is of text; token ids are never cut here");
   const auto& ids = model.inputs[model.ids];
   const Tensor* first = nullptr;

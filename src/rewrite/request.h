@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,6 +62,10 @@ class InferRequest {
   [[nodiscard]] bool of_text() const { return of_text_; }                              // after bind()
   [[nodiscard]] const CascadeWishes& wishes() const { return wishes_; }
   [[nodiscard]] const FlowWishes& flow_wishes() const { return flow_wishes_; }
+  // The same rows in the tokens of another vocabulary: 0 is the model's own, 1 the first of ModelSpec::wordings.
+  [[nodiscard]] const InferRequest& in(std::size_t wording) const {
+    return wording == 0 || others_.empty() ? *this : *others_[wording - 1];
+  }
   // Token ids of a row, for what chooses among them; `out` is written anew.
   void ids(std::size_t row, std::vector<std::int64_t>& out) const;
   // Rows of both may be sent to a worker as one request: they are for one model, and forward the same parameters.
@@ -93,6 +98,7 @@ class InferRequest {
   // Of a request with text in place of token ids: makes the ids (request_text.cc).
   MaybeFault bind_texts(const RequestLimits& limits, bool raw_given);
   MaybeFault read_texts(std::size_t tensor, bool raw_given, std::vector<std::string_view>& out) const;
+  MaybeFault make_tokens(const std::vector<std::string_view>& texts, const std::vector<std::string_view>& pairs);
   MaybeFault count_field();
   MaybeFault count_parameter(std::string_view entry);
 
@@ -122,6 +128,7 @@ class InferRequest {
   std::vector<Bound> bound_;
   std::vector<std::string> decoded_;  // typed contents, made raw
   std::vector<std::int32_t> lengths_;
+  std::vector<std::unique_ptr<const InferRequest>> others_;  // by wording
 };
 
 // Rows as one request to a worker: tensors of [rows, tokens]. What is given must outlive it.

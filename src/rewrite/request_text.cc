@@ -88,6 +88,27 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given)
     if (auto fault = read_texts(static_cast<std::size_t>(second), raw_given, pairs)) return fault;
   }
 
+  if (auto fault = make_tokens(texts, pairs)) return fault;
+  for (const auto& wording : model.wordings) {
+    // What a request for a worker says of it, and the rows in other tokens.
+    auto other = std::make_unique<InferRequest>();
+    other->id_ = id_;
+    other->forwarded_ = forwarded_;
+    other->forwarded_size_ = forwarded_size_;
+    other->truncate_ = truncate_;
+    other->model_ = wording.get();
+    other->rows_ = rows_;
+    other->bound_.assign(wording->inputs.size(), {});
+    if (auto fault = other->make_tokens(texts, pairs)) return fault;
+    others_.push_back(std::move(other));
+  }
+  return {};
+}
+
+// Rows of the model's tokens, as if a client had sent them.
+MaybeFault InferRequest::make_tokens(const std::vector<std::string_view>& texts,
+                                     const std::vector<std::string_view>& pairs) {
+  const ModelSpec& model = *model_;
   const text::Limits most{.most_tokens = static_cast<std::size_t>(model.longest),
                           .keep_end = truncate_ == Truncate::kStart};
   const bool may_cut = truncate_ == Truncate::kStart || truncate_ == Truncate::kEnd;
@@ -97,7 +118,7 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given)
   for (std::size_t row = 0; row < texts.size(); ++row) {
     auto& encoding = made[row];
     std::optional<std::string_view> pair;
-    if (second >= 0) pair = pairs[row];
+    if (!pairs.empty()) pair = pairs[row];
     if (auto fault = model.text->tokenizer.encode(texts[row], pair, most, encoding)) {
       return invalid(row_of(row) + fault->message);
     }

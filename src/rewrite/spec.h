@@ -63,6 +63,9 @@ struct ModelSpec {
   std::shared_ptr<const TextSpec> text;                      // null: it came without a tokenizer
   std::shared_ptr<const Cascade> cascade;                    // how it is answered by others; null: it answers itself
   std::shared_ptr<const FlowSpec> flow;                      // the same, of a pipeline
+  // Of a cascade: how rows are written for stages of other vocabularies: their inputs and tokenizer, and the same
+  // outputs. Where there are any, requests are text.
+  std::vector<std::shared_ptr<const ModelSpec>> wordings;
 
   [[nodiscard]] bool takes_text() const;
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none

@@ -87,6 +87,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     plan.add_argument(
         "--utilisation", type=float, default=0.9, metavar="F", help="of a device, at most, packed (default: 0.9)"
     )
+    plan.add_argument(
+        "--transfer",
+        choices=("flow", "paper"),
+        default="flow",
+        help="what packing keeps low: rows between workers, or every pair, as HybridServe's Eq. 2 counts (default: "
+        "flow)",
+    )
     report = _on_records(actions, "report", "a page: reliability, curve and points, what each mechanism is worth")
     report.add_argument(
         "--out", type=Path, default=Path("cascade.html"), metavar="FILE", help="(default: cascade.html)"
@@ -144,6 +151,11 @@ def _refresh(actions: Any) -> None:
     )
     add("--model", metavar="NAME", help="the cascade's name there (default: its own)")
     add("--point", metavar="NAME", help="this one (default: the default one)")
+    add(
+        "--by-length",
+        metavar="LENGTHS",
+        help="longest rows of length bins, as 32,64,512: thresholds of their own (default: the point's own bins)",
+    )
     add("--temperatures", action="store_true", help="the stages' temperatures, too, and so every point, in its place")
     add("--out", type=Path, metavar="FILE", help="write here (default: into CASCADE)")
     add("--json", action="store_true", help="print JSON")

@@ -82,9 +82,14 @@ def run(args: argparse.Namespace) -> int:
     )
     made.save(args.out)
     if len(set(groups.values())) > 1:
+        unread = {name: why for name in given if (why := _no_text(Path(given[name]), manifests[name]))}
         print(
-            "arlo: the stages have different vocabularies, or no tokenizer: the cascade can be recorded, searched and "
-            "simulated; to be served its stages must be compiled with one tokenizer",
+            "arlo: the stages have different vocabularies: clients send text, which is made into tokens for each, and "
+            "nothing is pruned from one vocabulary to another"
+            if not unread
+            else "arlo: the stages have different vocabularies, so text is needed, and the gateway makes no tokens for "
+            + "; ".join(f"{name}: {why}" for name, why in unread.items())
+            + ". The cascade can be recorded, searched and simulated, not served",
             file=sys.stderr,
         )
     if args.json:
@@ -130,6 +135,21 @@ def _groups(given: dict[str, str], manifests: dict[str, Manifest]) -> tuple[dict
             known.append(key)
         groups[name] = known.index(key)
     return groups, [vocabulary for _, vocabulary in found]
+
+
+def _no_text(repository: Path, manifest: Manifest) -> str:
+    """Why the gateway makes no tokens of text for a stage; empty: it does."""
+    from arlo._core import Tokenizer
+    from arlo.catalog.tokenizer import read_tokenizer
+
+    raw = read_tokenizer(repository, manifest)
+    if not raw:
+        return "it was compiled without a tokenizer"
+    try:
+        Tokenizer(raw.decode())
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _vocabulary(tokenizer: dict[str, Any] | None) -> Any:

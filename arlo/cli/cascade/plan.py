@@ -101,7 +101,7 @@ def _packed(args: argparse.Namespace, test: Study, stages: Any, chosen: dict[str
         devices,
         rate=args.rate / 1000,
         transfer=transfers(devices, near=1.0, far=10.0),
-        flow=flow,
+        flow=flow if args.transfer == "flow" else None,
         most=min(args.workers, MOST_REPLICAS),
         cap=args.utilisation,
     )

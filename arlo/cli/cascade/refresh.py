@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import functools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.cascade.common import need_scipy
+from arlo.cli.cascade.common import lengths, need_scipy
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
@@ -35,11 +36,9 @@ def run(args: argparse.Namespace) -> int:
     cascade, temperatures = fit_temperatures(before, sample) if args.temperatures else (before, [])
     if args.temperatures:
         sample = sample.take(_second(sample))  # thresholds on rows that no T was fitted on
+    fit = functools.partial(_refreshed, cascade, folder, sample, bins=lengths(args.by_length, "--by-length") or None)
     olds = list(before.points) if args.temperatures else [chosen]
-    pairs = [
-        (old, *_refreshed(cascade, folder, old, sample, old.name if args.temperatures else f"{old.name}-refreshed"))
-        for old in olds
-    ]
+    pairs = [(old, *fit(old, old.name if args.temperatures else f"{old.name}-refreshed")) for old in olds]
     made = {new.name: new for _, new, _ in pairs}
     points = [made.pop(each.name, each) for each in cascade.points]
     cascade = dataclasses.replace(
@@ -86,7 +85,7 @@ async def _fetch(args: argparse.Namespace, cascade: CascadeManifest) -> Any:
 
 
 def _refreshed(
-    cascade: CascadeManifest, folder: Path, point: Point, sample: Sample, name: str
+    cascade: CascadeManifest, folder: Path, sample: Sample, point: Point, name: str, *, bins: tuple[int, ...] | None
 ) -> tuple[Point, list[str]]:
     from arlo.cascade.refresh import mean_ms, refreshed
     from arlo.catalog.manifest import Manifest
@@ -96,7 +95,7 @@ def _refreshed(
         runtimes = Manifest.load(folder / stage.repository).runtimes
         latency = sorted((each.max_length, each.latency_ns(1) / 1e6) for each in runtimes)
         times.append(mean_ms(latency, sample.length))
-    return refreshed(cascade, point, sample, name=name, stage_ms=times)
+    return refreshed(cascade, point, sample, name=name, stage_ms=times, bins=bins)
 
 
 def _print(pairs: list[tuple[Point, Point]], rows: int) -> None:
@@ -104,7 +103,6 @@ def _print(pairs: list[tuple[Point, Point]], rows: int) -> None:
     from rich.table import Table
 
     from arlo.cascade.refresh import promise
-    from arlo.cascade.spec import threshold
 
     table = Table(
         box=None,
@@ -117,7 +115,9 @@ def _print(pairs: list[tuple[Point, Point]], rows: int) -> None:
     for old, new in pairs:
 
         def told(point: Point) -> str:
-            return ", ".join(f"{threshold(r, 1 << 20):.3f}" if r.kind == "hard" else "soft" for r in point.rules[0])
+            return ", ".join(
+                "/".join(f"{t:.3f}" for _, t in r.t) if r.kind == "hard" else "soft" for r in point.rules[0]
+            )
 
         def reach(point: Point) -> str:
             return ", ".join(f"{each:.0%}" for each in point.reach[1:])

@@ -7,6 +7,7 @@ from typing import Any
 
 from arlo.cascade.drift import allowed
 from arlo.cascade.manifest import CascadeManifest, Point, Stage
+from arlo.cascade.spec import Rule, bounded
 from arlo.catalog.manifest import Manifest
 from arlo.config.cascade import CascadeConfig
 from arlo.config.stages import cascade_manifest, cascade_name, stage_name
@@ -38,13 +39,15 @@ def fill_cascade(
     message.shadow_share, message.shadow_max_busy = config.shadow_share, config.shadow_max_busy
     message.drift_epsilon = allowed(point, manifest.data) if config.drift != "off" else 0.0
     message.point = point.name
+    floor = None if config.price_floor_point is None else manifest.point(config.price_floor_point)
     weights = point.ensemble.weights or (1.0,) * len(manifest.stages)
     for stage, one, weight in zip(manifest.stages, stages, weights, strict=True):
         _check(stage, one, manifest)
         _fill_stage(message.stages.add(model=stage_name(config, stage.name), weight=weight), stage)
     for each in manifest.points:
         # One file may hold ensembles of several weights; a row's answer is mixed by those of the point in force.
-        _fill_point(message.points.add(name=each.name), each)
+        rules = each.rules if floor is None else bounded(each.rules, floor.rules[0])
+        _fill_point(message.points.add(name=each.name), each, rules)
 
 
 def safer_point(manifest: CascadeManifest, now: str) -> Point | None:
@@ -86,6 +89,7 @@ def _check(stage: Stage, one: Manifest, manifest: CascadeManifest) -> None:
 def _fill_stage(message: Any, stage: Stage) -> None:
     message.score, message.over, message.squared = stage.score, stage.over, stage.scale == "prob2"
     message.label_order.extend(stage.label_order)
+    message.tokenizer_group = stage.tokenizer_group
     by, to = stage.calibrator, message.calibrator
     to.kind, to.t = by.kind, by.t
     for length, t in by.by_length:
@@ -96,8 +100,8 @@ def _fill_stage(message: Any, stage: Stage) -> None:
     to.curve_to.extend(y for _, y in by.curve)
 
 
-def _fill_point(message: Any, point: Point) -> None:
-    for rules in point.rules:
+def _fill_point(message: Any, point: Point, prices: tuple[tuple[Rule, ...], ...]) -> None:
+    for rules in prices:
         price = message.prices.add()
         for rule in rules:
             item = price.rules.add(kind=rule.kind, c=rule.c, k=rule.k)

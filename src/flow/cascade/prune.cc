@@ -9,12 +9,21 @@ namespace {
 // Where time goes by tokens, less than this share of them saved is not worth the loss.
 constexpr double kLeastSaving = 0.03;
 
+// Of tokens that stand together; number 0 is of those that are no words, and stays.
 struct Word {
-  std::uint32_t first;
-  std::uint32_t size;
-  std::uint32_t segment;
-  double weight;  // of its most important token
-  bool kept;
+  float weight = 0;  // of its most important token
+  std::uint32_t segment = 0;
+  std::uint32_t size = 0;
+  bool kept = true;
+};
+
+// A word that is left out so far. In a heap the weightiest is on top, of equals the first.
+struct Left {
+  float weight;
+  std::uint32_t word;
+  bool operator<(const Left& other) const {
+    return weight != other.weight ? weight < other.weight : word > other.word;
+  }
 };
 
 bool contains(const std::vector<std::int64_t>& sorted, std::int64_t id) {
@@ -34,101 +43,127 @@ std::int32_t level_of(std::span<const std::int32_t> levels, std::size_t tokens) 
   return at == levels.end() ? -1 : *at;
 }
 
+// Half of the tokens of a text begin a word and some of the words stay, by chance as far as a processor can tell: so it
+// is counted and chosen without branches. Only as many words are put in order as come back.
 class Cut {
  public:
   Cut(const PruneSpec& spec, const Vocabulary& vocabulary, std::span<const std::int64_t> ids,
       std::span<const float> importance)
-      : spec_(spec), total_(ids.size()) {
-    special_.resize(ids.size());
-    words_.reserve(ids.size());
-    by_weight_.reserve(ids.size());
+      : spec_(spec), word_of_(ids.size()), words_(ids.size() + 1) {
     std::uint32_t segment = 0;
+    std::size_t counted = 0;
     double sum = 0;
-    for (std::uint32_t i = 0; i < ids.size(); ++i) {
-      special_[i] = contains(vocabulary.special, ids[i]);
-      const auto weight = static_cast<double>(importance[i]);
-      if (!std::isfinite(weight)) finite_ = false;
-      if (special_[i] == 0 || spec.over_all) {
-        sum += weight;
-        ++counted_;
-      }
-      if (special_[i] != 0) {
+    double nothing = 0;  // NaN where a weight is no number
+    bool fresh = true;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const bool special = contains(vocabulary.special, ids[i]);
+      const float weight = importance[i];
+      const bool counts = !special || spec.over_all;
+      nothing += weight * 0.0;
+      sum += counts ? static_cast<double>(weight) : 0;
+      counted += counts ? 1 : 0;
+      if (special) {
         ++segment;
+        fresh = true;
         continue;
       }
-      const bool always = contains(vocabulary.keep, ids[i]);
-      if (words_.empty() || words_.back().segment != segment || begins_word(vocabulary, ids[i])) {
-        words_.push_back({i, 1, segment, weight, always});
-      } else {
-        Word& word = words_.back();
-        ++word.size;
-        word.weight = std::max(word.weight, weight);
-        word.kept = word.kept || always;
-      }
+      const bool begins = fresh || begins_word(vocabulary, ids[i]);
+      fresh = false;
+      last_ += begins ? 1 : 0;
+      Word& word = words_[last_];
+      word.weight = begins ? weight : std::max(word.weight, weight);
+      word.segment = segment;
+      ++word.size;
+      word.kept = (!begins && word.kept) || contains(vocabulary.keep, ids[i]);
+      word_of_[i] = last_;
     }
-    limit_ = counted_ == 0 ? 0 : spec.alpha * (sum / static_cast<double>(counted_));
+    segments_ = segment + 1;
+    possible_ = !std::isnan(nothing) && last_ > 0;
+    limit_ = counted == 0 ? 0 : spec.alpha * (sum / static_cast<double>(counted));
   }
 
-  [[nodiscard]] bool possible() const { return finite_ && !words_.empty(); }
+  [[nodiscard]] bool possible() const { return possible_; }
+  [[nodiscard]] std::size_t size() const { return size_; }  // tokens that are kept
 
   void choose() {
-    std::vector<bool> seen(words_.back().segment + 1);
+    std::vector<std::uint8_t> seen(segments_);
+    std::vector<std::uint8_t> there(segments_);
+    left_.resize(last_);
+    std::size_t left = 0;
     std::int32_t some = 0;
-    for (std::uint32_t i = 0; i < words_.size(); ++i) {
-      Word& word = words_[i];
-      word.kept = word.kept || word.weight > limit_;
-      if (word.kept) {
-        seen[word.segment] = true;
-        ++some;
-      } else {
-        by_weight_.push_back(i);
+    size_ = word_of_.size();
+    for (std::uint32_t w = 1; w <= last_; ++w) {
+      Word& word = words_[w];
+      const bool kept = word.kept || static_cast<double>(word.weight) > limit_;
+      word.kept = kept;
+      seen[word.segment] |= kept ? 1 : 0;
+      there[word.segment] = 1;
+      some += kept ? 1 : 0;
+      size_ -= kept ? 0 : word.size;
+      left_[left] = {word.weight, w};
+      left += kept ? 0 : 1;
+    }
+    left_.resize(left);
+    std::make_heap(left_.begin(), left_.end());
+    auto unseen = std::count(there.begin(), there.end(), 1) - std::count(seen.begin(), seen.end(), 1);
+    while (!left_.empty() && (some < spec_.min_words || unseen > 0)) {
+      const std::uint32_t w = weightiest();
+      auto& known = seen[words_[w].segment];
+      if (some >= spec_.min_words && known != 0) {
+        passed_over_.push_back(w);
+        continue;
       }
-    }
-    std::sort(by_weight_.begin(), by_weight_.end(), [&](std::uint32_t a, std::uint32_t b) {
-      return words_[a].weight != words_[b].weight ? words_[a].weight > words_[b].weight : a < b;
-    });
-    for (const std::uint32_t at : by_weight_) {
-      Word& word = words_[at];
-      if (word.kept || (some >= spec_.min_words && seen[word.segment])) continue;
-      word.kept = seen[word.segment] = true;
+      unseen -= known == 0 ? 1 : 0;
+      known = 1;
       ++some;
+      keep(w);
     }
-  }
-
-  [[nodiscard]] std::size_t size() const {
-    std::size_t size = total_;
-    for (const Word& word : words_) size -= word.kept ? 0 : word.size;
-    return size;
   }
 
   // Words come back, the weightiest first, as far as they fit.
   void refill(std::size_t room) {
-    for (const std::uint32_t at : by_weight_) {
-      Word& word = words_[at];
-      if (word.kept || word.size > room) continue;
-      word.kept = true;
-      room -= word.size;
-    }
+    const auto offer = [&](std::uint32_t w) {
+      if (words_[w].size > room) return;
+      room -= words_[w].size;
+      keep(w);
+    };
+    for (const std::uint32_t w : passed_over_) offer(w);
+    while (room > 0 && !left_.empty()) offer(weightiest());
   }
 
   void write(std::vector<std::uint32_t>& kept) const {
-    kept.reserve(size());
-    auto word = words_.begin();
-    for (std::uint32_t i = 0; i < total_; ++i) {
-      while (word != words_.end() && word->first + word->size <= i) ++word;
-      if (special_[i] != 0 || (word != words_.end() && word->kept)) kept.push_back(i);
+    kept.resize(word_of_.size());
+    std::size_t count = 0;
+    for (std::uint32_t i = 0; i < word_of_.size(); ++i) {
+      kept[count] = i;
+      count += words_[word_of_[i]].kept ? 1 : 0;
     }
+    kept.resize(count);
   }
 
  private:
+  std::uint32_t weightiest() {
+    std::pop_heap(left_.begin(), left_.end());
+    const std::uint32_t w = left_.back().word;
+    left_.pop_back();
+    return w;
+  }
+
+  void keep(std::uint32_t w) {
+    words_[w].kept = true;
+    size_ += words_[w].size;
+  }
+
   const PruneSpec& spec_;
-  std::size_t total_;
-  std::size_t counted_ = 0;
+  std::vector<std::uint32_t> word_of_;  // by token
+  std::vector<Word> words_;             // 0 is of those that are no words
+  std::uint32_t last_ = 0;              // word
+  std::uint32_t segments_ = 0;
+  std::size_t size_ = 0;
   double limit_ = 0;
-  bool finite_ = true;
-  std::vector<std::uint8_t> special_;
-  std::vector<Word> words_;
-  std::vector<std::uint32_t> by_weight_;  // of those that are not kept at first
+  bool possible_ = false;
+  std::vector<Left> left_;                  // a heap
+  std::vector<std::uint32_t> passed_over_;  // weightier than what is in it
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace arlo::gateway {
 
 Ahead::Ahead(AheadListener& listener, Row& of, TimeNs now)
-    : row(&of), listener_(listener), of_(*of.call), index_(of.index), length_(of.journey->facts.length) {
+    : row(&of), listener_(listener), of_(*of.call), index_(of.index), length_(last_length(of)) {
   lane = of_.lane;
   router = of_.router;
   model = of_.model;
@@ -22,7 +22,8 @@ MaybeFault Ahead::write() {
   RuntimeInfo runtime;
   runtime.dynamic = true;
   const auto& cascade = *model->cascade;
-  const WorkerRequest::Row one{.request = &of_.request,
+  const std::size_t wording = cascade.stages.back().wording;
+  const WorkerRequest::Row one{.request = &of_.request.in(wording),
                                .row = index_,
                                .outputs = cascade.asks(cascade.stages.size() - 1, of_.request.outputs())};
   const WorkerRequest whole({&one, 1}, runtime, length_);
@@ -30,7 +31,7 @@ MaybeFault Ahead::write() {
   whole.write(body.data());
   of_.let_go();
   if (auto bad = request.parse(body)) return bad;
-  return request.bind(*model, {});
+  return request.bind(wording == 0 ? *model : *model->wordings[wording - 1], {});
 }
 
 // ---- the desk's part ----
@@ -45,7 +46,7 @@ void Desk::speculate(Row& row, TimeNs now, Effects& effects) {
     return;
   }
   const auto variant = cascade.stages.back().model->variant;
-  auto last = fleet_.last_stage(variant, journey.facts.length);
+  auto last = fleet_.last_stage(variant, last_length(row));
   last.busy += static_cast<std::int32_t>(aheads_unsent_);
   if (scheduler_.queued_of(variant) > 0 ||
       !flow::speculates(last, exit_shares_.at(row.call->model->variant).of(journey.facts.length))) {
@@ -85,7 +86,7 @@ bool Desk::awaits_ahead(Row& row, std::int32_t to, TimeNs now, Effects& effects)
     return false;
   }
   const auto variant = row.cascade().stages.back().model->variant;
-  const std::int32_t whole = journey.facts.length;
+  const std::int32_t whole = last_length(row);
   books_[variant]->arrived(whole, scheduler_.ideal_level(whole, variant));
   row.state = Row::State::kNew;  // it waits for nothing that the scheduler knows of
   row.handle = dispatch::kNone;
@@ -107,7 +108,8 @@ void Desk::take_from_ahead(Row& row, TimeNs now, Effects& effects) {
   journey.visits.at(last) = from.visits.at(last);
   journey.tokens = nullptr;
   journey.pruned = 0;
-  row.length = journey.facts.length;
+  journey.wording = row.cascade().stages[last].wording;
+  row.length = last_length(row);
   row.level = other.level;
   row.demoted = other.demoted;
   row.padded = other.padded;

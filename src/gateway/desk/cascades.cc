@@ -14,9 +14,10 @@ void Desk::begin(Row& row) {
   std::int32_t stage = flow::entry(present(row), first, stages);
   if (stage < 0) {  // it waits for one that will fit it, as far as is known
     stage = first;
-    while (stage + 1 < stages && row.length > cascade.stages[static_cast<std::size_t>(stage)].model->longest) ++stage;
+    while (stage + 1 < stages && length_at(row, stage) > cascade.stages[static_cast<std::size_t>(stage)].model->longest) ++stage;
   }
   row.journey->stage = stage;
+  reword(row, stage);
   if (ahead) return;  // no demand
   const auto variant = row.model().variant;
   books_[variant]->arrived(row.length, scheduler_.ideal_level(row.length, variant));
@@ -26,7 +27,8 @@ flow::StageSet Desk::present(const Row& row) const {
   const auto& stages = row.cascade().stages;
   flow::StageSet set = 0;
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    if (scheduler_.fits_any(row.journey->facts.length, stages[s].model->variant)) set |= 1U << s;
+    const std::int32_t length = length_at(row, static_cast<std::int32_t>(s));
+    if (scheduler_.fits_any(length, stages[s].model->variant)) set |= 1U << s;
   }
   return set;
 }
@@ -61,13 +63,14 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   if (cascade.auto_price) price.wanted(static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1);
   const std::int32_t length = row.length;
   const auto tokens = journey.tokens;
+  const auto wording = journey.wording;
   const bool ahead = awaits_ahead(row, decision.to, now, effects);
   if (!ahead) shorten(row, decision.to, scratch_);
+  const std::int32_t pruned = length - row.length;
   if (ahead || enter(row, decision.to, now, effects)) {
     ++counts.escalations.at(static_cast<std::size_t>(decision.to));
-    const auto pruned = static_cast<std::uint64_t>(length - row.length);
-    books(*row.call).stage(static_cast<std::size_t>(decision.to)).pruned_tokens += pruned;
-    journey.pruned += length - row.length;
+    books(*row.call).stage(static_cast<std::size_t>(decision.to)).pruned_tokens += static_cast<std::uint64_t>(pruned);
+    journey.pruned += pruned;
     journey.escalated = true;
     if (row.call->request.wishes().partial) {
       row.call->holds.fetch_add(1, std::memory_order_relaxed);
@@ -80,6 +83,7 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
   }
   row.length = length;
   journey.tokens = tokens;
+  journey.wording = wording;
   journey.stage = journey.answered_by;
   price.short_of_time();
   ++counts.exits.at(static_cast<std::size_t>(journey.reason));
@@ -110,7 +114,7 @@ bool Desk::room_for_shadow(const Row& row) const {
   const auto& cascade = row.cascade();
   const auto last = cascade.stages.back().model->variant;
   return !shadows_.full() && scheduler_.queued_of(last) == 0 && fleet_.busy(last) <= cascade.shadow_max_busy &&
-         scheduler_.fits_any(row.journey->facts.length, last);
+         scheduler_.fits_any(last_length(row), last);
 }
 
 void Desk::into_sample(const ModelSpec& cascade, std::shared_ptr<SampledRow> row) {
@@ -163,6 +167,7 @@ bool Desk::enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects) {
   const Call& call = *row.call;
   auto& journey = *row.journey;
   journey.stage = stage;
+  reword(row, stage);
   journey.entered_ns = now;
   row.attempts = 0;
   // Where the price follows the load, an answer that is in time is worth more than a better one that is late.

@@ -221,7 +221,7 @@ std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {
   const RuntimeInfo& runtime = instance->member(first.runtime);
   for (auto from = batch_.begin(); from != batch_.end();) {
     const auto rest = std::stable_partition(
-        from, batch_.end(), [&](const Row* row) { return row->call->request.goes_with((*from)->call->request); });
+        from, batch_.end(), [&](const Row* row) { return worded(*row).goes_with(worded(**from)); });
     send({from, rest}, instance, runtime, now, effects);
     from = rest;
   }

@@ -20,7 +20,7 @@ void copy(std::string_view raw, std::vector<float>& out) {
 
 // Ids of the tokens that the row was last sent with.
 void tokens_of(const Row& row, Scratch& scratch) {
-  row.call->request.ids(row.index, scratch.ids);
+  worded(row).ids(row.index, scratch.ids);
   const auto& tokens = row.journey->tokens;
   if (tokens == nullptr) return;
   for (std::size_t i = 0; i < tokens->size(); ++i) scratch.ids[i] = scratch.ids[(*tokens)[i]];
@@ -139,10 +139,33 @@ void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scra
   if (finite) journey.mix.add(stage, scratch.q);
 }
 
+std::int32_t length_at(const Row& row, std::int32_t stage) {
+  const auto& at = row.cascade().stages[static_cast<std::size_t>(stage)];
+  return row.call->request.in(at.wording).lengths()[row.index];
+}
+
+std::int32_t last_length(const Row& row) {
+  return length_at(row, static_cast<std::int32_t>(row.cascade().stages.size()) - 1);
+}
+
+const InferRequest& worded(const Row& row) {
+  const auto& request = row.call->request;
+  return row.journey == nullptr ? request : request.in(row.journey->wording);
+}
+
+void reword(Row& row, std::int32_t stage) {
+  auto& journey = *row.journey;
+  const std::size_t wording = row.cascade().stages[static_cast<std::size_t>(stage)].wording;
+  if (journey.wording == wording) return;
+  journey.wording = wording;
+  journey.tokens = nullptr;
+  row.length = length_at(row, stage);
+}
+
 void shorten(Row& row, std::int32_t to, Scratch& scratch) {
   auto& journey = *row.journey;
   const auto& cascade = row.cascade();
-  if (!journey.point->prunes) return;
+  if (!journey.point->prunes || cascade.stages[static_cast<std::size_t>(to)].wording != journey.wording) return;
   copy(journey.parsed.raw(cascade.outputs.importance), scratch.importance);
   if (scratch.importance.size() < static_cast<std::size_t>(row.length)) return;
   scratch.importance.resize(static_cast<std::size_t>(row.length));

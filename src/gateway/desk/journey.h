@@ -34,6 +34,7 @@ struct Journey {
   double confidence = 0;                    // of that answer
   flow::Reason reason = flow::Reason::kFinal;
   flow::Mix mix;                                             // of an ensemble alone
+  std::size_t wording = 0;                                   // that its tokens are of (InferRequest::in)
   std::shared_ptr<const std::vector<std::uint32_t>> tokens;  // places of those that go on; null: all
   std::int32_t pruned = 0;                                   // tokens left out on the way, in all
   TimeNs entered_ns = 0;                                     // the line of its stage
@@ -74,6 +75,16 @@ flow::Signals signals_of(const Row& row, Scratch& scratch);
 
 // Of a good answer with these signals: kept from now on.
 void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scratch& scratch);
+
+// Its tokens, all of them, as that stage counts them.
+std::int32_t length_at(const Row& row, std::int32_t stage);
+std::int32_t last_length(const Row& row);  // the same of the last stage
+
+// Its request in the tokens that the row has now.
+const InferRequest& worded(const Row& row);
+
+// It goes to that stage: where the stage has another vocabulary, with all of its text.
+void reword(Row& row, std::int32_t stage);
 
 // Leaves out what does not matter, on the way to the stage `to`: the row is shorter from now on.
 void shorten(Row& row, std::int32_t to, Scratch& scratch);

@@ -24,10 +24,10 @@ MaybeFault Shadow::write(const Row& row) {
   RuntimeInfo runtime;
   runtime.dynamic = true;
   const auto& cascade = row.cascade();
-  const WorkerRequest::Row one{.request = &row.call->request,
+  const WorkerRequest::Row one{.request = &row.call->request.in(cascade.stages.back().wording),
                                .row = row.index,
                                .outputs = cascade.asks(cascade.stages.size() - 1, cascade.made)};
-  const WorkerRequest whole({&one, 1}, runtime, row.journey->facts.length);
+  const WorkerRequest whole({&one, 1}, runtime, last_length(row));
   body.resize(whole.size());
   whole.write(body.data());
   if (auto bad = request.parse(body)) return bad;

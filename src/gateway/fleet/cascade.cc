@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -112,6 +113,11 @@ bool same(const OutputSpec& a, const OutputSpec& b) {
   return a.datatype == b.datatype && a.token_level == b.token_level && a.dims == b.dims;
 }
 
+// Whether a stage takes the tokens of the first one.
+bool of_first_group(const v1::Cascade& cascade, std::size_t stage) {
+  return cascade.stages(static_cast<int>(stage)).tokenizer_group() == cascade.stages(0).tokenizer_group();
+}
+
 bool same(const std::vector<InputSpec>& a, const std::vector<InputSpec>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const InputSpec& x, const InputSpec& y) {
     return x.name == y.name && x.datatype == y.datatype && x.role == y.role && x.optional == y.optional;
@@ -133,6 +139,18 @@ std::vector<OutputSpec> joined_outputs(const std::vector<std::shared_ptr<const M
   return all;
 }
 
+// Tokens, of the longest runtime of the stages that share a stage's vocabulary.
+std::int32_t longest_of(const v1::Cascade& cascade, const std::vector<std::shared_ptr<const ModelSpec>>& stages,
+                        std::size_t like) {
+  std::int32_t longest = 0;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const bool alike = cascade.stages(static_cast<int>(s)).tokenizer_group() ==
+                       cascade.stages(static_cast<int>(like)).tokenizer_group();
+    if (alike) longest = std::max(longest, stages[s]->longest);
+  }
+  return longest;
+}
+
 std::vector<std::int32_t> levels_of(const v1::Deployment& deployment, const std::string& model) {
   std::set<std::int32_t> levels;
   for (const auto& runtime : deployment.runtimes()) {
@@ -141,6 +159,37 @@ std::vector<std::int32_t> levels_of(const v1::Deployment& deployment, const std:
     levels.insert(static_cast<std::int32_t>(runtime.max_length()));
   }
   return {levels.begin(), levels.end()};
+}
+
+// Stages share a vocabulary, or all of them have a tokenizer that makes their tokens of the client's text here.
+MaybeFault check_vocabularies(const v1::Cascade& cascade, const std::vector<std::shared_ptr<const ModelSpec>>& stages,
+                              const std::string& where) {
+  const auto& first = *stages.front();
+  bool several = false;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const auto& stage = *stages[s];
+    if (!of_first_group(cascade, s)) {
+      several = true;
+      continue;
+    }
+    if (!same(stage.inputs, first.inputs)) {
+      return invalid(where + "stage '" + stage.name + "' has other inputs than stage '" + first.name + "'");
+    }
+    if (stage.vocabulary != first.vocabulary) {
+      return invalid(where + "stage '" + stage.name + "' has another vocabulary than stage '" + first.name + "'");
+    }
+  }
+  if (!several) return {};
+  if (cascade.labels().empty()) {
+    return invalid(where + "its stages have different vocabularies, and answers about tokens need one");
+  }
+  for (const auto& stage : stages) {
+    if (stage->takes_text()) continue;
+    return invalid(where + "its stages have different vocabularies, so it takes text, and stage '" + stage->name +
+                   "' takes none: " +
+                   (stage->text == nullptr ? "it was compiled without a tokenizer" : stage->text->no_text));
+  }
+  return {};
 }
 
 MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& cascade) {
@@ -178,14 +227,8 @@ MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& ca
   } catch (const std::invalid_argument& error) {
     return invalid(where + error.what());
   }
+  if (auto fault = check_vocabularies(cascade, stages, where)) return fault;
   for (const auto& stage : stages) {
-    if (!same(stage->inputs, stages.front()->inputs)) {
-      return invalid(where + "stage '" + stage->name + "' has other inputs than stage '" + stages.front()->name + "'");
-    }
-    if (stage->vocabulary != stages.front()->vocabulary) {
-      return invalid(where + "stage '" + stage->name + "' has another vocabulary than stage '" + stages.front()->name +
-                     "'");
-    }
     for (const auto& output : stage->outputs) {
       for (const auto& other : stages) {
         const int at = other->find_output(output.name);
@@ -357,6 +400,28 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
     if (cascade->spec.stages[s].score == flow::Score::kOutput) stage.always |= bit(outputs.confidence);
     if (prunes && s + 1 < stages.size()) stage.always |= bit(outputs.importance) & stage.has;
   }
+  // The same stages, but in words of their own; two of one group share them.
+  std::map<std::uint32_t, std::size_t> wordings;
+  std::vector<std::shared_ptr<const ModelSpec>> made;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (of_first_group(from, s)) continue;
+    const auto [at, fresh] = wordings.emplace(from.stages(static_cast<int>(s)).tokenizer_group(), made.size());
+    if (fresh) {
+      auto wording = std::make_shared<ModelSpec>(*model);
+      const auto& stage = *stages[s];
+      wording->name = stage.name;
+      wording->inputs = stage.inputs;
+      wording->ids = stage.ids;
+      wording->mask = stage.mask;
+      wording->vocabulary = stage.vocabulary;
+      wording->text = stage.text;
+      wording->longest = longest_of(from, stages, s);
+      made.push_back(std::move(wording));
+    }
+    cascade->stages[s].wording = at->second + 1;
+  }
+  if (!made.empty()) model->longest = longest_of(from, stages, 0);
+  model->wordings = std::move(made);
   model->cascade = std::move(cascade);
   return model;
 }

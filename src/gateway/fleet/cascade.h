@@ -37,6 +37,7 @@ struct Cascade {
   };
   struct Stage {
     std::shared_ptr<const ModelSpec> model;
+    std::size_t wording = 0;           // InferRequest::in()
     std::vector<std::int32_t> levels;  // maximum lengths of its runtimes; empty: its time goes by tokens
     OutputSet has = 0;                 // of the cascade's outputs
     OutputSet always = 0;              // of these, what decides

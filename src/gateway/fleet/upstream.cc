@@ -29,6 +29,7 @@ UpstreamCall::UpstreamCall(UpstreamListener& listener, std::span<Row* const> row
     Part& part = parts_[i];
     part.upstream_ = this;
     part.call_ = rows[i]->call;
+    part.request_ = &worded(*rows[i]);
     part.index_ = rows[i]->index;
     part.handle_ = rows[i]->handle;
     part.outputs_ = rows[i]->call->request.outputs();
@@ -54,7 +55,7 @@ void UpstreamCall::send() {
   std::vector<WorkerRequest::Row> rows;
   rows.reserve(rows_);
   for (const Part& part : parts_) {
-    if (!part.left_out) rows.push_back({&part.call_->request, part.index_, part.outputs_, part.tokens_.get()});
+    if (!part.left_out) rows.push_back({part.request_, part.index_, part.outputs_, part.tokens_.get()});
   }
   const WorkerRequest request(rows, runtime_, tokens_);
   outputs_ = request.outputs();

@@ -64,6 +64,12 @@ std::vector<OutputSpec> visible(const ModelSpec& model) {
   return outputs;
 }
 
+// Token ids and what belongs to them; not of a cascade whose stages have different vocabularies, which takes text.
+const std::vector<InputSpec>& tokens_of(const ModelSpec& model) {
+  static const std::vector<InputSpec> none;
+  return model.wordings.empty() ? model.inputs : none;
+}
+
 // Inputs in place of all others.
 std::vector<std::string_view> texts_of(const ModelSpec& model) {
   if (!model.takes_text()) return {};
@@ -74,7 +80,7 @@ void fill(const ModelSpec& model, inference::ModelMetadataResponse* response) {
   response->set_name(model.name);
   response->add_versions(kVersion);
   response->set_platform("arlo");
-  for (const auto& input : model.inputs) {
+  for (const auto& input : tokens_of(model)) {
     auto* tensor = response->add_inputs();
     tensor->set_name(input.name);
     tensor->set_datatype(input.datatype);
@@ -103,7 +109,7 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
   config->set_platform("arlo");
   config->set_backend("arlo");
   config->set_max_batch_size(static_cast<std::int32_t>(max_rows));
-  for (const auto& input : model.inputs) {
+  for (const auto& input : tokens_of(model)) {
     auto* tensor = config->add_input();
     tensor->set_name(input.name);
     tensor->set_data_type(triton_type(input.datatype));
@@ -115,7 +121,7 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
     tensor->set_name(std::string(name));
     tensor->set_data_type(inference::TYPE_STRING);
     tensor->add_dims(1);
-    tensor->set_optional(true);
+    tensor->set_optional(model.wordings.empty() || name == kTextPair);
   }
   std::string token_level;
   for (const auto& output : visible(model)) {

@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2
 from tests.fakes.odd_worker import OddWorker, tensors_of
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
+    REASONS,
     RECORDS,
     STAGES,
     Plan,
@@ -192,3 +193,72 @@ async def test_workers_die_while_all_is_doubled(workers: Workers, start: Any) ->
         assert stats.outcomes.on_time + stats.outcomes.late == rows == sum(sum(s.exits) for s in stats.stages)
         assert stats.outcomes.failed == stats.outcomes.expired == 0
         assert all(0 <= stage.shadow_disagreed <= stage.shadow_rows <= stage.visits for stage in stats.stages)
+
+
+@pytest.mark.parametrize("load", [1.2, 2.0])
+async def test_more_rows_than_the_last_stage_takes(workers: Workers, start: Any, load: float) -> None:
+    """Open loop at so many times what the last stage carries, its worker killed meanwhile, every tenth request with a
+    deadline of a millisecond and every tenth client gone at once: each row has one end, a degraded one says why, and
+    what is refused says so."""
+    plans = {"usual": Plan(((1.0001, 1.0001),))}
+    where = {"small": (0, 1), "middle": (), "large": (3,)}
+    deployment = cascade_deployment(workers, where, plans, slo_ms=300, default_timeout_ms=600)
+    rows_of_request, carried = 16, 500  # 64 tokens, batches of eight rows in 16 ms
+    requests = round(load * carried * 2 / rows_of_request)  # in two seconds
+    reasons: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    words: set[str] = set()
+    random = np.random.default_rng(11)
+    at = np.cumsum(random.exponential(rows_of_request / (load * carried), requests))
+    async with start(deployment, dispatch=BATCHES) as gateway:
+
+        async def one(number: int, begun: float) -> None:
+            await asyncio.sleep(max(0.0, begun + at[number] - asyncio.get_running_loop().time()))
+            records = random.integers(0, RECORDS, rows_of_request).tolist()
+            request = request_of(records, [64] * rows_of_request)
+            if number % 10 == 1:
+                request.parameters["timeout"].int64_param = 1000  # microseconds
+            call = gateway.infer(request, timeout=20)
+            try:
+                if number % 10 == 2:
+                    async with asyncio.timeout(0.002):
+                        answer = await call
+                else:
+                    answer = await call
+            except grpc.aio.AioRpcError as error:
+                refused[error.code().name] += rows_of_request
+                words.add(str(error.details()))
+                return
+            except TimeoutError:
+                refused["left"] += rows_of_request
+                return
+            outputs = arrays_of(answer)
+            late = 0
+            for record, stage, reason, logits in zip(
+                records, outputs["cascade_stage"], outputs["cascade_reason"], outputs["logits"], strict=True
+            ):
+                np.testing.assert_array_equal(logits, recorded(STAGES[stage])[0][record])
+                reasons[REASONS[reason]] += 1
+                late += reason >= REASONS.index("deadline")
+                assert (stage == 2) == (REASONS[reason] == "final")
+            assert answer.parameters["degraded"].int64_param == late
+
+        begun = asyncio.get_running_loop().time()
+        calls = [asyncio.create_task(one(number, begun)) for number in range(requests)]
+        await gateway.stats_when(
+            lambda s: s.outcomes.on_time + s.outcomes.late > 100, "rows are answered", model="kinds"
+        )
+        os.kill(await workers.pid(3), signal.SIGKILL)
+        await asyncio.gather(*calls)
+        await workers.whole()
+        await gateway.stats_when(lambda s: all(i.state == 2 for i in s.instances), "back", model="kinds")
+        assert sum(reasons.values()) + sum(refused.values()) == requests * rows_of_request
+        assert set(reasons) <= {"final", "deadline", "stage_absent", "stage_failed"}
+        assert reasons["stage_absent"] + reasons["deadline"] + reasons["stage_failed"] > 0
+        assert set(refused) <= {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "left"}, refused
+        assert "" not in words
+        for stage in STAGES:
+            await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "rest", model=stage)
+        outcomes = (await gateway.stats("kinds")).outcomes
+        assert outcomes.failed == 0
+        assert outcomes.on_time + outcomes.late >= sum(reasons.values())

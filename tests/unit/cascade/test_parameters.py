@@ -12,7 +12,7 @@ from arlo.cascade.search import ensemble as mixing
 from arlo.cascade.search import exact, ladder, skips, tabi
 from arlo.cascade.search.points import accuracy_point
 from arlo.cascade.search.table import Table
-from arlo.cascade.spec import NEVER, Ensemble, Rules, StageSpec, hard
+from arlo.cascade.spec import NEVER, Ensemble, Rule, Rules, StageSpec, bounded, hard, threshold
 from arlo.errors import ConfigError
 
 
@@ -105,6 +105,24 @@ def test_prices_only_let_more_rows_out() -> None:
     cost = [table.at(e)[1].mean() for e in ends]
     assert all(a >= b for a, b in itertools.pairwise(cost))
     assert len(ladder.ladder(front, 0)) == 1
+
+
+def test_a_price_goes_no_further_than_its_floor() -> None:
+    prices = tuple((hard(t), hard(t / 2)) for t in (0.9, 0.7, 0.5, 0.3))
+    floor = (Rule(t=((32, 0.6), (64, 0.95))), hard(0.1))
+    bound = bounded(prices, floor)
+    assert [[threshold(rules[0], length) for length in (10, 50, 500)] for rules in bound] == [
+        [0.9, 0.9, 0.9],
+        [0.7, 0.9, 0.9],  # at no length is a row sent on that price 0 would let out
+        [0.6, 0.9, 0.9],
+        [0.6, 0.9, 0.9],
+    ]
+    assert [threshold(rules[1], 10) for rules in bound] == [0.45, 0.35, 0.25, 0.15]
+    Rules(prices=bound)  # prices let more rows out
+    assert len(bounded(prices, prices[1])) == 2
+    assert bounded(prices, prices[0]) == prices[:1]
+    soft = ((Rule(kind="soft", c=0.5, k=10.0),),)
+    assert bounded(soft, (hard(0.9),)) == soft
 
 
 def test_one_price_over_lengths_costs_less() -> None:

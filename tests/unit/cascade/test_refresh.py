@@ -147,6 +147,62 @@ def test_rows_of_several_shares_count_alike() -> None:
     assert isinstance(sample, Sample)
 
 
+def by_length(strengths: tuple[float, float], rows: int = 6000, seed: int = 0) -> tuple[list[Logits], Any]:
+    """Traffic whose first stage is of the first strength for rows of up to 30 tokens, of the second one for longer
+    ones; the logits and the sample."""
+    both = [traffic(rows, (strength, 3.2), seed=seed + i) for i, strength in enumerate(strengths)]
+    rows_ = []
+    for part, (low, high) in zip(both, ((2, 31), (31, 61)), strict=True):
+        for row, length in zip(
+            sampled(part, (0.6,)), np.random.default_rng(seed).integers(low, high, rows), strict=True
+        ):
+            row.length = int(length)
+            rows_.append(row)
+    return both, rows_
+
+
+def test_thresholds_by_length() -> None:
+    """Long rows are another matter than short ones: each has its own threshold, and the promise holds for each, which
+    one threshold for all keeps for both together only."""
+    (short, long), rows = by_length((2.4, 1.2))
+    binned = point(0.6, agreement=0.96, rules=((Rule(t=((30, 0.7), (1 << 20, 0.6))),),))
+    sample = sample_of(rows, cascade())
+    new, _ = refreshed(cascade(), binned, sample, name="now", stage_ms=(1, 4))
+    assert [end for end, _ in new.rules[0][0].t] == [30, 1 << 20]
+    for said, (_, t) in zip((short, long), new.rules[0][0].t, strict=True):
+        assert 0.03 < risk(said, t) < 0.045  # of 4 %
+    whole, _ = refreshed(cascade(), binned, sample, name="now", stage_ms=(1, 4), bins=(1 << 20,))
+    one = threshold(whole.rules[0][0], 10)
+    assert max(risk(short, one), risk(long, one)) > 0.05
+    # Bins without rows are parts of longer ones, and a guarantee is tested in each with its part of delta.
+    promise = Guarantee(risk="disagreement", epsilon=0.05, delta=0.1, rows=700)
+    kept, _ = refreshed(
+        cascade(),
+        point(0.6, guarantee=promise),
+        sample,
+        name="now",
+        stage_ms=(1, 4),
+        bins=(1, 30, 60, 512),
+    )
+    assert [end for end, _ in kept.rules[0][0].t] == [30, 1 << 20]
+    thresholds = [t for _, t in kept.rules[0][0].t]
+    assert max(risk(short, thresholds[0]), risk(long, thresholds[1])) < 0.055
+
+
+def test_the_prices_of_each_length_keep_their_ratio() -> None:
+    _, rows = by_length((2.4, 1.2))
+    ladder = point(
+        0.8,
+        rules=(
+            (Rule(t=((30, 0.8), (1 << 20, 0.9))),),
+            (Rule(t=((30, 0.4), (1 << 20, 0.3))),),
+        ),
+    )
+    new, _ = refreshed(cascade(), ladder, sample_of(rows, cascade()), name="now", stage_ms=(1, 4))
+    (first, second), (lower, higher) = (tuple(t for _, t in rules[0].t) for rules in new.rules)
+    assert (lower, higher) == (pytest.approx(first / 2), pytest.approx(second / 3))
+
+
 def test_what_cannot_be_refreshed_says_why() -> None:
     rows = sampled(traffic(150, (1.4, 3.2)), (0.6,))
     with pytest.raises(ConfigError, match="has 150 rows, and 200 are needed: serve with"):

@@ -81,6 +81,7 @@ def test_the_stages_are_the_models(folder: Path) -> None:
     ("more", "says"),
     [
         ('point = "eo"', r"serve.toml:4: cascade.point is unknown: .* 'eo'; it has: ap, mixed"),
+        ('price_floor_point = "eo"', r"serve.toml:4: cascade.price_floor_point is unknown: .* 'eo'; it has: ap, mixed"),
         ("workers = [1]", r"serve.toml:4: cascade.workers are 1 numbers for 2 stages: one for each"),
         ("workers = [1, 0]", r"cascade.workers are 1 to 1000 for each stage, not \[1, 0\]"),
         ("workers = [2, 2]", r"cascade.workers is 2 \+ 2 by stage, but \[workers\] has 2 worker"),
@@ -147,6 +148,14 @@ def test_what_the_gateway_is_told(folder: Path) -> None:
     assert [stage.weight for stage in other.stages] == [0.4, 0.6]
 
 
+def test_the_price_has_a_floor(folder: Path) -> None:
+    points = CascadeManifest.load(folder).points
+    rewritten(folder, points=(*points, dataclasses.replace(points[0], name="lax", rules=((hard(0.6),),))))
+    for floor, prices in ((None, [0.8, 0.5]), ("lax", [0.8, 0.6]), ("ap", [0.8])):
+        told = filled(folder, 'price = "auto"' + (f'\nprice_floor_point = "{floor}"' if floor else ""))
+        assert [price.rules[0].t[0].value for price in told.points[0].prices] == prices
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -171,7 +180,7 @@ def test_stages_of_different_vocabularies(folder: Path) -> None:
         stages=(small, dataclasses.replace(large, tokenizer_group=1)),
         vocabularies=(VocabularyFile(), VocabularyFile()),
     )
-    with pytest.raises(ConfigError, match="Serve stages that were compiled with one tokenizer"):
+    with pytest.raises(ConfigError, match="stage 'small' has no tokenizer that makes its tokens"):
         filled(folder)
 
 

@@ -1,0 +1,229 @@
+"""A cascade whose last stage has another vocabulary: texts go on in that one's tokens, and token ids are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tritonclient.grpc import service_pb2
+
+from arlo.client import AsyncClient, Classification, InvalidRequestError
+from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.replayed import (
+    CLS,
+    REASONS,
+    RECORDS,
+    STAGES,
+    Plan,
+    arrays_of,
+    cascade_deployment,
+    parameters_of,
+    recorded,
+    request_of,
+    softmax,
+)
+
+pytestmark = pytest.mark.integration
+
+BATCHES = {"policy": "late", "batching": "deadline"}
+EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (2, 3)}
+OTHER = 500  # a record's name in the last stage's vocabulary is so much further on
+NAMED = [i for i in range(RECORDS) if CLS not in (i, (i + OTHER) % RECORDS)]
+
+
+def tokenizer(shift: int, words: dict[str, int]) -> bytes:
+    """`r7` is record 7's name, and an id that lies `shift` further on."""
+    vocabulary = {f"r{i}": (i + shift) % RECORDS for i in NAMED}
+    vocabulary |= {"[CLS]": CLS, "[UNK]": 1500, **words}
+    made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", CLS)])
+    return str(made.to_str()).encode()
+
+
+# A word of one token in the first stages, and of two in the last one.
+FIRST, LAST = tokenizer(0, {"long": 2000}), tokenizer(OTHER, {"lo": 2001, "##ng": 2002})
+
+
+def mixed(workers: Workers, placement: Any = EVERYWHERE, plans: Any = None, **fields: Any) -> Any:
+    deployment = cascade_deployment(workers, placement, plans, **fields)
+    for model in (deployment.model, *deployment.more_models):
+        model.tokenizer = LAST if model.name == "large" else FIRST
+    deployment.cascades[0].stages[2].tokenizer_group = 1
+    return deployment
+
+
+def texts_of(records: Sequence[int], words: int = 4) -> list[str]:
+    return [" ".join([f"r{record}", *["long"] * words]) for record in records]
+
+
+def request_of_texts(texts: Sequence[str], outputs: Sequence[str] = (), **parameters: Any) -> Any:
+    request = service_pb2.ModelInferRequest(model_name="kinds")
+    request.inputs.add(name="text", datatype="BYTES", shape=[len(texts), 1])
+    packed = [text.encode() for text in texts]
+    request.raw_input_contents.append(b"".join(struct.pack("<I", len(text)) + text for text in packed))
+    for name in outputs or ("logits", "cascade_stage", "cascade_reason", "cascade_confidence"):
+        request.outputs.add(name=name)
+    for key, value in parameters.items():
+        setattr(request.parameters[key], {str: "string_param", bool: "bool_param"}[type(value)], value)
+    return request
+
+
+def said(stage: int, records: Sequence[int]) -> NDArray[np.float32]:
+    """Logits of a stage: the last one reads another name."""
+    shift = OTHER if stage == 2 else 0
+    return recorded(STAGES[stage])[0][[(record + shift) % RECORDS for record in records]]
+
+
+def stages_of(records: Sequence[int]) -> NDArray[np.int64]:
+    """Where rows end by the thresholds 0.7 and 0.6."""
+    sure = [softmax(said(stage, records)).max(-1) for stage in (0, 1)]
+    return np.where(sure[0] >= 0.7, 0, np.where(sure[1] >= 0.6, 1, 2))
+
+
+def check(outputs: dict[str, NDArray[Any]], records: Sequence[int]) -> None:
+    ends = stages_of(records)
+    assert outputs["cascade_stage"].tolist() == ends.tolist()
+    for i, (record, end) in enumerate(zip(records, ends, strict=True)):
+        np.testing.assert_array_equal(outputs["logits"][i], said(int(end), [record])[0])
+
+
+async def ask(gateway: Any, records: Sequence[int], words: int = 4, **how: Any) -> Any:
+    return await gateway.infer(request_of_texts(texts_of(records, words), **how), timeout=20)
+
+
+async def test_rows_go_on_in_the_words_of_their_stage(workers: Workers, start: Any) -> None:
+    random = np.random.default_rng(1)
+    async with start(mixed(workers), dispatch=BATCHES) as gateway:
+
+        async def client() -> None:
+            for _ in range(10):
+                records = random.choice(NAMED, random.integers(1, 33)).tolist()
+                check(arrays_of(await ask(gateway, records, int(random.integers(0, 31)))), records)
+
+        await asyncio.gather(*(client() for _ in range(4)))
+        # 22 tokens for the first stages, 42 for the last one, whose runtimes take 32 and 64.
+        far = [record for record, end in zip(NAMED, stages_of(NAMED), strict=True) if end == 2][:1]
+        answer = await ask(gateway, far, 20)
+        said_of_it = parameters_of(answer)
+        assert (said_of_it["tokens"], said_of_it["computed_tokens"], said_of_it["pruned_tokens"]) == (22, 64, 0)
+        check(arrays_of(await ask(gateway, far, cascade="last")), far)
+
+
+async def test_token_ids_are_refused(workers: Workers, start: Any) -> None:
+    async with start(mixed(workers), dispatch=BATCHES) as gateway:
+        metadata = await gateway.stub.ModelMetadata(service_pb2.ModelMetadataRequest(name="kinds"))
+        assert [(tensor.name, tensor.datatype) for tensor in metadata.inputs] == [
+            ("text", "BYTES"),
+            ("text_pair", "BYTES"),
+        ]
+        for request, says in (
+            (request_of([1, 2]), "has stages of different vocabularies: send the input 'text'"),
+            # It fits the first stages, and not the last one.
+            (request_of_texts(texts_of([1], 40)), "row 0: the text has more than the 64 tokens that model 'large'"),
+            (request_of_texts(texts_of([1], 70)), "row 0: the text has more than the 64 tokens that model 'kinds'"),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await gateway.infer(request, timeout=20)
+            assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert says in str(refused.value.details())
+        check(arrays_of(await ask(gateway, NAMED[:32], 70, truncate="END")), NAMED[:32])
+        assert (await gateway.stats("kinds")).outcomes.rejected == 3
+
+
+async def test_clients_see_one_model(workers: Workers, start: Any) -> None:
+    """The SDK and the HTTP API."""
+    records = NAMED[:24]
+    ends = stages_of(records).tolist()
+    labels = [f"label{said(end, [record])[0].argmax()}" for record, end in zip(records, ends, strict=True)]
+    async with start(mixed(workers), dispatch=BATCHES) as gateway:
+        async with AsyncClient(gateway.grpc, model="kinds") as client:
+            found = await client.classify(texts_of(records), batch_rows=16)
+            assert [(each.stage, each.label) for each in found] == list(zip(ends, labels, strict=True))
+            names = ["logits", "cascade_stage"]
+            check((await client.infer_batch(texts_of(records, 90), truncate=True, outputs=names)).outputs, records)
+            async for position, one in client.classify_stream(texts_of(records)):
+                assert isinstance(one, Classification)
+                assert not one.final or (one.stage, one.label) == (ends[position], labels[position])
+            with pytest.raises(InvalidRequestError, match="takes texts, not token ids"):
+                await client.infer([CLS, 1, 2])
+        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=20) as http:
+            inputs = [[text] for text in texts_of(records)]
+            answer = await http.post("/predict", json={"inputs": inputs, "model": "kinds"})
+            assert answer.status_code == 200, answer.text
+            assert [row[0]["label"] for row in answer.json()] == labels
+
+
+async def test_the_last_stage_beside_the_first_and_behind_it(workers: Workers, start: Any) -> None:
+    """Rows that run ahead, and those that run once more after their answer: in the last stage's words."""
+    own = {"shadow_share": 1.0, "shadow_max_busy": 1.0, "drift_epsilon": 0.9, "speculate": True}
+    plans = {"usual": Plan(), "ahead": Plan(((1.0001, 1.0001),))}
+    async with start(mixed(workers, {"small": (0, 1), "middle": (), "large": (2, 3)}, plans, **own)) as gateway:
+        for record in NAMED[:200]:
+            answer = arrays_of(await ask(gateway, [record], 10))
+            stage = int(answer["cascade_stage"][0])
+            np.testing.assert_array_equal(answer["logits"][0], said(stage, [record])[0])
+        await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "shadows are over", model="large")
+        stats = await gateway.stats("kinds")
+        assert stats.speculated_used > 0
+        assert stats.shadows.rows > 0
+        assert stats.shadows.failed == 0
+        last = {said(2, [record])[0].tobytes(): record for record in NAMED[:200]}
+        rows = (await gateway.call("GetSample", model="kinds")).rows
+        assert len(rows) > 50
+        for row in rows:
+            record = last[np.array(row.said[-1].logits, np.float32).tobytes()]
+            np.testing.assert_array_equal(row.said[0].logits, said(0, [record])[0])
+
+
+async def test_stages_come_and_go(workers: Workers, start: Any) -> None:
+    async with start(mixed(workers), dispatch=BATCHES) as gateway:
+        stop = asyncio.Event()
+        reasons: Counter[str] = Counter()
+        rows = 0
+
+        async def client(seed: int) -> None:
+            nonlocal rows
+            random = np.random.default_rng(seed)
+            while not stop.is_set():
+                records = random.choice(NAMED, 6).tolist()
+                outputs = arrays_of(await ask(gateway, records, int(random.integers(0, 20))))
+                for record, stage, logits in zip(records, outputs["cascade_stage"], outputs["logits"], strict=True):
+                    np.testing.assert_array_equal(logits, said(int(stage), [record])[0])
+                reasons.update(REASONS[reason] for reason in outputs["cascade_reason"])
+                rows += len(records)
+
+        clients = [asyncio.create_task(client(seed)) for seed in range(4)]
+        os.kill(await workers.pid(3), signal.SIGKILL)
+        await gateway.apply(mixed(workers, {"small": (0, 1), "middle": (2,), "large": ()}, version=2))
+        await workers.whole()
+        await gateway.apply(mixed(workers, {"small": (), "middle": (), "large": (2, 3)}, version=3))
+        await gateway.apply(mixed(workers, version=4))
+        stop.set()
+        await asyncio.gather(*clients)
+        assert sum(reasons.values()) == rows
+        assert set(reasons) <= {"confident", "final", "stage_absent", "stage_failed"}
+        stats = await gateway.stats("kinds")
+        assert stats.outcomes.failed == stats.outcomes.expired == 0
+        check(arrays_of(await ask(gateway, NAMED[:32])), NAMED[:32])
+
+
+async def test_stages_without_a_tokenizer_are_refused(workers: Workers, start: Any) -> None:
+    deployment = mixed(workers)
+    next(model for model in deployment.more_models if model.name == "large").tokenizer = b""
+    async with start() as gateway:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await gateway.call("Apply", deployment=deployment)
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "stage 'large' takes none: it was compiled without a tokenizer" in str(refused.value.details())
