@@ -51,6 +51,7 @@ def joined(manifests: Sequence[Manifest], names: Sequence[str | None] = ()) -> J
 
 def link(repositories: Sequence[Path], manifest: Manifest, parent: Path) -> Path:
     """A Triton repository in `parent` with a link to each runtime of a joined manifest, in its models' repositories.
+    Another is to the tokenizer of the first one.
 
     It is named by what it links to, so another set of models in the same place takes nothing from who serves this one.
     ConfigError when it cannot be written.
@@ -60,13 +61,16 @@ def link(repositories: Sequence[Path], manifest: Manifest, parent: Path) -> Path
         for repository, one in zip(repositories, manifest.models, strict=True)
         for runtime in one.runtimes
     }
+    if manifest.tokenizer is not None and (tokenizer := repositories[0] / manifest.tokenizer).is_file():
+        wanted[manifest.tokenizer] = tokenizer.resolve()  # of the first model, whose folder this one stands in for
     listing = "\n".join(f"{name} {target}" for name, target in sorted(wanted.items()))
     folder = parent / f"models-{hashlib.sha256(listing.encode()).hexdigest()[:12]}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, target in wanted.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
-                (folder / name).symlink_to(target, target_is_directory=True)
+                (folder / name).symlink_to(target, target_is_directory=target.is_dir())
     except OSError as error:
         raise ConfigError(f"workers.run_dir: {folder} cannot be written ({error.strerror})") from None
     manifest.save(folder)

@@ -204,6 +204,8 @@ class Codec:
 
 def _add_texts(request: Any, rows: Sequence[PreparedRow]) -> None:
     """Texts or pairs, all of one kind."""
+    if any(row.text is None for row in rows):
+        raise InvalidRequestError("this model takes texts, not token ids: its stages have different vocabularies")
     pairs = [row.text if isinstance(row.text, tuple) else (row.text,) for row in rows]
     if len({len(pair) for pair in pairs}) > 1:
         raise InvalidRequestError("texts and pairs of texts go in requests of their own")

@@ -199,7 +199,7 @@ def _fit(head: Any, features: Any, classes: Any) -> None:
         value.backward()
         return value
 
-    search.step(loss)
+    search.step(loss)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         head.weight /= scale
         head.bias -= head.weight @ mean

@@ -152,7 +152,7 @@ def _of_cascade(args: argparse.Namespace) -> int:
     if len(counts) != 1:
         raise ConfigError("--cascade takes one number of workers, not a range")
     given = {"cascade": args.cascade, "data": args.data, "rate": args.rate, "slo_ms": args.slo_ms, "json": args.json}
-    left = {"records": None, "split": None, "seed": None, "divided": False}
+    left: dict[str, object] = {"records": None, "split": None, "seed": None, "divided": False}
     left |= {"memory_mb": None, "utilisation": 0.9, "transfer": "flow"}
     return plan_cascade(argparse.Namespace(**given, **left, workers=counts[0], action="plan"))
 

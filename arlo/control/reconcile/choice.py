@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-from arlo.catalog.bundle import Bundle, bundle_of, shared_bundle
+from arlo.catalog.bundle import Bundle, bundle_of, memory_mb, shared_bundle
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.config import Config
 from arlo.errors import ConfigError
@@ -151,10 +151,13 @@ def _inside(config: Config, manifest: Manifest) -> Bundle | None:
         return None
     if any(runtime.dynamic for runtime in engines):
         return None  # one of any length: no bundle
+    taken, limit = memory_mb(engines), config.workers.memory_mb
+    if taken is not None and limit is not None and taken > limit:
+        return None  # then these servers cannot hold them
     unmeasured = [runtime.name for runtime in engines if not runtime.latency]
     if unmeasured:
         raise _unmeasured(config, unmeasured)
-    why = "the repository has a logical model of the plugin, so the servers hold them already"
+    why = "the repository has a logical model of the plugin, whose servers hold all of them"
     return bundle_of(_bundle_name(manifest), engines, why=why)
 
 

@@ -21,9 +21,7 @@ struct Word {
 struct Left {
   float weight;
   std::uint32_t word;
-  bool operator<(const Left& other) const {
-    return weight != other.weight ? weight < other.weight : word > other.word;
-  }
+  bool operator<(const Left& other) const { return weight != other.weight ? weight < other.weight : word > other.word; }
 };
 
 bool contains(const std::vector<std::int64_t>& sorted, std::int64_t id) {

@@ -14,7 +14,8 @@ void Desk::begin(Row& row) {
   std::int32_t stage = flow::entry(present(row), first, stages);
   if (stage < 0) {  // it waits for one that will fit it, as far as is known
     stage = first;
-    while (stage + 1 < stages && length_at(row, stage) > cascade.stages[static_cast<std::size_t>(stage)].model->longest) ++stage;
+    while (stage + 1 < stages && length_at(row, stage) > cascade.stages[static_cast<std::size_t>(stage)].model->longest)
+      ++stage;
   }
   row.journey->stage = stage;
   reword(row, stage);

@@ -220,8 +220,8 @@ std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {
   // Rows whose clients have parameters of their own for the model go beside the others.
   const RuntimeInfo& runtime = instance->member(first.runtime);
   for (auto from = batch_.begin(); from != batch_.end();) {
-    const auto rest = std::stable_partition(
-        from, batch_.end(), [&](const Row* row) { return worded(*row).goes_with(worded(**from)); });
+    const auto rest = std::stable_partition(from, batch_.end(),
+                                            [&](const Row* row) { return worded(*row).goes_with(worded(**from)); });
     send({from, rest}, instance, runtime, now, effects);
     from = rest;
   }

@@ -185,9 +185,9 @@ MaybeFault check_vocabularies(const v1::Cascade& cascade, const std::vector<std:
   }
   for (const auto& stage : stages) {
     if (stage->takes_text()) continue;
-    return invalid(where + "its stages have different vocabularies, so it takes text, and stage '" + stage->name +
-                   "' takes none: " +
-                   (stage->text == nullptr ? "it was compiled without a tokenizer" : stage->text->no_text));
+    return invalid(
+        where + "its stages have different vocabularies, so it takes text, and stage '" + stage->name +
+        "' takes none: " + (stage->text == nullptr ? "it was compiled without a tokenizer" : stage->text->no_text));
   }
   return {};
 }

@@ -49,7 +49,7 @@ class UpstreamCall final {
    private:
     friend class UpstreamCall;
     UpstreamCall* upstream_ = nullptr;
-    Call* call_ = nullptr;                    // before start() has returned
+    Call* call_ = nullptr;                   // before start() has returned
     const InferRequest* request_ = nullptr;  // the call's, in the tokens that the stage takes
     std::uint32_t index_ = 0;
     dispatch::RequestHandle handle_ = dispatch::kNone;

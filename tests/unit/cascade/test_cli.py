@@ -77,7 +77,8 @@ def test_the_whole_way(made: Made, capsys: pytest.CaptureFixture[str], tmp_path:
         assert {name for held in packed["workers"] for name in held} == {"s0", "s1"}
         assert all(200 * len(held) <= memory_mb for held in packed["workers"])
         assert (packed["transfer"] > 0) == (not all_fit or len(packed["workers"][0]) < 2)
-    printed = answer(capsys, path, "plan", *load, "--rate", "50", "--memory-mb", "399", "--transfer", "paper")["packing"]
+    how = ("--rate", "50", "--memory-mb", "399", "--transfer", "paper")
+    printed = answer(capsys, path, "plan", *load, *how)["packing"]
     assert printed["transfer"] >= packed["transfer"]  # every pair counts, whether it talks or not
     assert run(path, "plan", *load, "--rate", "50", "--memory-mb", "150") == 0
     assert "packed: nothing carries 50 rows/s in 150 MB a worker" in capsys.readouterr().out

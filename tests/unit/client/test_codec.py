@@ -55,6 +55,33 @@ def test_rows_are_padded_to_the_longest_with_the_pad_id_and_mask_0() -> None:
     assert [o.name for o in request.outputs] == ["e"]
 
 
+TEXTS = info(tensor("text", (-1, 1), "BYTES"), tensor("text_pair", (-1, 1), "BYTES", optional=True))
+
+
+def test_a_model_that_takes_nothing_but_text_gets_it() -> None:
+    codec = Codec(TEXTS)
+    reader = RowReader(
+        ids_name=codec.ids_name,
+        mask_name=codec.mask_name,
+        type_ids_name=codec.type_ids_name,
+        tokenizer=None,
+        limit=8,
+        truncate=True,
+        only_text=codec.only_text,
+    )
+    request = codec.encode(reader.read(["a", "naïve"]), request_id="x")
+    assert sent(request) == {"text": [[b"a"], ["naïve".encode()]]}
+    assert [tuple(t.shape) for t in request.inputs] == [(2, 1)]
+    assert request.parameters["truncate"].string_param == "END"
+    pairs = codec.encode(reader.read([("a", "b")]), request_id="x")
+    assert sent(pairs) == {"text": [[b"a"]], "text_pair": [[b"b"]]}
+    with pytest.raises(InvalidRequestError, match="pairs of texts go in requests of their own"):
+        codec.encode(reader.read(["a", ("b", "c")]), request_id="x")
+    for wrong in (lambda: reader.read([[1, 2]]), lambda: codec.encode([row(1, 2)], request_id="x")):
+        with pytest.raises(InvalidRequestError, match="takes texts, not token ids"):
+            wrong()
+
+
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=40), min_size=1, max_size=8))
 @settings(deadline=None)
 def test_what_is_sent_is_what_was_given(rows: list[list[int]]) -> None:

@@ -161,6 +161,10 @@ def test_servers_with_the_plugin_are_taken_as_they_are(static_pays: Manifest, tm
         assert "the plugin" in choose(endpoints(tmp_path, fixed), manifest).text
         explicit = endpoints(tmp_path, fixed, '[deployment]\nruntimes = "static"')
         assert choose(explicit, manifest).serve == "static"
+    small = recommended(write(tmp_path, static_us=1000, dynamic_us=1000, memory_mb=600))
+    small.save(tmp_path)
+    assert "the plugin" not in choose(endpoints(tmp_path, fixed + "\nmemory_mb = 1000"), Manifest.load(tmp_path)).text
+    assert "the plugin" in choose(endpoints(tmp_path, fixed + "\nmemory_mb = 1200"), Manifest.load(tmp_path)).text
     assert choose(configured(tmp_path), dynamic_pays).serve == "dynamic"  # workers of ours need not hold them
 
 
