@@ -4,9 +4,9 @@
 
 The same engines, one worker (one Triton), the same arrivals: `topic` (whole texts) ends the rows that it is sure of,
 `tags` answers the others in pieces of 32 tokens. `bls` and `ensemble` are what `arlo export-ensemble` writes, with
---instances calls at a time. Loads are shares of what the engines do at all in full batches. CPU is of all processes of
-a contender but its clients', per root, in which the engines only sleep: that of `arlo serve` counts its control plane
-and its Triton, too.
+--instances calls at a time; Arlo batches what is due first (`fill`), one batch at a time. Loads are shares of what the
+engines do at all in full batches. CPU is of all processes of a contender but its clients', per root, in which the
+engines only sleep: that of `arlo serve` counts its control plane and its Triton, too.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def contender(work: Path, name: str, flow: Path, instances: int) -> Iterator[tup
         settings: dict[str, dict[str, Any]] = {
             "model": {},
             "pipeline": {"flow": str(flow)},
-            "dispatch": {"batching": "deadline", "inflight_limit": 1},
+            "dispatch": {"batching": "fill", "inflight_limit": 1},
         }
         with serving(work, slo_ms=SLO_MS, settings=settings, workers=1) as (program, endpoint, _):
             yield program, endpoint, NAME
