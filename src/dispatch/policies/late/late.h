@@ -37,7 +37,8 @@ class Late final : public Rule {
   // level is looked at when one is found that is in time.
   [[nodiscard]] TimeNs finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, Rank rank,
                                       TimeNs limit, TimeNs now) const;
-  // Until an instance of this home is free, and then all that waits for these instances, of any variant, by their number.
+  // Until an instance of this home is free, and then all that waits for these instances, of any variant, by their
+  // number.
   [[nodiscard]] TimeNs wait_of_all(MultiLevelQueue& queue, std::int32_t home, TimeNs now) const;
 
  private:
