@@ -4,9 +4,9 @@
 
 The same engines, one worker (one Triton), the same arrivals: `topic` (whole texts) ends the rows that it is sure of,
 `tags` answers the others in pieces of 32 tokens. `bls` and `ensemble` are what `arlo export-ensemble` writes, with
---instances calls at a time; Arlo batches what is due first (`fill`), one batch at a time. Loads are shares of what the
-engines do at all in full batches. CPU is of all processes of a contender but its clients', per root, in which the
-engines only sleep: that of `arlo serve` counts its control plane and its Triton, too.
+--instances calls at a time; Arlo batches what is due first (--batching fill), one batch at a time. Loads are shares of
+what the engines do at all in full batches. CPU is of all processes of a contender but its clients', per root, in which
+the engines only sleep: that of `arlo serve` counts its control plane and its Triton, too.
 """
 
 from __future__ import annotations
@@ -114,19 +114,21 @@ async def replayed(endpoint: str, model: str, arrived_ns: NDArray[np.int64], pie
 
 
 @contextlib.contextmanager
-def contender(work: Path, name: str, flow: Path, instances: int) -> Iterator[tuple[harness.Measured, str, str]]:
+def contender(
+    work: Path, name: str, flow: Path, args: argparse.Namespace
+) -> Iterator[tuple[harness.Measured, str, str]]:
     """Its processes, where it listens, and the model's name."""
     if name == "arlo":
         settings: dict[str, dict[str, Any]] = {
             "model": {},
             "pipeline": {"flow": str(flow)},
-            "dispatch": {"batching": "fill", "inflight_limit": 1},
+            "dispatch": {"batching": args.batching, "inflight_limit": args.inflight},
         }
         with serving(work, slo_ms=SLO_MS, settings=settings, workers=1) as (program, endpoint, _):
             yield program, endpoint, NAME
         return
     if not (work / "exported").exists():
-        export(flow, work / "exported", instances=instances)
+        export(flow, work / "exported", instances=args.instances)
     with served(work / "exported") as (process, port):
         yield process, f"127.0.0.1:{port}", f"{NAME}_{name}"
 
@@ -137,6 +139,8 @@ def main() -> int:
     parser.add_argument("--loads", type=float, nargs="+", default=[0.3, 0.6])
     parser.add_argument("--pieces", type=int, default=8, help="of a row that goes on")
     parser.add_argument("--instances", type=int, default=8, help="of the exported models")
+    parser.add_argument("--batching", default="fill", help="of the gateway, as dispatch.batching")
+    parser.add_argument("--inflight", type=int, default=1, help="the same, as dispatch.inflight_limit")
     parser.add_argument("--rounds", type=int, default=1, help="contenders alternate; figures are medians")
     args = parser.parse_args()
     found: dict[str, dict[str, list[dict[str, float]]]] = {name: {} for name in CONTENDERS}
@@ -145,7 +149,7 @@ def main() -> int:
         flow, most = write_flow(work, args.pieces)
         for number in range(args.rounds):
             for name in CONTENDERS:
-                with contender(work, name, flow, args.instances) as (process, endpoint, model):
+                with contender(work, name, flow, args) as (process, endpoint, model):
                     asyncio.run(replayed(endpoint, model, np.arange(8) * 100_000_000, args.pieces))  # warm
                     for load in args.loads:
                         rate = load * most
