@@ -21,7 +21,6 @@ from tests.fakes.processes import nothing_left
 from tests.fakes.serving import serving
 from tests.integration.gateway.piped import arrays_of, long, short
 from tests.integration.gateway.replayed import write_stages
-from tests.integration.test_serve_pipeline import SERVE
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -44,6 +43,17 @@ when = {{score = "calibrated_max", at_least = 0.7, share = 0.5}}
 from = "topic"
 to = "tags"
 expand = {{kind = "chunks", window = 18, stride = 16}}
+"""
+SERVE = """\
+[pipeline]
+flow = "flow.toml"
+workers = [0, 1, 1]
+[gateway]
+grpc_address = "127.0.0.1:0"
+http_address = "127.0.0.1:0"
+admin_address = "127.0.0.1:0"
+[control]
+http_address = "127.0.0.1:0"
 """
 # Whole in `topic`, up to three pieces in `tags`: each names its own record there.
 ROWS = [short(3), *(long([10 * i + 1, 10 * i + 2, 10 * i + 3], 16) for i in range(12)), short(7, 12)]
@@ -70,7 +80,7 @@ def same(theirs: dict[str, Any], ours: dict[str, Any]) -> None:
 async def test_a_plain_triton_gives_the_answers_of_arlo(tmp_path: Path) -> None:
     write_stages(tmp_path, apart=True)
     (tmp_path / "flow.toml").write_text(FLOW)
-    (tmp_path / "serve.toml").write_text(SERVE.replace("[1, 1, 1]", "[0, 1, 1]"))
+    (tmp_path / "serve.toml").write_text(SERVE)
     async with serving(tmp_path) as served, grpc.aio.insecure_channel(served.ready["grpc"]) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         ours = arrays_of(await stub.ModelInfer(request_of(NAME), timeout=30))
