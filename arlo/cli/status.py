@@ -283,19 +283,32 @@ def _stages(stats: Any) -> Any:
 
 
 def _pipeline(stats: Any, deployment: Any) -> Any:
-    """Of a pipeline: its plan, how many rows came to each stage, and what was given up there."""
+    """Of a pipeline: its plan, and its stages as a tree: rows that came, who answered them, what was given up there."""
     from rich.console import Group
     from rich.table import Table
 
     reasons = ("budget", "deadline", "overload", "fanout", "failed")  # src/flow/pipeline/pipeline.h
     table = Table(box=None, title=f"stages of {stats.model}", title_justify="left", pad_edge=False)
-    for column in ("stage", "rows", "answered", "ended there", "rerouted", "dropped", "price"):
-        table.add_column(column, justify="left" if column in ("stage", "dropped", "price") else "right")
-    for stage in stats.pipeline:
+    for column in ("stage", "rows", "answered", "ended there", "rerouted", "answered by", "dropped", "price"):
+        numeric = column in ("rows", "answered", "ended there", "rerouted")
+        table.add_column(column, justify="right" if numeric else "left")
+    known = next((each for each in deployment.pipelines if each.name == stats.model), None)
+    parent = {edge.to: getattr(edge, "from") for edge in known.edges if edge.to >= 0} if known is not None else {}
+    for number, stage in enumerate(stats.pipeline):
+        depth, at = 0, number
+        while at in parent:
+            depth, at = depth + 1, parent[at]
+        variants = known.stages[number].variants if known is not None and number < len(known.stages) else ()
+        by = [
+            f"{variant.model.rpartition('.')[2]} {one.answered / stage.answered:.0%} (accuracy {variant.accuracy:.1%})"
+            for variant, one in zip(variants, stage.variants, strict=False)
+            if one.answered
+        ]
         dropped = [f"{count} {reason}" for count, reason in zip(stage.dropped, reasons, strict=False) if count]
         numbers = (stage.visits, stage.answered, stage.ends, stage.rerouted)
         prices = " ".join(f"{price:.3g}" for price in stage.price)
-        table.add_row(stage.stage, *map(str, numbers), ", ".join(dropped) or "-", prices)
+        name = f"{'  ' * depth}{stage.stage}"
+        table.add_row(name, *map(str, numbers), ", ".join(by) or "-", ", ".join(dropped) or "-", prices)
     plans = [_plan(each, deployment) for each in deployment.pipelines if each.name == stats.model and each.plan.planner]
     return Group(*plans, table)
 

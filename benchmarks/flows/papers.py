@@ -1,13 +1,17 @@
-"""Loki's figures (HPDC'24) beside what its planner and the others give here, from plans alone; nothing is simulated.
+"""Loki's figures (HPDC'24) beside what its planner and the others give here: from plans alone, then simulated.
 
-    python -m benchmarks.flows.papers
+    python -m benchmarks.flows.papers [--plans]
 
 Fig. 1: capacities of detection before car classification on 20 workers: most accurate variants (phase 1), then the
 second task gives way (phase 2), then the first one too (phase 3). Fig. 5 and 6: workers at the trace's low, and the
 accuracy at the capacity that the paper says Loki reaches; demands are those of the paper as shares of InferLine's
 capacity. Section 6.5: milliseconds of CPU of a plan, over demands; and of a larger problem: 200 workers, 3 stages, 8
-variants each of 8 lengths. Latencies of the examples are estimates (benchmarks/flows/latencies.py): absolute rates are
-not the paper's, and ratios are only as good as they are.
+variants each of 8 lengths. Then the runs of benchmarks/flows/simulated.py but for its capacities: violations of Fig. 5
+and 6 under a demand that rises and falls, drop rules (Fig. 7), other SLOs (Fig. 8); and how far a real Triton was from
+its simulation when it was last measured (benchmarks/flows/served.py). `--plans` leaves these out.
+
+Latencies of the examples are estimates (benchmarks/flows/latencies.py): absolute rates are not the paper's, and ratios
+are only as good as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
+import json
 import random
 import statistics
 import time
@@ -32,6 +37,7 @@ from arlo.planning.flows.problem import FlowPlan
 from arlo.planning.flows.routing import by_plan, maf
 from arlo.planning.flows.steps import best_variants
 from benchmarks import harness
+from benchmarks.flows import simulated
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "simulate"
 WORKERS = 20
@@ -39,6 +45,7 @@ WORKERS = 20
 TOP = {"loki_traffic": 2.5, "loki_social": 2.7}
 LOW_OF_TOP = 50 / 425
 FIG1 = {"most accurate": 560, "second task": 1550, "both tasks": 1765}
+DROPS = ("none", "last", "per_task", "reroute", "slack")
 SAID = {"servers": 2.67, "plan_ms": 500, "router_ms": 0.15}
 
 
@@ -168,8 +175,53 @@ def large_times() -> dict[str, float]:
     }
 
 
+def figures_simulated(name: str) -> dict[str, Any]:
+    """Fig. 5 to 8 of one pipeline, printed beside what the paper says."""
+    rises = simulated.triangle(name, False)
+    loki, proteus, inferline, arlo = (rises[key] for key in ("loki-spare", "proteus", "inferline", "arlo"))
+    print(f"Fig. {5 if name == 'traffic' else 6}, {name}, simulated; violations and accuracy, demand up to 3.5 times:")
+    for key in simulated.CONTENDERS:
+        print(f"  {key:16} {rises[key]['violations']:8.3%} {rises[key]['accuracy']:6.1%}")
+    for what, paper, row in (("Proteus over Loki", "10, traffic", loki), ("Proteus over ours", "-", arlo)):
+        print(f"  {what}: x {proteus['violations'] / max(row['violations'], 1e-6):.3g} (paper {paper})")
+    over_loki = inferline["violations"] / max(loki["violations"], 1e-6)
+    over_ours = rises["loki"]["violations"] / max(arlo["violations"], 1e-6)
+    print(
+        f"  InferLine over Loki: x {over_loki:.3g} (paper: above 5, social); Loki printed over ours: x {over_ours:.3g}"
+    )
+    rules = simulated.drops(name, False)
+    print("Fig. 7, drop rules, violations (paper: none > last > per_task > reroute):")
+    for which in ("loki", "loki-spare"):
+        said = ", ".join(f"{drop} {rules[f'{which} {drop}']['violations']:.2%}" for drop in DROPS)
+        print(f"  {which}: {said}")
+    print(f"  ours: {rules['arlo']['violations']:.3%}, accuracy {rules['arlo']['accuracy']:.1%}")
+    slos = simulated.slo(name, False)
+    print("Fig. 8, violations and accuracy by SLO (paper: sharp gains from 200 ms on, no loss from 400 ms on):")
+    for slo_ms, rows in slos.items():
+        said = ", ".join(f"{key} {row['violations']:.2%} {row['accuracy']:.1%}" for key, row in rows.items())
+        print(f"  {slo_ms} ms: {said}")
+    return {"triangle": rises, "drops": rules, "slo": slos}
+
+
+def figure_5_served() -> dict[str, float]:
+    """How far the real Triton was from its simulation at most, when it was measured last."""
+    path = simulated.RESULTS.parent / "flows_served_price.json"
+    if not path.is_file():
+        return {}
+    runs = json.loads(path.read_text())["runs"]
+    off = {key: max(abs(run["off"][key]) for run in runs) for key in ("accuracy", "violations", "mean")}
+    print(
+        f"simulation and real workers, measured before (python -m benchmarks.flows.served): accuracy"
+        f" {100 * off['accuracy']:.2f} points, violations {100 * off['violations']:.2f} points, mean {off['mean']:.1%}"
+        " (paper 1.2 %, 1.8 %, and 1.5 % of the servers)"
+    )
+    return off
+
+
 def main() -> int:
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plans", action="store_true", help="plans alone, nothing is simulated")
+    args = parser.parse_args()
     traffic = load_flow(EXAMPLES / "loki_traffic.toml")
     first = figure_1(chain(traffic))
     figures: dict[str, Any] = {"figure_1": first, "figures_5_6": {}, "times": {}}
@@ -202,6 +254,9 @@ def main() -> int:
         f"200 workers, 3 stages x 8 variants x 8 lengths: median {big['median_ms']:.3g} ms,"
         f" most {big['most_ms']:.3g} ms, proven {big['proven']:.0%}"
     )
+    if not args.plans:
+        figures["simulated"] = {name: figures_simulated(name) for name in ("traffic", "social")}
+        figures["served"] = figure_5_served()
     path = harness.save("flow_papers", "python -m benchmarks.flows.papers", figures)
     print(f"-> {path}")
     return 0

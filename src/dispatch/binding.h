@@ -33,6 +33,8 @@ class Binding {
   virtual Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) = 0;
   // When this arrival would finish, behind all that waits.
   virtual TimeNs expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) = 0;
+  // When an instance would begin with such a request, behind all that waits for the instances that fit it.
+  virtual TimeNs expected_wait(std::int32_t length, std::int32_t level, TimeNs now) = 0;
   // A request of any history that is in no FIFO and not counted as waiting.
   virtual Admission place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) = 0;
   // The request in a line, bound to none, that an instance with room should start now; kNone: none.

@@ -161,6 +161,14 @@ class Scheduler::Impl {
     return binding_->expected_finish(arrival, level, now);
   }
 
+  TimeNs expected_wait(std::int32_t length, VariantId variant, TimeNs now) {
+    if (length < 1 || length > s_.queue.longest(variant)) return kNever;
+    const std::int32_t level = s_.queue.ideal(variant, length);
+    if (!s_.fits(level)) return kNever;
+    forecast_.begin(now);
+    return binding_->expected_wait(length, level, now);
+  }
+
   void finish(RequestHandle h, Verdict verdict, TimeNs now, Actions& out) {
     const RequestState state = s_.requests.state(h);
     if (state == RequestState::kLost) s_.requests.give_back(h);
@@ -358,6 +366,9 @@ bool Scheduler::fits_any(std::int32_t length, VariantId variant) const {
   return level >= 0 && impl_->state().fits(level);
 }
 TimeNs Scheduler::expected_finish(const Arrival& arrival, TimeNs now) { return impl_->expected_finish(arrival, now); }
+TimeNs Scheduler::expected_wait(std::int32_t length, VariantId variant, TimeNs now) {
+  return impl_->expected_wait(length, variant, now);
+}
 std::int32_t Scheduler::active_of(VariantId variant) const {
   return variant < impl_->state().queue.variants() ? impl_->state().queue.with(variant) : 0;
 }

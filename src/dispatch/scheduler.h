@@ -275,6 +275,11 @@ class Scheduler {
   // limits. kNever: no active instance fits. It changes no decision; from the first call on the books of timed.h are
   // kept, and an instance that is found overdue is put off, as by an arrival.
   [[nodiscard]] TimeNs expected_finish(const Arrival& arrival, TimeNs now);
+  // How dear the time of the instances is that hold a variant: until one of them is free, and then what waits for them
+  // by their number, whichever of their variants it is for. So of variants that share all of their instances it is the
+  // same, as expected_finish() is not: there each has its share, and one that nobody wants is served soon. kNever: no
+  // active instance fits. Changes no decision, as above.
+  [[nodiscard]] TimeNs expected_wait(std::int32_t length, VariantId variant, TimeNs now);
   [[nodiscard]] std::int32_t active_of(VariantId variant) const;  // active instances that hold the variant
   // Predicted time of `batch` rows of `length` on `runtime`; one row: a request alone. 0 for an unknown runtime.
   [[nodiscard]] TimeNs cost(RuntimeId runtime, std::int32_t length, std::int32_t batch = 1) const;

@@ -85,6 +85,43 @@ TEST(ExpectedFinish, IsWhatAnArrivalIsHeldAgainst) {
   }
 }
 
+// Two variants on the same workers: what waits for one is wait for the other, whoever would be served first.
+TEST(ExpectedWait, IsOfAllThatWaitsForTheInstances) {
+  Scheduler scheduler(Options{.policy = Policy::kLate, .max_queued = 1 << 20, .batching = Batching::kDeadline});
+  Actions out;
+  const auto runtime = [&](VariantId variant, TimeNs time) {
+    return scheduler.add_runtime(
+        {.max_length = 64, .max_batch = 1, .capacity = 4, .latency = {{64, 1, time}}, .variant = variant});
+  };
+  const RuntimeId both = scheduler.add_bundle({runtime(0, 10 * kMs), runtime(1, 40 * kMs)});
+  EXPECT_EQ(scheduler.expected_wait(64, 0, 0), kNever);
+  scheduler.join(both, 1, 0, out);
+  scheduler.join(both, 1, 0, out);
+  EXPECT_EQ(scheduler.expected_wait(64, 0, 0), 0);
+  EXPECT_EQ(scheduler.expected_wait(65, 0, 0), kNever);
+  for (Tag tag = 0; tag < 22; ++tag) scheduler.arrive(tag, {.length = 64, .due = 1000 * kMs}, 0, out);
+  // Two run, and 20 wait for two instances.
+  EXPECT_EQ(scheduler.expected_wait(64, 0, 0), (10 + 20 * 10 / 2) * kMs);
+  EXPECT_EQ(scheduler.expected_wait(64, 1, 0), scheduler.expected_wait(64, 0, 0));
+  // Where it would be served by its share of the time, it would finish sooner.
+  EXPECT_LT(scheduler.expected_finish({.length = 64, .variant = 1}, 0), scheduler.expected_wait(64, 1, 0) + 40 * kMs);
+}
+
+TEST(ExpectedWait, IsOfItsOwnInstancesWhereNoneIsShared) {
+  for (const Policy policy : {Policy::kLate, Policy::kEft}) {
+    Scheduler scheduler(Options{.policy = policy, .max_queued = 1 << 20});
+    Actions out;
+    for (VariantId v = 0; v < 2; ++v) {
+      RuntimeSpec spec = static_runtime(64, 1000, 10 * kMs);
+      spec.variant = v;
+      scheduler.join(scheduler.add_runtime(spec), 1, 0, out);
+    }
+    for (Tag tag = 0; tag < 5; ++tag) scheduler.arrive(tag, {.length = 64}, 0, out);
+    EXPECT_EQ(scheduler.expected_wait(64, 0, 0), 50 * kMs) << policy_name(policy);
+    EXPECT_EQ(scheduler.expected_wait(64, 1, 0), 0) << policy_name(policy);
+  }
+}
+
 TEST(ExpectedFinish, IsNeverWhereNothingFits) {
   Rig rig(Policy::kLate);
   EXPECT_EQ(rig.scheduler.expected_finish({.length = 10}, 0), kNever);

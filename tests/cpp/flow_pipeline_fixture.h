@@ -51,6 +51,7 @@ class Rig {
     if (found == running.end()) throw std::logic_error("nothing runs there");
     const Run run = found->second;
     running.erase(found);
+    ++finished;
     scheduler.finish(run.handle, dispatch::Verdict::kAnswered, now, actions);
     if (run.visit == kNone || visits[run.tag] == kNone) {
       walk();
@@ -68,6 +69,19 @@ class Rig {
   void expire() {
     scheduler.expire(now, actions);
     walk();
+  }
+
+  // Its worker has died, or drains: what ran there is retried, or fails; what now fits nowhere chooses again.
+  void leave(dispatch::InstanceId instance, bool retries) {
+    retries_ = retries;
+    scheduler.leave(instance, now, actions);
+    walk();
+    choose_again();
+  }
+  void drain(dispatch::InstanceId instance) {
+    scheduler.drain(instance, now, actions);
+    walk();
+    choose_again();
   }
 
   void walk() {
@@ -99,14 +113,43 @@ class Rig {
     std::uint64_t tag;
   };
   std::map<dispatch::InstanceId, Run> running;
+  std::uint64_t started = 0;   // of these, all have finished, were lost, or run
+  std::uint64_t finished = 0;  //
+  std::uint64_t lost = 0;      //
+  std::uint64_t too_late = 0;  // starts after the deadline
 
  private:
+  void choose_again() {
+    for (std::size_t tag = 0, end = visits.size(); tag < end; ++tag) {  // those that are added have just chosen
+      if (visits[tag] == kNone || scheduler.state(handles[tag]) != dispatch::RequestState::kWaiting) continue;
+      if (scheduler.fits_any(10, variants[tag])) continue;
+      scheduler.cancel(handles[tag], now, actions);
+      pipeline->again(std::exchange(visits[tag], kNone), now);
+      walk();
+    }
+  }
+
+  void lose(const dispatch::Action& a) {
+    ++lost;
+    const auto at = running.find(a.instance);
+    if (at != running.end() && at->second.tag == a.tag) running.erase(at);
+    if (visits[a.tag] != kNone && retries_) {
+      scheduler.retry(a.handle, kNone, now, actions);
+    } else {
+      scheduler.abandon(a.handle);
+      if (visits[a.tag] != kNone) pipeline->failed(std::exchange(visits[a.tag], kNone), now);
+    }
+    more = true;
+  }
+
   void carry_out(const Step& step) {
     steps.push_back(step);
     if (step.kind == Step::Kind::kEnter) {
       const auto tag = static_cast<dispatch::Tag>(visits.size());
       visits.push_back(step.visit);
       handles.push_back(kNone);
+      deadlines.push_back(step.deadline);
+      variants.push_back(step.variant);
       tag_of[step.visit] = tag;
       const auto admitted = scheduler.arrive(tag,
                                              {.length = step.length,
@@ -137,6 +180,10 @@ class Rig {
     for (const dispatch::Action& a : seen) {
       if (a.kind == dispatch::ActionKind::kStart) {
         running[a.instance] = {a.handle, visits[a.tag], a.tag};
+        ++started;
+        too_late += now >= deadlines[a.tag] ? 1 : 0;
+      } else if (a.kind == dispatch::ActionKind::kLost) {
+        lose(a);
       } else if (a.kind == dispatch::ActionKind::kExpired && visits[a.tag] != kNone) {
         pipeline->refused(visits[a.tag], DropReason::kDeadline, now);
         visits[a.tag] = kNone;
@@ -146,12 +193,15 @@ class Rig {
   }
 
   bool more = false;
+  bool retries_ = false;
   std::vector<VisitId> visits;  // by the scheduler's tag; kNone: it has ended
   std::vector<dispatch::RequestHandle> handles;
+  std::vector<TimeNs> deadlines;
+  std::vector<dispatch::VariantId> variants;
   std::map<VisitId, std::uint64_t> tag_of;
 };
 
-// Random trees under random loads, with clients that go and workers that come and leave.
+// Random trees under random loads, with clients that go, plans that change, and workers that come, drain and die.
 template <typename Random>  // gives numbers of 64 bits
 struct Journeys {
   explicit Journeys(Random source) : random(std::move(source)) {
@@ -175,14 +225,64 @@ struct Journeys {
     }
     rig = std::make_unique<Rig>(spec, random() % 2 == 0 ? dispatch::Batching::kOne : dispatch::Batching::kFill);
     for (std::size_t v = 0; v < id; ++v) {
-      if (random() % 4 != 0) rig->join(v);
+      if (random() % 4 != 0) workers.push_back(rig->join(v));
     }
+    plan(1);
+  }
+
+  void plan(std::uint64_t seed) {
     Plan plan;
+    plan.version = seed;
     plan.demand = 100;
-    plan.price = .1;
-    plan.share.assign(rig->pipeline->tree().nodes(), 1);
-    plan.budget.assign(id, 6 * kMs);
-    rig->pipeline->apply(plan, 0);
+    plan.price = .1 * static_cast<double>(seed);
+    for (Node n = 0; n < rig->pipeline->tree().nodes(); ++n)
+      plan.share.push_back(static_cast<double>(1 + n * seed % 3));
+    plan.budget.assign(static_cast<std::size_t>(rig->pipeline->tree().variants()), 6 * kMs);
+    rig->pipeline->apply(plan, rig->now);
+  }
+
+  // A worker comes, drains or dies, or there is another plan.
+  void change() {
+    const std::uint64_t what = random() % 4;
+    if (what == 0) {
+      plan(random() % 5);
+    } else if (what == 1 || workers.empty()) {
+      workers.push_back(rig->join(random() % rig->runtimes.size()));
+      rig->walk();
+    } else {
+      const std::size_t at = random() % workers.size();
+      const dispatch::InstanceId id = workers[at];
+      workers[at] = workers.back();
+      workers.pop_back();
+      if (what == 2) {
+        rig->leave(id, random() % 2 == 0);
+      } else {
+        rig->drain(id);
+      }
+    }
+  }
+
+  // No more arrivals, and workers for everything: all that is open ends. False: it does not.
+  bool end() {
+    for (std::size_t v = 0; v < rig->runtimes.size(); ++v) rig->join(v);
+    for (int i = 0; i < 100'000 && rig->pipeline->roots() > 0; ++i) {
+      rig->now += kMs;
+      rig->expire();
+      while (!rig->running.empty()) rig->finish(rig->running.begin()->first);
+    }
+    while (!rig->running.empty()) rig->finish(rig->running.begin()->first);
+    look();
+    return rig->pipeline->roots() == 0;
+  }
+
+  // What must hold at any time: no root has ended twice or is lost, nor is a start.
+  [[nodiscard]] bool sound() const {
+    for (const auto& [tag, times] : exited) {
+      if (times != 1) return false;
+    }
+    const auto open_roots = static_cast<std::uint64_t>(rig->pipeline->roots());
+    return exited.size() + open_roots == arrived && rig->too_late == 0 &&
+           rig->started == rig->finished + rig->lost + rig->running.size();
   }
 
   void step() {
@@ -196,10 +296,16 @@ struct Journeys {
     } else if (random() % 20 == 0 && !open.empty()) {
       rig->pipeline->cancel(open.back(), rig->now);
       rig->walk();
+    } else if (random() % 16 == 0) {
+      change();
     } else {
       open.assign(1, rig->arrive(random() % 4 == 0 ? kNever : 20 * kMs));
       ++arrived;
     }
+    look();
+  }
+
+  void look() {
     for (; seen < rig->steps.size(); ++seen) {
       const Step& s = rig->steps[seen];
       entered += s.kind == Step::Kind::kEnter && s.from < 0 ? 1 : 0;
@@ -212,7 +318,8 @@ struct Journeys {
 
   Random random;
   std::unique_ptr<Rig> rig;
-  std::vector<RootId> open;  // the last one, while it is
+  std::vector<RootId> open;                   // the last one, while it is
+  std::vector<dispatch::InstanceId> workers;  // that neither drain nor are gone
   std::map<std::uint64_t, int> exited;
   std::size_t seen = 0;
   std::uint64_t arrived = 0;

@@ -307,3 +307,57 @@ def cascade_deployment() -> Any:
         runtime.model = dict(zip(BINS, STAGES, strict=True))[runtime.model]
     deployment.cascades.add(name="kinds", slo_ms=50)
     return deployment
+
+
+FLOW = ("tree", "tree.topic.sure", "tree.topic.quick", "tree.tags.large")
+
+
+def flow_stats(model: str, *, step: int = 1) -> Any:
+    """arlo.v1.Stats of the pipeline or of one of its variants. Of 100 rows a step `sure` answers 40 and `quick` 58, two
+    are dropped; 60 become two rows each at the second stage, 20 of which are rerouted."""
+    stats = several_stats("embedder" if model != FLOW[-1] else "reranker", step=step)
+    stats.model, stats.stage = model, model != FLOW[0]
+    if stats.stage:
+        stats.outcomes.Clear()
+        stats.total.count = 0
+        stats.queued, stats.in_flight = (2, 3) if model == FLOW[-1] else (1, 1)
+        return stats
+    del stats.levels[:]
+    stats.queued = stats.in_flight = stats.parked = 0
+    topic = stats.pipeline.add(
+        stage="topic", arrived=100 * step, visits=98 * step, answered=98 * step, ends=38 * step, price=[0.5, 0.5]
+    )
+    topic.dropped.extend([0, 2 * step, 0, 0, 0])
+    topic.variants.add(answered=40 * step, ended=20 * step, made=[40 * step])
+    topic.variants.add(answered=58 * step, ended=18 * step, made=[80 * step])
+    tags = stats.pipeline.add(
+        stage="tags",
+        arrived=120 * step,
+        visits=120 * step,
+        answered=120 * step,
+        ends=120 * step,
+        rerouted=20 * step,
+        price=[0.7],
+    )
+    tags.dropped.extend([0] * 5)
+    tags.variants.add(answered=120 * step, ended=120 * step)
+    return stats
+
+
+def flow_deployment() -> Any:
+    """arlo.v1.Deployment that goes with flow_stats()."""
+    deployment = several_deployment()
+    deployment.model.name, deployment.more_models[0].name = FLOW[1], FLOW[3]
+    deployment.more_models.add(name=FLOW[2], slo_ms=50)
+    for runtime in deployment.runtimes:
+        runtime.model = {"embedder": FLOW[1], "reranker": FLOW[3]}[runtime.model]
+    pipeline = deployment.pipelines.add(name=FLOW[0], slo_ms=50)
+    topic, tags = (pipeline.stages.add(name=name) for name in ("topic", "tags"))
+    topic.variants.add(model=FLOW[1], accuracy=0.95)
+    topic.variants.add(model=FLOW[2], accuracy=0.85)
+    tags.variants.add(model=FLOW[3], accuracy=0.9)
+    pipeline.edges.add(**{"from": 0, "to": -1, "at_least": 0.7})
+    pipeline.edges.add(**{"from": 0, "to": 1, "factor": [1.0, 1.4]})
+    plan = pipeline.plan
+    plan.planner, plan.step, plan.served, plan.accuracy, plan.price, plan.workers = "arlo", "accuracy", 1, 0.842, 0.5, 3
+    return deployment

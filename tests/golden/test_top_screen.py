@@ -15,10 +15,13 @@ from arlo.cli.top.view import History, Sample, View
 from arlo.control.gateway.messages import to_dict
 from tests.fakes.control_status import (
     CASCADE,
+    FLOW,
     cascade_deployment,
     cascade_stats,
     cascade_status,
     control_status,
+    flow_deployment,
+    flow_stats,
     gateway_deployment,
     gateway_stats,
     several_deployment,
@@ -111,6 +114,24 @@ def cascade(*, chosen: str = "", control: bool = True) -> View:
     return shown
 
 
+def flow(*, chosen: str = "") -> View:
+    """A pipeline of two stages, without a control plane."""
+    history, shown = History(), None
+    for step in range(1, len(P98_MS) + 1):
+        stats = {model: to_dict(flow_stats(model, step=step)) for model in FLOW}
+        shown = history.add(
+            Sample(
+                at_s=2.0 * step,
+                gateway=stats[chosen or FLOW[1]],
+                deployment=to_dict(flow_deployment()),
+                several=stats,
+                chosen=chosen,
+            )
+        )
+    assert shown is not None
+    return shown
+
+
 SCREENS = {
     "terminal_80x24": lambda: text(both(), 80, 24),
     "terminal_140x40": lambda: text(both(), 140, 40),
@@ -126,6 +147,9 @@ SCREENS = {
     "cascade_80": lambda: text(cascade(), 80, None),
     "cascade_140x40": lambda: text(cascade(chosen="kinds"), 140, 40),
     "cascade_gateway_only_60x16": lambda: text(cascade(control=False), 60, 16),
+    "flow_80": lambda: text(flow(), 80, None),
+    "flow_140x40": lambda: text(flow(chosen="tree"), 140, 40),
+    "flow_60x16": lambda: text(flow(), 60, 16),
     "models_gateway_only_80x24": lambda: text(several(dedicated=False, control=False), 80, 24),
 }
 
@@ -146,6 +170,7 @@ def test_the_page_shows_the_screen(rewrite_golden: bool) -> None:
         ("minilm", "file_80", None),
         ("embedder,", "models_80", 17),
         ("kinds ", "cascade_80", 13),
+        ("tree ", "flow_80", 13),
     ):
         before, _, rest = page.read_text().partition(f"```\n{first}")
         shown = "".join(SCREENS[name]().splitlines(keepends=True)[:lines])
@@ -157,7 +182,15 @@ def test_the_page_shows_the_screen(rewrite_golden: bool) -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 16), (140, 40), (200, 60), (40, 10), (131, 12)])
 def test_no_screen_is_larger_than_the_terminal(width: int, height: int) -> None:
-    for shown in (both(), both(control=False), both(gateway=False), many_workers(), several(dedicated=True), cascade()):
+    for shown in (
+        both(),
+        both(control=False),
+        both(gateway=False),
+        many_workers(),
+        several(dedicated=True),
+        cascade(),
+        flow(),
+    ):
         got = lines(shown, width, height)
         assert 5 <= len(got) <= height
         assert max(map(len, got)) <= width

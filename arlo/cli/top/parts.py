@@ -11,6 +11,7 @@ from rich.text import Text
 
 from arlo.cascade.decide import DEADLINE, REASONS
 from arlo.cli.top.charts import Glyphs, bar, level_style, share_style, sparkline
+from arlo.cli.top.flows import FlowRows, FlowStageRow
 from arlo.cli.top.view import CascadeRows, ModelRow, RuntimeRow, StageRow, View, WorkerRow
 from arlo.control.http.status import ControlStatus
 
@@ -244,6 +245,44 @@ def stages(shown: CascadeRows, width: int, lines: int) -> Table:
 
 def _stage(row: StageRow, went_on: str, ended: Text) -> list[Text | str]:
     return [row.name, number(row.answers_per_s), percent(row.reach), went_on, ended if ended.cell_len else "-"]
+
+
+def flow_title(shown: FlowRows) -> str:
+    """Of the section of a pipeline: the plan in force."""
+    if not shown.planner:
+        return f"stages of {shown.name}: no plan yet"
+    return (
+        f"stages of {shown.name}: {shown.step} scaling, served {percent(shown.served)}, "
+        f"accuracy {percent(shown.accuracy, 1)}, price {shown.price:.3g}"
+    )
+
+
+def flow(shown: FlowRows, width: int, lines: int) -> Table:
+    """One line per stage of a pipeline below the head, each below the one that it follows; with too few lines the last
+    are left out."""
+    columns = [("stage", "l"), ("rows/s", "r"), ("of one", "r"), ("ended", "r"), ("dropped", "r"), ("rerouted", "r")]
+    columns += [("accuracy", "r"), ("answered by", "*")]
+    missing = set() if width >= WIDE_TABLE else {"rerouted"}
+    missing |= {"dropped", "of one"} if width < NARROW_TABLE else set()
+    table = _table(column for column in columns if column[0] not in missing)
+    for row in shown.stages[: max(0, lines - 1)]:
+        cells = dict(zip((name for name, _ in columns), _flow_stage(row), strict=True))
+        table.add_row(*(cell for name, cell in cells.items() if name not in missing))
+    return table
+
+
+def _flow_stage(row: FlowStageRow) -> list[Text | str]:
+    by = [f"{each.name} {percent(each.share)}" for each in row.variants if each.share or each.share is None]
+    return [
+        f"{'  ' * row.depth}{row.name}",
+        number(row.rows_per_s),
+        number(row.of_one, 2),
+        percent(row.ended),
+        Text(percent(row.dropped), "red" if row.dropped else ""),
+        percent(row.rerouted),
+        percent(row.accuracy, 1),
+        ", ".join(by),
+    ]
 
 
 def runtimes(shown: View, width: int, lines: int, glyphs: Glyphs) -> Table:

@@ -119,6 +119,18 @@ def _tables(shown: View, width: int, glyphs: charts.Glyphs) -> list[Section]:
                 lambda n, each=each: parts.stages(each, width, n),  # type: ignore[misc]
             ),
         )
+    for pipeline in shown.flows:
+        count = len(pipeline.stages)
+        sections.insert(
+            0,
+            Section(
+                parts.flow_title(pipeline),
+                -1,
+                min(count, 2) + 1,
+                count + 1,
+                lambda n, pipeline=pipeline: parts.flow(pipeline, width, n),  # type: ignore[misc]
+            ),
+        )
     if models:
         sections.insert(
             0, Section("models", -1, min(models, 4) + 1, models + 1, lambda n: parts.models(shown, width, n, glyphs))

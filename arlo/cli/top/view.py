@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any
 
 from arlo.cascade.decide import DEADLINE, REASONS
+from arlo.cli.top.flows import FlowRows, flows
 from arlo.control.http.status import ControlStatus, PlanRecord, WorkerStatus
 
 RATE_WINDOW_S = 5.0  # rates and shares; long enough not to flicker
@@ -141,6 +142,7 @@ class View:
     plans: list[PlanRecord]  # oldest first
     models: list[ModelRow] = dataclasses.field(default_factory=list)  # of several; empty for one
     cascades: list[CascadeRows] = dataclasses.field(default_factory=list)
+    flows: list[FlowRows] = dataclasses.field(default_factory=list)
 
     @property
     def edges(self) -> list[int]:
@@ -189,8 +191,9 @@ class History:
 
 
 def models_of(deployment: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a deployment says of each of its models, its cascades first."""
-    return [*deployment.get("cascades", ()), deployment.get("model", {}), *deployment.get("more_models", ())]
+    """What a deployment says of each of its models, its cascades and pipelines first."""
+    logical = [*deployment.get("cascades", ()), *deployment.get("pipelines", ())]
+    return [*logical, deployment.get("model", {}), *deployment.get("more_models", ())]
 
 
 def together(several: list[dict[str, Any]]) -> dict[str, Any]:
@@ -216,8 +219,10 @@ def together(several: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def with_stages(stats: dict[str, Any], several: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Of a cascade with what waits and runs at its stages; of another model as they are."""
+    """Of a cascade or a pipeline with what waits and runs at its stages; of another model as they are."""
     stages = [several[stage["model"]] for stage in stats["stages"] if stage["model"] in several]
+    if stats["pipeline"]:
+        stages = [one for name, one in several.items() if one["stage"] and name.startswith(f"{stats['model']}.")]
     return together([stats, *stages]) if stages else stats
 
 
@@ -240,6 +245,7 @@ def view(
     models = _models(sample, several or {}, long_several or {})
     seen = [row for row in models if not row.stage]
     cascades = _cascades(sample, several or {})
+    pipelines = flows(deployment, sample.several, several or {}, sample.chosen)
     if models and not sample.chosen:
         model, slo_ms = ", ".join(row.name for row in seen), seen[0].slo_ms if len(seen) == 1 else None
     else:
@@ -249,7 +255,12 @@ def view(
         slo_ms = slo_ms or (control.slo_ms if control is not None else None)
     if models:
         chosen = {sample.chosen, *(stage.name for each in cascades for stage in each.stages)}
-        rows = [r for r in _by_model(sample, models, several or {}) if not sample.chosen or r.model in chosen]
+        within = tuple(f"{each.name}." for each in pipelines)
+        rows = [
+            r
+            for r in _by_model(sample, models, several or {})
+            if not sample.chosen or r.model in chosen or r.model.startswith(within)
+        ]
     else:
         rows = _runtimes(control, gateway, base, deployment)
     elapsed_s = _elapsed_s(gateway, base)
@@ -279,6 +290,7 @@ def view(
         plans=control.plans if control is not None else [],
         models=models,
         cascades=cascades,
+        flows=pipelines,
     )
 
 
@@ -330,7 +342,7 @@ def _models(sample: Sample, base: dict[str, dict[str, Any]], long_base: dict[str
     """Of several models each, by what is there: the control plane's part, the gateway's. Empty for one."""
     control, deployment = sample.control, sample.deployment or {}
     planned = {model.name: model for model in control.models} if control is not None else {}
-    cascades = [name for name, stats in sample.several.items() if stats["stages"]]
+    cascades = [name for name, stats in sample.several.items() if stats["stages"] or stats["pipeline"]]
     names = [*cascades, *(planned or (name for name in sample.several if name not in cascades))]
     rows = []
     for name in names if len(names) > 1 else ():
@@ -340,7 +352,7 @@ def _models(sample: Sample, base: dict[str, dict[str, Any]], long_base: dict[str
             row.desired = sum(control.desired.get(runtime.name, 0) for runtime in model.runtimes)
             row.observed = sum(control.observed.get(runtime.name, 0) for runtime in model.runtimes)
         if stats is not None:
-            if model is None and not stats["stages"]:
+            if model is None and name not in cascades:
                 row.observed = max((level["instances"] for level in stats["levels"]), default=0)
             row.stage = stats["stage"]
             row.rows_per_s, row.goodput_rps = _rates(stats, base.get(name))
@@ -402,6 +414,7 @@ def as_dict(sample: Sample, shown: View) -> dict[str, Any]:
             "padding": shown.padding,
             "window_s": shown.window_s,
             "cascades": [dataclasses.asdict(each) for each in shown.cascades],
+            "pipelines": [dataclasses.asdict(each) for each in shown.flows],
             "models": [dataclasses.asdict(row) for row in shown.models],
             "runtimes": [dataclasses.asdict(row) for row in shown.runtimes],
             "workers": [dataclasses.asdict(row) for row in shown.workers],

@@ -21,6 +21,12 @@ Admitted EarlyBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t leve
   return {bind(h, id, now, out), h};
 }
 
+TimeNs EarlyBinding::expected_wait(std::int32_t length, std::int32_t level, TimeNs now) {
+  const Arrival arrival{.length = length, .variant = s_.queue.level(level).variant};
+  const GroupIndex g = s_.queue.first_fitting(level);
+  return std::max<TimeNs>(expected_finish(arrival, level, now) - now - s_.queue.group_cost(g).alone(length), 0);
+}
+
 TimeNs EarlyBinding::expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) {
   TimeNs finish = 0;
   const TimeNs limit = std::min(arrival.due, arrival.deadline);

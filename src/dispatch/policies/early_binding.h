@@ -13,6 +13,7 @@ class EarlyBinding final : public Binding {
 
   Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) override;
   TimeNs expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) override;
+  TimeNs expected_wait(std::int32_t length, std::int32_t level, TimeNs now) override;
   Admission place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) override;
   RequestHandle next_for(InstanceId, TimeNs) override { return kNone; }
   bool on_time_elsewhere(RequestHandle, TimeNs) override { return false; }

@@ -107,9 +107,8 @@ void Pipeline::set_prices(TimeNs now) {
     const Tree::Stage& stage = tree_.stage(s);
     for (std::int32_t v = stage.first_variant; v < stage.first_variant + stage.variants; ++v) {
       const VariantSpec& variant = tree_.variant(v);
-      const TimeNs finish =
-          scheduler_.expected_finish({.length = lengths_[at(s)], .variant = variant.id, .follows = true}, now);
-      const double wait = finish == kNever ? 0 : static_cast<double>(finish - now - variant.least) / target;
+      const TimeNs waits = scheduler_.expected_wait(lengths_[at(s)], variant.id, now);
+      const double wait = waits == kNever ? 0 : static_cast<double>(waits) / target;
       price_[at(v)] = std::clamp(base_price_ * std::exp(kSteep * (wait - 1)), lowest_price_, highest_price_);
     }
   }

@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from arlo import _core
-from arlo.catalog.flow import Expand, Flow, FlowEdge, FlowStage, FlowVariant, table_of_ms
+from arlo.catalog.flow import Expand, Flow, FlowEdge, FlowStage, FlowVariant, RouterName, table_of_ms
 from arlo.errors import ConfigError
+from arlo.planning.flows.curve import capacity
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.routing import maf
 from arlo.simulator.flows import FlowResult, FlowRun, Shape, planner_of, run
@@ -134,3 +135,41 @@ def test_the_core_and_the_planner_have_one_most_accurate_first(demand: float) ->
         prefix = () if source < 0 else (plan.pools[source].variant,)
         for pool, part in table:
             assert parts[shape.node[stage, (*prefix, plan.pools[pool].variant)]] == pytest.approx(part, abs=1e-9)
+
+
+@pytest.mark.parametrize("load", [0.75, 0.95])
+def test_prices_of_shared_workers_spend_no_room_that_is_not_there(load: float) -> None:
+    """All workers hold all variants, near what they carry: `price` is on time, and as accurate as the plan's shares."""
+
+    def wide(name: str, accuracy: float, ms: float) -> FlowVariant:
+        table = table_of_ms([(1, 1, ms), (1, 8, 3 * ms)])
+        return FlowVariant(name=name, accuracy=(accuracy,), table=table, max_batch=8)
+
+    stages = (
+        FlowStage(name="topic", variants=(wide("sure", 0.95, 160), wide("quick", 0.85, 40)), entry=True),
+        FlowStage(name="tags", variants=(wide("large", 0.95, 200), wide("small", 0.8, 60))),
+    )
+    edge = FlowEdge(tail="topic", head="tags", expand=Expand(factor=(0.5,)))
+    flow = Flow(name="two", slo_ms=2600, stages=stages, edges=(edge,), plan_period_s=5)
+    rate = load * capacity(flow, 6)
+    gaps = np.random.default_rng(2).exponential(1e9 / rate, round(60 * rate))
+    arrived = np.cumsum(gaps).astype(np.int64)
+
+    def served(router: RouterName) -> FlowResult:
+        return run(
+            FlowRun(
+                flow=dataclasses.replace(flow, router=router),
+                planner=planner_of(flow),
+                workers=6,
+                arrived_ns=arrived,
+                hold="all",
+                batching="deadline",
+                fixed=True,
+                warmup_s=10,
+            )
+        )
+
+    price, plan = served("price"), served("plan")
+    assert price.violations < 0.005
+    assert price.violations <= plan.violations
+    assert price.accuracy >= plan.accuracy

@@ -302,21 +302,45 @@ std::int32_t Late::due_before(const LevelFifos::Line& line, TimeNs limit) const 
   return static_cast<std::int32_t>(part * line.count);
 }
 
+TimeNs Late::work_of(const MultiLevelQueue& queue, VariantId variant, TimeNs limit) const {
+  TimeNs work = 0;
+  for (std::int32_t level = queue.first_of(variant); level < queue.end_of(variant); ++level) {
+    const std::int32_t rows = due_before(lines_[level], limit);
+    if (rows == 0) continue;
+    const GroupIndex g = queue.first_fitting(level);
+    if (g == queue.groups()) continue;
+    const auto mean = static_cast<std::int32_t>(lines_[level].tokens / lines_[level].count);
+    work += queue.group(g).paced(rows * queue.group_cost(g).share(mean));
+  }
+  return work;
+}
+
+TimeNs Late::wait_of_all(MultiLevelQueue& queue, std::int32_t home, TimeNs now) const {
+  const VariantId variant = queue.level(home).variant;
+  TimeNs free = kNever;
+  for (GroupIndex g = queue.first_fitting(home); g != queue.groups() && queue.group(g).level == home;
+       g = queue.next_fitting(g)) {
+    timed::refresh(queue, g, requests_, *this, now);
+    free = std::min(free, timed::start_of(queue.head(g).key, now));
+  }
+  const std::int32_t instances = queue.with(variant);
+  double work = 0;
+  for (VariantId other = 0; other < queue.variants(); ++other) {
+    const std::int32_t both = queue.with(variant, other);
+    if (both == 0 || lines_.total(other) == 0) continue;
+    // Of what waits for a variant, the part that these instances do.
+    work += static_cast<double>(work_of(queue, other, kNever)) * both / queue.with(other);
+  }
+  return free - now + static_cast<TimeNs>(work / instances);
+}
+
 TimeNs Late::others_before(const MultiLevelQueue& queue, std::int32_t home, TimeNs own, TimeNs limit) const {
   const VariantId variant = queue.level(home).variant;
   const MultiLevelQueue::Held& held = queue.group_held(queue.first_fitting(home));
   TimeNs wait = 0;
   for (VariantId other = 0; other < queue.variants(); ++other) {
     if (other == variant || queue.with(variant, other) == 0) continue;
-    TimeNs work = 0;
-    for (std::int32_t level = queue.first_of(other); level < queue.end_of(other); ++level) {
-      const std::int32_t rows = due_before(lines_[level], limit);
-      if (rows == 0) continue;
-      const GroupIndex g = queue.first_fitting(level);
-      if (g == queue.groups()) continue;
-      const auto mean = static_cast<std::int32_t>(lines_[level].tokens / lines_[level].count);
-      work += queue.group(g).paced(rows * queue.group_cost(g).share(mean));
-    }
+    TimeNs work = work_of(queue, other, limit);
     if (work == 0) continue;
     work = std::min(work, shares_.before(other, variant, lines_.total(variant) > 0, own, lead(queue, held)));
     wait += work / std::max(queue.with(other), queue.with(variant));

@@ -37,6 +37,9 @@ class Late final : public Rule {
   // level is looked at when one is found that is in time.
   [[nodiscard]] TimeNs finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int32_t length, Rank rank,
                                       TimeNs limit, TimeNs now) const;
+  // Until an instance of this home is free, and then all that waits for these instances, of any variant, by their
+  // number.
+  [[nodiscard]] TimeNs wait_of_all(MultiLevelQueue& queue, std::int32_t home, TimeNs now) const;
 
  private:
   // What waits for one home level: the FIFOs of the levels `first` to `home`.
@@ -68,6 +71,8 @@ class Late final : public Rule {
   // How long the instances of a variant are kept by the others that they hold, until what waits before a row that wants
   // to end by `limit`, `own` ns of all instances, is through.
   [[nodiscard]] TimeNs others_before(const MultiLevelQueue& queue, std::int32_t home, TimeNs own, TimeNs limit) const;
+  // The work of a variant's lines, or of the rows in them that want to end by `limit`, for all instances together.
+  [[nodiscard]] TimeNs work_of(const MultiLevelQueue& queue, VariantId variant, TimeNs limit) const;
   // Of a line, the rows that go before one that wants to end by `limit`; evenly between its ends.
   [[nodiscard]] std::int32_t due_before(const LevelFifos::Line& line, TimeNs limit) const;
   // How far a variant may be ahead of one that an instance holds, too, and that waits.

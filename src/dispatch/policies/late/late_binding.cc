@@ -62,6 +62,10 @@ TimeNs LateBinding::expected_finish(const Arrival& arrival, std::int32_t level, 
   return finish_of(arrival, home, id, kLastRank, now);
 }
 
+TimeNs LateBinding::expected_wait(std::int32_t /*length*/, std::int32_t level, TimeNs now) {
+  return rule_.wait_of_all(s_.queue, s_.queue.home(level), now);
+}
+
 Admission LateBinding::place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) {
   ledger_.wait_in_line(h, level);
   balance(s_.queue.home(level), now, out);

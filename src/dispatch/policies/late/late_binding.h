@@ -13,6 +13,7 @@ class LateBinding final : public Binding {
 
   Admitted arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) override;
   TimeNs expected_finish(const Arrival& arrival, std::int32_t level, TimeNs now) override;
+  TimeNs expected_wait(std::int32_t length, std::int32_t level, TimeNs now) override;
   Admission place(RequestHandle h, std::int32_t level, TimeNs now, Actions& out) override;
   RequestHandle next_for(InstanceId id, TimeNs now) override { return rule_.next_for(s_.queue, id, now); }
   bool on_time_elsewhere(RequestHandle h, TimeNs now) override;
