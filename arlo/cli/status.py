@@ -287,7 +287,7 @@ def _pipeline(stats: Any, deployment: Any) -> Any:
     from rich.console import Group
     from rich.table import Table
 
-    reasons = ("budget", "deadline", "overload", "fanout", "failed")  # src/flow/pipeline/pipeline.h
+    reasons = ("budget", "deadline", "overload", "fanout", "failed", "evicted")  # src/flow/pipeline/pipeline.h
     table = Table(box=None, title=f"stages of {stats.model}", title_justify="left", pad_edge=False)
     for column in ("stage", "rows", "answered", "ended there", "rerouted", "dropped", "price"):
         table.add_column(column, justify="left" if column in ("stage", "dropped", "price") else "right")

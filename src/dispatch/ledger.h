@@ -150,8 +150,8 @@ class Ledger {
     started(h, id, on, kNone, out);
   }
 
-  // All wait for this instance, or in lines, and start as one batch on a runtime of its bundle, as rows of variant `as`:
-  // theirs, or another one of their body.
+  // All wait for this instance, or in lines, and start as one batch on a runtime of its bundle, as rows of variant
+  // `as`: theirs, or another one of their body.
   void start_waiting(std::span<const RequestHandle> rows, InstanceId id, const Bundle::Member& on, VariantId as,
                      TimeNs now, Actions& out) {
     Instance& x = s_.queue[id];
@@ -176,7 +176,8 @@ class Ledger {
     if (s_.batching()) {
       time = on.cost.at(longest, static_cast<std::int32_t>(rows.size()));
       if (rows.size() > 1) {
-        const TimeNs shares = s_.lines.total(variant) > 0 && as == variant ? shares_of(rows, s_.queue.cost(x, variant)) : 0;
+        const TimeNs shares =
+            s_.lines.total(variant) > 0 && as == variant ? shares_of(rows, s_.queue.cost(x, variant)) : 0;
         batch = s_.batches.take({static_cast<std::int32_t>(rows.size()), true, on.runtime, time, shares});
       }
       for (const RequestHandle h : rows) s_.requests[h].share = 0;  // the first stands for all

@@ -16,8 +16,8 @@
 //
 // Bodies. Where variants are one network at several token counts, their rows wait in one line, and the batch, its count
 // and who is left out are decided together when an instance has room (batching/bodies.h, solve/tokens/chooser.h). Its
-// rows are judged on arrival by what they could have if they went first, and by the plans after that: they have no turns,
-// clients have none among them, and what cannot be on time beside what is worth more is evicted.
+// rows are judged on arrival by what they could have if they went first, and by the plans after that: they have no
+// turns, clients have none among them, and what cannot be on time beside what is worth more is evicted.
 //
 // Waiting. Early-binding policies (rs, ilb, ig, infaas, uniform, eft) bind a request to an instance on arrival: it
 // waits in that instance's FIFO until the instance has room (its in-flight limit). `late` keeps the request in a FIFO
@@ -184,8 +184,8 @@ struct Action {
 };
 using Actions = std::vector<Action>;  // appended to, never cleared, by every call
 
-// A body: variants that are one network at several token counts. Its rows all arrive for the first of them, and start on
-// a runtime of any.
+// A body: variants that are one network at several token counts. Its rows all arrive for the first of them, and start
+// on a runtime of any.
 struct TokenCounts {
   std::vector<VariantId> variants;  // ascending by tokens: by time, too
   solve::tokens::Rules rules;       // accuracy of each of them, for every kind of rows
@@ -243,9 +243,9 @@ class Scheduler {
   // unless it is said. `late` alone.
   void set_share(VariantId variant, double share);
 
-  // From now on these variants are a body: which of them executes a batch is decided when it starts. `late` with batches
-  // alone. Rows are late at their limits (aim, deadline); what is retried, bound or overdue runs on the first variant.
-  // Throws std::invalid_argument.
+  // From now on these variants are a body: which of them executes a batch is decided when it starts. `late` with
+  // batches alone. Rows are late at their limits (aim, deadline); what is retried, bound or overdue runs on the first
+  // variant. Throws std::invalid_argument.
   void set_tokens(const TokenCounts& counts);
   // It is no body any more, by its first variant: what waits in its line is for that one.
   void clear_tokens(VariantId variant);

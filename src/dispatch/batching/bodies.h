@@ -1,6 +1,6 @@
-// Late choice: variants that are one network at several token counts, a *body*. Rows of a body wait in one line, that of
-// the variant with the fewest tokens, and which of the variants executes them is decided when an instance has room, for
-// the whole batch (solve/tokens/chooser.h).
+// Late choice: variants that are one network at several token counts, a *body*. Rows of a body wait in one line, that
+// of the variant with the fewest tokens, and which of the variants executes them is decided when an instance has room,
+// for the whole batch (solve/tokens/chooser.h).
 #pragma once
 
 #include <algorithm>

@@ -49,10 +49,10 @@
 // late where this has none.) Router::kPlan and kMaf follow tables (shares.h), made anew every kTable for the instances
 // there are.
 //
-// Token counts. Where a stage's variants are a body of the scheduler's, a visit is not routed: it enters the body's line
-// and gets its variant when its batch starts. One that the body refuses or evicts is dropped, for every other way through
-// it would take longer. A visit whose root asks for more accuracy than the body's least is routed on arrival among the
-// variants that are good enough.
+// Token counts. Where a stage's variants are a body of the scheduler's, a visit is not routed: it enters the body's
+// line and gets its variant when its batch starts. One that the body refuses or evicts is dropped, for every other way
+// through it would take longer. A visit whose root asks for more accuracy than the body's least is routed on arrival
+// among the variants that are good enough.
 //
 // Order. Steps come in the order of the events that led to them; the children of a finish in the order of the spans
 // given, and of their index. Events at one instant are given in the order leave, drain, finish, join, expire, cancel,
@@ -149,7 +149,9 @@ class Pipeline {
 
   RootId arrive(const RootArrival& arrival, TimeNs now);
   // It has started as this variant of its stage, another one of the body in whose line it waited.
-  void took(VisitId visit, std::int32_t variant) { visits_[visit].node = visits_[visit].block + static_cast<Node>(variant); }
+  void took(VisitId visit, std::int32_t variant) {
+    visits_[visit].node = visits_[visit].block + static_cast<Node>(variant);
+  }
   void finish(VisitId visit, std::span<const Children> children, TimeNs now);
   void failed(VisitId visit, TimeNs now);
   // The scheduler has refused it, or it has expired. `why`: kDeadline, kOverload, kEvicted.

@@ -67,7 +67,7 @@ class Desk {
   std::size_t begin(std::size_t at, TimeNs now, Effects& effects);
   void send(std::span<Row* const> rows, const std::shared_ptr<Instance>& instance, const RuntimeInfo& runtime,
             TimeNs now, Effects& effects);
-  void expired(Row& row, TimeNs now, Effects& effects);
+  void expired(Row& row, bool evicted, TimeNs now, Effects& effects);
   void lost(const dispatch::Action& action, TimeNs now, Effects& effects);
   struct Answer {  // of a worker, to all rows of an UpstreamCall
     std::shared_ptr<Instance> instance;

@@ -20,6 +20,9 @@ Fault fault_of(const FlowRoot& root, pipeline::DropReason reason) {
     case pipeline::DropReason::kDeadline:
       fault.message = "no way through the pipeline that is left can be done by the deadline";
       return fault;
+    case pipeline::DropReason::kEvicted:
+      fault.message = "evicted: it cannot be done by its deadline beside rows that are worth more";
+      return fault;
     case pipeline::DropReason::kOverload:
       fault.code = Code::kResourceExhausted;
       fault.message =
@@ -61,6 +64,13 @@ std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>&
     for (std::size_t s = 0; s < stages.size(); ++s) {
       counts[s].variants.resize(stages[s].variants.size());
       for (auto& each : counts[s].variants) each.made.resize(stages[s].edges.size());
+    }
+    for (const auto& stage : stages) {
+      for (const auto& variant : stage.variants) {
+        const auto id = variant.model->variant;
+        if (!stage.counts || stage.counts->variants.front() != id) scheduler_.clear_tokens(id);
+      }
+      if (stage.counts) scheduler_.set_tokens(*stage.counts);
     }
     std::erase_if(flow_states_, [](const auto& old) { return old->core.roots() == 0; });
     flow_states_.push_back(state);
@@ -205,6 +215,8 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
     root.fault = visit.fault;
     if (visit.no_instance && others_fit(visit)) {
       state.core.again(id, now);
+    } else if (visit.evicted) {
+      state.core.refused(id, pipeline::DropReason::kEvicted, now);
     } else if (visit.full) {
       state.core.refused(id, pipeline::DropReason::kOverload, now);
     } else if (visit.fault.code == Code::kDeadlineExceeded || visit.fault.overload) {
@@ -264,6 +276,7 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
     to.executed_ns = std::max(to.executed_ns, executed);
     to.answers.push_back({.stage = visit.stage,
                           .variant = visit.variant,
+                          .tokens = visit.tokens,
                           .way = visit.way(),
                           .route = visit.route(),
                           .body = std::move(row.response),
@@ -341,7 +354,9 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
       }
     }
     for (std::size_t v = 0; v < stage.variants.size(); ++v, ++variant) {
-      if (state != nullptr && variant < state->core.tree().variants()) to->add_price(state->core.price(variant));
+      if (state == nullptr || variant >= state->core.tree().variants()) continue;
+      const bool late = stage.counts.has_value();
+      to->add_price(late ? scheduler_.token_price(stage.counts->variants.front()) : state->core.price(variant));
     }
   }
 }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,8 @@ struct FlowSpec {
     bool ends = false;            // its answers may be a client's
     std::vector<int> outputs;     // where the answers of its first variant stand in ModelSpec::outputs of the pipeline
     std::vector<std::string> of;  // by name, as its variants have them
-    int row = -1;                 // output that says which row each answer is of; -1: there is none
+    std::optional<dispatch::TokenCounts> counts;  // its variants are chosen for batches
+    int row = -1;                                 // output that says which row each answer is of; -1: there is none
   };
   // Outputs that are made here, in ModelSpec::outputs.
   struct Made {

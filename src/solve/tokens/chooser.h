@@ -1,8 +1,8 @@
 // Which rows a worker that has room executes next, and at which token count: OTAS (arXiv 2401.05031) as printed, and
 // ours. Decisions only: the gateway's scheduler and the simulator ask this very code, at every start of a batch.
 //
-// Rows that wait are put together on arrival (queue.h, Algorithm 1). When a worker has room the batches are planned, the
-// most urgent first; only the first decision is carried out, and the rest is planned anew the next time. A row that
+// Rows that wait are put together on arrival (queue.h, Algorithm 1). When a worker has room the batches are planned,
+// the most urgent first; only the first decision is carried out, and the rest is planned anew the next time. A row that
 // cannot make its deadline any more is evicted when that is known, not when its deadline comes.
 //
 //   printed  Algorithms 2 and 3
@@ -39,17 +39,17 @@ struct Rules {
   Policy policy = Policy::kPrice;
   std::size_t fixed = 0;  // the count of kFixed
   Alike alike;
-  std::vector<std::vector<double>> accuracy;            // [kinds][counts], counts ascending by tokens; at least one kind
-  std::size_t beta = 5;                                 // kPrinted: Algorithm 3 up to this many batches,
-  TimeNs initial = 2'000'000'000;                       // and so long from the first row on
-  double kappa = 0.8;                                   // Algorithm 3
+  std::vector<std::vector<double>> accuracy;  // [kinds][counts], counts ascending by tokens; at least one kind
+  std::size_t beta = 5;                       // kPrinted: Algorithm 3 up to this many batches,
+  TimeNs initial = 2'000'000'000;             // and so long from the first row on
+  double kappa = 0.8;                         // Algorithm 3
   std::vector<std::pair<double, std::size_t>> by_rate;  // f: (rate, count up to it), ascending; empty: by the times
   TimeNs window = 1'000'000'000;                        // that rates are of, at most
   bool adaptive = true;                                 // kPrice: rates of a shorter window where a rate has changed
   TimeNs horizon = 1'000'000'000;                       // kPrice: in which what waits shall be through
   double share = 1.0;                                   // kPrice: of the workers' time that may be sold
-  TimeNs switching = 0;        // time that another count than that of the batch before costs
-  std::size_t looked_at = 32;  // batches, most urgent first
+  TimeNs switching = 0;                                 // time that another count than that of the batch before costs
+  std::size_t looked_at = 32;                           // batches, most urgent first
 };
 
 // What a worker that has room takes for batches.
@@ -121,8 +121,8 @@ class Chooser {
   std::vector<std::pair<TimeNs, const Waiting*>> sorted_;
   std::vector<Batch> batches_;
   std::vector<Query> by_deadline_;
-  std::vector<double> worth_;     // [kinds]: utility of a batch's rows
-  std::vector<double> per_row_;   // [counts]: seconds of a row in a full batch
+  std::vector<double> worth_;    // [kinds]: utility of a batch's rows
+  std::vector<double> per_row_;  // [counts]: seconds of a row in a full batch
   std::vector<Class> classes_;
 };
 

@@ -21,10 +21,10 @@ class Rates {
  public:
   struct Class {
     std::uint32_t kind = 0;
-    int step = 0;        // of the utility, quarters of a doubling
-    double worth = 0;    // sum of the utilities
+    int step = 0;          // of the utility, quarters of a doubling
+    double worth = 0;      // sum of the utilities
     std::size_t rows = 0;  // in the longest window
-    double rate = 0;     // rows a second, as of look()
+    double rate = 0;       // rows a second, as of look()
     [[nodiscard]] double utility() const { return rows == 0 ? 0 : worth / static_cast<double>(rows); }
   };
 
@@ -63,8 +63,8 @@ class Rates {
   }
 
   [[nodiscard]] const std::vector<Class>& classes() const { return classes_; }
-  [[nodiscard]] double all() const { return all_; }          // rows a second
-  [[nodiscard]] TimeNs window() const { return window_; }    // that the rates are of
+  [[nodiscard]] double all() const { return all_; }        // rows a second
+  [[nodiscard]] TimeNs window() const { return window_; }  // that the rates are of
 
  private:
   static constexpr double kRise = 7;  // twice the logarithm of the likelihoods' ratio, beyond which a rate has changed
