@@ -54,6 +54,13 @@ class PipelineConfig:
         "also with what is to come in view; `printed` is OTAS's rule; `fixed:N` always takes that number (`fixed:0`, "
         "`fixed:-8`).",
     )
+    shadow: float = option(
+        default=0.001,
+        doc="Of the rows answered with fewer tokens, the share that is asked for with all of them, too, when there is "
+        "time: whether both say the same is in `arlo status`. Classifiers alone.",
+        minimum=0,
+        maximum=1,
+    )
     pool: Literal["list", "mean"] = option(
         default="list",
         doc="What a client gets of a row that became several: the list of their answers, or their mean.",

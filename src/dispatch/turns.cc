@@ -38,9 +38,7 @@ bool Turns::start_chosen(InstanceId id, VariantId line, TimeNs now, Actions& out
   const Instance& x = s_.queue[id];
   const TimesOn times(s_.queue, body, id);
   const TimeNs start = s_.timed ? forecast_.start_on(x, now) : now;
-  // Where others wait for the instance it does not stand idle for a better batch.
-  const bool must = s_.lines.total() > s_.lines.total(line);
-  const auto& decision = body.chooser.choose(start, std::max(s_.queue.with(line), 1), times, must);
+  const auto& decision = body.chooser.choose(start, std::max(s_.queue.with(line), 1), times);
   const bool starts = decision.starts;
   rows_.assign(decision.rows.begin(), decision.rows.end());
   evicted_ = decision.evicted;

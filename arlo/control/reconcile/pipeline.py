@@ -68,6 +68,7 @@ def fill_pipeline(
             )
         if by_tokens and len(stage.variants) > 1 and late and not config.workers:
             _fill_rule(item.tokens, config.tokens, flow.slo_ms, min(each.max_batch for each in stage.variants))
+            item.tokens.shadow = config.shadow
     if by_tokens and len(message.stages) == 1:
         items = message.stages[0].variants
         first = first_price([each.accuracy for each in items], [each.work_s for each in items])

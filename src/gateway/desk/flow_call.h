@@ -54,7 +54,14 @@ struct FlowAnswer {
 
 struct FlowVariantCounts {
   std::uint64_t answered = 0, ended = 0;
+  std::uint64_t shadow_rows = 0, shadow_agreed = 0;
   std::vector<std::uint64_t> made;  // rows that became of these, by edge of its stage; nothing at exits
+};
+
+// Of the rows of a class, each once (arlo.v1.Worth).
+struct FlowWorth {
+  double offered = 0, earned = 0, right = 0;
+  std::uint64_t in_time = 0, late = 0, evicted = 0, failed = 0;
 };
 
 struct FlowStageCounts {

@@ -270,6 +270,7 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
     return;
   }
   if (children.empty()) {
+    shadow(visit, effects);
     ++count.ends;
     ++by_variant.ended;
     auto& to = *root.row->flow;
@@ -314,8 +315,37 @@ void Desk::root_ended(FlowRoot& root, const pipeline::Step& step, TimeNs now, Ef
   }
 }
 
+// Whether all tokens say the same is asked of some of the rows that got fewer, while there is time.
+void Desk::shadow(const VisitCall& visit, Effects& effects) {
+  const auto& stage = visit.state->model->flow->stages[static_cast<std::size_t>(visit.stage)];
+  if (!stage.counts || stage.shadow <= 0 || visit.of().logits < 0) return;
+  const auto all = std::max_element(stage.variants.begin(), stage.variants.end(),
+                                    [](const auto& one, const auto& other) { return one.tokens < other.tokens; });
+  if (visit.tokens >= all->tokens) return;
+  constexpr std::uint64_t kOwn = 0x546f'6b65'6e73;
+  if (flow::hash01(kOwn, ++fewer_tokens_, 0) >= stage.shadow) return;
+  const auto to = all->model->variant;
+  const auto said = label_of(visit.rows.front().parsed.raw(visit.of().logits));
+  if (said < 0 || shadows_.full() || !scheduler_.fits_any(visit.rows.front().length, to)) return;
+  auto* shadow = new Shadow(shadow_listener_, visit, static_cast<std::int32_t>(all - stage.variants.begin()), said);
+  shadows_.begun(*shadow);
+  effects.shadows.emplace_back(shadow, nullptr);
+}
+
 // The row ends without what is still under way of it.
 void Desk::leave_flow(Row& row, TimeNs now) {
+  const Call& call = *row.call;
+  auto& worth = flow_worth_.at(call.model->variant).at(call.bulk() ? 1 : 0);
+  const double utility = call.request.flow_wishes().utility;
+  worth.offered += utility;
+  if (call.fault.code == Code::kOk) {
+    const bool in_time = call.bulk() || now - call.received_ns <= call.model->slo_ns;
+    ++(in_time ? worth.in_time : worth.late);
+    worth.right += in_time ? row.flow->accuracy : 0;
+    worth.earned += in_time ? utility * row.flow->accuracy : 0;
+  } else {
+    ++(call.fault.overload || call.fault.code == Code::kDeadlineExceeded ? worth.evicted : worth.failed);
+  }
   for (FlowRoot* root : std::exchange(row.flow->roots, {})) {
     root->row = nullptr;
     root->state->core.cancel(root->id, now);
@@ -332,6 +362,18 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
   if (model == nullptr || model->flow == nullptr) return;
   const auto& counts = flow_counts_.at(model->variant);
   const auto& state = flows_.at(model->variant);
+  const auto& classes = flow_worth_.at(model->variant);
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    auto* worth = out->add_worth();
+    worth->set_of(c == 0 ? "interactive" : "bulk");
+    worth->set_offered(classes.at(c).offered);
+    worth->set_earned(classes.at(c).earned);
+    worth->set_in_time(classes.at(c).in_time);
+    worth->set_right(classes.at(c).right);
+    worth->set_late(classes.at(c).late);
+    worth->set_evicted(classes.at(c).evicted);
+    worth->set_failed(classes.at(c).failed);
+  }
   std::int32_t variant = 0;
   for (std::size_t s = 0; s < model->flow->stages.size(); ++s) {
     const auto& stage = model->flow->stages[s];
@@ -348,6 +390,8 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
         auto* one = to->add_variants();
         one->set_answered(each.answered);
         one->set_ended(each.ended);
+        one->set_shadow_rows(each.shadow_rows);
+        one->set_shadow_agreed(each.shadow_agreed);
         for (std::size_t e = 0; e < std::min(each.made.size(), stage.edges.size()); ++e) {
           if (stage.edges[e].core >= 0) one->add_made(each.made[e]);
         }

@@ -145,7 +145,7 @@ void Router::run(Effects& effects) {
   }
   for (auto& [call, answer] : effects.partials) call->partial(std::move(answer));
   for (const auto& [shadow, row] : effects.shadows) {
-    if (auto fault = shadow->write(*row)) {
+    if (auto fault = shadow->write(row)) {
       shadow->fault = std::move(*fault);
     } else {
       shadow->received_ns = now_ns();

@@ -152,7 +152,7 @@ MaybeFault check_rule(const v1::PipelineStage& stage, const FindModel& model, co
                         rule.window_us() <= kMostUs && rule.horizon_us() <= kMostUs && rule.batch() <= 65536 &&
                         rule.looked_at() <= 64;
   if (!in_range || rule.batch() == 0 || rule.window_us() == 0 || rule.horizon_us() == 0 || rule.looked_at() == 0 ||
-      !(rule.mu() >= 0) || !(rule.kappa() >= 0)) {
+      !(rule.mu() >= 0) || !(rule.kappa() >= 0) || !(rule.shadow() >= 0 && rule.shadow() <= 1)) {
     return invalid(place +
                    "batch, window_us, horizon_us and looked_at (at most 64) must be above 0, times at most an hour");
   }
@@ -317,7 +317,10 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
     auto& to = flow->stages.emplace_back();
     to.name = stage.name();
     to.first = stage.first();
-    if (stage.has_tokens()) to.counts = counts_of(stage, model);
+    if (stage.has_tokens()) {
+      to.counts = counts_of(stage, model);
+      to.shadow = stage.tokens().shadow();
+    }
     for (const auto& one : stage.variants()) {
       auto& each = to.variants.emplace_back();
       each.model = model(one.model());

@@ -48,6 +48,7 @@ struct FlowSpec {
     std::vector<int> outputs;     // where the answers of its first variant stand in ModelSpec::outputs of the pipeline
     std::vector<std::string> of;  // by name, as its variants have them
     std::optional<dispatch::TokenCounts> counts;  // its variants are chosen for batches
+    double shadow = 0;                            // share of the answers with fewer tokens
     int row = -1;                                 // output that says which row each answer is of; -1: there is none
   };
   // Outputs that are made here, in ModelSpec::outputs.

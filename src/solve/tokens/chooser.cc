@@ -8,7 +8,9 @@ namespace arlo::solve::tokens {
 namespace {
 
 constexpr double kNsPerSecond = 1e9;
-constexpr std::size_t kCuts = 4;  // ways to leave out urgent rows, none among them
+constexpr std::size_t kCuts = 4;   // ways to leave out urgent rows, none among them
+constexpr double kGivesWay = 4;    // steps of a price at which nothing is worth it,
+constexpr double kLeast = 1000.0;  // down to this part of it; then to 0
 
 }  // namespace
 
@@ -28,7 +30,7 @@ void Chooser::set(Rules rules) {
   rates_.set_adaptive(rules_.adaptive && rules_.policy == Policy::kPrice);
 }
 
-const Decision& Chooser::choose(TimeNs start, int workers, const Times& times, bool must) {
+const Decision& Chooser::choose(TimeNs start, int workers, const Times& times) {
   decision_.starts = false;
   decision_.rows.clear();
   decision_.evicted.clear();
@@ -38,6 +40,7 @@ const Decision& Chooser::choose(TimeNs start, int workers, const Times& times, b
   rates_.look(start);
   per_row(times);
   price_ = rules_.policy == Policy::kPrice ? price_of(workers) : 0;
+  const double least_price = price_ / kLeast;
   for (;;) {
     std::erase_if(order_, [](const auto& rows) { return rows.empty(); });
     if (order_.empty()) return decision_;
@@ -58,8 +61,8 @@ const Decision& Chooser::choose(TimeNs start, int workers, const Times& times, b
       }
       while (at < order_.size() && plan_.choice[at] == kEvict) ++at;
       if (at == order_.size()) {
-        if (!must || price_ == 0) return decision_;
-        price_ = 0;
+        if (price_ == 0) return decision_;
+        price_ = price_ > least_price ? price_ / kGivesWay : 0;
         continue;
       }
       const auto choice = static_cast<std::size_t>(plan_.choice[at]);
@@ -190,7 +193,7 @@ double Chooser::price_of(int workers) {
     const double middle = (low + high) / 2;
     (fits(middle) ? high : low) = middle;
   }
-  return high;
+  return low;  // at `high` what is worth least would not be executed at all
 }
 
 // Algorithm 3's f: the most tokens at which the workers carry the rate.
@@ -234,14 +237,6 @@ bool Chooser::settle(std::size_t b, std::size_t count, TimeNs beyond, TimeNs sta
   decision_.count = count;
   for (const Query& row : rows) decision_.rows.push_back(row.id);
   return true;
-}
-
-TimeNs Chooser::next_eviction(const Times& times) const {
-  TimeNs least = kNever;
-  TimeNs next = kNever;
-  for (std::size_t count = 0; count < counts(); ++count) least = std::min(least, times.of(count, 1, 1));
-  for (const Waiting& batch : queue_.batches()) next = std::min(next, batch.deadline - least);
-  return next;
 }
 
 }  // namespace arlo::solve::tokens

@@ -85,14 +85,12 @@ class Chooser {
   [[nodiscard]] std::size_t waiting() const { return queue_.size(); }
 
   // For a worker that can begin at `start`, of so many that share the work. Rows and evicted ones stay in the queue
-  // until they are removed. `must`: something is started if anything can be, whatever the price. Valid until the next
-  // call.
-  const Decision& choose(TimeNs start, int workers, const Times& times, bool must);
+  // until they are removed. Nothing waits for a better batch: where nothing is worth the price, the price gives way.
+  // Valid until the next call.
+  const Decision& choose(TimeNs start, int workers, const Times& times);
   [[nodiscard]] double price() const { return price_; }  // of the last decision: utility of a worker-second
   [[nodiscard]] const Rules& rules() const { return rules_; }
   [[nodiscard]] std::uint64_t plans() const { return plans_; }
-  // When a row will be evicted next, if nothing happens.
-  [[nodiscard]] TimeNs next_eviction(const Times& times) const;
 
  private:
   struct Class {
