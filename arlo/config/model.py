@@ -508,8 +508,8 @@ class Config:
             raise FieldError(
                 "pipeline",
                 "tokens",
-                f'= "{self.pipeline.tokens}" chooses for batches, which the gateway forms with dispatch.policy = "late" '
-                'and dispatch.batching = "deadline"',
+                f'= "{self.pipeline.tokens}" chooses for batches, which the gateway forms with '
+                'dispatch.policy = "late" and dispatch.batching = "deadline"',
             )
         if self.scaling.policy == "plan" and (self.pipeline is None or not self.dedicated):
             raise FieldError("scaling", "policy", 'is "plan", which goes with a [pipeline] that has `workers`')

@@ -49,10 +49,10 @@ class PipelineConfig:
     )
     tokens: str = option(
         default="price",
-        doc="Where variants of one model differ by their number of tokens: which of them executes a batch is chosen when "
-        "it begins, by utility, load and time left. `price` and `exact` plan what waits for the most utility, `price` "
-        "also with what is to come in view; `printed` is OTAS's rule; `fixed:N` always takes that number (`fixed:0`, "
-        "`fixed:-8`).",
+        doc="Where variants of one model differ by their number of tokens: which of them executes a batch is chosen "
+        "when it begins, by utility, load and time left. `price` and `exact` plan what waits for the most utility, "
+        "`price` with what is to come in view; `printed` is OTAS's rule; `fixed:N` always takes that number "
+        "(`fixed:0`, `fixed:-8`).",
     )
     shadow: float = option(
         default=0.001,

@@ -1,12 +1,12 @@
-"""Queries of several tasks, utilities and deadlines on what was measured: can choosing beat the best single count by 15 %?
+"""Queries of several tasks, utilities and deadlines on what was measured: does choosing beat the best count by 15 %?
 
     python -m benchmarks.tokens.mix [--queries 20000] [--out benchmarks/results/token_mix.json]
 
-Accuracies and latencies are those of benchmarks/results: the text body of `make adapt-demo`, and the two tasks on images at
-112 and 224 pixels of `make adapt-demo-images`. Queries are OTAS's Table II on them: each task with a short deadline and
-with a long one, utilities 0.3 and 0.01, 1 and 0.2; deadlines are as many full batches long as the paper's are (0.6 s and
-1 s, where 64 rows take 133 ms). Utility is simulated. `bound` is what no policy can beat: every query right as often as
-the most accurate count has it, and in time.
+Accuracies and latencies are those of benchmarks/results: the text body of `make adapt-demo`, and the two tasks on
+images at 112 and 224 pixels of `make adapt-demo-images`. Queries are OTAS's Table II on them: each task with a short
+deadline and with a long one, utilities 0.3 and 0.01, 1 and 0.2; deadlines are as many full batches long as the paper's
+are (0.6 s and 1 s, where 64 rows take 133 ms). Utility is simulated. `bound` is what no policy can beat: every query
+right as often as the most accurate count has it, and in time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A stream of queries on simulated workers that hold one body at all token counts.
 
-The simulator's event loop and the gateway's scheduler (`_core.Simulation`), which chooses the count of each batch; whether
-answers are right is drawn here.
+The simulator's event loop and the gateway's scheduler (`_core.Simulation`), which chooses the count of each batch;
+whether answers are right is drawn here.
 """
 
 from __future__ import annotations

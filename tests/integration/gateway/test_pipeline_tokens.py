@@ -163,7 +163,9 @@ async def test_what_is_worth_least_is_left_out(workers: Workers, tmp_path: Path)
     async def ask(gateway: Gateway, utility: float, seed: int) -> None:
         records = np.random.default_rng(seed).integers(0, RECORDS, ROWS).tolist()
         try:
-            await gateway.infer(request_of([short(record, LENGTH) for record in records], utility=utility), timeout=None)
+            await gateway.infer(
+                request_of([short(record, LENGTH) for record in records], utility=utility), timeout=None
+            )
             said[utility].append("")
         except grpc.aio.AioRpcError as error:
             said[utility].append(error.details() or "?")
