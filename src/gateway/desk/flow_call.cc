@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/wire.h"
 
@@ -115,7 +116,6 @@ MaybeFault VisitCall::write() {
   return request.bind(*model, {});
 }
 
-// The request stays as it is: they ask alike (fleet/pipeline.cc).
 bool VisitCall::starts_as(dispatch::VariantId id, const FlowState& in_force) {
   if (model->variant == id) return true;
   const auto find = [&](const FlowState& of) {
@@ -128,16 +128,19 @@ bool VisitCall::starts_as(dispatch::VariantId id, const FlowState& in_force) {
   if (own < std::ssize(mine)) {
     variant = static_cast<std::int32_t>(own);
     if (this->id != flow::pipeline::kNone) state->core.took(this->id, variant);
-    model = of().model;
+    const auto before = std::exchange(model, of().model);
     tokens = of().tokens;
-    return true;
+    if (alike(*before, *model)) return true;
+    body.clear();
+    request = {};
+    return !write();
   }
   // One that has come with a newer deployment than its own.
   const auto& stages = in_force.model->flow->stages;
   if (static_cast<std::size_t>(stage) >= stages.size()) return false;
   const auto& theirs = stages[static_cast<std::size_t>(stage)].variants;
   const auto other = find(in_force);
-  if (other >= std::ssize(theirs)) return false;
+  if (other >= std::ssize(theirs) || !alike(*model, *theirs[static_cast<std::size_t>(other)].model)) return false;
   model = theirs[static_cast<std::size_t>(other)].model;
   tokens = theirs[static_cast<std::size_t>(other)].tokens;
   return true;

@@ -126,22 +126,7 @@ bool same(const ModelSpec& a, const ModelSpec& b) {
   });
 }
 
-// Whether a request for one is a request for the other.
-bool alike(const ModelSpec& a, const ModelSpec& b) {
-  const auto inputs = [](const InputSpec& one, const InputSpec& other) {
-    return one.name == other.name && one.datatype == other.datatype && one.role == other.role &&
-           one.pad_value == other.pad_value && one.optional == other.optional;
-  };
-  const auto outputs = [](const OutputSpec& one, const OutputSpec& other) {
-    return one.name == other.name && one.datatype == other.datatype && one.dims == other.dims &&
-           one.token_level == other.token_level && one.on_request == other.on_request;
-  };
-  return std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(), inputs) &&
-         std::equal(a.outputs.begin(), a.outputs.end(), b.outputs.begin(), b.outputs.end(), outputs) &&
-         a.ids == b.ids && a.mask == b.mask;
-}
-
-MaybeFault check_rule(const v1::PipelineStage& stage, const FindModel& model, const std::string& where) {
+MaybeFault check_rule(const v1::PipelineStage& stage, const std::string& where) {
   const auto& rule = stage.tokens();
   const std::string place = where + "tokens of stage '" + stage.name() + "': ";
   if (rule.rule() != "printed" && rule.rule() != "exact" && rule.rule() != "price") {
@@ -156,13 +141,8 @@ MaybeFault check_rule(const v1::PipelineStage& stage, const FindModel& model, co
     return invalid(place +
                    "batch, window_us, horizon_us and looked_at (at most 64) must be above 0, times at most an hour");
   }
-  const auto first = model(stage.variants(0).model());
   for (const auto& variant : stage.variants()) {
     if (!variant.has_tokens()) return invalid(place + "variant '" + variant.model() + "' does not say its own");
-    if (!alike(*model(variant.model()), *first)) {
-      return invalid(place + "variant '" + variant.model() + "' has other inputs or outputs than '" + first->name +
-                     "'");
-    }
   }
   return {};
 }
@@ -192,7 +172,7 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
     }
   }
   if (stage.has_tokens()) {
-    if (auto fault = check_rule(stage, model, where)) return fault;
+    if (auto fault = check_rule(stage, where)) return fault;
   }
   if (!stage.logits().empty()) {
     const int at = first->find_output(stage.logits());
@@ -267,6 +247,20 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
 }
 
 }  // namespace
+
+bool alike(const ModelSpec& a, const ModelSpec& b) {
+  const auto inputs = [](const InputSpec& one, const InputSpec& other) {
+    return one.name == other.name && one.datatype == other.datatype && one.role == other.role &&
+           one.pad_value == other.pad_value && one.optional == other.optional;
+  };
+  const auto outputs = [](const OutputSpec& one, const OutputSpec& other) {
+    return one.name == other.name && one.datatype == other.datatype && one.dims == other.dims &&
+           one.token_level == other.token_level && one.on_request == other.on_request;
+  };
+  return std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(), inputs) &&
+         std::equal(a.outputs.begin(), a.outputs.end(), b.outputs.begin(), b.outputs.end(), outputs) &&
+         a.ids == b.ids && a.mask == b.mask;
+}
 
 MaybeFault check_pipelines(const v1::Deployment& deployment) {
   if (deployment.pipelines().empty()) return {};

@@ -71,6 +71,9 @@ struct FlowSpec {
   std::size_t plan_content = 0;
 };
 
+// Whether a request for one model is a request for the other.
+bool alike(const ModelSpec& a, const ModelSpec& b);
+
 // Checks the pipelines of a deployment whose models and cascades are sound; the fault names what is wrong.
 MaybeFault check_pipelines(const v1::Deployment& deployment);
 
