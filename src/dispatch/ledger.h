@@ -44,7 +44,8 @@ class Ledger {
 
   void emit(ActionKind kind, RequestHandle h, InstanceId id, std::int32_t level, Actions& out) const {
     const Request& r = s_.requests[h];
-    out.push_back({kind, h, r.tag, id, level, level > s_.ideal(r), kNone, kNone});
+    const bool evicted = kind == ActionKind::kExpired && r.evicted;
+    out.push_back({kind, h, r.tag, id, level, level > s_.ideal(r), kNone, kNone, evicted});
   }
 
   // The key of an instance follows its load; a draining one has none.
@@ -285,6 +286,7 @@ class Ledger {
     r.variant_ = arrival.variant;
     r.client = static_cast<std::uint16_t>(arrival.client);
     r.overdue = false;
+    r.evicted = false;
     r.trial = 0;
     s_.bodies.note(h, arrival);
     return h;

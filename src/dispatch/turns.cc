@@ -44,14 +44,13 @@ bool Turns::start_chosen(InstanceId id, VariantId line, TimeNs now, Actions& out
   evicted_ = decision.evicted;
   for (const std::uint64_t h : evicted_) {
     const auto handle = static_cast<RequestHandle>(h);
-    const std::size_t before = out.size();
+    s_.requests[handle].evicted = true;
     // One that may still be answered after its limit yields from now on.
     if (s_.requests[handle].deadline <= s_.requests[handle].limit()) {
       ledger_.expire_one(handle, out);
     } else {
       pass(handle, id, now, out);
     }
-    if (out.size() > before) out.back().evicted = true;
   }
   if (!starts) return false;
   if (body.last.size() <= id) body.last.resize(id + 1);

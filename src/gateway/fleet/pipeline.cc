@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -248,6 +249,30 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
 
 }  // namespace
 
+namespace {
+
+// A batch can have any of its counts where all of them are.
+MaybeFault check_holders(const v1::Deployment& deployment, const v1::PipelineStage& stage, const std::string& where) {
+  std::map<std::string, std::set<std::string>> held;  // models, by runtime and bundle
+  for (const auto& runtime : deployment.runtimes()) held[runtime.name()].insert(model_of(deployment, runtime));
+  for (const auto& bundle : deployment.bundles()) {
+    std::set<std::string> models;
+    for (const auto& name : bundle.runtimes()) models.insert(held[name].begin(), held[name].end());
+    held[bundle.name()] = std::move(models);
+  }
+  for (const auto& instance : deployment.instances()) {
+    const auto& models = held[instance.runtime()];
+    const auto here = std::count_if(stage.variants().begin(), stage.variants().end(),
+                                    [&](const auto& variant) { return models.contains(variant.model()); });
+    if (here == 0 || here == stage.variants_size()) continue;
+    return invalid(where + "tokens of stage '" + stage.name() + "': instance '" + instance.id() +
+                   "' holds some of its variants: instances hold all of them or none");
+  }
+  return {};
+}
+
+}  // namespace
+
 bool alike(const ModelSpec& a, const ModelSpec& b) {
   const auto inputs = [](const InputSpec& one, const InputSpec& other) {
     return one.name == other.name && one.datatype == other.datatype && one.role == other.role &&
@@ -291,6 +316,10 @@ MaybeFault check_pipelines(const v1::Deployment& deployment) {
       }
     }
     if (auto fault = check_pipeline(from, find)) return fault;
+    for (const auto& stage : from.stages()) {
+      if (!stage.has_tokens()) continue;
+      if (auto fault = check_holders(deployment, stage, "pipeline '" + from.name() + "': ")) return fault;
+    }
   }
   return {};
 }

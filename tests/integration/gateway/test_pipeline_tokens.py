@@ -37,17 +37,22 @@ RULES = {"policy": "late", "batching": "deadline"}
 
 
 def by_tokens(workers: Workers, *, rule: str = "price", slo_ms: int = 200, **fields: Any) -> Any:
-    """Token counts that are chosen when a batch begins."""
+    """Token counts that are chosen when a batch begins; one worker holds all of them."""
     times = {"window_us": max(10_000 * slo_ms, 2_000_000), "horizon_us": 250 * slo_ms, "initial_us": 2000 * slo_ms}
     how = {"rule": rule, "batch": ROWS, "delta_us": 500 * slo_ms, "eta_us": 500 * slo_ms, "mu": 0.8, "kappa": 0.8}
     chosen = {**how, **times, "beta": 5, "looked_at": 12, "shadow": 0.5}
-    return pipeline_deployment(
+    whole = pipeline_deployment(
         workers,
         ONE_WORKER,
         {"tokens": tuple(TOKENS)},
         slo_ms=slo_ms,
         **{"tokens": TOKENS, "plan": PLAN, "rule": chosen, **fields},
     )
+    del whole.bundles[:], whole.instances[1:]
+    whole.bundles.add(name="all", runtimes=[runtime.name for runtime in whole.runtimes])
+    one = whole.instances[0]
+    one.id, one.runtime, one.inflight_limit = f"{one.worker}.all", "all", 1
+    return whole
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=(200, 1500))
@@ -134,8 +139,12 @@ async def test_other_clients_see_it(served: Gateway) -> None:
 
 
 async def test_counts_are_of_all_variants_or_of_none(workers: Workers, served: Gateway) -> None:
-    with pytest.raises(grpc.aio.AioRpcError, match="tokens are said of some variants and not of 'middle'"):
+    with pytest.raises(grpc.aio.AioRpcError, match="variant 'middle' does not say its own"):
         await served.call("Apply", deployment=by_tokens(workers, version=2, tokens={"large": 0, "small": -16}))
+    apart = by_tokens(workers, version=2)
+    del apart.bundles[0].runtimes[:2]
+    with pytest.raises(grpc.aio.AioRpcError, match="hold all of them or none"):
+        await served.call("Apply", deployment=apart)
 
 
 @pytest.mark.parametrize("rule", ["exact", "printed", "price"])
