@@ -7,8 +7,8 @@ namespace arlo::solve::tokens {
 namespace {
 
 // Twice the logarithm of the likelihoods' ratio, beyond which a rate has risen or fallen.
-constexpr double kRise = 4;
-constexpr double kFall = 3;
+constexpr double kRise = 7;
+constexpr double kFall = 5;
 constexpr TimeNs kShortest = 32'000'000;  // window, at most
 constexpr std::size_t kMostClasses = 256;
 

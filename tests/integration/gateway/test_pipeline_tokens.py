@@ -38,7 +38,11 @@ RULES = {"policy": "late", "batching": "deadline"}
 
 def by_tokens(workers: Workers, *, rule: str = "price", slo_ms: int = 200, **fields: Any) -> Any:
     """Token counts that are chosen when a batch begins; one worker holds all of them."""
-    times = {"window_us": max(10_000 * slo_ms, 2_000_000), "horizon_us": 250 * slo_ms, "initial_us": 2000 * slo_ms}
+    times = {
+        "window_us": max(10_000 * slo_ms, 2_000_000),
+        "horizon_us": min(250 * slo_ms, 100_000),
+        "initial_us": 2000 * slo_ms,
+    }
     how = {"rule": rule, "batch": ROWS, "delta_us": 500 * slo_ms, "eta_us": 500 * slo_ms, "mu": 0.8, "kappa": 0.8}
     chosen = {**how, **times, "beta": 5, "looked_at": 12, "shadow": 0.5}
     whole = pipeline_deployment(
