@@ -98,6 +98,10 @@ class Action:
         START: the same number for the rows of one batch, which come one after the other; None: alone.
         """
 
+    @property
+    def evicted(self) -> bool:
+        """EXPIRED: what is worth more goes before it."""
+
     def __repr__(self) -> str: ...
 
 class InstanceView:
@@ -116,6 +120,67 @@ class InstanceView:
     @property
     def queued(self) -> int:
         """Requests bound to it, not started."""
+
+def tokens_printed(
+    now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]], literal: bool = False
+) -> tuple[list[int], float, float, int]:
+    """
+    OTAS, Algorithm 2: (option of each batch or -1, utility, bound, end in ns); see src/solve/tokens/plan.h.
+
+    `batches` by deadline, each (options, mean utility of its rows); an option is (time, utility, deadline), times
+    in ns. `literal`: with the printed initial states, which may run a batch past its deadline.
+    """
+
+def tokens_manual(
+    now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]], usual: int, kappa: float = 0.8
+) -> tuple[list[int], float, float, int]:
+    """
+    OTAS, Algorithm 3, with the answer of tokens_printed; `usual` is the option that the rate asks for.
+    """
+
+def tokens_exact(
+    now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]], labels: int = 256
+) -> tuple[list[int], float, float, int]:
+    """
+    The plan of the most utility, with the answer of tokens_printed. Options may differ in number and deadline.
+    """
+
+def tokens_batch(
+    queries: Sequence[tuple[int, int, float]], delta: int, most: int, eta: int, mu: float
+) -> list[list[int]]:
+    """
+    OTAS, Algorithm 1: the numbers of the queries in each batch. `queries` by arrival: (arrival, deadline,
+    utility), times in ns.
+    """
+
+class TokenCounts:
+    """
+    Variants of one network at several token counts, by which rules one of them gets a batch, and how accurate each
+    is for each kind of rows (src/solve/tokens/chooser.h). Times in ns.
+    """
+
+    def __init__(
+        self,
+        variants: Sequence[int],
+        accuracy: Sequence[Sequence[float]],
+        *,
+        policy: str = "price",
+        fixed: int = 0,
+        delta: int,
+        most: int,
+        eta: int,
+        mu: float,
+        beta: int = 5,
+        initial: int = 2000000000,
+        kappa: float = 0.8,
+        by_rate: Sequence[tuple[float, int]] = [],
+        window: int,
+        adaptive: bool = True,
+        horizon: int,
+        share: float = 1.0,
+        switching: int = 0,
+        looked_at: int = 32,
+    ) -> None: ...
 
 class Scheduler:
     """
@@ -175,12 +240,15 @@ class Scheduler:
         client: int = 0,
         bulk: bool = False,
         variant: int = 0,
+        utility: float = 1.0,
+        kind: int = 0,
     ) -> tuple[Admission, int | None, list[Action]]:
         """
         A request of `length` tokens. The handle is None when it is refused.
 
         `due`: an answer after it is late; `deadline`: after it it is worth nothing; `client`: who asks (0: unnamed);
-        `bulk`: of the class that fills what others leave; `variant`: the network that it is for.
+        `bulk`: of the class that fills what others leave; `variant`: the network that it is for; `utility`, `kind`:
+        of a body's (set_tokens).
         """
 
     def finish(self, handle: int, now: int, verdict: Verdict = Verdict.ANSWERED) -> list[Action]:
@@ -209,6 +277,17 @@ class Scheduler:
 
     def ideal_level(self, length: int, variant: int = 0) -> int:
         """-1 when no level is long enough."""
+
+    def set_tokens(self, counts: TokenCounts) -> None:
+        """
+        Variants that are a body: a batch gets one of them when it starts; under `late` with batches.
+        """
+
+    def clear_tokens(self, variant: int) -> None:
+        """By its first variant: it is no body any more."""
+
+    def token_price(self, variant: int) -> float:
+        """Utility of a worker-second, at its last decision."""
 
     def set_share(self, variant: int, share: float) -> None:
         """
@@ -481,6 +560,11 @@ class Simulation:
         The time limits of the requests of a variant, and its share of the workers; before the first request.
         """
 
+    def set_tokens(self, counts: TokenCounts, queries: Sequence[tuple[float, int]]) -> None:
+        """
+        Every request is one of `queries`, (utility, kind of accuracy), which its variant names; before the first.
+        """
+
     def set_cascade(
         self,
         variants: Sequence[int],
@@ -624,69 +708,6 @@ class Simulation:
         """
         Sums over the roots that arrived after the warm-up, and over their visits.
         """
-
-def tokens_printed(
-    now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]], literal: bool = False
-) -> tuple[list[int], float, float, int]:
-    """
-    OTAS, Algorithm 2: (option of each batch or -1, utility, bound, end in ns); see src/solve/tokens/plan.h.
-
-    `batches` by deadline, each (options, mean utility of its rows); an option is (time, utility, deadline), times
-    in ns. `literal`: with the printed initial states, which may run a batch past its deadline.
-    """
-
-def tokens_manual(
-    now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]], usual: int, kappa: float = 0.8
-) -> tuple[list[int], float, float, int]:
-    """
-    OTAS, Algorithm 3, with the answer of tokens_printed; `usual` is the option that the rate asks for.
-    """
-
-def tokens_exact(
-    now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]], labels: int = 256
-) -> tuple[list[int], float, float, int]:
-    """
-    The plan of the most utility, with the answer of tokens_printed. Options may differ in number and deadline.
-    """
-
-def tokens_batch(
-    queries: Sequence[tuple[int, int, float]], delta: int, most: int, eta: int, mu: float
-) -> list[list[int]]:
-    """
-    OTAS, Algorithm 1: the numbers of the queries in each batch. `queries` by arrival: (arrival, deadline,
-    utility), times in ns.
-    """
-
-def simulate_tokens(
-    arrived: NDArray[numpy.int64],
-    kind: NDArray[numpy.uint32],
-    *,
-    latency: Sequence[Sequence[tuple[int, int]]],
-    kinds: Sequence[tuple[int, float, Sequence[float]]],
-    policy: str,
-    fixed: int = 0,
-    delta: int,
-    most: int,
-    eta: int,
-    mu: float,
-    beta: int,
-    initial: int,
-    kappa: float,
-    by_rate: Sequence[tuple[float, int]],
-    window: int,
-    switching: int = 0,
-    spread: float = 0.0,
-    workers: int = 1,
-    seed: int = 0,
-    warmup: int = 0,
-    share: float = 1.0,
-    horizon: int = 1000000000,
-) -> dict[str, Any]:
-    """
-    OTAS simulated (src/simulate/tokens.h): outcomes by kind and type, utility, rows and batches by token count,
-    batches by their share of accurate answers in hundredths. Times in ns; `latency`: [(rows, ns)] of each token
-    count; `kinds`: (SLO, utility, accuracy by token count).
-    """
 
 class Tokenizer:
     """The gateway's tokenizer: WordPiece, equal to the `tokenizers` package."""

@@ -287,7 +287,7 @@ def _pipeline(stats: Any, deployment: Any) -> Any:
     from rich.console import Group
     from rich.table import Table
 
-    reasons = ("budget", "deadline", "overload", "fanout", "failed")  # src/flow/pipeline/pipeline.h
+    reasons = ("budget", "deadline", "overload", "fanout", "failed", "evicted")  # src/flow/pipeline/pipeline.h
     table = Table(box=None, title=f"stages of {stats.model}", title_justify="left", pad_edge=False)
     for column in ("stage", "rows", "answered", "ended there", "rerouted", "answered by", "dropped", "price"):
         numeric = column in ("rows", "answered", "ended there", "rerouted")
@@ -310,7 +310,35 @@ def _pipeline(stats: Any, deployment: Any) -> Any:
         name = f"{'  ' * depth}{stage.stage}"
         table.add_row(name, *map(str, numbers), ", ".join(by) or "-", ", ".join(dropped) or "-", prices)
     plans = [_plan(each, deployment) for each in deployment.pipelines if each.name == stats.model and each.plan.planner]
-    return Group(*plans, table)
+    return Group(*plans, table, *_worth(stats), *_shadowed(stats, deployment))
+
+
+def _worth(stats: Any) -> list[Any]:
+    """The four outcomes of OTAS, and utility, of each class that had rows. What is right is expected."""
+    found = []
+    for worth in stats.worth:
+        if not (worth.in_time or worth.late or worth.evicted or worth.failed):
+            continue
+        share = worth.earned / worth.offered if worth.offered else 0.0
+        found.append(
+            f"{worth.of}: {worth.right:.0f} right in time, {worth.in_time - worth.right:.0f} wrong, {worth.late} late,"
+            f" {worth.evicted} evicted, {worth.failed} failed;"
+            f" utility {worth.earned:.6g} of {worth.offered:.6g} ({share:.1%})"
+        )
+    return found
+
+
+def _shadowed(stats: Any, deployment: Any) -> list[Any]:
+    """How often rows with fewer tokens get the label of all tokens."""
+    pipelines = [each for each in deployment.pipelines if each.name == stats.model]
+    return [
+        f"{told.model}: {one.shadow_agreed} of {one.shadow_rows} shadow rows agree with all tokens"
+        f" ({one.shadow_agreed / one.shadow_rows:.1%})"
+        for pipeline in pipelines
+        for stage, seen in zip(pipeline.stages, stats.pipeline, strict=False)
+        for told, one in zip(stage.variants, seen.variants, strict=False)
+        if one.shadow_rows
+    ]
 
 
 def _plan(pipeline: Any, deployment: Any) -> str:

@@ -49,8 +49,17 @@ class PipelineConfig:
     )
     tokens: str = option(
         default="price",
-        doc="Where variants of one model differ by their number of tokens: `price` chooses for each row by utility, "
-        "load and time left, `fixed:N` always takes that number (`fixed:0`, `fixed:-8`).",
+        doc="Where variants of one model differ by their number of tokens: which of them executes a batch is chosen "
+        "when it begins, by utility, load and time left. `price` and `exact` plan what waits for the most utility, "
+        "`price` with what is to come in view; `printed` is OTAS's rule; `fixed:N` always takes that number "
+        "(`fixed:0`, `fixed:-8`).",
+    )
+    shadow: float = option(
+        default=0.001,
+        doc="Of the rows answered with fewer tokens, the share that is asked for with all of them, too, when there is "
+        "time: whether both say the same is in `arlo status`. Classifiers alone.",
+        minimum=0,
+        maximum=1,
     )
     pool: Literal["list", "mean"] = option(
         default="list",
@@ -71,12 +80,17 @@ class PipelineConfig:
         return int(count) if rule == "fixed" else None
 
     def check_relations(self) -> None:
-        if not re.fullmatch(r"price|fixed:[+-]?\d+", self.tokens):
+        if not re.fullmatch(r"price|exact|printed|fixed:[+-]?\d+", self.tokens):
             raise FieldError(
                 "pipeline",
                 "tokens",
-                f'must be "price" or "fixed:N", as "fixed:-8", not {self.tokens!r}: `exact` and '
-                "`printed` plan whole queues, which `arlo simulate` does",
+                f'must be "price", "exact", "printed" or "fixed:N", as "fixed:-8", not {self.tokens!r}',
+            )
+        if self.tokens in ("exact", "printed") and self.workers:
+            raise FieldError(
+                "pipeline",
+                "tokens",
+                f"= {self.tokens!r} chooses for batches, of all variants on every worker: leave `workers` out",
             )
         if self.window and self.window < 3:
             raise FieldError("pipeline", "window", f"must be 0, or above 2, not {self.window}")

@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 from arlo import _core
 from arlo.simulator.tokens.file import TokenSpec, TokenVariant, load_tokens
 from arlo.simulator.tokens.run import TokenResult, draw_kinds, run
+from benchmarks.tokens.schedule import speed
 
 EXAMPLE = Path("examples/simulate/otas.toml")
 CAPACITY = 480.0  # of the example at 0
+SHOWN = 430.0  # whose figures stand beside the paper's one by one
 SCHEMES = {
     "OTAS as printed": "printed", "exact": "exact", "price": "price", "PetS": "fixed:0", "ToMe": "fixed:-15",
     "VPT": "fixed:2",
@@ -36,6 +38,14 @@ PAPER = {
     "fig9a_utility": 1.46e5, "fig9a_over_pets": 0.182, "fig9a_over_infaas": 0.725, "fig13a_type1": 0.8554,
     "fig11a_mean_accuracy_above": 0.9, "fig12a_most_chosen": [8, -15],
 }  # fmt: skip
+TYPES_OF = {
+    "OTAS as printed": "85.5 % right, none late",
+    "price": "-",
+    "PetS": "not said",
+    "INFaaS": "not said",
+    "ToMe": "not said (MAF: 16.9 % wrong)",
+    "VPT": "not said (MAF: 64.1 % right)",
+}
 # ViT-S, -B, -L: throughput beside B's by the multiply-adds, 4.6, 17.6 and 61.6 thousand millions; accuracies assumed.
 MODELS = {
     "speed": (3.83, 1.0, 0.286),
@@ -91,6 +101,47 @@ def schemes(spec: TokenSpec, arrived: NDArray[np.int64]) -> dict[str, TokenResul
     found = {name: run(spec, policy, arrived, kind) for name, policy in SCHEMES.items()}
     found["INFaaS"] = run(infaas(spec), "load", arrived, kind)
     return found
+
+
+def figures(spec: TokenSpec, found: dict[str, TokenResult], capacity: float) -> list[tuple[str, str, str, str]]:
+    """(figure, what, paper, ours) of each figure of section V, at one capacity. Ours are simulated; 4a and 7
+    are assumed after the paper's own, 4b is by the layers' multiplications."""
+    pets = found["PetS"].utility
+    fifteen = spec.variants[spec.tokens.index(-15)].latency
+    rate = {rows: 1000 * rows / ms for rows, ms in fifteen}
+    printed, price = found["OTAS as printed"], found["price"]
+
+    def over(name: str) -> str:
+        return f"{printed.utility / found[name].utility - 1:+.1%}, {price.utility / found[name].utility - 1:+.1%}"
+
+    def types(name: str) -> str:
+        return " / ".join(f"{share:.1%}" for share in found[name].outcomes.values())
+
+    def most(name: str) -> str:
+        return ", ".join(tokens for tokens, _ in sorted(found[name].batches.items(), key=lambda item: -item[1])[:2])
+
+    def mean(name: str) -> str:
+        return f"{_figures(found[name])['batch_accuracy_mean']:.1%}"
+
+    right = {tokens: f"{share:.0%}" for tokens, share in zip(spec.tokens, spec.accuracy["cifar10"], strict=True)}
+    return [
+        ("4a", "CIFAR10 right at 8, 2, 0, -15, -20", "rises sharply at 2; falls slightly to -15, then to 50 %",
+         ", ".join(right[tokens] for tokens in (8, 2, 0, -15, -20)) + " (assumed)"),
+        ("4b", "queries/s at -25, 0, 32; of those at 0", "1,500, 580, 220; 2.59, 1, 0.38",
+         ", ".join(f"{capacity * speed(tokens):,.0f}" for tokens in (-25, 0, 32))
+         + "; " + ", ".join(f"{speed(tokens):.2f}" for tokens in (-25, 0, 32))),
+        ("7", "queries/s at -15, batches of 1, 20, 64", "100, 1,000, flat after",
+         ", ".join(f"{rate[rows]:,.0f}" for rows in sorted(rate)) + " (assumed)"),
+        ("9a", "utility over PetS: printed, price", "+18.2 %", over("PetS")),
+        ("9a", "utility over INFaaS", "+72.5 %", over("INFaaS")),
+        ("10", "utility over ToMe (-15 always)", "above", over("ToMe")),
+        ("10", "utility over VPT (2 always)", "above", over("VPT")),
+        ("11a", "mean accuracy of a batch: printed, price, VPT, PetS, ToMe", "above 90 %; VPT highest",
+         ", ".join(map(mean, ("OTAS as printed", "price", "VPT", "PetS", "ToMe")))),
+        ("12a", "most frequent counts: printed; price", "8, -15", f"{most('OTAS as printed')}; {most('price')}"),
+        *(("13a", f"right / wrong / late / evicted: {name}", said, types(name)) for name, said in TYPES_OF.items()),
+        ("9a", "utility of PetS (ours: of our stream)", "1.235e5", f"{pets:,.0f}"),
+    ]  # fmt: skip
 
 
 def best_fixed(spec: TokenSpec, arrived: NDArray[np.int64], kind: NDArray[np.uint32]) -> tuple[int, float]:
@@ -153,6 +204,8 @@ def main() -> None:
         found = schemes(at_capacity(spec, capacity), synthetic(args.seconds, 0))
         result["by_capacity"][f"{capacity:g}"] = {name: _figures(each) for name, each in found.items()}
         _print(capacity, found)
+        if capacity == SHOWN:
+            result["figures"] = figures(at_capacity(spec, capacity), found, capacity)
     result["by_load"] = curve(spec, LOADS, max(60, args.seconds // 5))
     print("\nload  fixed:0  best fixed      printed    exact    price   price/fixed:0  price/best")
     for row in result["by_load"]:
@@ -161,6 +214,9 @@ def main() -> None:
             f"{row['printed']:7,.0f}  {row['exact']:7,.0f}  {row['price']:7,.0f}   "
             f"{row['price'] / row['fixed_0']:13.3f}  {row['price'] / row['best_fixed']:10.3f}"
         )
+    print(f"\nfigures beside the paper's, {SHOWN:g} queries/s with all tokens")
+    for row in result.get("figures", ()):
+        print("  " + " | ".join(row))
     result["exact_us"] = planner_us(spec)
     print(f"\nexact, 12 batches of 8 counts: {result['exact_us']} us")
     args.out.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,10 +1,15 @@
-"""Runs of src/simulate/tokens: a stream of queries on workers that hold one body at all token counts."""
+"""A stream of queries on simulated workers that hold one body at all token counts.
+
+The simulator's event loop and the gateway's scheduler (`_core.Simulation`), which chooses the count of each batch;
+whether answers are right is drawn here.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +23,8 @@ MS_NS = 1_000_000
 S_NS = 1_000_000_000
 POLICIES = ("printed", "exact", "price", "load")
 TYPES = ("accurate", "wrong", "late", "evicted")
+ON_TIME = 0  # of the outcomes in _core.Simulation.columns()
+NOISES = 1024  # factors on execution times
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +40,6 @@ class TokenResult:
     batches: dict[str, int]
     accuracy: float  # share of the answers in time that are accurate
     batch_accuracy: tuple[int, ...]  # batches by accurate share in hundredths, [101]
-    busy_s: float  # of workers
-    plans: int
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -71,12 +76,44 @@ def run(
     warmup_s: float = 0.0,
 ) -> TokenResult:
     """Simulate queries of `kind` that arrive at `arrived_ns`, ascending, both [queries]; deterministic."""
+    kind = kind.astype(np.uint16)
+    engine = _engine(spec, policy, workers=workers, seed=seed, warmup_s=warmup_s)
+    engine.feed(arrived_ns, np.ones(len(arrived_ns), np.int32), kind)
+    engine.finish()
+    return _figures(spec, engine.columns(), kind, seed, round(warmup_s * S_NS))
+
+
+def _engine(spec: TokenSpec, policy: str, *, workers: int, seed: int, warmup_s: float) -> _core.Simulation:
+    """Workers that hold the body at all counts; the counts are the scheduler's variants, 0 the fewest tokens."""
     name, fixed = check_policy(spec, policy)
-    found = _core.simulate_tokens(
-        arrived_ns,
-        kind,
-        latency=[[(rows, round(ms * MS_NS)) for rows, ms in variant.latency] for variant in spec.variants],
-        kinds=[(round(q.slo_ms * MS_NS), q.utility, list(spec.accuracy[q.task])) for q in spec.queries],
+    slos = [round(query.slo_ms * MS_NS) for query in spec.queries]
+    normal = statistics.NormalDist()
+    noise = [math.exp(spec.spread * normal.inv_cdf((i + 0.5) / NOISES)) for i in range(NOISES)] if spec.spread else None
+    engine = _core.Simulation(
+        "late",
+        batching="deadline",
+        slo=max(slos),
+        timeout=max(slos),
+        max_queued=1 << 30,
+        seed=seed,
+        warmup=round(warmup_s * S_NS),
+        record=True,
+        noise=None if noise is None else np.array(noise),
+    )
+    runtimes = [
+        engine.add_runtime(
+            1,
+            max(1, int(max(slos) / MS_NS * spec.capacity(variant.tokens) / 1000)),
+            [(1, rows, round(ms * MS_NS)) for rows, ms in variant.latency],
+            max_batch=spec.batch,
+            variant=at,
+        )
+        for at, variant in enumerate(spec.variants)
+    ]
+    tasks = list(spec.accuracy)
+    counts = _core.TokenCounts(
+        list(range(len(spec.variants))),
+        [list(spec.accuracy[task]) for task in tasks],
         policy=name,
         fixed=fixed,
         delta=round(spec.delta_ms * MS_NS),
@@ -88,35 +125,62 @@ def run(
         kappa=spec.kappa,
         by_rate=[(rate, spec.tokens.index(count)) for rate, count in spec.by_rate],
         window=round((spec.horizon_s if name == "price" else spec.window_s) * S_NS),
-        switching=round(spec.switch_ms * MS_NS),
-        spread=spec.spread,
-        workers=workers,
-        seed=seed,
-        warmup=round(warmup_s * S_NS),
-        share=spec.share,
         horizon=round(spec.horizon_s * S_NS),
+        share=spec.share,
+        switching=round(spec.switch_ms * MS_NS),
     )
-    outcomes = np.array(found["outcomes"])
+    for number, slo in enumerate(slos):
+        engine.set_variant(number, slo=slo, timeout=slo)
+    engine.set_tokens(counts, [(query.utility, tasks.index(query.task)) for query in spec.queries])
+    held = runtimes[0] if len(runtimes) == 1 else engine.add_bundle(runtimes)
+    for _ in range(workers):
+        engine.add_worker(held, 0)
+    return engine
+
+
+def _figures(
+    spec: TokenSpec, columns: Mapping[str, NDArray[Any]], kind: NDArray[np.uint16], seed: int, warmup_ns: int
+) -> TokenResult:
+    """Whether an answer is right is drawn for each query once, whatever the policy and the count."""
+    counted = columns["arrived_ns"] >= warmup_ns
+    count = columns["runtime"].astype(np.int64)  # -1: it was never executed
+    in_time = columns["outcome"] == ON_TIME
+    accuracy = np.array([spec.accuracy[query.task] for query in spec.queries])
+    luck = np.random.default_rng([seed, 2]).random(len(kind))
+    right = (count >= 0) & (luck < accuracy[kind, count])
+    type_of = np.where(in_time, np.where(right, 0, 1), np.where(count >= 0, 2, 3))
+    outcomes = np.zeros((len(spec.queries), len(TYPES)), np.int64)
+    np.add.at(outcomes, (kind[counted], type_of[counted]), 1)
+    worth = np.array([query.utility for query in spec.queries])[kind]
+    utility = float(worth[counted & in_time & right].sum())
+    offered = float(worth[counted].sum())
+    executed = np.flatnonzero(counted & (count >= 0))
+    begun = columns["arrived_ns"][executed] + columns["wait_ns"][executed]
+    batches = np.unique(np.stack([columns["worker"][executed], begun]), axis=1, return_inverse=True)[1].ravel()
+    of_batch = np.bincount(batches)
+    accurate = np.bincount(batches, right[executed])
+    count_of = np.zeros(len(of_batch), np.int64)
+    count_of[batches] = count[executed]
+    total = int(counted.sum())
     all_of = outcomes.sum(0)
-    total = int(all_of.sum())
     answered = int(all_of[0] + all_of[1])
     return TokenResult(
         queries=total,
-        utility=found["utility"],
-        utility_share=found["utility"] / found["offered"] if found["offered"] > 0 else math.nan,
-        outcomes={name: float(count) / max(1, total) for name, count in zip(TYPES, all_of, strict=True)},
+        utility=utility,
+        utility_share=utility / offered if offered > 0 else math.nan,
+        outcomes={name: float(each) / max(1, total) for name, each in zip(TYPES, all_of, strict=True)},
         by_query={
             f"{q.task} {q.slo_ms:g} {q.utility:g}": dict(zip(TYPES, map(int, counts), strict=True))
             for q, counts in zip(spec.queries, outcomes, strict=True)
         },
-        rows=_by_tokens(spec, found["rows"]),
-        batches=_by_tokens(spec, found["batches"]),
+        rows=_by_tokens(spec, np.bincount(count[executed], minlength=len(spec.variants))),
+        batches=_by_tokens(spec, np.bincount(count_of, minlength=len(spec.variants))),
         accuracy=float(all_of[0]) / answered if answered else math.nan,
-        batch_accuracy=tuple(found["shares"]),
-        busy_s=found["busy_ns"] / S_NS,
-        plans=found["plans"],
+        batch_accuracy=tuple(
+            map(int, np.bincount((100 * accurate / np.maximum(of_batch, 1)).astype(np.int64), minlength=101))
+        ),
     )
 
 
-def _by_tokens(spec: TokenSpec, counts: Sequence[int]) -> dict[str, int]:
-    return {str(tokens): count for tokens, count in zip(spec.tokens, counts, strict=True)}
+def _by_tokens(spec: TokenSpec, counts: NDArray[np.int64]) -> dict[str, int]:
+    return {str(tokens): int(count) for tokens, count in zip(spec.tokens, counts, strict=True)}

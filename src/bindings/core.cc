@@ -89,6 +89,7 @@ void bind_values(nb::module_& m) {
       .def_prop_ro(
           "batch", [](const Action& a) { return optional_id(a.batch); },
           "START: the same number for the rows of one batch, which come one after the other; None: alone.")
+      .def_ro("evicted", &Action::evicted, "EXPIRED: what is worth more goes before it.")
       .def("__repr__", &repr);
 
   nb::class_<InstanceView>(m, "InstanceView", "An instance as the scheduler sees it.")
@@ -162,18 +163,23 @@ void bind_scheduler(nb::module_& m) {
       .def(
           "arrive",
           [](Scheduler& s, Tag tag, std::int32_t length, TimeNs now, std::optional<TimeNs> deadline,
-             std::optional<TimeNs> due, std::uint64_t client, bool bulk, VariantId variant) {
+             std::optional<TimeNs> due, std::uint64_t client, bool bulk, VariantId variant, double utility,
+             std::uint32_t kind) {
             Actions out;
-            const Arrival arrival{length, due.value_or(kNever), deadline.value_or(kNever), client, bulk, variant};
+            Arrival arrival{length, due.value_or(kNever), deadline.value_or(kNever), client, bulk, variant};
+            arrival.utility = utility;
+            arrival.kind = kind;
             const Admitted admitted = s.arrive(tag, arrival, now, out);
             return std::make_tuple(admitted.admission, optional_id(admitted.handle), std::move(out));
           },
           "tag"_a, "length"_a, "now"_a, "deadline"_a = nb::none(), nb::kw_only(), "due"_a = nb::none(), "client"_a = 0,
-          "bulk"_a = false, "variant"_a = 0,
+          "bulk"_a = false, "variant"_a = 0, "utility"_a = 1.0, "kind"_a = 0,
           "A request of `length` tokens. The handle is None when it is refused.\n\n"
           "`due`: an answer after it is late; `deadline`: after it it is worth nothing; `client`: who asks (0: "
           "unnamed);\n"
-          "`bulk`: of the class that fills what others leave; `variant`: the network that it is for.")
+          "`bulk`: of the class that fills what others leave; `variant`: the network that it is for; `utility`, "
+          "`kind`:\n"
+          "of a body's (set_tokens).")
       .def(
           "finish",
           [](Scheduler& s, RequestHandle handle, TimeNs now, Verdict verdict) {
@@ -226,6 +232,10 @@ void bind_scheduler(nb::module_& m) {
   scheduler.def("levels", &Scheduler::levels)
       .def("level_max_length", &Scheduler::level_max_length, "level"_a, "In tokens; 0 for no such level.")
       .def("ideal_level", &Scheduler::ideal_level, "length"_a, "variant"_a = 0, "-1 when no level is long enough.")
+      .def("set_tokens", &Scheduler::set_tokens, "counts"_a,
+           "Variants that are a body: a batch gets one of them when it starts; under `late` with batches.")
+      .def("clear_tokens", &Scheduler::clear_tokens, "variant"_a, "By its first variant: it is no body any more.")
+      .def("token_price", &Scheduler::token_price, "variant"_a, "Utility of a worker-second, at its last decision.")
       .def("set_share", &Scheduler::set_share, "variant"_a, "share"_a,
            "What a variant may count on of the workers that it shares, above 0; 1 unless it is said.")
       .def("queued", &Scheduler::queued, "Requests that wait, parked ones included.")
@@ -253,11 +263,11 @@ void bind_scheduler(nb::module_& m) {
 NB_MODULE(_core, m) {
   m.doc() = "Arlo's core: the request scheduler that the gateway and the simulator share, and the allocation solver.";
   arlo::dispatch::bind_values(m);
+  arlo::simulate::bind_tokens(m);
   arlo::dispatch::bind_scheduler(m);
   arlo::solve::bind(m);
   arlo::flow::bind(m);
   arlo::flow::pipeline::bind(m);
   arlo::simulate::bind(m);
-  arlo::simulate::bind_tokens(m);
   arlo::text::bind(m);
 }

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -227,6 +228,16 @@ void bind(nb::module_& m) {
           },
           "variant"_a, nb::kw_only(), "slo"_a, "timeout"_a = nb::none(), "share"_a = 1.0,
           "The time limits of the requests of a variant, and its share of the workers; before the first request.")
+      .def(
+          "set_tokens",
+          [](Engine& e, const dispatch::TokenCounts& counts,
+             const std::vector<std::pair<double, std::uint32_t>>& queries) {
+            TokenQueries tokens{counts, {}};
+            for (const auto& [utility, kind] : queries) tokens.queries.push_back({utility, kind});
+            e.set_tokens(std::move(tokens));
+          },
+          "counts"_a, "queries"_a,
+          "Every request is one of `queries`, (utility, kind of accuracy), which its variant names; before the first.")
       .def(
           "set_cascade",
           [](Engine& e, const std::vector<dispatch::VariantId>& variants, const flow::Rules& rules,

@@ -44,7 +44,8 @@ class Ledger {
 
   void emit(ActionKind kind, RequestHandle h, InstanceId id, std::int32_t level, Actions& out) const {
     const Request& r = s_.requests[h];
-    out.push_back({kind, h, r.tag, id, level, level > s_.ideal(r), kNone, kNone});
+    const bool evicted = kind == ActionKind::kExpired && r.evicted;
+    out.push_back({kind, h, r.tag, id, level, level > s_.ideal(r), kNone, kNone, evicted});
   }
 
   // The key of an instance follows its load; a draining one has none.
@@ -74,6 +75,7 @@ class Ledger {
     const VariantId variant = s_.requests[h].variant();
     if (s_.shared() && s_.lines.total(variant) == 0) s_.shares.begins(variant);
     s_.lines.insert(s_.requests, level, h);
+    s_.bodies.add(s_.requests[h], h, level);
     begin_wait(h);
   }
 
@@ -100,6 +102,7 @@ class Ledger {
     } else if (r.overdue) {
       s_.overdue.erase(s_.requests, s_.ideal(r), h);
     } else {
+      s_.bodies.remove(r, h);
       s_.lines.erase(s_.requests, s_.ideal(r), h);
     }
   }
@@ -148,9 +151,10 @@ class Ledger {
     started(h, id, on, kNone, out);
   }
 
-  // All wait for this instance, or in lines, and start as one batch on a runtime of its bundle.
-  void start_waiting(std::span<const RequestHandle> rows, InstanceId id, const Bundle::Member& on, TimeNs now,
-                     Actions& out) {
+  // All wait for this instance, or in lines, and start as one batch on a runtime of its bundle, as rows of variant
+  // `as`: theirs, or another one of their body.
+  void start_waiting(std::span<const RequestHandle> rows, InstanceId id, const Bundle::Member& on, VariantId as,
+                     TimeNs now, Actions& out) {
     Instance& x = s_.queue[id];
     const VariantId variant = s_.requests[rows.front()].variant();
     std::int32_t longest = 0;
@@ -173,7 +177,8 @@ class Ledger {
     if (s_.batching()) {
       time = on.cost.at(longest, static_cast<std::int32_t>(rows.size()));
       if (rows.size() > 1) {
-        const TimeNs shares = s_.lines.total(variant) > 0 ? shares_of(rows, s_.queue.cost(x, variant)) : 0;
+        const TimeNs shares =
+            s_.lines.total(variant) > 0 && as == variant ? shares_of(rows, s_.queue.cost(x, variant)) : 0;
         batch = s_.batches.take({static_cast<std::int32_t>(rows.size()), true, on.runtime, time, shares});
       }
       for (const RequestHandle h : rows) s_.requests[h].share = 0;  // the first stands for all
@@ -181,7 +186,10 @@ class Ledger {
     }
     if (s_.shared()) s_.shares.started(variant, time);
     begun(x);
-    for (const RequestHandle h : rows) started(h, id, on, batch, out);
+    for (const RequestHandle h : rows) {
+      s_.requests[h].variant_ = as;
+      started(h, id, on, batch, out);
+    }
   }
 
   // The worker is through with it; before release().
@@ -278,7 +286,9 @@ class Ledger {
     r.variant_ = arrival.variant;
     r.client = static_cast<std::uint16_t>(arrival.client);
     r.overdue = false;
+    r.evicted = false;
     r.trial = 0;
+    s_.bodies.note(h, arrival);
     return h;
   }
 

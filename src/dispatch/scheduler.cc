@@ -143,6 +143,15 @@ class Scheduler::Impl {
     }
     arrival.due = Turns::aim(arrival.due, now);
     arrival.client = FairRanks::place(arrival.client);
+    arrival.arrived = now;
+    if (Body* const body = s_.bodies.of(arrival.variant)) {
+      const VariantId all = body->variants.back();
+      if (!arrival.bulk) {
+        body->chooser.arrived(now, arrival.kind, arrival.utility);
+      } else if (s_.queue.with(all) > 0 && arrival.length <= s_.queue.longest(all)) {
+        arrival.variant = all;  // there is time for all tokens
+      }
+    }
     const std::int32_t level = s_.queue.ideal(arrival.variant, arrival.length);
     if (arrival.bulk) return turns_.arrive_bulk(tag, arrival, level, now, out);
     if (s_.fits(level)) return binding_->arrive(tag, arrival, level, now, out);
@@ -188,6 +197,33 @@ class Scheduler::Impl {
     s_.shares.set(variant, share);
   }
 
+  void set_tokens(const TokenCounts& counts) {
+    const auto& accuracy = counts.rules.accuracy;
+    const auto need = [](bool good, const char* message) {
+      if (!good) throw std::invalid_argument(std::string("tokens: ") + message);
+    };
+    need(s_.options.policy == Policy::kLate && s_.batching(), "counts are chosen for batches under policy `late` only");
+    need(!counts.variants.empty() && !accuracy.empty(), "variants and their accuracy are missing");
+    for (const auto& each : accuracy) need(each.size() == counts.variants.size(), "accuracy of each variant");
+    for (const VariantId v : counts.variants) need(v < kVariants, "variant: not below 64");
+    need(counts.rules.fixed < counts.variants.size() && counts.rules.alike.most > 0 && counts.rules.window > 0 &&
+             counts.rules.horizon > 0 && counts.rules.share > 0 && counts.rules.looked_at > 0,
+         "fixed must be one of the counts; most, window, horizon, share and looked_at above 0");
+    const VariantId line = counts.variants.front();
+    const bool is_new = s_.bodies.of(line) == nullptr;
+    s_.bodies.set(counts);
+    if (!is_new || line >= s_.queue.variants()) return;
+    for (std::int32_t level = s_.queue.first_of(line); level < s_.queue.end_of(line); ++level) {
+      for (RequestHandle h = s_.lines[level].fifo.head; h != kNone; h = s_.requests[h].next) {
+        s_.bodies.adopt(s_.requests[h], h, level);
+      }
+    }
+  }
+
+  void clear_tokens(VariantId variant) {
+    if (variant < kVariants) s_.bodies.clear(variant);
+  }
+
   void hold() { s_.held = s_.batching(); }
 
   void release(TimeNs now, Actions& out) {
@@ -221,6 +257,7 @@ class Scheduler::Impl {
     }
     Request& r = s_.requests[h];
     r.rank = r.order();
+    r.variant_ = s_.bodies.line_of(r.variant());
     r.avoid = avoid;
     if (most > 0) r.trial = static_cast<std::uint8_t>(std::bit_width(static_cast<std::uint32_t>(most)));
     Admission admission = Admission::kQueued;
@@ -317,6 +354,15 @@ Admitted Scheduler::arrive(Tag tag, const Arrival& arrival, TimeNs now, Actions&
 }
 
 void Scheduler::set_share(VariantId variant, double share) { impl_->set_share(variant, share); }
+
+void Scheduler::set_tokens(const TokenCounts& counts) { impl_->set_tokens(counts); }
+
+void Scheduler::clear_tokens(VariantId variant) { impl_->clear_tokens(variant); }
+
+double Scheduler::token_price(VariantId variant) const {
+  const Body* const body = variant < kVariants ? impl_->state().bodies.of(variant) : nullptr;
+  return body == nullptr ? 0 : body->chooser.price();
+}
 
 void Scheduler::hold() { impl_->hold(); }
 

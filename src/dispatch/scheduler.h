@@ -14,6 +14,11 @@
 // as each variant gets its share of the time (shares.h); under the others, that bind on arrival, an instance serves
 // what is bound to it in turn, whatever its variant.
 //
+// Bodies. Where variants are one network at several token counts, their rows wait in one line, and the batch, its count
+// and who is left out are decided together when an instance has room (batching/bodies.h, solve/tokens/chooser.h). Its
+// rows are judged on arrival by what they could have if they went first, and by the plans after that: they have no
+// turns, clients have none among them, and what cannot be on time beside what is worth more is evicted.
+//
 // Waiting. Early-binding policies (rs, ilb, ig, infaas, uniform, eft) bind a request to an instance on arrival: it
 // waits in that instance's FIFO until the instance has room (its in-flight limit). `late` keeps the request in a FIFO
 // per ideal level, and an instance that gets room takes the request it should serve next. Under every policy a request
@@ -62,6 +67,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "solve/tokens/chooser.h"
 
 namespace arlo::dispatch {
 
@@ -131,6 +137,10 @@ struct Arrival {
   bool bulk = false;         // of the class bulk, which fills what others leave; it is never due
   VariantId variant = 0;     // the network that it is for
   bool follows = false;      // it was admitted before, for another network: never refused for a full queue
+  // Of a body (set_tokens):
+  double utility = 1;      // of an answer that is right and in time, >= 0
+  std::uint32_t kind = 0;  // of Rules::accuracy
+  TimeNs arrived = 0;      // the scheduler's to set
 };
 
 enum class Admission : std::uint8_t {
@@ -170,8 +180,16 @@ struct Action {
   RuntimeId runtime;    // that executes it (kStart), of the instance's bundle
   // kStart: the rows of one batch come one after the other, and have the same number here; kNone for a row alone.
   BatchId batch;
+  bool evicted = false;  // kExpired: what is worth more goes before it, and it cannot make its deadline beside that
 };
 using Actions = std::vector<Action>;  // appended to, never cleared, by every call
+
+// A body: variants that are one network at several token counts. Its rows all arrive for the first of them, and start
+// on a runtime of any.
+struct TokenCounts {
+  std::vector<VariantId> variants;  // ascending by tokens: by time, too
+  solve::tokens::Rules rules;       // accuracy of each of them, for every kind of rows
+};
 
 enum class RequestState : std::uint8_t {
   kGone,     // finished, expired, cancelled, abandoned or never admitted
@@ -224,6 +242,15 @@ class Scheduler {
   // Of the time of instances that it shares, a variant may count on its share by the sum of all that wait: above 0, 1
   // unless it is said. `late` alone.
   void set_share(VariantId variant, double share);
+
+  // From now on these variants are a body: which of them executes a batch is decided when it starts. `late` with
+  // batches alone. Rows are late at their limits (aim, deadline); what is retried, bound or overdue runs on the first
+  // variant. Throws std::invalid_argument.
+  void set_tokens(const TokenCounts& counts);
+  // It is no body any more, by its first variant: what waits in its line is for that one.
+  void clear_tokens(VariantId variant);
+  // Of a body, by its first variant, at its last decision: utility of a worker-second; 0 of none.
+  [[nodiscard]] double token_price(VariantId variant) const;
 
   // Between the two, requests that arrive only wait: they come together, and are to start as batches. Nothing changes
   // with Batching::kOne. Other calls in between start what they would.

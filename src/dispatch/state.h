@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 
+#include "dispatch/batching/bodies.h"
 #include "dispatch/deadlines.h"
 #include "dispatch/fair_ranks.h"
 #include "dispatch/level_fifos.h"
@@ -36,6 +37,7 @@ struct State {
   std::int32_t queued = 0;
   std::array<std::int32_t, kVariants> queued_of{};  // the same by variant
   Shares shares;
+  Bodies bodies;
   std::int32_t in_flight = 0;
   std::array<std::int32_t, kVariants> in_flight_of{};
 
@@ -53,6 +55,10 @@ struct State {
       if (overdue.total(one.variant) > 0) return true;
     }
     return false;
+  }
+  // It waits in the line of a body, and the batch that it starts in is chosen (turns.h).
+  [[nodiscard]] bool chosen_late(const Request& r) const {
+    return bodies.of(r.variant()) != nullptr && r.instance == kNone && !r.overdue && (r.rank & kFirstTry) != 0;
   }
   // Some active instance is long enough.
   [[nodiscard]] bool fits(std::int32_t level) const { return queue.first_fitting(level) != queue.groups(); }

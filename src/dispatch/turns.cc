@@ -10,7 +10,9 @@ void Turns::serve(InstanceId id, TimeNs now, Actions& out) {
     const bool owes = s_.any_overdue(x) && x.owed >= kShare - 1 && x.state == InstanceState::kActive;
     if (owes && start_overdue(id, now, out)) continue;
     const RequestHandle h = next(id, now, out);
-    if (h != kNone) {
+    if (h != kNone && s_.chosen_late(s_.requests[h])) {
+      if (start_chosen(id, s_.requests[h].variant(), now, out)) continue;
+    } else if (h != kNone) {
       start(h, id, now, out);
       continue;
     }
@@ -28,7 +30,34 @@ void Turns::start(RequestHandle h, InstanceId id, TimeNs now, Actions& out) {
   rows_.assign(1, h);
   const Bundle::Member& on =
       s_.batching() ? gather_.batch(id, now, rows_) : s_.cost(s_.queue[id], s_.requests[h]).of(s_.requests[h].length);
-  ledger_.start_waiting(rows_, id, on, now, out);
+  ledger_.start_waiting(rows_, id, on, s_.requests[h].variant(), now, out);
+}
+
+bool Turns::start_chosen(InstanceId id, VariantId line, TimeNs now, Actions& out) {
+  Body& body = *s_.bodies.of(line);
+  const Instance& x = s_.queue[id];
+  const TimesOn times(s_.queue, body, id);
+  const TimeNs start = s_.timed ? forecast_.start_on(x, now) : now;
+  const auto& decision = body.chooser.choose(start, std::max(s_.queue.with(line), 1), times);
+  const bool starts = decision.starts;
+  rows_.assign(decision.rows.begin(), decision.rows.end());
+  evicted_ = decision.evicted;
+  for (const std::uint64_t h : evicted_) {
+    const auto handle = static_cast<RequestHandle>(h);
+    s_.requests[handle].evicted = true;
+    // One that may still be answered after its limit yields from now on.
+    if (s_.requests[handle].deadline <= s_.requests[handle].limit()) {
+      ledger_.expire_one(handle, out);
+    } else {
+      pass(handle, id, now, out);
+    }
+  }
+  if (!starts) return false;
+  if (body.last.size() <= id) body.last.resize(id + 1);
+  body.last[id] = decision.count + 1;
+  ledger_.start_waiting(rows_, id, *times.on(decision.count, decision.longest), body.variants[decision.count], now,
+                        out);
+  return true;
 }
 
 RequestHandle Turns::next(InstanceId id, TimeNs now, Actions& out) {
@@ -42,6 +71,7 @@ RequestHandle Turns::next(InstanceId id, TimeNs now, Actions& out) {
       ledger_.expire_one(h, out);
       continue;
     }
+    if (s_.chosen_late(r) && x.state == InstanceState::kActive) return h;
     if (r.limit() == kNever || x.state != InstanceState::kActive) return h;
     const TimeNs finish = forecast_.turn_on(x, r, now);
     if (finish <= r.limit()) return h;

@@ -37,6 +37,10 @@ class Turns {
   // to the caller.
   void start(RequestHandle h, InstanceId id, TimeNs now, Actions& out);
 
+  // Starts the batch of a body that is chosen for an instance that has room; false: none is. What is evicted leaves, or
+  // yields as what is overdue. The key is left to the caller.
+  bool start_chosen(InstanceId id, VariantId line, TimeNs now, Actions& out);
+
   // An arrival that would finish at `finish` where the policy would have it: after its limit.
   Admitted arrive_overdue(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs finish, TimeNs now, Actions& out);
   // An arrival of the class bulk, of any level.
@@ -70,6 +74,7 @@ class Turns {
   Forecast& forecast_;
   Gather gather_;
   std::vector<RequestHandle> rows_;  // of the batch that starts
+  std::vector<std::uint64_t> evicted_;
   Binding* binding_ = nullptr;
 };
 

@@ -29,6 +29,7 @@ void Engine::set_variant(dispatch::VariantId variant, TimeNs slo, TimeNs timeout
 }
 void Engine::set_cascade(Cascade cascade) { impl_->set_cascade(std::move(cascade)); }
 void Engine::set_pipeline(Pipeline pipeline) { impl_->set_pipeline(std::move(pipeline)); }
+void Engine::set_tokens(TokenQueries tokens) { impl_->set_tokens(std::move(tokens)); }
 void Engine::plan(const flow::pipeline::Plan& plan) { impl_->plan(plan); }
 const PipelineTotals* Engine::pipeline() const { return impl_->roots_ ? &impl_->roots_->totals : nullptr; }
 double Engine::worker_price(std::int32_t variant) const { return impl_->roots_ ? impl_->roots_->price(variant) : 0; }

@@ -186,6 +186,17 @@ struct Pipeline {
   std::uint64_t seed = 0;
 };
 
+// Rows of one network at several token counts: the variant of a request that arrives is a number of `queries`, of which
+// set_variant() says the time limits, and it is late at the timeout.
+struct TokenQueries {
+  struct Query {
+    double utility = 1;
+    std::uint32_t kind = 0;  // of Rules::accuracy
+  };
+  dispatch::TokenCounts counts;
+  std::vector<Query> queries;
+};
+
 // Of the roots that arrived at or after `warmup`, and of what they visited.
 struct PipelineTotals {
   std::uint64_t roots = 0;    // that have ended
@@ -219,6 +230,8 @@ class Engine {
   // Every request is a root of this pipeline; before the first one, and after all runtimes. Its visits are no requests:
   // of what is counted only `batches`, `rows`, and what is seen of workers and runtimes, is about them.
   void set_pipeline(Pipeline pipeline);
+  // Every request is one of these; before the first one, and after all runtimes.
+  void set_tokens(TokenQueries tokens);
   // A plan for it, in force from now() on.
   void plan(const flow::pipeline::Plan& plan);
   // Runtimes that a worker holds together; the id is that of a runtime for add_worker() and replace().

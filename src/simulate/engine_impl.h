@@ -56,6 +56,13 @@ class Engine::Impl {
     limited_ = true;
   }
 
+  void set_tokens(TokenQueries tokens) {
+    need(by_length_.empty() && !journeys_ && !roots_, "tokens: requests have arrived already, or there is a flow");
+    need(!tokens.queries.empty(), "queries: at least one");
+    scheduler_.set_tokens(tokens.counts);
+    tokens_.emplace(std::move(tokens));
+  }
+
   void plan(const flow::pipeline::Plan& plan) {
     need(roots_.has_value(), "plan: there is no pipeline");
     roots_->plan(plan, now_);
@@ -125,6 +132,7 @@ class Engine::Impl {
   Feed feed_;
   std::optional<Journeys> journeys_;
   std::optional<Roots> roots_;
+  std::optional<TokenQueries> tokens_;
 
  private:
   // Handles everything due before `until`, in the order of the header.
@@ -160,6 +168,7 @@ class Engine::Impl {
 
   void arrive(Feed::Arrival arrival) {
     const auto [length, variant] = arrival;
+    need(!tokens_ || variant < tokens_->queries.size(), "variant: none of the queries");
     const Slot slot = requests_.take(now_, length, variant);
     const auto index = static_cast<std::size_t>(std::clamp(length, 0, dispatch::kMaxLength));
     if (index >= by_length_.size()) by_length_.resize(index + 1);
@@ -200,15 +209,20 @@ class Engine::Impl {
       }
       if (request.bulk) due = kNever;
     }
-    const dispatch::Admitted admitted =
-        scheduler_.arrive(slot,
-                          {.length = request.length,
-                           .due = due,
-                           .deadline = deadline,
-                           .bulk = request.bulk,
-                           .variant = request.stage < 0 ? request.variant : journeys_->variant(request.stage),
-                           .follows = request.answered >= 0},
-                          now_, actions_);
+    dispatch::Arrival arrival{.length = request.length,
+                              .due = due,
+                              .deadline = deadline,
+                              .bulk = request.bulk,
+                              .variant = request.stage < 0 ? request.variant : journeys_->variant(request.stage),
+                              .follows = request.answered >= 0};
+    if (tokens_) {
+      const TokenQueries::Query& query = tokens_->queries.at(request.variant);
+      arrival.due = kNever;
+      arrival.variant = tokens_->counts.variants.front();
+      arrival.utility = query.utility;
+      arrival.kind = query.kind;
+    }
+    const dispatch::Admitted admitted = scheduler_.arrive(slot, arrival, now_, actions_);
     if (admitted.handle != kNone) request.handle = admitted.handle;
     return admitted;
   }
@@ -422,6 +436,7 @@ class Engine::Impl {
     }
     const Inbox::Row first = worker.inbox.front();
     const Fleet::Runtime& runtime = fleet_.runtime(first.runtime);
+    const bool switches = tokens_ && worker.served > 0 && worker.executes != first.runtime;
     worker.executes = first.runtime;
     std::int32_t longest = 1;
     do {
@@ -435,6 +450,7 @@ class Engine::Impl {
     if (factor != 1) {
       took = std::llround(std::min(static_cast<double>(took) * factor, static_cast<double>(kFar)));
     }
+    if (switches) took += tokens_->counts.rules.switching;
     took = std::min(took, std::max<TimeNs>(kFar - now_, 0));  // time ends there
     for (const Slot slot : worker.batch) {
       Request& request = requests_[slot];

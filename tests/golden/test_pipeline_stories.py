@@ -24,7 +24,7 @@ from tests.golden.story import retell, stories
 from tests.golden.words import OUTCOMES, ms, ns
 
 FOLDER = Path(__file__).parent / "pipeline"
-REASONS = ("budget", "deadline", "overload", "fanout", "failed")
+REASONS = ("budget", "deadline", "overload", "fanout", "failed", "evicted")
 
 
 class Story:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from arlo import proto
-from arlo.catalog.flow import Flow, FlowEdge, Guard
+from arlo.catalog.flow import Flow, FlowEdge, FlowVariant, Guard
 from arlo.catalog.manifest import Manifest
 from arlo.config.flow_variants import pipeline_name, served_flow, timeout_ms, variant_model
 from arlo.config.pipeline import PipelineConfig
@@ -16,13 +16,20 @@ from arlo.planning.flows.numbers import Numbers
 from arlo.planning.flows.problem import FlowPlan
 
 LOGITS = "logits"  # the output that guards judge
+LOOKED_AT = 12  # batches, whose plan takes a few hundred microseconds at worst
+SOON_US = 100_000  # what waits is to be through in that time, or a quarter of the SLO; not less than two full batches
 
 
 def fill_pipeline(
-    message: Any, config: PipelineConfig, variants: tuple[Manifest, ...], plan: Any | None = None
+    message: Any,
+    config: PipelineConfig,
+    variants: tuple[Manifest, ...],
+    plan: Any | None = None,
+    *,
+    late: bool = True,
 ) -> None:
-    """`variants`: the repositories', in the order of variant_models(); `plan`: an arlo.v1.PipelinePlan. ConfigError
-    where a flow cannot be served."""
+    """`variants`: the repositories', in the order of variant_models(); `plan`: an arlo.v1.PipelinePlan; `late`: the
+    gateway forms batches, and can choose their token counts. ConfigError where a flow cannot be served."""
     if plan is not None:
         message.plan.CopyFrom(plan)
     flow = served_flow(config)
@@ -60,6 +67,9 @@ def fill_pipeline(
                 least_us=max(round(variant.latency_ns(1) / 1000), 1),
                 tokens=variant.tokens if by_tokens else None,
             )
+        if by_tokens and len(stage.variants) > 1 and late and not config.workers:
+            _fill_rule(item.tokens, config.tokens, flow.slo_ms, stage.variants)
+            item.tokens.shadow = config.shadow
     if by_tokens and len(message.stages) == 1:
         items = message.stages[0].variants
         first = first_price([each.accuracy for each in items], [each.work_s for each in items])
@@ -68,6 +78,22 @@ def fill_pipeline(
     for s in flow.order:
         for e in flow.out(s):
             _fill_edge(message.edges.add(), flow, e, place, labels[flow.stages[s].name])
+
+
+def _fill_rule(rule: Any, name: str, slo_ms: float, variants: Sequence[FlowVariant]) -> None:
+    """OTAS's section V, with times by the SLO: it has 0.5 s and 2 s for SLOs of 0.6 and 1 s."""
+    slo_us = max(round(1000 * slo_ms), 1)
+    batch = min(each.max_batch for each in variants)
+    longest_us = max(each.latency_ns(batch, len(each.max_lengths) - 1) for each in variants) // 1000
+    rule.rule = name
+    rule.batch = batch
+    rule.delta_us = rule.eta_us = slo_us // 2
+    rule.mu = rule.kappa = 0.8
+    rule.beta = 5
+    rule.initial_us = 2 * slo_us
+    rule.window_us = max(10 * slo_us, 2_000_000)
+    rule.horizon_us = max(min(slo_us // 4, SOON_US), 2 * longest_us, 1)
+    rule.looked_at = LOOKED_AT
 
 
 def first_price(accuracies: Sequence[float], works_s: Sequence[float]) -> float:

@@ -103,7 +103,8 @@ def deployment_message(
     if config.cascade is not None:
         fill_cascade(message.cascades.add(), config.cascade, manifest.models, point_name=cascade_point)
     if config.pipeline is not None:
-        fill_pipeline(message.pipelines.add(), config.pipeline, manifest.models, flow_plan)
+        late = config.dispatch.policy == "late" and config.dispatch.batching in ("fill", "deadline")
+        fill_pipeline(message.pipelines.add(), config.pipeline, manifest.models, flow_plan, late=late)
     placed = {name for _, name in instances} | set(always)
     if config.pipeline is not None:  # a variant may have no worker for a while
         placed |= {runtime.name for runtime in manifest.runtimes}

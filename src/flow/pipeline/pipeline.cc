@@ -14,7 +14,7 @@ TimeNs less(TimeNs time, TimeNs by) { return time == kNever ? kNever : time - by
 }  // namespace
 
 std::string_view drop_reason_name(DropReason reason) {
-  constexpr std::string_view kNames[kDropReasons] = {"budget", "deadline", "overload", "fanout", "failed"};
+  constexpr std::string_view kNames[kDropReasons] = {"budget", "deadline", "overload", "fanout", "failed", "evicted"};
   return kNames[static_cast<std::size_t>(reason)];
 }
 
@@ -346,6 +346,7 @@ bool Pipeline::enter(VisitId id, TimeNs now, Step& step) {
   step.node = visit.node;
   step.tag = root.tag;
   step.parent = visit.parent;
+  step.utility = visit.worth * root.utility;
   step.due = limits.due;
   step.deadline = limits.deadline;
   return true;
@@ -387,6 +388,12 @@ Pipeline::Choice Pipeline::choose(const Visit& visit, const Root& root, TimeNs n
   const Node end = visit.block + static_cast<Node>(stage.variants);
   if (stage.variants == 1) {
     return {may(visit, root, visit.block) ? visit.block : kNone};  // the scheduler knows what there is to know
+  }
+  if (stage.line >= 0) {
+    const Node line = visit.block + static_cast<Node>(stage.line);
+    const bool refused = ((visit.tried >> stage.line) & 1U) != 0;
+    if (refused) return {};
+    if (may(visit, root, line)) return {line};
   }
   Node wanted = kNone;
   const double k = visit.worth * root.utility;

@@ -53,6 +53,11 @@
 // to 9 % of the roots were late where this has none.) Router::kPlan and kMaf follow tables (shares.h), made anew every
 // kTable for the instances there are.
 //
+// Token counts. Where a stage's variants are a body of the scheduler's, a visit is not routed: it enters the body's
+// line and gets its variant when its batch starts. One that the body refuses or evicts is dropped, for every other way
+// through it would take longer. A visit whose root asks for more accuracy than the body's least is routed on arrival
+// among the variants that are good enough.
+//
 // Order. Steps come in the order of the events that led to them; the children of a finish in the order of the spans
 // given, and of their index. Events at one instant are given in the order leave, drain, finish, join, expire, cancel,
 // arrive, as dispatch/scheduler.h asks. Same calls, same steps, to the last bit.
@@ -101,8 +106,9 @@ enum class DropReason : std::uint8_t {
   kOverload,  // the scheduler's queue is full
   kFanout,    // the root has too many visits
   kFailed,    // its worker failed it
+  kEvicted,   // what is worth more goes before it (StageSpec::line)
 };
-inline constexpr std::size_t kDropReasons = 5;
+inline constexpr std::size_t kDropReasons = 6;
 std::string_view drop_reason_name(DropReason reason);
 
 struct Step {
@@ -121,7 +127,8 @@ struct Step {
   Node node = kNone;         // kEnter: the variants of its way so far, this one included
   std::uint64_t tag = 0;     // the root's
   std::uint64_t parent = 0;  // kEnter: tag of the Children that it is one of
-  TimeNs due = kNever;       // kEnter: for the scheduler
+  double utility = 1;        // kEnter: for the scheduler, as the next two
+  TimeNs due = kNever;
   TimeNs deadline = kNever;
   // kExit. Of a root that failed, `answered` is what was there before.
   std::int32_t answered = 0;  // leaves
@@ -145,9 +152,13 @@ class Pipeline {
   TimeNs look(TimeNs now);
 
   RootId arrive(const RootArrival& arrival, TimeNs now);
+  // It has started as this variant of its stage, another one of the body in whose line it waited.
+  void took(VisitId visit, std::int32_t variant) {
+    visits_[visit].node = visits_[visit].block + static_cast<Node>(variant);
+  }
   void finish(VisitId visit, std::span<const Children> children, TimeNs now);
   void failed(VisitId visit, TimeNs now);
-  // The scheduler has refused it, or it has expired. `why`: kDeadline, kOverload.
+  // The scheduler has refused it, or it has expired. `why`: kDeadline, kOverload, kEvicted.
   void refused(VisitId visit, DropReason why, TimeNs now);
   // The workers of its variant have gone, and the caller has cancelled it there: it chooses again.
   void again(VisitId visit, TimeNs now);

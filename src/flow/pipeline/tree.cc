@@ -22,7 +22,9 @@ void validate(const Spec& spec) {
   std::vector<bool> used(dispatch::kVariants);
   for (std::int32_t s = 0; s < stages; ++s) {
     const std::string where = "stage " + std::to_string(s) + ": ";
-    need(!spec.stages[at(s)].variants.empty(), where + "it has no variants");
+    const auto variants = static_cast<std::int32_t>(spec.stages[at(s)].variants.size());
+    need(variants > 0, where + "it has no variants");
+    need(spec.stages[at(s)].line >= -1 && spec.stages[at(s)].line < variants, where + "line: must be a variant, or -1");
     for (const VariantSpec& v : spec.stages[at(s)].variants) {
       need(v.id < dispatch::kVariants, where + "variant id: out of range");
       need(!used[v.id], where + "variant id " + std::to_string(v.id) + " is there twice");
@@ -93,6 +95,7 @@ Tree::Tree(const Spec& spec) {
     const Node before = stage.parent < 0 ? 1 : stages_[at(stage.parent)].end - stages_[at(stage.parent)].first;
     stage.first = first;
     stage.end = first += before * static_cast<Node>(stage.variants);
+    stage.line = spec.stages[at(s)].line;
     stage.depth = stage.parent < 0 ? 1 : stages_[at(stage.parent)].depth + 1;
   }
   for (std::int32_t s = stages - 1; s >= 0; --s) {

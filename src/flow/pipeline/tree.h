@@ -26,6 +26,7 @@ class Tree {
   struct Stage {
     std::int32_t variants = 0;
     std::int32_t first_variant = 0;  // of all variants, stage by stage
+    std::int32_t line = -1;          // StageSpec::line
     Node first = 0;
     Node end = 0;
     std::int32_t parent = -1;

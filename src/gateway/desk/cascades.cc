@@ -148,6 +148,16 @@ void Desk::shadow_ended(Shadow& shadow) {
     into_sample(shadow.of(), std::move(sample));
   }
   if (!result.good) return;
+  if (shadow.variant() >= 0) {
+    auto& stages = flow_counts_.at(shadow.of().variant);
+    if (static_cast<std::size_t>(shadow.stage()) >= stages.size()) return;
+    auto& variants = stages[static_cast<std::size_t>(shadow.stage())].variants;
+    if (static_cast<std::size_t>(shadow.variant()) >= variants.size()) return;
+    auto& count = variants[static_cast<std::size_t>(shadow.variant())];
+    ++count.shadow_rows;
+    count.shadow_agreed += result.disagreed ? 0 : 1;
+    return;
+  }
   auto& counts = books_[shadow.of().variant]->stage(static_cast<std::size_t>(shadow.stage()));
   ++counts.shadow_rows;
   counts.shadow_disagreed += result.disagreed ? 1 : 0;

@@ -133,8 +133,9 @@ dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& 
        .client = call.client,
        .bulk = call.bulk(),
        .variant = row.model().variant,
-       .follows = call.visit ? static_cast<const VisitCall&>(call).follows
-                             : row.journey != nullptr && row.journey->answered()},
+       .follows =
+           call.visit ? static_cast<const VisitCall&>(call).follows : row.journey != nullptr && row.journey->answered(),
+       .utility = call.visit ? static_cast<const VisitCall&>(call).utility : 1},
       now, effects.actions);
   if (admitted.handle == dispatch::kNone) return admitted;
   row.handle = admitted.handle;
@@ -185,7 +186,7 @@ void Desk::settle(Effects& effects, TimeNs now) {
     }
     ++i;
     if (action.kind == dispatch::ActionKind::kExpired) {
-      expired(*reinterpret_cast<Row*>(action.tag), now, effects);
+      expired(*reinterpret_cast<Row*>(action.tag), action.evicted, now, effects);
     } else {
       lost(action, now, effects);  // its tag may be of a row that has ended
     }
@@ -204,6 +205,7 @@ std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {
   while (first.batch != dispatch::kNone && end < effects.actions.size() && same_batch(effects.actions[end])) ++end;
 
   const auto& instance = fleet_.at(first.instance);
+  const RuntimeInfo& runtime = instance->member(first.runtime);
   batch_.clear();
   for (; at < end; ++at) {
     const dispatch::Action action = effects.actions[at];
@@ -216,9 +218,13 @@ std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {
     row.level = action.level;
     row.demoted = action.demoted;
     batch_.push_back(&row);
+    if (!row.call->visit) continue;
+    auto& visit = static_cast<VisitCall&>(*row.call);
+    if (!visit.starts_as(runtime.variant, *flows_.at(visit.state->model->variant))) {
+      row.level = scheduler_.ideal_level(row.length, row.model().variant);
+    }
   }
   // Rows whose clients have parameters of their own for the model go beside the others.
-  const RuntimeInfo& runtime = instance->member(first.runtime);
   for (auto from = batch_.begin(); from != batch_.end();) {
     const auto rest = std::stable_partition(from, batch_.end(),
                                             [&](const Row* row) { return worded(*row).goes_with(worded(**from)); });
@@ -254,8 +260,9 @@ void Desk::send(std::span<Row* const> rows, const std::shared_ptr<Instance>& ins
   effects.starts.push_back(upstream);
 }
 
-void Desk::expired(Row& row, TimeNs now, Effects& effects) {
+void Desk::expired(Row& row, bool evicted, TimeNs now, Effects& effects) {
   if (row.state == Row::State::kEnded) return;
+  if (row.call->visit) static_cast<VisitCall*>(row.call)->evicted = evicted;
   row.handle = dispatch::kNone;
   const auto waited = in_ms(now - row.call->received_ns);
   const auto variant = row.model().variant;

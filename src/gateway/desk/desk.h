@@ -67,7 +67,7 @@ class Desk {
   std::size_t begin(std::size_t at, TimeNs now, Effects& effects);
   void send(std::span<Row* const> rows, const std::shared_ptr<Instance>& instance, const RuntimeInfo& runtime,
             TimeNs now, Effects& effects);
-  void expired(Row& row, TimeNs now, Effects& effects);
+  void expired(Row& row, bool evicted, TimeNs now, Effects& effects);
   void lost(const dispatch::Action& action, TimeNs now, Effects& effects);
   struct Answer {  // of a worker, to all rows of an UpstreamCall
     std::shared_ptr<Instance> instance;
@@ -130,7 +130,8 @@ class Desk {
   void visit_ended(VisitCall& visit, TimeNs now, Effects& effects);
   [[nodiscard]] bool others_fit(const VisitCall& visit) const;
   void root_ended(FlowRoot& root, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
-  static void leave_flow(Row& row, TimeNs now);
+  void shadow(const VisitCall& visit, Effects& effects);
+  void leave_flow(Row& row, TimeNs now);
   void look_at_flows(TimeNs now);
 
   const v1::GatewayConfig& config_;
@@ -161,6 +162,8 @@ class Desk {
   // Of pipelines.
   std::array<std::shared_ptr<FlowState>, dispatch::kVariants> flows_;          // in force, by the pipeline's variant
   std::array<std::vector<FlowStageCounts>, dispatch::kVariants> flow_counts_;  // by stage
+  std::array<std::array<FlowWorth, 2>, dispatch::kVariants> flow_worth_;       // interactive, bulk
+  std::uint64_t fewer_tokens_ = 0;                                             // answers, of which some have shadows
   std::vector<std::shared_ptr<FlowState>> flow_states_;                        // in force, or with roots under way
   std::deque<VisitCall*> ended_visits_;                                        // that the pipelines have not heard of
   bool pumping_ = false;

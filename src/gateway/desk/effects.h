@@ -21,9 +21,10 @@ struct Instance;
 struct Effects {
   dispatch::Actions actions;  // of the scheduler, not yet turned into the effects below
   std::vector<UpstreamCall*> starts;
-  std::vector<Call*> releases;                          // one for each row that has ended
-  std::vector<std::pair<Shadow*, const Row*>> shadows;  // to be written, of rows that have ended, and submitted
-  std::vector<Ahead*> aheads;                           // to be written and submitted
+  std::vector<Call*> releases;  // one for each row that has ended
+  std::vector<std::pair<Shadow*, const Row*>>
+      shadows;                 // to be written, of rows that have ended (null: of a visit), and submitted
+  std::vector<Ahead*> aheads;  // to be written and submitted
   std::vector<std::pair<Call*, std::unique_ptr<PartialAnswer>>> partials;
   std::vector<std::shared_ptr<Instance>> checks;
   std::vector<std::function<void()>> calls;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/wire.h"
 
@@ -74,8 +75,10 @@ VisitCall::VisitCall(FlowRoot& begun, const FlowSource& from, const flow::pipeli
       edge(step.edge),
       index(step.edge < 0 ? begun.part : step.index),
       follows(step.follows),
-      due(step.due) {
+      due(step.due),
+      utility(step.utility) {
   variant = state->core.tree().variant_in_stage(step.node, stage);
+  tokens = of().tokens;
   lane = call.lane;
   router = call.router;
   model = of().model;
@@ -111,6 +114,36 @@ MaybeFault VisitCall::write() {
   body += raw;
   if (auto bad = request.parse(body)) return bad;
   return request.bind(*model, {});
+}
+
+bool VisitCall::starts_as(dispatch::VariantId id, const FlowState& in_force) {
+  if (model->variant == id) return true;
+  const auto find = [&](const FlowState& of) {
+    const auto& variants = of.model->flow->stages[static_cast<std::size_t>(stage)].variants;
+    return std::find_if(variants.begin(), variants.end(), [id](const auto& one) { return one.model->variant == id; }) -
+           variants.begin();
+  };
+  const auto& mine = state->model->flow->stages[static_cast<std::size_t>(stage)].variants;
+  const auto own = find(*state);
+  if (own < std::ssize(mine)) {
+    variant = static_cast<std::int32_t>(own);
+    if (this->id != flow::pipeline::kNone) state->core.took(this->id, variant);
+    const auto before = std::exchange(model, of().model);
+    tokens = of().tokens;
+    if (alike(*before, *model)) return true;
+    body.clear();
+    request = {};
+    return !write();
+  }
+  // One that has come with a newer deployment than its own.
+  const auto& stages = in_force.model->flow->stages;
+  if (static_cast<std::size_t>(stage) >= stages.size()) return false;
+  const auto& theirs = stages[static_cast<std::size_t>(stage)].variants;
+  const auto other = find(in_force);
+  if (other >= std::ssize(theirs) || !alike(*model, *theirs[static_cast<std::size_t>(other)].model)) return false;
+  model = theirs[static_cast<std::size_t>(other)].model;
+  tokens = theirs[static_cast<std::size_t>(other)].tokens;
+  return true;
 }
 
 std::vector<std::pair<std::int32_t, std::int32_t>> VisitCall::way() const {

@@ -45,6 +45,7 @@ std::vector<std::pair<std::uint32_t, std::uint32_t>> pieces_of(std::size_t token
 struct FlowAnswer {
   std::int32_t stage = 0;
   std::int32_t variant = 0;  // in its stage
+  std::int32_t tokens = 0;   // that each of its layers adds, or merges away
   std::vector<std::pair<std::int32_t, std::int32_t>> way;
   std::string route;
   std::shared_ptr<const std::string> body;
@@ -53,7 +54,14 @@ struct FlowAnswer {
 
 struct FlowVariantCounts {
   std::uint64_t answered = 0, ended = 0;
+  std::uint64_t shadow_rows = 0, shadow_agreed = 0;
   std::vector<std::uint64_t> made;  // rows that became of these, by edge of its stage; nothing at exits
+};
+
+// Of the rows of a class, each once (arlo.v1.Worth).
+struct FlowWorth {
+  double offered = 0, earned = 0, right = 0;
+  std::uint64_t in_time = 0, late = 0, evicted = 0, failed = 0;
 };
 
 struct FlowStageCounts {
@@ -100,6 +108,9 @@ class VisitCall final : public Call {
   VisitCall(FlowRoot& root, const FlowSource& source, const flow::pipeline::Step& step, const Call& call, TimeNs now);
 
   MaybeFault write();
+  // It starts as this variant of its stage, another one of the body in whose line it waited.
+  // False: there is none of this id.
+  bool starts_as(dispatch::VariantId id, const FlowState& in_force);
   void complete() override { delete this; }
 
   [[nodiscard]] const FlowSpec::Variant& of() const {
@@ -119,7 +130,10 @@ class VisitCall final : public Call {
   std::int32_t index;
   bool follows;
   TimeNs due;
+  double utility;            // of an answer
+  std::int32_t tokens = 0;   // of its variant
   bool full = false;         // it was refused, for the queue was full
+  bool evicted = false;      // what is worth more goes before it
   bool no_instance = false;  // none fits it any more
   bool ended = false;
 };

@@ -20,6 +20,9 @@ Fault fault_of(const FlowRoot& root, pipeline::DropReason reason) {
     case pipeline::DropReason::kDeadline:
       fault.message = "no way through the pipeline that is left can be done by the deadline";
       return fault;
+    case pipeline::DropReason::kEvicted:
+      fault.message = "evicted: it cannot be done by its deadline beside rows that are worth more";
+      return fault;
     case pipeline::DropReason::kOverload:
       fault.code = Code::kResourceExhausted;
       fault.message =
@@ -61,6 +64,13 @@ std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>&
     for (std::size_t s = 0; s < stages.size(); ++s) {
       counts[s].variants.resize(stages[s].variants.size());
       for (auto& each : counts[s].variants) each.made.resize(stages[s].edges.size());
+    }
+    for (const auto& stage : stages) {
+      for (const auto& variant : stage.variants) {
+        const auto id = variant.model->variant;
+        if (!stage.counts || stage.counts->variants.front() != id) scheduler_.clear_tokens(id);
+      }
+      if (stage.counts) scheduler_.set_tokens(*stage.counts);
     }
     std::erase_if(flow_states_, [](const auto& old) { return old->core.roots() == 0; });
     flow_states_.push_back(state);
@@ -205,6 +215,8 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
     root.fault = visit.fault;
     if (visit.no_instance && others_fit(visit)) {
       state.core.again(id, now);
+    } else if (visit.evicted) {
+      state.core.refused(id, pipeline::DropReason::kEvicted, now);
     } else if (visit.full) {
       state.core.refused(id, pipeline::DropReason::kOverload, now);
     } else if (visit.fault.code == Code::kDeadlineExceeded || visit.fault.overload) {
@@ -258,12 +270,14 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
     return;
   }
   if (children.empty()) {
+    shadow(visit, effects);
     ++count.ends;
     ++by_variant.ended;
     auto& to = *root.row->flow;
     to.executed_ns = std::max(to.executed_ns, executed);
     to.answers.push_back({.stage = visit.stage,
                           .variant = visit.variant,
+                          .tokens = visit.tokens,
                           .way = visit.way(),
                           .route = visit.route(),
                           .body = std::move(row.response),
@@ -301,8 +315,37 @@ void Desk::root_ended(FlowRoot& root, const pipeline::Step& step, TimeNs now, Ef
   }
 }
 
+// Whether all tokens say the same is asked of some of the rows that got fewer, while there is time.
+void Desk::shadow(const VisitCall& visit, Effects& effects) {
+  const auto& stage = visit.state->model->flow->stages[static_cast<std::size_t>(visit.stage)];
+  if (!stage.counts || stage.shadow <= 0 || visit.of().logits < 0) return;
+  const auto all = std::max_element(stage.variants.begin(), stage.variants.end(),
+                                    [](const auto& one, const auto& other) { return one.tokens < other.tokens; });
+  if (visit.tokens >= all->tokens) return;
+  constexpr std::uint64_t kOwn = 0x546f'6b65'6e73;
+  if (flow::hash01(kOwn, ++fewer_tokens_, 0) >= stage.shadow) return;
+  const auto to = all->model->variant;
+  const auto said = label_of(visit.rows.front().parsed.raw(visit.of().logits));
+  if (said < 0 || shadows_.full() || !scheduler_.fits_any(visit.rows.front().length, to)) return;
+  auto* shadow = new Shadow(shadow_listener_, visit, static_cast<std::int32_t>(all - stage.variants.begin()), said);
+  shadows_.begun(*shadow);
+  effects.shadows.emplace_back(shadow, nullptr);
+}
+
 // The row ends without what is still under way of it.
 void Desk::leave_flow(Row& row, TimeNs now) {
+  const Call& call = *row.call;
+  auto& worth = flow_worth_.at(call.model->variant).at(call.bulk() ? 1 : 0);
+  const double utility = call.request.flow_wishes().utility;
+  worth.offered += utility;
+  if (call.fault.code == Code::kOk) {
+    const bool in_time = call.bulk() || now - call.received_ns <= call.model->slo_ns;
+    ++(in_time ? worth.in_time : worth.late);
+    worth.right += in_time ? row.flow->accuracy : 0;
+    worth.earned += in_time ? utility * row.flow->accuracy : 0;
+  } else {
+    ++(call.fault.overload || call.fault.code == Code::kDeadlineExceeded ? worth.evicted : worth.failed);
+  }
   for (FlowRoot* root : std::exchange(row.flow->roots, {})) {
     root->row = nullptr;
     root->state->core.cancel(root->id, now);
@@ -319,6 +362,18 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
   if (model == nullptr || model->flow == nullptr) return;
   const auto& counts = flow_counts_.at(model->variant);
   const auto& state = flows_.at(model->variant);
+  const auto& classes = flow_worth_.at(model->variant);
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    auto* worth = out->add_worth();
+    worth->set_of(c == 0 ? "interactive" : "bulk");
+    worth->set_offered(classes.at(c).offered);
+    worth->set_earned(classes.at(c).earned);
+    worth->set_in_time(classes.at(c).in_time);
+    worth->set_right(classes.at(c).right);
+    worth->set_late(classes.at(c).late);
+    worth->set_evicted(classes.at(c).evicted);
+    worth->set_failed(classes.at(c).failed);
+  }
   std::int32_t variant = 0;
   for (std::size_t s = 0; s < model->flow->stages.size(); ++s) {
     const auto& stage = model->flow->stages[s];
@@ -335,13 +390,17 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
         auto* one = to->add_variants();
         one->set_answered(each.answered);
         one->set_ended(each.ended);
+        one->set_shadow_rows(each.shadow_rows);
+        one->set_shadow_agreed(each.shadow_agreed);
         for (std::size_t e = 0; e < std::min(each.made.size(), stage.edges.size()); ++e) {
           if (stage.edges[e].core >= 0) one->add_made(each.made[e]);
         }
       }
     }
     for (std::size_t v = 0; v < stage.variants.size(); ++v, ++variant) {
-      if (state != nullptr && variant < state->core.tree().variants()) to->add_price(state->core.price(variant));
+      if (state == nullptr || variant >= state->core.tree().variants()) continue;
+      const bool late = stage.counts.has_value();
+      to->add_price(late ? scheduler_.token_price(stage.counts->variants.front()) : state->core.price(variant));
     }
   }
 }

@@ -239,6 +239,42 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
              }
            }
          });
+  family("arlo_pipeline_utility_total",
+         "Of a pipeline's rows: utility offered, and earned, which is that of those in time times their accuracy.",
+         MetricType::Counter, [&](const Seen& seen) {
+           for (const auto& worth : seen.stats.worth()) {
+             out.value(worth.offered(), {{"class", worth.of()}, {"utility", "offered"}});
+             out.value(worth.earned(), {{"class", worth.of()}, {"utility", "earned"}});
+           }
+         });
+  family("arlo_pipeline_rows_total",
+         "A pipeline's rows by what became of them. What is right is expected, by the accuracy of what answered.",
+         MetricType::Counter, [&](const Seen& seen) {
+           for (const auto& worth : seen.stats.worth()) {
+             const auto row = [&](const char* type, double count) {
+               out.value(count, {{"class", worth.of()}, {"type", type}});
+             };
+             row("right", worth.right());
+             row("wrong", static_cast<double>(worth.in_time()) - worth.right());
+             row("late", static_cast<double>(worth.late()));
+             row("evicted", static_cast<double>(worth.evicted()));
+             row("failed", static_cast<double>(worth.failed()));
+           }
+         });
+  auto of_shadowed = [&](const char* name, const char* help, auto value) {
+    family(name, help, MetricType::Counter, [&](const Seen& seen) {
+      for (const auto& stage : seen.stats.pipeline()) {
+        std::uint64_t sum = 0;
+        for (const auto& variant : stage.variants()) sum += value(variant);
+        out.value(static_cast<double>(sum), {{"stage", stage.stage()}});
+      }
+    });
+  };
+  of_shadowed("arlo_pipeline_shadow_rows_total",
+              "Rows answered with fewer tokens that were asked for with all of them, too.",
+              [](const auto& variant) { return variant.shadow_rows(); });
+  of_shadowed("arlo_pipeline_shadow_agreed_total", "Of these, rows that got the same label.",
+              [](const auto& variant) { return variant.shadow_agreed(); });
 
   auto per_instance = [&](const char* name, const char* help, MetricType type, auto value) {
     family(name, help, type, [&](const Seen& seen) {

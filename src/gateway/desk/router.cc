@@ -145,7 +145,7 @@ void Router::run(Effects& effects) {
   }
   for (auto& [call, answer] : effects.partials) call->partial(std::move(answer));
   for (const auto& [shadow, row] : effects.shadows) {
-    if (auto fault = shadow->write(*row)) {
+    if (auto fault = shadow->write(row)) {
       shadow->fault = std::move(*fault);
     } else {
       shadow->received_ns = now_ns();
@@ -196,6 +196,15 @@ MaybeFault Router::apply(const v1::Deployment& deployment, v1::ApplyReply* reply
   if (auto fault = check_deployment(deployment)) return fault;
   if (auto fault = check_cascades(deployment)) return fault;
   if (auto fault = check_pipelines(deployment)) return fault;
+  for (const auto& pipeline : deployment.pipelines()) {
+    for (const auto& stage : pipeline.stages()) {
+      if (!stage.has_tokens() || (config_.dispatch().policy() == "late" && config_.dispatch().batching() != "one"))
+        continue;
+      return invalid("pipeline '" + pipeline.name() +
+                     "': token counts are chosen for batches where the gateway forms them: " +
+                     "dispatch.policy = late, dispatch.batching = deadline");
+    }
+  }
   Effects effects;
   {
     const std::lock_guard lock(mutex_);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "gateway/desk/flow_call.h"
 #include "gateway/desk/journey.h"
 
 namespace arlo::gateway {
@@ -20,7 +21,26 @@ Shadow::Shadow(ShadowListener& listener, const Row& row, std::int32_t stage, std
   shadow = true;
 }
 
-MaybeFault Shadow::write(const Row& row) {
+Shadow::Shadow(ShadowListener& listener, const VisitCall& visit, std::int32_t all, std::int32_t said)
+    : listener_(listener),
+      of_(visit.state->model),
+      stage_(visit.stage),
+      variant_(visit.variant),
+      all_(all),
+      said_(said) {
+  lane = visit.lane;
+  router = visit.router;
+  model = of_->flow->stages[static_cast<std::size_t>(stage_)].variants[static_cast<std::size_t>(all)].model;
+  body = visit.body;
+  shadow = true;
+}
+
+MaybeFault Shadow::write(const Row* of) {
+  if (of == nullptr) {
+    if (auto bad = request.parse(body)) return bad;
+    return request.bind(*model, {});
+  }
+  const Row& row = *of;
   RuntimeInfo runtime;
   runtime.dynamic = true;
   const auto& cascade = row.cascade();
@@ -36,14 +56,27 @@ MaybeFault Shadow::write(const Row& row) {
 
 std::string_view Shadow::logits() const {
   if (fault.code != Code::kOk || rows.size() != 1) return {};
+  if (variant_ >= 0) {
+    const auto& variants = of_->flow->stages[static_cast<std::size_t>(stage_)].variants;
+    return rows.front().parsed.raw(variants[static_cast<std::size_t>(all_)].logits);
+  }
   const auto& cascade = *of_->cascade;
   const auto& name = of_->outputs[static_cast<std::size_t>(cascade.outputs.logits)].name;
   return rows.front().parsed.raw(model->find_output(name));
 }
 
 std::int32_t Shadow::answer() const {
+  if (variant_ >= 0) return label_of(logits());
   const auto& cascade = *of_->cascade;
   return label_of(cascade, cascade.stages.size() - 1, logits());
+}
+
+std::int32_t label_of(std::string_view logits) {
+  std::vector<float> values(logits.size() / sizeof(float));
+  if (values.empty()) return -1;
+  std::memcpy(values.data(), logits.data(), values.size() * sizeof(float));
+  if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); })) return -1;
+  return static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin());
 }
 
 std::int32_t label_of(const Cascade& cascade, std::size_t stage, std::string_view logits) {
@@ -67,12 +100,13 @@ bool Shadows::drawn(const Cascade& cascade, const flow::RowFacts& facts) {
 }
 
 void Shadows::begun(Shadow& shadow) {
-  static_cast<void>(at(shadow.of()));
+  if (shadow.variant() < 0) static_cast<void>(at(shadow.of()));
   open_.insert(&shadow);
 }
 
 Shadows::Result Shadows::ended(Shadow& shadow) {
   open_.erase(&shadow);
+  if (shadow.variant() >= 0) return {.good = shadow.answer() >= 0, .disagreed = shadow.answer() != shadow.said()};
   auto& watch = watches_.at(shadow.of().variant);
   if (watch.content != shadow.of().cascade->content) return {};  // the rules have changed meanwhile
   const auto answer = shadow.answer();

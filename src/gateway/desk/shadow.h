@@ -1,5 +1,6 @@
-// Shadow rows: a small share of the rows that a cascade answered early runs on its last stage as well, after the client
-// has its answer, to see whether the two still agree as often as when the cascade was searched.
+// Shadow rows: a small share of the rows that a pipeline answered with fewer tokens, or that a cascade answered early
+// runs on its last stage as well, after the client has its answer, to see whether the two still agree as often as when
+// the cascade was searched.
 //
 // A shadow is a request of the gateway's own to the model of the last stage: of the class bulk, one row, whole. It is
 // in no books but those of the stage that had answered, and of the work of the last one.
@@ -21,6 +22,7 @@
 namespace arlo::gateway {
 
 class Shadow;
+class VisitCall;
 
 class ShadowListener {
  public:
@@ -37,16 +39,21 @@ class Shadow final : public Call {
   Shadow(ShadowListener& listener, const Row& row, std::int32_t stage, std::int32_t said,
          std::shared_ptr<SampledRow> sample);
 
-  // Its request, after the row has ended and before its call is let go. A fault: the last stage does not take it.
-  MaybeFault write(const Row& row);
+  // Of a visit that a variant with fewer tokens answered with the label `said`, to the variant `all` of its stage.
+  Shadow(ShadowListener& listener, const VisitCall& visit, std::int32_t all, std::int32_t said);
+
+  // Its request, after the row has ended and before its call is let go; `row` is a cascade's. A fault: the last stage
+  // does not take it.
+  MaybeFault write(const Row* row);
   void complete() override { listener_.shadow_done(*this); }
 
   // The logits of the last stage's answer; empty: there is none.
   [[nodiscard]] std::string_view logits() const;
   // What the last stage says, a label of the cascade; -1: nothing of use.
   [[nodiscard]] std::int32_t answer() const;
-  [[nodiscard]] const ModelSpec& of() const { return *of_; }  // the cascade
+  [[nodiscard]] const ModelSpec& of() const { return *of_; }  // the cascade, or the pipeline
   [[nodiscard]] std::int32_t stage() const { return stage_; }
+  [[nodiscard]] std::int32_t variant() const { return variant_; }  // of a pipeline: whose answer it is about
   [[nodiscard]] std::int32_t said() const { return said_; }
   [[nodiscard]] std::shared_ptr<SampledRow> take_sample() { return std::move(sample_); }
 
@@ -54,10 +61,14 @@ class Shadow final : public Call {
   ShadowListener& listener_;
   const std::shared_ptr<const ModelSpec> of_;
   const std::int32_t stage_;
+  const std::int32_t variant_ = -1;
+  const std::int32_t all_ = -1;  // of a pipeline: the variant that it asks
   const std::int32_t said_;
   std::shared_ptr<SampledRow> sample_;
 };
 
+// The label of the largest of these logits; -1: there is none, or one is no number.
+std::int32_t label_of(std::string_view logits);
 // The label of the largest of a stage's logits, in the cascade's order; -1: they are of another number, or not finite.
 std::int32_t label_of(const Cascade& cascade, std::size_t stage, std::string_view logits);
 

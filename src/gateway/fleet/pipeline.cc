@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 #include <stdexcept>
 #include <utility>
@@ -31,6 +32,11 @@ pipeline::Spec core_of(const v1::Pipeline& from, const FindModel& model) {
                                .least = static_cast<TimeNs>(variant.least_us()) * 1000,
                                .work = variant.work_s()});
     }
+    if (!stage.has_tokens()) continue;
+    const auto fewest =
+        std::min_element(stage.variants().begin(), stage.variants().end(),
+                         [](const auto& one, const auto& other) { return one.tokens() < other.tokens(); });
+    spec.line = static_cast<std::int32_t>(fewest - stage.variants().begin());
   }
   for (const auto& edge : from.edges()) {
     if (edge.to() < 0) continue;
@@ -67,6 +73,31 @@ pipeline::Plan plan_of(const v1::PipelinePlan& from) {
   return to;
 }
 
+// The variants by their tokens, the fewest first; as the scheduler wants them.
+dispatch::TokenCounts counts_of(const v1::PipelineStage& from, const FindModel& model) {
+  std::vector<const v1::PipelineVariant*> variants;
+  for (const auto& variant : from.variants()) variants.push_back(&variant);
+  std::stable_sort(variants.begin(), variants.end(),
+                   [](const auto* one, const auto* other) { return one->tokens() < other->tokens(); });
+  const v1::TokenRule& rule = from.tokens();
+  const auto ns = [](std::uint64_t us) { return static_cast<TimeNs>(us) * 1000; };
+  dispatch::TokenCounts to;
+  to.rules.accuracy.emplace_back();
+  for (const auto* variant : variants) {
+    to.variants.push_back(model(variant->model())->variant);
+    to.rules.accuracy.front().push_back(variant->accuracy());
+  }
+  to.rules.policy = solve::tokens::parse_token_policy(rule.rule());
+  to.rules.alike = {.delta = ns(rule.delta_us()), .most = rule.batch(), .eta = ns(rule.eta_us()), .mu = rule.mu()};
+  to.rules.beta = rule.beta();
+  to.rules.initial = ns(rule.initial_us());
+  to.rules.kappa = rule.kappa();
+  to.rules.window = ns(rule.window_us());
+  to.rules.horizon = ns(rule.horizon_us());
+  to.rules.looked_at = rule.looked_at();
+  return to;
+}
+
 FlowSpec::Chunks chunks_of(const v1::Chunks& from) {
   return {.window = static_cast<std::int32_t>(from.window()), .stride = static_cast<std::int32_t>(from.stride())};
 }
@@ -96,6 +127,27 @@ bool same(const ModelSpec& a, const ModelSpec& b) {
   });
 }
 
+MaybeFault check_rule(const v1::PipelineStage& stage, const std::string& where) {
+  const auto& rule = stage.tokens();
+  const std::string place = where + "tokens of stage '" + stage.name() + "': ";
+  if (rule.rule() != "printed" && rule.rule() != "exact" && rule.rule() != "price") {
+    return invalid(place + "'" + rule.rule() + "' is none of printed, exact, price");
+  }
+  constexpr std::uint64_t kMostUs = 3'600'000'000;
+  const bool in_range = rule.delta_us() <= kMostUs && rule.eta_us() <= kMostUs && rule.initial_us() <= kMostUs &&
+                        rule.window_us() <= kMostUs && rule.horizon_us() <= kMostUs && rule.batch() <= 65536 &&
+                        rule.looked_at() <= 64;
+  if (!in_range || rule.batch() == 0 || rule.window_us() == 0 || rule.horizon_us() == 0 || rule.looked_at() == 0 ||
+      !(rule.mu() >= 0) || !(rule.kappa() >= 0) || !(rule.shadow() >= 0 && rule.shadow() <= 1)) {
+    return invalid(place +
+                   "batch, window_us, horizon_us and looked_at (at most 64) must be above 0, times at most an hour");
+  }
+  for (const auto& variant : stage.variants()) {
+    if (!variant.has_tokens()) return invalid(place + "variant '" + variant.model() + "' does not say its own");
+  }
+  return {};
+}
+
 MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, const std::string& where) {
   if (stage.name().empty()) return invalid(where + "a stage has no name");
   if (stage.variants().empty()) return invalid(where + "stage '" + stage.name() + "' has no variant");
@@ -119,6 +171,9 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
     if (one->vocabulary != first->vocabulary) {
       return invalid(where + "variant '" + one->name + "' has another vocabulary than '" + first->name + "'");
     }
+  }
+  if (stage.has_tokens()) {
+    if (auto fault = check_rule(stage, where)) return fault;
   }
   if (!stage.logits().empty()) {
     const int at = first->find_output(stage.logits());
@@ -194,6 +249,44 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
 
 }  // namespace
 
+namespace {
+
+// A batch can have any of its counts where all of them are.
+MaybeFault check_holders(const v1::Deployment& deployment, const v1::PipelineStage& stage, const std::string& where) {
+  std::map<std::string, std::set<std::string>> held;  // models, by runtime and bundle
+  for (const auto& runtime : deployment.runtimes()) held[runtime.name()].insert(model_of(deployment, runtime));
+  for (const auto& bundle : deployment.bundles()) {
+    std::set<std::string> models;
+    for (const auto& name : bundle.runtimes()) models.insert(held[name].begin(), held[name].end());
+    held[bundle.name()] = std::move(models);
+  }
+  for (const auto& instance : deployment.instances()) {
+    const auto& models = held[instance.runtime()];
+    const auto here = std::count_if(stage.variants().begin(), stage.variants().end(),
+                                    [&](const auto& variant) { return models.contains(variant.model()); });
+    if (here == 0 || here == stage.variants_size()) continue;
+    return invalid(where + "tokens of stage '" + stage.name() + "': instance '" + instance.id() +
+                   "' holds some of its variants: instances hold all of them or none");
+  }
+  return {};
+}
+
+}  // namespace
+
+bool alike(const ModelSpec& a, const ModelSpec& b) {
+  const auto inputs = [](const InputSpec& one, const InputSpec& other) {
+    return one.name == other.name && one.datatype == other.datatype && one.role == other.role &&
+           one.pad_value == other.pad_value && one.optional == other.optional;
+  };
+  const auto outputs = [](const OutputSpec& one, const OutputSpec& other) {
+    return one.name == other.name && one.datatype == other.datatype && one.dims == other.dims &&
+           one.token_level == other.token_level && one.on_request == other.on_request;
+  };
+  return std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(), inputs) &&
+         std::equal(a.outputs.begin(), a.outputs.end(), b.outputs.begin(), b.outputs.end(), outputs) &&
+         a.ids == b.ids && a.mask == b.mask;
+}
+
 MaybeFault check_pipelines(const v1::Deployment& deployment) {
   if (deployment.pipelines().empty()) return {};
   std::set<std::string> names;
@@ -223,6 +316,10 @@ MaybeFault check_pipelines(const v1::Deployment& deployment) {
       }
     }
     if (auto fault = check_pipeline(from, find)) return fault;
+    for (const auto& stage : from.stages()) {
+      if (!stage.has_tokens()) continue;
+      if (auto fault = check_holders(deployment, stage, "pipeline '" + from.name() + "': ")) return fault;
+    }
   }
   return {};
 }
@@ -243,6 +340,10 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
     auto& to = flow->stages.emplace_back();
     to.name = stage.name();
     to.first = stage.first();
+    if (stage.has_tokens()) {
+      to.counts = counts_of(stage, model);
+      to.shadow = stage.tokens().shadow();
+    }
     for (const auto& one : stage.variants()) {
       auto& each = to.variants.emplace_back();
       each.model = model(one.model());

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,9 @@ struct FlowSpec {
     bool ends = false;            // its answers may be a client's
     std::vector<int> outputs;     // where the answers of its first variant stand in ModelSpec::outputs of the pipeline
     std::vector<std::string> of;  // by name, as its variants have them
-    int row = -1;                 // output that says which row each answer is of; -1: there is none
+    std::optional<dispatch::TokenCounts> counts;  // its variants are chosen for batches
+    double shadow = 0;                            // share of the answers with fewer tokens
+    int row = -1;                                 // output that says which row each answer is of; -1: there is none
   };
   // Outputs that are made here, in ModelSpec::outputs.
   struct Made {
@@ -67,6 +70,9 @@ struct FlowSpec {
   std::size_t content = 0;  // hash of all that it is but the plan
   std::size_t plan_content = 0;
 };
+
+// Whether a request for one model is a request for the other.
+bool alike(const ModelSpec& a, const ModelSpec& b);
 
 // Checks the pipelines of a deployment whose models and cascades are sound; the fault names what is wrong.
 MaybeFault check_pipelines(const v1::Deployment& deployment);

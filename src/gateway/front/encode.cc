@@ -158,10 +158,7 @@ class FlowEncoder {
   // Of the variants that answered a row, the fewest that a layer added.
   [[nodiscard]] std::int32_t tokens_of(const FlowRow& row) const {
     std::int32_t fewest = std::numeric_limits<std::int32_t>::max();
-    for (const auto& answer : row.answers) {
-      const auto& stage = flow_.stages[static_cast<std::size_t>(answer.stage)];
-      fewest = std::min(fewest, stage.variants[static_cast<std::size_t>(answer.variant)].tokens);
-    }
+    for (const auto& answer : row.answers) fewest = std::min(fewest, answer.tokens);
     return row.answers.empty() ? 0 : fewest;
   }
 

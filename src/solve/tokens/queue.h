@@ -1,10 +1,10 @@
 // Batches of queries that are alike: OTAS, Algorithm 1. Pure; integers, for |1.1 - 0.6| > 0.5 holds in floats.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <ranges>
 #include <vector>
 
 #include "base/time.h"
@@ -12,11 +12,13 @@
 namespace arlo::solve::tokens {
 
 struct Query {
-  std::uint64_t id = 0;
+  std::uint64_t id = 0;  // small numbers, each of one query that waits
   TimeNs arrived = 0;
   TimeNs deadline = 0;
   double utility = 0;
-  std::uint32_t kind = 0;  // the caller's
+  std::uint32_t kind = 0;   // the caller's; queries of all kinds share batches
+  std::int32_t length = 1;  // tokens
+  std::int32_t level = 0;   // of lengths: queries of two share no batch
 };
 
 struct Alike {
@@ -36,34 +38,60 @@ struct Waiting {
 class Queue {
  public:
   explicit Queue(const Alike& alike) : alike_(alike) {}
+  void set_alike(const Alike& alike) { alike_ = alike; }
 
   // Queries in order of arrival.
   void add(const Query& query) {
-    for (Waiting& batch : std::views::reverse(batches_)) {
-      if (batch.arrived + alike_.delta < query.arrived) break;  // those before are older still
-      if (batch.rows.size() >= alike_.most || apart(batch.deadline, query.deadline) > alike_.eta ||
-          apart(batch.utility, query.utility) > alike_.mu) {
+    ++size_;
+    for (auto batch = batches_.end(); batch != batches_.begin();) {
+      --batch;
+      if (batch->arrived + alike_.delta < query.arrived) break;  // those before are older still
+      if (batch->rows.size() >= alike_.most || batch->rows.front().level != query.level ||
+          apart(batch->deadline, query.deadline) > alike_.eta || apart(batch->utility, query.utility) > alike_.mu) {
         continue;
       }
-      batch.rows.push_back(query);
-      if (query.deadline < batch.deadline) batch.deadline = query.deadline;
+      batch->rows.push_back(query);
+      if (query.deadline < batch->deadline) batch->deadline = query.deadline;
+      note(query.id, batch);
       return;
     }
     batches_.push_back({{query}, query.arrived, query.deadline, query.utility});
+    note(query.id, std::prev(batches_.end()));
+  }
+
+  // One that waits, or not: it leaves its batch. O(rows of the batch).
+  void remove(std::uint64_t id) {
+    if (id >= where_.size() || where_[id] == batches_.end()) return;
+    const auto batch = where_[id];
+    where_[id] = batches_.end();
+    --size_;
+    std::erase_if(batch->rows, [id](const Query& row) { return row.id == id; });
+    if (batch->rows.empty()) {
+      batches_.erase(batch);
+      return;
+    }
+    batch->deadline = kNever;
+    for (const Query& row : batch->rows) batch->deadline = std::min(batch->deadline, row.deadline);
   }
 
   // In order of creation. Algorithm 2 wants them by deadline: it sorts a list of its own, for add() needs this order.
-  [[nodiscard]] std::list<Waiting>& batches() { return batches_; }
   [[nodiscard]] const std::list<Waiting>& batches() const { return batches_; }
+  [[nodiscard]] std::size_t size() const { return size_; }  // queries
 
  private:
   template <typename T>
   static T apart(T a, T b) {
     return a < b ? b - a : a - b;
   }
+  void note(std::uint64_t id, std::list<Waiting>::iterator batch) {
+    if (id >= where_.size()) where_.resize(id + 1, batches_.end());
+    where_[id] = batch;
+  }
 
   Alike alike_;
   std::list<Waiting> batches_;
+  std::vector<std::list<Waiting>::iterator> where_;  // by id; the end: it does not wait
+  std::size_t size_ = 0;
 };
 
 }  // namespace arlo::solve::tokens

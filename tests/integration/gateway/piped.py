@@ -28,10 +28,11 @@ def pipeline_deployment(
     slo_ms: int = 1000,
     default_timeout_ms: int = 5000,
     tokens: Mapping[str, int] | None = None,
+    rule: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> Any:
     """`placement`: variant -> workers that hold it; `stages`: name -> variants, the entry first; `edges`: as
-    arlo.v1.PipelineEdge; `tokens`: of each variant."""
+    arlo.v1.PipelineEdge; `tokens`: of each variant; `rule`: as arlo.v1.TokenRule, of all stages."""
     whole = cascade_deployment(
         workers, placement, version=version, slo_ms=slo_ms, default_timeout_ms=default_timeout_ms
     )
@@ -43,7 +44,7 @@ def pipeline_deployment(
         **{"router": "price", "drop": "slack", "max_children": 256, "max_bytes": 1 << 20, **fields},
     )
     for stage, variants in stages.items():
-        item = pipeline.stages.add(name=stage, logits="logits")
+        item = pipeline.stages.add(name=stage, logits="logits", tokens=rule)
         for variant in variants:
             item.variants.add(
                 model=variant,

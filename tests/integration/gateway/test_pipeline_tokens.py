@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -32,16 +33,39 @@ _ITEMS = [(ACCURACY[variant], MS[variant] / 4000) for variant in TOKENS]
 PLAN = {"price": first_price(*zip(*_ITEMS, strict=True))}
 
 
-def by_tokens(workers: Workers, **fields: Any) -> Any:
-    return pipeline_deployment(
-        workers, ONE_WORKER, {"tokens": tuple(TOKENS)}, slo_ms=200, **{"tokens": TOKENS, "plan": PLAN, **fields}
+RULES = {"policy": "late", "batching": "deadline"}
+
+
+def by_tokens(workers: Workers, *, rule: str = "price", slo_ms: int = 200, **fields: Any) -> Any:
+    """Token counts that are chosen when a batch begins; one worker holds all of them."""
+    times = {
+        "window_us": max(10_000 * slo_ms, 2_000_000),
+        "horizon_us": min(250 * slo_ms, 100_000),
+        "initial_us": 2000 * slo_ms,
+    }
+    how = {"rule": rule, "batch": ROWS, "delta_us": 500 * slo_ms, "eta_us": 500 * slo_ms, "mu": 0.8, "kappa": 0.8}
+    chosen = {**how, **times, "beta": 5, "looked_at": 12, "shadow": 0.5}
+    whole = pipeline_deployment(
+        workers,
+        ONE_WORKER,
+        {"tokens": tuple(TOKENS)},
+        slo_ms=slo_ms,
+        **{"tokens": TOKENS, "plan": PLAN, "rule": chosen, **fields},
     )
+    del whole.bundles[:], whole.instances[1:]
+    whole.bundles.add(name="all", runtimes=[runtime.name for runtime in whole.runtimes])
+    one = whole.instances[0]
+    one.id, one.runtime, one.inflight_limit = f"{one.worker}.all", "all", 1
+    return whole
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def served(workers: Workers, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
-    rules = {"policy": "late", "batching": "deadline"}
-    async with gateway_of(tmp_path_factory.mktemp("gateway"), by_tokens(workers), dispatch=rules) as gateway:
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=(200, 1500))
+async def served(
+    workers: Workers, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> AsyncIterator[Gateway]:
+    """For a short SLO and for a long one."""
+    deployment = by_tokens(workers, slo_ms=request.param)
+    async with gateway_of(tmp_path_factory.mktemp("gateway"), deployment, dispatch=RULES) as gateway:
         yield gateway
 
 
@@ -119,5 +143,59 @@ async def test_other_clients_see_it(served: Gateway) -> None:
 
 
 async def test_counts_are_of_all_variants_or_of_none(workers: Workers, served: Gateway) -> None:
-    with pytest.raises(grpc.aio.AioRpcError, match="tokens are said of some variants and not of 'middle'"):
+    with pytest.raises(grpc.aio.AioRpcError, match="variant 'middle' does not say its own"):
         await served.call("Apply", deployment=by_tokens(workers, version=2, tokens={"large": 0, "small": -16}))
+    apart = by_tokens(workers, version=2)
+    del apart.bundles[0].runtimes[:2]
+    with pytest.raises(grpc.aio.AioRpcError, match="hold all of them or none"):
+        await served.call("Apply", deployment=apart)
+
+
+@pytest.mark.parametrize("rule", ["exact", "printed", "price"])
+async def test_rules_change_under_load(workers: Workers, tmp_path: Path, rule: str) -> None:
+    """Each rule serves, after another one and while rows wait: none is lost, and each says truly what it got."""
+    before = "price" if rule != "price" else "exact"
+    async with gateway_of(tmp_path, by_tokens(workers, rule=before), dispatch=RULES) as gateway:
+        stream = Stream(gateway)
+        await stream.phase(115, 0.3)
+        await gateway.call("Apply", deployment=by_tokens(workers, rule=rule, version=2))
+        await stream.phase(60, 0.5)
+        await asyncio.gather(*stream.tasks)
+        assert len(stream.sent) == len(stream.tasks)
+        stats = await gateway.stats(NAME)
+        assert sum(one.in_time + one.late for one in stats.worth) == ROWS * len(stream.tasks)
+        assert stats.pipeline[0].answered == ROWS * len(stream.tasks)
+
+
+async def test_what_is_worth_least_is_left_out(workers: Workers, tmp_path: Path) -> None:
+    """Twice what the fewest tokens carry, nine of ten rows worth a tenth of the others: each request ends once, the
+    dear ones nearly all with an answer in time, and those that are given up are told why."""
+    deployment = by_tokens(workers, default_timeout_ms=250)
+    said: dict[float, list[str]] = {1.0: [], 0.1: []}
+
+    async def ask(gateway: Gateway, utility: float, seed: int) -> None:
+        records = np.random.default_rng(seed).integers(0, RECORDS, ROWS).tolist()
+        try:
+            await gateway.infer(
+                request_of([short(record, LENGTH) for record in records], utility=utility), timeout=None
+            )
+            said[utility].append("")
+        except grpc.aio.AioRpcError as error:
+            said[utility].append(error.details() or "?")
+
+    async with gateway_of(tmp_path, deployment, dispatch=RULES) as gateway:
+        tasks, begun = [], monotonic_s()
+        for number in range(600):
+            await asyncio.sleep(max(0.0, begun + number / 500 - monotonic_s()))
+            tasks.append(asyncio.create_task(ask(gateway, 1.0 if number % 10 == 0 else 0.1, number)))
+        await asyncio.gather(*tasks)
+        stats = await gateway.stats(NAME)
+    assert len(said[1.0]) + len(said[0.1]) == 600
+    answered = {utility: np.mean([not each for each in all_of]) for utility, all_of in said.items()}
+    assert answered[1.0] > 0.9
+    assert answered[0.1] < 0.8
+    assert any("worth more" in each for each in said[0.1])
+    worth = stats.worth[0]
+    assert worth.in_time + worth.late + worth.evicted + worth.failed == 600 * ROWS
+    assert worth.evicted > 0
+    assert 0 < worth.earned < worth.offered

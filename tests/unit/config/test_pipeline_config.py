@@ -134,6 +134,10 @@ def test_variants_by_tokens(folder: Path) -> None:
     told = filled(folder)
     assert [variant.tokens for variant in told.stages[0].variants] == [0, -4, -8]
     assert told.plan.price == pytest.approx(0.02 / 0.002)
+    assert told.stages[0].tokens.rule == "price"
+    assert filled(folder, 'tokens = "printed"').stages[0].tokens.rule == "printed"
+    with pytest.raises(ConfigError, match="leave `workers` out"):
+        served(folder, 'tokens = "exact"\nworkers = [1, 1, 1]')
 
 
 def test_one_token_count(folder: Path) -> None:
@@ -142,8 +146,8 @@ def test_one_token_count(folder: Path) -> None:
     assert (one.model, one.tokens) == ("body.tokens.small", -4)
     with pytest.raises(ConfigError, match="of a flow of one stage: 0, -4, -8"):
         served(folder, 'tokens = "fixed:-5"')
-    with pytest.raises(ConfigError, match="`arlo simulate` does"):
-        served(folder, 'tokens = "exact"')
+    with pytest.raises(ConfigError, match='must be "price", "exact", "printed" or "fixed:N"'):
+        served(folder, 'tokens = "best"')
     (folder / "flow.toml").write_text(FLOW)
     flow_of.cache_clear()
     assert not filled(folder).stages[0].variants[0].HasField("tokens")

@@ -77,11 +77,11 @@ HEAVY = {
 # Folder under src/ -> other folders that it may include.
 CPP_ARROWS: dict[str, set[str]] = {
     "base": set(),
-    "dispatch": {"base"},
-    "flow": {"dispatch", "base"},
+    "dispatch": {"solve", "base"},
+    "flow": {"dispatch", "solve", "base"},
     "rewrite": {"text", "base"},
     "transport": {"base"},
-    "gateway": {"flow", "rewrite", "dispatch", "text", "transport", "base"},
+    "gateway": {"flow", "rewrite", "dispatch", "solve", "text", "transport", "base"},
     "loadgen": {"base"},
     "plugins": {"dispatch", "rewrite", "base"},
     "solve": {"base"},

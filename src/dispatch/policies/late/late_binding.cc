@@ -8,8 +8,9 @@ namespace arlo::dispatch {
 
 Admitted LateBinding::arrive(Tag tag, const Arrival& arrival, std::int32_t level, TimeNs now, Actions& out) {
   const std::int32_t home = s_.queue.home(level);
+  const bool chosen = s_.bodies.of(arrival.variant) != nullptr;
   bool first = false;
-  const InstanceId id = room_for(arrival, home, level, &first, now);
+  const InstanceId id = chosen ? kNone : room_for(arrival, home, level, &first, now);
   const Rank rank = s_.ranks.next(arrival.client);
   const TimeNs limit = std::min(arrival.due, arrival.deadline);
   if (limit != kNever) {
@@ -51,6 +52,9 @@ InstanceId LateBinding::room_for(const Arrival& arrival, std::int32_t home, std:
 
 TimeNs LateBinding::finish_of(const Arrival& arrival, std::int32_t home, InstanceId id, Rank rank, TimeNs now) {
   if (id != kNone) return forecast_.next_on(s_.queue[id], arrival.variant, arrival.length, now);
+  if (s_.bodies.of(arrival.variant) != nullptr) {  // it may go first, whatever waits
+    return rule_.finish_of_turn(s_.queue, home, arrival.length, 1, now);
+  }
   const TimeNs limit = std::min({arrival.due, arrival.deadline, kNever - 1});  // at kNever no level would be looked at
   return rule_.finish_in_line(s_.queue, home, arrival.length, rank, limit, now);
 }
@@ -117,6 +121,11 @@ void LateBinding::balance(std::int32_t home, TimeNs now, Actions& out) {
     if (id == kNone) {  // what the first one keeps off may still have room for another
       if (may_serve(r.avoid)) turns_.serve(r.avoid, now, out);
       return;
+    }
+    if (s_.chosen_late(r)) {
+      if (!turns_.start_chosen(id, r.variant(), now, out)) return;
+      ledger_.refresh_key(id);
+      continue;
     }
     const TimeNs finish = r.limit() == kNever ? now : forecast_.turn_on(s_.queue[id], r, now);
     if (finish <= r.limit()) {

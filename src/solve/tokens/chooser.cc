@@ -1,0 +1,242 @@
+#include "solve/tokens/chooser.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace arlo::solve::tokens {
+namespace {
+
+constexpr double kNsPerSecond = 1e9;
+constexpr std::size_t kCuts = 4;   // ways to leave out urgent rows, none among them
+constexpr double kGivesWay = 4;    // steps of a price at which nothing is worth it,
+constexpr double kLeast = 1000.0;  // down to this part of it; then to 0
+
+}  // namespace
+
+Policy parse_token_policy(std::string_view name) {
+  if (name == "printed") return Policy::kPrinted;
+  if (name == "exact") return Policy::kExact;
+  if (name == "price") return Policy::kPrice;
+  if (name == "fixed") return Policy::kFixed;
+  if (name == "load") return Policy::kLoad;
+  throw std::invalid_argument("tokens: '" + std::string(name) + "' is none of printed, exact, price, fixed, load");
+}
+
+void Chooser::set(Rules rules) {
+  rules_ = std::move(rules);
+  queue_.set_alike(rules_.alike);
+  rates_.set_longest(rules_.window);
+  rates_.set_adaptive(rules_.adaptive && rules_.policy == Policy::kPrice);
+}
+
+const Decision& Chooser::choose(TimeNs start, int workers, const Times& times) {
+  decision_.starts = false;
+  decision_.rows.clear();
+  decision_.evicted.clear();
+  ++plans_;
+  const bool ours = rules_.policy == Policy::kExact || rules_.policy == Policy::kPrice;
+  look(start, times);
+  rates_.look(start);
+  per_row(times);
+  price_ = rules_.policy == Policy::kPrice ? price_of(workers) : 0;
+  const double least_price = price_ / kLeast;
+  for (;;) {
+    std::erase_if(order_, [](const auto& rows) { return rows.empty(); });
+    if (order_.empty()) return decision_;
+    std::size_t at = 0;
+    std::size_t count = rules_.fixed;
+    TimeNs beyond = 0;  // rows that are due up to it are left out
+    if (rules_.policy == Policy::kLoad) count = usual(workers);
+    if (ours || rules_.policy == Policy::kPrinted) {
+      if (batches_.size() < order_.size()) batches_.resize(order_.size());
+      for (std::size_t b = 0; b < order_.size(); ++b) offer(b, ours ? kCuts : 1, start, workers, times);
+      const std::span<const Batch> all(batches_.data(), order_.size());
+      if (ours) {
+        exact_.plan(start, all, plan_);
+      } else if (queue_.batches().size() <= rules_.beta || start < first_ + rules_.initial) {
+        plan_ = PlanManual(start, all, static_cast<int>(usual(workers)), rules_.kappa);
+      } else {
+        plan_ = PlanPrinted(start, all);
+      }
+      while (at < order_.size() && plan_.choice[at] == kEvict) ++at;
+      if (at == order_.size()) {
+        if (price_ == 0) return decision_;
+        price_ = price_ > least_price ? price_ / kGivesWay : 0;
+        continue;
+      }
+      const auto choice = static_cast<std::size_t>(plan_.choice[at]);
+      count = choice % counts();
+      beyond = batches_[at].options[choice].deadline - 1;
+    }
+    if (settle(at, count, beyond, start, times)) return decision_;
+  }
+}
+
+// The batches to look at, most urgent first. What no count can make in time is evicted.
+void Chooser::look(TimeNs start, const Times& times) {
+  sorted_.clear();
+  for (const Waiting& batch : queue_.batches()) sorted_.emplace_back(batch.deadline, &batch);
+  std::stable_sort(sorted_.begin(), sorted_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  order_.resize(std::min(sorted_.size(), rules_.looked_at));
+  std::size_t kept = 0;
+  for (const auto& [deadline, batch] : sorted_) {
+    if (kept == order_.size()) break;
+    auto& rows = order_[kept];
+    rows.clear();
+    for (const Query& row : batch->rows) {
+      TimeNs least = kNever;
+      for (std::size_t count = 0; count < counts(); ++count) least = std::min(least, times.of(count, row.length, 1));
+      if (least != kNever && start + least < row.deadline) {
+        rows.push_back(row);
+      } else if (least != kNever) {
+        decision_.evicted.push_back(row.id);
+      }
+    }
+    kept += rows.empty() ? 0 : 1;
+  }
+  order_.resize(kept);
+}
+
+void Chooser::per_row(const Times& times) {
+  const auto most = static_cast<std::int64_t>(rules_.alike.most);
+  const std::int32_t length = order_.empty() ? 1 : order_.front().front().length;
+  per_row_.assign(counts(), 0);
+  for (std::size_t count = 0; count < counts(); ++count) {
+    const TimeNs time = times.of(count, length, most);
+    per_row_[count] = time == kNever ? 1e9 : static_cast<double>(time) / kNsPerSecond / static_cast<double>(most);
+  }
+}
+
+// What batch `b` of the order may become: every count, and with `cuts` also without its most urgent rows.
+void Chooser::offer(std::size_t b, std::size_t cuts, TimeNs start, int workers, const Times& times) {
+  const std::vector<Query>& all = order_[b];
+  Batch& made = batches_[b];
+  made.options.clear();
+  made.mean_utility = 0;
+  for (const Query& row : all) made.mean_utility += row.utility / static_cast<double>(all.size());
+  by_deadline_.assign(all.begin(), all.end());
+  std::stable_sort(by_deadline_.begin(), by_deadline_.end(),
+                   [](const Query& one, const Query& other) { return one.deadline < other.deadline; });
+  const std::size_t rows = by_deadline_.size();
+  for (std::size_t cut = 0; cut < cuts; ++cut) {
+    const std::size_t from = rows * cut / cuts;
+    if (cut > 0 && (from == 0 || by_deadline_[from].deadline == by_deadline_[from - 1].deadline)) continue;
+    worth_.assign(rules_.accuracy.size(), 0);
+    std::int32_t longest = 1;
+    for (std::size_t i = from; i < rows; ++i) {
+      const Query& row = by_deadline_[i];
+      worth_[row.kind < worth_.size() ? row.kind : 0] += row.utility;
+      longest = std::max(longest, row.length);
+    }
+    for (std::size_t count = 0; count < counts(); ++count) {
+      TimeNs time = times.of(count, longest, static_cast<std::int64_t>(rows - from));
+      TimeNs deadline = by_deadline_[from].deadline;
+      if (time == kNever) {  // an option all the same, for theirs are counted: one that is always late
+        time = 0;
+        deadline = start;
+      } else if (b > 0) {
+        time /= workers;  // those behind the first one are shared by all workers
+      }
+      double utility = 0;
+      for (std::size_t k = 0; k < worth_.size(); ++k) utility += worth_[k] * rules_.accuracy[k][count];
+      made.options.push_back({time, utility - price_ * static_cast<double>(time) / kNsPerSecond, deadline});
+    }
+  }
+}
+
+// Utility per second of a worker that the time to come would bring.
+double Chooser::price_of(int workers) {
+  classes_.clear();
+  for (const Rates::Class& c : rates_.classes()) {
+    if (c.rate > 0) classes_.push_back({c.kind < rules_.accuracy.size() ? c.kind : 0, c.utility(), c.rate});
+  }
+  // What waits, too; what is not looked at is taken for the like of what is.
+  std::size_t looked_at = 0;
+  for (const auto& rows : order_) looked_at += rows.size();
+  const double each = kNsPerSecond / static_cast<double>(rules_.horizon) * static_cast<double>(queue_.size()) /
+                      static_cast<double>(std::max<std::size_t>(looked_at, 1));
+  for (const auto& rows : order_) {
+    for (const Query& row : rows) {
+      const std::uint32_t kind = row.kind < rules_.accuracy.size() ? row.kind : 0;
+      const auto same = std::find_if(classes_.begin(), classes_.end(), [&](const Class& c) {
+        return c.kind == kind && c.utility <= 1.2 * row.utility && row.utility <= 1.2 * c.utility;
+      });
+      if (same == classes_.end()) {
+        classes_.push_back({kind, row.utility, each});
+      } else {
+        same->rate += each;
+      }
+    }
+  }
+  const auto fits = [&](double at) {
+    double used = 0;
+    for (const Class& c : classes_) {
+      double best = 0;
+      double time = 0;
+      for (std::size_t count = 0; count < counts(); ++count) {
+        const double gain = c.utility * rules_.accuracy[c.kind][count] - at * per_row_[count];
+        if (gain > best) {
+          best = gain;
+          time = per_row_[count];
+        }
+      }
+      used += c.rate * time;
+    }
+    return used <= rules_.share * workers;
+  };
+  if (fits(0)) return 0;
+  double low = 0;
+  double high = 1;
+  for (int i = 0; i < 200 && !fits(high); ++i) high *= 2;
+  for (int i = 0; i < 30; ++i) {
+    const double middle = (low + high) / 2;
+    (fits(middle) ? high : low) = middle;
+  }
+  return low;  // at `high` what is worth least would not be executed at all
+}
+
+// Algorithm 3's f: the most tokens at which the workers carry the rate.
+std::size_t Chooser::usual(int workers) const {
+  const double rate = rates_.all() / workers;
+  for (const auto& [below, count] : rules_.by_rate) {
+    if (rate < below) return count;
+  }
+  if (!rules_.by_rate.empty()) return 0;
+  for (std::size_t count = counts(); count-- > 1;) {
+    if (rate * per_row_[count] < 1) return count;
+  }
+  return 0;
+}
+
+// Batch `b` of the order becomes the decision, without the rows that would be late. False: none is left.
+bool Chooser::settle(std::size_t b, std::size_t count, TimeNs beyond, TimeNs start, const Times& times) {
+  std::vector<Query>& rows = order_[b];
+  const auto leave_out = [&](TimeNs end) {
+    const std::size_t before = rows.size();
+    std::erase_if(rows, [&](const Query& row) {
+      if (end < row.deadline) return false;
+      decision_.evicted.push_back(row.id);
+      return true;
+    });
+    return rows.size() < before;
+  };
+  leave_out(beyond);
+  do {
+    if (rows.empty()) return false;
+    decision_.longest = 0;
+    for (const Query& row : rows) decision_.longest = std::max(decision_.longest, row.length);
+    const TimeNs time = times.of(count, decision_.longest, static_cast<std::int64_t>(rows.size()));
+    if (time == kNever) {
+      rows.clear();
+      return false;
+    }
+    if (!leave_out(start + time)) break;
+  } while (true);
+  decision_.starts = true;
+  decision_.count = count;
+  for (const Query& row : rows) decision_.rows.push_back(row.id);
+  return true;
+}
+
+}  // namespace arlo::solve::tokens

@@ -1,0 +1,127 @@
+// Which rows a worker that has room executes next, and at which token count: OTAS (arXiv 2401.05031) as printed, and
+// ours. Decisions only: the gateway's scheduler and the simulator ask this very code, at every start of a batch.
+//
+// Rows that wait are put together on arrival (queue.h, Algorithm 1). When a worker has room the batches are planned,
+// the most urgent first; only the first decision is carried out, and the rest is planned anew the next time. A row that
+// cannot make its deadline any more is evicted when that is known, not when its deadline comes.
+//
+//   printed  Algorithms 2 and 3
+//   exact    the plan of most utility for what waits, which may also leave out a batch's most urgent rows
+//   price    the same, where a second of a worker costs what it would bring for the rows to come: the least price at
+//            which what waits and what comes fit into the workers' time (the dual of Eq. 1 as a fluid), by rates.h. So
+//            it rises with a burst, before the line is long, and falls when the burst is over
+//   fixed    one count for all
+//   load     Algorithm 3's f of the rate alone
+//
+// Threads: none. Nothing is allocated in steady state but nodes of the queue. O(rows looked at + plan).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/time.h"
+#include "solve/tokens/plan.h"
+#include "solve/tokens/queue.h"
+#include "solve/tokens/rates.h"
+
+namespace arlo::solve::tokens {
+
+enum class Policy : std::uint8_t { kPrinted, kExact, kPrice, kFixed, kLoad };
+// "printed", "exact", "price", "fixed", "load". Throws std::invalid_argument.
+Policy parse_token_policy(std::string_view name);
+
+struct Rules {
+  Policy policy = Policy::kPrice;
+  std::size_t fixed = 0;  // the count of kFixed
+  Alike alike;
+  std::vector<std::vector<double>> accuracy;  // [kinds][counts], counts ascending by tokens; at least one kind
+  std::size_t beta = 5;                       // kPrinted: Algorithm 3 up to this many batches,
+  TimeNs initial = 2'000'000'000;             // and so long from the first row on
+  double kappa = 0.8;                         // Algorithm 3
+  std::vector<std::pair<double, std::size_t>> by_rate;  // f: (rate, count up to it), ascending; empty: by the times
+  TimeNs window = 1'000'000'000;                        // that rates are of, at most
+  bool adaptive = true;                                 // kPrice: rates of a shorter window where a rate has changed
+  TimeNs horizon = 1'000'000'000;                       // kPrice: in which what waits shall be through
+  double share = 1.0;                                   // kPrice: of the workers' time that may be sold
+  TimeNs switching = 0;                                 // time that another count than that of the batch before costs
+  std::size_t looked_at = 32;                           // batches, most urgent first
+};
+
+// What a worker that has room takes for batches.
+class Times {
+ public:
+  virtual ~Times() = default;
+  // From now to the end of such a batch, if it is the next one. kNever: the worker cannot execute it so.
+  [[nodiscard]] virtual TimeNs of(std::size_t count, std::int32_t length, std::int64_t rows) const = 0;
+};
+
+struct Decision {
+  bool starts = false;       // else nothing that is worth it waits
+  std::size_t count = 0;     // of tokens, the number in the list
+  std::int32_t longest = 0;  // tokens of its rows
+  std::vector<std::uint64_t> rows;
+  std::vector<std::uint64_t> evicted;  // to be removed, whether or not a batch starts
+};
+
+class Chooser {
+ public:
+  explicit Chooser(Rules rules) : queue_(rules.alike), rates_(rules.window) { set(std::move(rules)); }
+  // Rules in force from now on; rows that wait stay.
+  void set(Rules rules);
+
+  // A row comes for the first time.
+  void arrived(TimeNs now, std::uint32_t kind, double utility) {
+    if (first_ == kNever) first_ = now;
+    rates_.arrived(now, kind, utility);
+  }
+  // It begins to wait, or does not wait any more.
+  void add(const Query& query) { queue_.add(query); }
+  void remove(std::uint64_t id) { queue_.remove(id); }
+  [[nodiscard]] std::size_t waiting() const { return queue_.size(); }
+
+  // For a worker that can begin at `start`, of so many that share the work. Rows and evicted ones stay in the queue
+  // until they are removed. Nothing waits for a better batch: where nothing is worth the price, the price gives way.
+  // Valid until the next call.
+  const Decision& choose(TimeNs start, int workers, const Times& times);
+  [[nodiscard]] double price() const { return price_; }  // of the last decision: utility of a worker-second
+  [[nodiscard]] const Rules& rules() const { return rules_; }
+  [[nodiscard]] std::uint64_t plans() const { return plans_; }
+
+ private:
+  struct Class {
+    std::uint32_t kind;
+    double utility;
+    double rate;
+  };
+  void look(TimeNs start, const Times& times);
+  void offer(std::size_t b, std::size_t cuts, TimeNs start, int workers, const Times& times);
+  double price_of(int workers);
+  [[nodiscard]] std::size_t usual(int workers) const;
+  bool settle(std::size_t b, std::size_t count, TimeNs beyond, TimeNs start, const Times& times);
+  [[nodiscard]] std::size_t counts() const { return rules_.accuracy.front().size(); }
+  void per_row(const Times& times);
+
+  Rules rules_;
+  Queue queue_;
+  Rates rates_;
+  TimeNs first_ = kNever;  // row
+  double price_ = 0;
+  std::uint64_t plans_ = 0;
+  ExactPlanner exact_;
+  Plan plan_;
+  Decision decision_;
+  std::vector<std::vector<Query>> order_;  // batches to look at, most urgent first, without what is evicted
+  std::vector<std::pair<TimeNs, const Waiting*>> sorted_;
+  std::vector<Batch> batches_;
+  std::vector<Query> by_deadline_;
+  std::vector<double> worth_;    // [kinds]: utility of a batch's rows
+  std::vector<double> per_row_;  // [counts]: seconds of a row in a full batch
+  std::vector<Class> classes_;
+};
+
+}  // namespace arlo::solve::tokens
