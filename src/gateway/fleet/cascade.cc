@@ -179,6 +179,9 @@ MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& ca
     return invalid(where + error.what());
   }
   for (const auto& stage : stages) {
+    if (stage->of_tensors()) {
+      return invalid(where + "stage '" + stage->name + "' takes tensors; rows of a cascade are token ids");
+    }
     if (!same(stage->inputs, stages.front()->inputs)) {
       return invalid(where + "stage '" + stage->name + "' has other inputs than stage '" + stages.front()->name + "'");
     }
