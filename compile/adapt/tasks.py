@@ -90,7 +90,11 @@ def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) ->
         tasks.append(Task(name, tuple(labels), first, [rows[i] for i in tested], truth, fitted))
     if not heads:
         return tasks, None
-    names = tuple(label if len(tasks) == 1 else f"{task.name}.{label}" for task in tasks for label in task.labels)
-    return tasks, Head(
-        names, np.concatenate([head.weight for head in heads]), np.concatenate([head.bias for head in heads])
-    )
+    return tasks, joined_heads({task.name: head for task, head in zip(tasks, heads, strict=True)})
+
+
+def joined_heads(heads: Mapping[str, Head]) -> Head:
+    """One head for all tasks, side by side; of several, labels are called `task.label`."""
+    names = [label if len(heads) == 1 else f"{task}.{label}" for task, head in heads.items() for label in head.labels]
+    weights, biases = zip(*((head.weight, head.bias) for head in heads.values()), strict=True)
+    return Head(tuple(names), np.concatenate(weights), np.concatenate(biases))

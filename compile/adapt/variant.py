@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications
-from arlo.compile.adapt.merge import FAMILIES, PROTECTED, merging_body, pool_merged
+from arlo.compile.adapt.merge import FAMILIES, PROTECTED, merging_body, pool_merged, spread
 from arlo.compile.original import load_original
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.spec import ROWS
@@ -80,12 +80,13 @@ def check_family(model: SourceModel) -> None:
             f"arlo adapt cannot merge tokens of the family {model.model_type!r}, whose positions are not in the tokens "
             f"or whose layers are other: it takes {', '.join(FAMILIES)}"
         )
-    if model.task not in ("embedding", "sequence-classification", "reranker"):
-        raise ConfigError(f"arlo adapt cannot serve {model.task}: its answers are of single tokens, which are merged")
+    if model.task not in ("embedding", "sequence-classification", "reranker", "token-classification"):
+        raise ConfigError(f"arlo adapt cannot serve {model.task}: merged tokens are no places where an answer begins")
 
 
 def torch_variant(model: SourceModel, plan: Plan, head: Head | None = None) -> Any:
-    """A torch module from the model's inputs by position, [rows, length] each, to [rows, answer]."""
+    """A torch module from the model's inputs by position, [rows, length] each, to [rows, answer]; of a token classifier
+    to [rows, length, labels]."""
     with known_noise_silenced():
         import torch
 
@@ -107,6 +108,12 @@ def torch_variant(model: SourceModel, plan: Plan, head: Head | None = None) -> A
 
         def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
             given = dict(zip(names, tensors, strict=True))
+            if model.task == "token-classification":
+                left, places = self.merging.unmerged(
+                    given["input_ids"], given["attention_mask"], given.get("token_type_ids")
+                )
+                said: torch.Tensor = spread(self.original.classifier(left), places)
+                return said
             hidden, size = self.merging(given["input_ids"], given["attention_mask"], given.get("token_type_ids"))
             if self.original is not None:
                 pooler = getattr(self.merging.body, "pooler", None)

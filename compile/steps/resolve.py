@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from arlo.catalog.manifest import InputTensor
 from arlo.catalog.tensors import row_length
 from arlo.compile.cache import Hasher
-from arlo.compile.options import DEFAULT_LENGTHS, CompileOptions
+from arlo.compile.options import CompileOptions
 from arlo.compile.steps.resolve_tensors import picture_inputs, with_rule
 from arlo.errors import ConfigError, EnvironmentProblem
 
@@ -130,7 +130,6 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
     pictures = picture_inputs(folder, config)
     if pictures:
         length = row_length(pictures)
-        _check_one_length(options, folder, length)
         task = _task_of_pictures(options, config)
     else:
         length, task = None, _task(options, config, modules)
@@ -215,11 +214,6 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
     )
 
 
-def _check_one_length(options: CompileOptions, path: Path, length: int | None) -> None:
-    if options.lengths not in (DEFAULT_LENGTHS, (length,)):
-        raise ConfigError(f"{path} takes tensors, and every row is of length {length}: leave --lengths out")
-
-
 def _task_of_pictures(options: CompileOptions, config: dict[str, Any]) -> str:
     if options.task not in ("auto", "embedding"):
         raise ConfigError(f"{options.source} takes pictures, and {options.task} is of texts: leave --task out")
@@ -236,7 +230,6 @@ def _of_tensors(
 ) -> SourceModel:
     path = options.source
     inputs, length = with_rule(found.tensors, config)
-    _check_one_length(options, path, length)
     return SourceModel(
         name=options.name or _clean_name(path.with_suffix("")),
         folder=path.parent,

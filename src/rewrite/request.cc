@@ -101,10 +101,12 @@ std::size_t shape_size(const InputSpec& spec, std::size_t rows, std::size_t toke
   return size;
 }
 
-std::string shape_text(std::int64_t rows, const std::vector<std::int64_t>& dims) {
-  std::string text = "[" + std::to_string(rows);
-  for (const auto dim : dims) text += ", " + std::to_string(dim);
-  return text + "]";
+std::string shape_text(const std::string& rows, const std::vector<std::int64_t>& dims) {
+  std::string text = "[";
+  text += rows;
+  for (const auto dim : dims) text.append(", ").append(std::to_string(dim));
+  text += "]";
+  return text;
 }
 
 // How a datatype is written in InferTensorContents; kind 0: it has no form there.
@@ -484,7 +486,7 @@ MaybeFault InferRequest::check_shape(const Tensor& tensor, const InputSpec& spec
   }
   if (tensor.dims > std::size(tensor.shape)) shape += ", ...";
   const auto& first = model_->inputs[model_->ids];
-  const std::string needed = &spec == &first ? "[rows" + shape_text(0, dims).substr(2) : shape_text(rows_, dims);
+  const std::string needed = shape_text(&spec == &first ? "rows" : std::to_string(rows_), dims);
   return invalid("input '" + spec.name + "' has shape [" + shape + "]; " + needed + " is needed" +
                  (&spec == &first ? "" : ", as of '" + first.name + "'"));
 }
