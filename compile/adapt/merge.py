@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from arlo.compile.adapt.prune import drop_tokens
 from arlo.errors import CompileError
 
 if TYPE_CHECKING:
@@ -102,12 +103,13 @@ def merge_tokens(
     )
 
 
-def merging_body(body: Any, schedule: Sequence[int]) -> Any:
+def merging_body(body: Any, schedule: Sequence[int], *, prune: bool = False) -> Any:
     """A torch module from ids, mask and (where the body has them) types [rows, tokens] to `hidden` [rows, left, width]
     and `size` [rows, left].
 
     body: a loaded transformers encoder of one of FAMILIES. schedule: tokens that each layer merges away, [layers];
-    with zeros only it computes what the body computes. CompileError when the schedule has another number of layers.
+    with zeros only it computes what the body computes. prune: they are dropped instead. CompileError when the schedule
+    has another number of layers.
     """
     import torch
 
@@ -148,8 +150,10 @@ def merging_body(body: Any, schedule: Sequence[int]) -> Any:
             self.steps = []
             at = places.expand(ids.shape[0], -1)  # of each token
             for layer, merged in zip(self.body.encoder.layer, schedule, strict=True):
-                hidden, keys = _attention(layer, hidden, size)
-                if merged:
+                hidden, keys, received = _attention(layer, hidden, size)
+                if merged and prune:
+                    hidden, size, kept = drop_tokens(hidden, received, size, kept, merged)
+                elif merged:
                     tokens = hidden.shape[1]
                     hidden, size, kept, step = merge_tokens(hidden, keys, size, kept, merged)
                     if follow:
@@ -169,8 +173,9 @@ def spread(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return torch.gather(values, 1, places.unsqueeze(-1).expand(-1, -1, values.shape[2]))
 
 
-def _attention(layer: Any, hidden: torch.Tensor, size: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The attention block of a layer, with sizes: its output, and the mean of its keys over the heads."""
+def _attention(layer: Any, hidden: torch.Tensor, size: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The attention block of a layer, with sizes: its output, the mean of its keys over the heads, and what each token
+    receives, summed over heads and real queries."""
     import torch
 
     inside = layer.attention.self
@@ -179,8 +184,10 @@ def _attention(layer: Any, hidden: torch.Tensor, size: torch.Tensor) -> tuple[to
     floor = torch.finfo(hidden.dtype).min
     bias = torch.log(torch.clamp(size, min=1.0)) + (size == 0).to(hidden.dtype) * floor
     logits = query @ key.transpose(2, 3) / math.sqrt(inside.attention_head_size) + bias[:, None, None, :]
-    context = (logits.softmax(-1) @ value).transpose(1, 2).reshape(hidden.shape)
-    return layer.attention.output(context, hidden), key.mean(1)
+    shares = logits.softmax(-1)
+    context = (shares @ value).transpose(1, 2).reshape(hidden.shape)
+    received = (shares.sum(1) * (size > 0).to(hidden.dtype).unsqueeze(-1)).sum(1)
+    return layer.attention.output(context, hidden), key.mean(1), received
 
 
 def pool_merged(hidden: torch.Tensor, size: torch.Tensor, modes: Sequence[str], *, normalize: bool) -> torch.Tensor:

@@ -66,7 +66,9 @@ class Pictures:
         self.measured = len(self._rows)
         self.lengths: Sequence[int] = ()
 
-    def plan(self, merge: int) -> Plan:
+    def plan(self, merge: int, *, prune: bool = False) -> Plan:
+        if prune:
+            raise ConfigError("--prune is of text; tokens of pictures are merged")
         config = self._body.config
         layers, width = int(config.num_hidden_layers), int(config.hidden_size)
         if clamped(self._length, layers, merge, protected=PROTECTED):

@@ -33,8 +33,8 @@ class Subject(Protocol):
     measured: int
     lengths: Sequence[int]  # of the measured rows; empty: all are of one length
 
-    def plan(self, merge: int) -> Plan:
-        """The variant that merges so many tokens a layer. ConfigError when there are too few."""
+    def plan(self, merge: int, *, prune: bool = False) -> Plan:
+        """The variant that merges, or drops, so many tokens a layer. ConfigError when there are too few."""
 
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
         """The variant in torch, and as a file."""
@@ -66,8 +66,8 @@ class Texts:
         self.lengths = [len(row) for row in self._rows]
         self.measured = len(self._rows)
 
-    def plan(self, merge: int) -> Plan:
-        return plan_variant(self._model, self._length, merge)
+    def plan(self, merge: int, *, prune: bool = False) -> Plan:
+        return plan_variant(self._model, self._length, merge, prune=prune)
 
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
         variant = torch_variant(self._model, plan, self._head)

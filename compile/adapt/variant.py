@@ -45,23 +45,38 @@ class Head:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What one variant merges."""
+    """What one variant merges, or drops."""
 
     length: int
     merge: int  # tokens a layer
     schedule: tuple[int, ...]
     multiplications: float  # of the layers, a row
+    prune: bool = False
 
     @property
     def name(self) -> str:
-        """As `m4-128`."""
-        return f"m{self.merge}-{self.length}"
+        """As `m4-128`; `d4-128` of one that drops."""
+        return f"{'d' if self.prune else 'm'}{self.merge}-{self.length}"
+
+    @property
+    def kind(self) -> str:
+        """As manifests call it."""
+        return "none" if not any(self.schedule) else "prune" if self.prune else "merge"
 
 
-def plan_variant(model: SourceModel, length: int, merge: int) -> Plan:
-    """ConfigError where a layer would have too few tokens left, for accuracy falls off there."""
+def plan_variant(model: SourceModel, length: int, merge: int, *, prune: bool = False) -> Plan:
+    """prune: it drops so many a layer. ConfigError where a layer would have too few left: accuracy falls off there."""
     config = json.loads((model.folder / "config.json").read_text())
     layers, width = int(config["num_hidden_layers"]), int(config["hidden_size"])
+    if prune:
+        if model.task == "token-classification":
+            raise ConfigError("--prune: there is no answer for a token that is dropped; use --merge")
+        if length - layers * merge <= PROTECTED:
+            raise ConfigError(
+                f"--prune {merge}: {length} tokens are too few to drop {merge} in each of {layers} layers"
+            )
+        work = merged_multiplications(length, [merge] * layers, width=width)
+        return Plan(length, merge, (merge,) * layers, work, prune=True)
     if clamped(length, layers, merge, protected=PROTECTED):
         raise ConfigError(
             f"--merge {merge}: {length} tokens are too few to merge {merge} away in each of {layers} layers: "
@@ -92,7 +107,7 @@ def torch_variant(model: SourceModel, plan: Plan, head: Head | None = None) -> A
 
         original = load_original(model, attention="eager")
     body = getattr(original, original.base_model_prefix, original)
-    merging = merging_body(body, plan.schedule)
+    merging = merging_body(body, plan.schedule, prune=plan.prune)
     names = [tensor.name for tensor in model.inputs]
 
     class Variant(torch.nn.Module):

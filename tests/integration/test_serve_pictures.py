@@ -17,6 +17,7 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
 from arlo.client import AsyncClient, Client, InvalidRequestError
+from arlo.workers.ports import free_port
 from tests.fakes.serving import serving
 
 torch = pytest.importorskip("torch")
@@ -75,8 +76,10 @@ async def test_a_classifier_of_pictures(classifier: tuple[Any, Path], tmp_path: 
     rows, _ = pictures(9, 1)
     with torch.inference_mode():
         wanted = model(pixel_values=torch.from_numpy(rows)).logits.numpy()
+    port = free_port("127.0.0.1")
     (tmp_path / "serve.toml").write_text(
-        f'[model]\nrepository = "{repository}"\nslo_ms = 2000\n[workers]\ncount = 1\nrun_dir = "run"\n{SERVE}'
+        f'[model]\nrepository = "{repository}"\nslo_ms = 2000\n[workers]\ncount = 1\nrun_dir = "run"\n'
+        + SERVE.replace("[gateway]", f'[gateway]\napi_address = "127.0.0.1:{port}"')
     )
     async with serving(tmp_path) as served:
         address = served.ready["grpc"]
@@ -85,7 +88,7 @@ async def test_a_classifier_of_pictures(classifier: tuple[Any, Path], tmp_path: 
         body = {
             "inputs": [{"name": "pixel_values", "shape": [1, *SHAPE], "datatype": "FP32", "data": rows[0].tolist()}]
         }
-        http = f"http://{served.ready['http']}"
+        http = f"http://127.0.0.1:{port}"
         answer = httpx.post(f"{http}/v2/models/vit/infer", json=body, timeout=30)
         assert answer.status_code == 200, answer.text
         np.testing.assert_allclose(answer.json()["outputs"][0]["data"], wanted[0], rtol=1e-3, atol=1e-4)
