@@ -85,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     )
     subject = _subject(args, model, files)
     plans = [subject.plan(merge) for merge in merges] + [subject.plan(count, prune=True) for count in prunes]
+    _say("fitting heads" if model.task == "embedding" else "reading the data")
+    subject.prepare()
     sessions, found = {}, []
     for plan in plans:
         _say(f"{plan.name}: exporting")
@@ -130,12 +132,15 @@ def _subject(args: argparse.Namespace, model: SourceModel, files: dict[str, Path
 
         if len(files) > 1:
             raise ConfigError("of pictures, one --data file has the labels of all tasks (labels_TASK)")
-        _say("fitting heads")
         return Pictures(model, next(iter(files.values())), args.rows)
+    if model.task == "token-classification":
+        from arlo.cascade.records import read_data
+        from arlo.compile.adapt.tokens import TokenTexts
+
+        examples = read_data(next(iter(files.values()))).examples[: args.rows]
+        return TokenTexts(model, [example.text for example in examples], args.length)
     from arlo.compile.adapt.texts import Texts
 
-    if model.task == "embedding":
-        _say(f"fitting a head for each of {len(files)} task(s)")
     return Texts(model, {name: _labelled(file, args.rows) for name, file in files.items()}, args.length)
 
 

@@ -31,21 +31,24 @@ LABELS = "labels"
 
 
 class Pictures:
-    """See arlo.compile.adapt.texts.Subject. Heads are fitted when it is made."""
+    """See arlo.compile.adapt.texts.Subject."""
 
     def __init__(self, model: SourceModel, file: Path, limit: int | None) -> None:
-        """ConfigError for a family that cannot merge, and for unfit pictures."""
+        """ConfigError for a family that cannot merge."""
         if model.onnx is not None or model.model_type not in FAMILIES or model.task != "embedding":
             raise ConfigError(
                 f"arlo adapt cannot merge tokens of {model.source} ({model.model_type}, {model.task}): of pictures it "
                 f"takes folders of plain encoders of the family {', '.join(FAMILIES)}"
             )
-        rows, said, split = _read(file, limit)
+        assert model.row_length is not None
+        self._model, self._length, self._file, self._limit = model, model.row_length, file, limit
+
+    def prepare(self) -> None:
+        model, file = self._model, self._file
+        rows, said, split = _read(file, self._limit)
         tensor = model.inputs[0]
         if rows.shape[1:] != tensor.dims:
             raise ConfigError(f"{file}: rows are {list(rows.shape[1:])}, and the model takes {list(tensor.dims)}")
-        assert model.row_length is not None
-        self._model, self._length = model, model.row_length
         with known_noise_silenced():
             self._body = load_original(model, attention="eager")
         self._rows = rows[split == 2]
@@ -69,8 +72,8 @@ class Pictures:
     def plan(self, merge: int, *, prune: bool = False) -> Plan:
         if prune:
             raise ConfigError("--prune is of text; tokens of pictures are merged")
-        config = self._body.config
-        layers, width = int(config.num_hidden_layers), int(config.hidden_size)
+        config = json.loads((self._model.folder / "config.json").read_text())
+        layers, width = int(config["num_hidden_layers"]), int(config["hidden_size"])
         if clamped(self._length, layers, merge, protected=PROTECTED):
             raise ConfigError(
                 f"--merge {merge}: {self._length} tokens are too few to merge {merge} away in each of {layers} layers: "

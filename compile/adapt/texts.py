@@ -25,7 +25,7 @@ COMPARED = 48  # rows on which file and torch model are held together
 
 
 class Subject(Protocol):
-    """A body with its tasks and the rows that they are measured on."""
+    """A body with its tasks and the rows that they are measured on. What it says of them is there after `prepare`."""
 
     labels: Sequence[str]  # of all tasks, side by side
     task_labels: Mapping[str, tuple[str, ...]]
@@ -35,6 +35,9 @@ class Subject(Protocol):
 
     def plan(self, merge: int, *, prune: bool = False) -> Plan:
         """The variant that merges, or drops, so many tokens a layer. ConfigError when there are too few."""
+
+    def prepare(self) -> None:
+        """Read the rows, and fit heads where the model gives embeddings. ConfigError for unfit data."""
 
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
         """The variant in torch, and as a file."""
@@ -52,15 +55,17 @@ class Subject(Protocol):
 
 
 class Texts:
-    """See Subject. Heads are fitted when it is made, where the model gives embeddings."""
+    """See Subject."""
 
     def __init__(self, model: SourceModel, data: Mapping[str, Labelled], length: int) -> None:
-        """ConfigError for a family that cannot merge, and for unfit texts."""
+        """ConfigError for a family that cannot merge."""
         check_family(model)
-        self._model, self._length = model, length
-        self._tasks, self._head = read_tasks(model, data, length)
+        self._model, self._length, self._data = model, length, data
+
+    def prepare(self) -> None:
+        self._tasks, self._head = read_tasks(self._model, self._data, self._length)
         self._rows = [row for task in self._tasks for row in task.rows]
-        self.labels = model.labels if self._head is None else self._head.labels
+        self.labels = self._model.labels if self._head is None else self._head.labels
         self.task_labels = {task.name: task.labels for task in self._tasks}
         self.fitted = sum(task.fitted for task in self._tasks)
         self.lengths = [len(row) for row in self._rows]
