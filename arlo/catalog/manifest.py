@@ -21,7 +21,7 @@ FILE_NAME = "arlo.json"
 FORMAT = 2
 
 Role = Literal["ids", "mask", "other", "tensor"]
-AdaptationKind = Literal["none", "merge", "prune"]
+AdaptationKind = Literal["none", "merge", "prune", "prompt", "prefix"]
 
 MAX_VOCABULARY = 2**32 - 1
 MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length
@@ -75,7 +75,7 @@ class Adaptation:
     """What `arlo adapt` did to the model."""
 
     kind: AdaptationKind
-    per_layer: tuple[int, ...]  # tokens that go in each layer
+    per_layer: tuple[int, ...]  # tokens that go in each layer, or prompts that it has
     tasks: tuple[str, ...] = ()  # whose logits stand side by side
 
 

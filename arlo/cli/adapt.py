@@ -51,6 +51,14 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--merge", default="0,2,4", metavar="N,...", help="tokens a layer merges (default: 0,2,4)")
     parser.add_argument("--prune", metavar="N,...", help="tokens a layer drops, of further variants (default: none)")
     parser.add_argument(
+        "--prompts", metavar="N,...", help="prompts of further variants, which are trained (default: none)"
+    )
+    parser.add_argument(
+        "--prompt-way", choices=("prefix", "replace", "accumulate"), default="prefix",
+        help="prefix: keys and values only; replace: new tokens in each layer; accumulate: they stay (default: prefix)",
+    )  # fmt: skip
+    parser.add_argument("--epochs", type=int, default=5, metavar="N", help="of training prompts (default: 5)")
+    parser.add_argument(
         "--length", type=int, default=128, metavar="TOKENS", help="maximum length of texts (default: 128)"
     )
     parser.add_argument(
@@ -80,11 +88,13 @@ def run(args: argparse.Namespace) -> int:
 
     merges, files = _counts("--merge", args.merge), parse_tasks(args.data)
     prunes = _counts("--prune", args.prune) if args.prune else []
+    prompts = _counts("--prompts", args.prompts) if args.prompts else []
     model = resolve(
         CompileOptions(source=args.source, out=args.out / "x", lengths=(args.length,), dynamic=False), Hasher()
     )
     subject = _subject(args, model, files)
-    plans = [subject.plan(merge) for merge in merges] + [subject.plan(count, prune=True) for count in prunes]
+    plans = [subject.plan(merge) for merge in merges] + [subject.plan(count, "prune") for count in prunes]
+    plans += [subject.plan(count, "prefix" if args.prompt_way == "prefix" else "prompt") for count in prompts]
     _say("fitting heads" if model.task == "embedding" else "reading the data")
     subject.prepare()
     sessions, found = {}, []
@@ -139,9 +149,13 @@ def _subject(args: argparse.Namespace, model: SourceModel, files: dict[str, Path
 
         examples = read_data(next(iter(files.values()))).examples[: args.rows]
         return TokenTexts(model, [example.text for example in examples], args.length)
-    from arlo.compile.adapt.texts import Texts
+    from arlo.compile.adapt.texts import Texts, Training
+    from arlo.compile.cache import Cache, Hasher
+    from arlo.compile.options import CompileOptions
 
-    return Texts(model, {name: _labelled(file, args.rows) for name, file in files.items()}, args.length)
+    data = {name: _labelled(file, args.rows) for name, file in files.items()}
+    cache = Cache(CompileOptions(source=args.source, out=args.out / "x").cache_root, Hasher())
+    return Texts(model, data, args.length, Training(args.prompt_way, args.epochs, cache))
 
 
 def _labelled(file: Path, limit: int | None) -> Labelled:
@@ -180,7 +194,7 @@ def _variant(plan: Plan, compared: Any, right: Any, lengths: Sequence[int]) -> d
     bins = np.searchsorted(ends, lengths)
     return {
         "name": plan.name,
-        "tokens": -plan.merge,
+        "tokens": plan.tokens,
         "schedule": list(plan.schedule),
         "multiplications": plan.multiplications,
         "accuracy": float(right.mean()),
@@ -215,7 +229,7 @@ def _compile(args: argparse.Namespace, model: SourceModel, plan: Plan, tasks: tu
             max_batch=args.max_batch,
         )
     )
-    adaptation = Adaptation(kind=plan.kind, per_layer=plan.schedule, tasks=tasks)
+    adaptation = Adaptation(kind=plan.adaptation, per_layer=plan.schedule, tasks=tasks)
     dataclasses.replace(manifest, adaptation=adaptation).save(out)
     return str(out)
 

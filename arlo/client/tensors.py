@@ -20,9 +20,9 @@ def sized_inputs(inputs: Sequence[TensorInfo]) -> dict[str, TensorInfo]:
     """The inputs of a fixed size for each row: all of a model without token ids; of others what stands beside them."""
     inputs = [each for each in inputs if each.datatype != "BYTES"]
     of_tokens = [each for each in inputs if each.datatype in _TOKENS and len(each.shape) == 2]
-    if of_tokens and all(each.shape[1] > 0 for each in of_tokens):  # a Triton model of one length
+    if len(of_tokens) == len(inputs) and all(each.shape[1] > 0 for each in inputs):  # a Triton model of one length
         return {}
-    return {each.name: each for each in inputs if all(size > 0 for size in each.shape[1:]) and each.datatype != "BYTES"}
+    return {each.name: each for each in inputs if all(size > 0 for size in each.shape[1:])}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

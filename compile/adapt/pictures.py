@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arlo.catalog.manifest import AdaptationKind
 from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications
 from arlo.compile.adapt import measure
 from arlo.compile.adapt.tasks import FIT_SHARES, joined_heads
@@ -69,9 +70,10 @@ class Pictures:
         self.measured = len(self._rows)
         self.lengths: Sequence[int] = ()
 
-    def plan(self, merge: int, *, prune: bool = False) -> Plan:
-        if prune:
-            raise ConfigError("--prune is of text; tokens of pictures are merged")
+    def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
+        merge = count
+        if kind != "merge":
+            raise ConfigError("--prune and --prompts are of text; tokens of pictures are merged")
         config = json.loads((self._model.folder / "config.json").read_text())
         layers, width = int(config["num_hidden_layers"]), int(config["hidden_size"])
         if clamped(self._length, layers, merge, protected=PROTECTED):

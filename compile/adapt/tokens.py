@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arlo.catalog.manifest import AdaptationKind
 from arlo.compile.adapt import measure
 from arlo.compile.adapt.texts import COMPARED
 from arlo.compile.adapt.variant import Plan, check_family, export_variant, plan_variant, torch_variant
@@ -44,8 +45,8 @@ class TokenTexts:
         self.measured = len(self._rows)
         self.lengths = [len(row) for row in self._rows for _ in row[1:-1]]
 
-    def plan(self, merge: int, *, prune: bool = False) -> Plan:
-        return plan_variant(self._model, self._length, merge, prune=prune)
+    def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
+        return plan_variant(self._model, self._length, count, kind)
 
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
         variant = torch_variant(self._model, plan)

@@ -71,7 +71,10 @@ def test_a_manifest_comes_back(tmp_path: Path) -> None:
         (lambda raw: raw["inputs"][0].update(dims=[1 << 20, 1 << 20]), "MiB a row"),
         (lambda raw: raw["inputs"][0].update(optional=True), "all inputs are optional"),
         (lambda raw: raw["inputs"][0].update(role="other", datatype="INT64"), "has dims or a length_rule"),
-        (lambda raw: raw["adaptation"].update(kind="magic"), "kind 'magic'; known are none, merge, prune"),
+        (
+            lambda raw: raw["adaptation"].update(kind="magic"),
+            "kind 'magic'; known are none, merge, prune, prompt, prefix",
+        ),
     ],
 )
 def test_what_cannot_be_served(tmp_path: Path, change: Any, message: str) -> None:
