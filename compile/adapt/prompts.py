@@ -3,7 +3,8 @@ OTAS, arXiv 2401.05031, section III-B). They cost time and may gain accuracy.
 
 Three ways: `accumulate` adds `count` prompts before each layer, where they stay, so that the last one computes layers x
 count more tokens; that is what OTAS's figures fit. `replace` takes those of the layer before away. `prefix` gives each
-layer keys and values only, which attention reads and nothing else computes on: the cheapest.
+layer keys and values only, which attention reads and nothing else computes on: it answers as `replace` does, whose
+prompts are thrown away behind each layer, for less.
 """
 
 from __future__ import annotations

@@ -56,12 +56,14 @@ def test_rows(way: Way) -> None:
     assert (answer - plain).abs().max() > 1e-3
 
 
-def test_ways_differ_and_so_does_their_work() -> None:
+def test_ways_and_their_work() -> None:
+    """What `replace` makes of its prompts is thrown away, so a prefix says the same for less."""
     model = body()
     ids, mask = rows([12], 12)
     with torch.inference_mode():
         said = [prompted_body(model, values(4), way)(ids, mask)[0] for way in WAYS]
-    assert all((said[i] - said[j]).abs().max() > 1e-4 for i, j in ((0, 1), (0, 2), (1, 2)))
+    assert (said[0] - said[1]).abs().max() < 1e-5
+    assert (said[0] - said[2]).abs().max() > 1e-4
     work = {way: prompted_work(128, 6, 8, way, width=384) for way in WAYS}
     plain = multiplications(128, 6, 0, width=384)
     assert plain < work["prefix"] < work["replace"] < work["accumulate"]
