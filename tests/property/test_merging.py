@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from arlo.catalog.schedule import merge_schedule  # noqa: E402
 from arlo.compile.adapt.merge import merging_body, pool_merged, spread  # noqa: E402
-from tests.unit.compile.test_adapt_merge import body, rows  # noqa: E402
+from tests.fakes.small_bert import body, rows  # noqa: E402
 
 MODEL = body()
 LAYERS = 3

@@ -18,7 +18,7 @@ from arlo.compile.adapt.variant import Head  # noqa: E402
 from arlo.compile.cache import Hasher  # noqa: E402
 from arlo.compile.options import CompileOptions  # noqa: E402
 from arlo.compile.steps.resolve import resolve  # noqa: E402
-from tests.unit.compile.test_adapt_merge import body, rows  # noqa: E402
+from tests.fakes.small_bert import body, rows  # noqa: E402
 
 
 def values(count: int) -> Any:

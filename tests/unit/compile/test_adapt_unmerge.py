@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from arlo.compile.adapt.merge import Step, merging_body, spread  # noqa: E402
-from tests.unit.compile.test_adapt_merge import body, rows  # noqa: E402
+from tests.fakes.small_bert import body, rows  # noqa: E402
 
 
 def test_places_by_hand() -> None:
