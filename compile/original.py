@@ -13,6 +13,7 @@ _CLASSES = {
     "reranker": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
     "question-answering": "AutoModelForQuestionAnswering",
+    "classification": "AutoModelForImageClassification",
 }
 
 

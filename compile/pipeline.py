@@ -14,7 +14,7 @@ from arlo.compile.cache import Cache, Entry, Hasher, temporary_folder
 from arlo.compile.engines.interface import Engine, get_engine
 from arlo.compile.job import Job
 from arlo.compile.lengths.plot import write_page
-from arlo.compile.options import CompileOptions
+from arlo.compile.options import DEFAULT_LENGTHS, CompileOptions
 from arlo.compile.progress import Progress, Reporter
 from arlo.compile.repository.write import Finished, write_repository
 from arlo.compile.runtime import STEPS, Built, Task, Told, build_runtimes
@@ -61,6 +61,8 @@ def compile_model(
         report.total = _steps(options, engine)
         with report.timed("resolve", str(options.source)) as ended:
             model = resolve(options, hasher)
+            options = _of_one_length(options, model, engine)
+            report.total = _steps(options, engine)
             check_signals(options, model)
             _check_disk(options, model, cache, folder)
             requests = traffic(options.histogram, longest_served(options, model.max_tokens))
@@ -101,6 +103,19 @@ def compile_model(
             manifest.save(folder)
             publish(folder, options.out)
     return manifest
+
+
+def _of_one_length(options: CompileOptions, model: SourceModel, engine: Engine) -> CompileOptions:
+    """Of a model without token ids, whose rows are all of one length: one static runtime."""
+    if model.row_length is None:
+        return options
+    if engine.name != "onnxruntime":
+        raise ConfigError(f"{options.source} takes tensors, which {engine.name} is not built for here: use onnxruntime")
+    if options.lengths not in (DEFAULT_LENGTHS, (model.row_length,)):
+        raise ConfigError(f"{options.source}: every row is of length {model.row_length}: leave --lengths out")
+    if options.max_batch == "auto":
+        raise ConfigError("max_batch = auto is of models that take token ids: name a number, such as --max-batch 8")
+    return dataclasses.replace(options, lengths=(model.row_length,), static=True, dynamic=False, profiles=False)
 
 
 def _steps(options: CompileOptions, engine: Engine) -> int:
@@ -172,7 +187,8 @@ def _build_all(job: Job, report: Reporter, lengths: Sequence[int], batches: Mapp
     """Build and verify, side by side where that pays; then measure one after the other."""
     if job.options.profiles and job.options.engine == "onnxruntime" and all(t.role != "mask" for t in job.model.inputs):
         raise ConfigError("profiles pads rows to the next length, and this model has no attention mask to hide that")
-    tasks = [Task(job=job, spec=spec) for spec in specs_of(job.options, job.model.name, lengths, batches)]
+    specs = specs_of(job.options, job.model.name, lengths, batches)
+    tasks = [Task(job=job, spec=dataclasses.replace(spec, tensors=job.model.tensors)) for spec in specs]
 
     def tell(task: Task, told: Told) -> None:
         if told.entry is None:

@@ -21,6 +21,7 @@ class RuntimeSpec:
     max_batch: int
     shape: Shape  # profiles: one engine for all of `profiles`, its weights once
     profiles: tuple[int, ...] = ()  # maximum lengths, ascending, the last one max_length; of shape "profiles" only
+    tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()  # inputs of a fixed size, and what a row of them is
 
     @property
     def dynamic(self) -> bool:

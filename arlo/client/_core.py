@@ -19,6 +19,7 @@ from arlo.client.model import from_server
 from arlo.client.result import Result
 from arlo.client.retry import Attempts
 from arlo.client.rows import PreparedRow, Row, RowReader
+from arlo.client.tensors import TensorReader
 from arlo.client.tokenizer import Tokenizer
 from arlo.client.transport import TLS, ChannelSettings
 from arlo.errors import ConfigError
@@ -124,8 +125,12 @@ class Core:
 
     # Requests and results --------------------------------------------------------------------------------------------
 
-    def reader(self, codec: Codec, *, truncate: bool, max_length: int | None) -> RowReader:
+    def reader(self, codec: Codec, *, truncate: bool, max_length: int | None) -> RowReader | TensorReader:
         """Reads rows for `codec`'s model; `max_length` may only shorten what the model takes."""
+        if codec.of_tensors:
+            if truncate or max_length is not None:
+                raise InvalidRequestError("truncate and max_length are of tokens, and rows of this model have none")
+            return TensorReader(codec.sized)
         if max_length is not None and max_length < 1:
             raise InvalidRequestError(f"max_length must be 1 or more, not {max_length}")
         known = [n for n in (codec.info.max_length, max_length) if n is not None]
@@ -137,6 +142,7 @@ class Core:
             only_text=codec.only_text,
             limit=min(known, default=None),
             truncate=truncate,
+            sized=codec.sized,
         )
 
     def single(

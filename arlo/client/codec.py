@@ -18,6 +18,7 @@ from arlo.client.errors import InvalidRequestError, ServerError
 from arlo.client.model import TEXT, ModelInfo, Role, roles, takes_only_text
 from arlo.client.result import Result, Timing
 from arlo.client.rows import PreparedRow
+from arlo.client.tensors import sized_inputs
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -77,9 +78,13 @@ class Codec:
         self.only_text = takes_only_text(info.inputs)  # the server makes the tokens
         self._token_level = frozenset(t.name for t in info.outputs if info.is_token_level(t))
         tensors = () if self.only_text else info.inputs
-        role = roles(tensors, info.name) if tensors else {}
+        sized = sized_inputs(tensors)
+        self.sized = {name: (tensor, _DTYPES[tensor.datatype]) for name, tensor in sized.items()}
+        of_tokens = tuple(t for t in tensors if t.name not in sized)
+        self.of_tensors = bool(sized) and not any(t.datatype != "BYTES" for t in of_tokens)
+        role = roles(of_tokens, info.name) if of_tokens and not self.of_tensors else {}
         slots = []
-        for tensor in tensors:
+        for tensor in of_tokens:
             if tensor.datatype not in _IDS_DATATYPES or len(tensor.shape) != 2:
                 if tensor.optional:
                     continue
@@ -93,10 +98,10 @@ class Codec:
             slots.append(_Slot(tensor.name, tensor.datatype, role[tensor.name], tensor.optional, width, ones, dtype))
         self._slots = tuple(slots)
         self._width = max((s.width for s in slots), default=0)
-        self.ids_name = next((s.name for s in slots if s.role == "ids"), "")
+        self.ids_name = next((s.name for s in slots if s.role == "ids"), "")  # none of a model of tensors or of text
         others = [s.name for s in slots if s.role == "other"]
         self.type_ids_name = next((n for n in others if "type" in n), None)
-        self._extra_names = {s.name for s in slots if s.role != "ids"}
+        self._extra_names = {*(s.name for s in slots if s.role != "ids"), *sized}
         self.mask_name = next((s.name for s in slots if s.role == "mask"), None)
 
     def encode(
@@ -121,7 +126,7 @@ class Codec:
         for row in rows:
             if row.extra and not row.extra.keys() <= self._extra_names:
                 unknown = ", ".join(sorted(row.extra.keys() - self._extra_names))
-                known = ", ".join(s.name for s in self._slots)
+                known = ", ".join([*(s.name for s in self._slots), *self.sized])
                 raise InvalidRequestError(f"model {self.info.name} has no input {unknown}; it has {known}")
         for slot in self._slots:
             if slot.role == "other" and slot.optional and not any(slot.name in row.extra for row in rows):
@@ -129,6 +134,14 @@ class Codec:
             width = slot.width or self._width or longest
             request.inputs.add(name=slot.name, datatype=slot.datatype, shape=(len(rows), width))
             request.raw_input_contents.append(self._tensor(slot, rows, width))
+        for name, (tensor, dtype) in self.sized.items():
+            given = [row.extra.get(name) for row in rows]
+            if all(values is None for values in given) and tensor.optional:
+                continue
+            if any(values is None for values in given):
+                raise InvalidRequestError(f"a row lacks {name!r}, which model {self.info.name} needs")
+            request.inputs.add(name=name, datatype=tensor.datatype, shape=(len(rows), *tensor.shape[1:]))
+            request.raw_input_contents.append(np.stack(given).astype(dtype, copy=False).tobytes())  # type: ignore[arg-type]
         if outputs is not None:
             self.check_outputs(outputs)
             for name in outputs:

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.client.errors import InvalidRequestError, TooLongError
+from arlo.client.model import TensorInfo
 from arlo.client.tokenizer import Text, Tokenizer
 
 TokenIds: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
-Row: TypeAlias = Text | TokenIds | Mapping[str, TokenIds]
-"""A text, a pair of texts, token ids, or a mapping of input names to per-token values."""
+Row: TypeAlias = Text | TokenIds | NDArray[Any] | Mapping[str, TokenIds | NDArray[Any]]
+"""A text, a pair of texts, token ids, an array of the size of a row, or a mapping of input names to values."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class RowReader:
     limit: int | None
     truncate: bool
     only_text: bool = False  # the server takes no token ids
+    sized: Mapping[str, tuple[TensorInfo, np.dtype[Any]]] = dataclasses.field(default_factory=dict)  # not by token
 
     def __post_init__(self) -> None:
         if self.truncate and self.limit is None:
@@ -90,7 +92,8 @@ class RowReader:
             return PreparedRow(self._cut(ids), _NONE)
         if self.ids_name not in row:
             raise InvalidRequestError(f"a row lacks {self.ids_name!r}; it has {', '.join(map(repr, row)) or 'nothing'}")
-        given = {name: _array(values, name) for name, values in row.items()}
+        whole = {name: as_row(row[name], *of) for name, of in self.sized.items() if name in row}
+        given = {name: _array(values, name) for name, values in row.items() if name not in whole}
         ids = given.pop(self.ids_name)
         for name, values in given.items():
             if values.size != ids.size:
@@ -100,7 +103,7 @@ class RowReader:
             length = int(mask.nonzero()[0].max(initial=-1)) + 1
             ids, given = ids[:length], {name: values[:length] for name, values in given.items()}
         self._check_length(ids.size)
-        return PreparedRow(self._cut(ids), {name: self._cut(values) for name, values in given.items()})
+        return PreparedRow(self._cut(ids), {name: self._cut(values) for name, values in given.items()} | whole)
 
     def _check_length(self, length: int) -> None:
         if length == 0:
@@ -133,3 +136,21 @@ def _array(values: Any, name: str) -> NDArray[np.integer[Any]]:
         hint = "; use infer_batch for several rows" if array.ndim == 2 or array.dtype.kind in "UO" else ""
         raise InvalidRequestError(f"{name} must be integers of shape [tokens], not {what}{hint}")
     return array
+
+
+def as_row(values: Any, tensor: TensorInfo, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The values of one row, of the size and type that the input has. InvalidRequestError."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # ragged
+        array = np.empty((), object)
+    size = tensor.shape[1:]
+    if array.shape != size:
+        hint = "; use infer_batch for several rows" if array.shape[1:] == size else ""
+        raise InvalidRequestError(f"{tensor.name} must be of shape {list(size)}, not {list(array.shape)}{hint}")
+    if array.dtype.kind not in "iufb" or (dtype.kind in "iu" and array.dtype.kind == "f"):
+        raise InvalidRequestError(f"{tensor.name} is {tensor.datatype}, and {array.dtype} is none")
+    cast = array.astype(dtype, copy=False)
+    if dtype.kind in "iu" and not np.array_equal(cast, array):
+        raise InvalidRequestError(f"{tensor.name} has values that do not fit {tensor.datatype}")
+    return cast

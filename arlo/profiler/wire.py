@@ -12,6 +12,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from arlo.catalog.manifest import Manifest, Runtime
+from arlo.catalog.tensors import sample
 from arlo.clock import monotonic_s
 from arlo.errors import WorkerError
 
@@ -31,6 +32,10 @@ def infer_request(
     real = length if real is None else real
     request: Any = service_pb2.ModelInferRequest(model_name=runtime.name)
     for tensor in manifest.inputs:
+        if tensor.role == "tensor":
+            request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=(batch, *tensor.dims))
+            request.raw_input_contents.append(np.stack([sample(tensor, (index,)) for index in range(batch)]).tobytes())
+            continue
         row = np.full(length, tensor.pad_value if tensor.role != "mask" else 0, dtype=_TYPES[tensor.datatype])
         if tensor.role == "ids":
             row[:real] = tensor.pad_value + 1 + np.arange(real) % 7

@@ -5,6 +5,8 @@ Token merging (ToMe, arXiv 2210.09461; OTAS, arXiv 2401.05031, sections II-C and
 * padding goes first: two padding tokens are always the most alike, and a padding token never meets a real one, so a
   short row loses nothing while there is padding;
 * the first token and the last one, which heads and the model read, are neither merged nor merged into;
+* answers of single tokens are those of what a token was merged into (`Merging.unmerged`): each layer says where its
+  tokens went, so that every token knows its place among those that are left;
 * a token's size is how many tokens it stands for, 0 for padding: attention adds its logarithm to the logits of the key
   (which is the mask, too), and mean pooling weighs by it.
 
@@ -17,6 +19,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from arlo.compile.adapt.prune import drop_tokens
 from arlo.errors import CompileError
 
 if TYPE_CHECKING:
@@ -33,6 +36,23 @@ class Step(NamedTuple):
 
     source: torch.Tensor
     target: torch.Tensor
+
+    def places(self, tokens: int) -> torch.Tensor:
+        """Where each of the layer's tokens is afterwards, [rows, tokens]."""
+        import torch
+
+        even, merged = (tokens + 1) // 2, self.source.shape[1]
+        left = even - merged  # even ones that stay, ahead of all odd ones
+        at = torch.arange(even, device=self.source.device).reshape(1, -1, 1)
+        source = self.source.unsqueeze(1)
+        gone = (source == at).to(torch.int64)  # [rows, even, merged]
+        stays = at.squeeze(-1) - (source < at).to(torch.int64).sum(-1)
+        goes = (gone * (self.target.unsqueeze(1) + left)).sum(-1)
+        is_gone = gone.sum(-1)
+        first = is_gone * goes + (1 - is_gone) * stays
+        second = (torch.arange(tokens // 2, device=first.device) + left).unsqueeze(0).expand(first.shape[0], -1)
+        order = torch.tensor([p // 2 if p % 2 == 0 else even + p // 2 for p in range(tokens)], device=first.device)
+        return torch.cat([first, second], 1)[:, order]
 
 
 def merge_tokens(
@@ -83,12 +103,13 @@ def merge_tokens(
     )
 
 
-def merging_body(body: Any, schedule: Sequence[int]) -> Any:
+def merging_body(body: Any, schedule: Sequence[int], *, prune: bool = False) -> Any:
     """A torch module from ids, mask and (where the body has them) types [rows, tokens] to `hidden` [rows, left, width]
     and `size` [rows, left].
 
     body: a loaded transformers encoder of one of FAMILIES. schedule: tokens that each layer merges away, [layers];
-    with zeros only it computes what the body computes. CompileError when the schedule has another number of layers.
+    with zeros only it computes what the body computes. prune: they are dropped instead. CompileError when the schedule
+    has another number of layers.
     """
     import torch
 
@@ -106,6 +127,19 @@ def merging_body(body: Any, schedule: Sequence[int]) -> Any:
         def forward(
             self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None = None
         ) -> tuple[torch.Tensor, torch.Tensor]:
+            hidden, size, _ = self._run(ids, mask, types, follow=False)
+            return hidden, size
+
+        def unmerged(
+            self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None = None
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            """`hidden` as of forward, and of each token its place in it, [rows, tokens]; see `spread`."""
+            hidden, _, places = self._run(ids, mask, types, follow=True)
+            return hidden, places
+
+        def _run(
+            self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None, *, follow: bool
+        ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             hidden = self.body.embeddings(input_ids=ids, token_type_ids=types)
             if hasattr(self.body, "embeddings_project"):
                 hidden = self.body.embeddings_project(hidden)
@@ -114,20 +148,34 @@ def merging_body(body: Any, schedule: Sequence[int]) -> Any:
             last = mask.sum(1, keepdim=True) - 1
             kept = ((places == 0) | (places == last)).to(hidden.dtype)
             self.steps = []
+            at = places.expand(ids.shape[0], -1)  # of each token
             for layer, merged in zip(self.body.encoder.layer, schedule, strict=True):
-                hidden, keys = _attention(layer, hidden, size)
-                if merged:
+                hidden, keys, received = _attention(layer, hidden, size)
+                if merged and prune:
+                    hidden, size, kept = drop_tokens(hidden, received, size, kept, merged)
+                elif merged:
+                    tokens = hidden.shape[1]
                     hidden, size, kept, step = merge_tokens(hidden, keys, size, kept, merged)
+                    if follow:
+                        at = torch.gather(step.places(tokens), 1, at)
                     if self.record:
                         self.steps.append(step)
                 hidden = layer.output(layer.intermediate(hidden), hidden)
-            return hidden, size
+            return hidden, size, at
 
     return Merging().eval()
 
 
-def _attention(layer: Any, hidden: torch.Tensor, size: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The attention block of a layer, with sizes: its output, and the mean of its keys over the heads."""
+def spread(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """What is said of the tokens that are left, [rows, left, width], as said of all: [rows, tokens, width]."""
+    import torch
+
+    return torch.gather(values, 1, places.unsqueeze(-1).expand(-1, -1, values.shape[2]))
+
+
+def _attention(layer: Any, hidden: torch.Tensor, size: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The attention block of a layer, with sizes: its output, the mean of its keys over the heads, and what each token
+    receives, summed over heads and real queries."""
     import torch
 
     inside = layer.attention.self
@@ -136,8 +184,10 @@ def _attention(layer: Any, hidden: torch.Tensor, size: torch.Tensor) -> tuple[to
     floor = torch.finfo(hidden.dtype).min
     bias = torch.log(torch.clamp(size, min=1.0)) + (size == 0).to(hidden.dtype) * floor
     logits = query @ key.transpose(2, 3) / math.sqrt(inside.attention_head_size) + bias[:, None, None, :]
-    context = (logits.softmax(-1) @ value).transpose(1, 2).reshape(hidden.shape)
-    return layer.attention.output(context, hidden), key.mean(1)
+    shares = logits.softmax(-1)
+    context = (shares @ value).transpose(1, 2).reshape(hidden.shape)
+    received = (shares.sum(1) * (size > 0).to(hidden.dtype).unsqueeze(-1)).sum(1)
+    return layer.attention.output(context, hidden), key.mean(1), received
 
 
 def pool_merged(hidden: torch.Tensor, size: torch.Tensor, modes: Sequence[str], *, normalize: bool) -> torch.Tensor:

@@ -39,7 +39,13 @@ class Task:
     first: int  # of its logits
     rows: list[tuple[int, ...]]  # token ids
     truth: NDArray[np.int64]  # [rows], among its labels
-    fitted: int  # texts that its head was fitted on; 0: the model has one
+    fit_rows: list[tuple[int, ...]]  # that its head was fitted on; none: the model has one
+    fit_truth: NDArray[np.int64]
+
+    @property
+    def fitted(self) -> int:
+        """Texts that its head was fitted on."""
+        return len(self.fit_rows)
 
     def right(self, logits: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Of logits [rows, classes of all tasks], whether each is right."""
@@ -69,14 +75,16 @@ def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) ->
     for name, of in data.items():
         said = of.labels
         rows = measure.encode(model.tokenizer_folder / "tokenizer.json", of.texts, length)
-        labels, split, fitted = model.labels, np.full(len(rows), 2, np.int8), 0
+        labels, split = model.labels, np.full(len(rows), 2, np.int8)
+        fit_rows: list[tuple[int, ...]] = []
+        classes = np.zeros(0, np.int64)
         if model.task == "embedding":
             labels = tuple(sorted(set(said)))
             split = of.split
             chosen = np.flatnonzero(split == 0)
-            fitted = len(chosen)
+            fit_rows = [rows[i] for i in chosen]
             classes = np.array([labels.index(said[i]) for i in chosen])
-            heads.append(measure.fit_head(measure.embed(model, [rows[i] for i in chosen]), classes, labels))
+            heads.append(measure.fit_head(measure.embed(model, fit_rows), classes, labels))
         tested = np.flatnonzero(split == 2)
         if not len(tested):
             raise ConfigError(f"--data of task {name!r}: too few texts to measure on")
@@ -87,10 +95,14 @@ def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) ->
                 f"--data of task {name!r} has labels that the model does not know: {', '.join(labels[:8])}, ..."
             )
         first = sum(len(task.labels) for task in tasks)
-        tasks.append(Task(name, tuple(labels), first, [rows[i] for i in tested], truth, fitted))
+        tasks.append(Task(name, tuple(labels), first, [rows[i] for i in tested], truth, fit_rows, classes))
     if not heads:
         return tasks, None
-    names = tuple(label if len(tasks) == 1 else f"{task.name}.{label}" for task in tasks for label in task.labels)
-    return tasks, Head(
-        names, np.concatenate([head.weight for head in heads]), np.concatenate([head.bias for head in heads])
-    )
+    return tasks, joined_heads({task.name: head for task, head in zip(tasks, heads, strict=True)})
+
+
+def joined_heads(heads: Mapping[str, Head]) -> Head:
+    """One head for all tasks, side by side; of several, labels are called `task.label`."""
+    names = [label if len(heads) == 1 else f"{task}.{label}" for task, head in heads.items() for label in head.labels]
+    weights, biases = zip(*((head.weight, head.bias) for head in heads.values()), strict=True)
+    return Head(tuple(names), np.concatenate(weights), np.concatenate(biases))

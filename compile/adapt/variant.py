@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from arlo.catalog.manifest import AdaptationKind
 from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications
-from arlo.compile.adapt.merge import FAMILIES, PROTECTED, merging_body, pool_merged
+from arlo.compile.adapt.merge import FAMILIES, PROTECTED, merging_body, pool_merged, spread
 from arlo.compile.original import load_original
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.spec import ROWS
@@ -45,23 +46,54 @@ class Head:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """What one variant merges."""
+    """What one variant merges or drops, or which prompts it has."""
 
     length: int
     merge: int  # tokens a layer
     schedule: tuple[int, ...]
     multiplications: float  # of the layers, a row
+    kind: AdaptationKind = "merge"
 
     @property
     def name(self) -> str:
-        """As `m4-128`."""
-        return f"m{self.merge}-{self.length}"
+        """As `m4-128`; `d4-128` of one that drops, `p4-128` of one with prompts."""
+        letter = {"prune": "d", "prompt": "p", "prefix": "p"}.get(self.kind, "m")
+        return f"{letter}{self.merge}-{self.length}"
+
+    @property
+    def prompted(self) -> bool:
+        """Whether it has prompts."""
+        return self.kind in ("prompt", "prefix")
+
+    @property
+    def tokens(self) -> int:
+        """That a layer adds, or, below 0, that go in it."""
+        return self.merge if self.prompted else -self.merge
+
+    @property
+    def adaptation(self) -> AdaptationKind:
+        """As manifests call it."""
+        return self.kind if any(self.schedule) else "none"
 
 
-def plan_variant(model: SourceModel, length: int, merge: int) -> Plan:
-    """ConfigError where a layer would have too few tokens left, for accuracy falls off there."""
+def plan_variant(model: SourceModel, length: int, merge: int, kind: AdaptationKind = "merge") -> Plan:
+    """merge: tokens that go in a layer, or prompts that it has, whose work the caller knows.
+
+    ConfigError where a layer would have too few tokens left, for accuracy falls off there.
+    """
     config = json.loads((model.folder / "config.json").read_text())
     layers, width = int(config["num_hidden_layers"]), int(config["hidden_size"])
+    if kind in ("prompt", "prefix"):
+        return Plan(length, merge, (merge,) * layers, 0.0, kind)
+    if kind == "prune":
+        if model.task == "token-classification":
+            raise ConfigError("--prune: there is no answer for a token that is dropped; use --merge")
+        if length - layers * merge <= PROTECTED:
+            raise ConfigError(
+                f"--prune {merge}: {length} tokens are too few to drop {merge} in each of {layers} layers"
+            )
+        work = merged_multiplications(length, [merge] * layers, width=width)
+        return Plan(length, merge, (merge,) * layers, work, kind="prune")
     if clamped(length, layers, merge, protected=PROTECTED):
         raise ConfigError(
             f"--merge {merge}: {length} tokens are too few to merge {merge} away in each of {layers} layers: "
@@ -80,18 +112,21 @@ def check_family(model: SourceModel) -> None:
             f"arlo adapt cannot merge tokens of the family {model.model_type!r}, whose positions are not in the tokens "
             f"or whose layers are other: it takes {', '.join(FAMILIES)}"
         )
-    if model.task not in ("embedding", "sequence-classification", "reranker"):
-        raise ConfigError(f"arlo adapt cannot serve {model.task}: its answers are of single tokens, which are merged")
+    if model.task not in ("embedding", "sequence-classification", "reranker", "token-classification"):
+        raise ConfigError(f"arlo adapt cannot serve {model.task}: merged tokens are no places where an answer begins")
 
 
-def torch_variant(model: SourceModel, plan: Plan, head: Head | None = None) -> Any:
-    """A torch module from the model's inputs by position, [rows, length] each, to [rows, answer]."""
+def torch_variant(
+    model: SourceModel, plan: Plan, head: Head | None = None, prompts: Callable[[Any], Any] | None = None
+) -> Any:
+    """A torch module from the model's inputs by position, [rows, length] each, to [rows, answer]; of a token classifier
+    to [rows, length, labels]. prompts: makes the body with prompts of the plain one."""
     with known_noise_silenced():
         import torch
 
         original = load_original(model, attention="eager")
     body = getattr(original, original.base_model_prefix, original)
-    merging = merging_body(body, plan.schedule)
+    merging = prompts(body) if prompts is not None else merging_body(body, plan.schedule, prune=plan.kind == "prune")
     names = [tensor.name for tensor in model.inputs]
 
     class Variant(torch.nn.Module):
@@ -107,6 +142,12 @@ def torch_variant(model: SourceModel, plan: Plan, head: Head | None = None) -> A
 
         def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
             given = dict(zip(names, tensors, strict=True))
+            if model.task == "token-classification":
+                left, places = self.merging.unmerged(
+                    given["input_ids"], given["attention_mask"], given.get("token_type_ids")
+                )
+                said: torch.Tensor = spread(self.original.classifier(left), places)
+                return said
             hidden, size = self.merging(given["input_ids"], given["attention_mask"], given.get("token_type_ids"))
             if self.original is not None:
                 pooler = getattr(self.merging.body, "pooler", None)

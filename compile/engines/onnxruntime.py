@@ -200,9 +200,11 @@ def _declared_shapes(graph: Path) -> dict[str, list[Any]]:
 
 def _check_shapes(shapes: Mapping[str, list[Any]], spec: RuntimeSpec) -> None:
     expected = [spec.fixed.get(ROWS, ROWS), spec.fixed.get(TOKENS, TOKENS)]
+    tensors = {name: [expected[0], *dims] for name, dims in spec.tensors}
     for name, shape in shapes.items():
-        if shape != expected:
-            raise CompileError(f"build: {spec.title}: {name} has shape {shape}, not {expected}")
+        wanted = tensors.get(name, expected)
+        if shape != wanted:
+            raise CompileError(f"build: {spec.title}: {name} has shape {shape}, not {wanted}")
 
 
 def _cpu_name() -> str:

@@ -72,7 +72,7 @@ def config_text(
         config.input.add(
             name=tensor.name,
             data_type=messages.DataType.Value(f"TYPE_{tensor.datatype}"),
-            dims=[*rows, tokens],
+            dims=[*rows, *_dims(tensor, tokens)],
             optional=tensor.optional and not native,
         )
     for output in outputs:
@@ -94,6 +94,11 @@ def config_text(
         for key, value in zip(_THREADS.get(serving.backend, ()), (threads or 1, 1), strict=False):
             config.parameters[key].string_value = str(value)
     return _HEADER + str(text_format.MessageToString(config))
+
+
+def _dims(tensor: InputTensor, tokens: int) -> list[int]:
+    """Of a row."""
+    return list(tensor.dims) if tensor.role == "tensor" else [tokens]
 
 
 def _batching(config: Any, max_queue_size: int) -> None:
@@ -129,7 +134,7 @@ def _optimization(config: Any, serving: Serving, spec: RuntimeSpec, inputs: Sequ
         for batch in graph_batches(config.max_batch_size):
             graph = cuda.graph_spec.add(batch_size=batch)
             for tensor in inputs:
-                graph.input[tensor.name].dim.extend([1, spec.max_length] if batch == 0 else [spec.max_length])
+                graph.input[tensor.name].dim.extend([1] * (batch == 0) + _dims(tensor, spec.max_length))
 
 
 def graph_batches(max_batch_size: int) -> list[int]:
@@ -159,7 +164,7 @@ def _warm_up(config: Any, spec: RuntimeSpec, inputs: Sequence[InputTensor]) -> N
             for tensor in inputs:
                 entry = sample.inputs[tensor.name]
                 entry.data_type = next(known.data_type for known in config.input if known.name == tensor.name)
-                entry.dims.extend([*rows, tokens])
+                entry.dims.extend([*rows, *_dims(tensor, tokens)])
                 entry.zero_data = True
 
 

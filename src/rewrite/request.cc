@@ -6,23 +6,12 @@
 
 #include "base/utf8.h"
 #include "base/wire.h"
+#include "rewrite/request_fields.h"
 #include "rewrite/rows.h"
 
 namespace arlo::gateway {
 namespace {
 
-// Field numbers of inference.ModelInferRequest and the messages in it.
-enum RequestField : std::uint8_t {
-  kName = 1,
-  kVersion = 2,
-  kId = 3,
-  kParameters = 4,
-  kInputs = 5,
-  kOutputs = 6,
-  kRaw = 7
-};
-enum TensorField : std::uint8_t { kTensorName = 1, kDatatype = 2, kShape = 3, kTensorParameters = 4, kContents = 5 };
-enum ContentsField : std::uint8_t { kIntContents = 2, kInt64Contents = 3 };
 enum ParameterField : std::uint8_t { kBool = 1, kInt64 = 2, kString = 3, kDouble = 4, kUint64 = 5 };
 
 constexpr std::size_t kMaxIdBytes = 4096;
@@ -87,8 +76,29 @@ bool read_parameter(std::string_view entry, Parameter* out) {
   return reader.ok();
 }
 
-std::size_t shape_size(std::size_t rows, std::size_t tokens) {
-  return wire::varint_size(rows) + wire::varint_size(tokens);
+std::string shape_text(const std::string& rows, const std::vector<std::int64_t>& dims) {
+  std::string text = "[";
+  text += rows;
+  for (const auto dim : dims) text.append(", ").append(std::to_string(dim));
+  text += "]";
+  return text;
+}
+
+// How a datatype is written in InferTensorContents; kind 0: it has no form there.
+struct Typed {
+  std::uint32_t field;
+  wire::Type kind;
+  const char* name;
+};
+
+Typed typed_of(std::string_view datatype) {
+  if (datatype == "INT64") return {kInt64Contents, wire::kVarint, "int64_contents"};
+  if (datatype == "UINT64") return {kUint64Contents, wire::kVarint, "uint64_contents"};
+  if (datatype == "FP32") return {kFp32Contents, wire::kFixed32, "fp32_contents"};
+  if (datatype == "FP64") return {kFp64Contents, wire::kFixed64, "fp64_contents"};
+  if (datatype.starts_with("INT")) return {kIntContents, wire::kVarint, "int_contents"};
+  if (datatype.starts_with("UINT")) return {kUintContents, wire::kVarint, "uint_contents"};
+  return {0, wire::kVarint, ""};
 }
 
 }  // namespace
@@ -254,7 +264,16 @@ MaybeFault InferRequest::parse_wish(std::string_view key, std::uint32_t kind, st
                  "cascade_partial");
 }
 
+std::string_view InferRequest::row_bytes(std::size_t input, std::size_t row) const {
+  const auto& spec = model_->inputs[input];
+  if (bound_[input].data == nullptr) return {};
+  const std::size_t bytes = spec.elements(static_cast<std::size_t>(width_)) * spec.item;
+  return {bound_[input].data + row * bytes, bytes};
+}
+
 void InferRequest::ids(std::size_t row, std::vector<std::int64_t>& out) const {
+  out.clear();
+  if (model_->of_tensors()) return;
   const std::size_t item = model_->inputs[model_->ids].item;
   const char* at = bound_[model_->ids].data + row * static_cast<std::size_t>(width_) * item;
   out.resize(static_cast<std::size_t>(lengths_[row]));
@@ -266,7 +285,7 @@ MaybeFault InferRequest::parse_input(std::string_view body) {
   Tensor tensor;
   wire::Reader reader(body);
   auto add_dim = [&tensor](std::uint64_t value) {
-    if (tensor.dims < 2) tensor.shape[tensor.dims] = static_cast<std::int64_t>(value);
+    if (tensor.dims < std::size(tensor.shape)) tensor.shape[tensor.dims] = static_cast<std::int64_t>(value);
     ++tensor.dims;
   };
   while (reader.next()) {
@@ -375,12 +394,14 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
     if (tensor.name == ids.name) first = &tensor;
   }
   if (first == nullptr) return invalid("input '" + ids.name + "' of model '" + model.name + "' is missing");
-  if (first->dims != 2) {
+  const bool tensors = model.of_tensors();
+  if (tensors ? first->dims == 0 : first->dims != 2) {
+    if (tensors) return check_shape(*first, ids);
     return invalid("input '" + ids.name + "' has " + std::to_string(first->dims) +
                    " dimensions; 2 are needed: [rows, tokens]");
   }
   rows_ = first->shape[0];
-  width_ = first->shape[1];
+  width_ = tensors ? model.longest : first->shape[1];
   if (rows_ < 1)
     return invalid("input '" + ids.name + "' has " + std::to_string(rows_) + " rows; at least 1 is needed");
   if (rows_ > limits.max_rows) {
@@ -395,9 +416,14 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
   }
   for (std::size_t i = 0; i < model.inputs.size(); ++i) {
     const auto& spec = model.inputs[i];
-    if (bound_[i].data == nullptr && spec.role == Role::kOther && !spec.optional) {
+    const bool made_up = spec.role == Role::kMask || spec.optional;
+    if (bound_[i].data == nullptr && !made_up) {
       return invalid("input '" + spec.name + "' of model '" + model.name + "' is missing");
     }
+  }
+  if (tensors) {
+    lengths_.assign(static_cast<std::size_t>(rows_), model.longest);
+    return {};
   }
   const char* const mask = model.mask < 0 ? nullptr : bound_[static_cast<std::size_t>(model.mask)].data;
   return find_lengths(model, bound_[model.ids].data, mask, rows_, width_, lengths_);
@@ -413,16 +439,8 @@ MaybeFault InferRequest::bind_input(const Tensor& tensor, std::string_view raw, 
     return invalid("input '" + spec.name + "' has datatype " + quoted(tensor.datatype) + "; " + spec.datatype +
                    " is needed");
   }
-  if (tensor.dims != 2 || tensor.shape[0] != rows_ || tensor.shape[1] != width_) {
-    std::string shape;
-    for (std::size_t i = 0; i < std::min<std::size_t>(tensor.dims, 2); ++i) {
-      shape += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
-    }
-    if (tensor.dims > 2) shape += ", ...";
-    return invalid("input '" + spec.name + "' has shape [" + shape + "]; [" + std::to_string(rows_) + ", " +
-                   std::to_string(width_) + "] is needed, as of '" + model_->inputs[model_->ids].name + "'");
-  }
-  const auto elements = static_cast<std::size_t>(rows_) * static_cast<std::size_t>(width_);
+  if (auto fault = check_shape(tensor, spec)) return fault;
+  const auto elements = static_cast<std::size_t>(rows_) * spec.elements(static_cast<std::size_t>(width_));
   if (raw_given) {
     if (raw.size() != elements * spec.item) {
       return invalid("input '" + spec.name + "' carries " + std::to_string(raw.size()) +
@@ -435,6 +453,23 @@ MaybeFault InferRequest::bind_input(const Tensor& tensor, std::string_view raw, 
   return decode_typed(tensor, spec, elements, &bound.data);
 }
 
+MaybeFault InferRequest::check_shape(const Tensor& tensor, const InputSpec& spec) const {
+  const bool fixed = spec.role == Role::kTensor;
+  const std::vector<std::int64_t> dims = fixed ? spec.dims : std::vector{width_};
+  const bool same = tensor.dims == dims.size() + 1 && tensor.shape[0] == rows_ &&
+                    std::equal(dims.begin(), dims.end(), std::begin(tensor.shape) + 1);
+  if (same) return {};
+  std::string shape;
+  for (std::size_t i = 0; i < std::min(tensor.dims, std::size(tensor.shape)); ++i) {
+    shape += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
+  }
+  if (tensor.dims > std::size(tensor.shape)) shape += ", ...";
+  const auto& first = model_->inputs[model_->ids];
+  const std::string needed = shape_text(&spec == &first ? "rows" : std::to_string(rows_), dims);
+  return invalid("input '" + spec.name + "' has shape [" + shape + "]; " + needed + " is needed" +
+                 (&spec == &first ? "" : ", as of '" + first.name + "'"));
+}
+
 MaybeFault InferRequest::decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements,
                                       const char** data) {
   // A row's width is bounded by what really arrived: a varint takes at least one byte.
@@ -442,7 +477,10 @@ MaybeFault InferRequest::decode_typed(const Tensor& tensor, const InputSpec& spe
     return invalid("input '" + spec.name + "' carries fewer elements than the " + std::to_string(elements) +
                    " that its shape needs");
   }
-  const std::uint32_t wanted = spec.item == 8 ? kInt64Contents : kIntContents;
+  const Typed wanted = typed_of(spec.datatype);
+  if (wanted.field == 0) {
+    return invalid("input '" + spec.name + "' of datatype " + spec.datatype + " must come as raw_input_contents");
+  }
   std::string values;
   values.resize(elements * spec.item);
   std::size_t count = 0;
@@ -453,13 +491,18 @@ MaybeFault InferRequest::decode_typed(const Tensor& tensor, const InputSpec& spe
   wire::Reader reader(tensor.contents);
   while (reader.next()) {
     if (count > elements) break;  // refused below; the rest need not be read
-    if (reader.is(wanted, wire::kBytes)) {
+    if (reader.is(wanted.field, wire::kBytes) && wanted.kind == wire::kVarint) {
       if (!wire::for_each_packed(reader.bytes(), add)) return malformed("typed contents");
-    } else if (reader.is(wanted, wire::kVarint)) {
+    } else if (reader.is(wanted.field, wire::kBytes)) {  // numbers of a fixed size lie there as they do in raw contents
+      const auto given = reader.bytes();
+      if (given.size() % spec.item != 0) return malformed("typed contents");
+      const std::size_t more = given.size() / spec.item;
+      if (count + more <= elements) std::memcpy(values.data() + count * spec.item, given.data(), given.size());
+      count += more;
+    } else if (reader.is(wanted.field, wanted.kind)) {
       add(reader.number());
     } else {
-      return invalid("input '" + spec.name + "' of datatype " + spec.datatype + " must use " +
-                     (spec.item == 8 ? "int64_contents" : "int_contents"));
+      return invalid("input '" + spec.name + "' of datatype " + spec.datatype + " must use " + wanted.name);
     }
   }
   if (!reader.ok()) return malformed("typed contents");
@@ -470,79 +513,6 @@ MaybeFault InferRequest::decode_typed(const Tensor& tensor, const InputSpec& spe
   decoded_.push_back(std::move(values));
   *data = decoded_.back().data();
   return {};
-}
-
-WorkerRequest::WorkerRequest(std::span<const Row> rows, const RuntimeInfo& runtime, std::int32_t tokens)
-    : rows_(rows), runtime_(runtime), tokens_(static_cast<std::size_t>(tokens)) {
-  for (const Row& row : rows) outputs_ |= row.outputs;
-}
-
-// Of a batch there is none that would say whose it is.
-std::string_view WorkerRequest::id() const { return rows_.size() == 1 ? first().id_ : std::string_view{}; }
-
-std::size_t WorkerRequest::size() const {
-  const ModelSpec& model = *first().model_;
-  std::size_t size = wire::field_size(runtime_.name.size()) + first().forwarded_size_;
-  if (!id().empty()) size += wire::field_size(id().size());
-  for (const auto& spec : model.inputs) {
-    size += wire::field_size(wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) +
-                             wire::field_size(shape_size(rows_.size(), tokens_)));
-    size += wire::field_size(rows_.size() * tokens_ * spec.item);
-  }
-  if (outputs_ == kAllOutputs) return size;
-  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
-    if ((outputs_ >> i & 1) != 0) size += wire::field_size(wire::field_size(model.outputs[i].name.size()));
-  }
-  return size;
-}
-
-void WorkerRequest::write(char* out) const {
-  const ModelSpec& model = *first().model_;
-  wire::Writer writer(out);
-  writer.bytes(kName, runtime_.name);
-  if (!id().empty()) writer.bytes(kId, id());
-  for (const auto entry : first().forwarded_) writer.bytes(kParameters, entry);
-  for (const auto& spec : model.inputs) {
-    const std::size_t shape = shape_size(rows_.size(), tokens_);
-    writer.header(
-        kInputs, wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) + wire::field_size(shape));
-    writer.bytes(kTensorName, spec.name);
-    writer.bytes(kDatatype, spec.datatype);
-    writer.header(kShape, shape);
-    writer.varint(rows_.size());
-    writer.varint(tokens_);
-  }
-  for (std::size_t i = 0; outputs_ != kAllOutputs && i < model.outputs.size(); ++i) {
-    if ((outputs_ >> i & 1) == 0) continue;
-    writer.header(kOutputs, wire::field_size(model.outputs[i].name.size()));
-    writer.bytes(1, model.outputs[i].name);
-  }
-  for (std::size_t i = 0; i < model.inputs.size(); ++i) {
-    const std::size_t bytes = rows_.size() * tokens_ * model.inputs[i].item;
-    writer.header(kRaw, bytes);
-    write_tensor(i, writer.at());
-    writer = wire::Writer(writer.at() + bytes);
-  }
-}
-
-void WorkerRequest::write_tensor(std::size_t input, char* out) const {
-  const auto& spec = first().model_->inputs[input];
-  for (const Row& each : rows_) {
-    const InferRequest* const request = each.request;
-    const auto length =
-        each.tokens != nullptr ? each.tokens->size() : static_cast<std::size_t>(request->lengths_[each.row]);
-    const char* from = request->bound_[input].data;
-    if (from != nullptr) from += each.row * static_cast<std::size_t>(request->width_) * spec.item;
-    if (from == nullptr || each.tokens == nullptr) {
-      write_row(spec, from, length, tokens_, out);
-    } else {
-      for (std::size_t i = 0; i < length; ++i) {
-        std::memcpy(out + i * spec.item, from + (*each.tokens)[i] * spec.item, spec.item);
-      }
-      fill_items(out + length * spec.item, tokens_ - length, spec.item, spec.pad_value);
-    }
-    out += tokens_ * spec.item;
-  }
 }
 
 }  // namespace arlo::gateway

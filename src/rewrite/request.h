@@ -4,7 +4,8 @@
 //
 // A request of R rows and width W (every per-token input has shape [R, W]) is cut into R rows. Row r has the length
 // that its attention mask says (index of the last non-zero + 1; W without a mask) and is padded to the runtime's
-// max_length, or to the longest row beside it for a dynamic runtime.
+// max_length, or to the longest row beside it for a dynamic runtime. A tensor of fixed size, [R, dims...], is cut into
+// rows and sent as it came; a model that has nothing else has rows of one length, that of its runtimes.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +67,9 @@ class InferRequest {
   [[nodiscard]] const InferRequest& in(std::size_t wording) const {
     return wording == 0 || others_.empty() ? *this : *others_[wording - 1];
   }
-  // Token ids of a row, for what chooses among them; `out` is written anew.
+  // An input of a row, as the client sent it; empty: it did not. After bind().
+  [[nodiscard]] std::string_view row_bytes(std::size_t input, std::size_t row) const;
+  // Token ids of a row, for what chooses among them; `out` is written anew. None where rows are tensors.
   void ids(std::size_t row, std::vector<std::int64_t>& out) const;
   // Rows of both may be sent to a worker as one request: they are for one model, and forward the same parameters.
   [[nodiscard]] bool goes_with(const InferRequest& other) const {
@@ -78,13 +81,13 @@ class InferRequest {
   struct Tensor {
     std::string_view name;
     std::string_view datatype;
-    std::int64_t shape[2] = {0, 0};
+    std::int64_t shape[1 + kMostDims] = {};  // rows first
     std::size_t dims = 0;
     std::string_view contents;  // InferTensorContents, when typed
     bool typed = false;
   };
   struct Bound {                 // one per ModelSpec::inputs
-    const char* data = nullptr;  // [rows, width], row-major, little-endian; nullptr: to be made up
+    const char* data = nullptr;  // [rows, width], or a tensor's, row-major, little-endian; nullptr: to be made up
   };
 
   MaybeFault parse_parameter(std::string_view entry);
@@ -93,6 +96,8 @@ class InferRequest {
   MaybeFault parse_input(std::string_view body);
   MaybeFault parse_output(std::string_view body);
   MaybeFault bind_input(const Tensor& tensor, std::string_view raw, bool raw_given);
+  // Its shape where it is not what it has to be.
+  [[nodiscard]] MaybeFault check_shape(const Tensor& tensor, const InputSpec& spec) const;
   MaybeFault decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements, const char** data);
   MaybeFault parse_truncate(std::uint32_t kind, std::uint64_t number, std::string_view text);
   // Of a request with text in place of token ids: makes the ids (request_text.cc).

@@ -60,14 +60,21 @@ MaybeFault InferRequest::read_texts(std::size_t tensor, bool raw_given, std::vec
 MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given) {
   const ModelSpec& model = *model_;
   if (!model.takes_text()) {
-    return invalid("model '" + model.name + "' takes token ids and no text: " +
+    return invalid("model '" + model.name + "' takes " + (model.of_tensors() ? "tensors" : "token ids") +
+                   " and no text: " +
                    (model.text == nullptr ? "it was compiled without a tokenizer"
                                           : "its tokenizer is not one of the gateway's: " + model.text->no_text));
   }
   std::int64_t first = -1;
   std::int64_t second = -1;
+  std::vector<std::size_t> beside;  // tensors of a row
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const auto name = tensors_[i].name;
+    const int input = name == kText || name == kTextPair ? -1 : model.find_input(name);
+    if (input >= 0 && model.inputs[static_cast<std::size_t>(input)].role == Role::kTensor) {
+      beside.push_back(i);
+      continue;
+    }
     if (name != kText && name != kTextPair) {
       return invalid("input " + quoted(name) + " beside text: send text, or token ids and what belongs to them");
     }
@@ -80,6 +87,10 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given)
   if (tensors_[static_cast<std::size_t>(first)].dims == 0 || rows_ < 1 || rows_ > limits.max_rows) {
     return invalid("input 'text' has " + std::to_string(rows_) + " rows; 1 to " + std::to_string(limits.max_rows) +
                    " are taken in one request");
+  }
+  decoded_.reserve(tensors_.size() + model.inputs.size());
+  for (const std::size_t i : beside) {
+    if (auto fault = bind_input(tensors_[i], raw_given ? raw_[i] : std::string_view{}, raw_given)) return fault;
   }
   std::vector<std::string_view> texts;
   std::vector<std::string_view> pairs;
@@ -134,12 +145,11 @@ MaybeFault InferRequest::make_tokens(const std::vector<std::string_view>& texts,
 
   // The mask and what is optional are made up when the rows are written, as for token ids without them.
   const auto width = static_cast<std::size_t>(width_);
-  decoded_.reserve(model.inputs.size());
   for (std::size_t i = 0; i < model.inputs.size(); ++i) {
     const auto& spec = model.inputs[i];
     const bool types = spec.name == kTypes;
     if (i != model.ids && !types) {
-      if (spec.role == Role::kMask || spec.optional) continue;
+      if (spec.role == Role::kMask || spec.optional || bound_[i].data != nullptr) continue;
       return invalid("model '" + model.name + "' needs the input '" + spec.name +
                      "', which text does not say: send "
                      "token ids");

@@ -14,16 +14,26 @@ namespace arlo::gateway {
 using OutputSet = std::uint64_t;
 inline constexpr OutputSet kAllOutputs = ~OutputSet{0};
 inline constexpr int kMaxOutputs = 64;
+inline constexpr std::size_t kMostDims = 7;  // of a tensor's row
 
-enum class Role : std::uint8_t { kIds, kMask, kOther };
+enum class Role : std::uint8_t { kIds, kMask, kOther, kTensor };
 
 struct InputSpec {
   std::string name;
-  std::string datatype;  // INT64 or INT32
+  std::string datatype;  // INT64 or INT32; of a tensor any of fixed size
   std::size_t item = 8;  // bytes of one element
   Role role = Role::kOther;
   std::int64_t pad_value = 0;
   bool optional = false;
+  std::vector<std::int64_t> dims;  // of a tensor: of a row
+
+  // Elements of a row that is sent with so many tokens.
+  [[nodiscard]] std::size_t elements(std::size_t tokens) const {
+    if (role != Role::kTensor) return tokens;
+    std::size_t product = 1;
+    for (const auto dim : dims) product *= static_cast<std::size_t>(dim);
+    return product;
+  }
 };
 
 struct OutputSpec {
@@ -48,7 +58,7 @@ struct ModelSpec {
   std::vector<InputSpec> inputs;
   std::vector<OutputSpec> outputs;
   OutputSet usual = kAllOutputs;  // for a request that names none: all but those on request
-  std::size_t ids = 0;            // index in inputs
+  std::size_t ids = 0;            // index in inputs; where there are none, of the first tensor
   std::int64_t mask = -1;         // index in inputs, -1: the model has none
   std::int64_t vocabulary = 0;    // token ids are 0 to this - 1; where the manifest does not say, all of the datatype's
   std::int64_t slo_ns = 0;
@@ -68,6 +78,8 @@ struct ModelSpec {
   std::vector<std::shared_ptr<const ModelSpec>> wordings;
 
   [[nodiscard]] bool takes_text() const;
+  // Rows are tensors of a fixed size, and no tokens.
+  [[nodiscard]] bool of_tensors() const { return inputs[ids].role == Role::kTensor; }
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none
   [[nodiscard]] int find_output(std::string_view name) const;  // -1: none
 };

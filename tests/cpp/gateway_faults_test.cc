@@ -133,7 +133,7 @@ TEST(Refused, Shapes) {
       {"another row count", [](auto& r) { r.mutable_inputs(2)->set_shape(0, 1); },
        "input 'token_type_ids' has shape [1, 3]; [2, 3] is needed, as of 'input_ids'"},
       {"mask of rank 3", [](auto& r) { r.mutable_inputs(1)->add_shape(1); },
-       "input 'attention_mask' has shape [2, 3, ...]; [2, 3] is needed, as of 'input_ids'"},
+       "input 'attention_mask' has shape [2, 3, 1]; [2, 3] is needed, as of 'input_ids'"},
       {"mask of rank 1", [](auto& r) { r.mutable_inputs(1)->mutable_shape()->RemoveLast(); },
        "input 'attention_mask' has shape [2]; [2, 3] is needed, as of 'input_ids'"},
       {"mask without a shape", [](auto& r) { r.mutable_inputs(1)->clear_shape(); },

@@ -1,6 +1,7 @@
 """What every model here does with Triton's requests, whatever runs its engine.
 
-Inputs are INT64 [rows, tokens]; inputs that config.pbtxt calls optional are zeros when a request leaves them out.
+Inputs are INT64 [rows, tokens], or tensors of a size of their own; those that config.pbtxt calls optional are zeros
+when a request leaves them out.
 Requests of one length are joined into one run; only outputs that are asked for are computed and sent back. This file is
 copied beside each engine's model.py.
 """
@@ -13,7 +14,13 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-Tensors = dict[str, NDArray[np.int64]]  # input name -> [rows, tokens]
+Tensors = dict[str, NDArray[Any]]  # input name -> [rows, tokens], or [rows, ...]
+_KINDS: dict[str, Any] = {
+    "TYPE_INT32": np.int32,
+    "TYPE_UINT8": np.uint8,
+    "TYPE_FP32": np.float32,
+    "TYPE_FP16": np.float16,
+}
 Member = tuple[int, Any, Tensors]  # place in the call, request, its inputs
 
 
@@ -28,6 +35,12 @@ class Encoder:
         """Take the names of inputs and outputs from config.pbtxt."""
         self._inputs = [(entry["name"], bool(entry.get("optional"))) for entry in config["input"]]
         self._required = [name for name, optional in self._inputs if not optional]
+        dims = {entry["name"]: [int(size) for size in entry["dims"]] for entry in config["input"]}
+        flat = [size for size in dims.values() if len(size) == 1]
+        tokens = min(flat, key=lambda size: size[0] >= 0, default=[-1])  # the free one, where there is one
+        # Of a size of their own; the others all have one shape, [rows, tokens].
+        self._sizes = {name: tuple(size) for name, size in dims.items() if size != tokens}
+        self._kinds = {entry["name"]: _KINDS.get(entry.get("data_type", ""), np.int64) for entry in config["input"]}
         self._outputs = [entry["name"] for entry in config["output"]]
 
     def check(self) -> None:
@@ -90,6 +103,7 @@ class Encoder:
     def _read(self, request: Any) -> Tensors:
         tensors: Tensors = {}
         shape: tuple[int, ...] = ()
+        rows = 0
         for name, optional in self._inputs:
             tensor = pb_utils.get_input_tensor_by_name(request, name)
             if tensor is None:
@@ -97,13 +111,19 @@ class Encoder:
                     raise ValueError(f"input {name} is missing: send {', '.join(self._required)}")
                 continue
             tensors[name] = array = tensor.as_numpy()
-            if not shape:
-                shape = array.shape
-            elif array.shape != shape:
+            rows = rows or len(array)
+            if name in self._sizes:
+                if array.shape != (rows, *self._sizes[name]):
+                    needed = [rows, *self._sizes[name]]
+                    raise ValueError(f"input {name} has shape {list(array.shape)}, {needed} is needed")
+            elif not shape:
+                shape = (rows, *array.shape[1:])
+            if name not in self._sizes and array.shape != shape:
                 raise ValueError(f"input {name} has shape {list(array.shape)}, the others have {list(shape)}")
         for name, _ in self._inputs:
             if name not in tensors:
-                tensors[name] = np.zeros(shape, np.int64)
+                size = self._sizes.get(name)
+                tensors[name] = np.zeros(shape if size is None else (rows, *size), self._kinds[name])
         return tensors
 
     def _failed(self, error: Exception) -> Any:

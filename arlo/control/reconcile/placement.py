@@ -149,9 +149,14 @@ def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
     message.tokenizer = read_tokenizer(model.repository, manifest)
     message.labels.extend(manifest.labels)
     for tensor in manifest.inputs:
-        role = {"ids": "ROLE_IDS", "mask": "ROLE_MASK", "other": "ROLE_OTHER"}[tensor.role]
+        role = f"ROLE_{tensor.role.upper()}"
         message.inputs.add(
-            name=tensor.name, datatype=tensor.datatype, role=role, pad_value=tensor.pad_value, optional=tensor.optional
+            name=tensor.name,
+            datatype=tensor.datatype,
+            role=role,
+            pad_value=tensor.pad_value,
+            optional=tensor.optional,
+            dims=tensor.dims,
         )
         if tensor.role == "ids":
             message.vocabulary = tensor.vocabulary

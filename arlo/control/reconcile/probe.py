@@ -20,12 +20,13 @@ from arlo.errors import WorkerError
 
 
 def request_for(manifest: Manifest, runtime: Runtime, rows: int) -> Any:
-    """A ModelInferRequest of `rows` rows of max_length tokens: ids 1, mask 1, everything else its pad value."""
+    """A ModelInferRequest of `rows` rows of max_length tokens: ids 1, mask 1, tensors 0, others their pad value."""
     request = service_pb2.ModelInferRequest(model_name=runtime.name)
     for tensor in manifest.inputs:
         dtype = triton_to_np_dtype(tensor.datatype)
         value = tensor.pad_value if tensor.role == "other" else 1
-        data = np.full((rows, runtime.max_length), value, dtype=dtype)
+        shape = tensor.dims if tensor.role == "tensor" else (runtime.max_length,)
+        data = np.full((rows, *shape), 0 if tensor.role == "tensor" else value, dtype=dtype)
         request.inputs.add(name=tensor.name, datatype=np_to_triton_dtype(dtype), shape=data.shape)
         request.raw_input_contents.append(data.tobytes())
     return request

@@ -95,14 +95,25 @@ MaybeFault VisitCall::write() {
   std::string raw;
   for (const auto& input : model->inputs) {
     if (input.role == Role::kOther) continue;  // made up, as for a client that leaves it out
+    std::string_view sent;                     // by the client
+    if (input.role == Role::kTensor) {
+      const int at = state->model->find_input(input.name);
+      if (at >= 0) sent = root->row->call->request.row_bytes(static_cast<std::size_t>(at), root->row->index);
+      if (sent.empty()) continue;
+    }
     std::string tensor;
     bytes(tensor, kName, input.name);
     bytes(tensor, kDatatype, input.datatype);
     std::string shape;
     varint(shape, 1);
-    varint(shape, ids.size());
+    if (input.role != Role::kTensor) varint(shape, ids.size());
+    for (const auto dim : input.dims) varint(shape, static_cast<std::uint64_t>(dim));
     bytes(tensor, kShape, shape);
     bytes(body, kInputs, tensor);
+    if (input.role == Role::kTensor) {
+      bytes(raw, kRaw, sent);
+      continue;
+    }
     bytes(raw, kRaw, raw_of(input.role == Role::kIds ? ids : std::vector<std::int64_t>(ids.size(), 1), input.item));
   }
   for (std::size_t i = 0; i < model->outputs.size(); ++i) {

@@ -110,7 +110,8 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
       root->part = static_cast<std::int32_t>(part);
       root->bytes = bytes;
       root->sources.push_back(all);
-      const auto length = static_cast<std::int32_t>(all->tokens(part));
+      const bool tensors = call.model->of_tensors();  // all of one length
+      const auto length = tensors ? call.model->longest : static_cast<std::int32_t>(all->tokens(part));
       row.flow->roots.push_back(root);
       root->id = state->core.arrive(
           {.tag = reinterpret_cast<std::uint64_t>(root),

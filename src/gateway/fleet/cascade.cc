@@ -229,6 +229,9 @@ MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& ca
   }
   if (auto fault = check_vocabularies(cascade, stages, where)) return fault;
   for (const auto& stage : stages) {
+    if (stage->of_tensors()) {
+      return invalid(where + "stage '" + stage->name + "' takes tensors; rows of a cascade are token ids");
+    }
     for (const auto& output : stage->outputs) {
       for (const auto& other : stages) {
         const int at = other->find_output(output.name);

@@ -148,7 +148,8 @@ MaybeFault check_rule(const v1::PipelineStage& stage, const std::string& where) 
   return {};
 }
 
-MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, const std::string& where) {
+MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, const ModelSpec& entry,
+                       const std::string& where) {
   if (stage.name().empty()) return invalid(where + "a stage has no name");
   if (stage.variants().empty()) return invalid(where + "stage '" + stage.name() + "' has no variant");
   const auto first = model(stage.variants(0).model());
@@ -156,11 +157,22 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
     const auto one = model(variant.model());
     if (one == nullptr) return invalid(where + "variant '" + variant.model() + "' is no model of the deployment");
     if (!(variant.t() >= 0)) return invalid(where + "variant '" + one->name + "' needs a temperature above 0");
-    const auto needed = std::find_if(one->inputs.begin(), one->inputs.end(),
-                                     [](const auto& input) { return input.role == Role::kOther && !input.optional; });
+    // Tensors are the client's, of the entry's inputs.
+    const auto given = [&](const InputSpec& input) {
+      const int at = input.role == Role::kTensor ? entry.find_input(input.name) : -1;
+      return at >= 0 && entry.inputs[static_cast<std::size_t>(at)].datatype == input.datatype &&
+             entry.inputs[static_cast<std::size_t>(at)].dims == input.dims;
+    };
+    const auto needed = std::find_if(one->inputs.begin(), one->inputs.end(), [&](const auto& input) {
+      const bool made = input.role == Role::kIds || input.role == Role::kMask || input.optional;
+      return !made && !given(input);
+    });
     if (needed != one->inputs.end()) {
       return invalid(where + "variant '" + one->name + "' needs input '" + needed->name +
-                     "': rows of a pipeline are token ids, and all other inputs must be optional");
+                     "': rows of a pipeline are token ids, and all inputs that the entry has not must be optional");
+    }
+    if (entry.of_tensors() && (!one->of_tensors() || one->longest != entry.longest)) {
+      return invalid(where + "variant '" + one->name + "' takes other rows than the entry");
     }
     if (!same(*one, *first)) {
       return invalid(where + "variant '" + one->name + "' has other outputs than '" + first->name + "'");
@@ -195,7 +207,11 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
   const bool by_tokens =
       !from.stages().empty() && !from.stages(0).variants().empty() && from.stages(0).variants(0).has_tokens();
   for (const auto& stage : from.stages()) {
-    if (auto fault = check_stage(stage, model, where)) return fault;
+    const auto begins = from.stages(0).variants().empty() ? nullptr : model(from.stages(0).variants(0).model());
+    if (begins != nullptr && begins->of_tensors() && (from.stages_size() > 1 || from.has_chunks())) {
+      return invalid(where + "rows are tensors, which go to one stage only");
+    }
+    if (auto fault = check_stage(stage, model, begins == nullptr ? ModelSpec{} : *begins, where)) return fault;
     for (const auto& variant : stage.variants()) {
       if (variant.has_tokens() == by_tokens) continue;
       return invalid(where + "tokens are said of some variants and not of '" + variant.model() + "'");

@@ -91,6 +91,7 @@ MaybeFault tokenize_whole(const ModelSpec& model, std::string_view prompt, const
 }
 
 MaybeFault add_ids(const ModelSpec& model, const TokenRows& rows, inference::ModelInferRequest* out) {
+  if (model.of_tensors()) return invalid("input: model '" + model.name + "' takes tensors, and no token ids");
   std::size_t width = 0;
   for (const auto& row : rows) width = std::max(width, row.size());
   if (width > static_cast<std::size_t>(model.longest)) {

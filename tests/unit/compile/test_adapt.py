@@ -75,6 +75,8 @@ def test_the_whole_way(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pyte
         (["--merge", "-2"], "--merge must be whole numbers of tokens from 0"),
         (["--data", "same.jsonl"], "with several tasks, name each"),
         (["--merge", "0,x"], "--merge must be whole numbers of tokens from 0"),
+        (["--prune", "0,2"], "--prune must be whole numbers of tokens from 1"),
+        (["--prune", "40", "--length", "24"], "24 tokens are too few to drop 40"),
     ],
 )
 def test_refused(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
@@ -86,3 +88,43 @@ def test_refused(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str], wor
         != 0
     )
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_token_classifier(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every token is answered, merged ones as what they were merged into; the repository verifies."""
+    from tests.fakes.tiny_model import write_tiny
+
+    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
+    source = write_tiny(tmp_path / "tagger", head="ForTokenClassification")
+    words = ["adapt", str(source), "--merge", "0,2", "--length", "24", "--out", str(tmp_path / "out")]
+    assert main([*words, "--data", str(data), "--rows", "40", "--max-batch", "2", "--json"]) == 0
+    plain, merged = json.loads((tmp_path / "out" / "adapt.json").read_text())["variants"]
+    assert plain["accuracy"] == 1.0  # it is the model
+    assert merged["bins"][0]["accuracy"] == 1.0  # up to 6 tokens there is padding to lose
+    assert merged["verified"]["agreement"] >= 0.99
+    manifest = Manifest.load(Path(merged["repository"]))
+    assert [(output.name, output.token_level) for output in manifest.outputs] == [("logits", True)]
+    assert manifest.adaptation is not None
+    assert (manifest.adaptation.kind, set(manifest.adaptation.per_layer)) == ("merge", {2})
+
+
+@pytest.mark.long
+def test_prompts(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained once, exported, verified, compiled; a second time they come out of the cache."""
+    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    words = ["adapt", str(tiny), "--merge", "0", "--prompts", "2", "--epochs", "3", "--length", "24", "--out", str(out)]
+    assert main([*words, "--data", str(data), "--max-batch", "2", "--json"]) == 0
+    plain, prompted = json.loads((out / "adapt.json").read_text())["variants"]
+    assert (prompted["name"], prompted["tokens"]) == ("p2-24", 2)
+    assert prompted["multiplications"] > plain["multiplications"]
+    assert prompted["verified"]["agreement"] == 1
+    manifest = Manifest.load(Path(prompted["repository"]))
+    assert manifest.adaptation is not None
+    assert (manifest.adaptation.kind, manifest.adaptation.per_layer) == ("prefix", (2, 2))
+    assert [variant.tokens for variant in load_flow(out / "flow.toml").stages[0].variants] == [2, 0]
+    assert len(list((tmp_path / "cache").glob("**/prompts.npz"))) == 1
+    monkeypatch.setattr("arlo.compile.adapt.texts.train_prompts", None)
+    assert main([*words, "--data", str(data), "--max-batch", "2", "--no-compile", "--json"]) == 0
+    assert json.loads((out / "adapt.json").read_text())["variants"][1]["accuracy"] == prompted["accuracy"]

@@ -7,33 +7,10 @@ import pytest
 from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications, multiplications, tokens_after
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 from arlo.compile.adapt.merge import merge_tokens, merging_body, pool_merged  # noqa: E402
-
-
-def body(layers: int = 3) -> object:
-    """A small BERT with random weights."""
-    torch.manual_seed(3)
-    config = transformers.BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=40,
-    )
-    return transformers.BertModel(config, add_pooling_layer=False).eval()
-
-
-def rows(lengths: list[int], width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random ids and mask [rows, width]."""
-    generator = torch.Generator().manual_seed(5)
-    ids = torch.randint(1, 50, (len(lengths), width), generator=generator)
-    mask = torch.zeros_like(ids)
-    for row, length in enumerate(lengths):
-        mask[row, :length] = 1
-    return ids * mask, mask
+from tests.fakes.small_bert import body, rows  # noqa: E402
 
 
 def test_by_hand() -> None:
@@ -107,3 +84,38 @@ def test_schedules() -> None:
     assert merged_multiplications(197, merge_schedule(197, 12, 15), width=768) == multiplications(
         197, 12, -15, width=768
     )
+
+
+def test_dropping() -> None:
+    """Padding goes first; then what receives least attention. The first token and the last one stay, in their order."""
+    from arlo.compile.adapt.prune import drop_tokens
+
+    hidden = torch.arange(6.0).reshape(1, 6, 1)
+    received = torch.tensor([[0.0, 3.0, 1.0, 2.0, 0.0, 9.0]])
+    size = torch.tensor([[1.0, 1, 1, 1, 1, 0]])
+    kept = torch.tensor([[1.0, 0, 0, 0, 1, 0]])
+    for dropped, left in ((0, [0, 1, 2, 3, 4, 5]), (1, [0, 1, 2, 3, 4]), (2, [0, 1, 3, 4]), (4, [0, 4])):
+        found, sizes, marks = drop_tokens(hidden, received, size, kept, dropped)
+        assert found.flatten().tolist() == left
+        assert sizes.sum() == min(5, len(left))
+        assert marks.sum() == 2
+
+
+def test_dropped_rows() -> None:
+    """A row loses padding only while there is some; other ids under the mask and the order of rows change nothing."""
+    model = body()
+    pruning = merging_body(model, (3, 2, 2), prune=True)
+    ids, mask = rows([9, 16, 3], 16)
+    order = torch.tensor([2, 0, 1])
+    with torch.inference_mode():
+        hidden, size = pruning(ids, mask)
+        answer = pool_merged(hidden, size, ("mean", "cls"), normalize=False)
+        plain = pool_merged(*merging_body(model, (0, 0, 0))(ids, mask), ("mean", "cls"), normalize=False)
+        again = pool_merged(*pruning(ids + (1 - mask) * 7, mask), ("mean", "cls"), normalize=False)
+        moved = pool_merged(*pruning(ids[order], mask[order]), ("mean", "cls"), normalize=False)
+    assert hidden.shape[1] == 9
+    assert size.sum(1).tolist() == [9, 9, 3]
+    assert (answer - plain)[[0, 2]].abs().max() < 1e-5
+    assert (answer - plain)[1].abs().max() > 1e-5
+    assert (again - answer).abs().max() < 1e-5
+    assert (moved - answer[order]).abs().max() < 1e-5

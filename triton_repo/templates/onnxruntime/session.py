@@ -24,11 +24,17 @@ GRAPH_ROWS_BITS = 11  # of a graph's number, where there are several lengths; th
 
 Array = NDArray[Any]
 
-_TYPES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(float)": np.float32}
+_TYPES: dict[str, Any] = {
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(uint8)": np.uint8,
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+}
 
 
 class Session:
-    """An opened graph whose inputs are all [rows, tokens].
+    """An opened graph whose inputs are all [rows, tokens], or of a fixed size for each row.
 
     Use it from one thread at a time: with CUDA graphs the memory of inputs and outputs belongs to the session.
 
@@ -74,8 +80,8 @@ class Session:
         return {entry.name: list(entry.shape) for entry in self._session.get_inputs()}
 
     def run(self, wanted: Sequence[str], tensors: Mapping[str, Array]) -> list[Array]:
-        """The outputs `wanted`, in that order, for inputs [rows, tokens] each."""
-        rows, tokens = next(iter(tensors.values())).shape
+        """The outputs `wanted`, in that order, for inputs [rows, tokens] each, or of their own size."""
+        rows, tokens = next(iter(tensors.values())).shape[:2]
         padded = next((length for length in self._lengths if length >= tokens), tokens)
         replay = self._replays.get((rows, padded))
         if replay is not None and padded > tokens:
@@ -100,7 +106,7 @@ class Session:
         tokens = self._session.get_inputs()[0].shape[1]
         tokens = tokens if isinstance(tokens, int) else free_tokens
         for rows in sorted({1, max_rows}):
-            self.run(self.outputs, _ones(self._session, (rows, tokens)))
+            self.run(self.outputs, _ones(self._session, rows, tokens))
 
     def _open_on_gpu(self, path: Path, threads: int, device_id: int, max_rows: int) -> None:
         if CUDA not in onnxruntime.get_available_providers():
@@ -145,7 +151,7 @@ class Session:
     def _check(session: Any, replay: Bound) -> None:
         """A graph that reads or writes other memory than is bound would go on giving old answers."""
         names = [entry.name for entry in session.get_outputs()]
-        ones = _ones(session, next(iter(replay.shapes.values())))
+        ones = _ones(session, *next(iter(replay.shapes.values()))[:2])
         replay.run(names, ones)  # records
         other = {name: array.copy() for name, array in ones.items()}
         for array in other.values():
@@ -226,9 +232,14 @@ def _open(path: Path, threads: int, providers: list[Any]) -> Any:
     return onnxruntime.InferenceSession(str(path), options, providers=providers)
 
 
-def _ones(session: Any, shape: tuple[int, ...]) -> dict[str, Array]:
-    """Inputs that every encoder takes: the second word of its vocabulary, nowhere padding."""
-    return {entry.name: np.ones(shape, _TYPES[entry.type]) for entry in session.get_inputs()}
+def _ones(session: Any, rows: int, tokens: int) -> dict[str, Array]:
+    """Inputs that every encoder takes: the second word of its vocabulary, nowhere padding. `tokens`: where free."""
+    return {
+        entry.name: np.ones(
+            (rows, *(size if isinstance(size, int) else tokens for size in entry.shape[1:])), _TYPES[entry.type]
+        )
+        for entry in session.get_inputs()
+    }
 
 
 def _run_options(graph_id: str) -> Any:

@@ -1,0 +1,74 @@
+"""Inputs of a fixed size for each row: pictures, and numbers that belong to a row as a whole.
+
+A row of tokens has a length of its own; one of tensors alone has the same length as all others of its model, by the
+`length_rule` of its first tensor: `constant` is 1, and `patches:P` counts squares of P x P over the last two dims, and
+one more token, as vision transformers have it. Another resolution is another model.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from arlo.catalog.manifest import InputTensor
+
+MAX_DIMS = 7
+MAX_ROW_BYTES = 1 << 30
+DTYPES: dict[str, Any] = {
+    "FP32": np.float32,
+    "FP16": np.float16,
+    "UINT8": np.uint8,
+    "INT32": np.int32,
+    "INT64": np.int64,
+}
+_RULE = re.compile(r"constant|patches:([1-9][0-9]{0,4})")
+
+
+def row_length(inputs: Sequence[InputTensor]) -> int | None:
+    """Tokens of every row; None where rows have token ids, and so a length of their own.
+
+    ValueError for a rule that there is not, or that does not suit its dims.
+    """
+    if not inputs or any(tensor.role != "tensor" for tensor in inputs):
+        return None
+    first = next((tensor for tensor in inputs if not tensor.optional), inputs[0])
+    rule = _RULE.fullmatch(first.length_rule)
+    if rule is None:
+        raise ValueError(f"input {first.name!r} has the length_rule {first.length_rule!r}; it is constant or patches:P")
+    if rule[1] is None:
+        return 1
+    side = int(rule[1])
+    if len(first.dims) < 2 or any(size % side for size in first.dims[-2:]):
+        raise ValueError(f"input {first.name!r} of {list(first.dims)} has no whole patches of {side} x {side}")
+    return first.dims[-2] // side * (first.dims[-1] // side) + 1
+
+
+def sample(tensor: InputTensor, seed: Sequence[int]) -> NDArray[Any]:
+    """A row [dims] of numbers drawn from `seed`, always the same: what a model is verified and measured with."""
+    draws, dtype = np.random.default_rng(list(seed)), DTYPES[tensor.datatype]
+    if np.issubdtype(dtype, np.floating):
+        return draws.standard_normal(tensor.dims, np.float32).astype(dtype)
+    return draws.integers(0, tensor.vocabulary or 256, tensor.dims).astype(dtype)
+
+
+def tensor_problems(inputs: Sequence[InputTensor]) -> Iterator[str]:
+    """What cannot be served of the inputs of role tensor, in words."""
+    for tensor in inputs:
+        if tensor.role != "tensor":
+            if tensor.dims or tensor.length_rule:
+                yield f"input {tensor.name!r} has dims or a length_rule, and is no tensor"
+            continue
+        if tensor.datatype not in DTYPES:
+            yield f"input {tensor.name!r} is {tensor.datatype!r}; tensors are {', '.join(DTYPES)}"
+            return
+        sizes = tensor.dims
+        if len(sizes) > MAX_DIMS or not all(isinstance(size, int) and size > 0 for size in sizes):
+            yield f"input {tensor.name!r} has the dims {list(sizes)}; they are at most {MAX_DIMS}, each above 0"
+        elif math.prod(sizes) * np.dtype(DTYPES[tensor.datatype]).itemsize > MAX_ROW_BYTES:
+            yield f"input {tensor.name!r} has more than {MAX_ROW_BYTES >> 20} MiB a row"

@@ -1,0 +1,180 @@
+"""What `arlo adapt` does with a vision transformer: heads for its tasks, its variants, and what these say of pictures.
+
+Pictures come as an .npz file: `rows` [n, channels, height, width] as the model takes them, `labels` [n], or
+`labels_TASK` [n] for each of several tasks, and, where the file says which are to be fitted on, `split` [n]: 0 to fit,
+2 to measure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.catalog.manifest import AdaptationKind
+from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications
+from arlo.compile.adapt import measure
+from arlo.compile.adapt.tasks import FIT_SHARES, joined_heads
+from arlo.compile.adapt.variant import Head, Plan, export_onnx
+from arlo.compile.adapt.vision import FAMILIES, PROTECTED, merging_vit, pool_image
+from arlo.compile.original import load_original
+from arlo.compile.quiet import known_noise_silenced
+from arlo.compile.steps.resolve import SourceModel
+from arlo.errors import ConfigError
+
+COMPARED = 16  # rows on which file and torch model are held together
+DECAY = 1e-3  # of the heads
+LABELS = "labels"
+
+
+class Pictures:
+    """See arlo.compile.adapt.texts.Subject."""
+
+    def __init__(self, model: SourceModel, file: Path, limit: int | None) -> None:
+        """ConfigError for a family that cannot merge."""
+        if model.onnx is not None or model.model_type not in FAMILIES or model.task != "embedding":
+            raise ConfigError(
+                f"arlo adapt cannot merge tokens of {model.source} ({model.model_type}, {model.task}): of pictures it "
+                f"takes folders of plain encoders of the family {', '.join(FAMILIES)}"
+            )
+        assert model.row_length is not None
+        self._model, self._length, self._file, self._limit = model, model.row_length, file, limit
+
+    def prepare(self) -> None:
+        model, file = self._model, self._file
+        rows, said, split = _read(file, self._limit)
+        tensor = model.inputs[0]
+        if rows.shape[1:] != tensor.dims:
+            raise ConfigError(f"{file}: rows are {list(rows.shape[1:])}, and the model takes {list(tensor.dims)}")
+        with known_noise_silenced():
+            self._body = load_original(model, attention="eager")
+        self._rows = rows[split == 2]
+        fitting = np.flatnonzero(split == 0)
+        if not len(self._rows) or len(fitting) < 2:
+            raise ConfigError(f"{file} has {len(fitting)} pictures to fit on and {len(self._rows)} to measure on")
+        embedded = self._embedded(rows[fitting])
+        heads, self.task_labels, self._truth = {}, {}, {}
+        for task, labels in said.items():
+            classes = tuple(sorted(set(labels.tolist())))
+            numbers = np.array([classes.index(label) for label in labels.tolist()])
+            heads[task] = measure.fit_head(embedded, numbers[fitting], classes, decay=DECAY)
+            self.task_labels[task] = classes
+            self._truth[task] = numbers[split == 2]
+        self._head = joined_heads(heads)
+        self.labels = self._head.labels
+        self.fitted = len(fitting)
+        self.measured = len(self._rows)
+        self.lengths: Sequence[int] = ()
+
+    def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
+        merge = count
+        if kind != "merge":
+            raise ConfigError("--prune and --prompts are of text; tokens of pictures are merged")
+        config = json.loads((self._model.folder / "config.json").read_text())
+        layers, width = int(config["num_hidden_layers"]), int(config["hidden_size"])
+        if clamped(self._length, layers, merge, protected=PROTECTED):
+            raise ConfigError(
+                f"--merge {merge}: {self._length} tokens are too few to merge {merge} away in each of {layers} layers: "
+                "merge fewer, or take larger pictures"
+            )
+        schedule = merge_schedule(self._length, layers, merge, protected=PROTECTED)
+        return Plan(self._length, merge, tuple(schedule), merged_multiplications(self._length, schedule, width=width))
+
+    def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
+        import torch
+
+        folder.mkdir(parents=True, exist_ok=True)
+        variant = _variant(self._body, plan, self._head)
+        given = [torch.from_numpy(self._rows[[0, -1]])]
+        path = export_onnx(variant, given, [self._model.inputs[0].name], ["logits"], folder / "model.onnx")
+        config = json.loads((self._model.folder / "config.json").read_text())
+        config["id2label"] = dict(enumerate(self.labels))
+        config["label2id"] = {label: number for number, label in enumerate(self.labels)}
+        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        return variant, path
+
+    def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:
+        import torch
+
+        rows = self._rows[:COMPARED]
+        with torch.inference_mode():
+            wanted = variant(torch.from_numpy(rows)).numpy()
+        return measure.agreed(self._answers(session, rows), wanted, label=True)
+
+    def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
+        logits = self._answers(session, self._rows)
+        found, first = {}, 0
+        for task, labels in self.task_labels.items():
+            found[task] = np.asarray(logits[:, first : first + len(labels)].argmax(1) == self._truth[task])
+            first += len(labels)
+        return found
+
+    def times(
+        self, sessions: Mapping[str, Any], plans: Sequence[Plan], batches: Sequence[int], threads: int
+    ) -> dict[str, dict[int, float]]:
+        name = self._model.inputs[0].name
+
+        def batch(_: str, count: int) -> dict[str, NDArray[np.float32]]:
+            return {name: self._rows[np.arange(count) % len(self._rows)]}
+
+        return measure.timed(sessions, batches, batch, threads=threads)
+
+    def _answers(self, session: Any, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        name = self._model.inputs[0].name
+        parts = [session.run(None, {name: each})[0] for each in _batches(rows)]
+        return np.concatenate(parts)
+
+    def _embedded(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        import torch
+
+        plain = merging_vit(self._body, [0] * int(self._body.config.num_hidden_layers))
+        with torch.inference_mode():
+            return np.concatenate([pool_image(*plain(torch.from_numpy(each))).numpy() for each in _batches(rows)])
+
+
+def _variant(body: Any, plan: Plan, head: Head) -> Any:
+    """From pixels [rows, channels, height, width] to the logits of all tasks, [rows, classes]."""
+    import torch
+
+    merging = merging_vit(body, plan.schedule)
+
+    class Variant(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.merging = merging
+            self.head = torch.nn.Linear(head.weight.shape[1], head.weight.shape[0])
+            self.head.weight.data, self.head.bias.data = torch.from_numpy(head.weight), torch.from_numpy(head.bias)
+
+        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.head(pool_image(*self.merging(pixels)))
+            return logits
+
+    return Variant().eval()
+
+
+def _batches(rows: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    return [rows[at : at + measure.BATCH] for at in range(0, len(rows), measure.BATCH)]
+
+
+def _read(file: Path, limit: int | None) -> tuple[NDArray[np.float32], dict[str, NDArray[np.str_]], NDArray[np.int8]]:
+    """Pictures, their labels by task, and which are for what. ConfigError."""
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read as .npz ({error}): of pictures, data is rows and labels") from None
+    said = {name.removeprefix(LABELS).removeprefix("_") or "all": arrays[name] for name in arrays if LABELS in name}
+    if "rows" not in arrays or not said or any(len(each) != len(arrays["rows"]) for each in said.values()):
+        raise ConfigError(f"{file} needs `rows` and as many `labels`, or `labels_TASK`; it has {', '.join(arrays)}")
+    if bad := [name for name in said if not name.isidentifier()]:
+        raise ConfigError(f"{file}: a task needs a name of letters, digits and _, not {bad[0]!r}")
+    rows = np.asarray(arrays["rows"][:limit], np.float32)
+    split = arrays.get("split")
+    if split is None:
+        order = np.random.default_rng(0).permutation(len(rows))
+        split = np.searchsorted(np.cumsum(FIT_SHARES)[:-1], (order + 0.5) / len(rows))
+    return rows, {name: each[:limit].astype(np.str_) for name, each in said.items()}, np.asarray(split[:limit], np.int8)

@@ -1,0 +1,156 @@
+"""What `arlo adapt` does with a model of text: its tasks, its variants, and what these say of labelled texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.catalog.manifest import AdaptationKind
+from arlo.compile.adapt import measure
+from arlo.compile.adapt.prompts import Prompts, Way, prompted_body, prompted_work, train_prompts
+from arlo.compile.adapt.tasks import Labelled, read_tasks
+from arlo.compile.adapt.variant import (
+    Head,
+    Plan,
+    check_family,
+    export_variant,
+    output_name,
+    plan_variant,
+    torch_variant,
+)
+from arlo.compile.cache import Cache, code_version, tool_versions
+from arlo.compile.steps.resolve import SourceModel
+from arlo.errors import ConfigError
+
+COMPARED = 48  # rows on which file and torch model are held together
+
+
+class Subject(Protocol):
+    """A body with its tasks and the rows that they are measured on. What it says of them is there after `prepare`."""
+
+    labels: Sequence[str]  # of all tasks, side by side
+    task_labels: Mapping[str, tuple[str, ...]]
+    fitted: int  # rows
+    measured: int
+    lengths: Sequence[int]  # of the measured rows; empty: all are of one length
+
+    def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
+        """The variant that merges, or drops, so many tokens a layer, or has so many prompts. ConfigError when there
+        are too few tokens, and for a kind that it cannot be."""
+
+    def prepare(self) -> None:
+        """Read the rows, and fit heads where the model gives embeddings. ConfigError for unfit data."""
+
+    def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
+        """The variant in torch, and as a file."""
+
+    def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:
+        """File and torch module on the same rows. CompileError when they do not agree."""
+
+    def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
+        """Of each task, whether each measured row is right."""
+
+    def times(
+        self, sessions: Mapping[str, Any], plans: Sequence[Plan], batches: Sequence[int], threads: int
+    ) -> dict[str, dict[int, float]]:
+        """Median ms of full rows by variant and batch."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Training:
+    """How prompts are trained, and where they are kept."""
+
+    way: Way
+    epochs: int
+    cache: Cache
+
+
+class Texts:
+    """See Subject."""
+
+    def __init__(self, model: SourceModel, data: Mapping[str, Labelled], length: int, training: Training) -> None:
+        """ConfigError for a family that cannot merge."""
+        check_family(model)
+        self._model, self._length, self._data, self._training = model, length, data, training
+
+    def prepare(self) -> None:
+        self._tasks, self._head = read_tasks(self._model, self._data, self._length)
+        self._rows = [row for task in self._tasks for row in task.rows]
+        self.labels = self._model.labels if self._head is None else self._head.labels
+        self.task_labels = {task.name: task.labels for task in self._tasks}
+        self.fitted = sum(task.fitted for task in self._tasks)
+        self.lengths = [len(row) for row in self._rows]
+        self.measured = len(self._rows)
+
+    def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
+        if kind in ("prompt", "prefix") and (self._model.task != "embedding" or len(self._data) > 1):
+            raise ConfigError("--prompts are trained for one task, on a body that gives embeddings")
+        plan = plan_variant(self._model, self._length, count, kind)
+        if not plan.prompted:
+            return plan
+        width = int(json.loads((self._model.folder / "config.json").read_text())["hidden_size"])
+        work = prompted_work(self._length, len(plan.schedule), count, self._training.way, width=width)
+        return dataclasses.replace(plan, multiplications=work)
+
+    def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
+        variant = self._prompted(plan) if plan.prompted else torch_variant(self._model, plan, self._head)
+        output = output_name(self._model, self._head)
+        return variant, export_variant(self._model, plan, variant, folder, labels=self.labels, output=output)
+
+    def _prompted(self, plan: Plan) -> Any:
+        import torch
+
+        found = self._trained(plan.merge)
+        values = torch.nn.Parameter(torch.from_numpy(found.values))
+        return torch_variant(
+            self._model, plan, found.head, lambda body: prompted_body(body, values, self._training.way)
+        )
+
+    def _trained(self, count: int) -> Prompts:
+        """Prompts of the one task, kept in the cache: training takes minutes."""
+        (task,) = self._tasks
+        assert self._head is not None
+        head, training = self._head, self._training
+        rows = hashlib.sha256(repr((task.fit_rows, task.fit_truth.tolist(), task.labels)).encode()).hexdigest()
+        parts = {
+            "model": self._model.hashes,
+            "rows": rows,
+            "head": hashlib.sha256(head.weight.tobytes() + head.bias.tobytes()).hexdigest(),
+            "training": [count, training.way, training.epochs, self._length],
+            "tools": tool_versions("torch", "transformers"),
+            "code": code_version("adapt/prompts", "adapt/merge", "pooling"),
+        }
+
+        def make(folder: Path) -> dict[str, Any]:
+            found = train_prompts(
+                self._model, task.fit_rows, task.fit_truth, head, count=count, way=training.way, epochs=training.epochs
+            )
+            np.savez(folder / "prompts.npz", values=found.values, weight=found.head.weight, bias=found.head.bias)
+            return {}
+
+        entry = training.cache.step("prompts", parts, make)
+        with np.load(entry.folder / "prompts.npz") as stored:
+            return Prompts(stored["values"], Head(head.labels, stored["weight"], stored["bias"]))
+
+    def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:
+        rows = self._rows[:COMPARED]
+        return measure.compare(variant, session, self._model.inputs, rows, plan.length, label=True)
+
+    def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
+        return {
+            task.name: task.right(measure.answers(session, self._model.inputs, task.rows, plan.length))
+            for task in self._tasks
+        }
+
+    def times(
+        self, sessions: Mapping[str, Any], plans: Sequence[Plan], batches: Sequence[int], threads: int
+    ) -> dict[str, dict[int, float]]:
+        widths = {plan.name: plan.length for plan in plans}
+        return measure.latencies(sessions, self._model.inputs, widths, batches, texts=self._rows, threads=threads)

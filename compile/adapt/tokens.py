@@ -1,0 +1,93 @@
+"""What `arlo adapt` does with a token classifier: merged tokens are answered as what they were merged into.
+
+Data has no label for each token, so what is counted is how many tokens get the label that the unchanged model gives
+them: `accuracy` is agreement with it, special tokens left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.catalog.manifest import AdaptationKind
+from arlo.compile.adapt import measure
+from arlo.compile.adapt.texts import COMPARED
+from arlo.compile.adapt.variant import Plan, check_family, export_variant, plan_variant, torch_variant
+from arlo.compile.original import load_original
+from arlo.compile.quiet import known_noise_silenced
+from arlo.compile.steps.resolve import SourceModel
+from arlo.errors import ConfigError
+
+TASK = "as the model"
+
+
+class TokenTexts:
+    """See arlo.compile.adapt.texts.Subject."""
+
+    def __init__(self, model: SourceModel, texts: Sequence[str], length: int) -> None:
+        """ConfigError for a family that cannot merge."""
+        check_family(model)
+        self._model, self._length, self._texts = model, length, texts
+
+    def prepare(self) -> None:
+        found = measure.encode(self._model.tokenizer_folder / "tokenizer.json", self._texts, self._length)
+        self._rows = [row for row in found if len(row) > 2]
+        if not self._rows:
+            raise ConfigError("--data has no text to measure on")
+        self._wanted = self._labels_of_original()
+        self.labels = self._model.labels
+        self.task_labels = {TASK: self.labels}
+        self.fitted = 0
+        self.measured = len(self._rows)
+        self.lengths = [len(row) for row in self._rows for _ in row[1:-1]]
+
+    def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
+        return plan_variant(self._model, self._length, count, kind)
+
+    def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
+        variant = torch_variant(self._model, plan)
+        return variant, export_variant(self._model, plan, variant, folder, labels=self.labels, output="logits")
+
+    def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:
+        """Each token is a row of its own."""
+        import torch
+
+        rows = self._rows[:COMPARED]
+        given = measure.padded(self._model.inputs, rows, plan.length)
+        with torch.inference_mode():
+            wanted = variant(*(torch.from_numpy(array) for array in given.values())).float().numpy()
+        said = session.run(None, given)[0]
+        return measure.agreed(_inner(said, rows), _inner(wanted, rows), label=True)
+
+    def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
+        said = measure.answers(session, self._model.inputs, self._rows, plan.length)
+        return {TASK: np.asarray(_inner(said, self._rows).argmax(1) == self._wanted)}
+
+    def times(
+        self, sessions: Mapping[str, Any], plans: Sequence[Plan], batches: Sequence[int], threads: int
+    ) -> dict[str, dict[int, float]]:
+        widths = {plan.name: plan.length for plan in plans}
+        return measure.latencies(sessions, self._model.inputs, widths, batches, texts=self._rows, threads=threads)
+
+    def _labels_of_original(self) -> NDArray[np.int64]:
+        with known_noise_silenced():
+            import torch
+
+            original = load_original(self._model)
+        parts = []
+        with torch.inference_mode():
+            for at in range(0, len(self._rows), measure.BATCH):
+                rows = self._rows[at : at + measure.BATCH]
+                given = measure.padded(self._model.inputs, rows, max(map(len, rows)))
+                logits = original(**{name: torch.from_numpy(array) for name, array in given.items()}).logits
+                parts.append(_inner(logits.float().numpy(), rows).argmax(1))
+        return np.concatenate(parts)
+
+
+def _inner(values: NDArray[np.float32], rows: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:
+    """Of [rows, tokens, labels] those of the rows' own tokens, one after the other, [all tokens, labels]."""
+    return np.concatenate([each[1 : len(row) - 1] for each, row in zip(values, rows, strict=True)])

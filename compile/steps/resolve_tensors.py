@@ -1,0 +1,65 @@
+"""Step 1, resolve, without token ids: models of pictures, and of anything of a fixed size.
+
+An ONNX file whose inputs are [rows, ...] with only the rows free, or the folder of a vision transformer. How long a row
+is, is read from config.json: by `patch_size` of a vision transformer; else it is 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arlo.catalog.manifest import InputTensor
+from arlo.catalog.tensors import MAX_DIMS, row_length
+from arlo.errors import ConfigError
+
+if TYPE_CHECKING:
+    import onnx
+
+PIXELS = "pixel_values"
+_KINDS = {1: "FP32", 2: "UINT8", 6: "INT32", 7: "INT64", 10: "FP16"}  # by TensorProto.DataType
+
+
+def tensor_inputs(path: Path, inputs: Sequence[onnx.ValueInfoProto]) -> tuple[InputTensor, ...]:
+    """The inputs, in the order of the file. ConfigError for what has free axes beside the rows."""
+    found = []
+    for value in inputs:
+        kind = value.type.tensor_type
+        axes = kind.shape.dim
+        sizes = tuple(axis.dim_value for axis in axes[1:])
+        if kind.elem_type not in _KINDS or not axes or not all(sizes) or len(sizes) > MAX_DIMS:
+            raise ConfigError(
+                f"{path} has no input_ids, and its input {value.name} cannot be served as a tensor: such inputs are "
+                f"[rows, ...] with all axes fixed but the rows, of {', '.join(_KINDS.values())}"
+            )
+        found.append(InputTensor(name=value.name, datatype=_KINDS[kind.elem_type], role="tensor", dims=sizes))
+    return tuple(found)
+
+
+def picture_inputs(folder: Path, config: dict[str, Any]) -> tuple[InputTensor, ...]:
+    """Of a vision transformer in transformers, none of another model. ConfigError for what cannot be served."""
+    if not {"image_size", "patch_size"} <= config.keys():
+        return ()
+    image, patch = config["image_size"], config["patch_size"]
+    sides = image if isinstance(image, list) else [image, image]
+    if not isinstance(patch, int) or len(sides) != 2 or any(not isinstance(s, int) or s % patch for s in sides):
+        raise ConfigError(f"{folder} has pictures of {image} in patches of {patch}, which are no whole squares")
+    dims = (int(config.get("num_channels", 3)), *sides)
+    return (InputTensor(name=PIXELS, datatype="FP32", role="tensor", dims=dims, length_rule=f"patches:{patch}"),)
+
+
+def with_rule(inputs: tuple[InputTensor, ...], config: dict[str, Any]) -> tuple[tuple[InputTensor, ...], int]:
+    """The inputs with the rule by which rows have a length, and that length."""
+    patch = config.get("patch_size")
+    first, *others = inputs
+    for rule in ([f"patches:{patch}"] if isinstance(patch, int) else []) + ["constant"]:
+        ruled = (dataclasses.replace(first, length_rule=rule), *others)
+        try:
+            length = row_length(ruled)
+        except ValueError:
+            continue
+        assert length is not None
+        return ruled, length
+    raise AssertionError("every tensor has a constant length")

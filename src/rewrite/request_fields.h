@@ -1,0 +1,28 @@
+// The wire format of requests, for those who read and write them.
+#pragma once
+
+#include <cstdint>
+
+namespace arlo::gateway {
+
+// Field numbers of inference.ModelInferRequest and the messages in it.
+enum RequestField : std::uint8_t {
+  kName = 1,
+  kVersion = 2,
+  kId = 3,
+  kParameters = 4,
+  kInputs = 5,
+  kOutputs = 6,
+  kRaw = 7
+};
+enum TensorField : std::uint8_t { kTensorName = 1, kDatatype = 2, kShape = 3, kTensorParameters = 4, kContents = 5 };
+enum ContentsField : std::uint8_t {
+  kIntContents = 2,
+  kInt64Contents = 3,
+  kUintContents = 4,
+  kUint64Contents = 5,
+  kFp32Contents = 6,
+  kFp64Contents = 7
+};
+
+}  // namespace arlo::gateway

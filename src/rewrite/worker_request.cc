@@ -1,0 +1,100 @@
+#include <cstring>
+
+#include "base/wire.h"
+#include "rewrite/request.h"
+#include "rewrite/request_fields.h"
+#include "rewrite/rows.h"
+
+namespace arlo::gateway {
+namespace {
+
+std::size_t shape_size(const InputSpec& spec, std::size_t rows, std::size_t tokens) {
+  if (spec.role != Role::kTensor) return wire::varint_size(rows) + wire::varint_size(tokens);
+  std::size_t size = wire::varint_size(rows);
+  for (const auto dim : spec.dims) size += wire::varint_size(static_cast<std::uint64_t>(dim));
+  return size;
+}
+
+}  // namespace
+
+WorkerRequest::WorkerRequest(std::span<const Row> rows, const RuntimeInfo& runtime, std::int32_t tokens)
+    : rows_(rows), runtime_(runtime), tokens_(static_cast<std::size_t>(tokens)) {
+  for (const Row& row : rows) outputs_ |= row.outputs;
+}
+
+// Of a batch there is none that would say whose it is.
+std::string_view WorkerRequest::id() const { return rows_.size() == 1 ? first().id_ : std::string_view{}; }
+
+std::size_t WorkerRequest::size() const {
+  const ModelSpec& model = *first().model_;
+  std::size_t size = wire::field_size(runtime_.name.size()) + first().forwarded_size_;
+  if (!id().empty()) size += wire::field_size(id().size());
+  for (const auto& spec : model.inputs) {
+    size += wire::field_size(wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) +
+                             wire::field_size(shape_size(spec, rows_.size(), tokens_)));
+    size += wire::field_size(rows_.size() * spec.elements(tokens_) * spec.item);
+  }
+  if (outputs_ == kAllOutputs) return size;
+  for (std::size_t i = 0; i < model.outputs.size(); ++i) {
+    if ((outputs_ >> i & 1) != 0) size += wire::field_size(wire::field_size(model.outputs[i].name.size()));
+  }
+  return size;
+}
+
+void WorkerRequest::write(char* out) const {
+  const ModelSpec& model = *first().model_;
+  wire::Writer writer(out);
+  writer.bytes(kName, runtime_.name);
+  if (!id().empty()) writer.bytes(kId, id());
+  for (const auto entry : first().forwarded_) writer.bytes(kParameters, entry);
+  for (const auto& spec : model.inputs) {
+    const std::size_t shape = shape_size(spec, rows_.size(), tokens_);
+    writer.header(
+        kInputs, wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) + wire::field_size(shape));
+    writer.bytes(kTensorName, spec.name);
+    writer.bytes(kDatatype, spec.datatype);
+    writer.header(kShape, shape);
+    writer.varint(rows_.size());
+    if (spec.role != Role::kTensor) writer.varint(tokens_);
+    for (const auto dim : spec.dims) writer.varint(static_cast<std::uint64_t>(dim));
+  }
+  for (std::size_t i = 0; outputs_ != kAllOutputs && i < model.outputs.size(); ++i) {
+    if ((outputs_ >> i & 1) == 0) continue;
+    writer.header(kOutputs, wire::field_size(model.outputs[i].name.size()));
+    writer.bytes(1, model.outputs[i].name);
+  }
+  for (std::size_t i = 0; i < model.inputs.size(); ++i) {
+    const std::size_t bytes = rows_.size() * model.inputs[i].elements(tokens_) * model.inputs[i].item;
+    writer.header(kRaw, bytes);
+    write_tensor(i, writer.at());
+    writer = wire::Writer(writer.at() + bytes);
+  }
+}
+
+void WorkerRequest::write_tensor(std::size_t input, char* out) const {
+  const auto& spec = first().model_->inputs[input];
+  for (const Row& each : rows_) {
+    const InferRequest* const request = each.request;
+    if (spec.role == Role::kTensor) {
+      const std::size_t elements = spec.elements(tokens_);
+      write_row(spec, request->row_bytes(input, each.row).data(), elements, elements, out);
+      out += elements * spec.item;
+      continue;
+    }
+    const auto length =
+        each.tokens != nullptr ? each.tokens->size() : static_cast<std::size_t>(request->lengths_[each.row]);
+    const char* from = request->bound_[input].data;
+    if (from != nullptr) from += each.row * static_cast<std::size_t>(request->width_) * spec.item;
+    if (from == nullptr || each.tokens == nullptr) {
+      write_row(spec, from, length, tokens_, out);
+    } else {
+      for (std::size_t i = 0; i < length; ++i) {
+        std::memcpy(out + i * spec.item, from + (*each.tokens)[i] * spec.item, spec.item);
+      }
+      fill_items(out + length * spec.item, tokens_ - length, spec.item, spec.pad_value);
+    }
+    out += tokens_ * spec.item;
+  }
+}
+
+}  // namespace arlo::gateway
