@@ -24,7 +24,7 @@ CHECK_FUZZ_SECONDS ?= 8
 FIXED_LAYOUT := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
 NATIVE_SOURCES := CMakeLists.txt $(shell find src proto cmake -type f \( -name '*.cc' -o -name '*.h' -o -name '*.proto' \
-	-o -name 'CMakeLists.txt' -o -name '*.cmake' -o -name '*.py' \) 2>/dev/null)
+	-o -name 'CMakeLists.txt' -o -name '*.cmake' -o -name '*.py' -o -name '*.html' \) 2>/dev/null)
 
 .PHONY: help
 help: ## this list
