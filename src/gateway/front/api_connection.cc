@@ -76,6 +76,7 @@ ApiConnection::~ApiConnection() {
 }
 
 std::string_view ApiConnection::header(std::string_view name) const {
+  if (name == "x-request-id") return request_id_;
   for (const auto& header : headers_) {
     if (equal_ignoring_case(header.name, name)) return header.value;
   }

@@ -31,7 +31,7 @@ TimeNs deadline_of(const transport::ServerCall& call, TimeNs received, TimeNs fa
 }  // namespace
 
 DataService::DataService(Models& models, const v1::GatewayConfig& config, std::string token)
-    : models_(models), config_(config), token_(std::move(token)) {
+    : models_(models), config_(config), token_(std::move(token)), tracer_(config.tracing(), usage_) {
   limits_.max_rows = config.max_rows();
   add_methods();
 }
@@ -84,6 +84,8 @@ MaybeFault DataService::receive(std::string body, const Context& context, bool s
 
 MaybeFault DataService::open(std::string body, const Context& context, bool streamed, Call* call) const {
   call->received_ns = now_ns();
+  call->trace = tracer_.begin(context.header("traceparent"), call->received_ns);
+  if (call->trace != nullptr && call->trace->own != 0) call->trace->request_id = context.header("x-request-id");
   if (auto fault = authorize(context)) return fault;
   call->body = std::move(body);
   if (auto fault = call->request.parse(call->body)) return fault;
@@ -119,6 +121,10 @@ MaybeFault DataService::bind(bool streamed, Call* call) const {
     return answer_too_large(known, config_.max_message_bytes());
   }
   return {};
+}
+
+void DataService::trace(const Call& call, const Fault& fault) const {
+  if (call.trace != nullptr) tracer_.ended(call, fault, now_ns());
 }
 
 void DataService::count_refused(const Call& call, const Fault& fault) const {

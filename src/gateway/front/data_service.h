@@ -16,6 +16,7 @@
 #include "gateway/desk/call.h"
 #include "gateway/desk/models.h"
 #include "gateway/front/usage.h"
+#include "gateway/trace/tracer.h"
 #include "transport/server_session.h"
 
 namespace arlo::gateway {
@@ -41,6 +42,8 @@ class DataService {
   MaybeFault open(std::string body, const Context& context, bool streamed, Call* call) const;
   MaybeFault bind(bool streamed, Call* call) const;
   [[nodiscard]] MaybeFault authorize(const Context& context) const;
+  // The call is over, with an answer or with this fault: for its trace.
+  void trace(const Call& call, const Fault& fault) const;
   // A request refused before it had rows, for the books of its model, if it named one.
   void count_refused(const Call& call, const Fault& fault) const;
   [[nodiscard]] std::uint64_t max_message_bytes() const { return config_.max_message_bytes(); }
@@ -72,6 +75,7 @@ class DataService {
   std::unordered_map<std::string, Method> methods_;
   std::atomic<std::uint64_t> open_calls_{0};
   PortUsage usage_;
+  mutable Tracer tracer_;
 };
 
 }  // namespace arlo::gateway

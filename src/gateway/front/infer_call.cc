@@ -55,6 +55,7 @@ void InferCall::bound(const MaybeFault& refusal) {
   }
   if (refusal) {
     service_.count_refused(*this, *refusal);
+    service_.trace(*this, *refusal);
     answer_fault(*server_call_, *refusal);
     return;
   }
@@ -68,6 +69,7 @@ void InferCall::complete() {
 
 void InferCall::answer() {
   completed_ = true;
+  service_.trace(*this, fault);
   if (server_call_ != nullptr) {
     std::string bytes;
     if (const auto none = encode_answer(*this, false, service_.max_message_bytes(), &bytes)) {
