@@ -31,7 +31,7 @@ struct Encoding {
   Ids ids;
   std::vector<std::uint8_t> type_ids;
   std::vector<Place> places;  // where they are asked for
-  bool cut = false;  // there was more text than fits
+  bool cut = false;           // there was more text than fits
 };
 
 struct Limits {
@@ -117,7 +117,7 @@ class Tokenizer {
   Template single_;
   Template pair_;
   std::size_t vocabulary_size_ = 0;
-  std::size_t prefix_size_ = 0;  // bytes that mark the pieces of a word but its first
+  std::size_t prefix_size_ = 0;               // bytes that mark the pieces of a word but its first
   std::vector<std::string> written_;          // by id
   std::unordered_set<std::int32_t> special_;  // added tokens that are no text
   std::optional<std::string> continues_;      // prefix of what a decoder joins to the word before; none: no decoder

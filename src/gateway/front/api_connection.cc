@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kRead = 16 << 10;
 constexpr std::size_t kAhead = 16 << 10;      // bytes that are read of requests behind the one that is answered
 constexpr TimeNs kStall = 1'000'000'000;      // without progress, of whoever holds memory that others need
-constexpr std::uint64_t kSlowest = 16 << 10;  // bytes of an answer for which a client has one more second
+constexpr std::size_t kWindow = 64 << 10;     // bytes of an answer that a client takes in the time of a body
 constexpr TimeNs kLastWords = 1'000'000'000;  // for a client to close
 constexpr std::size_t kLongestId = 128;
 constexpr std::string_view kJson = "application/json";
@@ -423,7 +423,7 @@ void ApiConnection::answer(int status, ApiAnswer made) {
   called_ = 0;
   if (!request_id_.empty()) made.headers += "x-request-id: " + request_id_ + "\r\n";
   out_ = write_answer({status, made.type, std::move(made.body), std::move(made.headers)}, head_only_, last_);
-  sent_ = 0;
+  sent_ = window_ = 0;
   account();
   wait(State::kSending, all_.limits().body_time);
   moved_ = now;
@@ -437,8 +437,10 @@ void ApiConnection::write() {
     if (count == transport::ByteStream::kBlocked) {
       if (sent_ == before) return;
       moved_ = now_ns();
-      const auto more = static_cast<TimeNs>(sent_ / kSlowest) * 1'000'000'000;
-      if (state_ == State::kSending) lane_.loop().set(*this, since_ + all_.limits().body_time + more);
+      if (state_ == State::kSending && sent_ - window_ >= kWindow) {
+        window_ = sent_;
+        lane_.loop().set(*this, moved_ + all_.limits().body_time);
+      }
       return;
     }
     if (count < 0) {

@@ -25,7 +25,7 @@ struct ApiLimits {
   std::size_t head_bytes = 0;
   std::size_t body_bytes = 0;
   TimeNs head_time = 0;       // from a head's first byte to its last
-  TimeNs body_time = 0;       // of a body; for a client to take an answer, and longer while it takes some of it
+  TimeNs body_time = 0;       // of a body; for a client to take an answer, or the next part of a long one
   TimeNs idle_time = 0;       // between requests
   transport::TlsContext tls;  // null: in the clear
   TimeNs first_time = 0;      // with it, to a connection's first words
@@ -119,6 +119,7 @@ class ApiConnection final : public transport::Loop::Watch,
   std::string in_;
   std::string out_;
   std::size_t sent_ = 0;    // of out_
+  std::size_t window_ = 0;  // of that, when the time for it began anew
   std::size_t called_ = 0;  // bytes of the request that is answered, as it came and as a call
   std::size_t held_ = 0;    // that all_ knows of
   std::size_t head_ = 0;    // bytes of in_
