@@ -24,7 +24,7 @@ CHECK_FUZZ_SECONDS ?= 8
 FIXED_LAYOUT := $(shell setarch $$(uname -m) -R true 2>/dev/null && echo setarch $$(uname -m) -R)
 
 NATIVE_SOURCES := CMakeLists.txt $(shell find src proto cmake -type f \( -name '*.cc' -o -name '*.h' -o -name '*.proto' \
-	-o -name 'CMakeLists.txt' -o -name '*.cmake' -o -name '*.py' \) 2>/dev/null)
+	-o -name 'CMakeLists.txt' -o -name '*.cmake' -o -name '*.py' -o -name '*.html' \) 2>/dev/null)
 
 .PHONY: help
 help: ## this list
@@ -145,6 +145,14 @@ TEXTS ?= 1000000
 test-text: setup ## TEXTS random texts through the gateway's tokenizer and the package's (SEED is printed; SEED=N repeats)
 	@seed=$(SEED); echo "make test-text TEXTS=$(TEXTS) SEED=$$seed"; ARLO_FUZZ_TEXTS=$(TEXTS) ARLO_FUZZ_SEED=$$seed \
 	$(PY) -m pytest -n $(JOBS) -o timeout=0 tests/property/test_text_tokenizer.py -k test_texts_and_pairs
+
+# In an environment of its own: it wants other versions of packages than ours. EXAMPLES: requests of an operation and phase.
+EXAMPLES ?= 100
+.PHONY: test-api
+test-api: setup ## schemathesis on every path of the HTTP API (EXAMPLES=N)
+	@test -x build/schemathesis/bin/schemathesis || { $(PY) -m venv build/schemathesis && \
+	  build/schemathesis/bin/pip install -q schemathesis==4.32.5; }
+	ARLO_API_EXAMPLES=$(EXAMPLES) $(PY) -m pytest tests/integration/gateway/test_gateway_openapi.py $(PYTEST_ARGS)
 
 .PHONY: lint lint-style lint-types lint-cpp format
 lint: lint-style lint-types lint-cpp ## ruff, mypy --strict, clang-format, clang-tidy

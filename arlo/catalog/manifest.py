@@ -185,6 +185,7 @@ class Manifest:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)  # what the build was asked for
     recommendation: Recommendation | None = None  # None: too little was measured to compare
     labels: tuple[str, ...] = ()  # names of a classifier's classes, in the order of its logits; empty: not known
+    prompts: dict[str, str] = dataclasses.field(default_factory=dict)  # by name, what a client can have before a text
     words: Words | None = None  # which ids begin a word; None: no tokenizer, or one of a kind that does not tell
     importance: Importance | None = None  # None: there is no such output
     adaptation: Adaptation | None = None  # None: it was not adapted
@@ -285,6 +286,8 @@ def _problems(manifest: Manifest) -> Iterator[str]:
     if not isinstance(manifest.model, str) or not manifest.model:
         yield "the model has no name"
     yield from _tensor_problems(manifest)
+    if not isinstance(manifest.prompts, dict) or not all(isinstance(text, str) for text in manifest.prompts.values()):
+        yield "its prompts are not texts by name"
     if not manifest.runtimes:
         yield "it lists no runtimes"
     yield from (f"{what} is given twice" for what in _twice(f"runtime {r.name}" for r in manifest.runtimes))

@@ -30,6 +30,9 @@ def gateway_message(config: Config, *, ready_file: Path | None = None) -> Any:
         "tls": _filled("TlsConfig", files),
         "dispatch": _filled("DispatchConfig", _values(config.dispatch) | {"batching": _batching(config)}),
         "limits": _filled("LimitsConfig", _values(config.limits)),
+        "tracing": _filled(
+            "TracingConfig", _values(config.tracing) | {"otlp_endpoint": config.tracing.otlp_endpoint or ""}
+        ),
         "health": _filled("HealthConfig", _values(config.health)),
         "ready_file": str(ready_file) if ready_file is not None else "",
     }

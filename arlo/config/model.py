@@ -14,6 +14,7 @@ from arlo.config.field import FieldError, option, section
 from arlo.config.keeping import ControlConfig, HealthConfig, ScalingConfig
 from arlo.config.limits import LimitsConfig
 from arlo.config.pipeline import PipelineConfig
+from arlo.config.tracing import TracingConfig
 
 Policy = Literal["rs", "ilb", "ig", "infaas", "uniform", "eft", "late"]
 
@@ -440,6 +441,7 @@ class Config:
     workers: WorkersConfig = dataclasses.field(default_factory=WorkersConfig)
     gateway: GatewayConfig = dataclasses.field(default_factory=GatewayConfig)
     limits: LimitsConfig = dataclasses.field(default_factory=LimitsConfig)
+    tracing: TracingConfig = dataclasses.field(default_factory=TracingConfig)
     dispatch: DispatchConfig = dataclasses.field(default_factory=DispatchConfig)
     health: HealthConfig = dataclasses.field(default_factory=HealthConfig)
     control: ControlConfig = dataclasses.field(default_factory=ControlConfig)
@@ -573,6 +575,7 @@ SECTIONS: dict[str, type] = {
     "deployment": DeploymentConfig,
     "gateway": GatewayConfig,
     "limits": LimitsConfig,
+    "tracing": TracingConfig,
     "dispatch": DispatchConfig,
     "health": HealthConfig,
     "control": ControlConfig,

@@ -88,6 +88,7 @@ class SourceModel:
     onnx: Path | None = None  # the source is this file
     fixed_tokens: int | None = None  # which takes this many tokens only
     labels: tuple[str, ...] = ()  # names of a classifier's classes; empty: not known
+    prompts: dict[str, str] = dataclasses.field(default_factory=dict)  # by name, what goes before a text
 
     @property
     def tensors(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -149,6 +150,7 @@ def resolve(options: CompileOptions, hasher: Hasher) -> SourceModel:
         hashes={path.name: hasher.file(path) for path in (folder / "config.json", *weights)},
         notes=() if pictures else _pooling_notes(task, modules),
         labels=_label_names(config, task),
+        prompts=_prompts(root),
     )
 
 
@@ -419,6 +421,15 @@ def _label_names(config: dict[str, Any], task: str) -> tuple[str, ...]:
     if task not in ("sequence-classification", "token-classification", "classification") or not isinstance(named, dict):
         return ()
     return tuple(str(named[number]) for number in sorted(named, key=int))
+
+
+def _prompts(root: Path) -> dict[str, str]:
+    """What sentence-transformers puts before texts, by name, where the folder says it."""
+    path = root / "config_sentence_transformers.json"
+    named = _read_json(path, "it cannot be read").get("prompts") if path.is_file() else None
+    if not isinstance(named, dict):
+        return {}
+    return {str(name): text for name, text in named.items() if isinstance(text, str) and text}
 
 
 def _inputs(config: dict[str, Any]) -> tuple[InputTensor, ...]:

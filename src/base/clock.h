@@ -15,11 +15,12 @@ inline TimeNs now_ns() {
   return TimeNs{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// Milliseconds since 1970, for records that people read.
-inline std::uint64_t unix_ms() {
+// Since 1970, for records that people read, and that others compare with theirs.
+inline std::uint64_t unix_ns() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1'000'000;
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(now.tv_nsec);
 }
+inline std::uint64_t unix_ms() { return unix_ns() / 1'000'000; }
 
 }  // namespace arlo

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
@@ -13,6 +14,7 @@
 #include <stdexcept>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "bindings/bind.h"
@@ -50,6 +52,16 @@ void bind(nb::module_& m) {
           },
           "text"_a, "second"_a = nb::none(), "most_tokens"_a = 0, "keep_end"_a = false, "add_special"_a = true,
           "Ids, type ids, and whether there was more text than `most_tokens` (0: any number).")
+      .def(
+          "places",
+          [](const Tokenizer& t, const std::string& text) {
+            Encoding made;
+            check(t.encode(text, {}, {.with_places = true}, made));
+            std::vector<std::pair<std::uint32_t, std::uint32_t>> places;
+            for (const auto& place : made.places) places.emplace_back(place.start, place.stop);
+            return places;
+          },
+          "text"_a, "Of each token of a text the characters that it stands for, from and to; 0 and 0: it was added.")
       .def("special_tokens", &Tokenizer::special_tokens, "pair"_a, "Special tokens that a text or a pair gets.")
       .def_prop_ro("vocabulary_size", &Tokenizer::vocabulary_size);
 }

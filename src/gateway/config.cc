@@ -47,6 +47,7 @@ void check(const v1::GatewayConfig& config) {
   require(health.interval_ms() > 0 && health.timeout_ms() > 0 && health.failures() > 0 &&
               health.retry_interval_ms() > 0 && health.silence_ms() > 0,
           "health.interval_ms, timeout_ms, failures, retry_interval_ms and silence_ms must be above 0");
+  require(config.tracing().sample() >= 0 && config.tracing().sample() <= 1, "tracing.sample must be 0 to 1");
   const auto& tls = config.tls();
   require(tls.certificate_file().empty() == tls.key_file().empty(),
           "tls.certificate_file and tls.key_file must be given together");

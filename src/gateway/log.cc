@@ -87,6 +87,8 @@ LogLevel parse_log_level(std::string_view name) {
 
 void set_log_level(LogLevel level) { threshold.store(level, std::memory_order_relaxed); }
 
+bool logs(LogLevel level) { return level >= threshold.load(std::memory_order_relaxed); }
+
 void log(LogLevel level, std::string_view event, std::initializer_list<std::pair<std::string_view, LogValue>> fields) {
   if (level < threshold.load(std::memory_order_relaxed)) return;
   nlohmann::ordered_json line;

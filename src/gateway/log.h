@@ -15,6 +15,7 @@ enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
 // Throws std::invalid_argument for an unknown name.
 LogLevel parse_log_level(std::string_view name);
 void set_log_level(LogLevel level);
+bool logs(LogLevel level);  // lines of this level are written
 
 using LogValue = std::variant<std::string_view, std::int64_t, double, bool>;
 // Thread-safe. `event` is a stable name in snake_case; the fields say the rest.

@@ -349,6 +349,11 @@ MaybeFault InferRequest::parse_output(std::string_view body) {
   return {};
 }
 
+bool InferRequest::has_text() const {
+  return std::any_of(tensors_.begin(), tensors_.end(),
+                     [](const auto& t) { return t.name == kText || t.name == kTextPair; });
+}
+
 MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limits) {
   model_ = &model;
   if (wishes_.any && model.cascade == nullptr) {
@@ -379,10 +384,7 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
     return invalid("raw_input_contents has " + std::to_string(raw_.size()) + " entries for " +
                    std::to_string(tensors_.size()) + " inputs; one each is needed");
   }
-  if (std::any_of(tensors_.begin(), tensors_.end(),
-                  [](const auto& t) { return t.name == kText || t.name == kTextPair; })) {
-    return bind_texts(limits, raw_given);
-  }
+  if (has_text()) return bind_texts(limits, raw_given);
   if (!model.wordings.empty()) {
     return invalid("model '" + model.name +
                    "' has stages of different vocabularies: send the input 'text' in place of token ids");

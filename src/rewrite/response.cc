@@ -274,6 +274,7 @@ MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& reque
   if (request.of_text()) {
     const auto& lengths = request.lengths();
     writer.parameter("tokens", kInt64, std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0}));
+    writer.parameter("tokenize_us", kInt64, static_cast<std::uint64_t>(timing.tokenize_us));
   }
   if (!timing.stages.empty()) {
     writer.parameter("stage", kInt64, timing.stages.size() - 1);

@@ -70,6 +70,7 @@ struct Timing {
   std::int64_t computed_tokens = 0;  // padding included, of all rows
   std::int64_t demoted = 0;          // rows that ran above their ideal level
   std::int64_t batch_rows = 0;       // of the largest batch that one of the rows was in
+  std::int64_t tokenize_us = 0;      // of text
   struct Stage {                     // of a cascade, the longest of the rows
     std::int64_t queue_us = 0;
     std::int64_t execute_us = 0;

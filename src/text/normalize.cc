@@ -13,21 +13,25 @@ namespace {
 // Puts characters in canonical order, and does with each what is left to do.
 class Tail {
  public:
-  Tail(const Normalizer& how, std::string& out) : how_(how), out_(out) {}
+  Tail(const Normalizer& how, std::string& out, std::vector<std::uint32_t>* origins)
+      : how_(how), out_(out), origins_(origins) {}
 
+  // What follows is of the character that begins there.
+  void at(std::size_t origin) { origin_ = static_cast<std::uint32_t>(origin); }
   void ascii(char c) {
     if (!waiting_.empty()) flush();
+    if (origins_ != nullptr) origins_->push_back(origin_);
     out_.push_back(how_.lowercase && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
   }
   void other(char32_t c, std::uint8_t traits) {
-    if (!how_.strip_accents) return emit(c, traits);
+    if (!how_.strip_accents) return emit(c, traits, origin_);
     if ((traits & kDecomposes) == 0) return order(c, traits);
     const auto parts = decompose(c);
     for (std::size_t i = 0; i < parts.size; ++i) order(parts.chars[i], text::traits(parts.chars[i]));
   }
   void flush() {
-    std::stable_sort(waiting_.begin(), waiting_.end(), [](auto& a, auto& b) { return a.first < b.first; });
-    for (const auto& [ignored, c] : waiting_) emit(c, text::traits(c));
+    std::stable_sort(waiting_.begin(), waiting_.end(), [](auto& a, auto& b) { return a.combining < b.combining; });
+    for (const auto& each : waiting_) emit(each.c, text::traits(each.c), each.origin);
     waiting_.clear();
   }
 
@@ -35,28 +39,40 @@ class Tail {
   void order(char32_t c, std::uint8_t traits) {
     if ((traits & kReorders) != 0) {
       // Where they stand among the others does not matter for those that go.
-      if ((traits & kMark) == 0) waiting_.emplace_back(combining_class(c), c);
+      if ((traits & kMark) == 0) waiting_.push_back({combining_class(c), c, origin_});
       return;
     }
     if (!waiting_.empty()) flush();
-    if ((traits & kMark) == 0) emit(c, traits);
+    if ((traits & kMark) == 0) emit(c, traits, origin_);
   }
-  void emit(char32_t c, std::uint8_t traits) {
-    if (!how_.lowercase || (traits & kLowers) == 0) return append_utf8(c, out_);
-    for (const char32_t each : lower(c)) append_utf8(each, out_);
+  void emit(char32_t c, std::uint8_t traits, std::uint32_t origin) {
+    if (!how_.lowercase || (traits & kLowers) == 0) {
+      append_utf8(c, out_);
+    } else {
+      for (const char32_t each : lower(c)) append_utf8(each, out_);
+    }
+    if (origins_ != nullptr) origins_->resize(out_.size(), origin);
   }
+  struct Waiting {
+    std::uint8_t combining;
+    char32_t c;
+    std::uint32_t origin;
+  };
 
   const Normalizer& how_;
   std::string& out_;
-  std::vector<std::pair<std::uint8_t, char32_t>> waiting_;  // with their combining classes
+  std::vector<std::uint32_t>* origins_;
+  std::uint32_t origin_ = 0;
+  std::vector<Waiting> waiting_;
 };
 
 }  // namespace
 
-void Normalizer::normalize(std::string_view text, std::string& out) const {
+void Normalizer::normalize(std::string_view text, std::string& out, std::vector<std::uint32_t>* origins) const {
   out.reserve(out.size() + text.size());
-  Tail tail(*this, out);
+  Tail tail(*this, out, origins);
   for (std::size_t at = 0; at < text.size();) {
+    tail.at(at);
     const char byte = text[at];
     if (byte > ' ' && byte < 127) {
       tail.ascii(byte);

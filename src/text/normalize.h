@@ -1,8 +1,10 @@
 // BERT's normaliser, as the `tokenizers` package has it. Pure.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace arlo::text {
 
@@ -14,7 +16,9 @@ struct Normalizer {
 
   // Appends what becomes of `text`, which is valid UTF-8. ASCII characters neither change what is before them nor what
   // comes after: a text may be normalised in pieces that begin with one.
-  void normalize(std::string_view text, std::string& out) const;
+  // `origins`, unless it is null, gets for each byte of `out` the byte of `text` at which the character begins that it
+  // is of; `out` is empty before.
+  void normalize(std::string_view text, std::string& out, std::vector<std::uint32_t>* origins = nullptr) const;
 };
 
 }  // namespace arlo::text

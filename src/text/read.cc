@@ -90,8 +90,9 @@ class Reader {
     const auto unk_id = ids_.find(unk);
     if (unk_id == ids_.end()) return unknown("an unk_token " + arlo::quoted(unk) + " that its vocab lacks");
     const auto most = number(at(model, "max_input_chars_per_word")).value_or(100);
-    if (!made_.words_.build(pieces, word(at(model, "continuing_subword_prefix"), "##"), unk_id->second,
-                            static_cast<std::size_t>(most))) {
+    const auto prefix = word(at(model, "continuing_subword_prefix"), "##");
+    made_.prefix_size_ = prefix.size();
+    if (!made_.words_.build(pieces, prefix, unk_id->second, static_cast<std::size_t>(most))) {
       return unknown("too large a vocab");
     }
     return {};

@@ -82,20 +82,77 @@ void Tokenizer::Added::part(std::string_view text, Between between, Token token)
     at += found.size;  // not behind what it takes on its right: the next one may begin with white space
     if (which.takes_left) start = std::max(done, start - space_behind(text.substr(0, start)));
     if (done < start && !between(text.substr(done, start - done))) return;
-    if (!token(which.id)) return;
     done = at + (which.takes_right ? space_before(text.substr(at)) : 0);
+    if (!token(which.id, text.substr(start, done - start))) return;
   }
   if (done < text.size()) between(text.substr(done));
 }
 
-void Tokenizer::words(std::string_view text, Ids& ids) const {
+// Of a text, its normalised form, and where in the text each byte of that comes from.
+class Tokenizer::Places {
+ public:
+  Places(std::string_view text, std::size_t prefix, std::vector<Place>& out) : text_(text), prefix_(prefix), out_(out) {
+    chars_.reserve(text.size() + 1);
+    std::uint32_t chars = 0;
+    for (const char c : text) {
+      if ((static_cast<unsigned char>(c) & 0xc0) != 0x80) ++chars;
+      chars_.push_back(chars - 1);
+    }
+    chars_.push_back(chars);
+  }
+
+  // What is normalised next is this part of the text.
+  std::vector<std::uint32_t>& normalizes(std::string_view part) {
+    origins_.clear();
+    from_ = 0;
+    part_ = static_cast<std::size_t>(part.data() - text_.data());
+    return origins_;
+  }
+  // Bytes are counted from there on.
+  void from(std::size_t at) { from_ = at; }
+  void of_text(std::string_view token) {
+    const auto at = static_cast<std::size_t>(token.data() - text_.data());
+    out_.push_back({chars_[at], chars_[at + token.size()]});
+  }
+  // Bytes of the normalised form: each comes from one character of the text.
+  void of_normalized(std::size_t at, std::size_t size) {
+    at += from_;
+    out_.push_back({chars_[part_ + origins_[at]], chars_[part_ + origins_[at + size - 1]] + 1});
+  }
+  // A word of it has become these.
+  void of_word(std::size_t at, std::size_t size, const std::int32_t* ids, std::size_t count,
+               const std::vector<std::string>& written) {
+    if (count == 1) return of_normalized(at, size);  // one that is unknown stands for all of it
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t bytes = written[static_cast<std::size_t>(ids[i])].size() - (i == 0 ? 0 : prefix_);
+      of_normalized(at, bytes);
+      at += bytes;
+    }
+  }
+
+ private:
+  const std::string_view text_;
+  const std::size_t prefix_;
+  std::vector<Place>& out_;
+  std::vector<std::uint32_t> chars_;    // before each byte of the text, of the character that it belongs to
+  std::vector<std::uint32_t> origins_;  // of each byte of the normalised form: a byte of the part
+  std::size_t part_ = 0;                // where that begins
+  std::size_t from_ = 0;
+};
+
+void Tokenizer::words(std::string_view text, Ids& ids, Places* places) const {
+  const auto encode_word = [&](std::size_t at, std::size_t size) {
+    const auto before = ids.size();
+    words_.encode(text.substr(at, size), ids);
+    if (places != nullptr) places->of_word(at, size, ids.data() + before, ids.size() - before, written_);
+  };
   if (split_ == Split::kNone) {
-    if (!text.empty()) words_.encode(text, ids);
+    if (!text.empty()) encode_word(0, text.size());
     return;
   }
   std::size_t word = 0;  // where the present one began
   const auto end_word = [&](std::size_t at) {
-    if (at > word) words_.encode(text.substr(word, at - word), ids);
+    if (at > word) encode_word(word, at - word);
   };
   for (std::size_t at = 0; at < text.size();) {
     const auto start = at;
@@ -106,7 +163,7 @@ void Tokenizer::words(std::string_view text, Ids& ids) const {
       end_word(start);
     } else if (split_ == Split::kBert) {
       end_word(start);
-      words_.encode(text.substr(start, at - start), ids);
+      encode_word(start, at - start);
     } else {
       continue;
     }
@@ -115,19 +172,27 @@ void Tokenizer::words(std::string_view text, Ids& ids) const {
   end_word(text.size());
 }
 
-void Tokenizer::plain(std::string_view text, std::size_t most, Ids& ids) const {
+void Tokenizer::plain(std::string_view text, std::size_t most, Ids& ids, Places* places) const {
   thread_local std::string normalized;
-  if (!in_normalized_.empty()) {
+  const auto normalize = [&](std::string_view part) {
     normalized.clear();
-    normalizer_.normalize(text, normalized);
+    normalizer_.normalize(part, normalized, places == nullptr ? nullptr : &places->normalizes(part));
+  };
+  if (!in_normalized_.empty()) {
+    normalize(text);
     in_normalized_.part(
         normalized,
         [&](std::string_view between) {
-          words(between, ids);
+          if (places != nullptr) places->from(static_cast<std::size_t>(between.data() - normalized.data()));
+          words(between, ids, places);
           return ids.size() < most;
         },
-        [&](std::int32_t id) {
+        [&](std::int32_t id, std::string_view token) {
           ids.push_back(id);
+          if (places != nullptr) {
+            places->from(0);
+            places->of_normalized(static_cast<std::size_t>(token.data() - normalized.data()), token.size());
+          }
           return ids.size() < most;
         });
     return;
@@ -136,22 +201,22 @@ void Tokenizer::plain(std::string_view text, std::size_t most, Ids& ids) const {
   while (!text.empty() && ids.size() < most) {
     auto size = text.size();
     if (split_ != Split::kNone && size > kSlice) size = std::min(size, text.find_first_of(" \n", kSlice));
-    normalized.clear();
-    normalizer_.normalize(text.substr(0, size), normalized);
-    words(normalized, ids);
+    normalize(text.substr(0, size));
+    words(normalized, ids, places);
     text.remove_prefix(size);
   }
 }
 
-void Tokenizer::tokens(std::string_view text, std::size_t most, Ids& ids) const {
+void Tokenizer::tokens(std::string_view text, std::size_t most, Ids& ids, Places* places) const {
   in_text_.part(
       text,
       [&](std::string_view between) {
-        plain(between, most, ids);
+        plain(between, most, ids, places);
         return ids.size() < most;
       },
-      [&](std::int32_t id) {
+      [&](std::int32_t id, std::string_view token) {
         ids.push_back(id);
+        if (places != nullptr) places->of_text(token);
         return ids.size() < most;
       });
 }
@@ -166,6 +231,7 @@ MaybeFault Tokenizer::encode(std::string_view text, std::optional<std::string_vi
                              Encoding& out) const {
   out.ids.clear();
   out.type_ids.clear();
+  out.places.clear();
   out.cut = false;
   if (!valid_utf8(text) || (second && !valid_utf8(*second))) return invalid("the text is not UTF-8");
   const auto added = limits.add_special ? special_tokens(second.has_value()) : 0;
@@ -183,8 +249,11 @@ MaybeFault Tokenizer::encode(std::string_view text, std::optional<std::string_vi
   first_ids.clear();
   second_ids.clear();
   // More than its start is only needed where the end counts, or which of two is the longer.
-  tokens(text, room == kAll || limits.keep_end || second ? kAll : room + 1, first_ids);
-  if (second) tokens(*second, kAll, second_ids);
+  std::vector<Place> found;
+  std::optional<Places> places;
+  if (limits.with_places && !second) places.emplace(text, prefix_size_, found);
+  tokens(text, room == kAll || limits.keep_end || second ? kAll : room + 1, first_ids, places ? &*places : nullptr);
+  if (second) tokens(*second, kAll, second_ids, nullptr);
   const auto [keep_first, keep_second] = shares(first_ids.size(), second_ids.size(), room);
   out.cut = keep_first < first_ids.size() || keep_second < second_ids.size();
 
@@ -197,12 +266,18 @@ MaybeFault Tokenizer::encode(std::string_view text, std::optional<std::string_vi
     switch (slot.what) {
       case Slot::What::kFirst:
         put(first_ids, keep_first, slot.type);
+        if (places) {
+          const auto from = limits.keep_end ? found.end() - static_cast<std::ptrdiff_t>(keep_first) : found.begin();
+          out.places.insert(out.places.end(), from, from + static_cast<std::ptrdiff_t>(keep_first));
+        }
         break;
       case Slot::What::kSecond:
         put(second_ids, keep_second, slot.type);
         break;
       case Slot::What::kSpecial:
-        if (limits.add_special) put(slot.ids, slot.ids.size(), slot.type);
+        if (!limits.add_special) break;
+        put(slot.ids, slot.ids.size(), slot.type);
+        if (places) out.places.resize(out.ids.size());
     }
   }
   return {};

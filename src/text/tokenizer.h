@@ -21,16 +21,24 @@
 
 namespace arlo::text {
 
+// Of a token: the characters of the text that it stands for. Both 0: none, for it was added.
+struct Place {
+  std::uint32_t start = 0;
+  std::uint32_t stop = 0;
+};
+
 struct Encoding {
   Ids ids;
   std::vector<std::uint8_t> type_ids;
-  bool cut = false;  // there was more text than fits
+  std::vector<Place> places;  // where they are asked for
+  bool cut = false;           // there was more text than fits
 };
 
 struct Limits {
   std::size_t most_tokens = 0;  // special ones included; 0: any number
   bool keep_end = false;        // of a text that is cut; otherwise its start
   bool add_special = true;
+  bool with_places = false;  // of a single text; slower
 };
 
 // What the ids of a text stand in.
@@ -77,17 +85,20 @@ class Tokenizer {
  private:
   friend class Reader;
 
+  class Places;  // where tokens stand; null in what follows: it is not asked for
+
   // Appends the tokens of a text, at least `most` where there are as many, for then it may stop.
-  void tokens(std::string_view text, std::size_t most, Ids& ids) const;
-  void plain(std::string_view text, std::size_t most, Ids& ids) const;  // without tokens to be found in the text itself
-  void words(std::string_view normalized, Ids& ids) const;
+  void tokens(std::string_view text, std::size_t most, Ids& ids, Places* places) const;
+  // Of one without tokens to be found in the text itself.
+  void plain(std::string_view text, std::size_t most, Ids& ids, Places* places) const;
+  void words(std::string_view normalized, Ids& ids, Places* places) const;
 
   // A set of added tokens, and how they part a text.
   class Added {
    public:
     bool add(const AddedToken& token, std::string_view content);
     [[nodiscard]] bool empty() const { return tokens_.empty(); }
-    // Calls between(text) and token(id) in turn, until one says false.
+    // Calls between(text) and token(id, text with the white space that it takes) in turn, until one says false.
     template <typename Between, typename Token>
     void part(std::string_view text, Between between, Token token) const;
 
@@ -106,6 +117,7 @@ class Tokenizer {
   Template single_;
   Template pair_;
   std::size_t vocabulary_size_ = 0;
+  std::size_t prefix_size_ = 0;               // bytes that mark the pieces of a word but its first
   std::vector<std::string> written_;          // by id
   std::unordered_set<std::int32_t> special_;  // added tokens that are no text
   std::optional<std::string> continues_;      // prefix of what a decoder joins to the word before; none: no decoder

@@ -49,13 +49,16 @@ Channel::~Channel() {
   loop_.clear(*this);
 }
 
-Channel::CallId Channel::call(std::string_view path, std::string message, ClientSession::Done done) {
+Channel::CallId Channel::call(std::string_view path, std::string message, ClientSession::Done done,
+                              std::string traceparent) {
   used_ = now_ns();
   if (state_ == State::kReady && !session_->takes_calls()) lose("the server goes away");
   if (state_ == State::kIdle && used_ >= not_before_) connect();
-  if (state_ == State::kReady) return {connections_, session_->call(path, std::move(message), std::move(done))};
+  if (state_ == State::kReady) {
+    return {connections_, session_->call(path, std::move(message), std::move(done), traceparent)};
+  }
   if (state_ != State::kIdle) {
-    waiting_.push_back({path, std::move(message), std::move(done)});
+    waiting_.push_back({path, std::move(message), std::move(done), std::move(traceparent)});
   } else {
     loop_.at_end([done = std::move(done), why = why_] { done({kUnavailable, why, {}, true, true}); });
   }
@@ -132,7 +135,9 @@ void Channel::connected_now() {
   session_ =
       std::make_unique<ClientSession>(local ? "localhost" : options_.address, options_.limits, [this] { flush(); });
   auto waiting = std::exchange(waiting_, {});
-  for (Waiting& each : waiting) session_->call(each.path, std::move(each.message), std::move(each.done));
+  for (Waiting& each : waiting) {
+    session_->call(each.path, std::move(each.message), std::move(each.done), each.traceparent);
+  }
   watch();
 }
 

@@ -39,7 +39,7 @@ class Channel final : public Loop::Watch, public Loop::Timer {
   };
   // A unary call; `path` outlives it; `done` as of ClientSession, and not from within this. A channel does not go from
   // within a `done` of its own.
-  CallId call(std::string_view path, std::string message, ClientSession::Done done);
+  CallId call(std::string_view path, std::string message, ClientSession::Done done, std::string traceparent = {});
   // Resets a call of which no more is wanted; its `done` is called as for one that is lost.
   void give_up(CallId call);
   [[nodiscard]] bool connected() const { return state_ == State::kReady; }
@@ -56,6 +56,7 @@ class Channel final : public Loop::Watch, public Loop::Timer {
     std::string_view path;
     std::string message;
     ClientSession::Done done;
+    std::string traceparent;
   };
 
   void connect();

@@ -27,7 +27,7 @@ class ClientSession::Impl {
   Impl(std::string authority, const ClientLimits& limits, std::function<void()> wants_to_send);
   ~Impl();
 
-  std::int32_t call(std::string_view path, std::string message, Done done);
+  std::int32_t call(std::string_view path, std::string message, Done done, std::string_view traceparent);
   void give_up(std::int32_t stream);
   [[nodiscard]] bool takes_calls() const { return nghttp2_session_check_request_allowed(session_) != 0; }
   bool feed(std::string_view bytes);
@@ -124,18 +124,24 @@ void ClientSession::Impl::changed() {
   wants_to_send_();
 }
 
-std::int32_t ClientSession::Impl::call(std::string_view path, std::string message, Done done) {
+std::int32_t ClientSession::Impl::call(std::string_view path, std::string message, Done done,
+                                       std::string_view traceparent) {
   calls_.emplace_front(std::move(message), std::move(done), limits_.message_bytes);
   Call& call = calls_.front();
   call.place = calls_.begin();
-  const std::array<nghttp2_nv, 7> fields{
-      constant(":method", "POST"),           constant(":scheme", "http"), constant(":path", path),
-      constant(":authority", authority_),    constant("te", "trailers"),  constant("content-type", "application/grpc"),
-      constant("user-agent", "arlo-gateway")};
+  const std::array<nghttp2_nv, 8> fields{constant(":method", "POST"),
+                                         constant(":scheme", "http"),
+                                         constant(":path", path),
+                                         constant(":authority", authority_),
+                                         constant("te", "trailers"),
+                                         constant("content-type", "application/grpc"),
+                                         constant("user-agent", "arlo-gateway"),
+                                         field("traceparent", traceparent)};
+  const std::size_t count = fields.size() - (traceparent.empty() ? 1 : 0);
   nghttp2_data_provider provider{};
   provider.source.ptr = &call;
   provider.read_callback = &Impl::read_data;
-  const auto stream = nghttp2_submit_request(session_, nullptr, fields.data(), fields.size(), &provider, &call);
+  const auto stream = nghttp2_submit_request(session_, nullptr, fields.data(), count, &provider, &call);
   if (stream < 0) {
     call.fault = "the connection takes no further calls";
     end(call, NGHTTP2_REFUSED_STREAM);
@@ -238,8 +244,8 @@ ssize_t ClientSession::Impl::read_data(nghttp2_session*, std::int32_t, std::uint
 ClientSession::ClientSession(std::string authority, const ClientLimits& limits, std::function<void()> wants_to_send)
     : impl_(std::make_unique<Impl>(std::move(authority), limits, std::move(wants_to_send))) {}
 ClientSession::~ClientSession() = default;
-std::int32_t ClientSession::call(std::string_view path, std::string message, Done done) {
-  return impl_->call(path, std::move(message), std::move(done));
+std::int32_t ClientSession::call(std::string_view path, std::string message, Done done, std::string_view traceparent) {
+  return impl_->call(path, std::move(message), std::move(done), traceparent);
 }
 void ClientSession::give_up(std::int32_t stream) { impl_->give_up(stream); }
 void ClientSession::lost(std::string why) { impl_->why_lost = std::move(why); }

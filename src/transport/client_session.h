@@ -36,8 +36,8 @@ class ClientSession {
   ClientSession& operator=(const ClientSession&) = delete;
 
   // `path` outlives the call. `done` is called once, perhaps from within this call, feed(), output() or the destructor.
-  // The call's stream.
-  std::int32_t call(std::string_view path, std::string message, Done done);
+  // `traceparent`: a header; empty for none. The call's stream.
+  std::int32_t call(std::string_view path, std::string message, Done done, std::string_view traceparent = {});
   // Resets it, if it is open still.
   void give_up(std::int32_t stream);
   // Whether a call would be taken: the server has not said that it goes.

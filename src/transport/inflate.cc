@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/ascii.h"
+
 namespace arlo::transport {
 namespace {
 
@@ -14,7 +16,8 @@ constexpr std::size_t kPiece = 16 << 10;
 
 class Inflater {
  public:
-  explicit Inflater(int window_bits) : good_(inflateInit2(&stream_, window_bits) == Z_OK) {}
+  // `members`: there may be several, one behind the other (RFC 1952, 2.2).
+  Inflater(int window_bits, bool members) : members_(members), good_(inflateInit2(&stream_, window_bits) == Z_OK) {}
   ~Inflater() {
     if (good_) inflateEnd(&stream_);
   }
@@ -26,23 +29,31 @@ class Inflater {
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(message.data()));
     stream_.avail_in = static_cast<uInt>(message.size());
     out->clear();
+    std::size_t used = 0;
     for (;;) {
-      const std::size_t before = out->size();
-      // One byte more than allowed tells whether there is more.
-      const std::size_t room = std::min(std::max(kPiece, before), most_bytes + 1 - before);
-      out->resize(before + room);
-      stream_.next_out = reinterpret_cast<Bytef*>(out->data() + before);
-      stream_.avail_out = static_cast<uInt>(room);
+      // One byte more than allowed tells whether there is more. Room is made when there is none left: members that hold
+      // nothing cost nothing.
+      if (used == out->size()) out->resize(used + std::min(std::max(kPiece, used), most_bytes + 1 - used));
+      stream_.next_out = reinterpret_cast<Bytef*>(out->data() + used);
+      stream_.avail_out = static_cast<uInt>(out->size() - used);
       const int result = inflate(&stream_, Z_NO_FLUSH);
-      out->resize(out->size() - stream_.avail_out);
-      if (out->size() > most_bytes) return Opened::kTooLarge;
-      if (result == Z_STREAM_END) return stream_.avail_in == 0 ? Opened::kOk : Opened::kMalformed;
+      used = out->size() - stream_.avail_out;
+      if (used > most_bytes) return Opened::kTooLarge;
+      if (result == Z_STREAM_END) {
+        if (stream_.avail_in == 0) {
+          out->resize(used);
+          return Opened::kOk;
+        }
+        if (!members_ || inflateReset(&stream_) != Z_OK) return Opened::kMalformed;
+        continue;
+      }
       if (result != Z_OK || (stream_.avail_in == 0 && stream_.avail_out > 0)) return Opened::kMalformed;
     }
   }
 
  private:
   z_stream stream_{};
+  const bool members_;
   bool good_;
 };
 
@@ -50,9 +61,27 @@ class Inflater {
 
 Opened open(std::string_view encoding, std::string_view message, std::size_t most_bytes, std::string* out) {
   most_bytes = std::min<std::size_t>(most_bytes, std::numeric_limits<std::int32_t>::max());
-  if (encoding == "gzip") return Inflater(kWindow + kGzip).run(message, most_bytes, out);
-  if (encoding == "deflate") return Inflater(kWindow).run(message, most_bytes, out);
+  if (equal_ignoring_case(encoding, "gzip") || equal_ignoring_case(encoding, "x-gzip")) {
+    return Inflater(kWindow + kGzip, true).run(message, most_bytes, out);
+  }
+  if (equal_ignoring_case(encoding, "deflate")) return Inflater(kWindow, false).run(message, most_bytes, out);
   return Opened::kUnknownEncoding;
+}
+
+std::string packed(std::string_view bytes) {
+  z_stream stream{};
+  constexpr int kFast = 1;
+  constexpr int kMemory = 8;
+  if (deflateInit2(&stream, kFast, Z_DEFLATED, kWindow + kGzip, kMemory, Z_DEFAULT_STRATEGY) != Z_OK) return {};
+  std::string out(deflateBound(&stream, bytes.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  const bool done = bytes.size() <= std::numeric_limits<uInt>::max() && deflate(&stream, Z_FINISH) == Z_STREAM_END;
+  out.resize(done ? out.size() - stream.avail_out : 0);
+  deflateEnd(&stream);
+  return out;
 }
 
 }  // namespace arlo::transport

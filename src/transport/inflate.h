@@ -1,4 +1,4 @@
-// Compressed gRPC messages, opened.
+// Compressed messages of gRPC and bodies of HTTP: opened, and packed.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,11 @@ inline constexpr std::string_view kEncodings = "identity,deflate,gzip";
 
 enum class Opened : std::uint8_t { kOk, kUnknownEncoding, kMalformed, kTooLarge };
 
-// `encoding`: a name of grpc-encoding, gzip or deflate (zlib's format). No more than `most_bytes` is ever written, so a
+// `encoding`: gzip or deflate (zlib's format), in any case. No more than `most_bytes` is ever written, so a
 // message that swells costs its sender that much and no more. `*out` is of use where kOk is returned.
 Opened open(std::string_view encoding, std::string_view message, std::size_t most_bytes, std::string* out);
+
+// As gzip, quickly. Empty: it cannot be.
+std::string packed(std::string_view bytes);
 
 }  // namespace arlo::transport

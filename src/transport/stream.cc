@@ -55,6 +55,14 @@ long ByteStream::write(const char* bytes, std::size_t size) {
   return count >= 0 ? count : of_errno();
 }
 
+void ByteStream::end_writing() {
+  if (ssl_ != nullptr && fault_.empty()) {
+    ERR_clear_error();
+    SSL_shutdown(ssl_.get());
+  }
+  shutdown(fd_, SHUT_WR);
+}
+
 long ByteStream::after(int result) {
   wants_write_ = false;
   if (result > 0) return result;

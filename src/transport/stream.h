@@ -25,6 +25,7 @@ class ByteStream {
   // Bytes that were read or written; 0 from read(): the end; or one of the above.
   [[nodiscard]] long read(char* out, std::size_t most);
   [[nodiscard]] long write(const char* bytes, std::size_t size);
+  void end_writing();  // the other side is told that no more comes; it may still say something
   [[nodiscard]] int fd() const { return fd_; }
   // What it waits for before it can be read or written on: that the socket takes bytes, whichever was asked for.
   [[nodiscard]] bool wants_write() const { return wants_write_; }

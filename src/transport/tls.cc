@@ -10,16 +10,18 @@ namespace arlo::transport {
 namespace {
 
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+constexpr unsigned char kHttp1[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
 
 [[noreturn]] void refuse(const std::string& file, const char* what) {
   throw std::invalid_argument("'" + file + "' is no " + what + ": " + tls_error());
 }
 
-// A client that speaks ALPN and no HTTP/2 is told so now; one without ALPN is taken at its word.
+// A client that speaks ALPN and not this protocol is told so now; one without ALPN is taken at its word.
+template <const auto& ours>
 int choose_protocol(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in, unsigned in_size,
                     void*) {
   unsigned char* chosen = nullptr;
-  if (SSL_select_next_proto(&chosen, out_size, kHttp2, sizeof kHttp2, in, in_size) != OPENSSL_NPN_NEGOTIATED) {
+  if (SSL_select_next_proto(&chosen, out_size, ours, sizeof ours, in, in_size) != OPENSSL_NPN_NEGOTIATED) {
     return SSL_TLSEXT_ERR_ALERT_FATAL;
   }
   *out = chosen;
@@ -38,7 +40,7 @@ std::string tls_error() {
   return text.empty() ? "no reason given" : text;
 }
 
-TlsContext make_tls(const TlsFiles& files) {
+TlsContext make_tls(const TlsFiles& files, Protocol protocol) {
   TlsContext context(SSL_CTX_new(TLS_server_method()), &SSL_CTX_free);
   if (context == nullptr) throw std::invalid_argument("TLS cannot be set up: " + tls_error());
   SSL_CTX* raw = context.get();
@@ -47,7 +49,8 @@ TlsContext make_tls(const TlsFiles& files) {
   SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   SSL_CTX_set_cipher_list(raw, "ECDHE+AESGCM:ECDHE+CHACHA20:!aNULL");
   SSL_CTX_set_mode(raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER | SSL_MODE_RELEASE_BUFFERS);
-  SSL_CTX_set_alpn_select_cb(raw, &choose_protocol, nullptr);
+  const bool http2 = protocol == Protocol::kHttp2;
+  SSL_CTX_set_alpn_select_cb(raw, http2 ? &choose_protocol<kHttp2> : &choose_protocol<kHttp1>, nullptr);
   // Sessions are resumed by tickets only: nothing is kept for clients that may never come back.
   SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
   constexpr std::string_view kContext = "arlo";

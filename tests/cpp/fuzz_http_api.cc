@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "gateway/desk/trace.h"
 #include "gateway/front/embeddings.h"
 #include "gateway/front/http_message.h"
 #include "gateway/front/kserve_http.h"
@@ -97,6 +98,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto head = read_request(bytes);
   if (!head) return 0;
   require(head->size <= bytes.size(), "a head is larger than what came");
+  static_cast<void>(takes_gzip(head->header("accept-encoding")));
+  if (const auto trace = read_traceparent(head->header("traceparent"))) {
+    const auto again = read_traceparent(trace->text());
+    require(again && again->text() == trace->text(), "a traceparent is another one when it is written");
+  }
   std::string body(bytes.substr(head->size));
   if (head->chunked) {
     std::string other;

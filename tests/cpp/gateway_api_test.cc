@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "gateway/desk/trace.h"
 #include "gateway/front/embeddings.h"
 #include "gateway/front/http_message.h"
 #include "gateway/front/kserve_http.h"
@@ -83,6 +84,50 @@ TEST(HttpApi, TensorsOfARequestAreCounted) {
   };
   EXPECT_FALSE(asked(*make_kserve_infer(), body(256), *http_api_models()[0]));
   EXPECT_TRUE(asked(*make_kserve_infer(), body(257), *http_api_models()[0]));
+}
+
+TEST(HttpApi, ParametersOfAWrongTypeAreNone) {
+  const auto model = http_api_models()[0];
+  const auto body = [](const std::string& input, const std::string& output, const std::string& all) {
+    return R"({"inputs":[{"name":"a","datatype":"INT64","shape":[1],"data":[1],"parameters":{)" + input +
+           R"(}}],"outputs":[{"name":"b","parameters":{)" + output + R"(}}],"parameters":{)" + all + "}}";
+  };
+  EXPECT_FALSE(asked(*make_kserve_infer(), body("", R"("binary_data":true)", R"("binary_data_output":false)"), *model));
+  EXPECT_TRUE(asked(*make_kserve_infer(), body("", R"("binary_data":1)", ""), *model));
+  EXPECT_TRUE(asked(*make_kserve_infer(), body("", "", R"("binary_data_output":"true")"), *model));
+  EXPECT_TRUE(asked(*make_kserve_infer(), body(R"("binary_data_size":"8")", "", ""), *model));
+}
+
+TEST(HttpApi, GzipIsPackedWhereItIsTaken) {
+  for (const char* taken : {"gzip", "br, gzip", "x-gzip;q=0.1", "GZIP ; q=1", "deflate,gzip;q=0.001"}) {
+    EXPECT_TRUE(takes_gzip(taken)) << taken;
+  }
+  for (const char* refused : {"", "br", "gzip;q=0", "gzip; q=0.000", "gzippy", "identity"}) {
+    EXPECT_FALSE(takes_gzip(refused)) << refused;
+  }
+}
+
+TEST(HttpApi, TraceparentsAreThoseOfTheStandard) {
+  const std::string trace = "0af7651916cd43dd8448eb211c80319c";
+  const std::string good = "00-" + trace + "-b7ad6b7169203331-01";
+  const auto read = read_traceparent(good);
+  ASSERT_TRUE(read.has_value());
+  EXPECT_TRUE(read->sampled());
+  EXPECT_EQ(read->trace_id, trace);
+  EXPECT_EQ(read->text(), good);
+  EXPECT_TRUE(read_traceparent("cc-" + good.substr(3) + "-what-comes-later").has_value());
+  for (const auto& wrong :
+       {std::string(), good.substr(1), good + "-", good + "0", "ff" + good.substr(2), "0x" + good.substr(2),
+        "00-" + std::string(32, '0') + good.substr(35), good.substr(0, 36) + std::string(16, '0') + "-01",
+        "00-" + std::string(32, 'A') + good.substr(35), good.substr(0, 53) + "0g"}) {
+    EXPECT_FALSE(read_traceparent(wrong).has_value()) << wrong;
+  }
+  Trace ours{.parent = *read, .own = 7, .request_id = {}, .began = 0};
+  EXPECT_NE(ours.execution(0, 1), ours.execution(0, 2));
+  EXPECT_NE(ours.execution(0, 1), ours.execution(1, 1));
+  EXPECT_EQ(ours.for_worker(2, 1), "00-" + trace + "-" + hex_of(ours.execution(2, 1)) + "-01");
+  ours.own = 0;
+  EXPECT_EQ(ours.for_worker(2, 1), good);
 }
 
 TEST(HttpApi, ATransferEncodingIsSaidOnce) {

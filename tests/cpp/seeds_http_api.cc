@@ -68,6 +68,9 @@ int main(int argc, char** argv) try {
     }
     add(task, 10, start + "Transfer-Encoding: chunked\r\n\r\n" + chunked(body));
   }
+  add(7, 0,
+      start + "Accept-Encoding: br, gzip;q=0.5\r\n" +
+          "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\r\n");
   const std::string json = R"({"inputs":[{"name":"input_ids","datatype":"INT64","shape":[1,1],)"
                            R"("parameters":{"binary_data_size":8}}]})";
   add(11, 9,

@@ -56,9 +56,6 @@ def write_config(path: Path, settings: Mapping[str, Any] = TESTING, **changes: A
     model = ModelConfig(repository=path.parent, slo_ms=1500)  # not of the gateway; a configuration has to have them
     shipped = json.loads(gateway_json(Config(model=model, deployment=DeploymentConfig(allocation={64: 1}))))
     merged = _merged(_merged({**shipped, **FREE_PORTS}, settings), changes)
-    tls = merged.get("tls")
-    if isinstance(tls, dict) and tls.get("certificate_file"):
-        merged["api_address"] = ""  # in the clear only
     path.write_text(json.dumps(merged))
     return path
 

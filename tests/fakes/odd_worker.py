@@ -28,11 +28,13 @@ class WorkerError(Exception):
 class OddWorker:
     """`behave(worker, request)` makes each answer: the bytes of a ModelInferResponse, or of anything else.
 
-    `requests` holds what came, parsed; `cancelled` counts those whose caller gave up. Use as an async context manager.
+    `requests` holds what came, parsed, `metadata` what came with each; `cancelled` counts those whose caller gave up.
+    Use as an async context manager.
     """
 
     def __init__(self, behave: Behaviour) -> None:
         self.requests: list[Any] = []
+        self.metadata: list[dict[str, Any]] = []
         self.endpoint = ""
         self.cancelled = 0
         self.dead = False
@@ -69,6 +71,7 @@ class OddWorker:
     async def _infer(self, body: bytes, context: Any) -> bytes:
         request = service_pb2.ModelInferRequest.FromString(body)
         self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
         try:
             return await self._behave(self, request)
         except WorkerError as error:

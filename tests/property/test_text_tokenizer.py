@@ -53,6 +53,16 @@ def test_texts_and_pairs(name: str) -> None:
         assert cut == bool(expected.overflowing)
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_places(name: str) -> None:
+    """Where tokens stand in the text."""
+    ours, theirs = both(VARIANTS[name])
+    drawn = random.Random(f"{name} {SEED} places")
+    for _ in range(TEXTS):
+        text = hard_text(drawn)
+        assert ours.places(text) == theirs.encode(text).offsets, text
+
+
 def characters() -> tuple[list[str], list[str]]:
     """All there are, and those that something may happen to: they have another form, or are no plain letters."""
     found = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]

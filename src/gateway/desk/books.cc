@@ -109,6 +109,12 @@ void Books::ended(const Call& call, TimeNs now) {
     histograms_.total.record(total_us);
     histograms_.queue.record(queue_us);
     histograms_.execute.record(execute_us);
+    if (call.trace == nullptr || call.trace->own == 0) continue;
+    const auto& trace_id = call.trace->parent.trace_id;
+    const auto at = unix_ms();
+    histograms_.total.exemplify(total_us, trace_id, at);
+    histograms_.queue.exemplify(queue_us, trace_id, at);
+    histograms_.execute.exemplify(execute_us, trace_id, at);
   }
 }
 

@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "dispatch/scheduler.h"
+#include "gateway/desk/trace.h"
 #include "rewrite/request.h"
 #include "rewrite/response.h"
 
@@ -117,13 +118,15 @@ class Call {
   std::uint64_t client = 0;  // who asks, for fairness
   std::vector<Row> rows;
   TimeNs received_ns = 0;
-  TimeNs deadline_ns = 0;  // always set: the client's, or the model's default
-  bool shadow = false;     // the gateway's own (shadow.h, ahead.h)
-  bool ahead = false;      // of these, a visit to the last stage beside an earlier one (ahead.h)
-  bool visit = false;      // the gateway's own, of a pipeline (flow_call.h)
-  bool as_bulk = false;    // then, as its client asked
-  bool cancelled = false;  // by the client; under the router's lock
-  Fault fault;             // why there is no answer; kOk: there is one. Under the router's lock until complete()
+  std::unique_ptr<Trace> trace;  // null: none
+  TimeNs tokenized_ns = 0;       // that its texts took to become token ids
+  TimeNs deadline_ns = 0;        // always set: the client's, or the model's default
+  bool shadow = false;           // the gateway's own (shadow.h, ahead.h)
+  bool ahead = false;            // of these, a visit to the last stage beside an earlier one (ahead.h)
+  bool visit = false;            // the gateway's own, of a pipeline (flow_call.h)
+  bool as_bulk = false;          // then, as its client asked
+  bool cancelled = false;        // by the client; under the router's lock
+  Fault fault;                   // why there is no answer; kOk: there is one. Under the router's lock until complete()
   std::uint32_t fault_row = kNoRow;  // whose fault it is, of several rows
   std::uint32_t open_rows = 0;       // that have not ended; under the router's lock
   std::atomic<std::uint32_t> holds{0};

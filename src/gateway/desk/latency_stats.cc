@@ -68,10 +68,18 @@ LatencyWindow::Summary LatencyWindow::summary(TimeNs now) const {
   return out;
 }
 
-void LatencyBuckets::record(std::uint64_t us) {
+std::size_t LatencyBuckets::bucket(double seconds) {
+  return static_cast<std::size_t>(std::lower_bound(kBoundsS.begin(), kBoundsS.end(), seconds) - kBoundsS.begin());
+}
+
+void LatencyBuckets::exemplify(std::uint64_t us, const std::string& trace_id, std::uint64_t at_unix_ms) {
   const double seconds = static_cast<double>(us) * 1e-6;
-  const auto at = std::lower_bound(kBoundsS.begin(), kBoundsS.end(), seconds);
-  ++counts_[static_cast<std::size_t>(at - kBoundsS.begin())];
+  exemplars_.resize(kBoundsS.size() + 1);
+  exemplars_[bucket(seconds)] = {trace_id, seconds, static_cast<double>(at_unix_ms) * 1e-3};
+}
+
+void LatencyBuckets::record(std::uint64_t us) {
+  ++counts_[bucket(static_cast<double>(us) * 1e-6)];
   ++count_;
   sum_us_ += us;
 }

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/time.h"
@@ -44,13 +45,26 @@ class LatencyBuckets {
   static constexpr std::array<double, 20> kBoundsS = {0.00025, 0.0005, 0.00075, 0.001, 0.0015, 0.002, 0.003,
                                                       0.005,   0.0075, 0.01,    0.02,  0.03,   0.05,  0.1,
                                                       0.2,     0.5,    1.0,     2.0,   5.0,    30.0};
+  // A sampled request that fell into a bucket: the last one.
+  struct Exemplar {
+    std::string trace_id;  // empty: none
+    double value_s = 0;
+    double unix_s = 0;
+  };
+
   void record(std::uint64_t us);
+  // The value was just recorded.
+  void exemplify(std::uint64_t us, const std::string& trace_id, std::uint64_t at_unix_ms);
+  [[nodiscard]] const std::vector<Exemplar>& exemplars() const { return exemplars_; }  // by bucket, or empty
   [[nodiscard]] const std::array<std::uint64_t, kBoundsS.size() + 1>& counts() const { return counts_; }
   [[nodiscard]] std::uint64_t count() const { return count_; }
   [[nodiscard]] double sum_s() const { return static_cast<double>(sum_us_) * 1e-6; }
 
  private:
+  static std::size_t bucket(double seconds);
+
   std::array<std::uint64_t, kBoundsS.size() + 1> counts_{};
+  std::vector<Exemplar> exemplars_;
   std::uint64_t count_ = 0;
   std::uint64_t sum_us_ = 0;
 };

@@ -36,8 +36,10 @@ class Families {
     }
     family.metric.push_back(std::move(metric));
   }
+  explicit Families(Exemplars* exemplars) : exemplars_(exemplars) {}
   void histogram(const LatencyBuckets& buckets) {
     prometheus::ClientMetric metric = labelled({});
+    if (exemplars_ != nullptr) (*exemplars_)[{all_.back().name, all_.back().metric.size()}] = buckets.exemplars();
     std::uint64_t cumulative = 0;
     for (std::size_t i = 0; i < buckets.counts().size(); ++i) {
       cumulative += buckets.counts()[i];
@@ -61,6 +63,7 @@ class Families {
 
   std::vector<prometheus::MetricFamily> all_;
   std::string model_;
+  Exemplars* exemplars_;
 };
 
 struct Seen {
@@ -70,7 +73,8 @@ struct Seen {
 
 }  // namespace
 
-std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, const PortUsage& usage) {
+std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, const PortUsage& usage,
+                                                      Exemplars* exemplars) {
   using prometheus::MetricType;
   std::vector<Models::Served> served = models.served();
   if (served.empty()) served.push_back({"", &models.first()});
@@ -85,7 +89,7 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
     all[i].stats.clear_instances();
     all[i].stats.clear_ejections();
   }
-  Families out;
+  Families out(exemplars);
   // A family with a value, or several, of each model.
   auto family = [&](const char* name, const char* help, MetricType type, auto add_values) {
     out.add(name, help, type);
@@ -305,6 +309,10 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
   out.add("arlo_client_over_limit_total", "Calls and connections that ended because a client went over a limit.",
           MetricType::Counter);
   for (const auto& [limit, count] : usage.over_limit()) out.value(static_cast<double>(count), {{"limit", limit}});
+  out.add("arlo_traces_total", "Sampled requests whose spans a collector took, or that were lost.",
+          MetricType::Counter);
+  out.value(static_cast<double>(usage.traces(PortUsage::Trace::kSent)), {{"outcome", "sent"}});
+  out.value(static_cast<double>(usage.traces(PortUsage::Trace::kLost)), {{"outcome", "lost"}});
   return out.take();
 }
 

@@ -4,13 +4,24 @@
 
 #include <prometheus/metric_family.h>
 
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "gateway/desk/latency_stats.h"
 #include "gateway/desk/models.h"
 #include "gateway/front/usage.h"
 
 namespace arlo::gateway {
 
-std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, const PortUsage& usage);
+// Of histograms, by the name of their family and their place in it.
+using Exemplars = std::map<std::pair<std::string, std::size_t>, std::vector<LatencyBuckets::Exemplar>>;
+
+std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, const PortUsage& usage,
+                                                      Exemplars* exemplars = nullptr);
+
+// As OpenMetrics 1.0, with exemplars: traces of requests that fell into a bucket.
+std::string write_openmetrics(const std::vector<prometheus::MetricFamily>& families, const Exemplars& exemplars);
 
 }  // namespace arlo::gateway

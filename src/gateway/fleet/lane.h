@@ -9,6 +9,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "transport/aside.h"
 #include "transport/channel.h"
 #include "transport/loop.h"
 
@@ -24,6 +25,8 @@ class Lane final : private transport::Loop::Timer {
   void start();  // its thread
   void stop();   // and its end; connections to workers are closed
   [[nodiscard]] transport::Loop& loop() { return loop_; }
+  // For what would keep its thread too long.
+  [[nodiscard]] transport::Aside& aside() { return aside_; }
 
   // To a worker: made when it is first asked for. On the lane's thread; good until the next event.
   [[nodiscard]] transport::Channel& to(const std::string& endpoint);
@@ -36,6 +39,7 @@ class Lane final : private transport::Loop::Timer {
   transport::Loop loop_;
   std::unordered_map<std::string, std::unique_ptr<transport::Channel>> channels_;
   std::thread thread_;
+  transport::Aside aside_{loop_};
 };
 
 }  // namespace arlo::gateway

@@ -25,6 +25,7 @@ UpstreamCall::UpstreamCall(UpstreamListener& listener, std::span<Row* const> row
       many_(rows.size() > 1 ? std::make_unique<Part[]>(rows.size()) : nullptr),
       parts_(many_ == nullptr ? &one_ : many_.get(), rows.size()),
       rows_(rows.size()) {
+  bool own = false;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     Part& part = parts_[i];
     part.upstream_ = this;
@@ -38,6 +39,11 @@ UpstreamCall::UpstreamCall(UpstreamListener& listener, std::span<Row* const> row
       part.tokens_ = journey->tokens;
     }
     part.row_.store(rows[i], std::memory_order_relaxed);
+    if (const auto* trace = rows[i]->call->trace.get();
+        trace != nullptr && (trace_.empty() || (trace->own != 0 && !own))) {
+      trace_ = trace->for_worker(rows[i]->index, rows[i]->attempts + 1);
+      own = trace->own != 0;
+    }
   }
 }
 
@@ -64,10 +70,14 @@ void UpstreamCall::send() {
   for (const Part& part : parts_) {
     if (!part.left_out) part.call_->let_go();
   }
-  lane_.to(instance_->endpoint).call(kInferMethod, std::move(body), [this](transport::Answer answer) {
-    listener_.upstream_done(*this, std::move(answer));
-    delete this;
-  });
+  lane_.to(instance_->endpoint)
+      .call(
+          kInferMethod, std::move(body),
+          [this](transport::Answer answer) {
+            listener_.upstream_done(*this, std::move(answer));
+            delete this;
+          },
+          std::move(trace_));
 }
 
 MaybeFault UpstreamCall::take_all(const std::shared_ptr<const std::string>& body) {

@@ -88,6 +88,7 @@ class UpstreamCall final {
   std::unique_ptr<Part[]> many_;
   std::span<Part> parts_;
   std::size_t rows_;       // that are sent
+  std::string trace_;      // traceparent of one of its requests, the first that is sampled; empty: none has one
   OutputSet outputs_ = 0;  // that are asked for
 };
 

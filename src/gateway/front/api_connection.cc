@@ -17,18 +17,20 @@
 #include "gateway/front/kserve_http.h"
 #include "gateway/log.h"
 #include "transport/address.h"
-#include "transport/inflate.h"
 
 namespace arlo::gateway {
 namespace {
 
 constexpr std::size_t kRead = 16 << 10;
 constexpr std::size_t kAhead = 16 << 10;      // bytes that are read of requests behind the one that is answered
+constexpr TimeNs kStall = 1'000'000'000;      // without progress, of whoever holds memory that others need
+constexpr std::size_t kWindow = 64 << 10;     // bytes of an answer that a client takes in the time of a body
 constexpr TimeNs kLastWords = 1'000'000'000;  // for a client to close
 constexpr std::size_t kLongestId = 128;
 constexpr std::string_view kJson = "application/json";
 constexpr const char* kTooLarge = "the body is larger than the gateway takes: send fewer texts at a time";
 constexpr const char* kNoMemory = "the gateway holds as much of requests as it may: try again a little later";
+constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr const char* kTimeoutMs = "x-request-timeout-ms";
 
 std::string peer_of(int fd) {
@@ -51,14 +53,22 @@ std::string request_id_of(std::string_view given) {
 }  // namespace
 
 ApiConnection::ApiConnection(ApiConnections& all, DataService& service, Lane& lane, int fd)
-    : all_(all), service_(service), lane_(lane), peer_(peer_of(fd)), stream_(fd, nullptr), since_(now_ns()) {
+    : all_(all), service_(service), lane_(lane), peer_(peer_of(fd)), stream_(fd, all.limits().tls), since_(now_ns()) {
   yields = true;
   watched_ = EPOLLIN;
   lane_.loop().watch(fd, EPOLLIN, *this);
-  wait(State::kHead, all_.limits().idle_time);
+  wait(State::kHead, all_.limits().tls == nullptr ? all_.limits().idle_time : all_.limits().first_time);
 }
 
 ApiConnection::~ApiConnection() {
+  *alive_ = false;
+  if (!stream_.fault().empty()) {
+    service_.usage().over_limit("TLS");
+    log_some(LogLevel::kWarning, "client_over_limit", {{"client", peer_}, {"limit", "TLS: " + stream_.fault()}});
+  } else if (state_ == State::kBusy && !finished_) {
+    log(LogLevel::kDebug, "http_request",
+        {{"id", request_id_}, {"client", peer_}, {"path", path_}, {"status", std::int64_t{499}}});
+  }
   if (handler_ != nullptr) handler_->closed(finished_);
   all_.held -= held_;
   lane_.loop().clear(*this);
@@ -66,6 +76,7 @@ ApiConnection::~ApiConnection() {
 }
 
 std::string_view ApiConnection::header(std::string_view name) const {
+  if (name == "x-request-id") return request_id_;
   for (const auto& header : headers_) {
     if (equal_ignoring_case(header.name, name)) return header.value;
   }
@@ -85,7 +96,9 @@ void ApiConnection::account() {
 
 void ApiConnection::due() {
   if (state_ == State::kBusy) return;
-  if (!idle() && state_ != State::kClosing) service_.usage().over_limit("time of a request");
+  if (!idle() && state_ != State::kClosing) {
+    service_.usage().over_limit(state_ == State::kSending ? "time for an answer" : "time for a request");
+  }
   if (state_ == State::kBody || (state_ == State::kHead && !in_.empty())) {
     refuse_and_close(408, "the request took too long");
     if (!broken_) {
@@ -98,7 +111,7 @@ void ApiConnection::due() {
 
 void ApiConnection::ready(std::uint32_t events) {
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) broken_ = true;
-  if (!broken_ && (events & EPOLLIN) != 0) read();
+  if (!broken_ && ((events & EPOLLIN) != 0 || stream_.wants_write())) read();
   if (!broken_ && (events & EPOLLOUT) != 0) write();
   if (broken_) {
     all_.close(*this);
@@ -122,8 +135,9 @@ void ApiConnection::read() {
   std::array<char, kRead> bytes;
   const long count = stream_.read(bytes.data(), bytes.size());
   if (count == transport::ByteStream::kBlocked) return;
-  if (count <= 0) {
-    broken_ = true;  // whoever has gone, or says no more, wants no answer
+  if (count == 0) return half_closed();
+  if (count < 0) {
+    broken_ = true;
     return;
   }
   if (state_ == State::kClosing) return;
@@ -131,7 +145,8 @@ void ApiConnection::read() {
   account();
   // A head alone may go on: it may ask whether the gateway lives. What else it asks for, serve() refuses.
   const bool more = state_ == State::kBody || in_.size() > all_.limits().head_bytes;
-  if (all_.held > all_.limits().memory && more && state_ != State::kBusy && state_ != State::kSending) {
+  if (more && state_ != State::kBusy && state_ != State::kSending && all_.held > all_.limits().memory &&
+      !all_.make_room_in_memory()) {
     service_.usage().over_limit("bytes of requests and answers");
     refuse_and_close(503, kNoMemory);
     return;
@@ -139,14 +154,34 @@ void ApiConnection::read() {
   go_on();
 }
 
+// A client that says no more may still want its answer. One that has gone sends the same; it answers whatever comes now
+// by an end of the connection, and that is asked for with words that mean nothing.
+void ApiConnection::half_closed() {
+  ended_ = true;
+  if (state_ == State::kHead || state_ == State::kBody || state_ == State::kClosing) {
+    broken_ = true;
+  } else if (state_ == State::kBusy && modern_ &&
+             stream_.write(kContinue.data(), kContinue.size()) != static_cast<long>(kContinue.size())) {
+    broken_ = true;
+  }
+}
+
+bool ApiConnection::stalled(TimeNs now) const { return state_ == State::kSending && now - moved_ > kStall; }
+
 void ApiConnection::go_on() {
   if (broken_) return;
   if (state_ == State::kHead && !in_.empty()) {
     if (!std::exchange(timed_, true)) wait(State::kHead, all_.limits().head_time);
-    if (!take_head()) return;
+    if (!take_head()) {
+      broken_ = broken_ || (ended_ && state_ == State::kHead);
+      return;
+    }
   }
   std::string body;
-  if (state_ != State::kBody || !take_body(&body)) return;
+  if (state_ != State::kBody || !take_body(&body)) {
+    broken_ = broken_ || (ended_ && state_ == State::kBody);
+    return;
+  }
   timed_ = false;
   yields = false;
   wait(State::kBusy, kNever);
@@ -195,6 +230,7 @@ bool ApiConnection::take_head() {
   path_ = head->path;
   query_ = head->query;
   head_only_ = head->method == "HEAD";
+  modern_ = !head->old;
   headers_.clear();
   for (const auto& [name, value] : head->headers) headers_.push_back({std::string(name), std::string(value)});
   request_id_ = request_id_of(head->header("x-request-id"));
@@ -216,7 +252,6 @@ bool ApiConnection::take_head() {
   head_ = head->size;
   body_ = head->body;
   if (equal_ignoring_case(head->header("expect"), "100-continue") && in_.size() == head_ && (chunked_ || body_ != 0)) {
-    constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     if (stream_.write(kContinue.data(), kContinue.size()) != static_cast<long>(kContinue.size())) broken_ = true;
   }
   wait(State::kBody, all_.limits().body_time);
@@ -224,9 +259,9 @@ bool ApiConnection::take_head() {
 }
 
 void ApiConnection::serve(std::string body) {
-  const auto found = find_route(method_, path_);
+  auto found = find_route(method_, path_);
   const Route* route = found.route;
-  task_.reset();
+  request_.reset();
   dialect_ = route == nullptr ? Dialect::kOpenAi : route->dialect;
   if (route == nullptr && found.other.empty()) {
     return refuse({Code::kNotFound, "there is no such path; see docs/http.md, or POST /v1/embeddings"});
@@ -237,7 +272,7 @@ void ApiConnection::serve(std::string body) {
   }
   if (!route->open) {
     if (const auto fault = service_.authorize(*this)) return refuse(*fault);
-    if (all_.held > all_.limits().memory) {
+    if (all_.held > all_.limits().memory && !all_.make_room_in_memory()) {
       service_.usage().over_limit("bytes of requests and answers");
       return refuse({Code::kUnavailable, kNoMemory});
     }
@@ -247,24 +282,39 @@ void ApiConnection::serve(std::string body) {
     if (const auto fault = route->say(service_, *this, found.parts, &reply)) return refuse(*fault);
     return answer(reply.status, std::move(reply.answer));
   }
-  if (const auto encoding = header("content-encoding"); !encoding.empty() && encoding != "identity") {
-    std::string opened;
-    const auto state = transport::open(encoding, body, all_.limits().body_bytes, &opened);
-    if (state == transport::Opened::kUnknownEncoding) {
-      const Fault fault{Code::kInvalidArgument, "Content-Encoding: gzip and deflate are taken, and no other"};
-      return answer(415, {write_fault(dialect_, fault)});
-    }
-    if (state == transport::Opened::kTooLarge) {
-      return answer(413, {write_fault(dialect_, {Code::kInvalidArgument, kTooLarge})});
-    }
-    if (state == transport::Opened::kMalformed) {
-      return refuse({Code::kInvalidArgument, "the body is not what its Content-Encoding says"});
-    }
-    body = std::move(opened);
-  }
   if (const auto fault = read_deadline()) return refuse(*fault);
-  task_ = route->make();
-  ask(body, found.parts);
+  request_ = std::make_shared<ApiRequest>();
+  request_->task = route->make();
+  request_->body = std::move(body);
+  request_->encoding = header("content-encoding");
+  request_->json_size = header(kJsonSize);
+  request_->query_model = query_value(query_, "model");
+  request_->parts = std::move(found.parts);
+  request_->takes_gzip = takes_gzip(header("accept-encoding"));
+  called_ = request_->body.size();
+  account();
+  const auto read_it = [request = request_, &service = service_, most = all_.limits().body_bytes] {
+    request->read(service, most);
+  };
+  if (request_->body.size() > ApiRequest::kLong || !request_->encoding.empty()) {
+    return beside(read_it, &ApiConnection::begin_call);
+  }
+  read_it();
+  begin_call();
+}
+
+void ApiConnection::beside(std::function<void()> work, void (ApiConnection::*then)()) {
+  service_.call_received();
+  lane_.aside().run(this, std::move(work), [this, then, alive = alive_, &service = service_] {
+    service.call_over();
+    if (!*alive) return;
+    (this->*then)();
+    if (broken_) {
+      all_.close(*this);
+    } else {
+      watch();
+    }
+  });
 }
 
 // How long the client waits, in ms.
@@ -281,36 +331,15 @@ MaybeFault ApiConnection::read_deadline() {
   return {};
 }
 
-void ApiConnection::ask(std::string_view body, const Route::Parts& parts) {
-  const auto named = query_value(query_, "model");
-  const ApiBody from{.bytes = body,
-                     .json_size = header(kJsonSize),
-                     .query_model = named,
-                     .path_model = parts.empty() ? std::string_view() : parts[0],
-                     .path_version = parts.size() < 2 ? std::string_view() : parts[1]};
-  const auto unread = task_->read(from);
-  dialect_ = task_->dialect();
-  if (unread) return refuse(*unread);
-  std::string name = task_->model();
-  if (name.empty()) {
-    std::vector<std::string> names;
-    for (const auto& served : service_.models().served()) {
-      if (!served.stage) names.push_back(served.name);
-    }
-    if (names.size() > 1) return refuse(*invalid("name a model: this gateway serves " + service_.models().names()));
-    if (!names.empty()) name = names.front();
+void ApiConnection::begin_call() {
+  dialect_ = request_->dialect();
+  if (const auto& fault = request_->fault()) {
+    if (request_->status() != 0) return answer(request_->status(), {write_fault(dialect_, *fault)});
+    return refuse(*fault);
   }
-  Router* router = nullptr;
-  if (const auto fault = service_.find_model(*this, name, task_->version(), &router, &model_)) return refuse(*fault);
-  inference::ModelInferRequest request;
-  if (const auto fault = task_->ask(*model_, service_.max_rows(), &request)) return refuse(*fault);
-  if (!task_->calls()) {
-    ApiAnswer made;
-    if (const auto fault = task_->write(*model_, {}, &made)) return refuse(*fault);
-    return answer(200, std::move(made));
-  }
-  auto bytes = request.SerializeAsString();
-  called_ = body.size() + bytes.size();
+  if (request_->answered()) return answer(200, std::move(request_->own()));
+  auto bytes = std::move(request_->call());
+  called_ = request_->body.size() + bytes.size();
   account();
   // From here on it is a call as any other: counted, dispatched, answered by send() and finish().
   fault_ = {};
@@ -324,28 +353,23 @@ void ApiConnection::answer_call() {
   handler->closed(true);
   handler.reset();
   finished_ = false;
-  called_ = 0;
-  const auto task = std::move(task_);
-  const auto model = std::move(model_);
-  const auto bytes = std::move(answer_);
-  answer_.clear();
+  called_ = answer_.size();
   if (fault_.code != Code::kOk) return refuse(fault_);
-  inference::ModelInferResponse response;
-  if (!response.ParseFromString(bytes)) return refuse({Code::kInternal, "the answer does not parse"});
-  ApiAnswer made;
-  if (const auto fault = task->write(*model, response, &made)) return refuse(*fault);
-  const auto ms = [&](const char* name, const char* from) {
-    const auto us = said(response, from);
-    made.headers +=
-        std::string(name) + ": " + std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100) + "\r\n";
-  };
-  ms("x-queue-time", "queue_us");
-  ms("x-inference-time", "execute_us");
-  ms("x-total-time", "total_us");
-  if (const auto tokens = said(response, "tokens"); tokens != 0) {
-    made.headers += "x-compute-tokens: " + std::to_string(tokens) + "\r\n";
+  account();
+  if (answer_.size() > ApiRequest::kLong) {
+    auto bytes = std::make_shared<std::string>(std::move(answer_));
+    answer_.clear();
+    return beside([request = request_, bytes] { request->write(std::move(*bytes), true); },
+                  &ApiConnection::answer_written);
   }
-  answer(200, std::move(made));
+  request_->write(std::move(answer_), false);
+  answer_.clear();
+  answer_written();
+}
+
+void ApiConnection::answer_written() {
+  if (const auto& fault = request_->fault()) return refuse(*fault);
+  answer(200, std::move(request_->own()));
 }
 
 void ApiConnection::finish(std::uint32_t status, std::string_view message,
@@ -353,6 +377,7 @@ void ApiConnection::finish(std::uint32_t status, std::string_view message,
   fault_ = {static_cast<Code>(status), std::string(message)};
   for (const auto& trailer : trailers) {
     if (trailer.name == kPredictedMs) fault_.predicted_ms = std::stoll(trailer.value);
+    if (trailer.name == kRetry) fault_.code = Code::kInvalidArgument;  // it is too much at any time
   }
   finished_ = true;
   lane_.loop().ask(*this);
@@ -361,7 +386,9 @@ void ApiConnection::finish(std::uint32_t status, std::string_view message,
 void ApiConnection::refuse(const Fault& fault) {
   const int status = status_of(dialect_, fault.code);
   ApiAnswer said{write_fault(dialect_, fault)};
-  if (status == 429) {
+  if (status == 401) {
+    said.headers = "WWW-Authenticate: Bearer realm=\"arlo\"\r\n";
+  } else if (status == 429) {
     const auto wait = std::max<std::int64_t>(fault.predicted_ms, 100);
     said.headers =
         "retry-after-ms: " + std::to_string(wait) + "\r\nretry-after: " + std::to_string((wait + 999) / 1000) + "\r\n";
@@ -382,18 +409,40 @@ void ApiConnection::refuse_and_close(int status, const char* why) {
 
 void ApiConnection::answer(int status, ApiAnswer made) {
   if (all_.draining()) last_ = true;
+  const TimeNs now = now_ns();
+  const auto level = status >= 500 ? LogLevel::kInfo : LogLevel::kDebug;
+  if (logs(level)) {
+    log_some(level, "http_request",
+             {{"id", request_id_},
+              {"client", peer_},
+              {"path", path_},
+              {"status", std::int64_t{status}},
+              {"ms", static_cast<double>(now - since_) * 1e-6}});
+  }
+  request_.reset();
+  called_ = 0;
   if (!request_id_.empty()) made.headers += "x-request-id: " + request_id_ + "\r\n";
   out_ = write_answer({status, made.type, std::move(made.body), std::move(made.headers)}, head_only_, last_);
-  sent_ = 0;
+  sent_ = window_ = 0;
   account();
   wait(State::kSending, all_.limits().body_time);
+  moved_ = now;
   write();
 }
 
 void ApiConnection::write() {
+  const std::size_t before = sent_;
   while (sent_ < out_.size()) {
     const long count = stream_.write(out_.data() + sent_, out_.size() - sent_);
-    if (count == transport::ByteStream::kBlocked) return;
+    if (count == transport::ByteStream::kBlocked) {
+      if (sent_ == before) return;
+      moved_ = now_ns();
+      if (state_ == State::kSending && sent_ - window_ >= kWindow) {
+        window_ = sent_;
+        lane_.loop().set(*this, moved_ + all_.limits().body_time);
+      }
+      return;
+    }
     if (count < 0) {
       broken_ = true;
       return;
@@ -406,13 +455,17 @@ void ApiConnection::write() {
     out_ = {};
     in_ = {};
     account();
-    shutdown(stream_.fd(), SHUT_WR);
+    stream_.end_writing();
     wait(State::kClosing, kLastWords);
     return;
   }
   out_ = {};
   sent_ = 0;
   account();
+  if (ended_ && in_.empty()) {
+    broken_ = true;
+    return;
+  }
   wait(State::kHead, all_.limits().idle_time);
   if (!in_.empty()) lane_.loop().ask(*this);  // what came ahead, in a turn of its own
 }
@@ -420,7 +473,8 @@ void ApiConnection::write() {
 void ApiConnection::watch() {
   const bool more =
       state_ == State::kClosing || state_ == State::kHead || state_ == State::kBody || in_.size() < kAhead;
-  const std::uint32_t wanted = (more ? EPOLLIN : 0U) | (sent_ < out_.size() ? EPOLLOUT : 0U);
+  const bool out = sent_ < out_.size() || stream_.wants_write();
+  const std::uint32_t wanted = (more && !ended_ ? EPOLLIN : 0U) | (out ? EPOLLOUT : 0U);
   if (wanted == std::exchange(watched_, wanted)) return;
   lane_.loop().change(stream_.fd(), wanted, *this);
 }

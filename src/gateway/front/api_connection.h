@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "gateway/fleet/lane.h"
-#include "gateway/front/api_task.h"
+#include "gateway/front/api_request.h"
 #include "gateway/front/data_service.h"
 #include "gateway/front/http_message.h"
 #include "gateway/front/routes.h"
@@ -23,9 +24,11 @@ struct ApiLimits {
   std::size_t memory = 0;       // bytes of requests and answers of a lane's connections
   std::size_t head_bytes = 0;
   std::size_t body_bytes = 0;
-  TimeNs head_time = 0;  // from a head's first byte to its last
-  TimeNs body_time = 0;  // of a body, and for a client to take an answer
-  TimeNs idle_time = 0;  // between requests
+  TimeNs head_time = 0;       // from a head's first byte to its last
+  TimeNs body_time = 0;       // of a body; for a client to take an answer, or the next part of a long one
+  TimeNs idle_time = 0;       // between requests
+  transport::TlsContext tls;  // null: in the clear
+  TimeNs first_time = 0;      // with it, to a connection's first words
 };
 
 class ApiConnection;
@@ -36,6 +39,8 @@ class ApiConnections {
   [[nodiscard]] const ApiLimits& limits() const { return limits_; }
   virtual void close(ApiConnection& connection) = 0;  // it is gone then
   [[nodiscard]] virtual bool draining() const = 0;
+  // Above the limit of memory: those go that hold most and take nothing of their answers. False: it is still above.
+  virtual bool make_room_in_memory() = 0;
 
   std::size_t held = 0;  // bytes, of all of them
 
@@ -61,6 +66,9 @@ class ApiConnection final : public transport::Loop::Watch,
   [[nodiscard]] TimeNs since() const { return since_; }
   [[nodiscard]] bool idle() const { return state_ == State::kClosing || (state_ == State::kHead && in_.empty()); }
   void end_with_answer() { last_ = true; }  // that it waits for
+  // Its client has taken nothing of an answer for a while.
+  [[nodiscard]] bool stalled(TimeNs now) const;
+  [[nodiscard]] std::size_t held() const { return held_; }
 
   void ready(std::uint32_t events) override;
   void turn_ends() override;
@@ -87,8 +95,12 @@ class ApiConnection final : public transport::Loop::Watch,
   bool take_body(std::string* body);
   void serve(std::string body);
   MaybeFault read_deadline();
-  void ask(std::string_view body, const Route::Parts& parts);
+  // Work that takes long, on another thread; `then` is called unless this has gone meanwhile.
+  void beside(std::function<void()> work, void (ApiConnection::*then)());
+  void begin_call();  // of a request that has been read
   void answer_call();
+  void answer_written();
+  void half_closed();
   void write();
   void answer(int status, ApiAnswer answer);
   void refuse(const Fault& fault);
@@ -107,6 +119,7 @@ class ApiConnection final : public transport::Loop::Watch,
   std::string in_;
   std::string out_;
   std::size_t sent_ = 0;    // of out_
+  std::size_t window_ = 0;  // of that, when the time for it began anew
   std::size_t called_ = 0;  // bytes of the request that is answered, as it came and as a call
   std::size_t held_ = 0;    // that all_ knows of
   std::size_t head_ = 0;    // bytes of in_
@@ -114,6 +127,9 @@ class ApiConnection final : public transport::Loop::Watch,
   bool timed_ = false;  // the head has begun
   bool last_ = false;   // the connection ends with this answer
   bool broken_ = false;
+  bool ended_ = false;   // the client sends no more
+  bool modern_ = false;  // it speaks HTTP/1.1, not 1.0
+  TimeNs moved_ = 0;     // when it last took some of an answer
   bool head_only_ = false;
   std::uint32_t watched_ = 0;
   std::string method_;
@@ -125,8 +141,8 @@ class ApiConnection final : public transport::Loop::Watch,
   bool chunked_ = false;      // the body comes so
   ChunkedBody chunks_;
   Dialect dialect_ = Dialect::kOpenAi;
-  std::unique_ptr<ApiTask> task_;  // while it is asked for
-  std::shared_ptr<const ModelSpec> model_;
+  std::shared_ptr<ApiRequest> request_;  // while it is asked for
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::string answer_;  // of the call
   Fault fault_;         // of the call, where it has one
   bool finished_ = false;

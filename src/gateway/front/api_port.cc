@@ -70,6 +70,19 @@ class ApiPort::OnLane final : private ApiConnections {
     service_.usage().connections(-1);
   }
   [[nodiscard]] bool draining() const override { return draining_; }
+  bool make_room_in_memory() override {
+    const TimeNs now = now_ns();
+    while (held > limits().memory) {
+      ApiConnection* most = nullptr;
+      for (const auto& each : connections_) {
+        if (each->stalled(now) && (most == nullptr || each->held() > most->held())) most = each.get();
+      }
+      if (most == nullptr) return false;
+      service_.usage().over_limit("bytes of requests and answers");
+      close(*most);
+    }
+    return true;
+  }
 
   // In place of the one that has waited longest for its client to ask.
   bool make_room() {
@@ -91,9 +104,6 @@ class ApiPort::OnLane final : private ApiConnections {
 
 ApiPort::ApiPort(DataService& service, const v1::GatewayConfig& config, Lanes& lanes) : lanes_(lanes) {
   if (config.api_address().empty()) return;
-  if (!config.tls().certificate_file().empty()) {
-    throw std::invalid_argument("api_address is served in the clear only: leave it out, or leave out the TLS files");
-  }
   constexpr TimeNs kMs = 1'000'000;
   const auto& from = config.limits();
   ApiLimits limits;
@@ -104,6 +114,11 @@ ApiPort::ApiPort(DataService& service, const v1::GatewayConfig& config, Lanes& l
   limits.head_time = from.header_timeout_ms() * kMs;
   limits.body_time = from.body_timeout_ms() * kMs;
   limits.idle_time = from.ping_after_ms() * kMs;
+  limits.first_time = from.preface_timeout_ms() * kMs;
+  if (const auto& tls = config.tls(); !tls.certificate_file().empty()) {  // which the data port has looked at
+    limits.tls = transport::make_tls({tls.certificate_file(), tls.key_file(), tls.client_ca_file()},
+                                     transport::Protocol::kHttp1);
+  }
   transport::Listening listening;
   try {
     listening = transport::listen_on(config.api_address());

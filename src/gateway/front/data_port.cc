@@ -17,7 +17,6 @@
 #include "gateway/front/stream.h"
 #include "gateway/front/unary.h"
 #include "gateway/log.h"
-#include "transport/aside.h"
 #include "transport/listener.h"
 #include "transport/server.h"
 
@@ -109,7 +108,7 @@ class DataPort::OnLane final : public transport::Service, private transport::Loo
     return std::make_unique<InfoCall>(*method, call);
   }
   void aside(const void* client, const std::function<void()>& work, const std::function<void()>& then) override {
-    aside_.run(client, work, then);
+    lane_.aside().run(client, work, then);
   }
   void connections(int change) override { service_.usage().connections(change); }
   void offended(const std::string& peer, std::string_view limit) override {
@@ -131,7 +130,7 @@ class DataPort::OnLane final : public transport::Service, private transport::Loo
     auto& memory = server_.memory();
     if (memory.peak - memory.used > kWorthTrimming) {
       memory.peak = memory.used;
-      aside_.run(nullptr, [] { malloc_trim(0); }, [] {});
+      lane_.aside().run(nullptr, [] { malloc_trim(0); }, [] {});
     }
     lane_.loop().set(*this, now_ns() + kTrim);
   }
@@ -141,7 +140,6 @@ class DataPort::OnLane final : public transport::Service, private transport::Loo
   StreamCall::Open streams_;
   transport::Server server_;
   std::optional<transport::Listener> listener_;
-  transport::Aside aside_{lane_.loop()};
 };
 
 DataPort::DataPort(DataService& service, const v1::GatewayConfig& config, Lanes& lanes)

@@ -31,7 +31,7 @@ TimeNs deadline_of(const transport::ServerCall& call, TimeNs received, TimeNs fa
 }  // namespace
 
 DataService::DataService(Models& models, const v1::GatewayConfig& config, std::string token)
-    : models_(models), config_(config), token_(std::move(token)) {
+    : models_(models), config_(config), token_(std::move(token)), tracer_(config.tracing(), usage_) {
   limits_.max_rows = config.max_rows();
   add_methods();
 }
@@ -59,9 +59,8 @@ std::uint64_t DataService::client_of(const Context& context) const {
   return std::hash<std::string_view>{}(named ? authorization : context.peer()) | 1;  // 0 is no client
 }
 
-MaybeFault DataService::find_model(const Context& context, std::string_view name, std::string_view version,
-                                   Router** router, std::shared_ptr<const ModelSpec>* model) const {
-  if (auto fault = authorize(context)) return fault;
+MaybeFault DataService::find_model(std::string_view name, std::string_view version, Router** router,
+                                   std::shared_ptr<const ModelSpec>* model) const {
   *router = models_.find(name);
   if (*router == nullptr) {
     if (models_.served().empty()) return Fault{Code::kUnavailable, "the gateway has no deployment yet"};
@@ -79,24 +78,20 @@ MaybeFault DataService::find_model(const Context& context, std::string_view name
 }
 
 MaybeFault DataService::receive(std::string body, const Context& context, bool streamed, Call* call) const {
+  if (auto fault = open(std::move(body), context, streamed, call)) return fault;
+  return bind(streamed, call);
+}
+
+MaybeFault DataService::open(std::string body, const Context& context, bool streamed, Call* call) const {
   call->received_ns = now_ns();
+  call->trace = tracer_.begin(context.header("traceparent"), call->received_ns);
+  if (call->trace != nullptr && call->trace->own != 0) call->trace->request_id = context.header("x-request-id");
   if (auto fault = authorize(context)) return fault;
   call->body = std::move(body);
   if (auto fault = call->request.parse(call->body)) return fault;
   auto& model = call->model;
-  if (auto fault =
-          find_model(context, call->request.model_name(), call->request.model_version(), &call->router, &model)) {
+  if (auto fault = find_model(call->request.model_name(), call->request.model_version(), &call->router, &model)) {
     return fault;
-  }
-  if (auto fault = call->request.bind(*model, limits_)) return fault;
-  if (model->cascade != nullptr) {
-    if (auto fault = model->cascade->check(call->request.wishes())) return fault;
-  }
-  if (call->request.wishes().partial && !streamed) {
-    return Fault{Code::kInvalidArgument, "parameter cascade_partial: partial answers are sent on streams only"};
-  }
-  if (const auto known = known_answer_bytes(*model, call->request); known > config_.max_message_bytes()) {
-    return answer_too_large(known, config_.max_message_bytes());
   }
   call->client = client_of(context);
   const TimeNs patience = call->request.bulk() ? kBulkPatience : 1;
@@ -109,6 +104,27 @@ MaybeFault DataService::receive(std::string body, const Context& context, bool s
     call->deadline_ns = std::min(call->deadline_ns, call->received_ns + timeout_us * 1000);
   }
   return {};
+}
+
+MaybeFault DataService::bind(bool streamed, Call* call) const {
+  const ModelSpec& model = *call->model;
+  const TimeNs began = call->request.has_text() ? now_ns() : 0;
+  if (auto fault = call->request.bind(model, limits_)) return fault;
+  if (began != 0) call->tokenized_ns = now_ns() - began;
+  if (model.cascade != nullptr) {
+    if (auto fault = model.cascade->check(call->request.wishes())) return fault;
+  }
+  if (call->request.wishes().partial && !streamed) {
+    return Fault{Code::kInvalidArgument, "parameter cascade_partial: partial answers are sent on streams only"};
+  }
+  if (const auto known = known_answer_bytes(model, call->request); known > config_.max_message_bytes()) {
+    return answer_too_large(known, config_.max_message_bytes());
+  }
+  return {};
+}
+
+void DataService::trace(const Call& call, const Fault& fault) const {
+  if (call.trace != nullptr) tracer_.ended(call, fault, now_ns());
 }
 
 void DataService::count_refused(const Call& call, const Fault& fault) const {

@@ -16,6 +16,7 @@
 #include "gateway/desk/call.h"
 #include "gateway/desk/models.h"
 #include "gateway/front/usage.h"
+#include "gateway/trace/tracer.h"
 #include "transport/server_session.h"
 
 namespace arlo::gateway {
@@ -35,16 +36,26 @@ class DataService {
 
   using Context = transport::ServerCall;
 
-  // Parses and checks what was received; a fault, or a call ready for submit() of its router.
+  // Parses and checks what was received; a fault, or a call ready for submit() of its router. In two steps: the second
+  // one makes token ids of text, which may take long, and is for any thread.
   MaybeFault receive(std::string body, const Context& context, bool streamed, Call* call) const;
+  MaybeFault open(std::string body, const Context& context, bool streamed, Call* call) const;
+  MaybeFault bind(bool streamed, Call* call) const;
   [[nodiscard]] MaybeFault authorize(const Context& context) const;
+  // The call is over, with an answer or with this fault: for its trace.
+  void trace(const Call& call, const Fault& fault) const;
   // A request refused before it had rows, for the books of its model, if it named one.
   void count_refused(const Call& call, const Fault& fault) const;
   [[nodiscard]] std::uint64_t max_message_bytes() const { return config_.max_message_bytes(); }
   [[nodiscard]] std::size_t max_rows() const { return config_.max_rows(); }
 
-  // The model and its router, or why there is none by this name and version.
+  // The model and its router, or why there is none by this name and version; with a context, if it may know.
   MaybeFault find_model(const Context& context, std::string_view name, std::string_view version, Router** router,
+                        std::shared_ptr<const ModelSpec>* model) const {
+    if (auto fault = authorize(context)) return fault;
+    return find_model(name, version, router, model);
+  }
+  MaybeFault find_model(std::string_view name, std::string_view version, Router** router,
                         std::shared_ptr<const ModelSpec>* model) const;
   [[nodiscard]] const Models& models() const { return models_; }
 
@@ -64,6 +75,7 @@ class DataService {
   std::unordered_map<std::string, Method> methods_;
   std::atomic<std::uint64_t> open_calls_{0};
   PortUsage usage_;
+  mutable Tracer tracer_;
 };
 
 }  // namespace arlo::gateway

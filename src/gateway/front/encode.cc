@@ -46,6 +46,7 @@ Timing timing_of(const Call& call) {
     last = std::max(last, row.ended_ns);
   }
   timing.total_us = to_us(last - call.received_ns);
+  timing.tokenize_us = to_us(call.tokenized_ns);
   if (call.model->cascade != nullptr) timing.cascade_version = static_cast<std::int64_t>(call.model->cascade->version);
   return timing;
 }
@@ -294,6 +295,7 @@ std::string encode_stream_fault(const Fault& fault, std::string_view id) {
 void answer_fault(transport::ServerCall& call, const Fault& fault) {
   std::vector<transport::Header> trailers;
   if (fault.predicted_ms != 0) trailers.push_back({kPredictedMs, std::to_string(fault.predicted_ms)});
+  if (fault.code == Code::kResourceExhausted && !fault.overload) trailers.push_back({kRetry, "no"});
   call.finish(static_cast<std::uint32_t>(fault.code), fault.message, trailers);
 }
 

@@ -15,6 +15,8 @@ namespace arlo::gateway {
 // Of a request that is refused because its deadline could not be met: how long an answer would have taken, ms. Trailing
 // metadata of a call, a parameter on a stream.
 inline constexpr const char* kPredictedMs = "arlo-predicted-ms";
+// Trailing metadata "no" of a call: it is too much at any time, though its code says that resources are exhausted.
+inline constexpr const char* kRetry = "arlo-retry";
 
 // The answer of a call whose rows have all ended: a ModelInferResponse, or the call's fault, or that of an answer above
 // `max_bytes`. Streamed answers are wrapped in a ModelStreamInferResponse. The workers' answers are let go.

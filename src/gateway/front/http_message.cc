@@ -114,7 +114,8 @@ std::optional<HttpRequest> read_request(std::string_view bytes) {
     request.path = request.path.substr(0, mark);
   }
   request.good = (version == "HTTP/1.1" || version == "HTTP/1.0") && is_plain(line);
-  request.closes = version != "HTTP/1.1";
+  request.old = version != "HTTP/1.1";
+  request.closes = request.old;
   bool counted = false;
   bool named = false;  // a Host
   while (!head.empty()) {
@@ -186,6 +187,20 @@ ChunkedBody::State ChunkedBody::feed(std::string_view bytes, std::size_t* taken)
     if (left_ > most_ - body_.size()) return State::kTooLarge;
     at_ = left_ == 0 ? At::kTrailers : At::kPiece;
   }
+}
+
+bool takes_gzip(std::string_view accepted) {
+  while (!accepted.empty()) {
+    const auto each = accepted.substr(0, accepted.find(','));
+    accepted.remove_prefix(std::min(accepted.size(), each.size() + 1));
+    const auto name = trimmed(each.substr(0, each.find(';')));
+    if (!equal_ignoring_case(name, "gzip") && !equal_ignoring_case(name, "x-gzip")) continue;
+    const auto weight = each.find("q=");
+    // 0, 0.0, 0.000: not this one.
+    return weight == std::string_view::npos ||
+           trimmed(each.substr(weight + 2)).find_first_not_of("0.") != std::string_view::npos;
+  }
+  return false;
 }
 
 std::string write_answer(const HttpAnswer& answer, bool head_only, bool last) {

@@ -21,6 +21,7 @@ struct HttpRequest {
   bool good = false;            // its first line is one of HTTP/1
   bool last = false;  // the connection closes after the answer: asked for, or a body follows, which probes and scrapes
                       // do not read
+  bool old = false;   // HTTP/1.0
   bool closes = false;     // of that, what the client says: by its version, or in so many words
   std::uint64_t body = 0;  // bytes that follow the head
   bool framed = true;      // that is said, and said once: whoever reads it otherwise would see other requests
@@ -61,6 +62,9 @@ struct HttpAnswer {
   std::string body;
   std::string headers = {};  // further ones, each with its end of line
 };
+
+// Whether a client that says this (Accept-Encoding) takes gzip.
+bool takes_gzip(std::string_view accepted);
 
 // The bytes of an answer; without its body for HEAD.
 std::string write_answer(const HttpAnswer& answer, bool head_only, bool last);

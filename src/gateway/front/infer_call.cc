@@ -1,5 +1,6 @@
 #include "gateway/front/infer_call.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -7,6 +8,9 @@
 #include "gateway/front/encode.h"
 
 namespace arlo::gateway {
+namespace {
+constexpr std::size_t kLong = 64 << 10;  // bytes of texts that would keep the lane's thread from others
+}
 
 class InferCall::Handler final : public UnaryHandler {
  public:
@@ -31,8 +35,27 @@ InferCall::InferCall(DataService& service, Lane& call_lane, transport::ServerCal
 }
 
 void InferCall::received(std::string bytes) {
-  if (const auto refusal = service_.receive(std::move(bytes), *server_call_, false, this)) {
+  const bool long_bytes = bytes.size() > kLong;
+  if (const auto refusal = service_.open(std::move(bytes), *server_call_, false, this)) return bound(refusal);
+  if (!long_bytes || !request.has_text()) return bound(service_.bind(false, this));
+  binding_ = true;
+  auto refusal = std::make_shared<MaybeFault>();
+  lane->aside().run(
+      reinterpret_cast<const void*>(client), [this, refusal] { *refusal = service_.bind(false, this); },
+      [this, refusal] {
+        binding_ = false;
+        bound(*refusal);
+      });
+}
+
+void InferCall::bound(const MaybeFault& refusal) {
+  if (closed_) {  // the client has gone meanwhile
+    service_.count_refused(*this, {Code::kCancelled, "cancelled by the client"});
+    return release();
+  }
+  if (refusal) {
     service_.count_refused(*this, *refusal);
+    service_.trace(*this, *refusal);
     answer_fault(*server_call_, *refusal);
     return;
   }
@@ -46,6 +69,7 @@ void InferCall::complete() {
 
 void InferCall::answer() {
   completed_ = true;
+  service_.trace(*this, fault);
   if (server_call_ != nullptr) {
     std::string bytes;
     if (const auto none = encode_answer(*this, false, service_.max_message_bytes(), &bytes)) {
@@ -67,7 +91,7 @@ void InferCall::closed() {
 }
 
 void InferCall::release() {
-  if (!closed_ || (submitted_ && !completed_)) return;
+  if (!closed_ || binding_ || (submitted_ && !completed_)) return;
   auto& service = service_;
   delete this;
   service.call_over();

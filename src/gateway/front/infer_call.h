@@ -24,12 +24,14 @@ class InferCall final : public Call {
   ~InferCall() override = default;
 
   void received(std::string bytes);
+  void bound(const MaybeFault& refusal);
   void closed();
   void answer();
   void release();
 
   DataService& service_;
   transport::ServerCall* server_call_;  // null once it is over
+  bool binding_ = false;                // beside the lane's thread
   bool submitted_ = false;
   bool completed_ = false;
   bool closed_ = false;

@@ -112,6 +112,18 @@ MaybeFault read_parameters(const json& from, Map* out) {
   return {};
 }
 
+// Takes a parameter that is this port's own out of the others.
+template <class Map>
+MaybeFault take_flag(const char* key, Map* parameters, bool* out, bool* given = nullptr) {
+  const auto found = parameters->find(key);
+  if (found == parameters->end()) return {};
+  if (!found->second.has_bool_param()) return invalid(std::string("parameter ") + key + " must be true or false");
+  *out = found->second.bool_param();
+  if (given != nullptr) *given = true;
+  parameters->erase(found);
+  return {};
+}
+
 template <class T>
 void write_numbers(std::string_view raw, json* out) {
   for (std::size_t at = 0; at + sizeof(T) <= raw.size(); at += sizeof(T)) {
@@ -182,11 +194,7 @@ class Infer final : public ApiTask {
     if (auto fault = read_text(body, "id", &id)) return fault;
     request_.set_id(id);
     if (auto fault = read_parameters(body, request_.mutable_parameters())) return fault;
-    auto& parameters = *request_.mutable_parameters();
-    if (const auto found = parameters.find("binary_data_output"); found != parameters.end()) {
-      all_binary_ = found->second.bool_param();
-      parameters.erase(found);
-    }
+    if (auto fault = take_flag("binary_data_output", request_.mutable_parameters(), &all_binary_)) return fault;
     const auto inputs = body.find("inputs");
     if (inputs == body.end() || !inputs->is_array() || inputs->empty()) {
       return invalid("inputs must be a list of tensors, and not empty");
@@ -274,6 +282,9 @@ class Infer final : public ApiTask {
     std::string raw;
     auto& parameters = *tensor->mutable_parameters();
     if (const auto found = parameters.find(kBinarySize); found != parameters.end()) {
+      if (!found->second.has_int64_param()) {
+        return invalid(what + ": " + kBinarySize + " must be a whole number of bytes");
+      }
       const auto size = found->second.int64_param();
       if (size < 0 || static_cast<std::uint64_t>(size) > binary->size()) {
         return invalid(what + ": " + kBinarySize + " says more bytes than there are");
@@ -297,11 +308,10 @@ class Infer final : public ApiTask {
     auto* output = request_.add_outputs();
     output->set_name(name);
     if (auto fault = read_parameters(from, output->mutable_parameters())) return fault;
-    auto& parameters = *output->mutable_parameters();
-    if (const auto found = parameters.find("binary_data"); found != parameters.end()) {
-      binary_[name] = found->second.bool_param();
-      parameters.erase(found);
-    }
+    bool binary = false;
+    bool given = false;
+    if (auto fault = take_flag("binary_data", output->mutable_parameters(), &binary, &given)) return fault;
+    if (given) binary_[name] = binary;
     return {};
   }
 

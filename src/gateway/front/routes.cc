@@ -5,6 +5,7 @@
 
 #include "gateway/front/embeddings.h"
 #include "gateway/front/kserve_http.h"
+#include "gateway/front/pages.h"
 #include "gateway/front/scores.h"
 #include "gateway/front/tokens.h"
 
@@ -18,6 +19,20 @@ using nlohmann::json;
 MaybeFault say_health(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
   const bool ready = service.models().ready();
   *reply = {ready ? 200 : 503, {ready ? "{\"status\":\"ready\"}" : "{\"status\":\"not ready\"}"}};
+  return {};
+}
+
+MaybeFault say_page(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
+  reply->answer = {
+      std::string(start_page()), "text/html; charset=utf-8",
+      "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+      "connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'\r\n"
+      "X-Content-Type-Options: nosniff\r\n"};
+  return {};
+}
+
+MaybeFault say_openapi(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
+  reply->answer.body = openapi_document();
   return {};
 }
 
@@ -88,6 +103,8 @@ constexpr auto kCohere = Dialect::kCohere;
 constexpr auto kKserve = Dialect::kKserve;
 
 const Route kRoutes[] = {
+    {"GET", "/", kOpenAi, true, nullptr, say_page},
+    {"GET", "/openapi.json", kOpenAi, true, nullptr, say_openapi},
     {"GET", "/health", kTei, true, nullptr, say_health},
     {"GET", "/ping", kTei, true, nullptr, say_health},
     {"GET", "/v1/health/live", kOpenAi, true, nullptr, say_live},

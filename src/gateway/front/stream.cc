@@ -48,6 +48,7 @@ class StreamCall::Item final : public Call {
  private:
   void answer() {
     std::string message;
+    stream_->service_.trace(*this, fault);
     if (const auto none = encode_answer(*this, true, stream_->service_.max_message_bytes(), &message)) {
       message = encode_stream_fault(*none, request.id());
     }

@@ -13,6 +13,11 @@ using nlohmann::json;
 
 constexpr std::size_t kMostTokens = 100'000;  // of a request: an answer is 70 bytes for each
 
+std::string place_of(const text::Place& place) {
+  if (place.stop == 0) return R"(,"start":null,"stop":null})";
+  return ",\"start\":" + std::to_string(place.start) + ",\"stop\":" + std::to_string(place.stop) + "}";
+}
+
 // Answered from what the gateway knows of the model.
 class Known : public ApiTask {
  public:
@@ -50,7 +55,7 @@ class Tokenize final : public Known {
     std::string_view prompt;
     if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
     const auto& tokenizer = model.text->tokenizer;
-    const text::Limits limits{.most_tokens = kMostTokens, .add_special = special_};
+    const text::Limits limits{.most_tokens = kMostTokens, .add_special = special_, .with_places = true};
     std::size_t count = 0;
     text::Encoding encoding;
     auto& body = out->body;
@@ -66,7 +71,7 @@ class Tokenize final : public Known {
         const auto id = encoding.ids[i];
         body += (i == 0 ? "{\"id\":" : ",{\"id\":") + std::to_string(id) +
                 ",\"text\":" + dumped(std::string(tokenizer.token(id))) +
-                ",\"special\":" + (tokenizer.special(id) ? "true" : "false") + ",\"start\":null,\"stop\":null}";
+                ",\"special\":" + (tokenizer.special(id) ? "true" : "false") + place_of(encoding.places[i]);
       }
       body += ']';
     }

@@ -1,6 +1,7 @@
 // What clients take of the data port, counted for /metrics. Thread-safe.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -23,6 +24,14 @@ class PortUsage {
     ++(found != over_limit_.end() ? found->second : over_limit_[std::string(limit)]);
   }
 
+  enum class Trace : std::uint8_t { kSent, kLost };
+  void traces(Trace what, std::uint64_t count) {
+    traces_[static_cast<std::size_t>(what)].fetch_add(count, std::memory_order_relaxed);
+  }
+  [[nodiscard]] std::uint64_t traces(Trace what) const {
+    return traces_[static_cast<std::size_t>(what)].load(std::memory_order_relaxed);
+  }
+
   [[nodiscard]] std::int64_t connections() const { return connections_.load(std::memory_order_relaxed); }
   [[nodiscard]] Counts over_limit() const {
     const std::lock_guard lock(mutex_);
@@ -31,6 +40,7 @@ class PortUsage {
 
  private:
   std::atomic<std::int64_t> connections_{0};
+  std::array<std::atomic<std::uint64_t>, 2> traces_{};
   mutable std::mutex mutex_;
   // Those that there are, so that each has its line before anybody goes over it.
   Counts over_limit_{{"HTTP/2", 0},

@@ -196,3 +196,16 @@ def test_modules_that_cannot_be_compiled_are_refused(tmp_path: Path) -> None:
     modules(folder, "Transformer", "Pooling", pooling={"include_prompt": False})
     with pytest.raises(ConfigError, match="include_prompt"):
         read(folder)
+
+
+def test_prompts_are_those_of_sentence_transformers(tmp_path: Path) -> None:
+    folder = write_shell(tmp_path)
+    assert read(folder).prompts == {}
+    file = folder / "config_sentence_transformers.json"
+    file.write_text(json.dumps({"prompts": {"query": "query: ", "document": "", "odd": None}}))
+    assert read(folder).prompts == {"query": "query: "}
+    file.write_text(json.dumps({"prompts": None}))
+    assert read(folder).prompts == {}
+    file.write_text("{")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,12 @@ def test_capacity_is_the_floor_of_slo_over_latency() -> None:
     assert capacity(runtime(512, 150_000), 150) == 1
     assert capacity(runtime(512, 150_001), 150) == 0
     assert capacity(runtime(512, 6000, dynamic=True), 150) == 25, "at max_length, not at the shortest point"
+
+
+def test_prompts_of_a_model_are_the_gateways() -> None:
+    manifest = dataclasses.replace(MANIFEST, prompts={"query": "query: ", "passage": "passage: "})
+    message = deployment_message(configured("allocation = {64 = 1}"), manifest, [("w0", "m_64")], {"w0": "h:1"})
+    assert {prompt.name: prompt.text for prompt in message.model.prompts} == manifest.prompts
 
 
 def test_deployment_message() -> None:

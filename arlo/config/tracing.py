@@ -1,0 +1,33 @@
+"""The section of the configuration that says where traces go. See model.py."""
+
+from __future__ import annotations
+
+from arlo.config.field import option, section
+
+
+@section("tracing")
+class TracingConfig:
+    """Traces of requests, as spans for an OpenTelemetry collector. A client's `traceparent` goes on to workers in any
+    case."""
+
+    otlp_endpoint: str | None = option(
+        default=None,
+        doc="`http://host:port` of a collector that takes OTLP over HTTP, as JSON at /v1/traces; a path of its own may "
+        "follow. It is reached in the clear.",
+        left_out="no spans are made",
+    )
+    sample: float = option(
+        default=0.01,
+        doc="Share of requests without a `traceparent` that begin a trace. Those with one are traced where it says "
+        "that they are sampled.",
+        minimum=0,
+        maximum=1,
+    )
+    queue: int = option(
+        default=4096,
+        doc="Spans that wait for the collector, at most; a request has three and one for each row, up to eight. What "
+        "does not fit is lost, and counted in `arlo_traces_total`.",
+        unit="spans",
+        minimum=16,
+        maximum=1_000_000,
+    )

@@ -1,0 +1,90 @@
+#include "gateway/front/api_request.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "transport/inflate.h"
+
+namespace arlo::gateway {
+
+void ApiRequest::read(const DataService& service, std::size_t most) {
+  if (!encoding.empty() && encoding != "identity") {
+    std::string opened;
+    const auto state = transport::open(encoding, body, most, &opened);
+    if (state == transport::Opened::kUnknownEncoding) {
+      status_ = 415;
+      fault_ = invalid("Content-Encoding: gzip and deflate are taken, and no other");
+    } else if (state == transport::Opened::kTooLarge) {
+      status_ = 413;
+      fault_ = invalid("the body is larger than the gateway takes: send fewer texts at a time");
+    } else if (state == transport::Opened::kMalformed) {
+      fault_ = invalid("the body is not what its Content-Encoding says");
+    }
+    if (fault_) return;
+    body = std::move(opened);
+  }
+  fault_ = make(service);
+}
+
+MaybeFault ApiRequest::make(const DataService& service) {
+  const ApiBody from{.bytes = body,
+                     .json_size = json_size,
+                     .query_model = query_model,
+                     .path_model = parts.empty() ? std::string_view() : parts[0],
+                     .path_version = parts.size() < 2 ? std::string_view() : parts[1]};
+  if (auto fault = task->read(from)) return fault;
+  std::string name = task->model();
+  if (name.empty()) {
+    std::vector<std::string> names;
+    for (const auto& served : service.models().served()) {
+      if (!served.stage) names.push_back(served.name);
+    }
+    if (names.size() > 1) return invalid("name a model: this gateway serves " + service.models().names());
+    if (!names.empty()) name = names.front();
+  }
+  Router* router = nullptr;
+  if (auto fault = service.find_model(name, task->version(), &router, &model_)) return fault;
+  inference::ModelInferRequest request;
+  const TimeNs began = now_ns();
+  if (auto fault = task->ask(*model_, service.max_rows(), &request)) return fault;
+  tokenized_ns_ = now_ns() - began;
+  if (!task->calls()) {
+    own_.emplace();
+    return task->write(*model_, {}, &*own_);
+  }
+  call_ = request.SerializeAsString();
+  return {};
+}
+
+void ApiRequest::write(std::string answer, bool pack) {
+  inference::ModelInferResponse response;
+  if (!response.ParseFromString(answer)) {
+    fault_ = Fault{Code::kInternal, "the answer does not parse"};
+    return;
+  }
+  std::string().swap(answer);
+  own_.emplace();
+  fault_ = task->write(*model_, response, &*own_);
+  if (fault_) return;
+  const auto line = [&](const char* name, const std::string& value) {
+    own_->headers.append(name).append(": ").append(value).append("\r\n");
+  };
+  const auto ms = [&](const char* name, std::int64_t us) {
+    line(name, std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100));
+  };
+  const bool of_text = response.parameters().contains("tokenize_us");
+  ms("x-tokenization-time", of_text ? said(response, "tokenize_us") : tokenized_ns_ / 1000);
+  ms("x-queue-time", said(response, "queue_us"));
+  ms("x-inference-time", said(response, "execute_us"));
+  ms("x-total-time", said(response, "total_us"));
+  if (const auto tokens = said(response, "tokens"); tokens != 0) line("x-compute-tokens", std::to_string(tokens));
+  if (!pack || !takes_gzip) return;
+  line("Vary", "Accept-Encoding");
+  if (auto packed = transport::packed(own_->body); !packed.empty() && packed.size() < own_->body.size()) {
+    own_->body = std::move(packed);
+    line("Content-Encoding", "gzip");
+  }
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,54 @@
+// A request of the HTTP API between its bytes and the call that it becomes, and its answer on the way back: what takes
+// long where bodies are large. Of one thread at a time, which need not be the lane's.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "gateway/front/api_task.h"
+#include "gateway/front/data_service.h"
+#include "gateway/front/routes.h"
+
+namespace arlo::gateway {
+
+class ApiRequest {
+ public:
+  // Bytes of a body, or of an answer, that are worth another thread.
+  static constexpr std::size_t kLong = 64 << 10;
+
+  // What came.
+  std::unique_ptr<ApiTask> task;
+  std::string body;
+  std::string encoding;     // Content-Encoding
+  std::string json_size;    // Inference-Header-Content-Length
+  std::string query_model;  // ?model=
+  Route::Parts parts;
+  bool takes_gzip = false;  // of answers
+
+  // `most`: bytes that a packed body may have when it is opened. One of: fault(); own(), an answer without a call; or
+  // call(), the bytes of a ModelInferRequest.
+  void read(const DataService& service, std::size_t most);
+  // From the bytes of a ModelInferResponse: fault() or own(). `pack`: as gzip, where the client takes that.
+  void write(std::string answer, bool pack);
+
+  [[nodiscard]] Dialect dialect() const { return task->dialect(); }
+  [[nodiscard]] const MaybeFault& fault() const { return fault_; }
+  [[nodiscard]] int status() const { return status_; }  // of the fault; 0: what its code stands for
+  [[nodiscard]] bool answered() const { return own_.has_value(); }
+  [[nodiscard]] ApiAnswer& own() { return *own_; }
+  [[nodiscard]] std::string& call() { return call_; }
+  [[nodiscard]] std::string model() const { return model_ == nullptr ? "" : model_->name; }
+
+ private:
+  MaybeFault make(const DataService& service);
+
+  MaybeFault fault_;
+  int status_ = 0;
+  std::optional<ApiAnswer> own_;
+  std::string call_;
+  std::shared_ptr<const ModelSpec> model_;
+  TimeNs tokenized_ns_ = 0;  // by the task itself, before there is a call
+};
+
+}  // namespace arlo::gateway

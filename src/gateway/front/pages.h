@@ -1,0 +1,11 @@
+// What the HTTP API's port serves as it is: the page at / and the description at /openapi.json (folder pages).
+#pragma once
+
+#include <string_view>
+
+namespace arlo::gateway {
+
+std::string_view start_page();        // HTML
+std::string_view openapi_document();  // JSON
+
+}  // namespace arlo::gateway

@@ -1,0 +1,330 @@
+"""Writes the OpenAPI document of the HTTP API: openapi.py OUT.json. The gateway has it built in, at /openapi.json.
+
+A path stands here once, in `paths()`, and once in routes.cc; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+Schema = dict[str, Any]
+
+GATEWAY, OPENAI, TEI, RERANK, KSERVE = "Gateway", "OpenAI", "TEI", "Cohere, Jina, vLLM", "KServe v2"
+ERRORS = {
+    400: "The request is wrong, or the model cannot do it.",
+    401: "The bearer token is missing or wrong.",
+    404: "No such model.",
+    408: "The request came too slowly.",
+    413: "The body is too large.",
+    415: "Another Content-Encoding than gzip and deflate.",
+    422: "The request is wrong (TEI's routes).",
+    424: "The model cannot do it, or failed (TEI's routes).",
+    429: "Too much is asked for; retry-after-ms says when an answer may be had.",
+    431: "The headers are too large.",
+    500: "A worker failed.",
+    501: "The model cannot do it (KServe's routes).",
+    503: "No instance is in service, or the memory for requests is full.",
+    504: "The deadline passed.",
+}
+HEADERS = {
+    "x-request-id": "The client's, or made.",
+    "x-total-time": "ms from the request to its answer.",
+    "x-tokenization-time": "ms that texts took to become token ids.",
+    "x-queue-time": "ms until a worker started.",
+    "x-inference-time": "ms at the worker.",
+    "x-compute-tokens": "Tokens of the texts.",
+}
+ANY = {400, 401, 404, 408, 413, 415, 429, 431, 503, 504}
+BY_FAMILY = {OPENAI: ANY | {500}, RERANK: ANY | {500}, TEI: ANY | {422, 424}, KSERVE: ANY | {500, 501}}
+
+
+def ref(name: str, kind: str = "schemas") -> Schema:
+    return {"$ref": f"#/components/{kind}/{name}"}
+
+
+def fields(required: str = "", /, **properties: Schema) -> Schema:
+    made: Schema = {"type": "object", "properties": properties}
+    return made | {"required": required.split()} if required else made
+
+
+def listed(items: Schema, least: int = 0, **more: Any) -> Schema:
+    return {"type": "array", "items": items, **({"minItems": least} if least else {}), **more}
+
+
+def either(*schemas: Schema, **more: Any) -> Schema:
+    return {**more, "anyOf": list(schemas)}
+
+
+def flag(default: bool) -> Schema:
+    return {"type": ["boolean", "null"], "default": default}
+
+
+def requests() -> dict[str, Schema]:
+    whole, null = {"type": "integer"}, {"type": "null"}
+    truncate = (
+        "NONE, START or END: what is cut off a text that is too long. true and false go with truncation_direction."
+    )
+    wishes = {
+        "truncate": ref("Cut"),
+        "truncation_direction": ref("Direction"),
+        "prompt_name": ref("PromptName"),
+        "priority": ref("Priority"),
+    }
+    vectors = {
+        "dimensions": {"type": ["integer", "null"], "minimum": 1, "description": "Vectors are cut to so many numbers."},
+        "normalize": flag(True),
+        **wishes,
+        "truncate": ref("Truncate"),
+    }
+    one_or_two = listed(ref("Text"), 1, maxItems=2)
+    parameter = either({"type": "string"}, {"type": "number"}, {"type": "boolean"})
+    output = fields("name", name={"type": "string"}, parameters=ref("Parameters"))
+    return {
+        "Text": {"type": "string", "minLength": 1},
+        "Texts": listed(ref("Text"), 1),
+        "TokenIds": listed(whole | {"minimum": 0}, 1, description="With their special tokens, taken as they are."),
+        "Inputs": either(
+            ref("Text"), ref("Texts"), ref("TokenIds"), listed(ref("TokenIds"), 1),
+            description="A text, a list of texts, token ids, or a list of such.",
+        ),
+        "Cut": either({"type": "boolean"}, {"type": "string", "enum": ["NONE", "START", "END"]}, null,
+                      description=truncate),
+        "Truncate": either({"type": "boolean"}, {"type": "string", "enum": ["NONE", "START", "END", "CHUNK"]}, null,
+                           description=truncate + " CHUNK: it is cut into windows, and its vector is their mean."),
+        "Direction": {"type": ["string", "null"], "enum": ["left", "right", "Left", "Right", None]},
+        "Priority": either({"type": "string", "enum": ["interactive", "bulk"]}, whole, null,
+                           description="A number above 0 is bulk."),
+        "PromptName": {"type": ["string", "null"], "description": "Of a prompt that goes before each text."},
+        "Model": {"type": ["string", "null"], "description": "May be left out where one model is served."},
+        "OpenAiEmbeddingsRequest": fields(
+            "model input", model=ref("Text"), input=ref("Inputs"),
+            encoding_format={"type": ["string", "null"], "enum": ["float", "base64", None]}, **vectors,
+        ),
+        "EmbedRequest": fields("inputs", inputs=ref("Inputs"), model=ref("Model"), **vectors),
+        "EmbedAllRequest": fields("inputs", inputs=ref("Inputs"), model=ref("Model"), **wishes),
+        "SparseRequest": fields(model=ref("Model")),
+        "SimilarityRequest": fields(
+            "inputs",
+            inputs=fields("source_sentence sentences", source_sentence=ref("Text"), sentences=ref("Texts")),
+            parameters=either(fields(**vectors), null), model=ref("Model"),
+        ),
+        "PredictRequest": fields(
+            "inputs",
+            inputs=either(ref("Text"), one_or_two | {"minItems": 2}, listed(one_or_two, 1),
+                          description="A text, a pair of texts, or a list of lists of one or of two."),
+            raw_scores=flag(False), model=ref("Model"), **wishes,
+        ),
+        "TeiRerankRequest": fields(
+            "query texts", query=ref("Text"), texts=ref("Texts"), raw_scores=flag(False), return_text=flag(False),
+            model=ref("Model"), **wishes,
+        ),
+        "RerankRequest": fields(
+            "query documents", query=ref("Text"),
+            documents=listed(either(ref("Text"), fields("text", text=ref("Text"))), 1),
+            top_n={"type": ["integer", "null"], "minimum": 0, "description": "0, or left out: all."},
+            return_documents=flag(False), raw_scores=flag(False), use_activation=flag(True), truncation=flag(True),
+            model=ref("Model"), **wishes,
+        ),
+        "TokenizeRequest": fields(
+            "inputs", inputs=either(ref("Text"), ref("Texts")), add_special_tokens=flag(True),
+            prompt_name=ref("PromptName"), model=ref("Model"),
+        ),
+        "DecodeRequest": fields(
+            "ids", ids=either(ref("TokenIds"), listed(listed(whole | {"minimum": 0}), 1)),
+            skip_special_tokens=flag(True), model=ref("Model"),
+        ),
+        "Parameters": either({"type": "object", "maxProperties": 256, "additionalProperties": parameter}, null),
+        "Tensor": fields(
+            "name datatype shape", name={"type": "string"}, datatype={"type": "string"},
+            shape=listed(whole, maxItems=8), parameters=ref("Parameters"),
+            data=listed({}, description="Flat or nested. Left out where parameters.binary_data_size says how many of "
+                        "the bytes behind the JSON are its."),
+        ),
+        "InferRequest": fields(
+            "inputs", id={"type": ["string", "null"]}, parameters=ref("Parameters"),
+            inputs=listed(ref("Tensor"), 1, maxItems=256), outputs=either(listed(output, maxItems=256), null),
+        ),
+    }  # fmt: skip
+
+
+def answers() -> dict[str, Schema]:
+    word, whole = {"type": "string"}, {"type": "integer"}
+    number = {"type": ["number", "null"], "description": "null: the model's number is not finite."}
+    scored = fields("score label", score=number, label=word)
+    token = fields(
+        "id text special start stop", id=whole, text=word, special={"type": "boolean"},
+        start={"type": ["integer", "null"], "description": "Character of the text with its prompt; null: of none."},
+        stop={"type": ["integer", "null"]},
+    )  # fmt: skip
+    vector = fields(
+        "object index embedding", object={"const": "embedding"}, index=whole,
+        embedding=either(ref("Vector"), word | {"contentEncoding": "base64", "description": "Little-endian FP32."}),
+        pieces=whole | {"description": "Windows of a text that was cut with CHUNK."},
+    )  # fmt: skip
+    openai_error = fields("message type param code", message=word, type=word, param={}, code={})
+    return {
+        "Usage": fields("prompt_tokens total_tokens", prompt_tokens=whole, total_tokens=whole),
+        "Vector": listed(number),
+        "Vectors": listed(ref("Vector")),
+        "VectorsOfTokens": listed(ref("Vectors")),
+        "OpenAiEmbeddings": fields(
+            "object data model usage", object={"const": "list"}, data=listed(vector), model=word, usage=ref("Usage")
+        ),
+        "Models": fields(
+            "object data", object={"const": "list"}, data=listed(fields("id object", id=word, object=word))
+        ),
+        "Labels": listed(scored),
+        "LabelsOrLists": either(ref("Labels"), listed(ref("Labels"))),
+        "TeiRanks": listed(fields("index score", index=whole, score=number, text=word)),
+        "Ranks": fields(
+            "id model results", id=word, model=word, usage=ref("Usage"), meta={"type": "object"},
+            results=listed(fields("index relevance_score", index=whole, relevance_score=number,
+                                  document=fields("text", text=word))),
+        ),
+        "EitherRanks": either(ref("TeiRanks"), ref("Ranks")),
+        "Tokens": listed(listed(token)),
+        "DecodedTexts": listed(word),
+        "Info": fields("model_id model_type max_input_length", model_id=word, model_type={"type": "object"},
+                       max_input_length=whole, max_client_batch_size=whole),
+        "InferResponse": fields("model_name outputs", id=word, model_name=word, model_version=word,
+                                parameters={"type": "object"}, outputs=listed(ref("Tensor"))),
+        "Index": listed({"type": "object"}),
+        "Object": {"type": "object"},
+        "Health": fields("status", status={"type": "string", "enum": ["ready", "not ready"]}),
+        "Error": either(
+            fields("error", error=openai_error), fields("error", error=word, error_type=word),
+            fields("message", message=word),
+            description="In the words of the API that was asked: OpenAI's, TEI's or KServe's, Cohere's.",
+        ),
+    }  # fmt: skip
+
+
+def parameters() -> dict[str, Schema]:
+    name = {"type": "string", "minLength": 1, "pattern": "^[^/?#]+$"}
+    hexadecimal = "^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
+
+    def header(name: str, description: str, schema: Schema) -> Schema:
+        return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
+
+    return {
+        "Timeout": header("x-request-timeout-ms", "How long the client waits, in place of the model's default.",
+                          {"type": "integer", "minimum": 1, "maximum": 2**32 - 1}),
+        "RequestId": header("x-request-id", "Comes back, and stands in logs and traces.",
+                            {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[!-~]+$"}),
+        "Traceparent": header("traceparent", "W3C's; goes on to the worker.",
+                              {"type": "string", "pattern": hexadecimal}),
+        "JsonSize": header("Inference-Header-Content-Length", "Bytes of the JSON, where tensors follow it.",
+                           {"type": "integer", "minimum": 1}),
+        "AnyModel": {"name": "model", "in": "query", "required": False, "schema": {"type": "string", "minLength": 1}},
+        "Named": {"name": "model", "in": "path", "required": True, "schema": name},
+        "Version": {"name": "version", "in": "path", "required": True, "schema": name, "description": "There is 1."},
+    }  # fmt: skip
+
+
+def operation(path: str, method: str, tag: str, summary: str, answer: str | None, **more: Any) -> Schema:
+    """`more`: body, a schema's name; params, names of parameters; open, without a token; family, whose errors."""
+    body, public = more.get("body"), more.get("open", False)
+    names = [*more.get("params", ()), *(("Timeout", "RequestId", "Traceparent") if body else ())]
+    good: Schema = {"description": "The answer."}
+    if answer is not None:
+        good["content"] = {"application/json": {"schema": ref(answer)}}
+    made: Schema = {
+        "tags": [tag],
+        "operationId": (method + path).replace("/", "_").translate({ord(c): None for c in "{}"}),
+        "summary": summary,
+        "parameters": [ref(name, "parameters") for name in names],
+        "security": [] if public else [{}, {"bearer": []}],
+    }
+    codes = {400, 408, 413, 431} if public else BY_FAMILY.get(more.get("family", tag), ANY)
+    if "both" in more:
+        codes = BY_FAMILY[TEI] | BY_FAMILY[RERANK]
+    if body:
+        good["headers"] = {name: ref(name, "headers") for name in HEADERS}
+        schemas = [ref(name) for name in body.split()]
+        content = {"application/json": {"schema": schemas[0] if len(schemas) == 1 else either(*schemas)}}
+        made["requestBody"] = {"required": True, "content": content}
+    made["responses"] = {"200": good} | {str(code): ref(f"E{code}", "responses") for code in sorted(codes)}
+    return made
+
+
+def paths() -> dict[str, Schema]:
+    made: dict[str, Schema] = {}
+
+    def add(path: str, method: str, tag: str, summary: str, answer: str | None = None, **more: Any) -> Schema:
+        made.setdefault(path, {})[method] = (one := operation(path, method, tag, summary, answer, **more))
+        return one
+
+    page = add("/", "get", GATEWAY, "A page to try the models on", open=True)
+    page["responses"]["200"]["content"] = {"text/html": {"schema": {"type": "string"}}}
+    add("/openapi.json", "get", GATEWAY, "This document", "Object", open=True)
+    for path in ("/health", "/ping", "/v1/health/ready"):
+        ready = add(path, "get", GATEWAY, "Whether each model has an instance in service", "Health", open=True)
+        ready["responses"]["503"] = ready["responses"]["200"] | {"description": "Some model has none."}
+    add("/v1/health/live", "get", GATEWAY, "Whether the gateway lives", open=True)
+    add("/v1/models", "get", OPENAI, "The models that are served", "Models")
+    for path in ("/v1/embeddings", "/embeddings"):
+        add(path, "post", OPENAI, "Vectors of texts", "OpenAiEmbeddings", body="OpenAiEmbeddingsRequest")
+    add("/embed", "post", TEI, "Vectors of texts", "Vectors", body="EmbedRequest")
+    add("/embed_all", "post", TEI, "Vectors of the tokens of texts", "VectorsOfTokens", body="EmbedAllRequest")
+    add("/embed_sparse", "post", TEI, "Not served: 424", "Object", body="SparseRequest")
+    add("/similarity", "post", TEI, "Cosines of a text with others", "Vector", body="SimilarityRequest")
+    add("/predict", "post", TEI, "Labels of texts or pairs", "LabelsOrLists", body="PredictRequest")
+    add("/tokenize", "post", TEI, "Tokens of texts", "Tokens", body="TokenizeRequest")
+    add("/decode", "post", TEI, "Texts of token ids", "DecodedTexts", body="DecodeRequest")
+    add("/info", "get", TEI, "What a model is for, and its limits", "Info", params=["AnyModel"])
+    ranked = "How well texts answer a query, the best first"
+    add("/rerank", "post", TEI, ranked, "EitherRanks", body="TeiRerankRequest RerankRequest", both=True)
+    for path in ("/v1/rerank", "/v2/rerank"):
+        add(path, "post", RERANK, ranked, "Ranks", body="RerankRequest")
+    add("/v2", "get", KSERVE, "Name, version and extensions of the server", "Object")
+    add("/v2/health/live", "get", KSERVE, "Whether the gateway lives", open=True)
+    add("/v2/health/ready", "get", KSERVE, "200: each model has an instance in service", open=True)
+    add("/v2/repository/index", "post", KSERVE, "The models that are served", "Index")
+    add("/v2/models/stats", "get", KSERVE, "Statistics of all models", "Object")
+    for path, of in (("", ["Named"]), ("/versions/{version}", ["Named", "Version"])):
+        base = "/v2/models/{model}" + path
+        add(base, "get", KSERVE, "Inputs and outputs of a model", "Object", params=of)
+        add(base + "/ready", "get", KSERVE, "200: it has an instance in service", params=of)
+        add(base + "/config", "get", KSERVE, "The model's configuration, as Triton has it", "Object", params=of)
+        add(base + "/stats", "get", KSERVE, "The model's statistics", "Object", params=of)
+        infer = add(
+            base + "/infer", "post", KSERVE, "Inference on tensors", "InferResponse", body="InferRequest",
+            params=[*of, "JsonSize"],
+        )  # fmt: skip
+        for content in (infer["requestBody"]["content"], infer["responses"]["200"]["content"]):
+            content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
+    return made
+
+
+def document() -> Schema:
+    ided = {"x-request-id": ref("x-request-id", "headers")}
+    said = {"application/json": {"schema": ref("Error")}}
+    responses = {f"E{code}": {"description": why, "content": said, "headers": ided} for code, why in ERRORS.items()}
+    extra = {401: "WWW-Authenticate", 429: "retry-after-ms", 503: "retry-after", 504: "x-should-retry"}
+    for code, name in extra.items():
+        responses[f"E{code}"]["headers"] = ided | {name: {"schema": {"type": "string"}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Arlo",
+            "version": "0.1.0",
+            "description": "Text in, in the forms of OpenAI, TEI, Cohere and KServe. Unknown fields are ignored.",
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": tag} for tag in (GATEWAY, OPENAI, TEI, RERANK, KSERVE)],
+        "paths": paths(),
+        "components": {
+            "schemas": requests() | answers(),
+            "responses": responses,
+            "headers": {name: {"description": why, "schema": {"type": "string"}} for name, why in HEADERS.items()},
+            "parameters": parameters(),
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(json.dumps(document(), ensure_ascii=False, separators=(",", ":")) + "\n")

@@ -1,0 +1,94 @@
+"""The page at /, in a real browser: what is served, similarities, labels and rankings, and where the time went."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+import pytest_asyncio
+
+from tests.fakes.gateway import SANITIZED, Gateway, gateway_of
+from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.replayed import LABELS
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(BROWSER is None, reason="chromium is not installed: the page is not looked at"),
+    pytest.mark.skipif(SANITIZED, reason="a browser says nothing of the gateway's memory"),
+]
+TEXTS = ["a text", "another <b>text</b>", "quite something else"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def served(workers: Workers, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    deployments = {
+        "emu": workers.deployment("emu", [(0, 64)]),
+        "small": workers.deployment("small", [(0, 64)]),
+        "ranker": workers.deployment("ranker", [(1, 64)]),
+    }
+    deployments["small"].model.labels.extend(f"label {number}" for number in range(LABELS))
+    async with gateway_of(tmp_path_factory.mktemp("gateway")) as gateway:
+        for deployment in deployments.values():
+            deployment.model.tokenizer = tokenizer.read_bytes()
+            await gateway.apply(deployment, beside=True)
+        yield gateway
+
+
+async def page(gateway: Gateway, folder: Path, *flags: str, **asked: str | list[str]) -> str:
+    """The document as the browser has made it, once its requests are answered."""
+    assert BROWSER is not None
+    url = f"http://{gateway.api}/#" + urlencode({**asked, "run": ""}, doseq=True)
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+        f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=20000", "--window-size=1100,1250", *flags,
+        "--dump-dom", url,
+    ]  # fmt: skip
+    environment = {**os.environ, "HOME": str(folder)}
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment
+    )
+    out, problems = await asyncio.wait_for(process.communicate(), 90)
+    assert process.returncode == 0, problems.decode()
+    return out.decode()
+
+
+def cells(document: str, table: str) -> list[list[str]]:
+    body = re.search(rf'<table[^>]*id="{table}".*?</table>', document, re.DOTALL)
+    assert body is not None, document[-4000:]
+    rows = re.findall(r"<tr>(.*?)</tr>", body[0], re.DOTALL)
+    return [re.findall(r"<t[dh][^>]*>([^<]*)", row) for row in rows]
+
+
+async def test_similarities_as_a_picture(served: Gateway, tmp_path: Path) -> None:
+    document = await page(served, tmp_path, model="emu", text=TEXTS)
+    kinds = [["emu", "vectors"], ["ranker", "ranking"], ["small", "labels"]]
+    assert sorted(row[:2] for row in cells(document, "models")[1:]) == kinds
+    matrix = cells(document, "matrix")
+    assert [row[1:] for row in matrix[1:]] == [["1.00"] * 3] * 3  # all numbers of an emulated vector are the same
+    assert matrix[2][0] == "2  another &lt;b&gt;text&lt;/b&gt;"
+    times = re.search(r'id="times"[^>]*aria-label="([^"]*)"', document)
+    assert times is not None
+    assert re.fullmatch(r"tokenise [\d.]+ ms, queue [\d.]+ ms, execute [\d.]+ ms, rest: .*", times[1])
+
+
+async def test_rankings_and_labels(served: Gateway, tmp_path: Path) -> None:
+    document = await page(served, tmp_path / "ranker", model="ranker", query="one query", text=TEXTS)
+    ranks = cells(document, "ranks")
+    assert sorted(row[0] for row in ranks) == sorted(text.replace("<", "&lt;").replace(">", "&gt;") for text in TEXTS)
+    scores = [float(row[-1]) for row in ranks]
+    assert scores == sorted(scores, reverse=True)
+    document = await page(served, tmp_path / "small", model="small", text=TEXTS[:1])
+    assert sorted(row[0] for row in cells(document, "labels-0")) == [f"label {number}" for number in range(LABELS)]
+
+
+async def test_what_is_wrong_is_said(served: Gateway, tmp_path: Path) -> None:
+    document = await page(served, tmp_path, model="ranker", query="", text=TEXTS)
+    assert re.search(r'<p id="wrong" role="alert">422: query is missing, or empty</p>', document)
