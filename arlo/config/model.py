@@ -228,8 +228,9 @@ class DeploymentConfig:
         default="recommended",
         doc="What the workers serve where neither `allocation` nor `dynamic` says it. `recommended`: what `arlo "
         "compile` or `arlo profile` measured to be quicker on this device (`arlo inspect` shows it), static runtimes "
-        "where nothing was compared, and these as `bundle` where `workers.memory_mb` holds more than one. `static`: a "
-        "runtime per length, allocated by [control]. `dynamic`: every worker serves the dynamic-shape runtime, and "
+        "where nothing was compared, and these as `bundle` where `workers.memory_mb` holds more than one; on fixed "
+        "`workers.endpoints` that run the plugin, the bundle that it has. `static`: a runtime per length, "
+        "allocated by [control]. `dynamic`: every worker serves the dynamic-shape runtime, and "
         "nothing is allocated. `bundle`: every worker holds the static runtimes, all or those that fit "
         "`workers.memory_mb` and save most, and each row takes that of its length; nothing is allocated either.",
         relation="`dynamic` and `bundle` go without `allocation`, `static` and `bundle` without `dynamic` instances",

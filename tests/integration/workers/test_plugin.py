@@ -220,6 +220,10 @@ async def test_what_waits_is_batched_by_length(plugin: Plugin) -> None:
         rows = grown[f"arlo_plugin_rows_total{labels}"]
         assert grown[f"arlo_plugin_computed_tokens_total{labels}"] == rows * length
         assert after[f"arlo_plugin_engine_usable{labels}"] == 1
+    families = {key.partition("{")[0].removeprefix("arlo_plugin_") for key in grown}
+    counted_too = {"rows", "batches", "failed_batches", "demoted_rows", "tokens", "computed_tokens", "wait_seconds"}
+    assert families == {f"{name}_total" for name in counted_too} | {"engine_usable", "queued_rows"}
+    assert sum(value for key, value in grown.items() if key.startswith("arlo_plugin_wait_seconds_total")) > 0
     batches = sum(value for key, value in grown.items() if key.startswith("arlo_plugin_batches_total"))
     assert batches < len(lengths) / 2
     assert statistics.execution_count - counted.execution_count == batches

@@ -130,6 +130,9 @@ async def test_two_servers_with_the_plugin_are_one_fleet(tmp_path: Path) -> None
             cluster.reconciler.recycle("w0")  # its engines are loaded anew; the logical model is not ours to unload
             await until(lambda: cluster.counters["workers_recycled"], "the first server's engines anew", timeout_s=60)
             await until(lambda: serves(cluster, "w0"), "the first server back in service", timeout_s=60)
+            cluster.reconciler.recycle("w1")  # which it cannot be, without model control: it is said, and it serves on
+            await until(lambda: "unload" in (cluster.reconciler.error("w1") or ""), "a refusal to unload")
+            await until(lambda: serves(cluster, "w1"), "the second server in service again", timeout_s=60)
             await load.more(200)
             await ask(alone, 100)
             assert await loaded(alone)
