@@ -5,12 +5,14 @@
 For each loss of accuracy the cheapest thresholds are taken that lose no more on the select split, and their accuracy
 and time are read from the test split; beside them the cheapest of the test split itself, which no search can find, as a
 bound. Times are the engines'. With `--result`, the last stage's served mean less its engine's is what client, gateway
-and Triton add: to each request once (`request`), or, the worst case, to each visit of a stage (`visit`).
+and Triton add: to each request once (`request`), or, the worst case, to each visit of a stage (`visit`). `--ms` and
+`--added-ms` say these times instead, as those of a quiet machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -57,6 +59,8 @@ def main() -> int:
     parser.add_argument("cascade", type=Path)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--result", type=Path, help="result.json of the demo, for what a request costs beside engines")
+    parser.add_argument("--ms", type=float, nargs="+", metavar="MS", help="of a row at each stage (default: recorded)")
+    parser.add_argument("--added-ms", type=float, default=0.0, metavar="MS", help="to a request (default: 0)")
     parser.add_argument("--losses", type=float, nargs="+", default=[0.0, 0.005, 0.0075, 0.01, 0.015])
     args = parser.parse_args()
     try:
@@ -70,9 +74,12 @@ def main() -> int:
     except ArloError as error:
         print(f"floor: {error}", file=sys.stderr)
         return 1
+    if args.ms is not None:
+        ms = np.broadcast_to(np.asarray(args.ms), study.ms.shape).copy()
+        study = dataclasses.replace(study, ms=ms, cost=ms)
     select, test = study.of(SELECT), study.of(TEST)
     engine = test.ms.mean(axis=0)
-    added = 0.0
+    added = args.added_ms
     if args.result is not None:
         added = json.loads(args.result.read_text())["last_stage"]["mean_ms"] - float(engine[-1])
     print(f"engines: {', '.join(f'{ms:.2f}' for ms in engine)} ms a row; added to a request: {added:.2f} ms")
