@@ -227,7 +227,7 @@ adapt-demo: setup ## one model at several token counts: merged, verified, measur
 	$(PY) -m benchmarks.tokens.demo $(ADAPT_ARGS)
 
 .PHONY: adapt-demo-images
-adapt-demo-images: setup ## the same for pictures: a vision transformer, two tasks on one body (8 minutes)
+adapt-demo-images: setup ## the same for pictures: a vision transformer, two tasks on one body; and served under a burst
 	$(PY) -m benchmarks.tokens.images $(ADAPT_ARGS)
 
 .PHONY: pipeline-demo

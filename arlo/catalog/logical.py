@@ -73,6 +73,8 @@ def write_logical_model(
     ConfigError when a runtime has the name of the model, or the options name a runtime that there is not.
     """
     options = options or LogicalOptions()
+    if any(tensor.role == "tensor" for tensor in manifest.inputs):
+        raise ConfigError("the backend inside Triton takes token ids only: serve tensors with `arlo serve`")
     names = {runtime.name for runtime in manifest.runtimes}
     if manifest.model in names:
         raise ConfigError(f"a runtime is called {manifest.model}, as the model that it is to answer for: rename one")
@@ -94,9 +96,8 @@ def write_logical_model(
 
 def _input(tensor: InputTensor) -> str:
     optional = tensor.optional or tensor.role == "mask"
-    dims = ", ".join(map(str, tensor.dims)) if tensor.role == "tensor" else "-1"
     return (
-        f"  {{ name: {json.dumps(tensor.name)} data_type: TYPE_{tensor.datatype} dims: [ {dims} ]"
+        f"  {{ name: {json.dumps(tensor.name)} data_type: TYPE_{tensor.datatype} dims: [ -1 ]"
         f"{' optional: true' if optional else ''} }}"
     )
 

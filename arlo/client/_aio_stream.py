@@ -10,7 +10,8 @@ from arlo.client._stream import _Ended, _Wake
 from arlo.client._window import Window
 from arlo.client.errors import ClientError, UnavailableError
 from arlo.client.result import Result
-from arlo.client.rows import Row, RowReader
+from arlo.client.rows import Row
+from arlo.client.tensors import Reader
 from arlo.client.transport import AsyncTransport
 from arlo.clock import monotonic_s
 
@@ -53,7 +54,7 @@ class _Link:
 
 class _Run:
     def __init__(
-        self, transport: AsyncTransport, window: Window, reader: RowReader, rows: Iterable[Row] | AsyncIterable[Row]
+        self, transport: AsyncTransport, window: Window, reader: Reader, rows: Iterable[Row] | AsyncIterable[Row]
     ) -> None:
         self._transport = transport
         self._window = window
@@ -159,7 +160,7 @@ async def _each(rows: Iterable[Row] | AsyncIterable[Row], room: asyncio.Semaphor
 
 
 def run(
-    transport: AsyncTransport, window: Window, reader: RowReader, rows: Iterable[Row] | AsyncIterable[Row]
+    transport: AsyncTransport, window: Window, reader: Reader, rows: Iterable[Row] | AsyncIterable[Row]
 ) -> AsyncGenerator[Result | ClientError, None]:
     """See AsyncClient.stream. Close the iterator (contextlib.aclosing) when leaving it early."""
     return _Run(transport, window, reader, rows).items()

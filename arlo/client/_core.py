@@ -19,7 +19,7 @@ from arlo.client.model import from_server
 from arlo.client.result import Result
 from arlo.client.retry import Attempts
 from arlo.client.rows import PreparedRow, Row, RowReader
-from arlo.client.tensors import TensorReader
+from arlo.client.tensors import Reader, TensorReader
 from arlo.client.tokenizer import Tokenizer
 from arlo.client.transport import TLS, ChannelSettings
 from arlo.errors import ConfigError
@@ -125,7 +125,7 @@ class Core:
 
     # Requests and results --------------------------------------------------------------------------------------------
 
-    def reader(self, codec: Codec, *, truncate: bool, max_length: int | None) -> RowReader | TensorReader:
+    def reader(self, codec: Codec, *, truncate: bool, max_length: int | None) -> Reader:
         """Reads rows for `codec`'s model; `max_length` may only shorten what the model takes."""
         if codec.of_tensors:
             if truncate or max_length is not None:

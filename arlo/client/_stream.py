@@ -11,7 +11,8 @@ from typing import Any
 from arlo.client._window import Window
 from arlo.client.errors import ClientError, UnavailableError
 from arlo.client.result import Result
-from arlo.client.rows import Row, RowReader
+from arlo.client.rows import Row
+from arlo.client.tensors import Reader
 from arlo.client.transport import Transport
 from arlo.clock import monotonic_s
 
@@ -56,7 +57,7 @@ class _Link:
 
 
 class _Run:
-    def __init__(self, transport: Transport, window: Window, reader: RowReader, rows: Iterable[Row]) -> None:
+    def __init__(self, transport: Transport, window: Window, reader: Reader, rows: Iterable[Row]) -> None:
         self._transport = transport
         self._window = window
         self._reader = reader
@@ -156,7 +157,7 @@ class _Run:
             self._events.put(_Ended(None))
 
 
-def run(transport: Transport, window: Window, reader: RowReader, rows: Iterable[Row]) -> Iterator[Result | ClientError]:
+def run(transport: Transport, window: Window, reader: Reader, rows: Iterable[Row]) -> Iterator[Result | ClientError]:
     """See Client.stream. Closing the iterator ends the call and the threads; a feeder that waits for the caller's
     iterable ends with its next row.
     """

@@ -20,7 +20,8 @@ from arlo.client.errors import (
 )
 from arlo.client.result import Result
 from arlo.client.retry import Attempts, backoff_s
-from arlo.client.rows import Row, RowReader
+from arlo.client.rows import Row
+from arlo.client.tensors import Reader
 
 # A stream has no status per answer; the Arlo gateway puts its name before the message.
 _STATUS = re.compile(r"\[([A-Z_]+)\] (.*)", re.DOTALL)
@@ -68,7 +69,7 @@ class Window:
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def prepare(self, reader: RowReader, position: int, row: Row) -> Entry | ClientError:
+    def prepare(self, reader: Reader, position: int, row: Row) -> Entry | ClientError:
         """Makes the request, or the error that stands for the row. Guarded by nothing."""
         name = str(position)
         try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from arlo.client.errors import InvalidRequestError
 from arlo.client.model import TensorInfo
-from arlo.client.rows import PreparedRow, as_row
+from arlo.client.rows import PreparedRow, RowReader, as_row
 
 _NO_IDS = np.zeros(1, np.int64)  # a row of tensors counts as one, whatever it is
 _TOKENS = ("INT64", "INT32")
@@ -50,3 +50,7 @@ class TensorReader:
         if unknown:
             raise InvalidRequestError(f"there is no input {', '.join(unknown)}; there are {', '.join(self.inputs)}")
         return PreparedRow(_NO_IDS, {name: as_row(values, *self.inputs[name]) for name, values in row.items()})
+
+
+Reader: TypeAlias = RowReader | TensorReader
+"""What reads the rows of a model."""

@@ -57,15 +57,18 @@ class Pictures:
         if not len(self._rows) or len(fitting) < 2:
             raise ConfigError(f"{file} has {len(fitting)} pictures to fit on and {len(self._rows)} to measure on")
         embedded = self._embedded(rows[fitting])
-        heads, self.task_labels, self._truth = {}, {}, {}
+        heads: dict[str, Head] = {}
+        task_labels: dict[str, tuple[str, ...]] = {}
+        self._truth: dict[str, NDArray[np.int64]] = {}
         for task, labels in said.items():
             classes = tuple(sorted(set(labels.tolist())))
             numbers = np.array([classes.index(label) for label in labels.tolist()])
             heads[task] = measure.fit_head(embedded, numbers[fitting], classes, decay=DECAY)
-            self.task_labels[task] = classes
+            task_labels[task] = classes
             self._truth[task] = numbers[split == 2]
+        self.task_labels: Mapping[str, tuple[str, ...]] = task_labels
         self._head = joined_heads(heads)
-        self.labels = self._head.labels
+        self.labels: Sequence[str] = self._head.labels
         self.fitted = len(fitting)
         self.measured = len(self._rows)
         self.lengths: Sequence[int] = ()

@@ -83,10 +83,10 @@ class Texts:
     def prepare(self) -> None:
         self._tasks, self._head = read_tasks(self._model, self._data, self._length)
         self._rows = [row for task in self._tasks for row in task.rows]
-        self.labels = self._model.labels if self._head is None else self._head.labels
-        self.task_labels = {task.name: task.labels for task in self._tasks}
+        self.labels: Sequence[str] = self._model.labels if self._head is None else self._head.labels
+        self.task_labels: Mapping[str, tuple[str, ...]] = {task.name: task.labels for task in self._tasks}
         self.fitted = sum(task.fitted for task in self._tasks)
-        self.lengths = [len(row) for row in self._rows]
+        self.lengths: Sequence[int] = [len(row) for row in self._rows]
         self.measured = len(self._rows)
 
     def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:

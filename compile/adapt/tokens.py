@@ -39,11 +39,11 @@ class TokenTexts:
         if not self._rows:
             raise ConfigError("--data has no text to measure on")
         self._wanted = self._labels_of_original()
-        self.labels = self._model.labels
-        self.task_labels = {TASK: self.labels}
+        self.labels: Sequence[str] = self._model.labels
+        self.task_labels: Mapping[str, tuple[str, ...]] = {TASK: self.labels}
         self.fitted = 0
         self.measured = len(self._rows)
-        self.lengths = [len(row) for row in self._rows for _ in row[1:-1]]
+        self.lengths: Sequence[int] = [len(row) for row in self._rows for _ in row[1:-1]]
 
     def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
         return plan_variant(self._model, self._length, count, kind)

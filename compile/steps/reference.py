@@ -233,7 +233,13 @@ class _Original:
         missing = [output.name for output in self._outputs if output.name not in found[0]]
         if missing:
             raise CompileError(f"reference: the original model does not give {', '.join(missing)}, the export does")
-        return [{output.name: each[output.name] for output in self._outputs} for each in found]
+        return [  # the padding of a file for one length is cut off
+            {
+                output.name: each[output.name][:, : len(rows[0])] if output.token_level else each[output.name]
+                for output in self._outputs
+            }
+            for each, rows in zip(found, batches, strict=True)
+        ]
 
     def _run_torch(self, batches: Sequence[Inputs], cores: int) -> list[dict[str, NDArray[np.float32]]]:
         with known_noise_silenced():

@@ -17,7 +17,7 @@ def body(layers: int = 3) -> object:
         intermediate_size=32,
         max_position_embeddings=40,
     )
-    return transformers.BertModel(config, add_pooling_layer=False).eval()
+    return transformers.BertModel(config, add_pooling_layer=False).eval()  # type: ignore[no-untyped-call]
 
 
 def rows(lengths: list[int], width: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arlo.catalog.logical import write_logical_model
 from arlo.catalog.manifest import Adaptation, InputTensor, Manifest, OutputTensor, Runtime
 from arlo.catalog.tensors import row_length, sample
 from arlo.errors import ConfigError
@@ -84,3 +85,9 @@ def test_what_cannot_be_served(tmp_path: Path, change: Any, message: str) -> Non
     (tmp_path / "arlo.json").write_text(json.dumps(raw))
     with pytest.raises(ConfigError, match=message):
         Manifest.load(tmp_path)
+
+
+def test_the_backend_inside_triton_refuses_them(tmp_path: Path) -> None:
+    for inputs in ((PIXELS,), (IDS, TASK)):
+        with pytest.raises(ConfigError, match="takes token ids only"):
+            write_logical_model(tmp_path, manifest_of(*inputs))
