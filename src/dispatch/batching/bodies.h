@@ -102,7 +102,9 @@ class TimesOn final : public solve::tokens::Times {
   TimesOn(const MultiLevelQueue& queue, const Body& body, InstanceId id) : x_(queue[id]) {
     for (const VariantId v : body.variants) held_.push_back(queue.find(x_, v));
     last_ = id < body.last.size() ? body.last[id] : 0;
-    switching_ = body.chooser.rules().switching;
+    // A rule that goes by the rate alone does not foresee it: else it would never pay it, and evict instead.
+    const solve::tokens::Rules& rules = body.chooser.rules();
+    switching_ = rules.policy == solve::tokens::Policy::kLoad ? 0 : rules.switching;
   }
 
   [[nodiscard]] const Bundle::Member* on(std::size_t count, std::int32_t length) const {
