@@ -729,6 +729,11 @@ class Tokenizer:
         Ids, type ids, and whether there was more text than `most_tokens` (0: any number).
         """
 
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """
+        Of each token of a text the characters that it stands for, from and to; 0 and 0: it was added.
+        """
+
     def special_tokens(self, pair: bool) -> int:
         """Special tokens that a text or a pair gets."""
 

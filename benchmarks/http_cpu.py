@@ -57,9 +57,9 @@ def serving(
 
 
 def measure(
-    program: Any, h2load: str, address: str, body: Path, *, connections: int, seconds: float
+    program: Any, h2load: str, address: str, body: Path, *, connections: int, seconds: int
 ) -> dict[str, float]:
-    def run(seconds: float) -> str:
+    def run(seconds: int) -> str:
         command = [h2load, "--h1", "-c", str(connections), "-D", str(seconds), "-d", str(body)]
         command += ["-H", "content-type: application/json", f"http://{address}/v1/embeddings"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -79,7 +79,7 @@ def measure(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dims", type=int, default=384)
-    parser.add_argument("--seconds", type=float, default=4, help="of one turn")
+    parser.add_argument("--seconds", type=int, default=4, help="of one turn")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--before", type=Path, metavar="PROGRAM", help="the arlo-gateway of an earlier build")

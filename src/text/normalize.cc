@@ -25,25 +25,36 @@ class Tail {
   }
   void other(char32_t c, std::uint8_t traits) {
     if (!how_.strip_accents) return emit(c, traits, origin_);
-    if ((traits & kDecomposes) == 0) return order(c, traits);
+    if ((traits & kDecomposes) == 0) return order(c, traits, false);
     const auto parts = decompose(c);
-    for (std::size_t i = 0; i < parts.size; ++i) order(parts.chars[i], text::traits(parts.chars[i]));
+    for (std::size_t i = 0; i < parts.size; ++i) order(parts.chars[i], text::traits(parts.chars[i]), i != 0);
   }
   void flush() {
+    std::vector<std::uint32_t> origins;  // in the order of the text, which is the one that they are counted in
+    for (const auto& each : waiting_) {
+      if (origins_ != nullptr && !each.added) origins.push_back(each.origin);
+    }
     std::stable_sort(waiting_.begin(), waiting_.end(), [](auto& a, auto& b) { return a.combining < b.combining; });
-    for (const auto& each : waiting_) emit(each.c, text::traits(each.c), each.origin);
+    std::size_t next = 0;
+    for (const auto& each : waiting_) {
+      const bool counts = !each.added && next < origins.size();
+      const std::uint32_t origin = counts ? origins[next++] : next > 0 ? origins[next - 1] : each.origin;
+      if (each.stays) emit(each.c, text::traits(each.c), origin);
+    }
     waiting_.clear();
   }
 
  private:
-  void order(char32_t c, std::uint8_t traits) {
+  // `added`: it came out of the character before it.
+  void order(char32_t c, std::uint8_t traits, bool added) {
+    const bool stays = (traits & kMark) == 0;
     if ((traits & kReorders) != 0) {
-      // Where they stand among the others does not matter for those that go.
-      if ((traits & kMark) == 0) waiting_.push_back({combining_class(c), c, origin_});
+      // Where they stand among the others does not matter for those that go, unless it is asked for.
+      if (stays || origins_ != nullptr) waiting_.push_back({combining_class(c), c, origin_, added, stays});
       return;
     }
     if (!waiting_.empty()) flush();
-    if ((traits & kMark) == 0) emit(c, traits, origin_);
+    if (stays) emit(c, traits, origin_);
   }
   void emit(char32_t c, std::uint8_t traits, std::uint32_t origin) {
     if (!how_.lowercase || (traits & kLowers) == 0) {
@@ -57,6 +68,8 @@ class Tail {
     std::uint8_t combining;
     char32_t c;
     std::uint32_t origin;
+    bool added;
+    bool stays;
   };
 
   const Normalizer& how_;

@@ -1,6 +1,8 @@
 #include "gateway/front/api_connection.h"
 
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -96,6 +98,16 @@ void ApiConnection::account() {
 
 void ApiConnection::due() {
   if (state_ == State::kBusy) return;
+  if (state_ == State::kSending) {
+    // What the system has taken of it lies there until the client has.
+    int there = 0;
+    if (ioctl(stream_.fd(), SIOCOUTQ, &there) != 0) there = 0;
+    const std::size_t taken = sent_ - std::min(sent_, static_cast<std::size_t>(there));
+    if (taken >= window_ + kWindow) {
+      window_ = taken;
+      return wait(State::kSending, all_.limits().body_time);
+    }
+  }
   if (!idle() && state_ != State::kClosing) {
     service_.usage().over_limit(state_ == State::kSending ? "time for an answer" : "time for a request");
   }
@@ -437,10 +449,6 @@ void ApiConnection::write() {
     if (count == transport::ByteStream::kBlocked) {
       if (sent_ == before) return;
       moved_ = now_ns();
-      if (state_ == State::kSending && sent_ - window_ >= kWindow) {
-        window_ = sent_;
-        lane_.loop().set(*this, moved_ + all_.limits().body_time);
-      }
       return;
     }
     if (count < 0) {
