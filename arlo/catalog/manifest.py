@@ -19,7 +19,11 @@ from arlo.errors import ConfigError
 FILE_NAME = "arlo.json"
 FORMAT = 2
 
-Role = Literal["ids", "mask", "other"]
+Role = Literal["ids", "mask", "other", "tensor"]
+DATATYPES = (
+    "BOOL", "UINT8", "INT8", "UINT16", "INT16", "FP16", "BF16", "UINT32", "INT32", "FP32", "UINT64", "INT64", "FP64",
+    "BYTES",
+)  # fmt: skip
 
 MAX_VOCABULARY = 2**32 - 1
 MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length
@@ -30,14 +34,15 @@ _NAME = re.compile(r"[^./\x00-\x1f][^/\x00-\x1f]*")  # of a runtime, which is a 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class InputTensor:
-    """A per-token input, shape [rows, tokens]."""
+    """A per-token input, shape [rows, tokens]; of the role tensor [rows, *dims]."""
 
     name: str
-    datatype: str  # INT64 or INT32
+    datatype: str  # INT64 or INT32; of the role tensor any of DATATYPES
     role: Role
     pad_value: int = 0
     optional: bool = False
     vocabulary: int = 0  # of role ids: they are 0 to this - 1; 0: not known
+    dims: tuple[int, ...] = ()  # of role tensor; -1 for the first: it is the row's length. BYTES: (1,), one element
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,7 @@ class OutputTensor:
     token_level: bool
     dims: tuple[int, ...]
     on_request: bool = False  # only for requests that name it; one that names no output gets all others
+    of_children: bool = False  # shape [children of all rows, *dims], as Manifest.counts says
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +177,7 @@ class Manifest:
     labels: tuple[str, ...] = ()  # names of a classifier's classes, in the order of its logits; empty: not known
     words: Words | None = None  # which ids begin a word; None: no tokenizer, or one of a kind that does not tell
     importance: Importance | None = None  # None: there is no such output
+    counts: str = ""  # the output that says how many children each row has; empty: none has any
     format: int = FORMAT
 
     @property
@@ -207,7 +214,7 @@ class Manifest:
             manifest = cls(
                 **{
                     **raw,
-                    "inputs": tuple(InputTensor(**t) for t in raw["inputs"]),
+                    "inputs": tuple(InputTensor(**{**t, "dims": tuple(t.get("dims", ()))}) for t in raw["inputs"]),
                     "outputs": tuple(OutputTensor(**{**t, "dims": tuple(t["dims"])}) for t in raw["outputs"]),
                     "runtimes": tuple(_runtime(r) for r in raw["runtimes"]),
                     "recommendation": _recommendation(raw.get("recommendation")),
@@ -268,18 +275,26 @@ def _problems(manifest: Manifest) -> Iterator[str]:
 
 def _tensor_problems(manifest: Manifest) -> Iterator[str]:
     for tensor in manifest.inputs:
-        if tensor.role not in ("ids", "mask", "other"):
-            yield f"input {tensor.name!r} has the role {tensor.role!r}; known are ids, mask and other"
+        if tensor.role not in ("ids", "mask", "other", "tensor"):
+            yield f"input {tensor.name!r} has the role {tensor.role!r}; known are ids, mask, other and tensor"
         if not _is_whole(tensor.vocabulary, 0, MAX_VOCABULARY):
             yield f"input {tensor.name!r} has a vocabulary of {tensor.vocabulary}; it is 0 to {MAX_VOCABULARY}"
-        if tensor.datatype not in ("INT64", "INT32"):
+        if tensor.role == "tensor":
+            if tensor.datatype not in DATATYPES:
+                yield f"input {tensor.name!r} is {tensor.datatype!r}; known are {', '.join(DATATYPES)}"
+        elif tensor.datatype not in ("INT64", "INT32"):
             yield f"input {tensor.name!r} is {tensor.datatype!r}; inputs are INT64 or INT32"
     roles = [tensor.role for tensor in manifest.inputs]
-    if roles.count("ids") != 1 or roles.count("mask") > 1:
-        yield "one input must have the role ids, and at most one the role mask"
+    if roles and set(roles) == {"tensor"}:
+        pass
+    elif roles.count("ids") != 1 or roles.count("mask") > 1 or "tensor" in roles:
+        yield "one input must have the role ids, and at most one the role mask; or all are tensors"
     for output in manifest.outputs:
         if not all(_is_whole(size, -1, MAX_LENGTH) for size in output.dims):
             yield f"output {output.name!r} has the dims {list(output.dims)}"
+    counted = [output.name for output in manifest.outputs if output.of_children]
+    if (counted or manifest.counts) and manifest.counts not in {output.name for output in manifest.outputs}:
+        yield f"outputs of children need one that counts them, not {manifest.counts!r}"
     if manifest.outputs and all(output.on_request for output in manifest.outputs):
         yield "all outputs are on request, so that a request that names none would get nothing"
     for kind, names in (("input", manifest.inputs), ("output", manifest.outputs)):

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s
-from arlo.errors import WorkerError
+from arlo.errors import ConfigError, WorkerError
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 _POLL_S = 0.005
@@ -30,6 +30,8 @@ def infer_request(
     """
     real = length if real is None else real
     request: Any = service_pb2.ModelInferRequest(model_name=runtime.name)
+    if any(tensor.role == "tensor" for tensor in manifest.inputs):
+        raise ConfigError(f"{manifest.model} takes tensors, whose content decides how long they take: measure it on yours")
     for tensor in manifest.inputs:
         row = np.full(length, tensor.pad_value if tensor.role != "mask" else 0, dtype=_TYPES[tensor.datatype])
         if tensor.role == "ids":

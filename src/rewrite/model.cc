@@ -7,6 +7,8 @@
 #include <mutex>
 #include <set>
 
+#include "rewrite/tensors.h"
+
 namespace arlo::gateway {
 namespace {
 
@@ -19,11 +21,16 @@ MaybeFault check_model(const v1::Model& model) {
   if (model.default_timeout_ms() == 0) return invalid("model.default_timeout_ms must be above 0");
   int ids = 0;
   int masks = 0;
+  const bool tensors = is_tensor(model);
+  if (tensors) {
+    if (auto fault = check_tensors(model)) return fault;
+  }
   std::set<std::string> names;
   for (const auto& input : model.inputs()) {
     if (input.name().empty() || !names.insert(input.name()).second) {
       return invalid("model.inputs: name '" + input.name() + "' is empty or given twice");
     }
+    if (tensors) continue;
     if (input.datatype() != "INT64" && input.datatype() != "INT32") {
       return invalid("model.inputs: '" + input.name() + "' has datatype '" + input.datatype() +
                      "'; token inputs are INT64 or INT32");
@@ -46,7 +53,8 @@ MaybeFault check_model(const v1::Model& model) {
         return invalid("model.inputs: '" + input.name() + "' has no role");
     }
   }
-  if (ids != 1) return invalid("model.inputs must have exactly one input of role ROLE_IDS, not " + std::to_string(ids));
+  if (ids != 1 && !tensors)
+    return invalid("model.inputs must have exactly one input of role ROLE_IDS, not " + std::to_string(ids));
   if (masks > 1) return invalid("model.inputs must have at most one input of role ROLE_MASK");
   if (model.outputs().empty()) return invalid("model.outputs is empty");
   if (model.outputs_size() > kMaxOutputs) {
@@ -67,7 +75,7 @@ MaybeFault check_model(const v1::Model& model) {
     }
   }
   if (!usual) return invalid("model.outputs are all on_request: a request that names none would get nothing");
-  return {};
+  return check_children(model);
 }
 
 MaybeFault check_runtime(const v1::Runtime& runtime) {
@@ -95,6 +103,10 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
   std::map<std::string, int> models;  // runtimes by the model's name
   for (const v1::Model* model : models_of(deployment)) {
     if (auto fault = check_model(*model)) return fault;
+    if ((is_tensor(*model) || !model->counts().empty()) && !of_pipeline(deployment, model->name())) {
+      return invalid("model '" + model->name() + "' takes tensors, or makes several rows of one: it is of use as a " +
+                     "variant of a pipeline only");
+    }
     if (!models.emplace(model->name(), 0).second) return invalid("two models have the name '" + model->name() + "'");
   }
   if (deployment.runtimes().empty()) return invalid("deployment.runtimes is empty");
@@ -160,6 +172,11 @@ bool inner(const v1::Deployment& deployment, std::string_view model) {
   for (const auto& cascade : deployment.cascades()) {
     if (std::any_of(cascade.stages().begin(), cascade.stages().end(), is)) return true;
   }
+  return of_pipeline(deployment, model);
+}
+
+bool of_pipeline(const v1::Deployment& deployment, std::string_view model) {
+  const auto is = [&](const auto& one) { return one.model() == model; };
   for (const auto& pipeline : deployment.pipelines()) {
     for (const auto& stage : pipeline.stages()) {
       if (std::any_of(stage.variants().begin(), stage.variants().end(), is)) return true;
@@ -194,7 +211,12 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
   model->name = from.name();
   model->variant = variant;
   if (from.share() > 0) model->share = from.share();
+  model->tensors = is_tensor(from);
   for (const auto& input : from.inputs()) {
+    if (model->tensors) {
+      model->inputs.push_back(tensor_spec(input));
+      continue;
+    }
     InputSpec spec;
     spec.name = input.name();
     spec.datatype = input.datatype();
@@ -218,13 +240,16 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
                               static_cast<std::size_t>(datatype_size(output.datatype())),
                               output.token_level(),
                               {output.dims().begin(), output.dims().end()},
-                              output.on_request()});
+                              output.on_request(),
+                              output.of_children()});
+    if (output.name() == from.counts()) model->counts = static_cast<int>(model->outputs.size()) - 1;
   }
   model->labels.assign(from.labels().begin(), from.labels().end());
   for (const auto& prompt : from.prompts()) model->prompts.emplace_back(prompt.name(), prompt.text());
   model->text = make_text(from.tokenizer());
   model->stage = inner(deployment, model->name);
-  model->vocabulary = from.vocabulary() != 0 ? std::int64_t{from.vocabulary()} : all_ids(model->inputs[model->ids]);
+  if (!model->tensors)
+    model->vocabulary = from.vocabulary() != 0 ? std::int64_t{from.vocabulary()} : all_ids(model->inputs[model->ids]);
   model->slo_ns = std::int64_t{from.slo_ms()} * 1'000'000;
   model->default_timeout_ns = std::int64_t{from.default_timeout_ms()} * 1'000'000;
   for (const auto& runtime : deployment.runtimes()) {

@@ -87,8 +87,11 @@ bool read_parameter(std::string_view entry, Parameter* out) {
   return reader.ok();
 }
 
-std::size_t shape_size(std::size_t rows, std::size_t tokens) {
-  return wire::varint_size(rows) + wire::varint_size(tokens);
+std::size_t shape_size(const InputSpec& spec, std::size_t rows, std::size_t tokens) {
+  std::size_t size = wire::varint_size(rows);
+  if (spec.role != Role::kTensor) return size + wire::varint_size(tokens);
+  for (const auto dim : spec.dims) size += wire::varint_size(dim < 0 ? tokens : static_cast<std::uint64_t>(dim));
+  return size;
 }
 
 }  // namespace
@@ -266,7 +269,7 @@ MaybeFault InferRequest::parse_input(std::string_view body) {
   Tensor tensor;
   wire::Reader reader(body);
   auto add_dim = [&tensor](std::uint64_t value) {
-    if (tensor.dims < 2) tensor.shape[tensor.dims] = static_cast<std::int64_t>(value);
+    if (tensor.dims < kMaxTensorDims) tensor.shape[tensor.dims] = static_cast<std::int64_t>(value);
     ++tensor.dims;
   };
   while (reader.next()) {
@@ -360,6 +363,7 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
     return invalid("raw_input_contents has " + std::to_string(raw_.size()) + " entries for " +
                    std::to_string(tensors_.size()) + " inputs; one each is needed");
   }
+  if (model.tensors) return bind_tensors(limits, raw_given);
   if (std::any_of(tensors_.begin(), tensors_.end(),
                   [](const auto& t) { return t.name == kText || t.name == kTextPair; })) {
     return bind_texts(limits, raw_given);
@@ -482,8 +486,9 @@ std::size_t WorkerRequest::size() const {
   if (!id().empty()) size += wire::field_size(id().size());
   for (const auto& spec : model.inputs) {
     size += wire::field_size(wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) +
-                             wire::field_size(shape_size(rows_.size(), tokens_)));
-    size += wire::field_size(rows_.size() * tokens_ * spec.item);
+                             wire::field_size(shape_size(spec, rows_.size(), tokens_)));
+    size += wire::field_size(model.tensors ? cells_size(static_cast<std::size_t>(&spec - model.inputs.data()))
+                                           : rows_.size() * tokens_ * spec.item);
   }
   if (outputs_ == kAllOutputs) return size;
   for (std::size_t i = 0; i < model.outputs.size(); ++i) {
@@ -499,14 +504,15 @@ void WorkerRequest::write(char* out) const {
   if (!id().empty()) writer.bytes(kId, id());
   for (const auto entry : first().forwarded_) writer.bytes(kParameters, entry);
   for (const auto& spec : model.inputs) {
-    const std::size_t shape = shape_size(rows_.size(), tokens_);
+    const std::size_t shape = shape_size(spec, rows_.size(), tokens_);
     writer.header(
         kInputs, wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) + wire::field_size(shape));
     writer.bytes(kTensorName, spec.name);
     writer.bytes(kDatatype, spec.datatype);
     writer.header(kShape, shape);
     writer.varint(rows_.size());
-    writer.varint(tokens_);
+    if (spec.role != Role::kTensor) writer.varint(tokens_);
+    for (const auto dim : spec.dims) writer.varint(dim < 0 ? tokens_ : static_cast<std::uint64_t>(dim));
   }
   for (std::size_t i = 0; outputs_ != kAllOutputs && i < model.outputs.size(); ++i) {
     if ((outputs_ >> i & 1) == 0) continue;
@@ -514,9 +520,9 @@ void WorkerRequest::write(char* out) const {
     writer.bytes(1, model.outputs[i].name);
   }
   for (std::size_t i = 0; i < model.inputs.size(); ++i) {
-    const std::size_t bytes = rows_.size() * tokens_ * model.inputs[i].item;
+    const std::size_t bytes = model.tensors ? cells_size(i) : rows_.size() * tokens_ * model.inputs[i].item;
     writer.header(kRaw, bytes);
-    write_tensor(i, writer.at());
+    model.tensors ? write_cells(i, writer.at()) : write_tensor(i, writer.at());
     writer = wire::Writer(writer.at() + bytes);
   }
 }

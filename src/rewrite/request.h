@@ -61,6 +61,13 @@ class InferRequest {
   [[nodiscard]] bool of_text() const { return of_text_; }                              // after bind()
   [[nodiscard]] const CascadeWishes& wishes() const { return wishes_; }
   [[nodiscard]] const FlowWishes& flow_wishes() const { return flow_wishes_; }
+  // Of a model of tensors, in place of parse() and bind(): one row, with what each input has. What is given is not
+  // copied, and must outlive this object.
+  MaybeFault bind_row(const ModelSpec& model, OutputSet outputs, std::span<const std::string_view> cells);
+  // What a row has of an input of a model of tensors: its bytes; of BYTES those of its one element.
+  [[nodiscard]] std::string_view cell(std::size_t row, std::size_t input) const {
+    return cells_[row * model_->inputs.size() + input];
+  }
   // Token ids of a row, for what chooses among them; `out` is written anew.
   void ids(std::size_t row, std::vector<std::int64_t>& out) const;
   // Rows of both may be sent to a worker as one request: they are for one model, and forward the same parameters.
@@ -73,7 +80,7 @@ class InferRequest {
   struct Tensor {
     std::string_view name;
     std::string_view datatype;
-    std::int64_t shape[2] = {0, 0};
+    std::int64_t shape[kMaxTensorDims] = {};
     std::size_t dims = 0;
     std::string_view contents;  // InferTensorContents, when typed
     bool typed = false;
@@ -93,6 +100,10 @@ class InferRequest {
   // Of a request with text in place of token ids: makes the ids (request_text.cc).
   MaybeFault bind_texts(const RequestLimits& limits, bool raw_given);
   MaybeFault read_texts(std::size_t tensor, bool raw_given, std::vector<std::string_view>& out) const;
+  // Of a model of tensors (request_tensors.cc).
+  MaybeFault bind_tensors(const RequestLimits& limits, bool raw_given);
+  MaybeFault cut_cells(const Tensor& tensor, std::string_view raw, std::size_t input);
+  MaybeFault measure_rows();
   MaybeFault count_field();
   MaybeFault count_parameter(std::string_view entry);
 
@@ -122,6 +133,7 @@ class InferRequest {
   std::vector<Bound> bound_;
   std::vector<std::string> decoded_;  // typed contents, made raw
   std::vector<std::int32_t> lengths_;
+  std::vector<std::string_view> cells_;  // [rows][inputs], of a model of tensors
 };
 
 // Rows as one request to a worker: tensors of [rows, tokens]. What is given must outlive it.
@@ -150,6 +162,9 @@ class WorkerRequest {
   [[nodiscard]] const InferRequest& first() const { return *rows_.front().request; }
   [[nodiscard]] std::string_view id() const;
   void write_tensor(std::size_t input, char* out) const;
+  // Of models of tensors (request_tensors.cc).
+  [[nodiscard]] std::size_t cells_size(std::size_t input) const;
+  void write_cells(std::size_t input, char* out) const;
 
   std::span<const Row> rows_;
   const RuntimeInfo& runtime_;

@@ -14,16 +14,20 @@ namespace arlo::gateway {
 using OutputSet = std::uint64_t;
 inline constexpr OutputSet kAllOutputs = ~OutputSet{0};
 inline constexpr int kMaxOutputs = 64;
+inline constexpr std::size_t kMaxTensorDims = 8;  // of a tensor, rows included
 
-enum class Role : std::uint8_t { kIds, kMask, kOther };
+enum class Role : std::uint8_t { kIds, kMask, kOther, kTensor };
 
 struct InputSpec {
   std::string name;
-  std::string datatype;  // INT64 or INT32
-  std::size_t item = 8;  // bytes of one element
+  std::string datatype;  // INT64 or INT32; of a tensor any
+  std::size_t item = 8;  // bytes of one element; of a tensor, of a row or, where it is ragged, of a step; 0: BYTES
   Role role = Role::kOther;
   std::int64_t pad_value = 0;
   bool optional = false;
+  // Of a tensor: [rows, dims...].
+  std::vector<std::int64_t> dims = {};
+  bool ragged = false;  // the first of dims is the row's length, in steps
 };
 
 struct OutputSpec {
@@ -32,7 +36,8 @@ struct OutputSpec {
   std::size_t item = 0;  // bytes of one element; 0: BYTES, of varying size
   bool token_level = false;
   std::vector<std::int64_t> dims;
-  bool on_request = false;  // only for requests that name it
+  bool on_request = false;   // only for requests that name it
+  bool of_children = false;  // [children of all rows, dims...]
 };
 
 struct Cascade;
@@ -57,6 +62,8 @@ struct ModelSpec {
   std::uint16_t variant = 0;        // as the scheduler knows it
   double share = 1;                 // of instances that hold other models, too
   OutputSet inner = 0;              // for what decides: clients neither see nor name them
+  bool tensors = false;             // its inputs are tensors, not token ids
+  int counts = -1;                  // output that says how many children each row has
   bool stage = false;               // it answers for a cascade or a pipeline, and clients do not see it
   std::vector<std::string> labels;  // names of a classifier's classes; empty: not known
   std::vector<std::pair<std::string, std::string>> prompts;  // what may go before a text, by name

@@ -148,9 +148,14 @@ def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
     message.tokenizer = read_tokenizer(model.repository, manifest)
     message.labels.extend(manifest.labels)
     for tensor in manifest.inputs:
-        role = {"ids": "ROLE_IDS", "mask": "ROLE_MASK", "other": "ROLE_OTHER"}[tensor.role]
+        role = {"ids": "ROLE_IDS", "mask": "ROLE_MASK", "other": "ROLE_OTHER", "tensor": "ROLE_TENSOR"}[tensor.role]
         message.inputs.add(
-            name=tensor.name, datatype=tensor.datatype, role=role, pad_value=tensor.pad_value, optional=tensor.optional
+            name=tensor.name,
+            datatype=tensor.datatype,
+            role=role,
+            pad_value=tensor.pad_value,
+            optional=tensor.optional,
+            dims=tensor.dims,
         )
         if tensor.role == "ids":
             message.vocabulary = tensor.vocabulary
@@ -161,7 +166,9 @@ def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
             token_level=output.token_level,
             dims=output.dims,
             on_request=output.on_request,
+            of_children=output.of_children,
         )
+    message.counts = manifest.counts
 
 
 def instance_id(worker: str, runtime: str) -> str:

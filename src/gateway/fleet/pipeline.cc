@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "gateway/fleet/expand.h"
+
 namespace arlo::gateway {
 namespace {
 
@@ -80,7 +82,20 @@ MaybeFault check_chunks(const v1::Chunks& chunks, const std::string& where) {
 }
 
 // Of a stage, what clients may have: answers about tokens would be about tokens of its own.
-bool answers(const OutputSpec& output) { return !output.token_level && output.item != 0 && !output.on_request; }
+bool answers(const OutputSpec& output) {
+  const bool one = output.item != 0 || output.dims.empty() || output.dims.front() >= 0;  // BYTES of a known number
+  return !output.token_level && !output.of_children && !output.on_request && one;
+}
+
+// Whether both take rows alike.
+bool take_alike(const ModelSpec& a, const ModelSpec& b) {
+  return a.tensors == b.tensors &&
+         (!a.tensors || std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(),
+                                   [](const InputSpec& one, const InputSpec& other) {
+                                     return one.name == other.name && one.datatype == other.datatype &&
+                                            one.dims == other.dims;
+                                   }));
+}
 
 // Whether both answer rows alike; what else they say does not matter.
 bool same(const ModelSpec& a, const ModelSpec& b) {
@@ -109,6 +124,9 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
     if (needed != one->inputs.end()) {
       return invalid(where + "variant '" + one->name + "' needs input '" + needed->name +
                      "': rows of a pipeline are token ids, and all other inputs must be optional");
+    }
+    if (!take_alike(*one, *first)) {
+      return invalid(where + "variant '" + one->name + "' takes other inputs than '" + first->name + "'");
     }
     if (!same(*one, *first)) {
       return invalid(where + "variant '" + one->name + "' has other outputs than '" + first->name + "'");
@@ -146,13 +164,10 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
       return invalid(where + "tokens are said of some variants and not of '" + variant.model() + "'");
     }
     if (!names.insert(stage.name()).second) return invalid(where + "two stages are '" + stage.name() + "'");
-    const auto first = model(stage.variants(0).model());
-    if (entry == nullptr) entry = first;
-    if (first->vocabulary != entry->vocabulary) {
-      return invalid(where + "stage '" + stage.name() + "' has another vocabulary than the entry");
-    }
+    if (entry == nullptr) entry = model(stage.variants(0).model());
   }
   if (from.has_chunks()) {
+    if (entry != nullptr && entry->tensors) return invalid(where + "chunks are of token ids, and the entry takes tensors");
     if (auto fault = check_chunks(from.chunks(), where)) return fault;
   }
   for (const auto& edge : from.edges()) {
@@ -175,6 +190,17 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
     return invalid(where + error.what());
   }
   const auto spec = make_pipeline(from, model, 0);
+  const auto& stages = spec->flow->stages;
+  for (const auto& edge : from.edges()) {
+    FlowSpec::Edge found;
+    if (edge.to() < 0) {
+      if (edge.has_expand()) return invalid(where + "an exit makes no rows");
+      continue;
+    }
+    if (auto fault = resolve(edge, stages[edge.from()], stages[static_cast<std::size_t>(edge.to())], where, found)) {
+      return fault;
+    }
+  }
   if (spec->outputs.size() > kMaxOutputs) return invalid(where + "its stages have too many outputs");
   const bool any = std::any_of(spec->flow->stages.begin(), spec->flow->stages.end(),
                                [](const auto& stage) { return stage.ends && !stage.outputs.empty(); });
@@ -190,6 +216,22 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
     }
   }
   return {};
+}
+
+// Outputs of a variant that its stage's edges need.
+OutputSet read_by_edges(const FlowSpec::Stage& stage, std::size_t variant) {
+  OutputSet read = 0;
+  const auto add = [&](int output) { read |= output < 0 ? 0 : OutputSet{1} << output; };
+  for (const auto& edge : stage.edges) {
+    const auto& expand = edge.expand;
+    if (variant < expand.read.size()) add(expand.read[variant]);
+    if (variant >= expand.takes.size()) continue;
+    for (const auto& take : expand.takes[variant]) {
+      if (take.from != FlowSpec::Take::From::kOwn) add(take.index);
+      if (take.from == FlowSpec::Take::From::kChild) add(stage.variants[variant].model->counts);
+    }
+  }
+  return read;
 }
 
 }  // namespace
@@ -243,6 +285,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
     auto& to = flow->stages.emplace_back();
     to.name = stage.name();
     to.first = stage.first();
+    to.told = stage.told();
     for (const auto& one : stage.variants()) {
       auto& each = to.variants.emplace_back();
       each.model = model(one.model());
@@ -259,6 +302,10 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
     to.below = edge.below();
     to.labels.assign(edge.labels().begin(), edge.labels().end());
     if (edge.has_chunks()) to.chunks = chunks_of(edge.chunks());
+    if (edge.to() >= 0) {
+      static_cast<void>(
+          resolve(edge, flow->stages[edge.from()], flow->stages[static_cast<std::size_t>(edge.to())], "", to));
+    }
   }
 
   auto out = std::make_shared<ModelSpec>();
@@ -266,6 +313,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
   out->name = from.name();
   out->variant = variant;
   out->inputs = entry.inputs;
+  out->tensors = entry.tensors;
   out->ids = entry.ids;
   out->mask = entry.mask;
   out->vocabulary = entry.vocabulary;
@@ -281,7 +329,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
     const bool goes = std::any_of(stage.edges.begin(), stage.edges.end(), [](const auto& e) { return !e.judges(); });
     const bool exits = std::any_of(stage.edges.begin(), stage.edges.end(), [](const auto& e) { return e.core < 0; });
     stage.ends = exits || !goes;
-    ends += stage.ends ? 1 : 0;
+    ends += stage.ends || stage.told ? 1 : 0;
   }
   out->usual = 0;
   const auto add = [&](OutputSpec output, bool usual) {
@@ -294,25 +342,27 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
     return add({std::move(name), datatype, item, false, {}, false}, usual);
   };
   for (auto& stage : flow->stages) {
-    if (!stage.ends) continue;
+    if (!stage.ends && !stage.told) continue;
     const std::string prefix = ends > 1 ? stage.name + "." : "";
     for (const auto& output : stage.variants.front().model->outputs) {
       if (!answers(output)) continue;
       auto mine = output;
       mine.name = prefix + output.name;
       stage.of.push_back(output.name);
-      stage.outputs.push_back(add(std::move(mine), true));
+      stage.outputs.push_back(add(std::move(mine), stage.ends));
     }
     for (auto& each : stage.variants) {
       for (const auto& name : stage.of) each.answers |= OutputSet{1} << each.model->find_output(name);
     }
-    if (!flow->pool) stage.row = make(prefix + "row", "INT32", 4, true);
+    if (!flow->pool) stage.row = make(prefix + "row", "INT32", 4, stage.ends);
   }
   for (auto& stage : flow->stages) {
     for (auto& each : stage.variants) {
       if (stage.judged) each.answers |= OutputSet{1} << each.logits;
+      each.answers |= read_by_edges(stage, static_cast<std::size_t>(&each - stage.variants.data()));
       // Something has to be asked for, if only to know that it was done.
       if (each.answers == 0) each.answers = each.model->usual & (~each.model->usual + 1);
+      if (each.model->counts >= 0) each.answers |= OutputSet{1} << each.model->counts;
     }
   }
   flow->made.answers = make("children", "INT32", 4, false);

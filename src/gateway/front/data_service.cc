@@ -88,6 +88,11 @@ MaybeFault DataService::receive(std::string body, const Context& context, bool s
           find_model(context, call->request.model_name(), call->request.model_version(), &call->router, &model)) {
     return fault;
   }
+  if (model->tensors) {
+    call->shared = std::make_shared<const std::string>(std::move(call->body));
+    call->request = {};
+    if (auto fault = call->request.parse(*call->shared)) return fault;
+  }
   if (auto fault = call->request.bind(*model, limits_)) return fault;
   if (model->cascade != nullptr) {
     if (auto fault = model->cascade->check(call->request.wishes())) return fault;
