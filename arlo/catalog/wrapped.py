@@ -45,7 +45,7 @@ def _write(raw: Mapping[str, Any], base: Path, folder: Path) -> Manifest:
     outputs = tuple(_output(each) for each in raw["output"])
     ragged = any(tensor.dims[:1] == (-1,) for tensor in inputs)
     max_batch = int(model.get("max_batch", 1))
-    text = _config(name, backend, max_batch, inputs, outputs, raw.get("parameters", {}))
+    text = _config(model, inputs, outputs, raw.get("parameters", {}))
     files = {}
     for called, given in model["files"].items():
         source, target = base / str(given), folder / name / "1" / called
@@ -122,9 +122,7 @@ def _dims(raw: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _config(
-    name: str,
-    backend: str,
-    max_batch: int,
+    model: Mapping[str, Any],
     inputs: tuple[InputTensor, ...],
     outputs: tuple[OutputTensor, ...],
     parameters: Mapping[str, Any],
@@ -134,12 +132,11 @@ def _config(
         step = "-1, " if isinstance(each, OutputTensor) and each.token_level else ""
         return f'  {{ name: "{each.name}" data_type: TYPE_{kind} dims: [ {step}{", ".join(map(str, each.dims))} ] }}'
 
-    lines = ["# Written by `arlo wrap`.", f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {max_batch}"]
+    name, backend, rows = model["name"], model.get("backend", "python"), int(model.get("max_batch", 1))
+    lines = ["# Written by `arlo wrap`.", f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {rows}"]
     lines += ["input [", ",\n".join(map(tensor, inputs)), "]", "output [", ",\n".join(map(tensor, outputs)), "]"]
     lines.append("instance_group [ { count: 1 kind: KIND_CPU } ]")
-    lines += [
-        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()
-    ]
+    lines += [f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
     return "\n".join(lines) + "\n"
 
 

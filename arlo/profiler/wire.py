@@ -31,7 +31,9 @@ def infer_request(
     real = length if real is None else real
     request: Any = service_pb2.ModelInferRequest(model_name=runtime.name)
     if any(tensor.role == "tensor" for tensor in manifest.inputs):
-        raise ConfigError(f"{manifest.model} takes tensors, whose content decides how long they take: measure it on yours")
+        raise ConfigError(
+            f"{manifest.model} takes tensors, whose content decides how long they take: measure it on yours"
+        )
     for tensor in manifest.inputs:
         row = np.full(length, tensor.pad_value if tensor.role != "mask" else 0, dtype=_TYPES[tensor.datatype])
         if tensor.role == "ids":

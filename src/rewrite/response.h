@@ -25,8 +25,8 @@ class RowResponse {
   [[nodiscard]] std::string_view raw(int spec) const;
   // Its elements a row, or a token where it is about tokens; 0: there is none.
   [[nodiscard]] std::size_t elements(int spec) const;
-  // Of BYTES its elements, without their sizes; of an output of children, or of one that is cut along its first dimension,
-  // what each child has. `children`: how many there are; the output must hold as many.
+  // Of BYTES its elements, without their sizes; of an output of children, or of one that is cut along its first
+  // dimension, what each child has. `children`: how many there are; the output must hold as many.
   void cut(int spec, std::size_t children, std::vector<std::string_view>& out) const;
   // Children that an output has: those counted, or else its first dimension; -1: it has neither.
   [[nodiscard]] std::int64_t children(int spec) const;
@@ -59,7 +59,7 @@ class WorkerResponse {
 
  private:
   struct Output {
-    RowResponse::Output all;                   // `raw`: of all rows
+    RowResponse::Output all;                // `raw`: of all rows
     std::vector<std::string_view> of_rows;  // of rows that have different sizes: BYTES, and what is of children
   };
   static MaybeFault parse_raw(const OutputSpec& spec, std::size_t rows, std::size_t tokens, Output* output);
@@ -69,7 +69,7 @@ class WorkerResponse {
 
   std::size_t rows_ = 0;
   std::vector<std::uint32_t> counts_;  // children of each row
-  std::vector<Output> outputs_;  // in the order of ModelSpec::outputs
+  std::vector<Output> outputs_;        // in the order of ModelSpec::outputs
 };
 
 // What a response says about how it came to be.

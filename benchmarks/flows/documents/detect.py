@@ -1,8 +1,8 @@
 """Model code for Triton: a page (BYTES, an image) into its lines, by the detector of PP-OCRv4.
 
 Outputs: `count` [rows, 1]; of each line of all pages `strips` (BYTES: columns of 48 grey pixels, the line's height) and
-`boxes` (left, top, right, bottom, in pixels of the page). Parameter `side`: pixels of the longer side that the network
-sees. Boxes stand upright: pages of print are. An empty image has no lines.
+`boxes` (left, top, right, bottom, in pixels of the page). Parameters `side`: pixels of the longer side that the network
+sees; `longest`: columns of a strip at most. Boxes stand upright: pages of print are. An empty image has no lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import triton_python_backend_utils as pb_utils
 from PIL import Image
 
 HEIGHT = 48  # of a strip
-LONGEST = 1600  # of a strip
 INK, SURE, GROW = 0.3, 0.5, 1.1  # of a pixel; of a box, on average; area x this / circumference is added around it
 
 
@@ -34,6 +33,7 @@ class TritonPythonModel:
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._side = int(config["parameters"]["side"]["string_value"])
+        self._longest = int(config["parameters"]["longest"]["string_value"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """One response to each request."""
@@ -75,7 +75,7 @@ class TritonPythonModel:
             )
             if box[2] - box[0] < 3 or box[3] - box[1] < 3:
                 continue
-            found.append((box, strip_of(page, box)))
+            found.append((box, strip_of(page, box, self._longest)))
         return in_order(found)
 
 
@@ -95,10 +95,10 @@ def boxes_of(heat: Any) -> list[tuple[float, float, float, float]]:
     return found
 
 
-def strip_of(page: Any, box: tuple[int, int, int, int]) -> Any:
+def strip_of(page: Any, box: tuple[int, int, int, int], longest: int) -> Any:
     """A part of a page at the height of a strip, columns first."""
     left, top, right, bottom = box
-    wide = min(max(round((right - left) * HEIGHT / (bottom - top)), 8), LONGEST)
+    wide = min(max(round((right - left) * HEIGHT / (bottom - top)), 8), longest)
     part = Image.fromarray(page[top:bottom, left:right]).resize((wide, HEIGHT), Image.Resampling.BICUBIC)
     return np.ascontiguousarray(np.asarray(part).T)
 

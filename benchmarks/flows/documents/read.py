@@ -41,7 +41,8 @@ class TritonPythonModel:
         if kept != columns:
             edges = np.linspace(0, columns, kept + 1).round().astype(int)
             starts = np.minimum(edges[:-1], columns - 1)
-            strips = np.add.reduceat(strips, starts, axis=1) / np.maximum(np.diff(edges), 1).astype(np.float32)[None, :, None]
+            wide = np.maximum(np.diff(edges), 1).astype(np.float32)
+            strips = np.add.reduceat(strips, starts, axis=1) / wide[None, :, None]
         pixels = np.repeat(((strips / 255 - 0.5) / 0.5).transpose(0, 2, 1)[:, None], 3, axis=1)
         shares = self._session.run(None, {self._session.get_inputs()[0].name: np.ascontiguousarray(pixels)})[0]
         texts, sure = [], []

@@ -62,8 +62,7 @@ std::vector<std::pair<std::uint32_t, std::uint32_t>> spans_of(const ModelSpec& m
   std::size_t before = outside;
   for (std::size_t token = 1; token + 1 < tokens && (token + 1) * labels <= scores.size(); ++token) {
     const auto at = scores.begin() + static_cast<std::ptrdiff_t>(token * labels);
-    const auto label =
-        static_cast<std::size_t>(std::max_element(at, at + static_cast<std::ptrdiff_t>(labels)) - at);
+    const auto label = static_cast<std::size_t>(std::max_element(at, at + static_cast<std::ptrdiff_t>(labels)) - at);
     const bool same = label == before || (!name(label).empty() && kind(label) == kind(before));
     if (label != outside) {
       if (before == outside || !same || tagged(label, 'B')) {
@@ -146,7 +145,7 @@ MaybeFault expand(const FlowSpec::Edge& edge, const FlowSpec::Variant& variant, 
         answer.cut(take.index, want, cells.of);
         if (cells.of.size() != want) return unusable("an output is shorter than its shape says");
         if (each && cells.of.size() > to.count) cells.of.resize(to.count);
-        for (const auto& cell : cells.of) *bytes += cell.size();
+        *bytes += answer.raw(take.index).size();  // all of it is kept, what is beyond `max` too
       }
     }
     *bytes += cells.of.size() * sizeof(std::string_view);

@@ -5,9 +5,9 @@
 // kept once, and its visits refer to it: token ids and pieces of them, or views into the client's request and the
 // answers of workers, which it holds. Tensors are not copied but into the request of the worker that gets them.
 //
-// All of it belongs to the router's lock; the request of a VisitCall of token ids is written under it, for its size is a
-// few kilobytes.
-// A visit that the pipeline has cancelled is let go of (`id` is kNone): what becomes of it is nobody's business.
+// All of it belongs to the router's lock; the request of a VisitCall of token ids is written under it, for its size is
+// a few kilobytes. A visit that the pipeline has cancelled is let go of (`id` is kNone): what becomes of it is nobody's
+// business.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct FlowSource : std::enable_shared_from_this<FlowSource> {
   };
   std::shared_ptr<const std::vector<std::int64_t>> ids;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> pieces;  // [from, to) of the ids; one: whole
-  bool framed = false;  // a piece has the first and the last token of the row around it
+  bool framed = false;        // a piece has the first and the last token of the row around it
   std::vector<Cells> inputs;  // of a stage of tensors, or of the texts of one of token ids; empty: token ids
   bool texts = false;         // `inputs` is one, of texts
   std::size_t count = 0;      // children
@@ -108,7 +108,7 @@ struct FlowRow {
   std::vector<FlowRoot*> roots;  // not ended
   std::int32_t all = 0;          // roots there were
   std::vector<FlowAnswer> answers;
-  double accuracy = 0;  // sum over the roots
+  double accuracy = 0;     // sum over the roots
   std::int32_t ended = 0;  // roots that ended well
   std::int32_t reason = -1;
   TimeNs executed_ns = 0;
@@ -130,7 +130,7 @@ class VisitCall final : public Call {
   [[nodiscard]] std::string route() const;
 
   std::shared_ptr<FlowState> state;
-  FlowRoot* root;              // while it has an id
+  FlowRoot* root;  // while it has an id
   std::shared_ptr<const FlowSource> source;
   flow::pipeline::VisitId id;  // kNone: it was cancelled
   std::int32_t stage;

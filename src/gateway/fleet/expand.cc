@@ -68,7 +68,8 @@ class Resolver {
     if (const int own = tail_.find_input(from); own >= 0 && tail_.tensors) {
       const auto& spec = tail_.inputs[static_cast<std::size_t>(own)];
       if (spec.datatype != input.datatype || spec.dims != input.dims) {
-        return invalid(what + "cannot be what '" + tail_.name + "' takes as '" + from + "': it has another type or size");
+        return invalid(what + "cannot be what '" + tail_.name + "' takes as '" + from +
+                       "': it has another type or size");
       }
       takes.push_back({Take::From::kOwn, own});
       return {};
@@ -157,8 +158,8 @@ MaybeFault resolve(const v1::PipelineEdge& from, const FlowSpec::Stage& tail, co
       read = model.find_output(from.expand().output());
       if (read < 0 || of_children || model.outputs[static_cast<std::size_t>(read)].token_level ||
           model.outputs[static_cast<std::size_t>(read)].dims.empty()) {
-        return invalid(where + "expand.output '" + from.expand().output() +
-                       "' is no output of '" + model.name + "' whose first dimension is the row's children");
+        return invalid(where + "expand.output '" + from.expand().output() + "' is no output of '" + model.name +
+                       "' whose first dimension is the row's children");
       }
     }
     if (of_children && to.kind != Kind::kTensor) {

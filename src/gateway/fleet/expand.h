@@ -1,4 +1,5 @@
-// What an edge of a pipeline makes of a row, found once for a deployment: where each input of the next stage comes from.
+// What an edge of a pipeline makes of a row, found once for a deployment: where each input of the next stage comes
+// from.
 #pragma once
 
 #include <string>

@@ -167,7 +167,8 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
     if (entry == nullptr) entry = model(stage.variants(0).model());
   }
   if (from.has_chunks()) {
-    if (entry != nullptr && entry->tensors) return invalid(where + "chunks are of token ids, and the entry takes tensors");
+    if (entry != nullptr && entry->tensors)
+      return invalid(where + "chunks are of token ids, and the entry takes tensors");
     if (auto fault = check_chunks(from.chunks(), where)) return fault;
   }
   for (const auto& edge : from.edges()) {

@@ -38,9 +38,9 @@ struct FlowSpec {
   struct Expand {
     enum class Kind : std::uint8_t { kSame, kTensor, kTopK, kSpans };
     Kind kind = Kind::kSame;
-    std::uint32_t max = 1U << 16;  // children of a row
-    bool text = false;             // its one input is a text, of which the next stage makes token ids
-    bool counted = false;          // children are counted by the tail
+    std::uint32_t max = 1U << 16;          // children of a row
+    bool text = false;                     // its one input is a text, of which the next stage makes token ids
+    bool counted = false;                  // children are counted by the tail
     std::vector<std::vector<Take>> takes;  // by variant of the tail, then by input of the head; empty: token ids go on
     std::vector<int> read;                 // by variant of the tail: its output that says what children there are
   };

@@ -79,7 +79,8 @@ void fill(const ModelSpec& model, inference::ModelMetadataResponse* response) {
     tensor->set_name(input.name);
     tensor->set_datatype(input.datatype);
     tensor->add_shape(-1);
-    tensor->add_shape(-1);
+    if (!model.tensors) tensor->add_shape(-1);
+    for (const auto dim : input.dims) tensor->add_shape(dim);
   }
   for (const auto name : texts_of(model)) {
     auto* tensor = response->add_inputs();
@@ -107,7 +108,8 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
     auto* tensor = config->add_input();
     tensor->set_name(input.name);
     tensor->set_data_type(triton_type(input.datatype));
-    tensor->add_dims(-1);
+    if (!model.tensors) tensor->add_dims(-1);
+    for (const auto dim : input.dims) tensor->add_dims(dim);
     tensor->set_optional(input.optional || input.role == Role::kMask);
   }
   for (const auto name : texts_of(model)) {

@@ -52,7 +52,10 @@ def set_latency(**values: object) -> Callable[[Raw], None]:
         (set_runtime(name=".."), "'..' cannot be the name"),
         (set_runtime(name=7), "7 cannot be the name"),
         (set_runtime(files={"../secret": "00"}), "a file outside the repository: ../secret"),
-        (lambda raw: raw["inputs"][1].update(role="king"), "has the role 'king'; known are ids, mask and other"),
+        (
+            lambda raw: raw["inputs"][1].update(role="king"),
+            "has the role 'king'; known are ids, mask, other and tensor",
+        ),
         (lambda raw: raw["inputs"][1].update(role="ids"), "one input must have the role ids"),
         (lambda raw: raw["inputs"][1].update(datatype="FP32"), "is 'FP32'; inputs are INT64 or INT32"),
         (lambda raw: raw["inputs"][1].update(name="input_ids"), "input 'input_ids' is given twice"),
