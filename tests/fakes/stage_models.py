@@ -3,6 +3,7 @@
 cut:  page (BYTES) -> count; of each part between bars a strip (BYTES, each letter twice), and its place
 sum:  strip (rows, letters, 2 UINT8), place, page -> total, echo (BYTES: page#place#letters), logits of even or odd
 best: label, score -> said (FP32: label and score)
+tag:  input_ids, attention_mask -> tags of each token: id % 3 is the likeliest
 Pages that begin with ! make `cut` answer nonsense: see _cut.
 """
 
@@ -71,6 +72,9 @@ class TritonPythonModel:
     def _best(self, request: Any) -> Any:
         label, score = _of(request, "label"), _of(request, "score")
         return _answer(said=np.concatenate([label, score], 1).astype(np.float32))
+
+    def _tag(self, request: Any) -> Any:
+        return _answer(tags=np.eye(3, dtype=np.float32)[_of(request, "input_ids") % 3])
 
 
 def _of(request: Any, name: str) -> Any:

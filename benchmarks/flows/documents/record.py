@@ -158,7 +158,7 @@ async def _read(stages: dict[str, Stage], name: str, strip: bytes) -> str:
 
 def _summary(counted: Sequence[dict[str, Any]]) -> dict[str, Any]:
     def mean(key: str) -> float:
-        return statistics.mean(one["right"][key] for one in counted)
+        return float(statistics.mean(one["right"][key] for one in counted))
 
     best = f"{SIDES[-1]} {SQUEEZES[0]:g}"
     return {
