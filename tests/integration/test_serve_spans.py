@@ -14,8 +14,8 @@ from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTen
 from arlo.catalog.wrapped import wrap
 from arlo.workers.emulated.repository import write_emulated_repository
 from tests.fakes.serving import serving
+from tests.fakes.tensor_stages import CODE, CUT, inputs_of
 from tests.fakes.tiny_model import write_tokenizer
-from tests.integration.test_serve_tensors import CODE, CUT, inputs_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,100 +21,10 @@ from arlo.catalog.wrapped import wrap
 from arlo.control.gateway.admin import AdminClient
 from tests.fakes.processes import MARK, until
 from tests.fakes.serving import Serving, serving
+from tests.fakes.tensor_stages import BEST, CODE, CUT, SUM, inputs_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
 
-CODE = Path(__file__).parents[1] / "fakes" / "stage_models.py"
-CUT = """\
-[model]
-name = "{name}"
-files = {{"model.py" = "{code}"}}
-max_batch = 4
-counts = "count"
-latency = [[1, 1, 5], [1, 4, 10]]
-[parameters]
-kind = "cut"
-[[input]]
-name = "page"
-datatype = "BYTES"
-dims = [1]
-[[output]]
-name = "count"
-datatype = "INT32"
-dims = [1]
-on_request = true
-[[output]]
-name = "strips"
-datatype = "BYTES"
-dims = [1]
-of_children = true
-[[output]]
-name = "place"
-datatype = "INT32"
-dims = [1]
-of_children = true
-[[output]]
-name = "scores"
-datatype = "FP32"
-dims = [4]
-"""
-SUM = """\
-[model]
-name = "sum"
-files = {{"model.py" = "{code}"}}
-max_batch = 8
-max_length = 16
-labels = ["even", "odd"]
-latency = [[16, 1, 5], [16, 8, 10]]
-[parameters]
-kind = "sum"
-[[input]]
-name = "strip"
-datatype = "UINT8"
-dims = [-1, 2]
-[[input]]
-name = "place"
-datatype = "INT32"
-dims = [1]
-[[input]]
-name = "page"
-datatype = "BYTES"
-dims = [1]
-[[output]]
-name = "total"
-datatype = "INT64"
-dims = [1]
-[[output]]
-name = "echo"
-datatype = "BYTES"
-dims = [1]
-[[output]]
-name = "logits"
-datatype = "FP32"
-dims = [2]
-on_request = true
-"""
-BEST = """\
-[model]
-name = "best"
-files = {{"model.py" = "{code}"}}
-max_batch = 8
-latency = [[1, 1, 5]]
-[parameters]
-kind = "best"
-[[input]]
-name = "label"
-datatype = "INT32"
-dims = [1]
-[[input]]
-name = "score"
-datatype = "FP32"
-dims = [1]
-[[output]]
-name = "said"
-datatype = "FP32"
-dims = [2]
-"""
 FLOW = """\
 [flow]
 name = "pages"
@@ -171,12 +80,6 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 async def client(served: Serving) -> AsyncIterator[triton.InferenceServerClient]:
     async with triton.InferenceServerClient(served.ready["grpc"]) as one:
         yield one
-
-
-def inputs_of(pages: Sequence[bytes]) -> list[Any]:
-    one = triton.InferInput("page", [len(pages), 1], "BYTES")
-    one.set_data_from_numpy(np.asarray([*pages, b""], np.object_)[:-1].reshape(-1, 1))
-    return [one]
 
 
 OUTPUTS = ("sum.total", "sum.echo", "sum.row", "best.said", "best.row", "cut.scores", "cut.row", "children", "route")
