@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,7 @@ struct Answered {
 };
 
 TEST(Expand, TopLabelsBestFirst) {
-  Answered answered({1, 9, std::nanf(""), 9, 3}, {5});
+  Answered answered({1, 9, std::numeric_limits<float>::quiet_NaN(), 9, 3}, {5});
   FlowSpec::Edge edge;
   edge.expand = {.kind = Kind::kTopK, .max = 4, .takes = {{{From::kLabel, -1}, {From::kScore, -1}}}, .read = {0}};
   auto from = std::make_shared<FlowSource>();

@@ -161,7 +161,7 @@ async def test_nonsense_of_a_stage(client: Any, served: Serving) -> None:
         (b"!less|a", "children"),
         (b"!minus|a", "-1 children"),
         (b"!type|a", "datatype FP32"),
-        (b"!odd|a", "multiple of 2"),
+        (b"!odd|a", "[StatusCode.INTERNAL] what goes to stage 'sum' of the pipeline does not fit it"),
         (b"!fail", "no such page"),
         (b"a|" + b"b" * 17, "takes 1 to 16"),
     ):

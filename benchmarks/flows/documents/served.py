@@ -168,7 +168,8 @@ async def counts_of(admin: str, variants: dict[str, Sequence[str]]) -> dict[str,
         stages = {one.stage: one for one in (await client.stats()).pipeline}
     for name, names in variants.items():
         one = stages[name]
-        rows = {variant: counts.answered for variant, counts in zip(names, one.variants, strict=True)}
+        said = [counts.answered for counts in one.variants] or [0] * len(names)  # none before the first page
+        rows = dict(zip(names, said, strict=True))
         found[name] = {**rows, "rerouted": one.rerouted, "dropped": sum(one.dropped)}
     return found
 

@@ -179,6 +179,10 @@ void Desk::enter_stage(FlowRoot& root, const pipeline::Step& step, TimeNs now, E
   if (visits.size() <= step.visit) visits.resize(step.visit + 1);
   visits[step.visit] = visit;
   auto bad = visit->write();
+  if (bad && step.edge >= 0 && !source.inputs.empty()) {  // it was not the client who wrote it
+    const auto& name = root.state->model->flow->stages[static_cast<std::size_t>(step.stage)].name;
+    bad = Fault{Code::kInternal, "what goes to stage '" + name + "' of the pipeline does not fit it: " + bad->message};
+  }
   visit->rows = std::vector<Row>(1);
   visit->open_rows = 1;
   visit->holds.store(1, std::memory_order_relaxed);
