@@ -112,6 +112,7 @@ MaybeFault VisitCall::write() {
   const auto child = static_cast<std::size_t>(index);
   if (model->tensors) {
     std::vector<std::string_view> cells;
+    cells.reserve(source->inputs.size());
     for (std::size_t i = 0; i < source->inputs.size(); ++i) cells.push_back(source->cell(i, child));
     return request.bind_row(*model, of().answers, cells);
   }
