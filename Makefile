@@ -231,7 +231,7 @@ adapt-demo-images: setup ## the same for pictures: a vision transformer, two tas
 	$(PY) -m benchmarks.tokens.images $(ADAPT_ARGS)
 
 .PHONY: pipeline-demo
-pipeline-demo: setup ## a pipeline on real text: long texts in pieces, which two variants share: 4 minutes the first time
+pipeline-demo: setup ## pipelines on real text and pages: texts in pieces, manuals line by line: 8 minutes the first time
 	$(PY) -m benchmarks.flows.pipeline_demo $(PIPELINE_ARGS)
 
 .PHONY: cascade-models

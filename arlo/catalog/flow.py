@@ -125,6 +125,7 @@ class FlowStage:
     entry: bool = False
     batch: FlowBatch = FlowBatch()
     lengths: tuple[tuple[int, float], ...] = ()  # (tokens, share) of the rows that come here; empty: the shortest bin
+    told: bool = False  # clients may ask for its answers of rows that go on, too
     fire: Fire = "all"  # which edges a row takes whose guards hold; one that takes an exit takes no other
 
     def __post_init__(self) -> None:
@@ -189,6 +190,7 @@ class Expand:
     distribution: Distribution = "ceil"  # of that number, in simulation; ceil: the two whole numbers around the mean
     counts: tuple[int, ...] = ()  # of distribution empirical: drawn alike, then scaled to the factor
     window: int = 0  # of kind chunks: tokens of a piece at most, the row's first and last one included
+    inputs: tuple[tuple[str, str], ...] = ()  # of the head: what it is called at the tail, where that is another name
     stride: int = 0  # the same: from the start of a piece to that of the next one; 0: window - 2
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ _FLOW = {
     "name", "slo_ms", "planner", "router", "drop", "on_drop", "utilisation", "plan_period_s", "max_children", "records",
     "stage", "edge",
 }  # fmt: skip
-_STAGE = {"name", "entry", "variants", "variant", "batch", "lengths", "fire"}
+_STAGE = {"name", "entry", "variants", "variant", "batch", "lengths", "fire", "told"}
 _VARIANT = {
     "name", "accuracy", "latency", "max_lengths", "max_batch", "batches", "memory_mb", "load_ms", "repository",
     "tokens",
@@ -33,7 +33,7 @@ _VARIANT = {
 _BATCH = {"max", "wait_ms", "same_utility"}
 _EDGE = {"from", "to", "when", "expand", "hop_ms", "answer"}
 _WHEN = {"score", "at_least", "below", "label_in", "share"}
-_EXPAND = {"kind", "output", "max", "factor", "distribution", "counts", "window", "stride"}
+_EXPAND = {"kind", "output", "max", "factor", "distribution", "counts", "window", "stride", "inputs"}
 _ANSWER = {"ensemble", "weights"}
 
 
@@ -90,7 +90,7 @@ def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
 def _stage(raw: Mapping[str, Any], base: Path, records: Outcomes | None) -> FlowStage:
     where = f"[[flow.stage]] {raw.get('name', '')!r}"
     _known(raw, _STAGE, where)
-    values = _taken(raw, where, {"name": str, "entry": bool, "fire": str}, required=("name",))
+    values = _taken(raw, where, {"name": str, "entry": bool, "fire": str, "told": bool}, required=("name",))
     named = raw.get("variants", [])
     if not isinstance(named, list):
         raise ConfigError(f"{where}: variants must be an array of repository folders or tables")
@@ -221,6 +221,11 @@ def _expand(raw: Mapping[str, Any], where: str, names: list[str]) -> Expand:
     if "counts" in raw:
         values["counts"] = tuple(_numbers(raw["counts"], f"{where} counts", int))
         values.setdefault("distribution", "empirical")
+    if "inputs" in raw:
+        given = _table(raw["inputs"], f"{where} inputs")
+        if wrong := next((name for name, source in given.items() if not isinstance(source, str)), None):
+            raise ConfigError(f"{where} inputs: {wrong} must be the name of an output or input of the tail")
+        values["inputs"] = tuple(given.items())
     return Expand(**values)
 
 

@@ -36,12 +36,12 @@ class InputTensor:
     """A per-token input, shape [rows, tokens]; or a tensor, shape [rows, *dims] (arlo.catalog.tensors)."""
 
     name: str
-    datatype: str  # INT64 or INT32; of a tensor FP32, FP16, UINT8, too
+    datatype: str  # INT64 or INT32; of a tensor any of arlo.catalog.tensors.DATATYPES
     role: Role
     pad_value: int = 0
     optional: bool = False
     vocabulary: int = 0  # of role ids, and of whole numbers in a tensor: they are 0 to this - 1; 0: not known
-    dims: tuple[int, ...] = ()  # of a tensor: of a row
+    dims: tuple[int, ...] = ()  # of a tensor: of a row; the first may be -1: its length. BYTES: (1,), one element
     length_rule: str = ""  # of the first tensor where there are no ids: constant or patches:P
 
 
@@ -54,6 +54,7 @@ class OutputTensor:
     token_level: bool
     dims: tuple[int, ...]
     on_request: bool = False  # only for requests that name it; one that names no output gets all others
+    of_children: bool = False  # shape [children of all rows, *dims], as Manifest.counts says
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +190,7 @@ class Manifest:
     words: Words | None = None  # which ids begin a word; None: no tokenizer, or one of a kind that does not tell
     importance: Importance | None = None  # None: there is no such output
     adaptation: Adaptation | None = None  # None: it was not adapted
+    counts: str = ""  # the output that says how many children each row has; empty: none has any
     # Not in the file: runtimes that a logical model in the repository answers with (docs/plugin.md), as found there. A
     # server that runs the plugin holds all of them.
     inside: tuple[str, ...] = ()
@@ -320,6 +322,9 @@ def _tensor_problems(manifest: Manifest) -> Iterator[str]:
     for output in manifest.outputs:
         if not all(_is_whole(size, -1, MAX_LENGTH) for size in output.dims):
             yield f"output {output.name!r} has the dims {list(output.dims)}"
+    counted = [output.name for output in manifest.outputs if output.of_children]
+    if (counted or manifest.counts) and manifest.counts not in {output.name for output in manifest.outputs}:
+        yield f"outputs of children need one that counts them, not {manifest.counts!r}"
     if manifest.outputs and all(output.on_request for output in manifest.outputs):
         yield "all outputs are on request, so that a request that names none would get nothing"
     for kind, names in (("input", manifest.inputs), ("output", manifest.outputs)):
@@ -334,7 +339,7 @@ def _length_problems(manifest: Manifest) -> Iterator[str]:
         yield str(error)
         return
     for runtime in manifest.runtimes:
-        if runtime.dynamic or runtime.max_length != length:
+        if length is not None and (runtime.dynamic or runtime.max_length != length):
             yield f"runtime {runtime.name} is not of the one length of all rows, {length}"
     if all(tensor.optional for tensor in manifest.inputs):
         yield "all inputs are optional, so that a request would have no rows"

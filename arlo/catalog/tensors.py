@@ -1,8 +1,9 @@
-"""Inputs of a fixed size for each row: pictures, and numbers that belong to a row as a whole.
+"""Inputs that are not by token: pictures, texts, and numbers that belong to a row as a whole.
 
-A row of tokens has a length of its own; one of tensors alone has the same length as all others of its model, by the
-`length_rule` of its first tensor: `constant` is 1, and `patches:P` counts squares of P x P over the last two dims, and
-one more token, as vision transformers have it. Another resolution is another model.
+A row of tokens has a length of its own. So has one of tensors where the first dim of one of them is -1, which is that
+length. Otherwise all rows of the model are alike, by the `length_rule` of its first tensor: `constant` is 1, and
+`patches:P` counts squares of P x P over the last two dims, and one more token, as vision transformers have it. Another
+resolution is another model.
 """
 
 from __future__ import annotations
@@ -18,8 +19,14 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from arlo.catalog.manifest import InputTensor
 
+DATATYPES = (
+    "BOOL", "UINT8", "INT8", "UINT16", "INT16", "FP16", "BF16", "UINT32", "INT32", "FP32", "UINT64", "INT64", "FP64",
+    "BYTES",
+)  # fmt: skip
+_ITEM = {name: int("".join(filter(str.isdigit, name)) or 8) // 8 for name in DATATYPES if name != "BYTES"}
 MAX_DIMS = 7
 MAX_ROW_BYTES = 1 << 30
+# Of models that are compiled here.
 DTYPES: dict[str, Any] = {
     "FP32": np.float32,
     "FP16": np.float16,
@@ -31,11 +38,11 @@ _RULE = re.compile(r"constant|patches:([1-9][0-9]{0,4})")
 
 
 def row_length(inputs: Sequence[InputTensor]) -> int | None:
-    """Tokens of every row; None where rows have token ids, and so a length of their own.
+    """Tokens of every row; None where rows have a length of their own.
 
     ValueError for a rule that there is not, or that does not suit its dims.
     """
-    if not inputs or any(tensor.role != "tensor" for tensor in inputs):
+    if not inputs or any(tensor.role != "tensor" or tensor.dims[:1] == (-1,) for tensor in inputs):
         return None
     first = next((tensor for tensor in inputs if not tensor.optional), inputs[0])
     rule = _RULE.fullmatch(first.length_rule)
@@ -59,16 +66,22 @@ def sample(tensor: InputTensor, seed: Sequence[int]) -> NDArray[Any]:
 
 def tensor_problems(inputs: Sequence[InputTensor]) -> Iterator[str]:
     """What cannot be served of the inputs of role tensor, in words."""
+    alone = all(tensor.role == "tensor" for tensor in inputs)
     for tensor in inputs:
         if tensor.role != "tensor":
             if tensor.dims or tensor.length_rule:
                 yield f"input {tensor.name!r} has dims or a length_rule, and is no tensor"
             continue
-        if tensor.datatype not in DTYPES:
-            yield f"input {tensor.name!r} is {tensor.datatype!r}; tensors are {', '.join(DTYPES)}"
+        if tensor.datatype not in DATATYPES:
+            yield f"input {tensor.name!r} is {tensor.datatype!r}; tensors are {', '.join(DATATYPES)}"
             return
-        sizes = tensor.dims
-        if len(sizes) > MAX_DIMS or not all(isinstance(size, int) and size > 0 for size in sizes):
-            yield f"input {tensor.name!r} has the dims {list(sizes)}; they are at most {MAX_DIMS}, each above 0"
-        elif math.prod(sizes) * np.dtype(DTYPES[tensor.datatype]).itemsize > MAX_ROW_BYTES:
+        if tensor.datatype == "BYTES":
+            if not alone or tensor.dims not in ((), (1,)):
+                yield f"input {tensor.name!r} is BYTES: one element a row, and never beside token ids"
+            continue
+        ragged = alone and tensor.dims[:1] == (-1,)
+        sizes = tensor.dims[1:] if ragged else tensor.dims
+        if len(tensor.dims) > MAX_DIMS or not all(isinstance(size, int) and size > 0 for size in sizes):
+            yield f"input {tensor.name!r} has the dims {list(tensor.dims)}; they are at most {MAX_DIMS}, each above 0"
+        elif math.prod(sizes) * _ITEM[tensor.datatype] > MAX_ROW_BYTES:
             yield f"input {tensor.name!r} has more than {MAX_ROW_BYTES >> 20} MiB a row"

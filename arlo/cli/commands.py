@@ -31,6 +31,7 @@ COMMANDS = (
     ),
     Command("adapt", "arlo.cli.adapt", "variants of one model that merge tokens: accuracy for time"),
     Command("lengths", "arlo.cli.lengths", "which maximum lengths to compile for; what-if questions"),
+    Command("wrap", "arlo.cli.wrap", "any model that Triton serves, as a stage of a pipeline"),
     Command("emulate", "arlo.cli.emulate", "write a repository whose runtimes answer after the time of a table"),
     Command("profile", "arlo.cli.profile.command", "measure the latency of every runtime on a real worker"),
     Command("up", "arlo.cli.up.command", "a model folder in, vectors out: compile what is missing, and serve it"),

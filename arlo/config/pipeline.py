@@ -67,7 +67,8 @@ class PipelineConfig:
     )
     max_bytes: int = option(
         default=1 << 20,
-        doc="Token ids that one client row may be kept in, with all that it becomes; what needs more is refused.",
+        doc="Token ids and tensors of one client row that may be kept, with all that it becomes; what needs more is "
+        "refused.",
         unit="bytes",
         minimum=1024,
         maximum=1 << 32,

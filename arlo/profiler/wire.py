@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.catalog.tensors import sample
 from arlo.clock import monotonic_s
-from arlo.errors import WorkerError
+from arlo.errors import ConfigError, WorkerError
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 _POLL_S = 0.005
@@ -31,6 +31,10 @@ def infer_request(
     """
     real = length if real is None else real
     request: Any = service_pb2.ModelInferRequest(model_name=runtime.name)
+    if any(tensor.role == "tensor" for tensor in manifest.inputs):
+        raise ConfigError(
+            f"{manifest.model} takes tensors, whose content decides how long they take: measure it on yours"
+        )
     for tensor in manifest.inputs:
         if tensor.role == "tensor":
             request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=(batch, *tensor.dims))

@@ -1,13 +1,16 @@
-"""`make pipeline-demo`: a pipeline on real text and real Triton workers, from models to a report.
+"""`make pipeline-demo`: pipelines on real text, real pages and real Triton workers, from models to a report.
 
-    python -m benchmarks.flows.pipeline_demo [--depths 1 2] [--rows 8000] [--texts 400]
+    python -m benchmarks.flows.pipeline_demo [--depths 1 2] [--rows 8000] [--texts 400] [--pages 4]
 
 Descriptions of packages are told into their sections, in pieces of at most 64 tokens: each piece by MiniLM cut after 1
 or 2 of its layers, as the load leaves time for, and a text by the mean of what its pieces say. `arlo serve` serves
 that flow on one worker; texts that no model was trained on go to it one at a time, then at random moments at half of
 the rate at which it answered these, and at 1.5 times that rate.
 
-Writes result.json and index.html into reports/pipeline; the exit code is 1 where a row was lost.
+Then the documents flow (benchmarks/flows/documents): pages of manuals are read line by line.
+
+Writes result.json and index.html into reports/pipeline; the exit code is 1 where a row was lost. The figures on top are
+those of the texts; `flows` has both.
 """
 
 from __future__ import annotations
@@ -201,14 +204,18 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=8000, help="texts to train with (default: 8000)")
     parser.add_argument("--recorded", type=int, default=600, help="texts that accuracies are counted on (default: 600)")
     parser.add_argument("--texts", type=int, default=400, help="that are sent in each load (default: 400)")
+    parser.add_argument("--pages", type=int, default=4, help="each at three resolutions; 0: no documents (default: 4)")
     parser.add_argument("--out", type=Path, default=Path("reports/pipeline"))
     args = parser.parse_args()
+    from benchmarks.flows.documents import demo as documents  # which uses this
+
     work = cache_root() / "pipeline" / "-".join(map(str, ["demo", *args.depths, args.rows, args.recorded]))
     work.mkdir(parents=True, exist_ok=True)
     try:
         texts = prepare(work, args.depths, args.rows, args.recorded)[: args.texts]
         with served(work) as ready:
             loads = asyncio.run(measure(ready, work, args.depths, texts))
+        read = documents.run(args.pages) if args.pages else None
     except ArloError as error:
         say(str(error))
         return 1
@@ -217,7 +224,9 @@ def main() -> int:
         return 130
     args.out.mkdir(parents=True, exist_ok=True)
     usual = {key: value for key, value in loads[1].items() if key != "rows"}  # at half of what one at a time takes
-    result = {**usual, "stages": {STAGE: loads[1]["rows"]}, "loads": loads, "machine": machine()}
+    flow = {**usual, "stages": {STAGE: loads[1]["rows"]}, "loads": loads}
+    flows = {NAME: flow} | ({"documents": read} if read else {})
+    result = {**flow, "flows": flows, "machine": machine()}
     (args.out / "result.json").write_text(json.dumps(result, indent=1) + os.linesep)
     head = [
         "texts a second",
@@ -242,9 +251,19 @@ def main() -> int:
         for one in loads
     ]
     what = ["Descriptions of packages into sections, in pieces of 64 tokens; SLO 100 ms; one worker on a CPU."]
-    write(args.out / "index.html", render("A pipeline on real text", [table(head, rows)], what=what))
-    for row in (head, *rows):
-        print("  ".join(row))
+    tables = [(head, rows)]
+    if read:
+        what.append(
+            "Pages of manuals, read line by line by one of several detectors and readers each, and which manual a line "
+            f"is of; SLO {read['slo_ms']:.0f} ms; one worker on a CPU."
+        )
+        tables.append((documents.HEAD, documents.rows_of(read)))
+        loads = [*loads, *read["loads"]]
+    page = render("Pipelines on real texts and pages", [table(*each) for each in tables], what=what)
+    write(args.out / "index.html", page)
+    for first, further in tables:
+        for row in (first, *further):
+            print("  ".join(row))
     print(f"\n{args.out / 'result.json'}, {args.out / 'index.html'}")
     return 1 if any(one["answered"] + one["failed"] != one["roots"] for one in loads) else 0
 

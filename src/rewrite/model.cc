@@ -7,32 +7,12 @@
 #include <mutex>
 #include <set>
 
+#include "rewrite/tensors.h"
+
 namespace arlo::gateway {
 namespace {
 
 constexpr std::uint32_t kLongestLength = 1U << 20;  // tokens; above it is surely a mistake
-constexpr std::int64_t kMostRowBytes = 1 << 30;     // of a tensor
-
-MaybeFault check_tensor(const v1::InputTensor& input) {
-  const std::string where = "model.inputs: '" + input.name() + "' ";
-  if (datatype_size(input.datatype()) <= 0) {
-    return invalid(where + "has datatype '" + input.datatype() + "'; a tensor's elements are of a fixed size");
-  }
-  if (static_cast<std::size_t>(input.dims_size()) > kMostDims) {
-    return invalid(where + "has more than " + std::to_string(kMostDims) + " dims");
-  }
-  const bool whole = input.datatype().find("INT") != std::string::npos;
-  if (!whole && input.pad_value() != 0)
-    return invalid(where + "has a pad_value; only that of whole numbers may be set");
-  std::int64_t bytes = datatype_size(input.datatype());
-  for (const auto dim : input.dims()) {
-    if (dim < 1 || dim > kMostRowBytes / bytes) {
-      return invalid(where + "needs dims above 0, and at most " + std::to_string(kMostRowBytes) + " bytes a row");
-    }
-    bytes *= dim;
-  }
-  return {};
-}
 
 MaybeFault check_model(const v1::Model& model) {
   if (model.name().empty()) return invalid("model.name is empty");
@@ -41,17 +21,13 @@ MaybeFault check_model(const v1::Model& model) {
   if (model.default_timeout_ms() == 0) return invalid("model.default_timeout_ms must be above 0");
   int ids = 0;
   int masks = 0;
-  int tensors = 0;
+  if (auto fault = check_tensors(model)) return fault;
   std::set<std::string> names;
   for (const auto& input : model.inputs()) {
     if (input.name().empty() || !names.insert(input.name()).second) {
       return invalid("model.inputs: name '" + input.name() + "' is empty or given twice");
     }
-    if (input.role() == v1::InputTensor::ROLE_TENSOR) {
-      if (auto fault = check_tensor(input)) return fault;
-      ++tensors;
-      continue;
-    }
+    if (input.role() == v1::InputTensor::ROLE_TENSOR) continue;
     if (!input.dims().empty()) return invalid("model.inputs: '" + input.name() + "' has dims and is no ROLE_TENSOR");
     if (input.datatype() != "INT64" && input.datatype() != "INT32") {
       return invalid("model.inputs: '" + input.name() + "' has datatype '" + input.datatype() +
@@ -75,18 +51,7 @@ MaybeFault check_model(const v1::Model& model) {
         return invalid("model.inputs: '" + input.name() + "' has no role");
     }
   }
-  if (ids == 0 && tensors != 0) {
-    if (tensors != model.inputs_size()) {
-      return invalid("model.inputs has inputs for each token, and none of role ROLE_IDS that says how many there are");
-    }
-    const bool all =
-        std::all_of(model.inputs().begin(), model.inputs().end(), [](const auto& i) { return i.optional(); });
-    if (all) return invalid("model.inputs are all optional: a request would have no rows");
-    for (const auto& output : model.outputs()) {
-      if (output.token_level())
-        return invalid("model.outputs: '" + output.name() + "' is of tokens, and rows have none");
-    }
-  } else if (ids != 1) {
+  if (ids != 1 && !all_tensors(model)) {
     return invalid("model.inputs must have exactly one input of role ROLE_IDS, not " + std::to_string(ids));
   }
   if (masks > 1) return invalid("model.inputs must have at most one input of role ROLE_MASK");
@@ -109,7 +74,7 @@ MaybeFault check_model(const v1::Model& model) {
     }
   }
   if (!usual) return invalid("model.outputs are all on_request: a request that names none would get nothing");
-  return {};
+  return check_children(model);
 }
 
 const v1::Model& model_named(const v1::Deployment& deployment, const std::string& name) {
@@ -145,6 +110,10 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
   std::map<std::string, std::uint32_t> lengths;  // of the first one
   for (const v1::Model* model : models_of(deployment)) {
     if (auto fault = check_model(*model)) return fault;
+    if ((varies(*model) || !model->counts().empty()) && !of_pipeline(deployment, model->name())) {
+      return invalid("model '" + model->name() + "' takes tensors of varying size, or makes several rows of one: it is " +
+                     "of use as a variant of a pipeline only");
+    }
     if (!models.emplace(model->name(), 0).second) return invalid("two models have the name '" + model->name() + "'");
   }
   if (deployment.runtimes().empty()) return invalid("deployment.runtimes is empty");
@@ -158,11 +127,10 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
     if (model == models.end()) {
       return invalid("runtimes: '" + runtime.name() + "' is of model '" + runtime.model() + "', which is not there");
     }
-    const auto& inputs = model_named(deployment, model->first).inputs();
-    const bool tokens = std::any_of(inputs.begin(), inputs.end(),
-                                    [](const auto& input) { return input.role() == v1::InputTensor::ROLE_IDS; });
+    const auto& one = model_named(deployment, model->first);
+    const bool alike = all_tensors(one) && !ragged(one);
     const auto length = lengths.emplace(model->first, runtime.max_length()).first->second;
-    if (!tokens && (runtime.dynamic() || runtime.max_length() != length)) {
+    if (alike && (runtime.dynamic() || runtime.max_length() != length)) {
       return invalid("runtimes: '" + runtime.name() +
                      "' is of a model without tokens, whose rows are all of one length");
     }
@@ -218,6 +186,11 @@ bool inner(const v1::Deployment& deployment, std::string_view model) {
   for (const auto& cascade : deployment.cascades()) {
     if (std::any_of(cascade.stages().begin(), cascade.stages().end(), is)) return true;
   }
+  return of_pipeline(deployment, model);
+}
+
+bool of_pipeline(const v1::Deployment& deployment, std::string_view model) {
+  const auto is = [&](const auto& one) { return one.model() == model; };
   for (const auto& pipeline : deployment.pipelines()) {
     for (const auto& stage : pipeline.stages()) {
       if (std::any_of(stage.variants().begin(), stage.variants().end(), is)) return true;
@@ -285,13 +258,16 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
                               static_cast<std::size_t>(datatype_size(output.datatype())),
                               output.token_level(),
                               {output.dims().begin(), output.dims().end()},
-                              output.on_request()});
+                              output.on_request(),
+                              output.of_children()});
+    if (output.name() == from.counts()) model->counts = static_cast<int>(model->outputs.size()) - 1;
   }
   model->labels.assign(from.labels().begin(), from.labels().end());
   for (const auto& prompt : from.prompts()) model->prompts.emplace_back(prompt.name(), prompt.text());
   model->text = make_text(from.tokenizer());
   model->stage = inner(deployment, model->name);
-  model->vocabulary = from.vocabulary() != 0 ? std::int64_t{from.vocabulary()} : all_ids(model->inputs[model->ids]);
+  if (!model->of_tensors())
+    model->vocabulary = from.vocabulary() != 0 ? std::int64_t{from.vocabulary()} : all_ids(model->inputs[model->ids]);
   model->slo_ns = std::int64_t{from.slo_ms()} * 1'000'000;
   model->default_timeout_ns = std::int64_t{from.default_timeout_ms()} * 1'000'000;
   for (const auto& runtime : deployment.runtimes()) {

@@ -33,6 +33,9 @@ std::vector<std::string> names_of(const v1::Deployment& deployment);
 // A model answers for a cascade or a pipeline, and clients do not see it.
 bool inner(const v1::Deployment& deployment, std::string_view model);
 
+// The same, of a pipeline.
+bool of_pipeline(const v1::Deployment& deployment, std::string_view model);
+
 // The name of the model that one of its runtimes is of.
 const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime& runtime);
 

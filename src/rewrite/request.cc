@@ -390,26 +390,19 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
                    "' has stages of different vocabularies: send the input 'text' in place of token ids");
   }
   if (truncate_ != Truncate::kUnsaid) return invalid("parameter truncate is of text; token ids are never cut here");
+  if (model.of_tensors()) return bind_tensors(limits, raw_given);
   const auto& ids = model.inputs[model.ids];
   const Tensor* first = nullptr;
   for (const auto& tensor : tensors_) {
     if (tensor.name == ids.name) first = &tensor;
   }
   if (first == nullptr) return invalid("input '" + ids.name + "' of model '" + model.name + "' is missing");
-  const bool tensors = model.of_tensors();
-  if (tensors ? first->dims == 0 : first->dims != 2) {
-    if (tensors) return check_shape(*first, ids);
+  if (first->dims != 2) {
     return invalid("input '" + ids.name + "' has " + std::to_string(first->dims) +
                    " dimensions; 2 are needed: [rows, tokens]");
   }
-  rows_ = first->shape[0];
-  width_ = tensors ? model.longest : first->shape[1];
-  if (rows_ < 1)
-    return invalid("input '" + ids.name + "' has " + std::to_string(rows_) + " rows; at least 1 is needed");
-  if (rows_ > limits.max_rows) {
-    return invalid("input '" + ids.name + "' has " + std::to_string(rows_) + " rows; at most " +
-                   std::to_string(limits.max_rows) + " are taken in one request");
-  }
+  if (auto fault = count_rows(*first, limits)) return fault;
+  width_ = first->shape[1];
   if (width_ < 0 || width_ > kMaxElements / rows_) {
     return invalid("input '" + ids.name + "' has an impossible width of " + std::to_string(width_) + " tokens");
   }
@@ -423,12 +416,16 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
       return invalid("input '" + spec.name + "' of model '" + model.name + "' is missing");
     }
   }
-  if (tensors) {
-    lengths_.assign(static_cast<std::size_t>(rows_), model.longest);
-    return {};
-  }
   const char* const mask = model.mask < 0 ? nullptr : bound_[static_cast<std::size_t>(model.mask)].data;
   return find_lengths(model, bound_[model.ids].data, mask, rows_, width_, lengths_);
+}
+
+MaybeFault InferRequest::count_rows(const Tensor& first, const RequestLimits& limits) {
+  rows_ = first.shape[0];
+  const std::string what = "input '" + std::string(first.name) + "' has " + std::to_string(rows_) + " rows; at ";
+  if (rows_ < 1) return invalid(what + "least 1 is needed");
+  if (rows_ <= limits.max_rows) return {};
+  return invalid(what + "most " + std::to_string(limits.max_rows) + " are taken in one request");
 }
 
 MaybeFault InferRequest::bind_input(const Tensor& tensor, std::string_view raw, bool raw_given) {
@@ -459,7 +456,8 @@ MaybeFault InferRequest::check_shape(const Tensor& tensor, const InputSpec& spec
   const bool fixed = spec.role == Role::kTensor;
   const std::vector<std::int64_t> dims = fixed ? spec.dims : std::vector{width_};
   const bool same = tensor.dims == dims.size() + 1 && tensor.shape[0] == rows_ &&
-                    std::equal(dims.begin(), dims.end(), std::begin(tensor.shape) + 1);
+                    std::equal(dims.begin(), dims.end(), std::begin(tensor.shape) + 1,
+                               [](auto wanted, auto is) { return wanted == is || (wanted < 0 && is >= 0); });
   if (same) return {};
   std::string shape;
   for (std::size_t i = 0; i < std::min(tensor.dims, std::size(tensor.shape)); ++i) {

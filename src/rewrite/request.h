@@ -68,7 +68,15 @@ class InferRequest {
   [[nodiscard]] const InferRequest& in(std::size_t wording) const {
     return wording == 0 || others_.empty() ? *this : *others_[wording - 1];
   }
-  // An input of a row, as the client sent it; empty: it did not. After bind().
+  // Of a model of tensors, in place of parse() and bind(): one row, with what each input has. What is given is not
+  // copied, and must outlive this object.
+  MaybeFault bind_row(const ModelSpec& model, OutputSet outputs, std::span<const std::string_view> cells);
+  // What a row has of an input of a model of tensors: its bytes; of BYTES those of its one element. Empty: the client
+  // sent none.
+  [[nodiscard]] std::string_view cell(std::size_t row, std::size_t input) const {
+    return cells_[row * model_->inputs.size() + input];
+  }
+  // The same of a tensor beside token ids.
   [[nodiscard]] std::string_view row_bytes(std::size_t input, std::size_t row) const;
   // Token ids of a row, for what chooses among them; `out` is written anew. None where rows are tensors.
   void ids(std::size_t row, std::vector<std::int64_t>& out) const;
@@ -96,6 +104,7 @@ class InferRequest {
   void parse_flow_wish(std::string_view key, std::uint32_t kind, std::uint64_t number);
   MaybeFault parse_input(std::string_view body);
   MaybeFault parse_output(std::string_view body);
+  MaybeFault count_rows(const Tensor& first, const RequestLimits& limits);
   MaybeFault bind_input(const Tensor& tensor, std::string_view raw, bool raw_given);
   // Its shape where it is not what it has to be.
   [[nodiscard]] MaybeFault check_shape(const Tensor& tensor, const InputSpec& spec) const;
@@ -105,6 +114,10 @@ class InferRequest {
   MaybeFault bind_texts(const RequestLimits& limits, bool raw_given);
   MaybeFault read_texts(std::size_t tensor, bool raw_given, std::vector<std::string_view>& out) const;
   MaybeFault make_tokens(const std::vector<std::string_view>& texts, const std::vector<std::string_view>& pairs);
+  // Of a model of tensors (request_tensors.cc).
+  MaybeFault bind_tensors(const RequestLimits& limits, bool raw_given);
+  MaybeFault cut_cells(const Tensor& tensor, std::size_t input, const std::string_view* raw);
+  MaybeFault measure_rows();
   MaybeFault count_field();
   MaybeFault count_parameter(std::string_view entry);
 
@@ -135,6 +148,7 @@ class InferRequest {
   std::vector<std::string> decoded_;  // typed contents, made raw
   std::vector<std::int32_t> lengths_;
   std::vector<std::unique_ptr<const InferRequest>> others_;  // by wording
+  std::vector<std::string_view> cells_;  // [rows][inputs], of a model of tensors
 };
 
 // Rows as one request to a worker: tensors of [rows, tokens]. What is given must outlive it.
@@ -162,7 +176,11 @@ class WorkerRequest {
  private:
   [[nodiscard]] const InferRequest& first() const { return *rows_.front().request; }
   [[nodiscard]] std::string_view id() const;
+  [[nodiscard]] std::size_t tensor_size(std::size_t input) const;
   void write_tensor(std::size_t input, char* out) const;
+  // Of models of tensors (request_tensors.cc).
+  [[nodiscard]] std::size_t cells_size(std::size_t input) const;
+  void write_cells(std::size_t input, char* out) const;
 
   std::span<const Row> rows_;
   const RuntimeInfo& runtime_;

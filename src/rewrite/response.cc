@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/wire.h"
+#include "rewrite/tensors.h"
 
 namespace arlo::gateway {
 namespace {
@@ -161,7 +162,8 @@ MaybeFault WorkerResponse::parse(std::string_view body, const ModelSpec& model, 
                         spec.datatype);
     }
     const std::size_t leading = spec.token_level ? 2 : 1;
-    if (shape.size() < leading || shape[0] != many || (spec.token_level && shape[1] != tokens)) {
+    const bool as_many = spec.of_children ? !shape.empty() && shape[0] >= 0 : !shape.empty() && shape[0] == many;
+    if (shape.size() < leading || !as_many || (spec.token_level && shape[1] != tokens)) {
       return bad_worker("output '" + spec.name + "' has a shape other than [" + std::to_string(many) +
                         (spec.token_level ? ", " + std::to_string(tokens) : "") + ", ...]");
     }
@@ -169,13 +171,74 @@ MaybeFault WorkerResponse::parse(std::string_view body, const ModelSpec& model, 
     output.all.spec = static_cast<int>(i);
     output.all.raw = raw[k];
     output.all.tail.assign(shape.begin() + static_cast<std::ptrdiff_t>(leading), shape.end());
+    output.all.varying = spec.item == 0;
+    output.all.children = spec.of_children ? shape[0] : -1;  // of all rows, until their counts are known
     const auto each = static_cast<std::size_t>(spec.token_level ? tokens : 1);
-    if (auto fault = parse_raw(spec, rows, each, &output)) return fault;
+    if (!spec.of_children) {
+      if (auto fault = parse_raw(spec, rows, each, &output)) return fault;
+    }
     if (!alike(spec.dims, output.all.tail)) {
       return bad_worker("output '" + spec.name + "' has " + bracketed(output.all.tail) +
                         (spec.token_level ? " for each token" : " for each row") + ", not " + bracketed(spec.dims));
     }
     outputs_.push_back(std::move(output));
+  }
+  const bool counted = std::any_of(outputs_.begin(), outputs_.end(), [](const auto& o) { return o.all.children >= 0; });
+  if (!counted) return {};
+  if (auto fault = parse_counts(model)) return fault;
+  for (auto& output : outputs_) {
+    if (output.all.children < 0) continue;
+    if (auto fault = part_children(model.outputs[static_cast<std::size_t>(output.all.spec)], &output)) return fault;
+  }
+  return {};
+}
+
+MaybeFault WorkerResponse::parse_counts(const ModelSpec& model) {
+  const auto found =
+      std::find_if(outputs_.begin(), outputs_.end(), [&](const auto& o) { return o.all.spec == model.counts; });
+  if (found == outputs_.end()) return bad_worker("nothing says how many children its rows have");
+  const auto& spec = model.outputs[static_cast<std::size_t>(model.counts)];
+  counts_.clear();
+  for (std::size_t row = 0; row < rows_; ++row) {
+    const char* const at = found->all.raw.data() + row * spec.item;
+    std::int64_t count = 0;
+    if (spec.item == 8) {
+      std::memcpy(&count, at, sizeof(count));
+    } else {
+      std::int32_t narrow = 0;
+      std::memcpy(&narrow, at, sizeof(narrow));
+      count = narrow;
+    }
+    if (count < 0 || count > std::int64_t{kMostChildren}) {
+      return bad_worker("output '" + spec.name + "' says " + std::to_string(count) + " children of a row; 0 to " +
+                        std::to_string(kMostChildren) + " are taken");
+    }
+    counts_.push_back(static_cast<std::uint32_t>(count));
+  }
+  return {};
+}
+
+MaybeFault WorkerResponse::part_children(const OutputSpec& spec, Output* output) const {
+  const std::uint64_t all = std::accumulate(counts_.begin(), counts_.end(), std::uint64_t{0});
+  if (static_cast<std::uint64_t>(output->all.children) != all) {
+    return bad_worker("output '" + spec.name + "' is of " + std::to_string(output->all.children) + " children; " +
+                      std::to_string(all) + " were counted");
+  }
+  const auto one = total_size(std::max<std::size_t>(spec.item, 1), output->all.tail);
+  std::size_t size = 0;
+  if (!one || __builtin_mul_overflow(*one, all, &size)) {
+    return bad_worker("output '" + spec.name + "' has impossible dimensions");
+  }
+  std::string_view left = output->all.raw;
+  const auto elements = spec.item == 0 ? count_elements(left) : static_cast<std::int64_t>(left.size());
+  if (elements < 0 || static_cast<std::size_t>(elements) != size) {
+    return bad_worker("output '" + spec.name + "' does not carry what its shape says");
+  }
+  output->of_rows.clear();
+  for (const auto count : counts_) {
+    const std::size_t bytes = spec.item == 0 ? element_bytes(left, count * *one) : count * *one;
+    output->of_rows.push_back(left.substr(0, bytes));
+    left.remove_prefix(bytes);
   }
   return {};
 }
@@ -199,7 +262,7 @@ MaybeFault WorkerResponse::parse_raw(const OutputSpec& spec, std::size_t rows, s
   std::string_view left = raw;
   for (std::size_t row = 0; row < rows; ++row) {
     const std::size_t bytes = element_bytes(left, *size / rows);
-    output->of_varying.push_back(left.substr(0, bytes));
+    output->of_rows.push_back(left.substr(0, bytes));
     left.remove_prefix(bytes);
   }
   return {};
@@ -207,11 +270,12 @@ MaybeFault WorkerResponse::parse_raw(const OutputSpec& spec, std::size_t rows, s
 
 RowResponse WorkerResponse::row(std::size_t row, OutputSet outputs) const {
   RowResponse response;
-  for (const auto& [all, of_varying] : outputs_) {
+  for (const auto& [all, of_rows] : outputs_) {
     if ((outputs >> all.spec & 1) == 0) continue;
     auto& output = response.outputs_.emplace_back(all);
     const std::size_t bytes = all.raw.size() / rows_;
-    output.raw = of_varying.empty() ? all.raw.substr(row * bytes, bytes) : of_varying[row];
+    output.raw = of_rows.empty() ? all.raw.substr(row * bytes, bytes) : of_rows[row];
+    if (output.children >= 0) output.children = counts_[row];
   }
   return response;
 }
@@ -229,6 +293,36 @@ std::size_t RowResponse::elements(int spec) const {
     return total_size(1, output.tail).value_or(0);
   }
   return 0;
+}
+
+std::int64_t RowResponse::children(int spec) const {
+  for (const auto& output : outputs_) {
+    if (output.spec != spec) continue;
+    if (output.children >= 0) return output.children;
+    return output.tail.empty() ? -1 : output.tail.front();
+  }
+  return -1;
+}
+
+void RowResponse::cut(int spec, std::size_t children, std::vector<std::string_view>& out) const {
+  out.clear();
+  const auto output =
+      std::find_if(outputs_.begin(), outputs_.end(), [&](const auto& each) { return each.spec == spec; });
+  if (output == outputs_.end() || children == 0) return;
+  out.reserve(children);
+  std::string_view left = output->raw;
+  const std::size_t each = left.size() / children;  // parse_raw(), part_children(): its size is what its shape says
+  for (std::size_t child = 0; child < children; ++child) {
+    if (!output->varying) {
+      out.push_back(left.substr(child * each, each));
+      continue;
+    }
+    std::uint32_t size = 0;
+    if (left.size() < sizeof(size)) return;
+    std::memcpy(&size, left.data(), sizeof(size));
+    out.push_back(left.substr(sizeof(size), size));
+    left.remove_prefix(sizeof(size) + size);
+  }
 }
 
 RowResponse RowResponse::only(OutputSet outputs) const {

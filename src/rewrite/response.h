@@ -25,6 +25,11 @@ class RowResponse {
   [[nodiscard]] std::string_view raw(int spec) const;
   // Its elements a row, or a token where it is about tokens; 0: there is none.
   [[nodiscard]] std::size_t elements(int spec) const;
+  // Of BYTES its elements, without their sizes; of an output of children, or of one that is cut along its first
+  // dimension, what each child has. `children`: how many there are; the output must hold as many.
+  void cut(int spec, std::size_t children, std::vector<std::string_view>& out) const;
+  // Children that an output has: those counted, or else its first dimension; -1: it has neither.
+  [[nodiscard]] std::int64_t children(int spec) const;
   [[nodiscard]] RowResponse only(OutputSet outputs) const;
   // An output of other origin, in place of one that is there; `tail`: dims after the row.
   void set(int spec, std::vector<std::int64_t> tail, std::string_view raw);
@@ -34,8 +39,10 @@ class RowResponse {
   friend class WorkerResponse;
   struct Output {
     int spec = -1;
-    std::vector<std::int64_t> tail;  // dims after rows (and tokens)
+    std::vector<std::int64_t> tail;  // dims after rows (and tokens), or after children
     std::size_t token_bytes = 0;     // token-level: bytes of one token
+    std::int64_t children = -1;      // of_children: so many of the row's
+    bool varying = false;            // BYTES
     std::string_view raw;
   };
   std::vector<Output> outputs_;  // in the order of ModelSpec::outputs
@@ -52,13 +59,17 @@ class WorkerResponse {
 
  private:
   struct Output {
-    RowResponse::Output all;                   // `raw`: of all rows
-    std::vector<std::string_view> of_varying;  // BYTES: of each row
+    RowResponse::Output all;                // `raw`: of all rows
+    std::vector<std::string_view> of_rows;  // of rows that have different sizes: BYTES, and what is of children
   };
   static MaybeFault parse_raw(const OutputSpec& spec, std::size_t rows, std::size_t tokens, Output* output);
+  MaybeFault parse_counts(const ModelSpec& model);
+  // Cuts what is of all children into what is of each row's.
+  MaybeFault part_children(const OutputSpec& spec, Output* output) const;
 
   std::size_t rows_ = 0;
-  std::vector<Output> outputs_;  // in the order of ModelSpec::outputs
+  std::vector<std::uint32_t> counts_;  // children of each row
+  std::vector<Output> outputs_;        // in the order of ModelSpec::outputs
 };
 
 // What a response says about how it came to be.

@@ -20,20 +20,24 @@ enum class Role : std::uint8_t { kIds, kMask, kOther, kTensor };
 
 struct InputSpec {
   std::string name;
-  std::string datatype;  // INT64 or INT32; of a tensor any of fixed size
-  std::size_t item = 8;  // bytes of one element
+  std::string datatype;  // INT64 or INT32; of a tensor any
+  std::size_t item = 8;  // bytes of one element; 0: BYTES, of which a row has one
   Role role = Role::kOther;
   std::int64_t pad_value = 0;
   bool optional = false;
   std::vector<std::int64_t> dims;  // of a tensor: of a row
 
-  // Elements of a row that is sent with so many tokens.
+  // Of a tensor: the first of dims, -1, is the row's length, in steps.
+  [[nodiscard]] bool ragged() const { return !dims.empty() && dims.front() < 0; }
+  // Elements of a row that is sent with so many tokens, or steps.
   [[nodiscard]] std::size_t elements(std::size_t tokens) const {
     if (role != Role::kTensor) return tokens;
     std::size_t product = 1;
-    for (const auto dim : dims) product *= static_cast<std::size_t>(dim);
+    for (const auto dim : dims) product *= dim < 0 ? tokens : static_cast<std::size_t>(dim);
     return product;
   }
+  // Bytes of a tensor's row; where it is ragged, of a step.
+  [[nodiscard]] std::size_t step() const { return item * elements(1); }
 };
 
 struct OutputSpec {
@@ -42,7 +46,8 @@ struct OutputSpec {
   std::size_t item = 0;  // bytes of one element; 0: BYTES, of varying size
   bool token_level = false;
   std::vector<std::int64_t> dims;
-  bool on_request = false;  // only for requests that name it
+  bool on_request = false;   // only for requests that name it
+  bool of_children = false;  // [children of all rows, dims...]
 };
 
 struct Cascade;
@@ -67,6 +72,7 @@ struct ModelSpec {
   std::uint16_t variant = 0;        // as the scheduler knows it
   double share = 1;                 // of instances that hold other models, too
   OutputSet inner = 0;              // for what decides: clients neither see nor name them
+  int counts = -1;                  // output that says how many children each row has
   bool stage = false;               // it answers for a cascade or a pipeline, and clients do not see it
   std::vector<std::string> labels;  // names of a classifier's classes; empty: not known
   std::vector<std::pair<std::string, std::string>> prompts;  // what may go before a text, by name

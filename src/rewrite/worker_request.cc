@@ -11,7 +11,7 @@ namespace {
 std::size_t shape_size(const InputSpec& spec, std::size_t rows, std::size_t tokens) {
   if (spec.role != Role::kTensor) return wire::varint_size(rows) + wire::varint_size(tokens);
   std::size_t size = wire::varint_size(rows);
-  for (const auto dim : spec.dims) size += wire::varint_size(static_cast<std::uint64_t>(dim));
+  for (const auto dim : spec.dims) size += wire::varint_size(dim < 0 ? tokens : static_cast<std::uint64_t>(dim));
   return size;
 }
 
@@ -32,13 +32,19 @@ std::size_t WorkerRequest::size() const {
   for (const auto& spec : model.inputs) {
     size += wire::field_size(wire::field_size(spec.name.size()) + wire::field_size(spec.datatype.size()) +
                              wire::field_size(shape_size(spec, rows_.size(), tokens_)));
-    size += wire::field_size(rows_.size() * spec.elements(tokens_) * spec.item);
+    size += wire::field_size(tensor_size(static_cast<std::size_t>(&spec - model.inputs.data())));
   }
   if (outputs_ == kAllOutputs) return size;
   for (std::size_t i = 0; i < model.outputs.size(); ++i) {
     if ((outputs_ >> i & 1) != 0) size += wire::field_size(wire::field_size(model.outputs[i].name.size()));
   }
   return size;
+}
+
+std::size_t WorkerRequest::tensor_size(std::size_t input) const {
+  const ModelSpec& model = *first().model_;
+  if (model.of_tensors()) return cells_size(input);
+  return rows_.size() * model.inputs[input].elements(tokens_) * model.inputs[input].item;
 }
 
 void WorkerRequest::write(char* out) const {
@@ -56,7 +62,7 @@ void WorkerRequest::write(char* out) const {
     writer.header(kShape, shape);
     writer.varint(rows_.size());
     if (spec.role != Role::kTensor) writer.varint(tokens_);
-    for (const auto dim : spec.dims) writer.varint(static_cast<std::uint64_t>(dim));
+    for (const auto dim : spec.dims) writer.varint(dim < 0 ? tokens_ : static_cast<std::uint64_t>(dim));
   }
   for (std::size_t i = 0; outputs_ != kAllOutputs && i < model.outputs.size(); ++i) {
     if ((outputs_ >> i & 1) == 0) continue;
@@ -64,9 +70,9 @@ void WorkerRequest::write(char* out) const {
     writer.bytes(1, model.outputs[i].name);
   }
   for (std::size_t i = 0; i < model.inputs.size(); ++i) {
-    const std::size_t bytes = rows_.size() * model.inputs[i].elements(tokens_) * model.inputs[i].item;
+    const std::size_t bytes = tensor_size(i);
     writer.header(kRaw, bytes);
-    write_tensor(i, writer.at());
+    model.of_tensors() ? write_cells(i, writer.at()) : write_tensor(i, writer.at());
     writer = wire::Writer(writer.at() + bytes);
   }
 }

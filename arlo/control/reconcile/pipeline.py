@@ -49,7 +49,7 @@ def fill_pipeline(
     labels: dict[str, tuple[str, ...]] = {}
     for s in flow.order:
         stage = flow.stages[s]
-        item = message.stages.add(name=stage.name, first=stage.fire == "first")
+        item = message.stages.add(name=stage.name, first=stage.fire == "first", told=stage.told)
         for v, variant in enumerate(stage.variants):
             one = next(manifests)
             if any(output.name == LOGITS and not output.token_level for output in one.outputs):
@@ -163,8 +163,15 @@ def _fill_edge(item: Any, flow: Flow, number: int, place: dict[str, int], labels
     if edge.expand.kind == "chunks":
         item.chunks.window = edge.expand.window
         item.chunks.stride = edge.expand.stride or edge.expand.window - 2
+    elif edge.expand.kind == "prune":
+        raise ConfigError(f"edge {edge.name}: expand.kind = 'prune' is not served: a cascade leaves words out")
     elif edge.expand.kind != "same":
-        raise ConfigError(f"edge {edge.name}: expand.kind = {edge.expand.kind!r} is not served yet: same, chunks")
+        item.expand.kind, item.expand.output, item.expand.max = edge.expand.kind, edge.expand.output, edge.expand.max
+    if edge.expand.inputs:
+        item.expand.kind = item.expand.kind or "tensor"
+        item.expand.max = edge.expand.max
+        for name, source in edge.expand.inputs:
+            item.expand.inputs.add(**{"input": name, "from": source})
 
 
 def _fill_guard(item: Any, edge: FlowEdge, guard: Guard, labels: tuple[str, ...]) -> None:

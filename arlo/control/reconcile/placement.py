@@ -169,7 +169,9 @@ def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
             token_level=output.token_level,
             dims=output.dims,
             on_request=output.on_request,
+            of_children=output.of_children,
         )
+    message.counts = manifest.counts
 
 
 def instance_id(worker: str, runtime: str) -> str:

@@ -112,6 +112,7 @@ class Call {
 
   Lane* lane = nullptr;  // where the request was received; the calls to workers begin and end there
   std::string body;      // ModelInferRequest; `request` points into it
+  std::shared_ptr<const std::string> shared;  // in its place where rows outlive the call: those of pipelines of tensors
   InferRequest request;
   Router* router = nullptr;  // of the model that is asked for; null: of none
   std::shared_ptr<const ModelSpec> model;

@@ -11,7 +11,8 @@ namespace arlo::gateway {
 namespace {
 
 // Fields of inference.ModelInferRequest and the messages in it.
-enum Field : std::uint8_t { kInputs = 5, kOutputs = 6, kRaw = 7 };
+enum Field : std::uint8_t { kParameters = 4, kInputs = 5, kOutputs = 6, kRaw = 7 };
+enum ParameterField : std::uint8_t { kString = 3 };
 enum TensorField : std::uint8_t { kName = 1, kDatatype = 2, kShape = 3 };
 
 void varint(std::string& out, std::uint64_t value) {
@@ -24,6 +25,8 @@ void bytes(std::string& out, std::uint32_t field, std::string_view value) {
   varint(out, value.size());
   out.append(value);
 }
+
+constexpr std::size_t kBytesOfToken = 4;  // of a text that is not cut into tokens yet, about
 
 std::string raw_of(const std::vector<std::int64_t>& values, std::size_t item) {
   std::string raw(values.size() * item, '\0');
@@ -44,6 +47,27 @@ std::pair<std::int32_t, double> judged(std::string_view raw, double t) {
 }
 
 }  // namespace
+
+void FlowSource::of_ids(std::shared_ptr<const std::vector<std::int64_t>> all, const FlowSpec::Chunks& chunks) {
+  ids = std::move(all);
+  pieces = pieces_of(ids->size(), chunks);
+  framed = !pieces.empty();
+  if (!framed) pieces.emplace_back(0, static_cast<std::uint32_t>(ids->size()));
+  count = pieces.size();
+}
+
+std::int32_t FlowSource::length(const ModelSpec& model) const {
+  if (inputs.empty()) return static_cast<std::int32_t>(pieces.empty() ? 1 : tokens(0));
+  const bool varies = texts || std::any_of(model.inputs.begin(), model.inputs.end(), [](const auto& i) { return i.ragged(); });
+  if (!varies) return std::max(model.longest, 1);
+  std::size_t longest = 1;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::size_t step = texts ? kBytesOfToken : model.inputs[i].ragged() ? model.inputs[i].step() : 0;
+    if (step == 0) continue;
+    for (const auto& each : inputs[i].of) longest = std::max(longest, each.size() / step);
+  }
+  return static_cast<std::int32_t>(std::min(longest, static_cast<std::size_t>(std::max(model.longest, 1))));
+}
 
 void FlowSource::read(std::size_t piece, std::vector<std::int64_t>& out) const {
   const auto [from, to] = pieces[piece];
@@ -69,7 +93,7 @@ VisitCall::VisitCall(FlowRoot& begun, const FlowSource& from, const flow::pipeli
                      TimeNs now)
     : state(begun.state),
       root(&begun),
-      source(&from),
+      source(from.shared_from_this()),
       id(step.visit),
       stage(step.stage),
       edge(step.edge),
@@ -90,6 +114,14 @@ VisitCall::VisitCall(FlowRoot& begun, const FlowSource& from, const flow::pipeli
 }
 
 MaybeFault VisitCall::write() {
+  const auto child = static_cast<std::size_t>(index);
+  if (model->of_tensors()) {
+    std::vector<std::string_view> cells;
+    cells.reserve(source->inputs.size());
+    for (std::size_t i = 0; i < source->inputs.size(); ++i) cells.push_back(source->cell(i, child));
+    return request.bind_row(*model, of().answers, cells);
+  }
+  if (source->texts) return write_text(source->cell(0, child));
   std::vector<std::int64_t> ids;
   source->read(source->pieces.size() == 1 ? 0 : static_cast<std::size_t>(index), ids);
   std::string raw;
@@ -116,6 +148,29 @@ MaybeFault VisitCall::write() {
     }
     bytes(raw, kRaw, raw_of(input.role == Role::kIds ? ids : std::vector<std::int64_t>(ids.size(), 1), input.item));
   }
+  return bind(raw);
+}
+
+// As a client's text; what is too long is cut.
+MaybeFault VisitCall::write_text(std::string_view text) {
+  std::string tensor;
+  bytes(tensor, kName, kText);
+  bytes(tensor, kDatatype, "BYTES");
+  bytes(tensor, kShape, std::string(1, 1));
+  bytes(body, kInputs, tensor);
+  std::string value;
+  bytes(value, kString, "END");
+  std::string parameter;
+  bytes(parameter, 1, "truncate");
+  bytes(parameter, 2, value);
+  bytes(body, kParameters, parameter);
+  const auto size = static_cast<std::uint32_t>(text.size());
+  std::string raw;
+  bytes(raw, kRaw, std::string(reinterpret_cast<const char*>(&size), sizeof(size)).append(text));
+  return bind(raw);
+}
+
+MaybeFault VisitCall::bind(const std::string& raw) {
   for (std::size_t i = 0; i < model->outputs.size(); ++i) {
     if ((of().answers >> i & 1) == 0) continue;
     std::string output;

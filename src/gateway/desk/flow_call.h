@@ -1,11 +1,13 @@
 // A client's row on its way through a pipeline (src/flow/pipeline, whose header has the words and the rules).
 //
 // A row is one root, or several where it enters in pieces. Each visit of a root is a request of the gateway's own to
-// the model of the variant that it got: one row, made of token ids, in the books of that model as any client's. What a
-// row has become is kept once, as ids and pieces of them, and its visits refer to it.
+// the model of the variant that it got: one row, in the books of that model as any client's. What a row has become is
+// kept once, and its visits refer to it: token ids and pieces of them, or views into the client's request and the
+// answers of workers, which it holds. Tensors are not copied but into the request of the worker that gets them.
 //
-// All of it belongs to the router's lock; a VisitCall's request is written under it, for its size is a few kilobytes.
-// A visit that the pipeline has cancelled is let go of (`id` is kNone): what becomes of it is nobody's business.
+// All of it belongs to the router's lock; the request of a VisitCall of token ids is written under it, for its size is
+// a few kilobytes. A visit that the pipeline has cancelled is let go of (`id` is kNone): what becomes of it is nobody's
+// business.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +25,19 @@ namespace arlo::gateway {
 
 class VisitCall;
 
-// A row, and the pieces of it that go on.
-struct FlowSource {
+// A row, and the children of it that go on.
+struct FlowSource : std::enable_shared_from_this<FlowSource> {
+  // Of an input of the next stage: what each child has, or all alike.
+  struct Cells {
+    std::shared_ptr<const std::string> body;  // that the views point into
+    std::vector<std::string_view> of;
+  };
   std::shared_ptr<const std::vector<std::int64_t>> ids;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> pieces;  // [from, to) of the ids; one: whole
-  bool framed = false;  // a piece has the first and the last token of the row around it
+  bool framed = false;        // a piece has the first and the last token of the row around it
+  std::vector<Cells> inputs;  // of a stage of tensors, or of the texts of one of token ids; empty: token ids
+  bool texts = false;         // `inputs` is one, of texts
+  std::size_t count = 0;      // children
   std::vector<std::pair<std::int32_t, std::int32_t>> way;  // edges and places among siblings, from the entry
   std::string route;                                       // models that it comes from
   TimeNs executed_ns = 0;                                  // on them
@@ -36,12 +46,20 @@ struct FlowSource {
     return pieces[piece].second - pieces[piece].first + (framed ? 2 : 0);
   }
   void read(std::size_t piece, std::vector<std::int64_t>& out) const;
+  // Becomes these ids, in pieces or whole.
+  void of_ids(std::shared_ptr<const std::vector<std::int64_t>> all, const FlowSpec::Chunks& chunks);
+  [[nodiscard]] std::string_view cell(std::size_t input, std::size_t child) const {
+    const auto& of = inputs[input].of;
+    return of[of.size() == 1 ? 0 : child];
+  }
+  // Tokens, or steps, of a child that goes to this model, as far as the gateway can tell before it enters.
+  [[nodiscard]] std::int32_t length(const ModelSpec& model) const;
 };
 
 // Of a row of n tokens, the content of each piece; empty: it goes whole.
 std::vector<std::pair<std::uint32_t, std::uint32_t>> pieces_of(std::size_t tokens, const FlowSpec::Chunks& chunks);
 
-// The answer of a visit that has no children: part of the client's.
+// The answer of a visit that has no children, or whose stage is told of: part of the client's.
 struct FlowAnswer {
   std::int32_t stage = 0;
   std::int32_t variant = 0;  // in its stage
@@ -50,6 +68,7 @@ struct FlowAnswer {
   std::string route;
   std::shared_ptr<const std::string> body;
   RowResponse parsed;  // views into `body`
+  bool last = true;    // the way ends there
 };
 
 struct FlowVariantCounts {
@@ -97,7 +116,8 @@ struct FlowRow {
   std::vector<FlowRoot*> roots;  // not ended
   std::int32_t all = 0;          // roots there were
   std::vector<FlowAnswer> answers;
-  double accuracy = 0;  // sum over the roots
+  double accuracy = 0;     // sum over the roots
+  std::int32_t ended = 0;  // roots that ended well
   std::int32_t reason = -1;
   TimeNs executed_ns = 0;
 };
@@ -121,8 +141,8 @@ class VisitCall final : public Call {
   [[nodiscard]] std::string route() const;
 
   std::shared_ptr<FlowState> state;
-  FlowRoot* root;              // while it has an id
-  const FlowSource* source;    // the same
+  FlowRoot* root;  // while it has an id
+  std::shared_ptr<const FlowSource> source;
   flow::pipeline::VisitId id;  // kNone: it was cancelled
   std::int32_t stage;
   std::int32_t variant = 0;  // in its stage
@@ -136,6 +156,10 @@ class VisitCall final : public Call {
   bool evicted = false;      // what is worth more goes before it
   bool no_instance = false;  // none fits it any more
   bool ended = false;
+
+ private:
+  MaybeFault write_text(std::string_view text);
+  MaybeFault bind(const std::string& raw);
 };
 
 // The edges that a row takes whose visit was answered so: numbers in FlowSpec::Stage::edges. None: it ends there.

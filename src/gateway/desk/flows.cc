@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "gateway/desk/desk.h"
+#include "gateway/desk/expand.h"
 
 namespace arlo::gateway {
 
@@ -42,13 +43,9 @@ Fault fault_of(const FlowRoot& root, pipeline::DropReason reason) {
   return {Code::kUnavailable, "a stage of the pipeline failed the row"};
 }
 
-FlowSource whole(std::shared_ptr<const std::vector<std::int64_t>> ids, const FlowSpec::Chunks& chunks) {
-  FlowSource source;
-  source.ids = std::move(ids);
-  source.pieces = pieces_of(source.ids->size(), chunks);
-  source.framed = !source.pieces.empty();
-  if (!source.framed) source.pieces.emplace_back(0, static_cast<std::uint32_t>(source.ids->size()));
-  return source;
+Fault too_large(const FlowSpec& flow) {
+  return {Code::kResourceExhausted, "what the row becomes takes more than the pipeline's max_bytes (" +
+                                        std::to_string(flow.max_bytes) + "): send it in parts"};
 }
 
 }  // namespace
@@ -89,29 +86,35 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
   const auto& wishes = call.request.flow_wishes();
   for (auto& row : call.rows) {
     if (call.fault.code != Code::kOk) return;
-    auto ids = std::make_shared<std::vector<std::int64_t>>();
-    call.request.ids(row.index, *ids);
     row.flow = std::make_unique<FlowRow>();
     row.flow->state = state;
-    const auto all = std::make_shared<const FlowSource>(whole(std::move(ids), flow.chunks));  // of all its roots
-    const std::size_t bytes = all->ids->size() * sizeof(std::int64_t);
-    if (all->pieces.size() > static_cast<std::size_t>(flow.core.max_open) || bytes > flow.max_bytes) {
+    const auto all = std::make_shared<FlowSource>();  // of all its roots
+    std::uint64_t bytes = 0;
+    if (call.model->of_tensors()) {
+      enter_with(call, row.index, *all, &bytes);
+    } else {
+      auto ids = std::make_shared<std::vector<std::int64_t>>();
+      call.request.ids(row.index, *ids);
+      bytes = ids->size() * sizeof(std::int64_t);
+      all->of_ids(std::move(ids), flow.chunks);
+    }
+    if (all->count > static_cast<std::size_t>(flow.core.max_open) || bytes > flow.max_bytes) {
       FlowRoot none;
       none.state = state;
-      fail(call, fault_of(none, pipeline::DropReason::kFanout), row.index, now, effects);
+      fail(call, bytes > flow.max_bytes ? too_large(flow) : fault_of(none, pipeline::DropReason::kFanout), row.index,
+           now, effects);
       return;
     }
-    row.flow->all = static_cast<std::int32_t>(all->pieces.size());
-    flow_counts_.at(call.model->variant).front().arrived += all->pieces.size();
-    for (std::size_t part = 0; part < all->pieces.size(); ++part) {
+    row.flow->all = static_cast<std::int32_t>(all->count);
+    flow_counts_.at(call.model->variant).front().arrived += all->count;
+    for (std::size_t part = 0; part < all->count; ++part) {
       auto* root = new FlowRoot;
       root->row = &row;
       root->state = state;
       root->part = static_cast<std::int32_t>(part);
       root->bytes = bytes;
       root->sources.push_back(all);
-      const bool tensors = call.model->of_tensors();  // all of one length
-      const auto length = tensors ? call.model->longest : static_cast<std::int32_t>(all->tokens(part));
+      const auto length = call.model->of_tensors() ? row.length : static_cast<std::int32_t>(all->tokens(part));
       row.flow->roots.push_back(root);
       root->id = state->core.arrive(
           {.tag = reinterpret_cast<std::uint64_t>(root),
@@ -186,6 +189,10 @@ void Desk::enter_stage(FlowRoot& root, const pipeline::Step& step, TimeNs now, E
   if (visits.size() <= step.visit) visits.resize(step.visit + 1);
   visits[step.visit] = visit;
   auto bad = visit->write();
+  if (bad && step.edge >= 0 && !source.inputs.empty()) {  // it was not the client who wrote it
+    const auto& name = root.state->model->flow->stages[static_cast<std::size_t>(step.stage)].name;
+    bad = Fault{Code::kInternal, "what goes to stage '" + name + "' of the pipeline does not fit it: " + bad->message};
+  }
   visit->rows = std::vector<Row>(1);
   visit->open_rows = 1;
   visit->holds.store(1, std::memory_order_relaxed);
@@ -238,51 +245,59 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   root.row->batch_rows = std::max(root.row->batch_rows, row.batch_rows);
   const TimeNs executed = visit.source->executed_ns + row.executed_ns();
   std::vector<pipeline::Children> children;
+  bool taken = false;
+  bool fails = false;
   for (const std::int32_t e : edges_of(spec, visit.of(), row.parsed)) {
     const auto& edge = spec.edges[static_cast<std::size_t>(e)];
-    auto ids = visit.source->ids;
-    const std::size_t piece = visit.source->pieces.size() == 1 ? 0 : static_cast<std::size_t>(visit.index);
-    if (visit.source->framed) {
-      auto own = std::make_shared<std::vector<std::int64_t>>();
-      visit.source->read(piece, *own);
-      root.bytes += own->size() * sizeof(std::int64_t);
-      ids = std::move(own);
+    taken = true;
+    const auto source = std::make_shared<FlowSource>();
+    root.bytes += sizeof(FlowSource);
+    if (auto bad = expand(edge, visit.of(), static_cast<std::size_t>(visit.variant), *visit.source,
+                          static_cast<std::size_t>(visit.index), row, *source, &root.bytes)) {
+      root.fault = std::move(*bad);
+      fails = true;
+      break;
     }
-    const auto source = std::make_shared<FlowSource>(whole(std::move(ids), edge.chunks));
+    if (source->count == 0) continue;
+    const auto to = static_cast<std::size_t>(state.core.spec().edges[static_cast<std::size_t>(edge.core)].to);
     root.sources.push_back(source);
-    root.bytes += sizeof(FlowSource) + source->pieces.size() * sizeof(source->pieces.front());
     source->way = visit.way();
     source->route = visit.route();
     source->executed_ns = executed;
-    by_variant.made.at(static_cast<std::size_t>(e)) += source->pieces.size();
-    counts.at(static_cast<std::size_t>(state.core.spec().edges[static_cast<std::size_t>(edge.core)].to)).arrived +=
-        source->pieces.size();
+    by_variant.made.at(static_cast<std::size_t>(e)) += source->count;
+    counts.at(to).arrived += source->count;
     children.push_back({.edge = edge.core,
-                        .length = static_cast<std::int32_t>(source->tokens(0)),
-                        .count = static_cast<std::int32_t>(source->pieces.size()),
+                        .length = source->length(*state.model->flow->stages[to].variants.front().model),
+                        .count = static_cast<std::int32_t>(source->count),
                         .tag = reinterpret_cast<std::uint64_t>(source.get())});
   }
-  if (root.bytes > state.model->flow->max_bytes) {
-    root.fault = {Code::kResourceExhausted, "what the row becomes takes more than the pipeline's max_bytes (" +
-                                                std::to_string(state.model->flow->max_bytes) + "): send it in parts"};
+  if (!fails && root.bytes > state.model->flow->max_bytes) {
+    root.fault = too_large(*state.model->flow);
+    fails = true;
+  }
+  if (fails) {
     visit.id = pipeline::kNone;
     state.visits.at(id) = nullptr;
     state.core.failed(id, now);
     return;
   }
+  auto& to = *root.row->flow;
   if (children.empty()) {
     shadow(visit, effects);
     ++count.ends;
     ++by_variant.ended;
-    auto& to = *root.row->flow;
     to.executed_ns = std::max(to.executed_ns, executed);
+  }
+  // A row that an edge took, and made nothing of, has no answer.
+  if (!taken || spec.told) {
     to.answers.push_back({.stage = visit.stage,
                           .variant = visit.variant,
                           .tokens = visit.tokens,
                           .way = visit.way(),
                           .route = visit.route(),
                           .body = std::move(row.response),
-                          .parsed = std::move(row.parsed)});
+                          .parsed = std::move(row.parsed),
+                          .last = !taken});
   }
   visit.id = pipeline::kNone;
   state.visits.at(id) = nullptr;
@@ -303,9 +318,10 @@ void Desk::root_ended(FlowRoot& root, const pipeline::Step& step, TimeNs now, Ef
   auto& flow = *row->flow;
   std::erase(flow.roots, &root);
   flow.accuracy += step.accuracy / flow.all;
+  flow.ended += step.failed ? 0 : 1;
   // In part is enough where some part of the row has been answered, or may still be.
   const bool partial = root.state->model->flow->core.on_drop == pipeline::OnDrop::kPartial;
-  const bool nothing = flow.answers.empty() && flow.roots.empty();
+  const bool nothing = flow.ended == 0 && flow.roots.empty();
   if (partial ? nothing : step.failed) {
     root.row = nullptr;
     fail(*row->call, fault_of(root, static_cast<pipeline::DropReason>(std::max(flow.reason, 0))), row->index, now,

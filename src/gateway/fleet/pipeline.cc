@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "gateway/fleet/expand.h"
+
 namespace arlo::gateway {
 namespace {
 
@@ -111,7 +113,20 @@ MaybeFault check_chunks(const v1::Chunks& chunks, const std::string& where) {
 }
 
 // Of a stage, what clients may have: answers about tokens would be about tokens of its own.
-bool answers(const OutputSpec& output) { return !output.token_level && output.item != 0 && !output.on_request; }
+bool answers(const OutputSpec& output) {
+  const bool one = output.item != 0 || output.dims.empty() || output.dims.front() >= 0;  // BYTES of a known number
+  return !output.token_level && !output.of_children && !output.on_request && one;
+}
+
+// Whether both take rows alike.
+bool take_alike(const ModelSpec& a, const ModelSpec& b) {
+  return a.of_tensors() == b.of_tensors() &&
+         (!a.of_tensors() || std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(),
+                                   [](const InputSpec& one, const InputSpec& other) {
+                                     return one.name == other.name && one.datatype == other.datatype &&
+                                            one.dims == other.dims;
+                                   }));
+}
 
 // Whether both answer rows alike; what else they say does not matter.
 bool same(const ModelSpec& a, const ModelSpec& b) {
@@ -148,7 +163,8 @@ MaybeFault check_rule(const v1::PipelineStage& stage, const std::string& where) 
   return {};
 }
 
-MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, const ModelSpec& entry,
+// `entry`: a model of the first stage; null: this is that stage.
+MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, const ModelSpec* entry,
                        const std::string& where) {
   if (stage.name().empty()) return invalid(where + "a stage has no name");
   if (stage.variants().empty()) return invalid(where + "stage '" + stage.name() + "' has no variant");
@@ -157,11 +173,12 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
     const auto one = model(variant.model());
     if (one == nullptr) return invalid(where + "variant '" + variant.model() + "' is no model of the deployment");
     if (!(variant.t() >= 0)) return invalid(where + "variant '" + one->name + "' needs a temperature above 0");
-    // Tensors are the client's, of the entry's inputs.
+    // Tensors beside token ids are the client's, of the entry's inputs.
+    const auto& begins = entry == nullptr ? *first : *entry;
     const auto given = [&](const InputSpec& input) {
-      const int at = input.role == Role::kTensor ? entry.find_input(input.name) : -1;
-      return at >= 0 && entry.inputs[static_cast<std::size_t>(at)].datatype == input.datatype &&
-             entry.inputs[static_cast<std::size_t>(at)].dims == input.dims;
+      const int at = input.role == Role::kTensor ? begins.find_input(input.name) : -1;
+      return one->of_tensors() || (at >= 0 && begins.inputs[static_cast<std::size_t>(at)].datatype == input.datatype &&
+                                   begins.inputs[static_cast<std::size_t>(at)].dims == input.dims);
     };
     const auto needed = std::find_if(one->inputs.begin(), one->inputs.end(), [&](const auto& input) {
       const bool made = input.role == Role::kIds || input.role == Role::kMask || input.optional;
@@ -171,8 +188,8 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
       return invalid(where + "variant '" + one->name + "' needs input '" + needed->name +
                      "': rows of a pipeline are token ids, and all inputs that the entry has not must be optional");
     }
-    if (entry.of_tensors() && (!one->of_tensors() || one->longest != entry.longest)) {
-      return invalid(where + "variant '" + one->name + "' takes other rows than the entry");
+    if (!take_alike(*one, *first)) {
+      return invalid(where + "variant '" + one->name + "' takes other inputs than '" + first->name + "'");
     }
     if (!same(*one, *first)) {
       return invalid(where + "variant '" + one->name + "' has other outputs than '" + first->name + "'");
@@ -207,23 +224,17 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
   const bool by_tokens =
       !from.stages().empty() && !from.stages(0).variants().empty() && from.stages(0).variants(0).has_tokens();
   for (const auto& stage : from.stages()) {
-    const auto begins = from.stages(0).variants().empty() ? nullptr : model(from.stages(0).variants(0).model());
-    if (begins != nullptr && begins->of_tensors() && (from.stages_size() > 1 || from.has_chunks())) {
-      return invalid(where + "rows are tensors, which go to one stage only");
-    }
-    if (auto fault = check_stage(stage, model, begins == nullptr ? ModelSpec{} : *begins, where)) return fault;
+    if (auto fault = check_stage(stage, model, entry.get(), where)) return fault;
     for (const auto& variant : stage.variants()) {
       if (variant.has_tokens() == by_tokens) continue;
       return invalid(where + "tokens are said of some variants and not of '" + variant.model() + "'");
     }
     if (!names.insert(stage.name()).second) return invalid(where + "two stages are '" + stage.name() + "'");
-    const auto first = model(stage.variants(0).model());
-    if (entry == nullptr) entry = first;
-    if (first->vocabulary != entry->vocabulary) {
-      return invalid(where + "stage '" + stage.name() + "' has another vocabulary than the entry");
-    }
+    if (entry == nullptr) entry = model(stage.variants(0).model());
   }
   if (from.has_chunks()) {
+    if (entry != nullptr && entry->of_tensors())
+      return invalid(where + "chunks are of token ids, and the entry takes tensors");
     if (auto fault = check_chunks(from.chunks(), where)) return fault;
   }
   for (const auto& edge : from.edges()) {
@@ -246,6 +257,17 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
     return invalid(where + error.what());
   }
   const auto spec = make_pipeline(from, model, 0);
+  const auto& stages = spec->flow->stages;
+  for (const auto& edge : from.edges()) {
+    FlowSpec::Edge found;
+    if (edge.to() < 0) {
+      if (edge.has_expand()) return invalid(where + "an exit makes no rows");
+      continue;
+    }
+    if (auto fault = resolve(edge, stages[edge.from()], stages[static_cast<std::size_t>(edge.to())], where, found)) {
+      return fault;
+    }
+  }
   if (spec->outputs.size() > kMaxOutputs) return invalid(where + "its stages have too many outputs");
   const bool any = std::any_of(spec->flow->stages.begin(), spec->flow->stages.end(),
                                [](const auto& stage) { return stage.ends && !stage.outputs.empty(); });
@@ -261,6 +283,22 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
     }
   }
   return {};
+}
+
+// Outputs of a variant that its stage's edges need.
+OutputSet read_by_edges(const FlowSpec::Stage& stage, std::size_t variant) {
+  OutputSet read = 0;
+  const auto add = [&](int output) { read |= output < 0 ? 0 : OutputSet{1} << output; };
+  for (const auto& edge : stage.edges) {
+    const auto& expand = edge.expand;
+    if (variant < expand.read.size()) add(expand.read[variant]);
+    if (variant >= expand.takes.size()) continue;
+    for (const auto& take : expand.takes[variant]) {
+      if (take.from != FlowSpec::Take::From::kOwn) add(take.index);
+      if (take.from == FlowSpec::Take::From::kChild) add(stage.variants[variant].model->counts);
+    }
+  }
+  return read;
 }
 
 }  // namespace
@@ -360,6 +398,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
       to.counts = counts_of(stage, model);
       to.shadow = stage.tokens().shadow();
     }
+    to.told = stage.told();
     for (const auto& one : stage.variants()) {
       auto& each = to.variants.emplace_back();
       each.model = model(one.model());
@@ -376,6 +415,10 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
     to.below = edge.below();
     to.labels.assign(edge.labels().begin(), edge.labels().end());
     if (edge.has_chunks()) to.chunks = chunks_of(edge.chunks());
+    if (edge.to() >= 0) {
+      static_cast<void>(
+          resolve(edge, flow->stages[edge.from()], flow->stages[static_cast<std::size_t>(edge.to())], "", to));
+    }
   }
 
   auto out = std::make_shared<ModelSpec>();
@@ -398,7 +441,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
     const bool goes = std::any_of(stage.edges.begin(), stage.edges.end(), [](const auto& e) { return !e.judges(); });
     const bool exits = std::any_of(stage.edges.begin(), stage.edges.end(), [](const auto& e) { return e.core < 0; });
     stage.ends = exits || !goes;
-    ends += stage.ends ? 1 : 0;
+    ends += stage.ends || stage.told ? 1 : 0;
   }
   out->usual = 0;
   const auto add = [&](OutputSpec output, bool usual) {
@@ -411,25 +454,27 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
     return add({std::move(name), datatype, item, false, {}, false}, usual);
   };
   for (auto& stage : flow->stages) {
-    if (!stage.ends) continue;
+    if (!stage.ends && !stage.told) continue;
     const std::string prefix = ends > 1 ? stage.name + "." : "";
     for (const auto& output : stage.variants.front().model->outputs) {
       if (!answers(output)) continue;
       auto mine = output;
       mine.name = prefix + output.name;
       stage.of.push_back(output.name);
-      stage.outputs.push_back(add(std::move(mine), true));
+      stage.outputs.push_back(add(std::move(mine), stage.ends));
     }
     for (auto& each : stage.variants) {
       for (const auto& name : stage.of) each.answers |= OutputSet{1} << each.model->find_output(name);
     }
-    if (!flow->pool) stage.row = make(prefix + "row", "INT32", 4, true);
+    if (!flow->pool) stage.row = make(prefix + "row", "INT32", 4, stage.ends);
   }
   for (auto& stage : flow->stages) {
     for (auto& each : stage.variants) {
       if (stage.judged) each.answers |= OutputSet{1} << each.logits;
+      each.answers |= read_by_edges(stage, static_cast<std::size_t>(&each - stage.variants.data()));
       // Something has to be asked for, if only to know that it was done.
       if (each.answers == 0) each.answers = each.model->usual & (~each.model->usual + 1);
+      if (each.model->counts >= 0) each.answers |= OutputSet{1} << each.model->counts;
     }
   }
   flow->made.answers = make("children", "INT32", 4, false);

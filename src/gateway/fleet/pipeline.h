@@ -23,12 +23,35 @@ struct FlowSpec {
     std::int32_t window = 0;
     std::int32_t stride = 0;
   };
+  // Where an input of the next stage comes from.
+  struct Take {
+    enum class From : std::uint8_t {
+      kChild,  // an output of children: each has its own
+      kSlice,  // an output whose first dimension is the row's children
+      kRow,    // an output of the row: all children have it
+      kOwn,    // what the row had as an input itself
+      kLabel,  // of top_k
+      kScore,
+    };
+    From from = From::kRow;
+    int index = -1;  // of outputs, or of inputs (kOwn), of the tail's variant
+  };
+  struct Expand {
+    enum class Kind : std::uint8_t { kSame, kTensor, kTopK, kSpans };
+    Kind kind = Kind::kSame;
+    std::uint32_t max = 1U << 16;          // children of a row
+    bool text = false;                     // its one input is a text, of which the next stage makes token ids
+    bool counted = false;                  // children are counted by the tail
+    std::vector<std::vector<Take>> takes;  // by variant of the tail, then by input of the head; empty: token ids go on
+    std::vector<int> read;                 // by variant of the tail: its output that says what children there are
+  };
   struct Edge {
     std::int32_t core = -1;  // its number among the edges of `core`, which has no exits; -1: an exit
     double at_least = 0;
     double below = 0;  // 0: no limit
     std::vector<std::uint32_t> labels;
     Chunks chunks;
+    Expand expand;
     [[nodiscard]] bool judges() const { return at_least > 0 || below > 0 || !labels.empty(); }
   };
   struct Variant {
@@ -45,6 +68,7 @@ struct FlowSpec {
     bool first = false;
     bool judged = false;          // some edge looks at the answer
     bool ends = false;            // its answers may be a client's
+    bool told = false;            // those of rows that go on, too, on request
     std::vector<int> outputs;     // where the answers of its first variant stand in ModelSpec::outputs of the pipeline
     std::vector<std::string> of;  // by name, as its variants have them
     std::optional<dispatch::TokenCounts> counts;  // its variants are chosen for batches

@@ -93,6 +93,12 @@ MaybeFault DataService::open(std::string body, const Context& context, bool stre
   if (auto fault = find_model(call->request.model_name(), call->request.model_version(), &call->router, &model)) {
     return fault;
   }
+  // What becomes of its rows in a pipeline may outlive the call.
+  if (model->of_tensors() && model->flow != nullptr) {
+    call->shared = std::make_shared<const std::string>(std::move(call->body));
+    call->request = {};
+    if (auto fault = call->request.parse(*call->shared)) return fault;
+  }
   call->client = client_of(context);
   const TimeNs patience = call->request.bulk() ? kBulkPatience : 1;
   const TimeNs timeout = std::min(patience * model->default_timeout_ns, kLongestTimeout);

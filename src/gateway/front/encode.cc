@@ -128,13 +128,15 @@ class FlowEncoder {
     std::vector<float> accuracy;
     std::string routes;
     for (const auto& row : call_.rows) {
-      children.push_back(static_cast<std::int32_t>(row.flow->answers.size()));
+      const auto& answers = row.flow->answers;
+      children.push_back(static_cast<std::int32_t>(
+          std::count_if(answers.begin(), answers.end(), [](const auto& each) { return each.last; })));
       reasons.push_back(row.flow->reason + 1);
       tokens.push_back(tokens_of(*row.flow));
       accuracy.push_back(static_cast<float>(row.flow->accuracy));
       std::string route;
       for (const auto& answer : row.flow->answers) {
-        if (route.size() < kLongestRoute) route += (route.empty() ? "" : " ") + answer.route;
+        if (answer.last && route.size() < kLongestRoute) route += (route.empty() ? "" : " ") + answer.route;
       }
       const auto size = static_cast<std::uint32_t>(route.size());
       routes.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(route);
@@ -183,18 +185,19 @@ class FlowEncoder {
     const auto& spec = call_.model->outputs[static_cast<std::size_t>(stage.outputs[k])];
     std::string raw;
     std::int64_t many = 0;
-    std::size_t each = 0;
+    std::size_t elements = 0;  // of a row
     for (const auto& row : call_.rows) {
       std::vector<float> sum;
       std::size_t summed = 0;
       for (const auto& answer : row.flow->answers) {
         if (answer.stage != static_cast<std::int32_t>(s)) continue;
         const auto& model = *stage.variants[static_cast<std::size_t>(answer.variant)].model;
-        const auto bytes = answer.parsed.raw(model.find_output(stage.of[k]));
-        if (many + static_cast<std::int64_t>(summed) > 0 && bytes.size() != each) {
+        const int output = model.find_output(stage.of[k]);
+        const auto bytes = answer.parsed.raw(output);
+        if (many + static_cast<std::int64_t>(summed) > 0 && answer.parsed.elements(output) != elements) {
           return Fault{Code::kInternal, "output '" + spec.name + "' has other dimensions for other rows"};
         }
-        each = bytes.size();
+        elements = answer.parsed.elements(output);
         if (flow_.pool) {
           sum.resize(bytes.size() / sizeof(float));
           for (std::size_t i = 0; i < sum.size(); ++i) {
@@ -214,7 +217,6 @@ class FlowEncoder {
       ++many;
     }
     std::vector<std::int64_t> shape = {many};
-    const std::size_t elements = each / spec.item;
     const auto open = std::count_if(spec.dims.begin(), spec.dims.end(), [](auto dim) { return dim < 0; });
     std::size_t known = 1;
     for (const auto dim : spec.dims) known *= dim > 0 ? static_cast<std::size_t>(dim) : 1;

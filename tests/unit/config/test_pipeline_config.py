@@ -101,7 +101,7 @@ def test_what_is_wrong_is_named(folder: Path, more: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('kind = "chunks", factor = 2, window = 32', 'kind = "spans"', "expand.kind = 'spans' is not served yet"),
+        ('kind = "chunks", factor = 2, window = 32', 'kind = "prune"', "expand.kind = 'prune' is not served"),
         ("hop_ms = 1", 'when = {label_in = ["x"]}', "'first' has no label 'x'"),
         ("hop_ms = 1", 'when = {score = "margin", at_least = 0.5}', "when.score = 'margin' is not served yet"),
         ("hop_ms = 1", 'when = {score = "calibrated_max", at_least = "price"}', "'price' is not served yet: a number"),
@@ -153,3 +153,20 @@ def test_one_token_count(folder: Path) -> None:
     assert not filled(folder).stages[0].variants[0].HasField("tokens")
     with pytest.raises(ConfigError, match="of a flow of one stage"):
         served(folder, 'tokens = "fixed:0"')
+
+
+def test_how_rows_become_others(folder: Path) -> None:
+    """What an edge takes from where, how many children it makes at most, and whose answers are told of."""
+    edge = 'kind = "tensor", output = "boxes", factor = 2, max = 9, inputs = {text = "words"}'
+    text = FLOW.replace('kind = "chunks", factor = 2, window = 32', edge)
+    (folder / "flow.toml").write_text(text.replace('name = "first"', 'name = "first"\ntold = true'))
+    told = filled(folder)
+    assert [stage.told for stage in told.stages] == [True, False]
+    (found,) = told.edges
+    assert (found.expand.kind, found.expand.output, found.expand.max) == ("tensor", "boxes", 9)
+    assert [(each.input, getattr(each, "from")) for each in found.expand.inputs] == [("text", "words")]
+
+    flow_of.cache_clear()
+    (folder / "flow.toml").write_text(FLOW.replace('kind = "chunks", factor = 2, window = 32', "inputs = {text = 1}"))
+    with pytest.raises(ConfigError, match="must be the name of an output or input"):
+        filled(folder)

@@ -1,0 +1,165 @@
+#include "gateway/desk/expand.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+namespace arlo::gateway {
+namespace {
+
+using Expand = FlowSpec::Expand;
+using Take = FlowSpec::Take;
+
+Fault unusable(const std::string& what) {
+  return Fault{Code::kInternal, "the answer of a stage cannot go on: " + what};
+}
+
+std::vector<float> floats(std::string_view raw) {
+  std::vector<float> values(raw.size() / sizeof(float));
+  if (!values.empty()) std::memcpy(values.data(), raw.data(), values.size() * sizeof(float));
+  return values;
+}
+
+// The labels with the greatest scores, best first, as bytes that the source keeps: INT32 numbers, then FP32 scores.
+std::shared_ptr<const std::string> best_labels(std::string_view raw, std::size_t most, std::size_t* count) {
+  const auto scores = floats(raw);
+  std::vector<std::int32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0);
+  *count = std::min(most, order.size());
+  const auto better = [&](std::int32_t a, std::int32_t b) {
+    const float x = scores[static_cast<std::size_t>(a)];
+    const float y = scores[static_cast<std::size_t>(b)];
+    const bool known = !std::isnan(x);
+    return known != !std::isnan(y) ? known : known && x != y ? x > y : a < b;
+  };
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(*count), order.end(), better);
+  auto made = std::make_shared<std::string>(*count * 8, '\0');
+  for (std::size_t i = 0; i < *count; ++i) {
+    std::memcpy(made->data() + 4 * i, &order[i], 4);
+    std::memcpy(made->data() + 4 * (*count + i), &scores[static_cast<std::size_t>(order[i])], 4);
+  }
+  return made;
+}
+
+// Runs of tokens whose most likely label is not `O`: as B-X and I-X say where the labels have such names, else runs of
+// one label. The first and last token, which tokenizers set, are in none.
+std::vector<std::pair<std::uint32_t, std::uint32_t>> spans_of(const ModelSpec& model, std::string_view raw,
+                                                              std::size_t labels, std::size_t tokens) {
+  const auto scores = floats(raw);
+  const auto named = std::find(model.labels.begin(), model.labels.end(), "O");
+  const auto outside = named == model.labels.end() ? 0 : static_cast<std::size_t>(named - model.labels.begin());
+  const auto name = [&](std::size_t label) {
+    return label < model.labels.size() ? std::string_view(model.labels[label]) : std::string_view{};
+  };
+  const auto tagged = [&](std::size_t label, char tag) {
+    return name(label).size() > 2 && name(label)[0] == tag && name(label)[1] == '-';
+  };
+  const auto kind = [&](std::size_t label) {
+    return tagged(label, 'B') || tagged(label, 'I') ? name(label).substr(2) : name(label);
+  };
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> spans;
+  std::size_t before = outside;
+  for (std::size_t token = 1; token + 1 < tokens && (token + 1) * labels <= scores.size(); ++token) {
+    const auto at = scores.begin() + static_cast<std::ptrdiff_t>(token * labels);
+    const auto label = static_cast<std::size_t>(std::max_element(at, at + static_cast<std::ptrdiff_t>(labels)) - at);
+    const bool same = label == before || (!name(label).empty() && kind(label) == kind(before));
+    if (label != outside) {
+      if (before == outside || !same || tagged(label, 'B')) {
+        spans.emplace_back(static_cast<std::uint32_t>(token), static_cast<std::uint32_t>(token));
+      }
+      spans.back().second = static_cast<std::uint32_t>(token) + 1;
+    }
+    before = label;
+  }
+  return spans;
+}
+
+// Token ids of a row: those that it came with, or its own where it was a piece of them, or a text.
+std::shared_ptr<const std::vector<std::int64_t>> ids_of(const FlowSource& from, const Row& row, std::uint64_t* bytes) {
+  if (from.ids != nullptr && !from.framed) return from.ids;
+  auto own = std::make_shared<std::vector<std::int64_t>>();
+  row.call->request.ids(row.index, *own);
+  *bytes += own->size() * sizeof(std::int64_t);
+  return own;
+}
+
+}  // namespace
+
+MaybeFault expand(const FlowSpec::Edge& edge, const FlowSpec::Variant& variant, std::size_t number,
+                  const FlowSource& from, std::size_t child, const Row& row, FlowSource& to, std::uint64_t* bytes) {
+  const auto& expand = edge.expand;
+  const auto& answer = row.parsed;
+  const int read = number < expand.read.size() ? expand.read[number] : -1;
+  if (expand.kind == Expand::Kind::kSpans) {
+    to.ids = ids_of(from, row, bytes);
+    to.pieces = spans_of(*variant.model, answer.raw(read), answer.elements(read), to.ids->size());
+    to.framed = true;
+    if (to.pieces.size() > expand.max) to.pieces.resize(expand.max);
+    *bytes += to.pieces.size() * sizeof(to.pieces.front());
+    to.count = to.pieces.size();
+    return {};
+  }
+  if (expand.takes.empty()) {
+    to.of_ids(ids_of(from, row, bytes), edge.chunks);
+    *bytes += to.pieces.size() * sizeof(to.pieces.front());
+    return {};
+  }
+  std::size_t there = 1;  // children that the answer has
+  std::shared_ptr<const std::string> best;
+  if (expand.kind == Expand::Kind::kTopK) {
+    best = best_labels(answer.raw(read), expand.max, &there);
+    *bytes += best->size();
+  }
+  const auto& takes = expand.takes[number];
+  if (read >= 0 && expand.kind == Expand::Kind::kTensor) there = static_cast<std::size_t>(answer.children(read));
+  for (const auto& take : takes) {
+    if (take.from == Take::From::kChild) there = static_cast<std::size_t>(answer.children(take.index));
+  }
+  to.count = std::min<std::size_t>(there, expand.max);
+  for (const auto& take : takes) {
+    auto& cells = to.inputs.emplace_back();
+    switch (take.from) {
+      case Take::From::kOwn:
+        cells = {from.inputs[static_cast<std::size_t>(take.index)].body,
+                 {from.cell(static_cast<std::size_t>(take.index), child)}};
+        break;
+      case Take::From::kLabel:
+      case Take::From::kScore: {
+        cells.body = best;
+        const std::string_view all(*best);
+        const std::size_t first = take.from == Take::From::kLabel ? 0 : to.count;
+        for (std::size_t i = 0; i < to.count; ++i) cells.of.push_back(all.substr(4 * (first + i), 4));
+        break;
+      }
+      default: {
+        const bool each = take.from != Take::From::kRow;
+        const auto want = each ? there : 1;
+        const auto elements = answer.elements(take.index);
+        const bool varying = variant.model->outputs[static_cast<std::size_t>(take.index)].item == 0;
+        if (varying && elements != (take.from == Take::From::kChild ? 1 : want)) {
+          return unusable("output '" + variant.model->outputs[static_cast<std::size_t>(take.index)].name +
+                          "' has not one element for each row");
+        }
+        cells.body = row.response;
+        answer.cut(take.index, want, cells.of);
+        if (cells.of.size() != want) return unusable("an output is shorter than its shape says");
+        if (each && cells.of.size() > to.count) cells.of.resize(to.count);
+        *bytes += answer.raw(take.index).size();  // all of it is kept, what is beyond `max` too
+      }
+    }
+    *bytes += cells.of.size() * sizeof(std::string_view);
+  }
+  to.texts = expand.text;
+  return {};
+}
+
+void enter_with(const Call& call, std::size_t row, FlowSource& to, std::uint64_t* bytes) {
+  for (std::size_t i = 0; i < call.model->inputs.size(); ++i) {
+    to.inputs.push_back({call.shared, {call.request.cell(row, i)}});
+    *bytes += call.request.cell(row, i).size();
+  }
+  to.count = 1;
+}
+
+}  // namespace arlo::gateway
