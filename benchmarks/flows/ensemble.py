@@ -80,8 +80,8 @@ to = "tags"
 expand = {{kind = "chunks", window = {WINDOW}, factor = {pieces}}}
 """
     (work / "flow.toml").write_text(text)
-    ms = ENGINES["whole"][2] / ROWS[-1] + (1 - ends) * pieces * ENGINES["piece"][2] / ROWS[-1]
-    return work / "flow.toml", 1000 / ms
+    each_ms = ENGINES["whole"][2] / ROWS[-1] + (1 - ends) * pieces * ENGINES["piece"][2] / ROWS[-1]
+    return work / "flow.toml", 1000 / each_ms
 
 
 def request(model: str, record: int, pieces: int) -> bytes:
