@@ -330,7 +330,7 @@ MaybeFault InferRequest::parse_output(std::string_view body) {
   return {};
 }
 
-MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limits) {
+MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limits, text::Job* job) {
   model_ = &model;
   if (wishes_.any && model.cascade == nullptr) {
     return invalid("model '" + model.name + "' is no cascade, and takes none of its parameters");
@@ -362,7 +362,7 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
   }
   if (std::any_of(tensors_.begin(), tensors_.end(),
                   [](const auto& t) { return t.name == kText || t.name == kTextPair; })) {
-    return bind_texts(limits, raw_given);
+    return bind_texts(limits, raw_given, job);
   }
   if (truncate_ != Truncate::kUnsaid) return invalid("parameter truncate is of text; token ids are never cut here");
   const auto& ids = model.inputs[model.ids];

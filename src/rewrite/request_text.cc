@@ -57,7 +57,7 @@ MaybeFault InferRequest::read_texts(std::size_t tensor, bool raw_given, std::vec
   return invalid(what + " carries " + std::to_string(out.size()) + " texts; its shape needs " + std::to_string(rows));
 }
 
-MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given) {
+MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given, text::Job* job) {
   const ModelSpec& model = *model_;
   if (!model.takes_text()) {
     return invalid("model '" + model.name + "' takes token ids and no text: " +
@@ -91,16 +91,12 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given)
   const text::Limits most{.most_tokens = static_cast<std::size_t>(model.longest),
                           .keep_end = truncate_ == Truncate::kStart};
   const bool may_cut = truncate_ == Truncate::kStart || truncate_ == Truncate::kEnd;
-  std::vector<text::Encoding> made(texts.size());
+  std::vector<text::Encoding> made;
+  if (auto fault = encode_texts(*model.text, texts, pairs, most, job, &made)) return fault;
   lengths_.resize(texts.size());
   width_ = 0;
   for (std::size_t row = 0; row < texts.size(); ++row) {
-    auto& encoding = made[row];
-    std::optional<std::string_view> pair;
-    if (second >= 0) pair = pairs[row];
-    if (auto fault = model.text->tokenizer.encode(texts[row], pair, most, encoding)) {
-      return invalid(row_of(row) + fault->message);
-    }
+    const auto& encoding = made[row];
     if (encoding.cut && !may_cut) {
       return invalid(row_of(row) + "the text has more than the " + std::to_string(model.longest) +
                      " tokens that model '" + model.name +

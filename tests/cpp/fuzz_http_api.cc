@@ -18,6 +18,7 @@
 #include "gateway/front/embeddings.h"
 #include "gateway/front/http_message.h"
 #include "gateway/front/kserve_http.h"
+#include "gateway/front/own_task.h"
 #include "gateway/front/scores.h"
 #include "gateway/front/tokens.h"
 #include "http_api_models.h"

@@ -59,6 +59,7 @@ ApiConnection::ApiConnection(ApiConnections& all, DataService& service, Lane& la
 }
 
 ApiConnection::~ApiConnection() {
+  if (task_ != nullptr) task_->text_job()->dropped = true;
   if (handler_ != nullptr) handler_->closed(finished_);
   all_.held -= held_;
   lane_.loop().clear(*this);
@@ -109,6 +110,7 @@ void ApiConnection::ready(std::uint32_t events) {
 
 // After the events of the turn in which the call has its answer, or the answer before was sent.
 void ApiConnection::turn_ends() {
+  if (std::exchange(helped_, false)) call();
   if (finished_) answer_call();
   go_on();
   if (broken_) {
@@ -291,26 +293,45 @@ void ApiConnection::ask(std::string_view body, const Route::Parts& parts) {
   const auto unread = task_->read(from);
   dialect_ = task_->dialect();
   if (unread) return refuse(*unread);
-  std::string name = task_->model();
+  std::string name = task_->model().empty() ? named : task_->model();
   if (name.empty()) {
     std::vector<std::string> names;
+    std::vector<std::string> fitting;
     for (const auto& served : service_.models().served()) {
-      if (!served.stage) names.push_back(served.name);
+      if (served.stage) continue;
+      names.push_back(served.name);
+      const auto model = served.router->model(served.name);
+      if (model != nullptr && task_->fits(*model)) fitting.push_back(served.name);
     }
+    if (fitting.size() == 1) names = std::move(fitting);
     if (names.size() > 1) return refuse(*invalid("name a model: this gateway serves " + service_.models().names()));
     if (!names.empty()) name = names.front();
   }
   Router* router = nullptr;
   if (const auto fault = service_.find_model(*this, name, task_->version(), &router, &model_)) return refuse(*fault);
+  called_ = body.size();
+  call();
+}
+
+void ApiConnection::call() {
   inference::ModelInferRequest request;
-  if (const auto fault = task_->ask(*model_, service_.max_rows(), &request)) return refuse(*fault);
+  if (const auto fault = task_->ask(*model_, service_.max_rows(), &request)) {
+    if (!task_->text_job()->wanted()) return refuse(*fault);
+    account();
+    const TimeNs patience = deadline_ == kNever ? now_ns() + model_->default_timeout_ns : deadline_;
+    return service_.let_help(task_->text_job(), patience, lane_, [this] {
+      helped_ = true;
+      lane_.loop().ask(*this);
+    });
+  }
   if (!task_->calls()) {
     ApiAnswer made;
     if (const auto fault = task_->write(*model_, {}, &made)) return refuse(*fault);
+    called_ = 0;
     return answer(200, std::move(made));
   }
   auto bytes = request.SerializeAsString();
-  called_ = body.size() + bytes.size();
+  called_ += bytes.size();
   account();
   // From here on it is a call as any other: counted, dispatched, answered by send() and finish().
   fault_ = {};
@@ -359,6 +380,7 @@ void ApiConnection::finish(std::uint32_t status, std::string_view message,
 }
 
 void ApiConnection::refuse(const Fault& fault) {
+  called_ = 0;
   const int status = status_of(dialect_, fault.code);
   ApiAnswer said{write_fault(dialect_, fault)};
   if (status == 429) {

@@ -88,6 +88,7 @@ class ApiConnection final : public transport::Loop::Watch,
   void serve(std::string body);
   MaybeFault read_deadline();
   void ask(std::string_view body, const Route::Parts& parts);
+  void call();  // the model, with what was asked; again when a helper has made its token ids
   void answer_call();
   void write();
   void answer(int status, ApiAnswer answer);
@@ -130,6 +131,7 @@ class ApiConnection final : public transport::Loop::Watch,
   std::string answer_;  // of the call
   Fault fault_;         // of the call, where it has one
   bool finished_ = false;
+  bool helped_ = false;  // the task has what it wanted of a helper
   std::unique_ptr<transport::CallHandler> handler_;
 };
 

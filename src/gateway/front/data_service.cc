@@ -6,6 +6,7 @@
 #include "base/ascii.h"
 #include "base/utf8.h"
 #include "gateway/fleet/cascade.h"
+#include "gateway/fleet/lane.h"
 #include "gateway/front/encode.h"
 
 namespace arlo::gateway {
@@ -30,8 +31,8 @@ TimeNs deadline_of(const transport::ServerCall& call, TimeNs received, TimeNs fa
 
 }  // namespace
 
-DataService::DataService(Models& models, const v1::GatewayConfig& config, std::string token)
-    : models_(models), config_(config), token_(std::move(token)) {
+DataService::DataService(Models& models, const v1::GatewayConfig& config, std::string token, TextHelpers& helpers)
+    : models_(models), config_(config), token_(std::move(token)), helpers_(helpers) {
   limits_.max_rows = config.max_rows();
   add_methods();
 }
@@ -88,16 +89,6 @@ MaybeFault DataService::receive(std::string body, const Context& context, bool s
           find_model(context, call->request.model_name(), call->request.model_version(), &call->router, &model)) {
     return fault;
   }
-  if (auto fault = call->request.bind(*model, limits_)) return fault;
-  if (model->cascade != nullptr) {
-    if (auto fault = model->cascade->check(call->request.wishes())) return fault;
-  }
-  if (call->request.wishes().partial && !streamed) {
-    return Fault{Code::kInvalidArgument, "parameter cascade_partial: partial answers are sent on streams only"};
-  }
-  if (const auto known = known_answer_bytes(*model, call->request); known > config_.max_message_bytes()) {
-    return answer_too_large(known, config_.max_message_bytes());
-  }
   call->client = client_of(context);
   const TimeNs patience = call->request.bulk() ? kBulkPatience : 1;
   const TimeNs timeout = std::min(patience * model->default_timeout_ns, kLongestTimeout);
@@ -108,7 +99,27 @@ MaybeFault DataService::receive(std::string body, const Context& context, bool s
   if (timeout_us != 0 && timeout_us < kLongestTimeout / 1000) {
     call->deadline_ns = std::min(call->deadline_ns, call->received_ns + timeout_us * 1000);
   }
+  return receive_again(streamed, call);
+}
+
+MaybeFault DataService::receive_again(bool streamed, Call* call) const {
+  const auto& model = call->model;
+  if (auto fault = call->request.bind(*model, limits_, call->text_job.get())) return fault;
+  if (model->cascade != nullptr) {
+    if (auto fault = model->cascade->check(call->request.wishes())) return fault;
+  }
+  if (call->request.wishes().partial && !streamed) {
+    return Fault{Code::kInvalidArgument, "parameter cascade_partial: partial answers are sent on streams only"};
+  }
+  if (const auto known = known_answer_bytes(*model, call->request); known > config_.max_message_bytes()) {
+    return answer_too_large(known, config_.max_message_bytes());
+  }
   return {};
+}
+
+void DataService::let_help(const std::shared_ptr<text::Job>& job, TimeNs deadline, Lane& lane,
+                           std::function<void()> then) const {
+  helpers_.run(job, deadline, lane.loop(), std::move(then));
 }
 
 void DataService::count_refused(const Call& call, const Fault& fault) const {

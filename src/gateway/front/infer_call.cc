@@ -31,7 +31,15 @@ InferCall::InferCall(DataService& service, Lane& call_lane, transport::ServerCal
 }
 
 void InferCall::received(std::string bytes) {
-  if (const auto refusal = service_.receive(std::move(bytes), *server_call_, false, this)) {
+  go_on(service_.receive(std::move(bytes), *server_call_, false, this));
+}
+
+void InferCall::go_on(const MaybeFault& refusal) {
+  if (refusal && text_job->wanted()) {
+    service_.let_help(text_job, deadline_ns, *lane, [this] { go_on(service_.receive_again(false, this)); });
+    return;
+  }
+  if (refusal) {
     service_.count_refused(*this, *refusal);
     answer_fault(*server_call_, *refusal);
     return;
@@ -60,6 +68,7 @@ void InferCall::answer() {
 
 void InferCall::closed() {
   server_call_ = nullptr;
+  text_job->dropped = true;
   // The client has gone, or was sent away, before it had its answer.
   if (submitted_ && !completed_) router->cancel(*this);
   closed_ = true;

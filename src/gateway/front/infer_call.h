@@ -24,6 +24,7 @@ class InferCall final : public Call {
   ~InferCall() override = default;
 
   void received(std::string bytes);
+  void go_on(const MaybeFault& refusal);  // with what was received; empty: it is a request
   void closed();
   void answer();
   void release();

@@ -5,6 +5,7 @@
 
 #include "gateway/front/embeddings.h"
 #include "gateway/front/kserve_http.h"
+#include "gateway/front/own_task.h"
 #include "gateway/front/scores.h"
 #include "gateway/front/tokens.h"
 
@@ -100,6 +101,8 @@ const Route kRoutes[] = {
     {"POST", "/embed_sparse", kTei, false, make_tei_sparse, nullptr},
     {"POST", "/similarity", kTei, false, make_tei_similarity, nullptr},
     {"POST", "/predict", kTei, false, make_tei_predict, nullptr},
+    {"POST", "/", kTei, false, make_tei_own, nullptr},
+    {"POST", "/invocations", kTei, false, make_tei_own, nullptr},
     {"POST", "/tokenize", kTei, false, make_tei_tokenize, nullptr},
     {"POST", "/decode", kTei, false, make_tei_decode, nullptr},
     {"GET", "/info", kTei, false, make_tei_info, nullptr},
