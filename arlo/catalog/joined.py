@@ -50,7 +50,8 @@ def joined(manifests: Sequence[Manifest], names: Sequence[str | None] = ()) -> J
 
 
 def link(repositories: Sequence[Path], manifest: Manifest, parent: Path) -> Path:
-    """A Triton repository in `parent` with a link to each runtime of a joined manifest, in its models' repositories.
+    """A Triton repository in `parent` with a link to each runtime of a joined manifest, in its models' repositories, and
+    to the first one's tokenizer.
 
     It is named by what it links to, so another set of models in the same place takes nothing from who serves this one.
     ConfigError when it cannot be written.
@@ -60,6 +61,8 @@ def link(repositories: Sequence[Path], manifest: Manifest, parent: Path) -> Path
         for repository, one in zip(repositories, manifest.models, strict=True)
         for runtime in one.runtimes
     }
+    if manifest.tokenizer is not None:  # the first model's, as the manifest that is saved says
+        wanted[manifest.tokenizer] = (repositories[0] / manifest.tokenizer).resolve()
     listing = "\n".join(f"{name} {target}" for name, target in sorted(wanted.items()))
     folder = parent / f"models-{hashlib.sha256(listing.encode()).hexdigest()[:12]}"
     try:

@@ -13,7 +13,7 @@ import pytest
 from arlo.compile.quiet import known_noise_silenced
 from tests.clients.conftest import call
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]  # the set-up compiles three models
 
 TEXTS = ("which river is the longest", "the Nile", "a city of bridges 🙂", "rain, and 雨 again")
 

@@ -23,7 +23,12 @@ from tests.fakes.serving import Serving, serving
 from tests.fakes.tiny_model import MAX_TOKENS, write_tiny
 from tests.integration.test_serve_text import odd_texts
 
-pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.long,
+    pytest.mark.timeout(900),  # the set-up compiles three models
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 KINDS = ("BPE", "Unigram")
 POOLING = {"pooling_mode_mean_tokens": True}
