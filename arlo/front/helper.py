@@ -96,7 +96,8 @@ def serve(source: BinaryIO, answers: BinaryIO) -> None:
     """Answer one message after the other."""
     known: dict[int, Loaded | bytes] = {}
     for asked, blob in messages(source):
-        made, behind = {}, b""
+        made: dict[str, Any] = {}
+        behind = b""
         match asked["op"]:
             case "forget":
                 known.clear()

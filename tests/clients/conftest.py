@@ -75,7 +75,7 @@ def served(folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(60)
+        process.communicate(timeout=60)
         kill_marked(mark)
 
 

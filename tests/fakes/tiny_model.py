@@ -69,7 +69,9 @@ def write_tokenizer(folder: Path, special: tuple[str, ...] = ("[PAD]", "[UNK]", 
     trainer = trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=list(special), show_progress=False)
     tokenizer.train_from_iterator([prose()[:40_000]], trainer)
     ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
     # As real folders have it, and as no repository should: texts silently cut and padded.
     tokenizer.enable_truncation(max_length=12)
     tokenizer.enable_padding(length=12)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from pathlib import Path
 
 import httpx
@@ -13,6 +12,7 @@ import pytest
 from arlo.compile import CompileOptions, compile_model
 from arlo.compile.quiet import known_noise_silenced
 from arlo.workers.ports import free_port
+from tests.fakes.odd_texts import odd_texts
 from tests.fakes.serving import serving
 from tests.fakes.tiny_model import write_tiny
 
@@ -35,14 +35,6 @@ api_address = "127.0.0.1:{port}"
 [control]
 http_address = "127.0.0.1:0"
 """
-ALPHABET = "abcdefghij  ,.!?-'\t\nÀéîõüßœΩжש中日🙂\u0301\u200d[]#"
-
-
-def odd_texts(count: int) -> list[str]:
-    chance = random.Random(7)
-    return [f"{number} " + "".join(chance.choices(ALPHABET, k=chance.randint(1, 30))) for number in range(count)]
-
-
 async def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
     source = write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True})
     compile_model(CompileOptions(source=source, out=tmp_path / "out", lengths=(48,), cache=tmp_path / "cache"))

@@ -18,10 +18,10 @@ import tritonclient.grpc.aio as triton
 from arlo.compile import CompileOptions, compile_model
 from arlo.compile.quiet import known_noise_silenced
 from arlo.workers.ports import free_port
+from tests.fakes.odd_texts import odd_texts
 from tests.fakes.processes import marked, until
 from tests.fakes.serving import Serving, serving
 from tests.fakes.tiny_model import MAX_TOKENS, write_tiny
-from tests.integration.test_serve_text import odd_texts
 
 pytestmark = [
     pytest.mark.integration,

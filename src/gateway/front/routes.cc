@@ -22,10 +22,15 @@ MaybeFault say_health(DataService& service, const Context&, const Parts&, OwnAns
   return {};
 }
 
-MaybeFault say_live(DataService&, const Context&, const Parts&, OwnAnswer*) { return {}; }
+// Triton's clients look at the status, KServe's at the body.
+MaybeFault say_live(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
+  reply->answer.body = "{\"live\":true}";
+  return {};
+}
 
 MaybeFault say_ready(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
-  if (!service.models().ready()) reply->status = 400;  // as Triton
+  const bool ready = service.models().ready();
+  *reply = {ready ? 200 : 400, {ready ? "{\"ready\":true}" : "{\"ready\":false}"}};  // 400: as Triton
   return {};
 }
 
@@ -71,7 +76,8 @@ MaybeFault say_method(DataService& service, const Context& context, const Parts&
 MaybeFault say_model_ready(DataService& service, const Context& context, const Parts& parts, OwnAnswer* reply) {
   inference::ModelReadyResponse response;
   if (auto fault = as_method<inference::ModelReadyRequest>(service, context, parts, &response)) return fault;
-  if (!response.ready()) reply->status = 400;
+  *reply = {response.ready() ? 200 : 400,
+            {dumped(json::object({{"name", parts.empty() ? "" : parts[0]}, {"ready", response.ready()}}))}};
   return {};
 }
 

@@ -57,7 +57,8 @@ void TextHelpers::take(HelperJob job) {
 void TextHelpers::hand_out() {
   const TimeNs now = now_ns();
   const auto over = [&](HelperJob& job) {
-    if (!job.job->dropped && now < job.deadline) return false;
+    const bool wanted = job.job.use_count() > 1;  // who waits for it holds it, too
+    if (wanted && now < job.deadline) return false;
     bytes_ -= job.bytes;
     finish(job, Fault{Code::kDeadlineExceeded, "the deadline passed before the text was made token ids"});
     return true;

@@ -9,13 +9,15 @@ from huggingface_hub import InferenceClient
 models, texts = json.loads(sys.argv[1]), json.loads(sys.argv[2])
 embedder = InferenceClient(base_url=models["embedder"])
 classifier = InferenceClient(base_url=models["classifier"])
+label = classifier.text_classification(texts[0])
 print(
     json.dumps(
         {
             "vectors": [embedder.feature_extraction(text)[0].tolist() for text in texts],
             "cut": embedder.feature_extraction("word " * 400, truncate=True, truncation_direction="Right")[0].tolist(),
             "alike": embedder.sentence_similarity(texts[0], texts[1:]),
-            "labels": [[each.label, each.score] for each in classifier.text_classification(texts[0])],
+            # Of a server of TEI's form it gives the first label alone.
+            "label": [label.label, label.score],
         }
     )
 )
