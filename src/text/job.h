@@ -2,7 +2,6 @@
 // needs tokens, and again when they are there.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,7 +31,7 @@ struct Tokens {
 struct Job : Tokens {
   std::shared_ptr<const Elsewhere> tokenizer;  // null: nothing is asked for yet
   bool done = false;
-  std::atomic<bool> dropped{false};  // nobody waits for it any more
+  bool dropped = false;  // nobody waits for it any more
 
   // What is asked for: tokens of texts, or of pairs where there are `seconds`; or the texts of ids.
   std::vector<std::string> texts;

@@ -99,6 +99,7 @@ MaybeFault DataService::receive(std::string body, const Context& context, bool s
   if (timeout_us != 0 && timeout_us < kLongestTimeout / 1000) {
     call->deadline_ns = std::min(call->deadline_ns, call->received_ns + timeout_us * 1000);
   }
+  if (model->text != nullptr && model->text->elsewhere != nullptr) call->text_job = std::make_shared<text::Job>();
   return receive_again(streamed, call);
 }
 

@@ -101,7 +101,8 @@ class Vectors : public ApiTask {
     std::string_view prompt;
     if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
     if (wishes_.truncate == "CHUNK" && inputs_.ids.empty()) {
-      if (auto fault = tokenize_whole(model, prompt, inputs_.texts, most_rows, job_.get(), &inputs_.ids, &pieces_)) return fault;
+      if (auto fault = tokenize_whole(model, prompt, inputs_.texts, most_rows, job_.get(), &inputs_.ids, &pieces_))
+        return fault;
       for (const auto& row : inputs_.ids) weights_.push_back(static_cast<double>(row.size()));
     }
     add_wishes(wishes_, inputs_.ids.empty(), out);

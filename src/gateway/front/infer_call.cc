@@ -30,12 +30,10 @@ InferCall::InferCall(DataService& service, Lane& call_lane, transport::ServerCal
   service_.call_received();
 }
 
-void InferCall::received(std::string bytes) {
-  go_on(service_.receive(std::move(bytes), *server_call_, false, this));
-}
+void InferCall::received(std::string bytes) { go_on(service_.receive(std::move(bytes), *server_call_, false, this)); }
 
 void InferCall::go_on(const MaybeFault& refusal) {
-  if (refusal && text_job->wanted()) {
+  if (refusal && text_job != nullptr && text_job->wanted()) {
     service_.let_help(text_job, deadline_ns, *lane, [this] { go_on(service_.receive_again(false, this)); });
     return;
   }
@@ -68,7 +66,7 @@ void InferCall::answer() {
 
 void InferCall::closed() {
   server_call_ = nullptr;
-  text_job->dropped = true;
+  if (text_job != nullptr) text_job->dropped = true;
   // The client has gone, or was sent away, before it had its answer.
   if (submitted_ && !completed_) router->cancel(*this);
   closed_ = true;

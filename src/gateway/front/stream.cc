@@ -91,7 +91,7 @@ void StreamCall::message(std::string bytes) {
 }
 
 void StreamCall::begin(Item& item, MaybeFault fault) {
-  if (fault && item.text_job->wanted()) {
+  if (fault && item.text_job != nullptr && item.text_job->wanted()) {
     service_.let_help(item.text_job, item.deadline_ns, lane_,
                       [this, &item] { begin(item, service_.receive_again(true, &item)); });
     advance();
@@ -153,7 +153,7 @@ void StreamCall::cancel_all() {
     if (item->submitted) {
       item->router->cancel(*item);
     } else {  // it waits for a helper
-      item->text_job->dropped = true;
+      if (item->text_job != nullptr) item->text_job->dropped = true;
       open_.erase(item.get());
     }
   }

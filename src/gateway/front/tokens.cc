@@ -67,8 +67,8 @@ class Tokenize final : public Known {
       for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
         const auto id = encoding.ids[i];
         body += (i == 0 ? "{\"id\":" : ",{\"id\":") + std::to_string(id) +
-                ",\"text\":" + dumped(here ? std::string(tokenizer.token(id)) : job_->words[row][i]) + ",\"special\":" +
-                ((here ? tokenizer.special(id) : job_->specials[row][i] != 0) ? "true" : "false") +
+                ",\"text\":" + dumped(here ? std::string(tokenizer.token(id)) : job_->words[row][i]) +
+                ",\"special\":" + ((here ? tokenizer.special(id) : job_->specials[row][i] != 0) ? "true" : "false") +
                 ",\"start\":null,\"stop\":null}";
       }
       body += ']';

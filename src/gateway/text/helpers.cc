@@ -23,7 +23,8 @@ std::size_t bytes_of(const text::Job& job) {
 
 TextHelpers::TextHelpers(std::vector<std::string> command, std::size_t count) {
   if (command.empty()) return;
-  for (std::size_t i = 0; i < count; ++i) helpers_.push_back(std::make_unique<Helper>(loop_, static_cast<Helper::Owner&>(*this), command));
+  for (std::size_t i = 0; i < count; ++i)
+    helpers_.push_back(std::make_unique<Helper>(loop_, static_cast<Helper::Owner&>(*this), command));
   if (helpers_.empty()) return;
   thread_ = std::thread([this] { loop_.run(); });
 }

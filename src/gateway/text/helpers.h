@@ -1,8 +1,8 @@
 // The tokenizers that src/text does not know: in processes of their own, which use the `tokenizers` package.
 //
-// A helper is started when there is something for it to do. It has one job at a time; what waits for one is bounded, and
-// ends at its deadline. A helper that dies is started again, after a while that doubles; its job goes to another one,
-// once. One that has been at a job for too long is killed. All of this has a thread of its own, so no lane waits.
+// A helper is started when there is something for it to do. It has one job at a time; what waits for one is bounded,
+// and ends at its deadline. A helper that dies is started again, after a while that doubles; its job goes to another
+// one, once. One that has been at a job for too long is killed. All of this has a thread of its own, so no lane waits.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ namespace arlo::gateway {
 
 class TextHelpers final : private transport::Loop::Timer, private Helper::Owner {
  public:
-  static constexpr std::size_t kMostWaiting = 1024;        // jobs
-  static constexpr std::size_t kMostBytes = 64ULL << 20;   // of their texts
+  static constexpr std::size_t kMostWaiting = 1024;       // jobs
+  static constexpr std::size_t kMostBytes = 64ULL << 20;  // of their texts
 
   // `command`: starts one, which finds its socket as standard input. None, where it is empty or `count` is 0.
   TextHelpers(std::vector<std::string> command, std::size_t count);
