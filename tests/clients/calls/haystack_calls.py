@@ -4,13 +4,13 @@ import json
 import sys
 
 from haystack import Document
-from haystack.components.embedders import (
+from haystack.components.embedders import OpenAITextEmbedder
+from haystack.utils import Secret
+from haystack_integrations.components.embedders.huggingface_api import (
     HuggingFaceAPIDocumentEmbedder,
     HuggingFaceAPITextEmbedder,
-    OpenAITextEmbedder,
 )
-from haystack.components.rankers import HuggingFaceTEIRanker
-from haystack.utils import Secret
+from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker
 
 base, models, texts = sys.argv[1], json.loads(sys.argv[3]), json.loads(sys.argv[2])
 tei = {"api_type": "text_embeddings_inference", "api_params": {"url": models["embedder"]}}
