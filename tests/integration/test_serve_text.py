@@ -35,6 +35,8 @@ api_address = "127.0.0.1:{port}"
 [control]
 http_address = "127.0.0.1:0"
 """
+
+
 async def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
     source = write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True})
     compile_model(CompileOptions(source=source, out=tmp_path / "out", lengths=(48,), cache=tmp_path / "cache"))
@@ -43,7 +45,8 @@ async def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> Non
 
         original = SentenceTransformer(str(source), device="cpu")
     original.max_seq_length = 48
-    texts = odd_texts(100)
+    controls = "".join(map(chr, range(1, 32)))
+    texts = [*odd_texts(995), "a word, 東京 🙂 " * 50_000, controls, "\x00", " ", "👩‍👩‍👧‍👦" * 30]
     wanted = original.encode(texts, normalize_embeddings=True)
     port = free_port("127.0.0.1")
     (tmp_path / "serve.toml").write_text(SERVE.format(port=port))
@@ -51,8 +54,10 @@ async def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> Non
         (model,) = (await client.get("/v1/models")).json()["data"]
         body = {"model": model["id"], "truncate": "END"}
         answers = await asyncio.gather(
-            *(client.post("/v1/embeddings", json={**body, "input": texts[at : at + 10]}) for at in range(0, 100, 10))
+            *(client.post("/v1/embeddings", json={**body, "input": texts[at : at + 10]}) for at in range(0, 1000, 10))
         )
-    assert [answer.status_code for answer in answers] == [200] * 10, answers[0].text
+        empty = await client.post("/v1/embeddings", json={**body, "input": ""})
+    assert empty.status_code == 400
+    assert [answer.status_code for answer in answers] == [200] * 100, answers[-1].text
     got = [each["embedding"] for answer in answers for each in answer.json()["data"]]
     np.testing.assert_allclose(got, wanted, atol=1e-4)
