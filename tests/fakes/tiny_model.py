@@ -82,7 +82,7 @@ def write_other_tokenizer(folder: Path, kind: str, special: tuple[str, ...]) -> 
     """The same of another kind: "BPE" of bytes, or "Unigram"."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-    many = {"vocab_size": VOCABULARY, "special_tokens": list(special), "show_progress": False}
+    many: dict[str, Any] = {"vocab_size": VOCABULARY, "special_tokens": list(special), "show_progress": False}
     if kind == "BPE":
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
