@@ -131,6 +131,17 @@ interop: setup ## clients of other makes against the gateway: grpc-js (needs nod
 	cd build/grpc_js && npm ci --ignore-scripts --no-audit --no-fund
 	$(PY) -m pytest tests/integration/gateway/test_interop*.py $(PYTEST_ARGS)
 
+# Packages that only this needs, pinned in tests/clients/requirements.txt; without them those tests are skipped.
+build/clients/.stamp: tests/clients/requirements.txt | $(VENV)/.venv.stamp
+	rm -rf build/clients
+	$(PY) -m venv build/clients
+	build/clients/bin/pip --disable-pip-version-check install --quiet --no-deps -r $<
+	@touch $@
+
+.PHONY: clients
+clients: setup build/clients/.stamp ## clients' own packages against the HTTP API: openai, cohere, huggingface_hub, LangChain, Haystack, ...
+	$(PY) -m pytest tests/clients $(PYTEST_ARGS)
+
 # Property tests draw the same examples in every run; this draws others. SEED=N draws those of an earlier run again.
 SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 .PHONY: test-new
@@ -194,6 +205,19 @@ fuzz: setup ## libFuzzer on request validation and rewriting, FUZZ_SECONDS each 
 wheel: setup ## wheels that need no compiler, in dist/, and a test of them in a bare virtual environment
 	tools/wheel.sh $(VENV)
 	$(PY) -m pytest tests/wheel $(PYTEST_ARGS)
+
+.PHONY: chart
+chart: setup ## helm (fetched) on deploy/chart: linted, rendered, its objects validated
+	tools/helm.sh $(VENV)
+	$(PY) -m pytest tests/unit/deploy/test_chart.py $(PYTEST_ARGS)
+
+# A warning is an error: a page that is nowhere, a link to what is not there.
+MKDOCS := mkdocs-material==9.8.2
+.PHONY: site
+site: setup ## the documents as a site, in build/html
+	@[ -x build/site/bin/mkdocs ] || { $(PY) -m venv build/site && \
+	  build/site/bin/pip --disable-pip-version-check install --quiet -c constraints.txt $(MKDOCS); }
+	NO_MKDOCS_2_WARNING=1 build/site/bin/mkdocs build --quiet --strict --config-file tools/site/mkdocs.yml
 
 # --- measure, generate ------------------------------------------------------------------------------------------------
 

@@ -50,8 +50,8 @@ def joined(manifests: Sequence[Manifest], names: Sequence[str | None] = ()) -> J
 
 
 def link(repositories: Sequence[Path], manifest: Manifest, parent: Path) -> Path:
-    """A Triton repository in `parent` with a link to each runtime of a joined manifest, in its models' repositories.
-    Another is to the tokenizer of the first one.
+    """A Triton repository in `parent` with links to the runtimes of a joined manifest, in its models' repositories,
+    and to the first one's tokenizer.
 
     It is named by what it links to, so another set of models in the same place takes nothing from who serves this one.
     ConfigError when it cannot be written.

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from arlo.catalog.manifest import Manifest
 
-# WordPiece vocabularies take up to 3 MiB. Larger files are of tokenizers that the gateway does not know, and a
-# deployment, which may be of many models, has to fit into one message of 64 MiB.
-MOST_BYTES = 8 << 20
+# WordPiece vocabularies take up to 3 MiB, Unigram ones of many languages 17. A deployment, which may be of many models,
+# has to fit into one message of 64 MiB.
+MOST_BYTES = 24 << 20
 
 
 def read_tokenizer(repository: Path, manifest: Manifest) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ def gateway_message(config: Config, *, ready_file: Path | None = None) -> Any:
             "TracingConfig", _values(config.tracing) | {"otlp_endpoint": config.tracing.otlp_endpoint or ""}
         ),
         "health": _filled("HealthConfig", _values(config.health)),
+        # As the gateway finds the package: with this interpreter. It may be given another one by hand.
+        "text_command": [sys.executable, "-P", "-m", "arlo.front.helper"],
         "ready_file": str(ready_file) if ready_file is not None else "",
     }
     return _filled("GatewayConfig", {**_values(config.dispatch), **_values(config.gateway), **files, **made})

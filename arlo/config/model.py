@@ -290,6 +290,14 @@ class GatewayConfig:
         left_out="there is none",
         format="address",
     )
+    text_helpers: int = option(
+        default=2,
+        doc="Processes that make token ids of text for tokenizers other than WordPiece, with the `tokenizers` package; "
+        "they start with the first such text. 0: such models take token ids and no text.",
+        unit="processes",
+        minimum=0,
+        maximum=64,
+    )
     http_address: str = option(
         default="127.0.0.1:8002", doc="Port of /metrics, /livez and /readyz. Port 0 picks a free one.", format="address"
     )

@@ -24,6 +24,8 @@
 #include "gateway/front/data_service.h"
 #include "gateway/front/http_server.h"
 #include "gateway/log.h"
+#include "gateway/text/helpers.h"
+#include "rewrite/model.h"
 #include "transport/address.h"
 
 namespace arlo::gateway {
@@ -87,7 +89,10 @@ int serve(const v1::GatewayConfig& config) {
   const std::string token = config.bearer_token_file().empty() ? "" : read_secret(config.bearer_token_file());
 
   Models models(config);
-  DataService data_service(models, config, token);
+  const auto& command = config.text_command();
+  TextHelpers helpers({command.begin(), command.end()}, config.text_helpers());
+  if (!command.empty() && config.text_helpers() != 0) text_has_helpers();
+  DataService data_service(models, config, token, helpers);
   Lanes lanes(thread_count(config.threads()));
   for (auto& lane : lanes) lane = std::make_unique<Lane>();
   DataPort data_port(data_service, config, lanes);

@@ -1,16 +1,20 @@
 #include "rewrite/model.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "rewrite/tensors.h"
 
 namespace arlo::gateway {
 namespace {
+
+std::atomic<bool> has_helpers{false};
 
 constexpr std::uint32_t kLongestLength = 1U << 20;  // tokens; above it is surely a mistake
 
@@ -111,7 +115,8 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
   for (const v1::Model* model : models_of(deployment)) {
     if (auto fault = check_model(*model)) return fault;
     if ((varies(*model) || !model->counts().empty()) && !of_pipeline(deployment, model->name())) {
-      return invalid("model '" + model->name() + "' takes tensors of varying size, or makes several rows of one: it is " +
+      return invalid("model '" + model->name() +
+                     "' takes tensors of varying size, or makes several rows of one: it is " +
                      "of use as a variant of a pipeline only");
     }
     if (!models.emplace(model->name(), 0).second) return invalid("two models have the name '" + model->name() + "'");
@@ -203,7 +208,49 @@ const std::string& model_of(const v1::Deployment& deployment, const v1::Runtime&
   return runtime.model().empty() ? deployment.model().name() : runtime.model();
 }
 
+void text_has_helpers() { has_helpers = true; }
+
+MaybeFault wait_for(text::Job* job, const TextSpec& spec) {
+  if (job == nullptr) return Fault{Code::kInternal, "the text of this request cannot be made token ids here"};
+  if (job->done) return job->fault;
+  job->tokenizer = spec.elsewhere;
+  return Fault{Code::kUnavailable, "the text is not token ids yet"};
+}
+
+MaybeFault encode_texts(const TextSpec& spec, const std::vector<std::string_view>& texts,
+                        const std::vector<std::string_view>& seconds, const text::Limits& limits, text::Job* job,
+                        std::vector<text::Encoding>* out) {
+  out->resize(texts.size());
+  if (spec.elsewhere == nullptr) {
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      std::optional<std::string_view> second;
+      if (!seconds.empty()) second = seconds[i];
+      if (auto fault = spec.tokenizer.encode(texts[i], second, limits, (*out)[i])) {
+        fault->message = "row " + std::to_string(i) + ": " + fault->message;
+        return fault;
+      }
+    }
+    return {};
+  }
+  if (auto fault = wait_for(job, spec)) {
+    if (job != nullptr && job->wanted() && job->texts.empty()) {
+      job->texts.assign(texts.begin(), texts.end());
+      job->seconds.assign(seconds.begin(), seconds.end());
+      job->limits = limits;
+    }
+    return fault;
+  }
+  if (job->made.size() != texts.size()) return Fault{Code::kInternal, "the tokenizer answered for other texts"};
+  *out = job->made;  // it may be asked for again, when another job of the request is done
+  return {};
+}
+
 bool ModelSpec::takes_text() const { return text != nullptr && text->no_text.empty(); }
+
+bool ModelSpec::text_elsewhere() const {
+  return (text != nullptr && text->elsewhere != nullptr) ||
+         std::any_of(wordings.begin(), wordings.end(), [](const auto& one) { return one->text_elsewhere(); });
+}
 
 std::shared_ptr<const TextSpec> make_text(const std::string& tokenizer_json) {
   if (tokenizer_json.empty()) return nullptr;
@@ -214,7 +261,14 @@ std::shared_ptr<const TextSpec> make_text(const std::string& tokenizer_json) {
   auto& kept = made[tokenizer_json];
   if (auto known = kept.lock()) return known;
   auto text = std::make_shared<TextSpec>();
-  if (const auto fault = text::Tokenizer::read(tokenizer_json, text->tokenizer)) text->no_text = fault->message;
+  if (const auto fault = text::Tokenizer::read(tokenizer_json, text->tokenizer)) {
+    static std::atomic<std::uint64_t> id{0};
+    if (fault->code == Code::kUnimplemented && has_helpers) {
+      text->elsewhere = std::make_shared<const text::Elsewhere>(text::Elsewhere{++id, tokenizer_json});
+    } else {
+      text->no_text = fault->message;
+    }
+  }
   kept = text;
   return text;
 }

@@ -11,15 +11,28 @@
 
 #include "base/fault.h"
 #include "rewrite/spec.h"
+#include "text/job.h"
 #include "text/tokenizer.h"
 
 namespace arlo::gateway {
 
 // How a model's text becomes token ids.
 struct TextSpec {
-  text::Tokenizer tokenizer;
-  std::string no_text;  // why it takes none; empty: it does
+  text::Tokenizer tokenizer;                         // of no use where it is made elsewhere
+  std::string no_text;                               // why it takes none; empty: it does
+  std::shared_ptr<const text::Elsewhere> elsewhere;  // a tokenizer for the helpers; null: the one above is used
 };
+
+// From now on helpers run, and take the tokenizers that are not known here. Before a deployment is read.
+void text_has_helpers();
+
+// The tokens of texts, or of pairs where there are `seconds` (as many). Where they are made elsewhere, what has to be
+// asked is put into `job`, and UNAVAILABLE comes back: to be called again with the same when the job is done.
+MaybeFault encode_texts(const TextSpec& spec, const std::vector<std::string_view>& texts,
+                        const std::vector<std::string_view>& seconds, const text::Limits& limits, text::Job* job,
+                        std::vector<text::Encoding>* out);
+// Of a job that has something to ask, or is done.
+MaybeFault wait_for(text::Job* job, const TextSpec& spec);
 
 // Checks a deployment as a whole; the fault names the field and what is wrong with it.
 MaybeFault check_deployment(const v1::Deployment& deployment);

@@ -354,7 +354,7 @@ bool InferRequest::has_text() const {
                      [](const auto& t) { return t.name == kText || t.name == kTextPair; });
 }
 
-MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limits) {
+MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limits, text::Job* job) {
   model_ = &model;
   if (wishes_.any && model.cascade == nullptr) {
     return invalid("model '" + model.name + "' is no cascade, and takes none of its parameters");
@@ -375,6 +375,8 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
 
   // Shape first: every per-token input must have the shape of the ids.
   bound_.assign(model.inputs.size(), {});
+  decoded_.clear();
+  others_.clear();
   decoded_.reserve(tensors_.size());
   std::size_t typed = 0;
   for (const auto& tensor : tensors_) typed += tensor.typed ? 1 : 0;
@@ -384,7 +386,7 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
     return invalid("raw_input_contents has " + std::to_string(raw_.size()) + " entries for " +
                    std::to_string(tensors_.size()) + " inputs; one each is needed");
   }
-  if (has_text()) return bind_texts(limits, raw_given);
+  if (has_text()) return bind_texts(limits, raw_given, job);
   if (!model.wordings.empty()) {
     return invalid("model '" + model.name +
                    "' has stages of different vocabularies: send the input 'text' in place of token ids");

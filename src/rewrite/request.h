@@ -49,8 +49,10 @@ class InferRequest {
   // Views into `body` are kept: it must outlive this object. First step; needs no model.
   MaybeFault parse(std::string_view body);
 
-  // Second step: checks everything else against the model and finds the rows. `model` must outlive this object.
-  MaybeFault bind(const ModelSpec& model, const RequestLimits& limits);
+  // Second step: checks everything else against the model and finds the rows. `model` must outlive this object. Where
+  // the tokens of texts are made elsewhere, it asks `job` and comes back UNAVAILABLE: to be called again when that is
+  // done.
+  MaybeFault bind(const ModelSpec& model, const RequestLimits& limits, text::Job* job = nullptr);
 
   [[nodiscard]] std::string_view model_name() const { return model_name_; }
   [[nodiscard]] std::string_view model_version() const { return model_version_; }
@@ -111,9 +113,10 @@ class InferRequest {
   MaybeFault decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements, const char** data);
   MaybeFault parse_truncate(std::uint32_t kind, std::uint64_t number, std::string_view text);
   // Of a request with text in place of token ids: makes the ids (request_text.cc).
-  MaybeFault bind_texts(const RequestLimits& limits, bool raw_given);
+  MaybeFault bind_texts(const RequestLimits& limits, bool raw_given, text::Job* job);
   MaybeFault read_texts(std::size_t tensor, bool raw_given, std::vector<std::string_view>& out) const;
-  MaybeFault make_tokens(const std::vector<std::string_view>& texts, const std::vector<std::string_view>& pairs);
+  MaybeFault make_tokens(const std::vector<std::string_view>& texts, const std::vector<std::string_view>& pairs,
+                         text::Job* job);
   // Of a model of tensors (request_tensors.cc).
   MaybeFault bind_tensors(const RequestLimits& limits, bool raw_given);
   MaybeFault cut_cells(const Tensor& tensor, std::size_t input, const std::string_view* raw);
@@ -148,7 +151,7 @@ class InferRequest {
   std::vector<std::string> decoded_;  // typed contents, made raw
   std::vector<std::int32_t> lengths_;
   std::vector<std::unique_ptr<const InferRequest>> others_;  // by wording
-  std::vector<std::string_view> cells_;  // [rows][inputs], of a model of tensors
+  std::vector<std::string_view> cells_;                      // [rows][inputs], of a model of tensors
 };
 
 // Rows as one request to a worker: tensors of [rows, tokens]. What is given must outlive it.

@@ -57,7 +57,7 @@ MaybeFault InferRequest::read_texts(std::size_t tensor, bool raw_given, std::vec
   return invalid(what + " carries " + std::to_string(out.size()) + " texts; its shape needs " + std::to_string(rows));
 }
 
-MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given) {
+MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given, text::Job* job) {
   const ModelSpec& model = *model_;
   if (!model.takes_text()) {
     return invalid("model '" + model.name + "' takes " + (model.of_tensors() ? "tensors" : "token ids") +
@@ -99,7 +99,7 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given)
     if (auto fault = read_texts(static_cast<std::size_t>(second), raw_given, pairs)) return fault;
   }
 
-  if (auto fault = make_tokens(texts, pairs)) return fault;
+  if (auto fault = make_tokens(texts, pairs, job)) return fault;
   for (const auto& wording : model.wordings) {
     // What a request for a worker says of it, and the rows in other tokens.
     auto other = std::make_unique<InferRequest>();
@@ -110,7 +110,8 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given)
     other->model_ = wording.get();
     other->rows_ = rows_;
     other->bound_.assign(wording->inputs.size(), {});
-    if (auto fault = other->make_tokens(texts, pairs)) return fault;
+    if (job != nullptr) job = job->another();
+    if (auto fault = other->make_tokens(texts, pairs, job)) return fault;
     others_.push_back(std::move(other));
   }
   return {};
@@ -118,21 +119,17 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given)
 
 // Rows of the model's tokens, as if a client had sent them.
 MaybeFault InferRequest::make_tokens(const std::vector<std::string_view>& texts,
-                                     const std::vector<std::string_view>& pairs) {
+                                     const std::vector<std::string_view>& pairs, text::Job* job) {
   const ModelSpec& model = *model_;
   const text::Limits most{.most_tokens = static_cast<std::size_t>(model.longest),
                           .keep_end = truncate_ == Truncate::kStart};
   const bool may_cut = truncate_ == Truncate::kStart || truncate_ == Truncate::kEnd;
-  std::vector<text::Encoding> made(texts.size());
+  std::vector<text::Encoding> made;
+  if (auto fault = encode_texts(*model.text, texts, pairs, most, job, &made)) return fault;
   lengths_.resize(texts.size());
   width_ = 0;
   for (std::size_t row = 0; row < texts.size(); ++row) {
-    auto& encoding = made[row];
-    std::optional<std::string_view> pair;
-    if (!pairs.empty()) pair = pairs[row];
-    if (auto fault = model.text->tokenizer.encode(texts[row], pair, most, encoding)) {
-      return invalid(row_of(row) + fault->message);
-    }
+    const auto& encoding = made[row];
     if (encoding.cut && !may_cut) {
       return invalid(row_of(row) + "the text has more than the " + std::to_string(model.longest) +
                      " tokens that model '" + model.name +

@@ -84,6 +84,7 @@ struct ModelSpec {
   std::vector<std::shared_ptr<const ModelSpec>> wordings;
 
   [[nodiscard]] bool takes_text() const;
+  [[nodiscard]] bool text_elsewhere() const;  // helpers make token ids of it, in one of its vocabularies at least
   // Rows are tensors of a fixed size, and no tokens.
   [[nodiscard]] bool of_tensors() const { return inputs[ids].role == Role::kTensor; }
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none

@@ -94,6 +94,7 @@ void Loop::forget(int fd, Watch& watch) {
 
 void Loop::set(Timer& timer, TimeNs at) {
   clear(timer);
+  if (at == kNever) return;
   timer.at = at;
   timers_.emplace(at, &timer);
 }

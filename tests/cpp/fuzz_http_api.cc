@@ -19,6 +19,7 @@
 #include "gateway/front/embeddings.h"
 #include "gateway/front/http_message.h"
 #include "gateway/front/kserve_http.h"
+#include "gateway/front/own_task.h"
 #include "gateway/front/scores.h"
 #include "gateway/front/tokens.h"
 #include "http_api_models.h"
@@ -88,9 +89,9 @@ void ask(ApiTask& task, const ModelSpec& model, const ApiBody& body, std::size_t
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static constexpr std::unique_ptr<ApiTask> (*kTasks[])() = {
-      make_openai_embeddings, make_tei_embed,    make_tei_embed_all, make_tei_similarity,
-      make_tei_predict,       make_tei_tokenize, make_tei_decode,    make_tei_info,
-      make_either_rerank,     make_rerank_v1,    make_rerank_v2,     make_kserve_infer};
+      make_openai_embeddings, make_tei_embed,    make_tei_embed_all, make_tei_similarity, make_tei_predict,
+      make_tei_tokenize,      make_tei_decode,   make_tei_info,      make_either_rerank,  make_rerank_v1,
+      make_rerank_v2,         make_kserve_infer, make_tei_own};
   static const auto models = http_api_models();
 
   if (size < 2) return 0;

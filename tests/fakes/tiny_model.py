@@ -69,15 +69,50 @@ def write_tokenizer(folder: Path, special: tuple[str, ...] = ("[PAD]", "[UNK]", 
     trainer = trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=list(special), show_progress=False)
     tokenizer.train_from_iterator([prose()[:40_000]], trainer)
     ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
     # As real folders have it, and as no repository should: texts silently cut and padded.
     tokenizer.enable_truncation(max_length=12)
     tokenizer.enable_padding(length=12)
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
+def write_other_tokenizer(folder: Path, kind: str, special: tuple[str, ...]) -> None:
+    """The same of another kind: "BPE" of bytes, or "Unigram"."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    many: dict[str, Any] = {"vocab_size": VOCABULARY, "special_tokens": list(special), "show_progress": False}
+    if kind == "BPE":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer: Any = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **many)
+    else:
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.NFKC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(unk_token="[UNK]", **many)
+    tokenizer.train_from_iterator([prose()[:40_000]], trainer)
+    ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    named = {f"{name[1:-1].lower()}_token": name for name in special}
+    described = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": MAX_TOKENS, **named}
+    (folder / "tokenizer_config.json").write_text(json.dumps(described))
+
+
 def write_tiny(
-    folder: Path, *, family: str = "bert", head: str = "", pooling: dict[str, Any] | None = None, labels: int = LABELS
+    folder: Path,
+    *,
+    family: str = "bert",
+    head: str = "",
+    pooling: dict[str, Any] | None = None,
+    labels: int = LABELS,
+    tokenizer: str = "WordPiece",
 ) -> Path:
     """A model folder of one of FAMILIES. head: "", ForSequenceClassification or ForTokenClassification, of `labels`
     classes; pooling: makes it a sentence-transformers folder with this pooling configuration, normalised."""
@@ -95,7 +130,10 @@ def write_tiny(
         model = getattr(transformers, f"{name}{head or 'Model'}")(config)
         model.save_pretrained(str(folder))
     first = ("[CLS]", "[PAD]") if family in OFFSET_FAMILIES else ("[PAD]", "[CLS]")
-    write_tokenizer(folder, (*first, "[UNK]", "[SEP]", "[MASK]"))
+    if tokenizer == "WordPiece":
+        write_tokenizer(folder, (*first, "[UNK]", "[SEP]", "[MASK]"))
+    else:
+        write_other_tokenizer(folder, tokenizer, (*first, "[UNK]", "[SEP]", "[MASK]"))
     if pooling is not None:
         kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
         modules = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from pathlib import Path
 
 import httpx
@@ -13,6 +12,7 @@ import pytest
 from arlo.compile import CompileOptions, compile_model
 from arlo.compile.quiet import known_noise_silenced
 from arlo.workers.ports import free_port
+from tests.fakes.odd_texts import odd_texts
 from tests.fakes.serving import serving
 from tests.fakes.tiny_model import write_tiny
 
@@ -35,12 +35,6 @@ api_address = "127.0.0.1:{port}"
 [control]
 http_address = "127.0.0.1:0"
 """
-ALPHABET = "abcdefghij  ,.!?-'\t\nÀéîõüßœΩжש中日🙂\u0301\u200d[]#"
-
-
-def odd_texts(count: int) -> list[str]:
-    chance = random.Random(7)
-    return [f"{number} " + "".join(chance.choices(ALPHABET, k=chance.randint(1, 30))) for number in range(count)]
 
 
 async def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
@@ -51,7 +45,8 @@ async def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> Non
 
         original = SentenceTransformer(str(source), device="cpu")
     original.max_seq_length = 48
-    texts = odd_texts(100)
+    controls = "".join(map(chr, range(1, 32)))
+    texts = [*odd_texts(995), "a word, 東京 🙂 " * 50_000, controls, "\x00", " ", "👩‍👩‍👧‍👦" * 30]
     wanted = original.encode(texts, normalize_embeddings=True)
     port = free_port("127.0.0.1")
     (tmp_path / "serve.toml").write_text(SERVE.format(port=port))
@@ -59,8 +54,10 @@ async def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> Non
         (model,) = (await client.get("/v1/models")).json()["data"]
         body = {"model": model["id"], "truncate": "END"}
         answers = await asyncio.gather(
-            *(client.post("/v1/embeddings", json={**body, "input": texts[at : at + 10]}) for at in range(0, 100, 10))
+            *(client.post("/v1/embeddings", json={**body, "input": texts[at : at + 10]}) for at in range(0, 1000, 10))
         )
-    assert [answer.status_code for answer in answers] == [200] * 10, answers[0].text
+        empty = await client.post("/v1/embeddings", json={**body, "input": ""})
+    assert empty.status_code == 400
+    assert [answer.status_code for answer in answers] == [200] * 100, answers[-1].text
     got = [each["embedding"] for answer in answers for each in answer.json()["data"]]
     np.testing.assert_allclose(got, wanted, atol=1e-4)

@@ -116,7 +116,8 @@ class Call {
   InferRequest request;
   Router* router = nullptr;  // of the model that is asked for; null: of none
   std::shared_ptr<const ModelSpec> model;
-  std::uint64_t client = 0;  // who asks, for fairness
+  std::uint64_t client = 0;             // who asks, for fairness
+  std::shared_ptr<text::Job> text_job;  // where a helper makes the model's token ids; null: none does
   std::vector<Row> rows;
   TimeNs received_ns = 0;
   std::unique_ptr<Trace> trace;  // null: none

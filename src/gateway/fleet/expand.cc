@@ -126,6 +126,10 @@ MaybeFault resolve(const v1::PipelineEdge& from, const FlowSpec::Stage& tail, co
   if (to.text && !next.takes_text()) {
     return invalid(where + "'" + next.name + "' takes token ids, and has no tokenizer for text");
   }
+  if (to.text && next.text_elsewhere()) {
+    return invalid(where + "'" + next.name +
+                   "' has a tokenizer of helper processes, which make ids of clients' texts alone");
+  }
   if (!next.of_tensors() && !to.text) {
     if (to.kind == Kind::kTopK) return invalid(where + "top_k leads to a model that takes tensors");
     if (next.vocabulary != first.vocabulary) {

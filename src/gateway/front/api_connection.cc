@@ -279,8 +279,8 @@ void ApiConnection::serve(std::string body) {
     return refuse({Code::kNotFound, "there is no such path; see docs/http.md, or POST /v1/embeddings"});
   }
   if (route == nullptr) {
-    const Fault fault{Code::kInvalidArgument, std::string(found.other) + " only"};
-    return answer(405, {write_fault(dialect_, fault), kJson, "Allow: " + std::string(found.other) + "\r\n"});
+    const Fault fault{Code::kInvalidArgument, found.other + " only"};
+    return answer(405, {write_fault(dialect_, fault), kJson, "Allow: " + found.other + "\r\n"});
   }
   if (!route->open) {
     if (const auto fault = service_.authorize(*this)) return refuse(*fault);
@@ -321,12 +321,23 @@ void ApiConnection::beside(std::function<void()> work, void (ApiConnection::*the
     service.call_over();
     if (!*alive) return;
     (this->*then)();
-    if (broken_) {
-      all_.close(*this);
-    } else {
-      watch();
-    }
+    gone_on();
   });
+}
+
+void ApiConnection::gone_on() {
+  if (broken_) {
+    all_.close(*this);
+  } else {
+    watch();
+  }
+}
+
+void ApiConnection::read_again() {
+  const auto work = [request = request_, &service = service_] { request->read_again(service); };
+  if (request_->body.size() > ApiRequest::kLong) return beside(work, &ApiConnection::begin_call);
+  work();
+  begin_call();
 }
 
 // How long the client waits, in ms.
@@ -345,6 +356,15 @@ MaybeFault ApiConnection::read_deadline() {
 
 void ApiConnection::begin_call() {
   dialect_ = request_->dialect();
+  if (const auto job = request_->wanted()) {
+    account();
+    const TimeNs deadline = deadline_ == kNever ? now_ns() + request_->patience() : deadline_;
+    return service_.let_help(job, deadline, lane_, [this, alive = alive_] {
+      if (!*alive) return;
+      read_again();
+      gone_on();
+    });
+  }
   if (const auto& fault = request_->fault()) {
     if (request_->status() != 0) return answer(request_->status(), {write_fault(dialect_, *fault)});
     return refuse(*fault);
@@ -396,6 +416,7 @@ void ApiConnection::finish(std::uint32_t status, std::string_view message,
 }
 
 void ApiConnection::refuse(const Fault& fault) {
+  called_ = 0;
   const int status = status_of(dialect_, fault.code);
   ApiAnswer said{write_fault(dialect_, fault)};
   if (status == 401) {

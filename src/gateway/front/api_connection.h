@@ -97,6 +97,8 @@ class ApiConnection final : public transport::Loop::Watch,
   MaybeFault read_deadline();
   // Work that takes long, on another thread; `then` is called unless this has gone meanwhile.
   void beside(std::function<void()> work, void (ApiConnection::*then)());
+  void gone_on();     // after what was not of a turn
+  void read_again();  // with what a helper made
   void begin_call();  // of a request that has been read
   void answer_call();
   void answer_written();

@@ -24,31 +24,42 @@ void ApiRequest::read(const DataService& service, std::size_t most) {
     if (fault_) return;
     body = std::move(opened);
   }
-  fault_ = make(service);
+  fault_ = find(service);
+  began_ns_ = now_ns();
+  if (!fault_) fault_ = make(service);
 }
 
-MaybeFault ApiRequest::make(const DataService& service) {
+void ApiRequest::read_again(const DataService& service) { fault_ = make(service); }
+
+MaybeFault ApiRequest::find(const DataService& service) {
   const ApiBody from{.bytes = body,
                      .json_size = json_size,
                      .query_model = query_model,
                      .path_model = parts.empty() ? std::string_view() : parts[0],
                      .path_version = parts.size() < 2 ? std::string_view() : parts[1]};
   if (auto fault = task->read(from)) return fault;
-  std::string name = task->model();
+  std::string name = task->model().empty() ? query_model : task->model();
   if (name.empty()) {
     std::vector<std::string> names;
+    std::vector<std::string> fitting;
     for (const auto& served : service.models().served()) {
-      if (!served.stage) names.push_back(served.name);
+      if (served.stage) continue;
+      names.push_back(served.name);
+      const auto model = served.router->model(served.name);
+      if (model != nullptr && task->fits(*model)) fitting.push_back(served.name);
     }
+    if (fitting.size() == 1) names = std::move(fitting);
     if (names.size() > 1) return invalid("name a model: this gateway serves " + service.models().names());
     if (!names.empty()) name = names.front();
   }
   Router* router = nullptr;
-  if (auto fault = service.find_model(name, task->version(), &router, &model_)) return fault;
+  return service.find_model(name, task->version(), &router, &model_);
+}
+
+MaybeFault ApiRequest::make(const DataService& service) {
   inference::ModelInferRequest request;
-  const TimeNs began = now_ns();
   if (auto fault = task->ask(*model_, service.max_rows(), &request)) return fault;
-  tokenized_ns_ = now_ns() - began;
+  tokenized_ns_ = now_ns() - began_ns_;
   if (!task->calls()) {
     own_.emplace();
     return task->write(*model_, {}, &*own_);

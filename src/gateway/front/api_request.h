@@ -27,8 +27,9 @@ class ApiRequest {
   bool takes_gzip = false;  // of answers
 
   // `most`: bytes that a packed body may have when it is opened. One of: fault(); own(), an answer without a call; or
-  // call(), the bytes of a ModelInferRequest.
+  // call(), the bytes of a ModelInferRequest; or wanted(), a job for a helper: read_again() when it is done.
   void read(const DataService& service, std::size_t most);
+  void read_again(const DataService& service);
   // From the bytes of a ModelInferResponse: fault() or own(). `pack`: as gzip, where the client takes that.
   void write(std::string answer, bool pack);
 
@@ -38,9 +39,14 @@ class ApiRequest {
   [[nodiscard]] bool answered() const { return own_.has_value(); }
   [[nodiscard]] ApiAnswer& own() { return *own_; }
   [[nodiscard]] std::string& call() { return call_; }
+  [[nodiscard]] std::shared_ptr<text::Job> wanted() const {
+    return fault_ ? text::wanted_of(task->text_job()) : nullptr;
+  }
+  [[nodiscard]] TimeNs patience() const { return model_->default_timeout_ns; }  // of a client that says nothing of it
   [[nodiscard]] std::string model() const { return model_ == nullptr ? "" : model_->name; }
 
  private:
+  MaybeFault find(const DataService& service);
   MaybeFault make(const DataService& service);
 
   MaybeFault fault_;
@@ -48,6 +54,7 @@ class ApiRequest {
   std::optional<ApiAnswer> own_;
   std::string call_;
   std::shared_ptr<const ModelSpec> model_;
+  TimeNs began_ns_ = 0;      // to be made a call
   TimeNs tokenized_ns_ = 0;  // by the task itself, before there is a call
 };
 

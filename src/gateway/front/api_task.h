@@ -40,18 +40,24 @@ class ApiTask {
   [[nodiscard]] const std::string& model() const { return model_; }  // empty: the only one
   [[nodiscard]] const std::string& version() const { return version_; }
 
+  // The model can do it, as far as its outputs tell: where none is named, the only one that fits is meant.
+  [[nodiscard]] virtual bool fits(const ModelSpec&) const { return true; }
   // False: the model's tokenizer is all that it takes, and write() comes at once, with an empty answer.
   [[nodiscard]] virtual bool calls() const { return true; }
   // INVALID_ARGUMENT, UNIMPLEMENTED: the model cannot do it, or not so; or there are more rows than `most_rows`.
+  // UNAVAILABLE, and the job is wanted: to be asked again, with a new request, when it is done.
   virtual MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) = 0;
   // INTERNAL: the answer is not what was asked for.
   virtual MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) = 0;
+
+  [[nodiscard]] virtual const std::shared_ptr<text::Job>& text_job() const { return job_; }
 
  protected:
   // NOLINTBEGIN(cppcoreguidelines-non-private-member-variables-in-classes)
   Dialect dialect_;
   std::string model_;
   std::string version_;
+  std::shared_ptr<text::Job> job_ = std::make_shared<text::Job>();
   // NOLINTEND(cppcoreguidelines-non-private-member-variables-in-classes)
 };
 

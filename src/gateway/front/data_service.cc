@@ -6,6 +6,7 @@
 #include "base/ascii.h"
 #include "base/utf8.h"
 #include "gateway/fleet/cascade.h"
+#include "gateway/fleet/lane.h"
 #include "gateway/front/encode.h"
 
 namespace arlo::gateway {
@@ -30,8 +31,8 @@ TimeNs deadline_of(const transport::ServerCall& call, TimeNs received, TimeNs fa
 
 }  // namespace
 
-DataService::DataService(Models& models, const v1::GatewayConfig& config, std::string token)
-    : models_(models), config_(config), token_(std::move(token)), tracer_(config.tracing(), usage_) {
+DataService::DataService(Models& models, const v1::GatewayConfig& config, std::string token, TextHelpers& helpers)
+    : models_(models), config_(config), token_(std::move(token)), helpers_(helpers), tracer_(config.tracing(), usage_) {
   limits_.max_rows = config.max_rows();
   add_methods();
 }
@@ -109,14 +110,16 @@ MaybeFault DataService::open(std::string body, const Context& context, bool stre
   if (timeout_us != 0 && timeout_us < kLongestTimeout / 1000) {
     call->deadline_ns = std::min(call->deadline_ns, call->received_ns + timeout_us * 1000);
   }
+  if (model->text_elsewhere()) call->text_job = std::make_shared<text::Job>();
   return {};
 }
 
 MaybeFault DataService::bind(bool streamed, Call* call) const {
   const ModelSpec& model = *call->model;
   const TimeNs began = call->request.has_text() ? now_ns() : 0;
-  if (auto fault = call->request.bind(model, limits_)) return fault;
-  if (began != 0) call->tokenized_ns = now_ns() - began;
+  if (auto fault = call->request.bind(model, limits_, call->text_job.get())) return fault;
+  // With the time that it waited for a helper.
+  if (began != 0) call->tokenized_ns = now_ns() - (call->text_job == nullptr ? began : call->received_ns);
   if (model.cascade != nullptr) {
     if (auto fault = model.cascade->check(call->request.wishes())) return fault;
   }
@@ -127,6 +130,11 @@ MaybeFault DataService::bind(bool streamed, Call* call) const {
     return answer_too_large(known, config_.max_message_bytes());
   }
   return {};
+}
+
+void DataService::let_help(const std::shared_ptr<text::Job>& job, TimeNs deadline, Lane& lane,
+                           std::function<void()> then) const {
+  helpers_.run(job, deadline, lane.loop(), std::move(then));
 }
 
 void DataService::trace(const Call& call, const Fault& fault) const {

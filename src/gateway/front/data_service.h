@@ -16,6 +16,7 @@
 #include "gateway/desk/call.h"
 #include "gateway/desk/models.h"
 #include "gateway/front/usage.h"
+#include "gateway/text/helpers.h"
 #include "gateway/trace/tracer.h"
 #include "transport/server_session.h"
 
@@ -25,7 +26,7 @@ namespace arlo::gateway {
 class DataService {
  public:
   // `token`: bearer token that every call must carry; empty: none.
-  DataService(Models& models, const v1::GatewayConfig& config, std::string token);
+  DataService(Models& models, const v1::GatewayConfig& config, std::string token, TextHelpers& helpers);
 
   // Every ModelInfer call and stream says when it has come and when it is over, with all that it holds.
   void call_received() { open_calls_.fetch_add(1, std::memory_order_relaxed); }
@@ -37,10 +38,14 @@ class DataService {
   using Context = transport::ServerCall;
 
   // Parses and checks what was received; a fault, or a call ready for submit() of its router. In two steps: the second
-  // one makes token ids of text, which may take long, and is for any thread.
+  // one makes token ids of text, which may take long, and is for any thread. UNAVAILABLE, and the call wants a helper's
+  // job: bind() goes on when that is done.
   MaybeFault receive(std::string body, const Context& context, bool streamed, Call* call) const;
   MaybeFault open(std::string body, const Context& context, bool streamed, Call* call) const;
   MaybeFault bind(bool streamed, Call* call) const;
+  // Lets a helper do a job that is wanted, and then runs `then` on the lane; on the lane's thread, where no job is
+  // dropped meanwhile.
+  void let_help(const std::shared_ptr<text::Job>& job, TimeNs deadline, Lane& lane, std::function<void()> then) const;
   [[nodiscard]] MaybeFault authorize(const Context& context) const;
   // The call is over, with an answer or with this fault: for its trace.
   void trace(const Call& call, const Fault& fault) const;
@@ -71,6 +76,7 @@ class DataService {
   Models& models_;
   const v1::GatewayConfig& config_;
   const std::string token_;
+  TextHelpers& helpers_;
   RequestLimits limits_;
   std::unordered_map<std::string, Method> methods_;
   std::atomic<std::uint64_t> open_calls_{0};

@@ -89,6 +89,7 @@ void normalize(float* values, std::size_t count) {
 class Vectors : public ApiTask {
  public:
   using ApiTask::ApiTask;
+  [[nodiscard]] bool fits(const ModelSpec& model) const override { return output_of(model, false) >= 0; }
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
     const OutputSpec* spec = nullptr;
@@ -100,7 +101,8 @@ class Vectors : public ApiTask {
     std::string_view prompt;
     if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
     if (wishes_.truncate == "CHUNK" && inputs_.ids.empty()) {
-      if (auto fault = tokenize_whole(model, prompt, inputs_.texts, most_rows, &inputs_.ids, &pieces_)) return fault;
+      if (auto fault = tokenize_whole(model, prompt, inputs_.texts, most_rows, job_.get(), &inputs_.ids, &pieces_))
+        return fault;
       for (const auto& row : inputs_.ids) weights_.push_back(static_cast<double>(row.size()));
     }
     add_wishes(wishes_, inputs_.ids.empty(), out);
@@ -293,6 +295,7 @@ class TeiSimilarity final : public Vectors {
 class TeiEmbedAll final : public ApiTask {
  public:
   TeiEmbedAll() : ApiTask(Dialect::kTei) {}
+  [[nodiscard]] bool fits(const ModelSpec& model) const override { return output_of(model, true) >= 0; }
 
   MaybeFault read(const ApiBody& from) override {
     json body;
@@ -311,7 +314,7 @@ class TeiEmbedAll final : public ApiTask {
     if (inputs_.ids.empty()) {
       std::string_view prompt;
       if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
-      if (auto fault = tokenize(model, prompt, inputs_.texts, wishes_, &inputs_.ids)) return fault;
+      if (auto fault = tokenize(model, prompt, inputs_.texts, wishes_, job_.get(), &inputs_.ids)) return fault;
     }
     add_wishes(wishes_, false, out);
     return add_ids(model, inputs_.ids, out);

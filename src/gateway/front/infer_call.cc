@@ -35,9 +35,13 @@ InferCall::InferCall(DataService& service, Lane& call_lane, transport::ServerCal
 }
 
 void InferCall::received(std::string bytes) {
-  const bool long_bytes = bytes.size() > kLong;
+  long_ = bytes.size() > kLong;
   if (const auto refusal = service_.open(std::move(bytes), *server_call_, false, this)) return bound(refusal);
-  if (!long_bytes || !request.has_text()) return bound(service_.bind(false, this));
+  bind();
+}
+
+void InferCall::bind() {
+  if (!long_ || !request.has_text()) return bound(service_.bind(false, this));
   binding_ = true;
   auto refusal = std::make_shared<MaybeFault>();
   lane->aside().run(
@@ -52,6 +56,9 @@ void InferCall::bound(const MaybeFault& refusal) {
   if (closed_) {  // the client has gone meanwhile
     service_.count_refused(*this, {Code::kCancelled, "cancelled by the client"});
     return release();
+  }
+  if (const auto job = refusal ? text::wanted_of(text_job) : nullptr) {
+    return service_.let_help(job, deadline_ns, *lane, [this] { bind(); });
   }
   if (refusal) {
     service_.count_refused(*this, *refusal);
@@ -84,6 +91,7 @@ void InferCall::answer() {
 
 void InferCall::closed() {
   server_call_ = nullptr;
+  if (!binding_) text::drop(text_job);
   // The client has gone, or was sent away, before it had its answer.
   if (submitted_ && !completed_) router->cancel(*this);
   closed_ = true;

@@ -24,13 +24,15 @@ class InferCall final : public Call {
   ~InferCall() override = default;
 
   void received(std::string bytes);
-  void bound(const MaybeFault& refusal);
+  void bind();
+  void bound(const MaybeFault& refusal);  // empty: it is a request
   void closed();
   void answer();
   void release();
 
   DataService& service_;
   transport::ServerCall* server_call_;  // null once it is over
+  bool long_ = false;                   // there is much of it
   bool binding_ = false;                // beside the lane's thread
   bool submitted_ = false;
   bool completed_ = false;

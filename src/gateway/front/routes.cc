@@ -5,6 +5,7 @@
 
 #include "gateway/front/embeddings.h"
 #include "gateway/front/kserve_http.h"
+#include "gateway/front/own_task.h"
 #include "gateway/front/pages.h"
 #include "gateway/front/scores.h"
 #include "gateway/front/tokens.h"
@@ -36,10 +37,15 @@ MaybeFault say_openapi(DataService&, const Context&, const Parts&, OwnAnswer* re
   return {};
 }
 
-MaybeFault say_live(DataService&, const Context&, const Parts&, OwnAnswer*) { return {}; }
+// Triton's clients look at the status, KServe's at the body.
+MaybeFault say_live(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
+  reply->answer.body = "{\"live\":true}";
+  return {};
+}
 
 MaybeFault say_ready(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
-  if (!service.models().ready()) reply->status = 400;  // as Triton
+  const bool ready = service.models().ready();
+  *reply = {ready ? 200 : 400, {ready ? "{\"ready\":true}" : "{\"ready\":false}"}};  // 400: as Triton
   return {};
 }
 
@@ -85,7 +91,8 @@ MaybeFault say_method(DataService& service, const Context& context, const Parts&
 MaybeFault say_model_ready(DataService& service, const Context& context, const Parts& parts, OwnAnswer* reply) {
   inference::ModelReadyResponse response;
   if (auto fault = as_method<inference::ModelReadyRequest>(service, context, parts, &response)) return fault;
-  if (!response.ready()) reply->status = 400;
+  *reply = {response.ready() ? 200 : 400,
+            {dumped(json::object({{"name", parts.empty() ? "" : parts[0]}, {"ready", response.ready()}}))}};
   return {};
 }
 
@@ -117,6 +124,8 @@ const Route kRoutes[] = {
     {"POST", "/embed_sparse", kTei, false, make_tei_sparse, nullptr},
     {"POST", "/similarity", kTei, false, make_tei_similarity, nullptr},
     {"POST", "/predict", kTei, false, make_tei_predict, nullptr},
+    {"POST", "/", kTei, false, make_tei_own, nullptr},
+    {"POST", "/invocations", kTei, false, make_tei_own, nullptr},
     {"POST", "/tokenize", kTei, false, make_tei_tokenize, nullptr},
     {"POST", "/decode", kTei, false, make_tei_decode, nullptr},
     {"GET", "/info", kTei, false, make_tei_info, nullptr},
@@ -203,7 +212,9 @@ Found find_route(std::string_view method, std::string_view path) {
   for (const auto& route : kRoutes) {
     if (!matches(route.path, path, &parts)) continue;
     if (route.method != method) {
-      found.other = route.method;
+      if (found.other.find(route.method) == std::string::npos) {
+        found.other.append(found.other.empty() ? "" : ", ").append(route.method);
+      }
       continue;
     }
     if (found.route != nullptr && !parts.empty()) continue;  // a path without '*' goes before one with it

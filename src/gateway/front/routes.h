@@ -29,7 +29,7 @@ struct Route {
 
 struct Found {
   const Route* route = nullptr;
-  std::string_view other;  // no route, but one for this method
+  std::string other;  // no route, but some for these methods
   Route::Parts parts;
 };
 Found find_route(std::string_view method, std::string_view path);

@@ -49,6 +49,10 @@ MaybeFault not_whole(const TextWishes& wishes) {
 class TeiPredict final : public ApiTask {
  public:
   TeiPredict() : ApiTask(Dialect::kTei) {}
+  [[nodiscard]] bool fits(const ModelSpec& model) const override {
+    const auto* logits = logits_of(model);
+    return logits != nullptr && logits->dims[0] != 1;
+  }
 
   MaybeFault read(const ApiBody& from) override {
     json body;
@@ -134,6 +138,10 @@ class Rerank final : public ApiTask {
  public:
   // `version`: of Cohere's; 0: TEI's, if the body is one.
   explicit Rerank(int version) : ApiTask(Dialect::kCohere), api_(version) {}
+  [[nodiscard]] bool fits(const ModelSpec& model) const override {
+    const auto* logits = logits_of(model);
+    return logits != nullptr && logits->dims[0] == 1;
+  }
 
   MaybeFault read(const ApiBody& from) override {
     json body;

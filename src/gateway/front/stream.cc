@@ -44,6 +44,7 @@ class StreamCall::Item final : public Call {
 
   const std::size_t bytes;  // of the message
   std::size_t owed = 0;     // bytes that its answer is expected to take
+  bool submitted = false;
 
  private:
   void answer() {
@@ -87,16 +88,25 @@ void StreamCall::message(std::string bytes) {
   const std::size_t size = bytes.size();
   const auto item = std::make_shared<Item>(shared_from_this(), size);
   open_.emplace(item.get(), item);
-  auto fault = service_.receive(std::move(bytes), *call_, true, item.get());
-  if (!fault && closing_) fault = Fault{Code::kUnavailable, "the gateway is stopping: send the request elsewhere"};
-  if (fault) {
-    service_.count_refused(*item, *fault);
-    item->refuse(*fault);
+  begin(*item, service_.receive(std::move(bytes), *call_, true, item.get()));
+}
+
+void StreamCall::begin(Item& item, MaybeFault fault) {
+  if (const auto job = fault ? text::wanted_of(item.text_job) : nullptr) {
+    service_.let_help(job, item.deadline_ns, lane_, [this, &item] { begin(item, service_.bind(true, &item)); });
+    advance();
     return;
   }
-  item->owed = std::max<std::size_t>(known_answer_bytes(*item->model, item->request), largest_);
-  owed_ += item->owed;
-  item->router->submit(*item);
+  if (!fault && closing_) fault = Fault{Code::kUnavailable, "the gateway is stopping: send the request elsewhere"};
+  if (fault) {
+    service_.count_refused(item, *fault);
+    item.refuse(*fault);
+    return;
+  }
+  item.owed = std::max<std::size_t>(known_answer_bytes(*item.model, item.request), largest_);
+  owed_ += item.owed;
+  item.submitted = true;
+  item.router->submit(item);
   advance();
 }
 
@@ -140,7 +150,12 @@ void StreamCall::cancel_all() {
   open.reserve(open_.size());
   for (const auto& [key, item] : open_) open.push_back(item);
   for (const auto& item : open) {
-    if (item->router != nullptr) item->router->cancel(*item);
+    if (item->submitted) {
+      item->router->cancel(*item);
+    } else {  // it waits for a helper
+      text::drop(item->text_job);
+      open_.erase(item.get());
+    }
   }
 }
 

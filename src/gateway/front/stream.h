@@ -39,6 +39,7 @@ class StreamCall final : private transport::Loop::Timer, public std::enable_shar
   class Item;
 
   void message(std::string bytes);
+  void begin(Item& item, MaybeFault fault);  // with what was received; empty: it is a request
   void half_closed();
   void closed();
   void due() override;  // the stream's own deadline

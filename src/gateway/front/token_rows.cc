@@ -29,6 +29,16 @@ void add_tensor(const InputSpec& spec, const TokenRows& rows, std::size_t width,
 
 }  // namespace
 
+MaybeFault encode_behind(const TextSpec& spec, std::string_view prompt, const std::vector<std::string>& texts,
+                         const text::Limits& limits, text::Job* job, std::vector<text::Encoding>* out) {
+  std::vector<std::string> whole;
+  if (!prompt.empty()) {
+    for (const auto& text : texts) whole.push_back(std::string(prompt) + text);
+  }
+  const auto& from = prompt.empty() ? texts : whole;
+  return encode_texts(spec, {from.begin(), from.end()}, {}, limits, job, out);
+}
+
 MaybeFault check_text(const ModelSpec& model) {
   if (model.takes_text()) return {};
   return invalid("model '" + model.name + "' takes token ids and no text: " +
@@ -37,14 +47,14 @@ MaybeFault check_text(const ModelSpec& model) {
 }
 
 MaybeFault tokenize(const ModelSpec& model, std::string_view prompt, const std::vector<std::string>& texts,
-                    const TextWishes& wishes, TokenRows* out) {
+                    const TextWishes& wishes, text::Job* job, TokenRows* out) {
   if (auto fault = check_text(model)) return fault;
   const bool may_cut = wishes.truncate == "START" || wishes.truncate == "END";
   const text::Limits limits{.most_tokens = static_cast<std::size_t>(model.longest),
                             .keep_end = wishes.truncate == "START"};
-  text::Encoding encoding;
-  for (const auto& text : texts) {
-    if (auto fault = model.text->tokenizer.encode(std::string(prompt) + text, {}, limits, encoding)) return fault;
+  std::vector<text::Encoding> made;
+  if (auto fault = encode_behind(*model.text, prompt, texts, limits, job, &made)) return fault;
+  for (const auto& encoding : made) {
     if (encoding.cut && !may_cut) {
       return invalid("row " + std::to_string(out->size()) + ": the text has more than the " +
                      std::to_string(model.longest) + " tokens that model '" + model.name +
@@ -57,25 +67,34 @@ MaybeFault tokenize(const ModelSpec& model, std::string_view prompt, const std::
 }
 
 MaybeFault tokenize_whole(const ModelSpec& model, std::string_view prompt, const std::vector<std::string>& texts,
-                          std::size_t most_rows, TokenRows* out, std::vector<std::size_t>* pieces) {
+                          std::size_t most_rows, text::Job* job, TokenRows* out, std::vector<std::size_t>* pieces) {
   if (auto fault = check_text(model)) return fault;
-  const auto& tokenizer = model.text->tokenizer;
-  const auto special = tokenizer.special_tokens(false);
   const auto longest = static_cast<std::size_t>(model.longest);
+  // Above this there would be more windows than are taken, so no more needs to be made of a text.
+  const text::Limits all{.most_tokens = most_rows * longest, .add_special = false};
+  std::vector<text::Encoding> made;
+  if (auto fault = encode_behind(*model.text, prompt, texts, all, job, &made)) return fault;
+  const bool here = model.text->elsewhere == nullptr;
+  const auto& tokenizer = model.text->tokenizer;
+  const auto special = here ? tokenizer.special_tokens(false) : job->before.size() + job->behind.size();
   if (longest < special + 2) return invalid("truncate CHUNK: model '" + model.name + "' has no room for it");
   const std::size_t room = longest - special;
   const std::size_t step = room - std::max<std::size_t>(1, room / kOverlap);
-  // Above this there would be more windows than are taken, so no more needs to be made of a text.
-  const text::Limits all{.most_tokens = most_rows * room, .add_special = false};
-  text::Encoding encoding;
   text::Ids wrapped;
-  for (const auto& text : texts) {
-    if (auto fault = tokenizer.encode(std::string(prompt) + text, {}, all, encoding)) return fault;
+  for (const auto& encoding : made) {
     const std::size_t have = encoding.ids.size();
     std::size_t count = 0;
     for (std::size_t from = 0;; from += step) {
       wrapped.clear();
-      tokenizer.wrap(encoding.ids.data() + from, std::min(room, have - from), wrapped);
+      const auto* const ids = encoding.ids.data() + from;
+      const auto count_here = std::min(room, have - from);
+      if (here) {
+        tokenizer.wrap(ids, count_here, wrapped);
+      } else {
+        wrapped = job->before;
+        wrapped.insert(wrapped.end(), ids, ids + count_here);
+        wrapped.insert(wrapped.end(), job->behind.begin(), job->behind.end());
+      }
       if (wrapped.empty()) return invalid("row " + std::to_string(pieces->size()) + ": the text has no tokens");
       out->emplace_back(wrapped.begin(), wrapped.end());
       ++count;

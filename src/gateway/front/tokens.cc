@@ -48,20 +48,22 @@ class Tokenize final : public Known {
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest*) override {
     if (auto fault = check_rows(texts_.size(), most_rows)) return fault;
-    return check_text(model);
+    if (auto fault = check_text(model)) return fault;
+    std::string_view prompt;
+    if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
+    const text::Limits limits{.most_tokens = kMostTokens, .add_special = special_, .with_places = true};
+    job_->written = true;  // with places
+    return encode_behind(*model.text, prompt, texts_, limits, job_.get(), &made_);
   }
 
   MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, ApiAnswer* out) override {
-    std::string_view prompt;
-    if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
     const auto& tokenizer = model.text->tokenizer;
-    const text::Limits limits{.most_tokens = kMostTokens, .add_special = special_, .with_places = true};
+    const bool here = model.text->elsewhere == nullptr;
     std::size_t count = 0;
-    text::Encoding encoding;
     auto& body = out->body;
     body = "[";
-    for (std::size_t row = 0; row < texts_.size(); ++row) {
-      if (auto fault = tokenizer.encode(std::string(prompt) + texts_[row], {}, limits, encoding)) return fault;
+    for (std::size_t row = 0; row < made_.size(); ++row) {
+      const auto& encoding = made_[row];
       count += encoding.ids.size();
       if (encoding.cut || count > kMostTokens) {
         return invalid("inputs: they have more than " + std::to_string(kMostTokens) + " tokens: send fewer at a time");
@@ -70,8 +72,9 @@ class Tokenize final : public Known {
       for (std::size_t i = 0; i < encoding.ids.size(); ++i) {
         const auto id = encoding.ids[i];
         body += (i == 0 ? "{\"id\":" : ",{\"id\":") + std::to_string(id) +
-                ",\"text\":" + dumped(std::string(tokenizer.token(id))) +
-                ",\"special\":" + (tokenizer.special(id) ? "true" : "false") + place_of(encoding.places[i]);
+                ",\"text\":" + dumped(here ? std::string(tokenizer.token(id)) : job_->words[row][i]) +
+                ",\"special\":" + ((here ? tokenizer.special(id) : job_->specials[row][i] != 0) ? "true" : "false") +
+                place_of(encoding.places[i]);
       }
       body += ']';
     }
@@ -81,6 +84,7 @@ class Tokenize final : public Known {
 
  private:
   std::vector<std::string> texts_;
+  std::vector<text::Encoding> made_;
   TextWishes wishes_;
   bool special_ = true;
 };
@@ -113,12 +117,21 @@ class Decode final : public Known {
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest*) override {
     if (auto fault = check_rows(rows_.size(), most_rows)) return fault;
-    return check_text(model);
+    if (auto fault = check_text(model)) return fault;
+    if (model.text->elsewhere == nullptr) return {};
+    job_->ids = rows_;
+    job_->skip_special = skip_;
+    if (auto fault = wait_for(job_.get(), *model.text)) return fault;
+    if (job_->decoded.size() == rows_.size()) return {};
+    return Fault{Code::kInternal, "the tokenizer answered for other ids"};
   }
 
   MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse&, ApiAnswer* out) override {
     auto texts = json::array();
-    for (const auto& row : rows_) texts.push_back(model.text->tokenizer.decode(row, skip_));
+    const bool here = model.text->elsewhere == nullptr;
+    for (std::size_t row = 0; row < rows_.size(); ++row) {
+      texts.push_back(here ? model.text->tokenizer.decode(rows_[row], skip_) : job_->decoded[row]);
+    }
     out->body = dumped(texts);
     return {};
   }

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PYTHON_ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
+    "front": set(),
     "catalog": {"errors"},
     "proto": {"errors"},
     "report": {"errors"},

@@ -187,6 +187,10 @@ def answers() -> dict[str, Schema]:
         "EitherRanks": either(ref("TeiRanks"), ref("Ranks")),
         "Tokens": listed(listed(token)),
         "DecodedTexts": listed(word),
+        "OwnAnswer": either(
+            *(ref(name) for name in ("Vectors", "LabelsOrLists", "Vector", "EitherRanks")),
+            description="Of embedders, classifiers, `source_sentence` and `sentences`, and of a `query`.",
+        ),
         "Info": fields("model_id model_type max_input_length", model_id=word, model_type={"type": "object"},
                        max_input_length=whole, max_client_batch_size=whole),
         "InferResponse": fields("model_name outputs", id=word, model_name=word, model_version=word,
@@ -227,7 +231,8 @@ def parameters() -> dict[str, Schema]:
 def operation(path: str, method: str, tag: str, summary: str, answer: str | None, **more: Any) -> Schema:
     """`more`: body, a schema's name; params, names of parameters; open, without a token; family, whose errors."""
     body, public = more.get("body"), more.get("open", False)
-    names = [*more.get("params", ()), *(("Timeout", "RequestId", "Traceparent") if body else ())]
+    named = ("AnyModel",) if body and tag in (TEI, RERANK) else ()
+    names = [*more.get("params", ()), *named, *(("Timeout", "RequestId", "Traceparent") if body else ())]
     good: Schema = {"description": "The answer."}
     if answer is not None:
         good["content"] = {"application/json": {"schema": ref(answer)}}
@@ -272,6 +277,9 @@ def paths() -> dict[str, Schema]:
     add("/embed_sparse", "post", TEI, "Not served: 424", "Object", body="SparseRequest")
     add("/similarity", "post", TEI, "Cosines of a text with others", "Vector", body="SimilarityRequest")
     add("/predict", "post", TEI, "Labels of texts or pairs", "LabelsOrLists", body="PredictRequest")
+    own = "EmbedRequest PredictRequest SimilarityRequest TeiRerankRequest RerankRequest"
+    for path in ("/", "/invocations"):
+        add(path, "post", TEI, "What the model is for", "OwnAnswer", body=own, both=True)
     add("/tokenize", "post", TEI, "Tokens of texts", "Tokens", body="TokenizeRequest")
     add("/decode", "post", TEI, "Texts of token ids", "DecodedTexts", body="DecodeRequest")
     add("/info", "get", TEI, "What a model is for, and its limits", "Info", params=["AnyModel"])

@@ -1,0 +1,1 @@
+"""What the gateway lets Python do for it."""

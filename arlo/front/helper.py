@@ -1,0 +1,137 @@
+"""A process that makes token ids of text for the gateway (src/gateway/text), with the `tokenizers` package.
+
+Standard input is a socket, both ways. A message is two sizes of 4 bytes, little-endian, then as many bytes of JSON, and
+as many of what belongs to it. `load` and `forget` have no answer, each `encode` and `decode` has one. It ends with the
+gateway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+_SIZES = struct.Struct("<II")
+
+
+class RefusalError(Exception):
+    """Why there are no token ids; for the client."""
+
+
+@dataclasses.dataclass
+class Loaded:
+    """A tokenizer that cuts and fills up nothing by itself, and the special tokens that a single text stands in."""
+
+    tokenizer: Any
+    before: list[int]
+    behind: list[int]
+
+
+def load(file: bytes) -> Loaded:
+    """Of the bytes of a tokenizer.json."""
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_buffer(file)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    for text in ("a", "the", "0", "."):
+        bare = tokenizer.encode(text, add_special_tokens=False).ids
+        whole = tokenizer.encode(text).ids
+        for at in range(len(whole) - len(bare) + 1 if bare else 0):
+            if whole[at : at + len(bare)] == bare:
+                return Loaded(tokenizer, whole[:at], whole[at + len(bare) :])
+    return Loaded(tokenizer, [], [])
+
+
+def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str, Any], bytes]:
+    """Token ids of texts or pairs, cut to `most` tokens as `tokenizers` cuts: of a pair the longer text first."""
+    texts, at = [], 0
+    for size in asked["sizes"]:
+        try:
+            texts.append(blob[at : at + size].decode())
+        except UnicodeDecodeError:
+            raise RefusalError(
+                f"row {len(texts) % (len(asked['sizes']) // (1 + asked['pairs']))}: it is not UTF-8"
+            ) from None
+        at += size
+    half = len(texts) // 2
+    rows = list(zip(texts[:half], texts[half:], strict=True)) if asked["pairs"] else texts
+    tokenizer, most = loaded.tokenizer, asked["most"]
+    if most:
+        added = tokenizer.num_special_tokens_to_add(asked["pairs"]) if asked["special"] else 0
+        if most < added + 1 + asked["pairs"]:
+            raise RefusalError(f"{most} tokens leave no room for text beside {added} special ones")
+        tokenizer.enable_truncation(most, direction="left" if asked["keep_end"] else "right")
+    try:
+        made = tokenizer.encode_batch(rows, add_special_tokens=asked["special"])
+    finally:
+        tokenizer.no_truncation()
+    answer: dict[str, Any] = {
+        "counts": [len(each.ids) for each in made],
+        "cut": [int(bool(each.overflowing)) for each in made],
+        "before": loaded.before,
+        "behind": loaded.behind,
+    }
+    if asked["written"]:
+        answer["words"] = [each.tokens for each in made]
+        answer["specials"] = [each.special_tokens_mask for each in made]
+        answer["places"] = [each.offsets for each in made]
+    ids = b"".join(array("i", each.ids).tobytes() for each in made)
+    return answer, ids + b"".join(bytes(each.type_ids) for each in made)
+
+
+def messages(source: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Until the gateway has gone."""
+    while len(sizes := source.read(_SIZES.size)) == _SIZES.size:
+        head, blob = (source.read(size) for size in _SIZES.unpack(sizes))
+        yield json.loads(head), blob
+
+
+def serve(source: BinaryIO, answers: BinaryIO) -> None:
+    """Answer one message after the other."""
+    known: dict[int, Loaded | bytes] = {}
+    for asked, blob in messages(source):
+        made: dict[str, Any] = {}
+        behind = b""
+        match asked["op"]:
+            case "forget":
+                known.clear()
+                continue
+            case "load":
+                known[asked["key"]] = blob
+                continue
+        try:
+            loaded = known[asked["key"]]
+            if isinstance(loaded, bytes):
+                known[asked["key"]] = loaded = load(loaded)
+            if asked["op"] == "encode":
+                made, behind = encode(loaded, asked, blob)
+            else:
+                skip = asked["skip_special"]
+                made = {"texts": loaded.tokenizer.decode_batch(asked["ids"], skip_special_tokens=skip)}
+        except RefusalError as why:
+            made = {"error": str(why)}
+        except Exception as why:  # the package's own: it has no others, and says what is wrong with a file or a text
+            made = {"error": f"the tokenizer refuses it: {why}"}
+        head = json.dumps(made).encode()
+        answers.write(_SIZES.pack(len(head), len(behind)) + head + behind)
+        answers.flush()
+
+
+def main() -> None:
+    """On standard input, until its other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the gateway may still drain
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a core for each helper
+    with os.fdopen(os.dup(0), "rb") as source, os.fdopen(os.dup(0), "wb") as answers:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            serve(source, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+#include "gateway/text/helper.h"
+
+#include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/clock.h"
+#include "gateway/log.h"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
+
+namespace arlo::gateway {
+namespace {
+
+using nlohmann::json;
+
+constexpr TimeNs kSecond = 1'000'000'000;
+constexpr TimeNs kLongestJob = 20 * kSecond;
+constexpr TimeNs kFirstPause = kSecond / 10;
+constexpr TimeNs kLongestPause = 10 * kSecond;
+constexpr std::size_t kMostKnown = 16;       // tokenizers that a helper keeps
+constexpr std::size_t kHead = 8;             // two sizes of 4 bytes: JSON, and what follows it
+constexpr std::size_t kLargest = 512 << 20;  // answer
+
+void append_size(std::size_t size, std::string* out) {
+  const auto value = static_cast<std::uint32_t>(size);
+  out->append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+std::size_t size_at(const std::string& bytes, std::size_t at) {
+  std::uint32_t value = 0;
+  std::memcpy(&value, bytes.data() + at, sizeof value);
+  return value;
+}
+
+std::vector<std::uint8_t> flags(const json& from) { return from.get<std::vector<std::uint8_t>>(); }
+
+}  // namespace
+
+Helper::Helper(transport::Loop& loop, Owner& owner, const std::vector<std::string>& command)
+    : loop_(loop), owner_(owner), command_(command) {}
+
+Helper::~Helper() {
+  if (fd_ < 0) return;
+  loop_.forget(fd_, *this);
+  ::close(fd_);
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+}
+
+bool Helper::start() {
+  std::array<int, 2> pair{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) return false;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, pair[1], STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+  posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigset_t all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  std::vector<char*> words;
+  words.reserve(command_.size() + 1);
+  for (const auto& word : command_) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  const int failed = posix_spawnp(&pid_, words.front(), &actions, &attributes, words.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  posix_spawnattr_destroy(&attributes);
+  ::close(pair[1]);
+  if (failed != 0) {
+    ::close(pair[0]);
+    log_some(LogLevel::kError, "text_helper_not_started", {{"reason", std::string_view(std::strerror(failed))}});
+    return false;
+  }
+  fd_ = pair[0];
+  loop_.watch(fd_, EPOLLIN, *this);
+  return true;
+}
+
+void Helper::begin(std::unique_ptr<HelperJob> job) {
+  job_ = std::move(job);
+  begun_ = now_ns();
+  if (fd_ < 0 && !start()) {
+    pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
+    start_at_ = now_ns() + pause_;
+    // Not from in here: the owner is handing out.
+    loop_.at_end([this] { owner_.ended(*this, std::move(job_)); });
+    return;
+  }
+  const auto& asked = *job_->job;
+  if (!knows(*asked.tokenizer)) {
+    if (known_.size() >= kMostKnown) {
+      add(R"({"op":"forget"})", {});
+      known_.clear();
+    }
+    known_.insert(asked.tokenizer->id);
+    add(json{{"op", "load"}, {"key", asked.tokenizer->id}}.dump(), asked.tokenizer->json);
+  }
+  json head{{"key", asked.tokenizer->id}};
+  std::string blob;
+  if (!asked.ids.empty()) {
+    head["op"] = "decode";
+    head["ids"] = asked.ids;
+    head["skip_special"] = asked.skip_special;
+  } else {
+    head["op"] = "encode";
+    head["most"] = asked.limits.most_tokens;
+    head["keep_end"] = asked.limits.keep_end;
+    head["special"] = asked.limits.add_special;
+    head["written"] = asked.written;
+    head["pairs"] = !asked.seconds.empty();
+    auto sizes = json::array();
+    for (const auto* texts : {&asked.texts, &asked.seconds}) {
+      for (const auto& text : *texts) {
+        sizes.push_back(text.size());
+        blob += text;
+      }
+    }
+    head["sizes"] = std::move(sizes);
+  }
+  add(head.dump(), blob);
+  write();
+}
+
+void Helper::add(const std::string& head, std::string_view blob) {
+  append_size(head.size(), &out_);
+  append_size(blob.size(), &out_);
+  out_ += head;
+  out_ += blob;
+}
+
+void Helper::write() {
+  while (sent_ < out_.size()) {
+    const auto count = send(fd_, out_.data() + sent_, out_.size() - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) break;  // full, or gone: that is told when it is read
+    sent_ += static_cast<std::size_t>(count);
+  }
+  const bool all = sent_ == out_.size();
+  if (all) {
+    out_ = {};
+    sent_ = 0;
+  }
+  loop_.change(fd_, all ? EPOLLIN : EPOLLIN | EPOLLOUT, *this);
+}
+
+void Helper::ready(std::uint32_t events) {
+  if ((events & EPOLLOUT) != 0) write();
+  if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read();
+}
+
+void Helper::read() {
+  std::array<char, 64 << 10> bytes;
+  const auto count = recv(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (count <= 0) return end("it ended");
+  in_.append(bytes.data(), static_cast<std::size_t>(count));
+  if (in_.size() < kHead) return;
+  const auto head = size_at(in_, 0);
+  const auto blob = size_at(in_, sizeof(std::uint32_t));
+  if (head + blob > kLargest) return end("its answer is too large");
+  if (in_.size() < kHead + head + blob) return;
+  if (job_ == nullptr || in_.size() > kHead + head + blob) return end("it answered what was not asked");
+  const std::string all = std::exchange(in_, {});
+  auto fault = take(std::string_view(all).substr(kHead, head), std::string_view(all).substr(kHead + head));
+  if (fault && fault->code == Code::kInternal) return end("its answer was no answer");
+  job_->tokens.fault = std::move(fault);
+  pause_ = 0;
+  owner_.over(*this);
+}
+
+MaybeFault Helper::take(std::string_view head, std::string_view blob) {
+  const auto& asked = *job_->job;
+  auto& job = job_->tokens;
+  try {
+    const auto said = json::parse(head);
+    if (said.contains("error")) return invalid(said["error"].get<std::string>());
+    if (!asked.ids.empty()) {
+      job.decoded = said.at("texts").get<std::vector<std::string>>();
+      return {};
+    }
+    const auto counts = said.at("counts").get<std::vector<std::size_t>>();
+    const auto cut = flags(said.at("cut"));
+    std::size_t sum = 0;
+    for (const auto count : counts) sum += count;
+    if (counts.size() != cut.size() || blob.size() != sum * (sizeof(std::int32_t) + 1)) return Fault{Code::kInternal};
+    job.made.assign(counts.size(), {});
+    const auto* types = reinterpret_cast<const std::uint8_t*>(blob.data()) + sum * sizeof(std::int32_t);
+    const char* at = blob.data();
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      auto& made = job.made[i];
+      made.ids.resize(counts[i]);
+      if (counts[i] != 0) std::memcpy(made.ids.data(), at, counts[i] * sizeof(std::int32_t));
+      at += counts[i] * sizeof(std::int32_t);
+      made.type_ids.assign(types, types + counts[i]);
+      types += counts[i];
+      made.cut = cut[i] != 0;
+    }
+    job.before = said.at("before").get<text::Ids>();
+    job.behind = said.at("behind").get<text::Ids>();
+    if (asked.written) {
+      job.words = said.at("words").get<std::vector<std::vector<std::string>>>();
+      job.specials = said.at("specials").get<std::vector<std::vector<std::uint8_t>>>();
+      const auto places = said.at("places").get<std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>>>();
+      if (job.words.size() != counts.size() || job.specials.size() != counts.size() || places.size() != counts.size()) {
+        return Fault{Code::kInternal};
+      }
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        if (job.words[i].size() != counts[i] || job.specials[i].size() != counts[i] || places[i].size() != counts[i]) {
+          return Fault{Code::kInternal};
+        }
+        for (const auto& [start, stop] : places[i]) job.made[i].places.push_back({start, stop});
+      }
+    }
+    return {};
+  } catch (const json::exception&) {
+    return Fault{Code::kInternal};
+  }
+}
+
+TimeNs Helper::next(bool wanted) const {
+  if (job_ != nullptr) return std::min(begun_ + kLongestJob, job_->then == nullptr ? kNever : job_->deadline);
+  return wanted ? start_at_ : kNever;
+}
+
+void Helper::check(TimeNs now) {
+  if (job_ != nullptr && fd_ >= 0 && now >= begun_ + kLongestJob) end("it was at one job for too long");
+}
+
+void Helper::end(const char* why) {
+  loop_.forget(fd_, *this);
+  ::close(std::exchange(fd_, -1));
+  kill(pid_, SIGKILL);
+  int status = 0;
+  waitpid(pid_, &status, 0);
+  in_ = {};
+  out_ = {};
+  sent_ = 0;
+  known_.clear();
+  start_at_ = now_ns() + pause_;  // at once, the first time
+  pause_ = std::clamp(2 * pause_, kFirstPause, kLongestPause);
+  log_some(LogLevel::kWarning, "text_helper_ended",
+           {{"pid", static_cast<std::int64_t>(pid_)}, {"status", static_cast<std::int64_t>(status)}, {"reason", why}});
+  owner_.ended(*this, std::move(job_));
+}
+
+}  // namespace arlo::gateway

@@ -1,0 +1,78 @@
+// One process that makes token ids, on the thread of those who have it; see helpers.h and arlo/front/helper.py.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "text/job.h"
+#include "transport/loop.h"
+
+namespace arlo::gateway {
+
+struct HelperJob {
+  std::shared_ptr<text::Job> job;  // of its lane's thread, but for what is asked
+  text::Tokens tokens = {};
+  TimeNs deadline = kNever;
+  std::shared_ptr<transport::Loop::Handle> loop;
+  std::function<void()> then;  // null: it has been answered
+  std::size_t bytes = 0;
+  unsigned tries = 0;
+};
+
+class Helper final : private transport::Loop::Watch {
+ public:
+  class Owner {
+   public:
+    virtual void over(Helper& helper) = 0;  // its job is done
+    // It has died, with a job in hand or without.
+    virtual void ended(Helper& helper, std::unique_ptr<HelperJob> job) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  Helper(transport::Loop& loop, Owner& owner, const std::vector<std::string>& command);
+  ~Helper();
+  Helper(const Helper&) = delete;
+  Helper& operator=(const Helper&) = delete;
+
+  [[nodiscard]] bool free(TimeNs now) const { return job_ == nullptr && now >= start_at_; }
+  [[nodiscard]] bool knows(const text::Elsewhere& tokenizer) const { return known_.contains(tokenizer.id); }
+  [[nodiscard]] HelperJob* job() const { return job_.get(); }
+  void begin(std::unique_ptr<HelperJob> job);  // starts the process where there is none
+  [[nodiscard]] std::unique_ptr<HelperJob> let_go() { return std::move(job_); }
+  // When check() has something to do; `wanted`: there is a job for it.
+  [[nodiscard]] TimeNs next(bool wanted) const;
+  // Ends one that is at a job for too long.
+  void check(TimeNs now);
+
+ private:
+  void ready(std::uint32_t events) override;
+  bool start();
+  void write();
+  void read();
+  void add(const std::string& head, std::string_view blob);
+  MaybeFault take(std::string_view head, std::string_view blob);
+  void end(const char* why);
+
+  transport::Loop& loop_;
+  Owner& owner_;
+  const std::vector<std::string> command_;
+  pid_t pid_ = 0;
+  int fd_ = -1;
+  std::string in_, out_;
+  std::size_t sent_ = 0;  // of out_
+  std::unordered_set<std::uint64_t> known_;
+  std::unique_ptr<HelperJob> job_;
+  TimeNs begun_ = 0;     // its job
+  TimeNs start_at_ = 0;  // not before
+  TimeNs pause_ = 0;     // before the next start but one
+};
+
+}  // namespace arlo::gateway

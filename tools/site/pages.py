@@ -1,0 +1,91 @@
+"""How the documents become a site (mkdocs calls these): README.md is the first page, and its table the navigation.
+
+Pages outside docs/ that documents link to become pages too. Links to what is none (sources, examples) become text, and
+must exist.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[2]
+# As it is in the repository -> as it is on the site, below docs/.
+MOVED = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
+    "traces/README.md": "traces.md",
+    "benchmarks/README.md": "benchmarks.md",
+}
+_LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+_ROW = re.compile(r"^\| (?P<wish>[^|]+) \| (?P<pages>[^|]*\]\([^|]*) \|$", re.MULTILINE)
+
+
+def _place(path: str) -> str | None:
+    """Of a file of the repository, on the site; None: it is no page."""
+    if path in MOVED:
+        return MOVED[path]
+    return path.removeprefix("docs/") if path.startswith("docs/") else None
+
+
+def _relinked(text: str, source: str) -> str:
+    """Links of `source`, a path in the repository, as they are on the site."""
+    here = _place(source) or source
+
+    def link(match: re.Match[str]) -> str:
+        image, words, target = match.groups()
+        path, mark, anchor = target.partition("#")
+        if not path or re.match(r"[a-z]+:", target):
+            return match[0]
+        there = os.path.normpath(Path(source).parent / path)
+        if not (ROOT / there).exists():
+            raise PluginError(f"{source} links to {target}, which is not there")
+        place = _place(there)
+        if place is None:
+            return words
+        return f"{image}[{words}]({os.path.relpath(place, Path(here).parent)}{mark}{anchor})"
+
+    parts = re.split(r"(^```.*?^```)", text, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if part.startswith("```") else _LINK.sub(link, part) for part in parts)
+
+
+def _navigation() -> list[Any]:
+    """The README's table: a section for each row, a page once."""
+    seen, found = {"index.md"}, []
+    for row in _ROW.finditer((ROOT / "README.md").read_text()):
+        pages = []
+        for _, words, target in _LINK.findall(row["pages"]):
+            place = _place(target)
+            if place is not None and place not in seen:
+                seen.add(place)
+                pages.append({words[0].upper() + words[1:]: place})
+        wish = row["wish"].strip()
+        found.append({wish[0].upper() + wish[1:]: pages})
+    return [{"Arlo": "index.md"}, *found]
+
+
+def on_config(config: Any) -> Any:
+    """The navigation."""
+    config["nav"] = _navigation()
+    return config
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """The pages from outside docs/."""
+    for source, place in MOVED.items():
+        text = (ROOT / source).read_text()
+        files.append(File.generated(config, place, content=_relinked(text, source)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Links of a document."""
+    if page.file.src_uri in MOVED.values():
+        return markdown
+    return _relinked(markdown, f"docs/{page.file.src_uri}")
