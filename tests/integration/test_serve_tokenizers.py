@@ -123,6 +123,8 @@ async def test_tokens_and_texts_of_them(cluster: Cluster, kind: str) -> None:
         (i, word, bool(special))
         for i, word, special in zip(made.ids, made.tokens, made.special_tokens_mask, strict=True)
     ]
+    places = [place if place[1] != 0 else (None, None) for place in made.offsets]
+    assert [(each["start"], each["stop"]) for each in tokens] == places
     bare = await cluster.post("/tokenize", model=kind, inputs=text, add_special_tokens=False)
     assert [each["id"] for each in bare.json()[0]] == tokenizer.encode(text, add_special_tokens=False).ids
     assert (await cluster.post("/decode", model=kind, ids=made.ids)).json() == [tokenizer.decode(made.ids)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import struct
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -42,11 +44,11 @@ OTHER = 500  # a record's name in the last stage's vocabulary is so much further
 NAMED = [i for i in range(RECORDS) if CLS not in (i, (i + OTHER) % RECORDS)]
 
 
-def tokenizer(shift: int, words: dict[str, int]) -> bytes:
+def tokenizer(shift: int, words: dict[str, int], model: Any = models.WordPiece) -> bytes:
     """`r7` is record 7's name, and an id that lies `shift` further on."""
     vocabulary = {f"r{i}": (i + shift) % RECORDS for i in NAMED}
     vocabulary |= {"[CLS]": CLS, "[UNK]": 1500, **words}
-    made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    made = Tokenizer(model(vocabulary, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made.post_processor = processors.TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", CLS)])
     return str(made.to_str()).encode()
@@ -119,6 +121,45 @@ async def test_rows_go_on_in_the_words_of_their_stage(workers: Workers, start: A
         said_of_it = parameters_of(answer)
         assert (said_of_it["tokens"], said_of_it["computed_tokens"], said_of_it["pruned_tokens"]) == (22, 64, 0)
         check(arrays_of(await ask(gateway, far, cascade="last")), far)
+
+
+@pytest.mark.parametrize("elsewhere", [("small", "middle"), ("large",), tuple(STAGES)], ids=["first", "last", "all"])
+async def test_tokenizers_of_helper_processes(workers: Workers, start: Any, elsewhere: Sequence[str]) -> None:
+    """A vocabulary after the other is asked for, of short requests and of long ones, over gRPC and HTTP."""
+    deployment = mixed(workers)
+    for model in (deployment.model, *deployment.more_models):
+        if model.name in elsewhere:
+            shift = OTHER if model.name == "large" else 0
+            model.tokenizer = tokenizer(shift, {"long": 2000}, models.WordLevel)
+    helpers = {"text_helpers": 2, "text_command": [sys.executable, "-P", "-m", "arlo.front.helper"]}
+    random = np.random.default_rng(2)
+    async with start(deployment, dispatch=BATCHES, **helpers) as gateway:
+
+        async def client() -> None:
+            for words in (4, 500) * 4:  # the longer ones have above 64 KiB, and are read beside the lane
+                records = random.choice(NAMED, 32).tolist()
+                check(arrays_of(await ask(gateway, records, words, truncate="END")), records)
+
+        async def hasty() -> None:
+            for words in (4, 500) * 8:
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    request = request_of_texts(texts_of(NAMED[:32], words), truncate="END")
+                    await gateway.infer(request, timeout=random.uniform(0.001, 0.02))
+
+        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=20) as http:
+
+            async def page() -> None:
+                for words in (4, 500) * 4:
+                    records = random.choice(NAMED, 32).tolist()
+                    inputs = [[text] for text in texts_of(records, words)]
+                    answer = await http.post("/predict", json={"inputs": inputs, "truncate": "END"})
+                    assert answer.status_code == 200, answer.text
+                    ends = stages_of(records).tolist()
+                    assert [row[0]["label"] for row in answer.json()] == [
+                        f"label{said(end, [record])[0].argmax()}" for record, end in zip(records, ends, strict=True)
+                    ]
+
+            await asyncio.gather(client(), client(), hasty(), hasty(), page(), page())
 
 
 async def test_token_ids_are_refused(workers: Workers, start: Any) -> None:
