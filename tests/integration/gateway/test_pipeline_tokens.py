@@ -142,6 +142,13 @@ async def test_other_clients_see_it(served: Gateway) -> None:
     np.testing.assert_array_equal(np.ravel(result["logits"]), SAID["large"][7])
 
 
+async def test_what_is_asked_for_is_answered(served: Gateway) -> None:
+    """Rows that are worth nothing, bulk and rows that ask for accuracy, while there is room: all tokens."""
+    for parameters in ({"utility": 0.0}, {"arlo_class": "bulk"}, {"min_accuracy": ACCURACY["large"]}):
+        answer = await served.infer(request_of([short(3, LENGTH)], ("tokens",), **parameters), timeout=20)
+        assert arrays_of(answer)["tokens"].tolist() == [0]
+
+
 async def test_counts_are_of_all_variants_or_of_none(workers: Workers, served: Gateway) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="variant 'middle' does not say its own"):
         await served.call("Apply", deployment=by_tokens(workers, version=2, tokens={"large": 0, "small": -16}))
