@@ -38,8 +38,11 @@ MaybeFault say_openapi(DataService&, const Context&, const Parts&, OwnAnswer* re
 
 MaybeFault say_live(DataService&, const Context&, const Parts&, OwnAnswer*) { return {}; }
 
+// With Triton's status.
+OwnAnswer not_ready() { return {400, {write_fault(Dialect::kKserve, {Code::kUnavailable, "not ready"})}}; }
+
 MaybeFault say_ready(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
-  if (!service.models().ready()) reply->status = 400;  // as Triton
+  if (!service.models().ready()) *reply = not_ready();
   return {};
 }
 
@@ -85,7 +88,7 @@ MaybeFault say_method(DataService& service, const Context& context, const Parts&
 MaybeFault say_model_ready(DataService& service, const Context& context, const Parts& parts, OwnAnswer* reply) {
   inference::ModelReadyResponse response;
   if (auto fault = as_method<inference::ModelReadyRequest>(service, context, parts, &response)) return fault;
-  if (!response.ready()) reply->status = 400;
+  if (!response.ready()) *reply = not_ready();
   return {};
 }
 
