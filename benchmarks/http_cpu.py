@@ -56,9 +56,7 @@ def serving(
         runner.run(started.__aexit__(None, None, None))
 
 
-def measure(
-    program: Any, h2load: str, address: str, body: Path, *, connections: int, seconds: int
-) -> dict[str, float]:
+def measure(program: Any, h2load: str, address: str, body: Path, *, connections: int, seconds: int) -> dict[str, float]:
     def run(seconds: int) -> str:
         command = [h2load, "--h1", "-c", str(connections), "-D", str(seconds), "-d", str(body)]
         command += ["-H", "content-type: application/json", f"http://{address}/v1/embeddings"]

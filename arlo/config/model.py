@@ -308,10 +308,13 @@ class GatewayConfig:
         format="admin",
     )
     tls_certificate_file: Path | None = option(
-        default=None, doc="PEM certificate chain of the data port.", left_out="plain text", relation="with tls_key_file"
+        default=None,
+        doc="PEM certificate chain of the data port and the HTTP API.",
+        left_out="plain text",
+        relation="with tls_key_file",
     )
     tls_key_file: Path | None = option(
-        default=None, doc="PEM private key of the data port.", relation="with tls_certificate_file"
+        default=None, doc="PEM private key of both.", relation="with tls_certificate_file"
     )
     tls_client_ca_file: Path | None = option(
         default=None,

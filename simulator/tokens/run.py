@@ -76,11 +76,11 @@ def run(
     warmup_s: float = 0.0,
 ) -> TokenResult:
     """Simulate queries of `kind` that arrive at `arrived_ns`, ascending, both [queries]; deterministic."""
-    kind = kind.astype(np.uint16)
+    kinds = kind.astype(np.uint16)
     engine = _engine(spec, policy, workers=workers, seed=seed, warmup_s=warmup_s)
-    engine.feed(arrived_ns, np.ones(len(arrived_ns), np.int32), kind)
+    engine.feed(arrived_ns, np.ones(len(arrived_ns), np.int32), kinds)
     engine.finish()
-    return _figures(spec, engine.columns(), kind, seed, round(warmup_s * S_NS))
+    return _figures(spec, engine.columns(), kinds, seed, round(warmup_s * S_NS))
 
 
 def _engine(spec: TokenSpec, policy: str, *, workers: int, seed: int, warmup_s: float) -> _core.Simulation:

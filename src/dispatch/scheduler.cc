@@ -147,7 +147,7 @@ class Scheduler::Impl {
     if (Body* const body = s_.bodies.of(arrival.variant)) {
       const VariantId all = body->variants.back();
       if (!arrival.bulk) {
-        body->chooser.arrived(now, arrival.kind, arrival.utility);
+        body->chooser.arrived(now, arrival.kind, std::max(arrival.utility, 1e-9));
       } else if (s_.queue.with(all) > 0 && arrival.length <= s_.queue.longest(all)) {
         arrival.variant = all;  // there is time for all tokens
       }

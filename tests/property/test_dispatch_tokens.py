@@ -123,7 +123,7 @@ class Watched:
                 self.now += MS
                 self.finish(0)
             else:
-                self.now = max(self.now, self.core.next_deadline())
+                self.now = max(self.now, self.core.next_deadline() or 0)
                 self.take(self.core.expire(self.now))
 
 

@@ -63,7 +63,8 @@ class Bodies {
   void note(RequestHandle h, const Arrival& arrival) {
     if (of(arrival.variant) == nullptr) return;
     if (facts_.size() <= h) facts_.resize(h + 1);
-    facts_[h] = {arrival.arrived, arrival.utility, arrival.kind};
+    // What is worth nothing is answered all the same, after all others.
+    facts_[h] = {arrival.arrived, std::max(arrival.utility, 1e-9), arrival.kind};
   }
   // It waits in its line from now on. What is retried is not chosen: it goes first (scheduler.h).
   void add(const Request& r, RequestHandle h, std::int32_t level) {

@@ -43,9 +43,15 @@ MaybeFault say_live(DataService&, const Context&, const Parts&, OwnAnswer* reply
   return {};
 }
 
+// With Triton's status, and what KServe's clients look for.
+OwnAnswer not_ready() { return {400, {R"({"error":"not ready","ready":false})"}}; }
+
 MaybeFault say_ready(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
-  const bool ready = service.models().ready();
-  *reply = {ready ? 200 : 400, {ready ? "{\"ready\":true}" : "{\"ready\":false}"}};  // 400: as Triton
+  if (service.models().ready()) {
+    reply->answer.body = "{\"ready\":true}";
+  } else {
+    *reply = not_ready();
+  }
   return {};
 }
 
@@ -91,8 +97,11 @@ MaybeFault say_method(DataService& service, const Context& context, const Parts&
 MaybeFault say_model_ready(DataService& service, const Context& context, const Parts& parts, OwnAnswer* reply) {
   inference::ModelReadyResponse response;
   if (auto fault = as_method<inference::ModelReadyRequest>(service, context, parts, &response)) return fault;
-  *reply = {response.ready() ? 200 : 400,
-            {dumped(json::object({{"name", parts.empty() ? "" : parts[0]}, {"ready", response.ready()}}))}};
+  if (response.ready()) {
+    reply->answer.body = dumped(json::object({{"name", parts.empty() ? "" : parts[0]}, {"ready", true}}));
+  } else {
+    *reply = not_ready();
+  }
   return {};
 }
 

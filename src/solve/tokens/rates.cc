@@ -38,8 +38,13 @@ void Rates::look(TimeNs now) {
   }
   window_ = std::clamp<TimeNs>(now - begun_, shortest(longest_), longest_);
   if (adaptive_) shorten(now);
-  for (Class& c : classes_) c.rate = 0;
   const double each = 1e9 / static_cast<double>(window_);
+  if (rows_.empty() || rows_.front().at + window_ >= now) {  // all of them
+    for (Class& c : classes_) c.rate = each * static_cast<double>(c.rows);
+    all_ = each * static_cast<double>(rows_.size());
+    return;
+  }
+  for (Class& c : classes_) c.rate = 0;
   all_ = 0;
   for (auto row = rows_.rbegin(); row != rows_.rend() && row->at + window_ >= now; ++row) {
     classes_[row->of].rate += each;

@@ -131,7 +131,7 @@ BAD: dict[str, tuple[Change, grpc.StatusCode, str]] = {
     "mask of another rank": (
         shape(1, 1, 4, 1),
         INVALID,
-        "input 'attention_mask' has shape [1, 4, ...]; [1, 4] is needed",
+        "input 'attention_mask' has shape [1, 4, 1]; [1, 4] is needed",
     ),
     "wrong datatype": (
         lambda r: put(r.inputs[0], datatype="INT32"),

@@ -142,6 +142,13 @@ async def test_other_clients_see_it(served: Gateway) -> None:
     np.testing.assert_array_equal(np.ravel(result["logits"]), SAID["large"][7])
 
 
+async def test_what_is_asked_for_is_answered(served: Gateway) -> None:
+    """Rows that are worth nothing, bulk and rows that ask for accuracy, while there is room: all tokens."""
+    for parameters in ({"utility": 0.0}, {"arlo_class": "bulk"}, {"min_accuracy": ACCURACY["large"]}):
+        answer = await served.infer(request_of([short(3, LENGTH)], ("tokens",), **parameters), timeout=20)
+        assert arrays_of(answer)["tokens"].tolist() == [0]
+
+
 async def test_counts_are_of_all_variants_or_of_none(workers: Workers, served: Gateway) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="variant 'middle' does not say its own"):
         await served.call("Apply", deployment=by_tokens(workers, version=2, tokens={"large": 0, "small": -16}))
@@ -169,7 +176,7 @@ async def test_rules_change_under_load(workers: Workers, tmp_path: Path, rule: s
 
 async def test_what_is_worth_least_is_left_out(workers: Workers, tmp_path: Path) -> None:
     """Twice what the fewest tokens carry, nine of ten rows worth a tenth of the others: each request ends once, the
-    dear ones nearly all with an answer in time, and those that are given up are told why."""
+    dear ones far more often with an answer, and those that are given up are told why."""
     deployment = by_tokens(workers, default_timeout_ms=250)
     said: dict[float, list[str]] = {1.0: [], 0.1: []}
 
@@ -192,7 +199,7 @@ async def test_what_is_worth_least_is_left_out(workers: Workers, tmp_path: Path)
         stats = await gateway.stats(NAME)
     assert len(said[1.0]) + len(said[0.1]) == 600
     answered = {utility: np.mean([not each for each in all_of]) for utility, all_of in said.items()}
-    assert answered[1.0] > 0.9
+    assert answered[1.0] > answered[0.1] + 0.2
     assert answered[0.1] < 0.8
     assert any("worth more" in each for each in said[0.1])
     worth = stats.worth[0]

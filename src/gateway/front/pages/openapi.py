@@ -58,8 +58,14 @@ def either(*schemas: Schema, **more: Any) -> Schema:
     return {**more, "anyOf": list(schemas)}
 
 
+def maybe(kind: str, description: str = "", /, **more: Any) -> Schema:
+    """Of this type, or null."""
+    made = either({"type": kind, **more}, {"type": "null"})
+    return made | {"description": description} if description else made
+
+
 def flag(default: bool) -> Schema:
-    return {"type": ["boolean", "null"], "default": default}
+    return maybe("boolean") | {"default": default}
 
 
 def requests() -> dict[str, Schema]:
@@ -74,7 +80,7 @@ def requests() -> dict[str, Schema]:
         "priority": ref("Priority"),
     }
     vectors = {
-        "dimensions": {"type": ["integer", "null"], "minimum": 1, "description": "Vectors are cut to so many numbers."},
+        "dimensions": maybe("integer", "Vectors are cut to so many numbers.", minimum=1),
         "normalize": flag(True),
         **wishes,
         "truncate": ref("Truncate"),
@@ -94,14 +100,14 @@ def requests() -> dict[str, Schema]:
                       description=truncate),
         "Truncate": either({"type": "boolean"}, {"type": "string", "enum": ["NONE", "START", "END", "CHUNK"]}, null,
                            description=truncate + " CHUNK: it is cut into windows, and its vector is their mean."),
-        "Direction": {"type": ["string", "null"], "enum": ["left", "right", "Left", "Right", None]},
+        "Direction": maybe("string", enum=["left", "right", "Left", "Right"]),
         "Priority": either({"type": "string", "enum": ["interactive", "bulk"]}, whole, null,
                            description="A number above 0 is bulk."),
-        "PromptName": {"type": ["string", "null"], "description": "Of a prompt that goes before each text."},
-        "Model": {"type": ["string", "null"], "description": "May be left out where one model is served."},
+        "PromptName": maybe("string", "Of a prompt that goes before each text."),
+        "Model": maybe("string", "May be left out where one model is served."),
         "OpenAiEmbeddingsRequest": fields(
             "model input", model=ref("Text"), input=ref("Inputs"),
-            encoding_format={"type": ["string", "null"], "enum": ["float", "base64", None]}, **vectors,
+            encoding_format=maybe("string", enum=["float", "base64"]), **vectors,
         ),
         "EmbedRequest": fields("inputs", inputs=ref("Inputs"), model=ref("Model"), **vectors),
         "EmbedAllRequest": fields("inputs", inputs=ref("Inputs"), model=ref("Model"), **wishes),
@@ -124,7 +130,7 @@ def requests() -> dict[str, Schema]:
         "RerankRequest": fields(
             "query documents", query=ref("Text"),
             documents=listed(either(ref("Text"), fields("text", text=ref("Text"))), 1),
-            top_n={"type": ["integer", "null"], "minimum": 0, "description": "0, or left out: all."},
+            top_n=maybe("integer", "0, or left out: all.", minimum=0),
             return_documents=flag(False), raw_scores=flag(False), use_activation=flag(True), truncation=flag(True),
             model=ref("Model"), **wishes,
         ),
@@ -144,7 +150,7 @@ def requests() -> dict[str, Schema]:
                         "the bytes behind the JSON are its."),
         ),
         "InferRequest": fields(
-            "inputs", id={"type": ["string", "null"]}, parameters=ref("Parameters"),
+            "inputs", id=maybe("string"), parameters=ref("Parameters"),
             inputs=listed(ref("Tensor"), 1, maxItems=256), outputs=either(listed(output, maxItems=256), null),
         ),
     }  # fmt: skip
@@ -152,12 +158,12 @@ def requests() -> dict[str, Schema]:
 
 def answers() -> dict[str, Schema]:
     word, whole = {"type": "string"}, {"type": "integer"}
-    number = {"type": ["number", "null"], "description": "null: the model's number is not finite."}
+    number = maybe("number", "null: the model's number is not finite.")
     scored = fields("score label", score=number, label=word)
     token = fields(
         "id text special start stop", id=whole, text=word, special={"type": "boolean"},
-        start={"type": ["integer", "null"], "description": "Character of the text with its prompt; null: of none."},
-        stop={"type": ["integer", "null"]},
+        start=maybe("integer", "Character of the text with its prompt; null: of none."),
+        stop=maybe("integer"),
     )  # fmt: skip
     vector = fields(
         "object index embedding", object={"const": "embedding"}, index=whole,
@@ -268,7 +274,7 @@ def paths() -> dict[str, Schema]:
     for path in ("/health", "/ping", "/v1/health/ready"):
         ready = add(path, "get", GATEWAY, "Whether each model has an instance in service", "Health", open=True)
         ready["responses"]["503"] = ready["responses"]["200"] | {"description": "Some model has none."}
-    add("/v1/health/live", "get", GATEWAY, "Whether the gateway lives", open=True)
+    add("/v1/health/live", "get", GATEWAY, "Whether the gateway lives", "Object", open=True)
     add("/v1/models", "get", OPENAI, "The models that are served", "Models")
     for path in ("/v1/embeddings", "/embeddings"):
         add(path, "post", OPENAI, "Vectors of texts", "OpenAiEmbeddings", body="OpenAiEmbeddingsRequest")
@@ -288,14 +294,14 @@ def paths() -> dict[str, Schema]:
     for path in ("/v1/rerank", "/v2/rerank"):
         add(path, "post", RERANK, ranked, "Ranks", body="RerankRequest")
     add("/v2", "get", KSERVE, "Name, version and extensions of the server", "Object")
-    add("/v2/health/live", "get", KSERVE, "Whether the gateway lives", open=True)
-    add("/v2/health/ready", "get", KSERVE, "200: each model has an instance in service", open=True)
+    add("/v2/health/live", "get", KSERVE, "Whether the gateway lives", "Object", open=True)
+    add("/v2/health/ready", "get", KSERVE, "200: each model has an instance in service", "Object", open=True)
     add("/v2/repository/index", "post", KSERVE, "The models that are served", "Index")
     add("/v2/models/stats", "get", KSERVE, "Statistics of all models", "Object")
     for path, of in (("", ["Named"]), ("/versions/{version}", ["Named", "Version"])):
         base = "/v2/models/{model}" + path
         add(base, "get", KSERVE, "Inputs and outputs of a model", "Object", params=of)
-        add(base + "/ready", "get", KSERVE, "200: it has an instance in service", params=of)
+        add(base + "/ready", "get", KSERVE, "200: it has an instance in service", "Object", params=of)
         add(base + "/config", "get", KSERVE, "The model's configuration, as Triton has it", "Object", params=of)
         add(base + "/stats", "get", KSERVE, "The model's statistics", "Object", params=of)
         infer = add(
