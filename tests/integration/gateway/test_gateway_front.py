@@ -66,6 +66,8 @@ async def test_the_description_is_of_what_is_served(http: httpx.AsyncClient) -> 
             real = path.replace("{model}", "emu").replace("{version}", "1")
             got = await http.request(method, real, content=b"{}" if method == "post" else None)
             assert got.status_code not in (404, 405), (method, path, got.text)
+    other = await http.request("PUT", "/")
+    assert (other.status_code, other.headers["allow"]) == (405, "GET, POST")
 
 
 async def test_tls_with_and_without_client_certificates(workers: Workers, tokenizer: Path, tmp_path: Path) -> None:

@@ -29,6 +29,11 @@ def address_of(server: asyncio.Server) -> str:
     return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
+async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()  # until the other end has gone
+    writer.close()
+
+
 class Collector:
     """Takes what is posted to it, by HTTP/1.1."""
 
@@ -176,7 +181,7 @@ async def test_a_collector_that_fails_costs_traces_only(
 ) -> None:
     async with Collector() as collector:
         collector.status = b"503 Service Unavailable"
-        silent = await asyncio.start_server(lambda *_: asyncio.Event().wait(), "127.0.0.1", 0)
+        silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
         address = {
             "away": "127.0.0.1:1",
             "refuses": collector.address,
