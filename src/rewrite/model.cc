@@ -111,7 +111,8 @@ MaybeFault check_deployment(const v1::Deployment& deployment) {
   for (const v1::Model* model : models_of(deployment)) {
     if (auto fault = check_model(*model)) return fault;
     if ((varies(*model) || !model->counts().empty()) && !of_pipeline(deployment, model->name())) {
-      return invalid("model '" + model->name() + "' takes tensors of varying size, or makes several rows of one: it is " +
+      return invalid("model '" + model->name() +
+                     "' takes tensors of varying size, or makes several rows of one: it is " +
                      "of use as a variant of a pipeline only");
     }
     if (!models.emplace(model->name(), 0).second) return invalid("two models have the name '" + model->name() + "'");

@@ -148,7 +148,7 @@ class InferRequest {
   std::vector<std::string> decoded_;  // typed contents, made raw
   std::vector<std::int32_t> lengths_;
   std::vector<std::unique_ptr<const InferRequest>> others_;  // by wording
-  std::vector<std::string_view> cells_;  // [rows][inputs], of a model of tensors
+  std::vector<std::string_view> cells_;                      // [rows][inputs], of a model of tensors
 };
 
 // Rows as one request to a worker: tensors of [rows, tokens]. What is given must outlive it.

@@ -58,7 +58,8 @@ void FlowSource::of_ids(std::shared_ptr<const std::vector<std::int64_t>> all, co
 
 std::int32_t FlowSource::length(const ModelSpec& model) const {
   if (inputs.empty()) return static_cast<std::int32_t>(pieces.empty() ? 1 : tokens(0));
-  const bool varies = texts || std::any_of(model.inputs.begin(), model.inputs.end(), [](const auto& i) { return i.ragged(); });
+  const bool varies =
+      texts || std::any_of(model.inputs.begin(), model.inputs.end(), [](const auto& i) { return i.ragged(); });
   if (!varies) return std::max(model.longest, 1);
   std::size_t longest = 1;
   for (std::size_t i = 0; i < inputs.size(); ++i) {

@@ -122,10 +122,10 @@ bool answers(const OutputSpec& output) {
 bool take_alike(const ModelSpec& a, const ModelSpec& b) {
   return a.of_tensors() == b.of_tensors() &&
          (!a.of_tensors() || std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(),
-                                   [](const InputSpec& one, const InputSpec& other) {
-                                     return one.name == other.name && one.datatype == other.datatype &&
-                                            one.dims == other.dims;
-                                   }));
+                                        [](const InputSpec& one, const InputSpec& other) {
+                                          return one.name == other.name && one.datatype == other.datatype &&
+                                                 one.dims == other.dims;
+                                        }));
 }
 
 // Whether both answer rows alike; what else they say does not matter.
