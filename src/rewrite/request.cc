@@ -265,6 +265,7 @@ MaybeFault InferRequest::parse_wish(std::string_view key, std::uint32_t kind, st
 }
 
 std::string_view InferRequest::row_bytes(std::size_t input, std::size_t row) const {
+  if (model_->of_tensors()) return cell(row, input);
   const auto& spec = model_->inputs[input];
   if (bound_[input].data == nullptr) return {};
   const std::size_t bytes = spec.elements(static_cast<std::size_t>(width_)) * spec.item;

@@ -78,7 +78,7 @@ class InferRequest {
   [[nodiscard]] std::string_view cell(std::size_t row, std::size_t input) const {
     return cells_[row * model_->inputs.size() + input];
   }
-  // The same of a tensor beside token ids.
+  // The same of any input that is a tensor, beside token ids, too.
   [[nodiscard]] std::string_view row_bytes(std::size_t input, std::size_t row) const;
   // Token ids of a row, for what chooses among them; `out` is written anew. None where rows are tensors.
   void ids(std::size_t row, std::vector<std::int64_t>& out) const;

@@ -119,11 +119,12 @@ TEST(Tensors, RequestsThatDoNotFit) {
        },
        "is given twice"},
       {[](auto& r) { r.mutable_inputs(0)->set_datatype("FP64"); }, "FP32 is needed"},
-      {[](auto& r) { r.mutable_inputs(0)->set_shape(1, 3); }, "needs the shape [rows, 2]"},
-      {[](auto& r) { r.mutable_inputs(0)->set_shape(0, 1); }, "its shape needs another number"},
-      {[](auto& r) { r.mutable_inputs(1)->set_shape(1, std::int64_t{1} << 62); }, "its shape needs another number"},
-      {[](auto& r) { r.mutable_inputs(1)->set_shape(1, -2); }, "needs the shape [rows, -1, 3]"},
-      {[](auto& r) { r.mutable_inputs(1)->set_shape(1, 3); }, "its shape needs another number"},
+      {[](auto& r) { r.mutable_inputs(0)->set_shape(1, 3); }, "has shape [2, 3]; [2, 2] is needed"},
+      {[](auto& r) { r.mutable_inputs(0)->set_shape(0, 1); }, "has shape [1, 2]; [2, 2] is needed"},
+      {[](auto& r) { r.mutable_inputs(1)->set_shape(1, std::int64_t{1} << 62); },
+       "has length 4611686018427387904; model 'cut' takes 1 to 4"},
+      {[](auto& r) { r.mutable_inputs(1)->set_shape(1, -2); }, "has shape [2, -2, 3]; [2, -1, 3] is needed"},
+      {[](auto& r) { r.mutable_inputs(1)->set_shape(1, 3); }, "carries 12 bytes; its shape and datatype need 18"},
       {[](auto& r) {
          r.mutable_inputs(1)->set_shape(1, 5);
          r.set_raw_input_contents(1, std::string(30, 'x'));
@@ -221,13 +222,14 @@ TEST(Tensors, AnswersThatCannotBe) {
 
 TEST(Tensors, WhatIsNoModel) {
   const std::vector<std::pair<std::function<void(v1::Model&)>, std::string>> bad = {
-      {[](auto& m) { m.mutable_inputs(0)->set_role(v1::InputTensor::ROLE_IDS); }, "all are, or none"},
+      {[](auto& m) { m.mutable_inputs(0)->set_role(v1::InputTensor::ROLE_IDS); },
+       "is beside token ids, and not of a fixed size"},
       {[](auto& m) { m.mutable_inputs(0)->set_dims(0, 2); }, "one element"},
-      {[](auto& m) { m.mutable_inputs(2)->set_dims(0, 0); }, "has a dim of 0"},
-      {[](auto& m) { m.mutable_inputs(1)->set_dims(1, -1); }, "has a dim of -1"},
-      {[](auto& m) { m.mutable_inputs(2)->set_dims(0, std::int64_t{1} << 40); }, "1 GiB"},
+      {[](auto& m) { m.mutable_inputs(2)->set_dims(0, 0); }, "needs dims above 0"},
+      {[](auto& m) { m.mutable_inputs(1)->set_dims(1, -1); }, "needs dims above 0"},
+      {[](auto& m) { m.mutable_inputs(2)->set_dims(0, std::int64_t{1} << 40); }, "at most 1073741824 bytes a row"},
       {[](auto& m) { m.mutable_inputs(2)->set_datatype("FP8"); }, "unknown datatype"},
-      {[](auto& m) { m.mutable_inputs(2)->set_pad_value(1); }, "pad_value 1"},
+      {[](auto& m) { m.mutable_inputs(2)->set_pad_value(1); }, "has a pad_value"},
       {[](auto& m) { m.set_tokenizer("{}"); }, "has a tokenizer"},
   };
   EXPECT_EQ(faults(check_tensors(parsed(kText))), "");

@@ -130,7 +130,7 @@ async def test_requests_that_do_not_fit(client: Any) -> None:
     other = triton.InferInput("page", [1, 1], "FP32")
     other.set_data_from_numpy(np.ones((1, 1), np.float32))
     for given, what in (
-        ([wrong], "shape [rows, 1]"),
+        ([wrong], "[rows, 1] is needed"),
         ([other], "datatype"),
         ([], "missing"),
         ([*inputs_of([b"a"]), *inputs_of([b"a"])], "twice"),
