@@ -176,23 +176,25 @@ void Desk::cancel(Call& call, TimeNs now, Effects& effects) {
 
 // ---- the scheduler's decisions ----
 
-// What is done here may add actions, so the list grows while it is walked.
+// What is done here may add actions, so the list grows while it is walked; what the pipelines do then may add more.
 void Desk::settle(Effects& effects, TimeNs now) {
-  for (std::size_t i = 0; i < effects.actions.size();) {
-    const dispatch::Action action = effects.actions[i];
-    if (action.kind == dispatch::ActionKind::kStart) {
-      i = begin(i, now, effects);
-      continue;
+  do {
+    for (std::size_t i = 0; i < effects.actions.size();) {
+      const dispatch::Action action = effects.actions[i];
+      if (action.kind == dispatch::ActionKind::kStart) {
+        i = begin(i, now, effects);
+        continue;
+      }
+      ++i;
+      if (action.kind == dispatch::ActionKind::kExpired) {
+        expired(*reinterpret_cast<Row*>(action.tag), action.evicted, now, effects);
+      } else {
+        lost(action, now, effects);  // its tag may be of a row that has ended
+      }
     }
-    ++i;
-    if (action.kind == dispatch::ActionKind::kExpired) {
-      expired(*reinterpret_cast<Row*>(action.tag), action.evicted, now, effects);
-    } else {
-      lost(action, now, effects);  // its tag may be of a row that has ended
-    }
-  }
-  effects.actions.clear();
-  pump(now, effects);
+    effects.actions.clear();
+    pump(now, effects);
+  } while (!effects.actions.empty());
 }
 
 std::size_t Desk::begin(std::size_t at, TimeNs now, Effects& effects) {

@@ -57,7 +57,7 @@ void UpstreamCall::start() {
   lane_.loop().run_here([this] { send(); });
 }
 
-void UpstreamCall::send() {
+std::string UpstreamCall::write() {
   std::vector<WorkerRequest::Row> rows;
   rows.reserve(rows_);
   for (const Part& part : parts_) {
@@ -70,9 +70,13 @@ void UpstreamCall::send() {
   for (const Part& part : parts_) {
     if (!part.left_out) part.call_->let_go();
   }
+  return body;
+}
+
+void UpstreamCall::send() {
   lane_.to(instance_->endpoint)
       .call(
-          kInferMethod, std::move(body),
+          kInferMethod, write(),
           [this](transport::Answer answer) {
             listener_.upstream_done(*this, std::move(answer));
             delete this;

@@ -62,6 +62,7 @@ class UpstreamCall final {
   UpstreamCall(UpstreamListener& listener, std::span<Row* const> rows, std::shared_ptr<Instance> instance,
                const RuntimeInfo& runtime, std::int32_t tokens);
 
+  std::string write();                     // the worker's request, as start() does; the calls are no longer held then
   void start();                            // once, on any thread; the rows' calls are held until they have been written
   void cancel() { lane_.drop_workers(); }  // when the gateway ends, and with it all others of the lane
 

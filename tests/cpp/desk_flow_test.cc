@@ -1,0 +1,62 @@
+// Every call of a pipeline is answered once, and nothing is left of it, whatever comes when (desk_fixture.h).
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+
+#include "desk_fixture.h"
+#include "gateway/log.h"
+
+namespace arlo::gateway {
+namespace {
+
+// More with DESK_SEEDS=n, from DESK_FIRST on.
+std::uint64_t number(const char* name, std::uint64_t otherwise) {
+  const char* said = std::getenv(name);
+  return said == nullptr ? otherwise : std::strtoull(said, nullptr, 10);
+}
+
+TEST(DeskFlows, EveryCallIsAnsweredOnceAndNothingIsLeft) {
+  set_log_level(parse_log_level("error"));
+  std::uint64_t well = 0;
+  std::uint64_t badly = 0;
+  const auto first = number("DESK_FIRST", 0);
+  for (std::uint64_t seed = first; seed < first + number("DESK_SEEDS", 100); ++seed) {
+    DeskRig rig(seed);
+    for (int i = 0; i < 400; ++i) rig.step();
+    rig.end();
+    std::uint64_t rows = 0;
+    for (const auto& call : rig.calls) {
+      rows += call->rows.size();
+      EXPECT_EQ(call->completed, 1) << seed;
+      EXPECT_EQ(call->open_rows, 0U) << seed;
+      ++(call->fault.code == Code::kOk ? well : badly);
+      if (call->fault.code != Code::kOk) continue;
+      for (const Row& row : call->rows) EXPECT_FALSE(row.flow->answers.empty()) << seed;
+    }
+    EXPECT_EQ(rig.late_starts, 0U) << seed;
+    EXPECT_EQ(rig.at_workers(), 0U) << seed;
+    EXPECT_EQ(rig.scheduler().queued(), 0) << seed;
+    EXPECT_EQ(rig.scheduler().in_flight(), 0) << seed;
+    const v1::Stats stats = rig.stats();
+    for (const auto& worth : stats.worth()) rows -= worth.in_time() + worth.late() + worth.evicted() + worth.failed();
+    EXPECT_EQ(rows, 0U) << seed;  // each has ended once
+    for (const auto& stage : stats.pipeline()) {
+      std::uint64_t answered = 0;
+      std::uint64_t ended = 0;
+      for (const auto& variant : stage.variants()) {
+        answered += variant.answered();
+        ended += variant.ended();
+      }
+      EXPECT_EQ(answered, stage.answered()) << seed;
+      EXPECT_EQ(ended, stage.ends()) << seed;
+      EXPECT_LE(stage.answered(), stage.visits()) << seed;
+      EXPECT_LE(stage.ends(), stage.answered()) << seed;
+    }
+  }
+  EXPECT_GT(well, 1000U);
+  EXPECT_GT(badly, 1000U);
+}
+
+}  // namespace
+}  // namespace arlo::gateway
