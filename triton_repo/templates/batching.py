@@ -35,7 +35,8 @@ class Encoder:
         """Take the names of inputs and outputs from config.pbtxt."""
         self._inputs = [(entry["name"], bool(entry.get("optional"))) for entry in config["input"]]
         self._required = [name for name, optional in self._inputs if not optional]
-        dims = {entry["name"]: [int(size) for size in entry["dims"]] for entry in config["input"]}
+        rows = 0 if int(config.get("max_batch_size", 0)) else 1  # without batches of Triton's the dims begin with them
+        dims = {entry["name"]: [int(size) for size in entry["dims"][rows:]] for entry in config["input"]}
         flat = [size for size in dims.values() if len(size) == 1]
         tokens = min(flat, key=lambda size: size[0] >= 0, default=[-1])  # the free one, where there is one
         # Of a size of their own; the others all have one shape, [rows, tokens].

@@ -183,11 +183,11 @@ MaybeFault VisitCall::bind(const std::string& raw) {
   return request.bind(*model, {});
 }
 
-bool VisitCall::starts_as(dispatch::VariantId id, const FlowState& in_force) {
-  if (model->variant == id) return true;
+bool VisitCall::starts_as(dispatch::VariantId as, const FlowState& in_force) {
+  if (model->variant == as) return true;
   const auto find = [&](const FlowState& of) {
     const auto& variants = of.model->flow->stages[static_cast<std::size_t>(stage)].variants;
-    return std::find_if(variants.begin(), variants.end(), [id](const auto& one) { return one.model->variant == id; }) -
+    return std::find_if(variants.begin(), variants.end(), [as](const auto& one) { return one.model->variant == id; }) -
            variants.begin();
   };
   const auto& mine = state->model->flow->stages[static_cast<std::size_t>(stage)].variants;

@@ -335,7 +335,7 @@ void Desk::root_ended(FlowRoot& root, const pipeline::Step& step, TimeNs now, Ef
 // Whether all tokens say the same is asked of some of the rows that got fewer, while there is time.
 void Desk::shadow(const VisitCall& visit, Effects& effects) {
   const auto& stage = visit.state->model->flow->stages[static_cast<std::size_t>(visit.stage)];
-  if (!stage.counts || stage.shadow <= 0 || visit.of().logits < 0) return;
+  if (!stage.counts || stage.shadow <= 0 || visit.of().logits < 0 || visit.model->of_tensors()) return;
   const auto all = std::max_element(stage.variants.begin(), stage.variants.end(),
                                     [](const auto& one, const auto& other) { return one.tokens < other.tokens; });
   if (visit.tokens >= all->tokens) return;

@@ -21,17 +21,12 @@ Shadow::Shadow(ShadowListener& listener, const Row& row, std::int32_t stage, std
   shadow = true;
 }
 
-Shadow::Shadow(ShadowListener& listener, const VisitCall& visit, std::int32_t all, std::int32_t said)
-    : listener_(listener),
-      of_(visit.state->model),
-      stage_(visit.stage),
-      variant_(visit.variant),
-      all_(all),
-      said_(said) {
-  lane = visit.lane;
-  router = visit.router;
+Shadow::Shadow(ShadowListener& listener, const VisitCall& from, std::int32_t all, std::int32_t said)
+    : listener_(listener), of_(from.state->model), stage_(from.stage), variant_(from.variant), all_(all), said_(said) {
+  lane = from.lane;
+  router = from.router;
   model = of_->flow->stages[static_cast<std::size_t>(stage_)].variants[static_cast<std::size_t>(all)].model;
-  body = visit.body;
+  body = from.body;
   shadow = true;
 }
 

@@ -40,7 +40,7 @@ class Shadow final : public Call {
          std::shared_ptr<SampledRow> sample);
 
   // Of a visit that a variant with fewer tokens answered with the label `said`, to the variant `all` of its stage.
-  Shadow(ShadowListener& listener, const VisitCall& visit, std::int32_t all, std::int32_t said);
+  Shadow(ShadowListener& listener, const VisitCall& from, std::int32_t all, std::int32_t said);
 
   // Its request, after the row has ended and before its call is let go; `row` is a cascade's. A fault: the last stage
   // does not take it.

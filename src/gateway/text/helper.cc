@@ -199,7 +199,8 @@ MaybeFault Helper::take(std::string_view head, std::string_view blob) {
     const auto cut = flags(said.at("cut"));
     std::size_t sum = 0;
     for (const auto count : counts) sum += count;
-    if (counts.size() != cut.size() || blob.size() != sum * (sizeof(std::int32_t) + 1)) return Fault{Code::kInternal};
+    if (counts.size() != cut.size() || blob.size() != sum * (sizeof(std::int32_t) + 1))
+      return Fault{Code::kInternal, ""};
     job.made.assign(counts.size(), {});
     const auto* types = reinterpret_cast<const std::uint8_t*>(blob.data()) + sum * sizeof(std::int32_t);
     const char* at = blob.data();
@@ -219,18 +220,18 @@ MaybeFault Helper::take(std::string_view head, std::string_view blob) {
       job.specials = said.at("specials").get<std::vector<std::vector<std::uint8_t>>>();
       const auto places = said.at("places").get<std::vector<std::vector<std::pair<std::uint32_t, std::uint32_t>>>>();
       if (job.words.size() != counts.size() || job.specials.size() != counts.size() || places.size() != counts.size()) {
-        return Fault{Code::kInternal};
+        return Fault{Code::kInternal, ""};
       }
       for (std::size_t i = 0; i < counts.size(); ++i) {
         if (job.words[i].size() != counts[i] || job.specials[i].size() != counts[i] || places[i].size() != counts[i]) {
-          return Fault{Code::kInternal};
+          return Fault{Code::kInternal, ""};
         }
         for (const auto& [start, stop] : places[i]) job.made[i].places.push_back({start, stop});
       }
     }
     return {};
   } catch (const json::exception&) {
-    return Fault{Code::kInternal};
+    return Fault{Code::kInternal, ""};
   }
 }
 
