@@ -187,7 +187,7 @@ bool VisitCall::starts_as(dispatch::VariantId as, const FlowState& in_force) {
   if (model->variant == as) return true;
   const auto find = [&](const FlowState& of) {
     const auto& variants = of.model->flow->stages[static_cast<std::size_t>(stage)].variants;
-    return std::find_if(variants.begin(), variants.end(), [as](const auto& one) { return one.model->variant == id; }) -
+    return std::find_if(variants.begin(), variants.end(), [as](const auto& one) { return one.model->variant == as; }) -
            variants.begin();
   };
   const auto& mine = state->model->flow->stages[static_cast<std::size_t>(stage)].variants;
