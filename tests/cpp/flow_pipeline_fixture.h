@@ -165,9 +165,9 @@ class Rig {
       }
     } else if (step.kind == Step::Kind::kCancel) {
       const auto tag = tag_of.at(step.visit);
-      visits[tag] = kNone;
+      if (std::exchange(visits[tag], kNone) == kNone) return;  // it has ended since: its handle may be another's now
       for (const dispatch::Action& a : actions) {
-        if (a.kind == dispatch::ActionKind::kExpired && a.tag == tag) return;  // its handle may be another's now
+        if (a.kind == dispatch::ActionKind::kExpired && a.tag == tag) return;  // so too
       }
       scheduler.cancel(handles[tag], now, actions);
     }
