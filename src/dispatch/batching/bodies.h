@@ -81,7 +81,7 @@ class Bodies {
                        .length = r.length,
                        .level = level});
   }
-  void remove(const Request& r, RequestHandle h) {
+  void remove(const Request& r, RequestHandle h) const {
     if (Body* const body = of(r.variant())) body->chooser.remove(h);
   }
 

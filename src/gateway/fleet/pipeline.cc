@@ -152,8 +152,9 @@ MaybeFault check_rule(const v1::PipelineStage& stage, const std::string& where) 
   const bool in_range = rule.delta_us() <= kMostUs && rule.eta_us() <= kMostUs && rule.initial_us() <= kMostUs &&
                         rule.window_us() <= kMostUs && rule.horizon_us() <= kMostUs && rule.batch() <= 65536 &&
                         rule.looked_at() <= 64;
-  if (!in_range || rule.batch() == 0 || rule.window_us() == 0 || rule.horizon_us() == 0 || rule.looked_at() == 0 ||
-      !(rule.mu() >= 0) || !(rule.kappa() >= 0) || !(rule.shadow() >= 0 && rule.shadow() <= 1)) {
+  const bool numbers = rule.mu() >= 0 && rule.kappa() >= 0 && rule.shadow() >= 0 && rule.shadow() <= 1;
+  if (!in_range || !numbers || rule.batch() == 0 || rule.window_us() == 0 || rule.horizon_us() == 0 ||
+      rule.looked_at() == 0) {
     return invalid(place +
                    "batch, window_us, horizon_us and looked_at (at most 64) must be above 0, times at most an hour");
   }

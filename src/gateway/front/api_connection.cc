@@ -170,12 +170,11 @@ void ApiConnection::read() {
 // by an end of the connection, and that is asked for with words that mean nothing.
 void ApiConnection::half_closed() {
   ended_ = true;
-  if (state_ == State::kHead || state_ == State::kBody || state_ == State::kClosing) {
-    broken_ = true;
-  } else if (state_ == State::kBusy && modern_ &&
-             stream_.write(kContinue.data(), kContinue.size()) != static_cast<long>(kContinue.size())) {
-    broken_ = true;
-  }
+  const bool done = state_ == State::kHead || state_ == State::kBody || state_ == State::kClosing;
+  const auto gone = [this] {
+    return stream_.write(kContinue.data(), kContinue.size()) != static_cast<long>(kContinue.size());
+  };
+  if (done || (state_ == State::kBusy && modern_ && gone())) broken_ = true;
 }
 
 bool ApiConnection::stalled(TimeNs now) const { return state_ == State::kSending && now - moved_ > kStall; }

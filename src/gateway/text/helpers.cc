@@ -21,7 +21,7 @@ std::size_t bytes_of(const text::Job& job) {
 
 }  // namespace
 
-TextHelpers::TextHelpers(std::vector<std::string> command, std::size_t count) {
+TextHelpers::TextHelpers(const std::vector<std::string>& command, std::size_t count) {
   if (command.empty()) return;
   for (std::size_t i = 0; i < count; ++i)
     helpers_.push_back(std::make_unique<Helper>(loop_, static_cast<Helper::Owner&>(*this), command));

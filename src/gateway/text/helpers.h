@@ -25,7 +25,7 @@ class TextHelpers final : private transport::Loop::Timer, private Helper::Owner 
   static constexpr std::size_t kMostBytes = 64ULL << 20;  // of their texts
 
   // `command`: starts one, which finds its socket as standard input. None, where it is empty or `count` is 0.
-  TextHelpers(std::vector<std::string> command, std::size_t count);
+  TextHelpers(const std::vector<std::string>& command, std::size_t count);
   ~TextHelpers();
   TextHelpers(const TextHelpers&) = delete;
   TextHelpers& operator=(const TextHelpers&) = delete;
