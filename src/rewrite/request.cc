@@ -104,6 +104,9 @@ Typed typed_of(std::string_view datatype) {
 }  // namespace
 
 MaybeFault InferRequest::parse(std::string_view body) {
+  constexpr std::size_t kUsual = 3;  // inputs
+  tensors_.reserve(kUsual);
+  raw_.reserve(kUsual);
   wire::Reader reader(body);
   while (reader.next()) {
     if (auto fault = count_field()) return fault;

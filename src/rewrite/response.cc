@@ -362,6 +362,7 @@ void ResponsePlan::text_part(std::size_t from) {
 MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& request,
                                const std::vector<RowResponse>& rows, const Timing& timing, bool streamed) {
   text_.reserve(512);
+  parts_.reserve(2 + 2 * rows.size());  // of one output
   TextWriter writer(&text_);
   writer.bytes(kName, model.name);
   writer.bytes(kVersion, kModelVersion);
