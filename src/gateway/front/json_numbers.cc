@@ -41,8 +41,8 @@ constexpr auto kPowers = powers_of_ten();
 char* write_nine_digits(float value, char* to) {
   const double size = std::fabs(double{value});
   if (!(size >= 1e-4 && size < 10)) return nullptr;
-  int power = 8;  // of ten, by which it becomes a number of nine digits
-  for (double least = 1; size < least; least /= 10) ++power;
+  // Of ten, by which it becomes a number of nine digits.
+  const int power = 8 + (size < 1 ? 1 : 0) + (size < 0.1 ? 1 : 0) + (size < 0.01 ? 1 : 0) + (size < 0.001 ? 1 : 0);
   const auto digits = static_cast<std::uint32_t>(size * kPowers[static_cast<std::size_t>(power)] + 0.5);
   if (digits < 100'000'000 || digits > 999'999'999) return nullptr;  // where 1, 0.1, .. are not what they are as FP64
   char nine[10];
