@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arlo.catalog.flow_accuracy import Outcomes
 from arlo.catalog.flow_file import load_flow
+from arlo.catalog.flow_outcomes import Outcomes
 from arlo.cli import main
 from tests.fakes.tiny_model import write_tiny
 
