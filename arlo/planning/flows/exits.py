@@ -17,8 +17,8 @@ WHOLE = 1e-4  # share of the demand that may be left over
 
 def settled(flow: Flow, records: RowOutcomes, plan: Callable[[Flow, RowOutcomes], FlowPlan]) -> FlowPlan:
     """The plan of a flow at which both agree, to a hundredth. The dearer time is the fewer rows go on, and the less
-    dear it is then: so the price is found by halving. At none all that gain go on, if there is room; where not all can be
-    served, fewer go on."""
+    dear it is then: so the price is found by halving. At none all that gain go on, if there is room; where not all
+    can be served, fewer go on."""
     found = plan(*at_price(flow, records, 0.0))
     if found.price <= 0 and found.served >= 1 - WHOLE:
         return found
