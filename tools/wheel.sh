@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the wheels that users install without a compiler, into dist/: one for each Python of 3.11 to 3.13 that is here with
-# its headers, or of those that PYTHONS names ("3.12 3.13"). What a user's machine may lack is linked into the programs;
-# auditwheel says which systems they run on. For the environment's own Python little is compiled anew: the folder is that
-# of the install.
+# Builds the wheels that users install without a compiler, into dist/: one for Python 3.11, and one for 3.12 and all that
+# follow (the stable ABI), built by the first of those that is here with its headers; or with the Pythons that PYTHONS
+# names ("3.13"). What a user's machine may lack is linked into the programs; auditwheel says which systems they run on.
+# For the environment's own Python little is compiled anew: the folder is that of the install.
 # usage: tools/wheel.sh VENV
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -39,7 +39,11 @@ builder() {  # the Python that builds for $1, with what the build needs
   echo "$env/bin/python"
 }
 
-for version in ${PYTHONS:-3.11 3.12 3.13}; do
+newer=
+for version in 3.14 3.13 3.12; do
+  [ -n "$(interpreter "$version")" ] && newer=$version
+done
+for version in ${PYTHONS:-3.11 $newer}; do
   if [ -z "$(interpreter "$version")" ]; then
     echo "== Python $version: not here with its headers, no wheel for it"
     continue

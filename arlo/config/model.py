@@ -334,7 +334,13 @@ class GatewayConfig:
         minimum=1024,
         maximum=2**31 - 1,
     )
-    max_rows: int = option(default=256, doc="Rows in one client request.", unit="rows", minimum=1, maximum=65536)
+    max_rows: int = option(
+        default=2048,
+        doc="Rows in one client request; OpenAI's API takes 2048 texts.",
+        unit="rows",
+        minimum=1,
+        maximum=65536,
+    )
     drain_delay_ms: int = option(
         default=1000,
         doc="After SIGTERM: how long the gateway says that it is not ready (/readyz, grpc.health.v1) and still serves, "

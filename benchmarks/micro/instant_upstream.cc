@@ -15,9 +15,11 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -111,7 +113,15 @@ inference::ModelInferResponse FixedResponse(const Settings& settings) {
     tensor->set_name(output.name);
     tensor->set_datatype(output.datatype);
     for (const int64_t dim : output.shape) tensor->add_shape(dim);
-    response.add_raw_output_contents(std::string(output.bytes, '\0'));
+    std::string raw(output.bytes, '\0');
+    if (output.datatype == "FP32") {  // as numbers of a vector are, not ones that are quickly written
+      std::mt19937 random(1);
+      for (size_t at = 0; at < raw.size(); at += sizeof(float)) {
+        const float value = (static_cast<float>(random()) / 4294967296.0F - 0.5F) / 5;
+        std::memcpy(raw.data() + at, &value, sizeof value);
+      }
+    }
+    response.add_raw_output_contents(std::move(raw));
   }
   return response;
 }

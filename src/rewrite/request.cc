@@ -76,7 +76,7 @@ bool read_parameter(std::string_view entry, Parameter* out) {
   return reader.ok();
 }
 
-std::string shape_text(const std::string& rows, const std::vector<std::int64_t>& dims) {
+std::string shape_text(const std::string& rows, std::span<const std::int64_t> dims) {
   std::string text = "[";
   text += rows;
   for (const auto dim : dims) text.append(", ").append(std::to_string(dim));
@@ -104,6 +104,9 @@ Typed typed_of(std::string_view datatype) {
 }  // namespace
 
 MaybeFault InferRequest::parse(std::string_view body) {
+  constexpr std::size_t kUsual = 3;  // inputs
+  tensors_.reserve(kUsual);
+  raw_.reserve(kUsual);
   wire::Reader reader(body);
   while (reader.next()) {
     if (auto fault = count_field()) return fault;
@@ -425,9 +428,9 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
 
 MaybeFault InferRequest::count_rows(const Tensor& first, const RequestLimits& limits) {
   rows_ = first.shape[0];
+  if (rows_ >= 1 && rows_ <= limits.max_rows) return {};
   const std::string what = "input '" + std::string(first.name) + "' has " + std::to_string(rows_) + " rows; at ";
   if (rows_ < 1) return invalid(what + "least 1 is needed");
-  if (rows_ <= limits.max_rows) return {};
   return invalid(what + "most " + std::to_string(limits.max_rows) + " are taken in one request");
 }
 
@@ -457,7 +460,7 @@ MaybeFault InferRequest::bind_input(const Tensor& tensor, std::string_view raw, 
 
 MaybeFault InferRequest::check_shape(const Tensor& tensor, const InputSpec& spec) const {
   const bool fixed = spec.role == Role::kTensor;
-  const std::vector<std::int64_t> dims = fixed ? spec.dims : std::vector{width_};
+  const std::span<const std::int64_t> dims = fixed ? std::span(spec.dims) : std::span(&width_, 1);
   const bool same = tensor.dims == dims.size() + 1 && tensor.shape[0] == rows_ &&
                     std::equal(dims.begin(), dims.end(), std::begin(tensor.shape) + 1,
                                [](auto wanted, auto is) { return wanted == is || (wanted < 0 && is >= 0); });

@@ -40,12 +40,16 @@ class TextWriter {
     out_->append(value);
   }
   void parameter(std::string_view key, std::uint32_t kind, std::uint64_t value) {
+    constexpr std::size_t kMost = 64;  // keys are short: all are ours
+    char text[kMost];
+    wire::Writer writer(text);
     const std::size_t inner = 1 + wire::varint_size(value);
-    header(kParameters, wire::field_size(key.size()) + wire::field_size(inner));
-    bytes(1, key);
-    header(2, inner);
-    out_->push_back(static_cast<char>(kind << 3 | wire::kVarint));
-    varint(value);
+    writer.header(kParameters, wire::field_size(key.size()) + wire::field_size(inner));
+    writer.bytes(1, key);
+    writer.header(2, inner);
+    writer.tag(kind, wire::kVarint);
+    writer.varint(value);
+    out_->append(text, writer.at());
   }
 
  private:
@@ -124,13 +128,17 @@ MaybeFault WorkerResponse::parse(std::string_view body, const ModelSpec& model, 
     std::string_view datatype;
     std::vector<std::int64_t> shape;
   };
+  constexpr std::size_t kUsual = 4;  // outputs of a model, and dimensions of one
   std::vector<Seen> seen;
   std::vector<std::string_view> raw;
+  seen.reserve(kUsual);
+  raw.reserve(kUsual);
   wire::Reader reader(body);
   while (reader.next()) {
     if (reader.is(kRaw, wire::kBytes)) raw.push_back(reader.bytes());
     if (!reader.is(kOutputs, wire::kBytes)) continue;
     Seen output;
+    output.shape.reserve(kUsual);
     auto add_dim = [&output](std::uint64_t value) { output.shape.push_back(static_cast<std::int64_t>(value)); };
     wire::Reader inner(reader.bytes());
     while (inner.next()) {
@@ -354,6 +362,7 @@ void ResponsePlan::text_part(std::size_t from) {
 MaybeFault ResponsePlan::build(const ModelSpec& model, const InferRequest& request,
                                const std::vector<RowResponse>& rows, const Timing& timing, bool streamed) {
   text_.reserve(512);
+  parts_.reserve(2 + 2 * rows.size());  // of one output
   TextWriter writer(&text_);
   writer.bytes(kName, model.name);
   writer.bytes(kVersion, kModelVersion);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,17 @@ class Tail {
     if (!waiting_.empty()) flush();
     if (origins_ != nullptr) origins_->push_back(origin_);
     out_.push_back(how_.lowercase && c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c);
+  }
+  // Printable ASCII, where nobody asks what came of which character.
+  void run(std::string_view text) {
+    if (!waiting_.empty()) flush();
+    const auto before = out_.size();
+    out_.append(text);
+    if (!how_.lowercase) return;
+    char* const to = out_.data() + before;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      to[i] = static_cast<char>(to[i] + (to[i] >= 'A' && to[i] <= 'Z' ? 'a' - 'A' : 0));
+    }
   }
   void other(char32_t c, std::uint8_t traits) {
     if (!how_.strip_accents) return emit(c, traits, origin_);
@@ -79,12 +92,32 @@ class Tail {
   std::vector<Waiting> waiting_;
 };
 
+// Bytes from `at` on that are printable ASCII.
+std::size_t printable_ascii(std::string_view text, std::size_t at) {
+  constexpr std::uint64_t kOnes = ~std::uint64_t{0} / 255;
+  const auto begin = at;
+  for (std::uint64_t eight = 0; text.size() - at >= sizeof eight; at += sizeof eight) {
+    std::memcpy(&eight, text.data() + at, sizeof eight);
+    // Above 0x7e, or below the space, in one of them.
+    if (((eight | (eight + kOnes) | (eight - kOnes * ' ')) & kOnes * 0x80) != 0) break;
+  }
+  while (at < text.size() && text[at] >= ' ' && text[at] < 127) ++at;
+  return at - begin;
+}
+
 }  // namespace
 
 void Normalizer::normalize(std::string_view text, std::string& out, std::vector<std::uint32_t>* origins) const {
   out.reserve(out.size() + text.size());
   Tail tail(*this, out, origins);
   for (std::size_t at = 0; at < text.size();) {
+    if (origins == nullptr) {
+      if (const auto size = printable_ascii(text, at); size != 0) {
+        tail.run(text.substr(at, size));
+        at += size;
+        continue;
+      }
+    }
     tail.at(at);
     const char byte = text[at];
     if (byte > ' ' && byte < 127) {

@@ -1,9 +1,14 @@
 #include "transport/aside.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
 namespace arlo::transport {
+namespace {
+constexpr int kNicer = 5;  // where there is no core for it, connections come first
+}
 
 Aside::~Aside() {
   {
@@ -26,6 +31,7 @@ void Aside::run(const void* client, std::function<void()> work, std::function<vo
 }
 
 void Aside::loop() {
+  static_cast<void>(nice(kNicer));  // of this thread, on Linux
   for (;;) {
     Job job;
     {

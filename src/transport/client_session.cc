@@ -96,7 +96,7 @@ ClientSession::Impl::Impl(std::string authority, const ClientLimits& limits, std
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, &Impl::on_close);
   // Which headers HTTP allows is not checked: of an answer's three are looked at, and none is passed on.
   nghttp2_option_set_no_http_messaging(options, 1);
-  const int made = nghttp2_session_client_new2(&session_, callbacks, this, options);
+  const int made = nghttp2_session_client_new3(&session_, callbacks, this, options, session_memory());
   nghttp2_session_callbacks_del(callbacks);
   nghttp2_option_del(options);
   if (made != 0) throw std::bad_alloc();

@@ -1,6 +1,7 @@
 #include "transport/grpc_message.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace arlo::transport {
 namespace {
@@ -37,13 +38,13 @@ std::size_t read_piece(const Piece& piece, std::size_t at, std::uint8_t* out, st
   std::size_t count = 0;
   if (at < kPrefixBytes) {
     count = std::min(most, kPrefixBytes - at);
-    std::copy_n(piece.prefix.begin() + static_cast<std::ptrdiff_t>(at), count, out);
+    std::memcpy(out, piece.prefix.data() + at, count);
     at += count;
   }
   if (at < kPrefixBytes) return count;
   at -= kPrefixBytes;
   const std::size_t some = std::min(most - count, piece.bytes.size() - at);
-  std::copy_n(piece.bytes.begin() + static_cast<std::ptrdiff_t>(at), some, out + count);
+  std::memcpy(out + count, piece.bytes.data() + at, some);
   return count + some;
 }
 

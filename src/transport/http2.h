@@ -1,10 +1,14 @@
 // nghttp2's C interface, a little closer to C++.
 #pragma once
 
+#include <malloc.h>
 #include <nghttp2/nghttp2.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <new>
 #include <string>
 #include <string_view>
 
@@ -39,6 +43,29 @@ inline bool append_output(nghttp2_session* session, std::string* out, std::size_
     out->append(text(data, static_cast<std::size_t>(size)));
   }
   return true;
+}
+
+// A session's memory comes from where all else does: the gateway keeps small pieces of it (base/small_memory.h).
+inline nghttp2_mem* session_memory() {
+  static nghttp2_mem memory{
+      .mem_user_data = nullptr,
+      .malloc = [](std::size_t size, void*) { return ::operator new(size, std::nothrow); },
+      .free = [](void* old, void*) { ::operator delete(old); },
+      .calloc =
+          [](std::size_t count, std::size_t each, void*) {
+            void* const made = ::operator new(count * each, std::nothrow);  // a few kilobytes at most
+            return made == nullptr ? nullptr : std::memset(made, 0, count * each);
+          },
+      .realloc =
+          [](void* old, std::size_t size, void*) {
+            void* const made = ::operator new(size, std::nothrow);
+            if (made == nullptr || old == nullptr) return made;
+            std::memcpy(made, old, std::min(size, malloc_usable_size(old)));
+            ::operator delete(old);
+            return made;
+          },
+  };
+  return &memory;
 }
 
 inline bool is_over(nghttp2_session* session) {

@@ -61,11 +61,12 @@ class Inflater {
 
 Opened open(std::string_view encoding, std::string_view message, std::size_t most_bytes, std::string* out) {
   most_bytes = std::min<std::size_t>(most_bytes, std::numeric_limits<std::int32_t>::max());
-  if (equal_ignoring_case(encoding, "gzip") || equal_ignoring_case(encoding, "x-gzip")) {
-    return Inflater(kWindow + kGzip, true).run(message, most_bytes, out);
-  }
-  if (equal_ignoring_case(encoding, "deflate")) return Inflater(kWindow, false).run(message, most_bytes, out);
-  return Opened::kUnknownEncoding;
+  const bool gzip = equal_ignoring_case(encoding, "gzip") || equal_ignoring_case(encoding, "x-gzip");
+  if (!gzip && !equal_ignoring_case(encoding, "deflate")) return Opened::kUnknownEncoding;
+  const Opened result = Inflater(gzip ? kWindow + kGzip : kWindow, gzip).run(message, most_bytes, out);
+  // Giving back what a bomb took is work, too: for whoever opened it.
+  if (result != Opened::kOk) std::string().swap(*out);
+  return result;
 }
 
 std::string packed(std::string_view bytes) {

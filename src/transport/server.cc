@@ -22,7 +22,7 @@ constexpr std::size_t kBatch = 256 << 10;  // that are written at a time
 constexpr int kReadsInTurn = 16;           // before the others have theirs
 constexpr int kWritesInTurn = 4;
 constexpr std::size_t kCheap = 4 << 10;  // bytes that cannot cost much
-constexpr TimeNs kCostly = 300'000;      // what bytes of one read cost: its connection yields to others
+constexpr TimeNs kCostly = 300'000;      // what bytes of one turn cost: their connection yields to others
 constexpr TimeNs kTick = 1'000'000'000;  // how late a time limit may be
 constexpr TimeNs kPressed = 50'000'000;  // between looks whether there is memory again
 constexpr std::uint64_t kSpread = 10;    // connections of one age go within so much of it, in parts of a hundred
@@ -146,7 +146,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
 
   void read() {
     std::array<char, kRead> bytes;
-    bool heard = false;
+    TimeNs began = 0;
     tls_waits_ = false;
     for (int i = 0; i < kReadsInTurn && !broken_ && !ending_; ++i) {
       if (server_.holds_back(session_)) {
@@ -156,13 +156,13 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
       }
       const long count = stream_.read(bytes.data(), bytes.size());
       if (count > 0) {
-        heard = true;
         heard_ = now_ns();
+        if (began == 0) began = heard_;
         if (!session_.feed({bytes.data(), static_cast<std::size_t>(count)}, heard_)) {
           ending_ = true;
           wants_to_send();  // or else it would end with its client only, where nothing is left to send
         }
-        const bool costly = static_cast<std::size_t>(count) > kCheap && now_ns() - heard_ > kCostly;
+        const bool costly = (i > 0 || static_cast<std::size_t>(count) > kCheap) && now_ns() - began > kCostly;
         yields = costly || !session_.called();
         if (costly) break;
       } else if (count != ByteStream::kBlocked) {
@@ -174,7 +174,7 @@ class Server::Connection final : public Loop::Watch, public Loop::Timer {
       // A socket gave all it had; TLS gives a record at a time.
       if (server_.options_.tls == nullptr && count < static_cast<long>(bytes.size())) break;
     }
-    if (heard) {
+    if (began != 0) {
       auto& all = server_.connections_;
       all.splice(all.end(), all, place);
       if (session_.awaits()) tick_soon(heard_);

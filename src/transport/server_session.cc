@@ -32,12 +32,13 @@ ServerSession::Impl::Impl(Service& service, const Limits& limits, Memory& memory
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, &Impl::on_close);
   nghttp2_session_callbacks_set_on_frame_send_callback(callbacks, &Impl::on_sent);
   nghttp2_option_set_no_auto_window_update(options, 1);
+  nghttp2_option_set_no_closed_streams(options, 1);  // they would be kept for their places in a tree of priorities
   // Its own limit, 33 a second in the long run, ends connections of many clients whose hedged calls are cancelled.
   constexpr std::uint64_t kNoLimit = 1'000'000'000;
   nghttp2_option_set_stream_reset_rate_limit(options, kNoLimit, kNoLimit);
   // gRPC libraries send metadata as they are given it, blanks at its ends included.
   nghttp2_option_set_no_rfc9113_leading_and_trailing_ws_validation(options, 1);
-  const int made = nghttp2_session_server_new2(&session_, callbacks, this, options);
+  const int made = nghttp2_session_server_new3(&session_, callbacks, this, options, session_memory());
   nghttp2_session_callbacks_del(callbacks);
   nghttp2_option_del(options);
   if (made != 0) throw std::bad_alloc();
@@ -57,7 +58,16 @@ ServerSession::Impl::~Impl() {
   nghttp2_session_del(session_);
 }
 
+// Frames of one call come one behind the other, and each of its headers by itself.
+ServerSession::Impl::Call* ServerSession::Impl::find(std::int32_t stream) {
+  if (found_ != nullptr && found_->stream() == stream) return found_;
+  auto* const call = static_cast<Call*>(nghttp2_session_get_stream_user_data(session_, stream));
+  if (call != nullptr) found_ = call;
+  return call;
+}
+
 void ServerSession::Impl::end(Call& call, bool finished) {
+  if (found_ == &call) found_ = nullptr;
   std::list<Call> ending;
   ending.splice(ending.begin(), calls_, call.place);
   call.closed(finished);

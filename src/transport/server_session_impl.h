@@ -60,9 +60,7 @@ class ServerSession::Impl {
   static ssize_t read_data(nghttp2_session*, std::int32_t, std::uint8_t* out, std::size_t most, std::uint32_t* flags,
                            nghttp2_data_source* source, void*);
 
-  Call* find(std::int32_t stream) const {
-    return static_cast<Call*>(nghttp2_session_get_stream_user_data(session_, stream));
-  }
+  Call* find(std::int32_t stream);
   void changed();
   void count_reset();
   void throw_out(std::string_view limit);
@@ -75,6 +73,7 @@ class ServerSession::Impl {
   nghttp2_session* session_ = nullptr;
   TimeNs now_ = 0;
   std::list<Call> calls_;  // that are open
+  Call* found_ = nullptr;  // of these, the last that was looked for
   Memory& memory_;
   const std::string peer_;
   std::size_t held_ = 0;             // by the calls, of memory_.used
@@ -133,6 +132,7 @@ class ServerSession::Impl::Call final : public ServerCall {
   [[nodiscard]] std::size_t held() const { return given_up_ ? 0 : held_; }
   [[nodiscard]] TimeNs awaited_since() const { return awaited_since_; }
   [[nodiscard]] TimeNs begun_at() const { return begun_at_; }
+  [[nodiscard]] std::int32_t stream() const { return stream_; }
 
   void freed(std::size_t bytes) override {
     taken_ -= std::min(taken_, bytes);
@@ -174,17 +174,18 @@ class ServerSession::Impl::Call final : public ServerCall {
   bool header(std::string_view name, std::string_view value) {
     header_bytes_ += name.size() + value.size() + kHeaderOverhead;
     if (header_bytes_ > session_.limits_.header_bytes) return false;
-    if (name == ":path") {
-      path_ = value;
-    } else if (name == ":method") {
-      post_ = value == "POST";
-    } else if (name == "content-type") {
-      grpc_ = value.substr(0, kGrpc.size()) == kGrpc;
+    if (name.front() == ':') {
+      if (name == ":path") path_ = value;
+      if (name == ":method") post_ = value == "POST";
+      return true;
+    }
+    if (name == "content-type") {
+      grpc_ = value.starts_with(kGrpc);
     } else if (name == "grpc-timeout") {
       // A text that is none is as good as none.
       const auto timeout = parse_timeout(value);
       if (timeout) deadline_ = session_.now_ + *timeout;
-    } else if (name.front() != ':') {
+    } else {
       if (headers_.empty()) {  // as many as most clients send
         headers_.reserve(8);
         header_text_.reserve(240);

@@ -64,6 +64,7 @@ def test_openai(served: str, vectors: Any) -> None:
     close(said["short"], vectors[0][:8] / np.linalg.norm(vectors[0][:8]))
     assert said["tokens"] > 2 * len(TEXTS)
     assert said["models"] == ["classifier", "embedder", "reranker"]
+    assert said["model"] == "embedder"
     errors = said["errors"]
     assert errors["model"][:2] == ["NotFoundError", 404]
     assert errors["empty"][:2] == ["BadRequestError", 400]
@@ -77,13 +78,17 @@ def test_openai_side_by_side(served: str, vectors: Any) -> None:
     close(said["vectors"], np.tile(vectors, (8, 1)))
 
 
-def test_cohere(served: str, logits: Callable[..., Any]) -> None:
+def test_cohere(served: str, vectors: Any, logits: Callable[..., Any]) -> None:
     said = call("cohere", served, json.dumps(TEXTS))
     wanted = scores(logits)
     order = np.argsort(-wanted)
     assert [index for index, _ in said["scores"]] == order.tolist()
     close([score for _, score in said["scores"]], wanted[order])
     assert said["best"] == [[int(i), TEXTS[1:][i]] for i in order[:2]]
+    close(said["old"], vectors)
+    close(said["vectors"], vectors[:, :8] / np.linalg.norm(vectors[:, :8], axis=1, keepdims=True))
+    assert said["signs"] == np.packbits(vectors[:, :8] > 0, axis=1).tolist()
+    assert said["tokens"] > 2 * len(TEXTS)
 
 
 def test_hugging_face(served: str, vectors: Any, logits: Callable[..., Any]) -> None:

@@ -18,10 +18,12 @@
 #include "gateway/desk/trace.h"
 #include "gateway/front/embeddings.h"
 #include "gateway/front/http_message.h"
+#include "gateway/front/json_reader.h"
 #include "gateway/front/kserve_http.h"
 #include "gateway/front/own_task.h"
 #include "gateway/front/scores.h"
 #include "gateway/front/tokens.h"
+#include "gateway/front/vllm_scores.h"
 #include "http_api_models.h"
 
 namespace {
@@ -91,7 +93,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static constexpr std::unique_ptr<ApiTask> (*kTasks[])() = {
       make_openai_embeddings, make_tei_embed,    make_tei_embed_all, make_tei_similarity, make_tei_predict,
       make_tei_tokenize,      make_tei_decode,   make_tei_info,      make_either_rerank,  make_rerank_v1,
-      make_rerank_v2,         make_kserve_infer, make_tei_own};
+      make_rerank_v2,         make_kserve_infer, make_tei_own,       make_tei_vertex,     make_cohere_embed_v1,
+      make_cohere_embed_v2,   make_score,        make_classify};
   static const auto models = http_api_models();
 
   if (size < 2) return 0;
@@ -115,6 +118,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(state == same, "chunks mean another thing when they come in pieces");
     if (state != ChunkedBody::State::kDone) return 0;
     require(body == other, "a body is another one when it comes in pieces");
+  }
+  if (body.find('\0') == std::string::npos) {
+    nlohmann::json read;
+    const bool good = read_json(body, 64, &read) == JsonRead::kOk;
+    require(!good || nlohmann::json::accept(body), "what is no JSON is read as such");
   }
   const auto task = kTasks[(data[0] & 0x7F) % std::size(kTasks)]();
   const ApiBody from{.bytes = body,

@@ -2,14 +2,21 @@
 
 #include <gtest/gtest.h>
 
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 
 #include "gateway/desk/trace.h"
 #include "gateway/front/embeddings.h"
 #include "gateway/front/http_message.h"
+#include "gateway/front/json_reader.h"
 #include "gateway/front/kserve_http.h"
 #include "gateway/front/scores.h"
 #include "gateway/front/tokens.h"
+#include "gateway/front/vllm_scores.h"
 #include "http_api_models.h"
 
 namespace arlo::gateway {
@@ -46,6 +53,97 @@ TEST(HttpApi, AQueryIsRepeatedUpToALimit) {
   const auto fault = asked(*make_either_rerank(), body(1 << 20), *model);
   ASSERT_TRUE(fault.has_value());
   EXPECT_NE(fault->message.find("send fewer rows"), std::string::npos) << fault->message;
+}
+
+TEST(HttpApi, OneTextForAllOthersIsRepeatedUpToALimit) {
+  const auto model = http_api_models()[1];
+  const auto body = [](std::size_t query) {
+    return R"({"queries":")" + std::string(query, 'a') + R"(","documents":[)" + repeated("\"a\"", kRows) + "]}";
+  };
+  EXPECT_FALSE(asked(*make_score(), body(1000), *model));
+  EXPECT_TRUE(asked(*make_score(), body(1 << 20), *model));
+}
+
+TEST(HttpApi, JsonIsReadAsTheLibraryDoes) {
+  using nlohmann::json;
+  const std::string seeds[] = {
+      R"({"a":[1,-2,3.5e3,"x\u00e9\ud83d\ude00",null,true,false],"b":{"c":""},"b":2})",
+      R"([0,-0,1e308,1e309,1e-400,18446744073709551615,18446744073709551616,-9223372036854775808,0.1E+2])",
+      "\"na\xc3\xafve \xf0\x9f\x98\x80 text that is long \\n \\\" \\/ \"", "\xef\xbb\xbf [[[[1]]],{ }]"};
+  const std::string characters = "{}[]\",:\\u0123456789abcdefnrtE+-. \n\xc3\xa9\xf0\x9f\x98\x80\xed\xa0\x01\x7f\xff";
+  std::mt19937 random(1);
+  std::size_t good = 0;
+  constexpr int kTexts = 100'000;
+  for (int i = 0; i < kTexts; ++i) {
+    std::string text = seeds[random() % std::size(seeds)];
+    for (auto edits = random() % 4; edits > 0; --edits) {
+      const auto at = random() % text.size();
+      const char with = characters[random() % characters.size()];
+      const auto kind = random() % 3;
+      if (kind == 0) text[at] = with;
+      if (kind == 1) text.insert(at, 1, with);
+      if (kind == 2 && text.size() > 1) text.erase(at, 1);
+    }
+    json ours;
+    const auto theirs = json::parse(text, nullptr, false);
+    const auto read = read_json(text, 1000, &ours);
+    ASSERT_EQ(read == JsonRead::kOk, !theirs.is_discarded()) << text;
+    if (theirs.is_discarded()) continue;
+    ASSERT_EQ(ours.dump(), theirs.dump()) << text;
+    ++good;
+  }
+  EXPECT_GT(good, kTexts / 5);
+  json made;
+  EXPECT_EQ(read_json("[[1]]", 2, &made), JsonRead::kOk);
+  EXPECT_EQ(read_json("[[[1]]]", 2, &made), JsonRead::kTooDeep);
+  EXPECT_EQ(read_json(std::string_view("1\0", 2), 2, &made), JsonRead::kWrong);
+}
+
+TEST(HttpApi, NumbersAreReadBackAsTheyWere) {
+  const auto same = [](float value) {
+    std::string text;
+    append_float(value, &text);
+    float back = 0;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), back);
+    return stop == text.data() + text.size() && error == std::errc() && std::memcmp(&back, &value, sizeof value) == 0;
+  };
+  for (const float value : {0.0F, -0.0F, 1.0F, -1.0F, 0.1F, 0.01F, 1e-3F, 1e-4F, 9.9999990e-5F, 9.9999998e-2F,
+                            0.99999994F, 9.999999F, 10.0F, 0.5F, 1e-45F, 3.4028235e38F}) {
+    EXPECT_TRUE(same(value)) << value;
+    EXPECT_TRUE(same(-value)) << value;
+  }
+  for (std::uint32_t bits = 1; bits < 0x7f800000; bits += 5003) {  // all sizes
+    float value = 0;
+    std::memcpy(&value, &bits, sizeof value);
+    ASSERT_TRUE(same(value)) << value;
+  }
+  for (std::uint32_t bits = 0x38d00000; bits < 0x41300000; bits += 101) {  // 1e-4 to 11
+    float value = 0;
+    std::memcpy(&value, &bits, sizeof value);
+    ASSERT_TRUE(same(value)) << value;
+  }
+  std::string list;
+  const float few[] = {0.5F, -2.0F, NAN};
+  append_floats(few, 3, &list);
+  EXPECT_EQ(list, "[0.5,-2,null]");
+  const std::vector<float> many(1000, 0.25F);
+  list.clear();
+  append_floats(many.data(), many.size(), &list);
+  EXPECT_EQ(nlohmann::json::parse(list).get<std::vector<float>>(), many);
+}
+
+TEST(HttpApi, BytesAreBase64) {
+  const auto packed = [](std::string_view bytes) {
+    std::string out;
+    append_base64(bytes, &out);
+    return out;
+  };
+  EXPECT_EQ(packed(""), "");
+  EXPECT_EQ(packed("f"), "Zg==");
+  EXPECT_EQ(packed("fo"), "Zm8=");
+  EXPECT_EQ(packed("foo"), "Zm9v");
+  EXPECT_EQ(packed("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(packed("\xff\xfe\xfd\xfc"), "//79/A==");
 }
 
 TEST(HttpApi, RowsAreFilledUpToALimit) {

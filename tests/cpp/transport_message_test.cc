@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "transport/grpc_message.h"
+#include "transport/inflate.h"
 
 namespace arlo::transport {
 namespace {
@@ -79,6 +80,17 @@ TEST(Percent, ThereAndBack) {
   std::string all;
   for (int c = 0; c < 256; ++c) all += static_cast<char>(c);
   EXPECT_EQ(percent_decoded(percent_encoded(all)), all);
+}
+
+TEST(Inflate, WhatIsOfNoUseLeavesNothing) {
+  const std::string zipped = packed(std::string(1 << 20, 'z'));
+  std::string out;
+  EXPECT_EQ(open("gzip", zipped, 1 << 20, &out), Opened::kOk);
+  EXPECT_EQ(out.size(), 1U << 20);
+  EXPECT_EQ(open("gzip", zipped, 1 << 19, &out), Opened::kTooLarge);
+  EXPECT_LT(out.capacity(), 100U);
+  EXPECT_EQ(open("gzip", zipped.substr(0, zipped.size() / 2), 1 << 20, &out), Opened::kMalformed);
+  EXPECT_LT(out.capacity(), 100U);
 }
 
 TEST(Timeout, UnitsAndNonsense) {

@@ -26,12 +26,13 @@ namespace {
 
 constexpr TimeNs kSecond = 1'000'000'000;
 
-// Answers with what it got; /hold never.
+// Answers with what it got; /hold never, /work after it has worked for a while.
 class Echo final : public Service {
  public:
   std::unique_ptr<CallHandler> begin(ServerCall& call) override { return std::make_unique<Handler>(*this, call); }
   int begun = 0;
   int ended = 0;
+  std::function<void()> worked;
 
  private:
   class Handler final : public CallHandler {
@@ -40,6 +41,11 @@ class Echo final : public Service {
     void message(std::string bytes) override { bytes_ = std::move(bytes); }
     void half_closed() override {
       if (call_.path() == "/hold") return;
+      if (call_.path() == "/work") {
+        for (const TimeNs end = now_ns() + 200'000; now_ns() < end;) {
+        }
+        echo_.worked();
+      }
       if (call_.path() == "/refuse") {
         call_.finish(9, "not now", {});
         return;
@@ -178,6 +184,48 @@ TEST(TransportLoop, ThoseThatYieldComeLastAndForSomeOfTheTurnOnly) {
   second.then = [&] { loop.stop(); };
   loop.run();
   EXPECT_EQ(order, "o1o2");
+}
+
+// Whatever waits in its socket, a connection has its turn, and then others have theirs.
+TEST_F(TransportSocket, AConnectionThatMakesWorkYields) {
+  constexpr std::size_t kCalls = 8;
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends), 0);
+  Server server(loop_, echo_, {});
+  server.adopt(ends[0]);
+  ClientSession client("a", {}, [] {});
+  const auto say = [&] {
+    std::string bytes;
+    return client.output(&bytes, 1 << 20) &&
+           write(ends[1], bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size());
+  };
+  ASSERT_TRUE(say());
+  std::string heard;  // how much may be under way
+  until([&] {
+    char some[1000];
+    if (const ssize_t count = read(ends[1], some, sizeof some); count > 0) {
+      heard.append(some, static_cast<std::size_t>(count));
+    }
+    return !heard.empty();
+  });
+  ASSERT_TRUE(client.feed(heard));
+
+  for (std::size_t i = 0; i < kCalls; ++i) {  // one behind the other
+    client.call("/work", std::string(17 << 10, 'w'), [](const Answer&) {});
+    ASSERT_TRUE(say());
+  }
+  std::string order;
+  Busy other(loop_, order, 'o', 0);
+  other.then = [&] { other.wake(); };
+  other.wake();
+  std::size_t worked = 0;
+  echo_.worked = [&] {
+    order += 'w';
+    ++worked;
+  };
+  until([&] { return worked == kCalls; });
+  EXPECT_EQ(order.find("wwww"), std::string::npos);
+  close(ends[1]);
 }
 
 TEST_F(TransportSocket, ManyCallsOnOneConnection) {

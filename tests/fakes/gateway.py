@@ -193,8 +193,12 @@ async def gateway_of(
         yield gateway
         ended_by_test = gateway.process.returncode is not None
     except BaseException as error:
-        if gateway.process.returncode is not None:
-            error.add_note(f"the gateway has ended, {last_words(gateway.log)}")
+        state = "still runs" if gateway.process.returncode is None else "has ended"
+        error.add_note(f"the gateway {state}, {last_words(gateway.log)}")
+        if gateway.process.returncode is None:
+            with contextlib.suppress(grpc.aio.AioRpcError, AssertionError, TimeoutError):
+                async with asyncio.timeout(5):
+                    error.add_note(f"its statistics: {await gateway.stats()}")
         gateway.process.kill()
         await gateway.process.wait()
         raise

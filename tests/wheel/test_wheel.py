@@ -2,32 +2,55 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 import urllib.request
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
-WHEELS = sorted((ROOT / "dist").glob(f"arlo_serve-*-{TAG}-*manylinux*.whl"), key=lambda path: path.stat().st_mtime)
-
-pytestmark = pytest.mark.skipif(not WHEELS, reason="dist has no wheel for this Python: make wheel")
+OWN = f"3.{sys.version_info.minor}"
+NEWER = ("3.12", "3.13", "3.14")  # one wheel serves them all
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@functools.cache
+def interpreter(version: str) -> str | None:
+    """The Python of this version that is here: this one, that of PATH, or pyenv's."""
+    if version == OWN:
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for each in (shutil.which(f"python{version}"), *map(str, sorted(pyenv.glob(f"{version}.*/bin/python")))):
+        if each and subprocess.run((each, "-c", ""), capture_output=True, check=False).returncode == 0:
+            return each
+    return None
+
+
+def wheel(version: str) -> Path | None:
+    """The newest wheel in dist/ for this Python."""
+    tag = "cp312-abi3" if version in NEWER else f"cp{version.replace('.', '')}-cp{version.replace('.', '')}"
+    found = (ROOT / "dist").glob(f"arlo_serve-*-{tag}-*manylinux*.whl")
+    return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+@pytest.fixture(scope="module", params=("3.11", *NEWER))
+def bare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of programs of an environment that has the wheel and what it asks for, and nothing else."""
+    python, made = interpreter(request.param), wheel(request.param)
+    if python is None:
+        pytest.skip(f"Python {request.param} is not here")
+    if made is None:
+        pytest.skip(f"dist has no wheel for Python {request.param}: make wheel")
     env = tmp_path_factory.mktemp("bare") / "v"
-    venv.create(env, with_pip=True)
+    subprocess.run((python, "-m", "venv", str(env)), check=True)
     pip = (str(env / "bin" / "pip"), "--disable-pip-version-check", "install", "--quiet")
-    subprocess.run((*pip, "-c", str(ROOT / "constraints.txt"), str(WHEELS[-1])), check=True, cwd=env)
+    subprocess.run((*pip, "-c", str(ROOT / "constraints.txt"), str(made)), check=True, cwd=env)
     return env / "bin"
 
 

@@ -1,6 +1,7 @@
 #include "gateway/fleet/lane.h"
 
 #include "base/clock.h"
+#include "base/small_memory.h"
 
 namespace arlo::gateway {
 namespace {
@@ -15,7 +16,10 @@ Lane::~Lane() {
 }
 
 void Lane::start() {
-  thread_ = std::thread([this] { loop_.run(); });
+  thread_ = std::thread([this] {
+    const SmallMemory pieces;
+    loop_.run();
+  });
 }
 
 void Lane::stop() {

@@ -297,6 +297,7 @@ void ApiConnection::serve(std::string body) {
   request_ = std::make_shared<ApiRequest>();
   request_->task = route->make();
   request_->body = std::move(body);
+  request_->id = request_id_;
   request_->encoding = header("content-encoding");
   request_->json_size = header(kJsonSize);
   request_->query_model = query_value(query_, "model");
@@ -416,7 +417,7 @@ void ApiConnection::finish(std::uint32_t status, std::string_view message,
 
 void ApiConnection::refuse(const Fault& fault) {
   called_ = 0;
-  const int status = status_of(dialect_, fault.code);
+  const int status = status_of(dialect_, fault);
   ApiAnswer said{write_fault(dialect_, fault)};
   if (status == 401) {
     said.headers = "WWW-Authenticate: Bearer realm=\"arlo\"\r\n";

@@ -1,12 +1,12 @@
 #include "gateway/front/api_json.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/utf8.h"
+#include "gateway/front/json_reader.h"
 
 namespace arlo::gateway {
 namespace {
@@ -15,23 +15,15 @@ using nlohmann::json;
 
 constexpr std::size_t kDeepest = 16;  // of requests: three dimensions of a tensor are four
 
-bool too_deep(std::string_view text) {
-  std::size_t depth = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      quoted = c != '"';
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kDeepest) return true;
-    } else if ((c == ']' || c == '}') && depth > 0) {
-      --depth;
-    }
-  }
-  return false;
+// Names of prompts that a model may have for texts of this type, the best first; none: there is no such type.
+std::span<const std::string_view> prompts_for(std::string_view input_type) {
+  static constexpr std::string_view kQuery[] = {"query", "search_query"};
+  static constexpr std::string_view kPassage[] = {"passage", "document", "search_document"};
+  static constexpr std::string_view kOther[] = {"classification", "clustering"};
+  if (input_type == "query" || input_type == "search_query") return kQuery;
+  if (input_type == "passage" || input_type == "document" || input_type == "search_document") return kPassage;
+  const auto* const found = std::find(std::begin(kOther), std::end(kOther), input_type);
+  return found == std::end(kOther) ? std::span<const std::string_view>() : std::span(found, 1);
 }
 
 const json* field_of(const json& body, const char* field) {
@@ -43,10 +35,12 @@ const json* field_of(const json& body, const char* field) {
 
 std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
+std::string quoted_json(const std::string& text) { return dumped(json(text)); }
+
 MaybeFault parse_object(std::string_view text, json* out) {
-  if (too_deep(text)) return invalid("the body is not JSON of this API: it nests too deep");
-  *out = json::parse(text, nullptr, false);
-  if (out->is_discarded()) return invalid("the body is not JSON in UTF-8");
+  const auto read = read_json(text, kDeepest, out);
+  if (read == JsonRead::kTooDeep) return unreadable("the body is not JSON of this API: it nests too deep");
+  if (read != JsonRead::kOk) return unreadable("the body is not JSON in UTF-8");
   if (!out->is_object()) return invalid("the body is no JSON object");
   return {};
 }
@@ -81,18 +75,25 @@ MaybeFault read_count(const json& body, const char* field, std::int64_t least, s
   return {};
 }
 
-MaybeFault read_texts(const json& from, const std::string& field, std::vector<std::string>* out) {
-  if (!from.is_array() || from.empty()) return invalid(field + " must be a list of texts, and not empty");
-  out->reserve(from.size());
+MaybeFault read_texts(const json& from, const std::string& field, bool empty, std::vector<std::string>* out) {
+  if (from.is_array() && from.empty()) return nothing_in(field + " must be a list of texts, and not empty");
+  if (!from.is_array()) return invalid(field + " must be a list of texts, and not empty");
+  out->reserve(out->size() + from.size());
   for (const auto& text : from) {
     if (!text.is_string()) return invalid(field + ": it is a list of texts, and one of them is none");
-    if (text.get_ref<const std::string&>().empty()) return invalid(field + ": a text is empty");
+    if (!empty && text.get_ref<const std::string&>().empty()) return invalid(field + ": a text is empty");
     out->push_back(text.get<std::string>());
   }
   return {};
 }
 
 MaybeFault read_wishes(const json& body, TextWishes* out) {
+  const json* side = field_of(body, "truncation_direction");
+  if (side == nullptr) side = field_of(body, "truncation_side");
+  const bool left = side != nullptr && (*side == "left" || *side == "Left");
+  if (side != nullptr && !left && *side != "right" && *side != "Right") {
+    return invalid("truncation_direction must be left or right");
+  }
   if (const json* found = field_of(body, "truncate")) {
     const bool named = found->is_string();
     std::string name = named ? found->get<std::string>() : std::string();
@@ -100,12 +101,16 @@ MaybeFault read_wishes(const json& body, TextWishes* out) {
     if (named && (name == "NONE" || name == "START" || name == "END" || name == "CHUNK")) {
       out->truncate = name;
     } else if (found->is_boolean()) {
-      const json* side = field_of(body, "truncation_direction");
-      const bool left = side != nullptr && (*side == "left" || *side == "Left");
       out->truncate = !found->get<bool>() ? "NONE" : left ? "START" : "END";
     } else {
       return invalid("truncate must be true or false, or NONE, START, END or CHUNK");
     }
+  }
+  if (const json* found = field_of(body, "truncate_prompt_tokens")) {
+    const bool good = whole(*found) && *found >= -1 && *found != 0;
+    if (!good) return invalid("truncate_prompt_tokens must be a number of tokens, or -1 for all that the model takes");
+    out->truncate = left ? "START" : "END";
+    if (*found > 0) out->most_tokens = found->get<std::int64_t>();
   }
   if (const json* found = field_of(body, "priority")) {
     // Cohere's and vLLM's are numbers, of which 0 is the usual and higher ones wait.
@@ -115,11 +120,36 @@ MaybeFault read_wishes(const json& body, TextWishes* out) {
       return invalid("priority must be interactive or bulk, or a whole number: above 0 is bulk");
     }
   }
+  if (auto fault = read_bool(body, "add_special_tokens", &out->special)) return fault;
+  if (auto fault = read_text(body, "input_type", &out->input_type)) return fault;
+  if (!out->input_type.empty() && prompts_for(out->input_type).empty()) {
+    return invalid("input_type: there is no " + arlo::quoted(out->input_type) +
+                   "; query, passage, document, search_query, search_document, classification and clustering are");
+  }
   return read_text(body, "prompt_name", &out->prompt);
 }
 
+MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes) {
+  if (wishes.truncate == "CHUNK") return invalid("truncate CHUNK is for embeddings: use NONE, END or START");
+  if (!wishes.special) return invalid("add_special_tokens: scores are of texts with their special tokens");
+  if (wishes.most_tokens != 0 && wishes.most_tokens < model.longest) {
+    return invalid("truncate_prompt_tokens: of scores it may be -1, or the " + std::to_string(model.longest) +
+                   " tokens that model '" + model.name + "' takes");
+  }
+  return {};
+}
+
 MaybeFault find_prompt(const ModelSpec& model, const TextWishes& wishes, std::string_view* out) {
-  if (wishes.prompt.empty()) return {};
+  if (wishes.prompt.empty()) {
+    for (const auto wanted : prompts_for(wishes.input_type)) {
+      for (const auto& [name, text] : model.prompts) {
+        if (name != wanted) continue;
+        *out = text;
+        return {};
+      }
+    }
+    return {};
+  }
   std::string names;
   for (const auto& [name, text] : model.prompts) {
     if (name == wishes.prompt) {
@@ -169,37 +199,6 @@ MaybeFault check_rows(std::size_t rows, std::size_t most) {
                  " are taken in one request");
 }
 
-void append_float(float value, std::string* out) {
-  char digits[32];
-  if (std::isfinite(value)) {
-    out->append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
-  } else {
-    out->append("null");  // JSON has no word for it
-  }
-}
-
-void append_floats(const float* values, std::size_t count, std::string* out) {
-  out->push_back('[');
-  for (std::size_t i = 0; i < count; ++i) {
-    if (i != 0) out->push_back(',');
-    append_float(values[i], out);
-  }
-  out->push_back(']');
-}
-
-void append_base64(std::string_view bytes, std::string* out) {
-  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t k = 0; k < 3; ++k) {
-      group = group << 8 | (i + k < bytes.size() ? static_cast<unsigned char>(bytes[i + k]) : 0U);
-    }
-    for (std::size_t k = 0; k < 4; ++k) {
-      out->push_back(i + k > bytes.size() ? '=' : kDigits[group >> (18 - 6 * k) & 63]);
-    }
-  }
-}
-
 MaybeFault read_rows(const inference::ModelInferResponse& answer, std::size_t rows, std::vector<float>* values,
                      std::size_t* each) {
   if (answer.raw_output_contents_size() != 1) return Fault{Code::kInternal, "the worker's answer is not one output"};
@@ -224,13 +223,13 @@ std::string usage_of(std::int64_t tokens) {
   return "{\"prompt_tokens\":" + count + ",\"total_tokens\":" + count + "}";
 }
 
-int status_of(Dialect dialect, Code code) {
-  switch (code) {
+int status_of(Dialect dialect, const Fault& fault) {
+  switch (fault.code) {
     case Code::kOk:
       return 200;
     case Code::kInvalidArgument:
     case Code::kFailedPrecondition:
-      return dialect == Dialect::kTei ? 422 : 400;
+      return dialect == Dialect::kTei && fault.kind == Fault::Kind::kUsual ? 422 : 400;
     case Code::kUnimplemented:  // not what this model, or this server, is for
       return dialect == Dialect::kTei ? 424 : dialect == Dialect::kKserve ? 501 : 400;
     case Code::kUnauthenticated:
@@ -249,15 +248,16 @@ int status_of(Dialect dialect, Code code) {
 }
 
 std::string write_fault(Dialect dialect, const Fault& fault) {
-  const int status = status_of(dialect, fault.code);
+  const int status = status_of(dialect, fault);
   const std::string message = valid_utf8(fault.message) ? fault.message : printable(fault.message);
   if (dialect == Dialect::kCohere) return dumped(json::object({{"message", message}}));
   if (dialect == Dialect::kKserve) return dumped(json::object({{"error", message}}));
   if (dialect == Dialect::kTei) {
-    const char* type = status == 422   ? "Validation"
-                       : status == 429 ? "Overloaded"
-                       : status == 503 ? "Unhealthy"
-                                       : "Backend";
+    const char* type = fault.kind == Fault::Kind::kEmpty      ? "Empty"
+                       : fault.code == Code::kInvalidArgument ? "Validation"
+                       : status == 429                        ? "Overloaded"
+                       : status == 503                        ? "Unhealthy"
+                                                              : "Backend";
     return dumped(json::object({{"error", message}, {"error_type", type}}));
   }
   const char* type = status == 401   ? "authentication_error"

@@ -20,9 +20,10 @@ enum class Dialect : std::uint8_t { kOpenAi, kTei, kCohere, kKserve };
 
 // The body that says why there is no answer, and the status of it.
 std::string write_fault(Dialect dialect, const Fault& fault);
-int status_of(Dialect dialect, Code code);
+int status_of(Dialect dialect, const Fault& fault);
 
 std::string dumped(const nlohmann::json& value);
+std::string quoted_json(const std::string& text);
 
 // An object that nests no deeper than any request has to. INVALID_ARGUMENT: it is none.
 MaybeFault parse_object(std::string_view text, nlohmann::json* out);
@@ -36,17 +37,24 @@ MaybeFault read_text(const nlohmann::json& body, const char* field, std::string*
 // A whole number of at least `least`.
 MaybeFault read_count(const nlohmann::json& body, const char* field, std::int64_t least, std::int64_t* out);
 
-// A list of texts, of which none is empty; and not empty itself.
-MaybeFault read_texts(const nlohmann::json& from, const std::string& field, std::vector<std::string>* out);
+// A list of texts that is not empty. `empty`: a text of it may be.
+MaybeFault read_texts(const nlohmann::json& from, const std::string& field, bool empty, std::vector<std::string>* out);
 
 // What a client may wish of the texts of a request.
 struct TextWishes {
   std::string truncate = "NONE";  // NONE, END or START: what is cut off; CHUNK: cut into pieces, of embeddings
   std::string prompt;             // name of the one that goes before each text; empty: none
+  std::string input_type;         // query, passage, ...: where no prompt is named, the one for this, if there is one
   bool bulk = false;              // of the class bulk
+  std::int64_t most_tokens = 0;   // of a text, below what the model takes; 0: that
+  bool special = true;            // special tokens are added
+  [[nodiscard]] bool own_tokens() const { return most_tokens != 0 || !special; }
 };
-// From `truncate`, `truncation_direction`, `prompt_name` and `priority`.
+// From `truncate`, `truncation_direction`, `prompt_name`, `input_type`, `priority`, `add_special_tokens` and vLLM's
+// `truncate_prompt_tokens` and `truncation_side`.
 MaybeFault read_wishes(const nlohmann::json& body, TextWishes* out);
+// INVALID_ARGUMENT: wishes that only embeddings can have.
+MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes);
 // What the wished prompt says. INVALID_ARGUMENT: the model has none by that name.
 MaybeFault find_prompt(const ModelSpec& model, const TextWishes& wishes, std::string_view* out);
 

@@ -1,15 +1,20 @@
 #include "gateway/front/api_request.h"
 
+#include <google/protobuf/arena.h>
+
+#include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/ascii.h"
 #include "base/clock.h"
 #include "transport/inflate.h"
 
 namespace arlo::gateway {
 
 void ApiRequest::read(const DataService& service, std::size_t most) {
-  if (!encoding.empty() && encoding != "identity") {
+  if (!encoding.empty() && !equal_ignoring_case(encoding, "identity")) {
     std::string opened;
     const auto state = transport::open(encoding, body, most, &opened);
     if (state == transport::Opened::kUnknownEncoding) {
@@ -36,7 +41,8 @@ MaybeFault ApiRequest::find(const DataService& service) {
                      .json_size = json_size,
                      .query_model = query_model,
                      .path_model = parts.empty() ? std::string_view() : parts[0],
-                     .path_version = parts.size() < 2 ? std::string_view() : parts[1]};
+                     .path_version = parts.size() < 2 ? std::string_view() : parts[1],
+                     .now_s = static_cast<std::int64_t>(unix_ms() / 1000)};
   if (auto fault = task->read(from)) return fault;
   std::string name = task->model().empty() ? query_model : task->model();
   if (name.empty()) {
@@ -53,7 +59,14 @@ MaybeFault ApiRequest::find(const DataService& service) {
     if (!names.empty()) name = names.front();
   }
   Router* router = nullptr;
-  return service.find_model(name, task->version(), &router, &model_);
+  auto fault = service.find_model(name, task->version(), &router, &model_);
+  if (!fault || fault->code != Code::kNotFound) return fault;
+  for (const std::string_view type : {"query", "passage"}) {  // NIM's, for clients without the field
+    const auto base = name.size() - std::min(name.size(), type.size() + 1);
+    if (base == 0 || name[base] != '-' || !name.ends_with(type) || !task->meant_for(type)) continue;
+    return service.find_model(name.substr(0, base), task->version(), &router, &model_);
+  }
+  return fault;
 }
 
 MaybeFault ApiRequest::make(const DataService& service) {
@@ -64,12 +77,14 @@ MaybeFault ApiRequest::make(const DataService& service) {
     own_.emplace();
     return task->write(*model_, {}, &*own_);
   }
+  if (request.id().empty() && dialect() != Dialect::kKserve) request.set_id(id);
   call_ = request.SerializeAsString();
   return {};
 }
 
 void ApiRequest::write(std::string answer, bool pack) {
-  inference::ModelInferResponse response;
+  google::protobuf::Arena arena;
+  auto& response = *google::protobuf::Arena::CreateMessage<inference::ModelInferResponse>(&arena);
   if (!response.ParseFromString(answer)) {
     fault_ = Fault{Code::kInternal, "the answer does not parse"};
     return;

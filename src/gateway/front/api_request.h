@@ -20,6 +20,7 @@ class ApiRequest {
   // What came.
   std::unique_ptr<ApiTask> task;
   std::string body;
+  std::string id;           // x-request-id
   std::string encoding;     // Content-Encoding
   std::string json_size;    // Inference-Header-Content-Length
   std::string query_model;  // ?model=

@@ -24,6 +24,7 @@ struct ApiBody {
   std::string_view query_model = {};  // ?model=, where there is no body
   std::string_view path_model = {};   // that the path names, and its version
   std::string_view path_version = {};
+  std::int64_t now_s = 0;  // since 1970, for answers that say when they were made
 };
 
 class ApiTask {
@@ -42,6 +43,8 @@ class ApiTask {
 
   // The model can do it, as far as its outputs tell: where none is named, the only one that fits is meant.
   [[nodiscard]] virtual bool fits(const ModelSpec&) const { return true; }
+  // The model was named with what its texts are for (-query, -passage behind its name). False: that means nothing here.
+  virtual bool meant_for(std::string_view) { return false; }
   // False: the model's tokenizer is all that it takes, and write() comes at once, with an empty answer.
   [[nodiscard]] virtual bool calls() const { return true; }
   // INVALID_ARGUMENT, UNIMPLEMENTED: the model cannot do it, or not so; or there are more rows than `most_rows`.

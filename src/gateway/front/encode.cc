@@ -261,7 +261,9 @@ MaybeFault encode_answer(Call& call, bool streamed, std::uint64_t max_bytes, std
   if (call.model->flow != nullptr) return encode_flow(call, streamed, max_bytes, out);
   std::vector<RowResponse> rows;
   rows.reserve(call.rows.size());
-  for (auto& row : call.rows) rows.push_back(row.journey == nullptr ? row.parsed : answer_of(call, *row.journey, true));
+  for (auto& row : call.rows) {
+    rows.push_back(row.journey == nullptr ? std::move(row.parsed) : answer_of(call, *row.journey, true));
+  }
   auto fault = encode(call, rows, timing_of(call), streamed, max_bytes, out);
   if (!fault) forget_bodies(call);
   return fault;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -185,7 +186,11 @@ class Infer final : public ApiTask {
       if (error != std::errc() || at != end || size > from.bytes.size()) {
         return invalid(std::string(kJsonSize) + " must be the size of the JSON at the start of the body");
       }
-      if (size == 0) return invalid(std::string(kJsonSize) + ": 0: say in JSON what the bytes are");
+      if (size == 0) {
+        bare_ = from.bytes;
+        all_binary_ = true;
+        return {};
+      }
     }
     json body;
     if (auto fault = parse_object(from.bytes.substr(0, size), &body)) return fault;
@@ -215,6 +220,13 @@ class Infer final : public ApiTask {
   }
 
   MaybeFault ask(const ModelSpec& model, std::size_t, inference::ModelInferRequest* out) override {
+    if (bare_) {
+      if (!model.takes_text()) {
+        return invalid(std::string(kJsonSize) + ": 0: a body without JSON is a text, and model '" + model.name +
+                       "' takes tensors");
+      }
+      if (auto fault = add_texts(kText, {}, {*bare_}, &request_)) return fault;
+    }
     request_.set_model_name(model.name);
     request_.set_model_version(version_);
     out->Swap(&request_);
@@ -318,6 +330,7 @@ class Infer final : public ApiTask {
   inference::ModelInferRequest request_;
   std::unordered_map<std::string, bool> binary_;  // outputs that say how they come
   bool all_binary_ = false;
+  std::optional<std::string> bare_;  // the body, which has no JSON
 };
 
 // protobuf's JSON has 64-bit numbers as texts.

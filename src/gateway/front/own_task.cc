@@ -1,7 +1,9 @@
 #include "gateway/front/own_task.h"
 
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "gateway/front/embeddings.h"
 #include "gateway/front/scores.h"
@@ -68,8 +70,109 @@ class TeiOwn final : public ApiTask {
   MaybeFault vectors_fault_;
 };
 
+// Several bodies of TeiOwn as one call: the rows of each stand behind those of the one before.
+class Vertex final : public ApiTask {
+ public:
+  Vertex() : ApiTask(Dialect::kTei) {}
+
+  MaybeFault read(const ApiBody& from) override {
+    json body;
+    if (auto fault = parse_object(from.bytes, &body)) return fault;
+    const auto instances = body.find("instances");
+    if (instances == body.end() || !instances->is_array()) return invalid("instances must be a list");
+    if (instances->empty()) return nothing_in("instances is empty");
+    if (auto fault = read_text(body, "model", &model_)) return fault;
+    for (const auto& instance : *instances) {
+      if (!instance.is_object()) return invalid("instances: each is an object, as POST / takes it");
+      const std::string bytes = dumped(instance);
+      ApiBody each = from;
+      each.bytes = bytes;
+      if (auto fault = tasks_.emplace_back(make_tei_own())->read(each)) return fault;
+      const auto& model = tasks_.back()->model();
+      if (model_.empty()) model_ = model;
+      if (!model.empty() && model != model_) return invalid("instances: all ask one model");
+    }
+    return {};
+  }
+
+  [[nodiscard]] bool fits(const ModelSpec& model) const override { return tasks_.front()->fits(model); }
+
+  MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
+    if (auto fault = check_rows(tasks_.size(), most_rows)) return fault;
+    rows_.clear();
+    std::size_t rows = 0;
+    std::size_t bytes = 0;
+    for (waits_ = 0; waits_ < tasks_.size(); ++waits_) {
+      inference::ModelInferRequest one;
+      if (auto fault = tasks_[waits_]->ask(model, most_rows, &one)) return fault;
+      rows_.push_back(static_cast<std::size_t>(one.inputs(0).shape(0)));
+      rows += rows_.back();
+      if (auto fault = check_rows(rows, most_rows)) return fault;
+      for (const auto& raw : one.raw_input_contents()) bytes += raw.size();
+      if (auto fault = check_made(bytes)) return fault;
+      if (waits_ == 0) {
+        out->Swap(&one);
+      } else if (!join(one, out)) {
+        return invalid("instances: they differ in more than their texts; send them in requests of their own");
+      }
+    }
+    return {};
+  }
+
+  [[nodiscard]] const std::shared_ptr<text::Job>& text_job() const override {
+    return waits_ < tasks_.size() ? tasks_[waits_]->text_job() : job_;
+  }
+
+  MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
+    std::vector<float> values;
+    std::size_t each = 0;
+    if (auto fault = read_rows(answer, std::accumulate(rows_.begin(), rows_.end(), std::size_t{0}), &values, &each)) {
+      return fault;
+    }
+    out->body = "{\"predictions\":[";
+    const float* at = values.data();
+    for (std::size_t i = 0; i < tasks_.size(); ++i) {
+      inference::ModelInferResponse one;
+      one.add_raw_output_contents(at, rows_[i] * each * sizeof(float));
+      at += rows_[i] * each;
+      ApiAnswer made;
+      if (auto fault = tasks_[i]->write(model, one, &made)) return fault;
+      out->body += (i == 0 ? "" : ",") + made.body;
+    }
+    out->body += "]}";
+    return {};
+  }
+
+ private:
+  // False: they ask for different things.
+  static bool join(const inference::ModelInferRequest& one, inference::ModelInferRequest* out) {
+    if (one.inputs_size() != out->inputs_size() || one.outputs(0).name() != out->outputs(0).name() ||
+        one.parameters_size() != out->parameters_size()) {
+      return false;
+    }
+    for (const auto& [key, value] : one.parameters()) {
+      const auto found = out->parameters().find(key);
+      if (found == out->parameters().end() || found->second.string_param() != value.string_param()) return false;
+    }
+    for (int i = 0; i < one.inputs_size(); ++i) {
+      const auto& from = one.inputs(i);
+      auto* to = out->mutable_inputs(i);
+      if (from.name() != to->name() || from.shape_size() != to->shape_size()) return false;
+      if (from.shape_size() == 2 && from.shape(1) != to->shape(1)) return false;
+      to->set_shape(0, to->shape(0) + from.shape(0));
+      out->mutable_raw_input_contents(i)->append(one.raw_input_contents(i));
+    }
+    return true;
+  }
+
+  std::vector<std::unique_ptr<ApiTask>> tasks_;
+  std::vector<std::size_t> rows_;  // of each
+  std::size_t waits_ = 0;          // the one whose texts a helper makes ids of
+};
+
 }  // namespace
 
+std::unique_ptr<ApiTask> make_tei_vertex() { return std::make_unique<Vertex>(); }
 std::unique_ptr<ApiTask> make_tei_own() { return std::make_unique<TeiOwn>(); }
 
 }  // namespace arlo::gateway

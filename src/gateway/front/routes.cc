@@ -9,6 +9,7 @@
 #include "gateway/front/pages.h"
 #include "gateway/front/scores.h"
 #include "gateway/front/tokens.h"
+#include "gateway/front/vllm_scores.h"
 
 namespace arlo::gateway {
 namespace {
@@ -55,13 +56,24 @@ MaybeFault say_ready(DataService& service, const Context&, const Parts&, OwnAnsw
   return {};
 }
 
+json model_of(const std::string& name) {
+  return {{"id", name}, {"object", "model"}, {"created", 0}, {"owned_by", "arlo"}};
+}
+
 MaybeFault say_models(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
   auto data = json::array();
   for (const auto& served : service.models().served()) {
-    if (served.stage) continue;
-    data.push_back({{"id", served.name}, {"object", "model"}, {"created", 0}, {"owned_by", "arlo"}});
+    if (!served.stage) data.push_back(model_of(served.name));
   }
   reply->answer.body = dumped(json::object({{"object", "list"}, {"data", data}}));
+  return {};
+}
+
+MaybeFault say_model(DataService& service, const Context&, const Parts& parts, OwnAnswer* reply) {
+  Router* router = nullptr;
+  std::shared_ptr<const ModelSpec> model;
+  if (auto fault = service.find_model(parts[0], {}, &router, &model)) return fault;
+  reply->answer.body = dumped(model_of(model->name));
   return {};
 }
 
@@ -121,11 +133,14 @@ constexpr auto kKserve = Dialect::kKserve;
 const Route kRoutes[] = {
     {"GET", "/", kOpenAi, true, nullptr, say_page},
     {"GET", "/openapi.json", kOpenAi, true, nullptr, say_openapi},
+    {"GET", "/api-doc/openapi.json", kOpenAi, true, nullptr, say_openapi},
     {"GET", "/health", kTei, true, nullptr, say_health},
     {"GET", "/ping", kTei, true, nullptr, say_health},
     {"GET", "/v1/health/live", kOpenAi, true, nullptr, say_live},
     {"GET", "/v1/health/ready", kOpenAi, true, nullptr, say_health},
     {"GET", "/v1/models", kOpenAi, false, nullptr, say_models},
+    {"GET", "/models", kOpenAi, false, nullptr, say_models},
+    {"GET", "/v1/models/*", kOpenAi, false, nullptr, say_model},
     {"POST", "/v1/embeddings", kOpenAi, false, make_openai_embeddings, nullptr},
     {"POST", "/embeddings", kOpenAi, false, make_openai_embeddings, nullptr},
     {"POST", "/embed", kTei, false, make_tei_embed, nullptr},
@@ -135,12 +150,18 @@ const Route kRoutes[] = {
     {"POST", "/predict", kTei, false, make_tei_predict, nullptr},
     {"POST", "/", kTei, false, make_tei_own, nullptr},
     {"POST", "/invocations", kTei, false, make_tei_own, nullptr},
+    {"POST", "/vertex", kTei, false, make_tei_vertex, nullptr},
     {"POST", "/tokenize", kTei, false, make_tei_tokenize, nullptr},
     {"POST", "/decode", kTei, false, make_tei_decode, nullptr},
     {"GET", "/info", kTei, false, make_tei_info, nullptr},
     {"POST", "/rerank", kCohere, false, make_either_rerank, nullptr},
     {"POST", "/v1/rerank", kCohere, false, make_rerank_v1, nullptr},
     {"POST", "/v2/rerank", kCohere, false, make_rerank_v2, nullptr},
+    {"POST", "/v1/embed", kCohere, false, make_cohere_embed_v1, nullptr},
+    {"POST", "/v2/embed", kCohere, false, make_cohere_embed_v2, nullptr},
+    {"POST", "/score", kOpenAi, false, make_score, nullptr},
+    {"POST", "/v1/score", kOpenAi, false, make_score, nullptr},
+    {"POST", "/classify", kOpenAi, false, make_classify, nullptr},
     {"GET", "/v2", kKserve, false, nullptr,
      say_method<inference::ServerMetadataRequest, inference::ServerMetadataResponse>},
     {"GET", "/v2/health/live", kKserve, true, nullptr, say_live},
@@ -216,6 +237,10 @@ std::string query_value(std::string_view query, std::string_view name) {
 Found find_route(std::string_view method, std::string_view path) {
   if (method == "HEAD") method = "GET";
   if (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  if (path.starts_with("/openai/v1/")) path.remove_prefix(7);  // where KServe's servers have OpenAI's paths
+  for (const auto& route : kRoutes) {
+    if (route.path == path && route.method == method) return {&route, {}, {}};
+  }
   Found found;
   Parts parts;
   for (const auto& route : kRoutes) {
@@ -226,7 +251,6 @@ Found find_route(std::string_view method, std::string_view path) {
       }
       continue;
     }
-    if (found.route != nullptr && !parts.empty()) continue;  // a path without '*' goes before one with it
     found.route = &route;
     found.parts = parts;
   }

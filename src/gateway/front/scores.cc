@@ -1,65 +1,28 @@
 #include "gateway/front/scores.h"
 
-#include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <utility>
 #include <vector>
+
+#include "gateway/front/logits.h"
 
 namespace arlo::gateway {
 namespace {
 
 using nlohmann::json;
 
-// The output that is a score of each label.
-const OutputSpec* logits_of(const ModelSpec& model) {
-  const int found = model.find_output("logits");
-  if (found < 0 || (model.inner >> found & 1) != 0) return nullptr;
-  const auto& output = model.outputs[static_cast<std::size_t>(found)];
-  return output.token_level || output.datatype != "FP32" || output.dims.size() != 1 ? nullptr : &output;
-}
-
-std::string label_of(const ModelSpec& model, std::size_t label) {
-  return label < model.labels.size() ? model.labels[label] : "LABEL_" + std::to_string(label);
-}
-
-float sigmoid(float value) { return static_cast<float>(1 / (1 + std::exp(-double{value}))); }
-
-void softmax(float* values, std::size_t count) {
-  const float most = *std::max_element(values, values + count);
-  double sum = 0;
-  for (std::size_t i = 0; i < count; ++i) sum += std::exp(double{values[i]} - most);
-  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(std::exp(double{values[i]} - most) / sum);
-}
-
-// Places in descending order of their values; the first of those that are alike comes first.
-std::vector<std::size_t> ranks(const float* values, std::size_t count) {
-  std::vector<std::size_t> order(count);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] > values[b]; });
-  return order;
-}
-
-MaybeFault not_whole(const TextWishes& wishes) {
-  if (wishes.truncate != "CHUNK") return {};
-  return invalid("truncate CHUNK is for embeddings: use NONE, END or START");
-}
-
 class TeiPredict final : public ApiTask {
  public:
   TeiPredict() : ApiTask(Dialect::kTei) {}
-  [[nodiscard]] bool fits(const ModelSpec& model) const override {
-    const auto* logits = logits_of(model);
-    return logits != nullptr && logits->dims[0] != 1;
-  }
+  [[nodiscard]] bool fits(const ModelSpec& model) const override { return is_classifier(model); }
 
   MaybeFault read(const ApiBody& from) override {
     json body;
     if (auto fault = parse_object(from.bytes, &body)) return fault;
     const auto inputs = body.find("inputs");
     if (inputs == body.end()) return invalid("inputs is missing");
-    if (inputs->is_array() && !inputs->empty() && inputs->front().is_array()) {
+    if (inputs->is_array() && inputs->empty()) return nothing_in("inputs is empty");
+    if (inputs->is_array() && inputs->front().is_array()) {
       batch_ = true;
       for (const auto& row : *inputs) {
         if (auto fault = read_row(row)) return fault;
@@ -72,19 +35,13 @@ class TeiPredict final : public ApiTask {
     }
     if (auto fault = read_text(body, "model", &model_)) return fault;
     if (auto fault = read_bool(body, "raw_scores", &raw_)) return fault;
-    if (auto fault = read_wishes(body, &wishes_)) return fault;
-    return not_whole(wishes_);
+    return read_wishes(body, &wishes_);
   }
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
-    const auto* logits = logits_of(model);
-    if (logits == nullptr) {
-      return Fault{Code::kUnimplemented,
-                   "model '" + model.name + "' is no classifier: it has no output logits of labels"};
-    }
+    if (auto fault = ask_labels(model, out)) return fault;
+    if (auto fault = check_of_scores(model, wishes_)) return fault;
     if (auto fault = check_rows(first_.size(), most_rows)) return fault;
-    out->set_model_name(model.name);
-    out->add_outputs()->set_name(logits->name);
     add_wishes(wishes_, true, out);
     if (auto fault = add_texts(kText, {}, first_, out)) return fault;
     return second_.empty() ? MaybeFault() : add_texts(kTextPair, {}, second_, out);
@@ -98,16 +55,9 @@ class TeiPredict final : public ApiTask {
     if (batch_) body = "[";
     for (std::size_t row = 0; row < first_.size(); ++row) {
       float* scores = values.data() + row * labels;
-      if (!raw_ && labels == 1) *scores = sigmoid(*scores);
-      if (!raw_ && labels > 1) softmax(scores, labels);
-      body += row == 0 ? "[" : ",[";
-      bool first = true;
-      for (const std::size_t label : ranks(scores, labels)) {
-        body += std::exchange(first, false) ? "{\"score\":" : ",{\"score\":";
-        append_float(scores[label], &body);
-        body += ",\"label\":" + dumped(label_of(model, label)) + "}";
-      }
-      body += ']';
+      if (!raw_) to_probabilities(scores, labels);
+      if (row != 0) body += ',';
+      append_labels(model, scores, labels, &body);
     }
     if (batch_) body += ']';
     return {};
@@ -117,9 +67,9 @@ class TeiPredict final : public ApiTask {
   MaybeFault read_row(const json& row) {
     std::vector<std::string> texts;
     if (row.is_string()) {
-      if (auto fault = read_texts(json::array({row}), "inputs", &texts)) return fault;
+      if (auto fault = read_texts(json::array({row}), "inputs", true, &texts)) return fault;
     } else if (row.is_array()) {
-      if (auto fault = read_texts(row, "inputs", &texts)) return fault;
+      if (auto fault = read_texts(row, "inputs", true, &texts)) return fault;
     }
     if (texts.empty() || texts.size() > 2) return invalid("inputs must be a text, a pair of texts, or a list of such");
     first_.push_back(std::move(texts[0]));
@@ -138,10 +88,7 @@ class Rerank final : public ApiTask {
  public:
   // `version`: of Cohere's; 0: TEI's, if the body is one.
   explicit Rerank(int version) : ApiTask(Dialect::kCohere), api_(version) {}
-  [[nodiscard]] bool fits(const ModelSpec& model) const override {
-    const auto* logits = logits_of(model);
-    return logits != nullptr && logits->dims[0] == 1;
-  }
+  [[nodiscard]] bool fits(const ModelSpec& model) const override { return is_reranker(model); }
 
   MaybeFault read(const ApiBody& from) override {
     json body;
@@ -164,23 +111,15 @@ class Rerank final : public ApiTask {
     if (!tei) wishes_.truncate = "END";  // as they do: what a document has too much is left out
     if (auto fault = read_bool(body, "truncation", &cut_)) return fault;
     if (!cut_) wishes_.truncate = "NONE";
-    if (auto fault = read_wishes(body, &wishes_)) return fault;
-    return not_whole(wishes_);
+    return read_wishes(body, &wishes_);
   }
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
-    const auto* logits = logits_of(model);
-    if (logits == nullptr || logits->dims[0] != 1) {
-      return Fault{Code::kUnimplemented, "model '" + model.name + "' is no reranker: " +
-                                             (logits == nullptr ? "it has no output logits of labels"
-                                                                : "it has " + std::to_string(logits->dims[0]) +
-                                                                      " labels, and one is needed")};
-    }
+    if (auto fault = ask_score(model, out)) return fault;
+    if (auto fault = check_of_scores(model, wishes_)) return fault;
     if (auto fault = check_rows(documents_.size(), most_rows)) return fault;
     std::string_view prompt;
     if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
-    out->set_model_name(model.name);
-    out->add_outputs()->set_name(logits->name);
     add_wishes(wishes_, true, out);
     const std::string before = std::string(prompt) + query_;  // the same one in each row
     if (auto fault = add_texts(kText, before, std::vector<std::string>(documents_.size()), out)) return fault;
@@ -223,13 +162,13 @@ class Rerank final : public ApiTask {
  private:
   // Texts; of Cohere's and Jina's also objects with one.
   MaybeFault read_documents(const json& from, const std::string& field) {
-    if (!from.is_array() || field == "texts") return read_texts(from, field, &documents_);
+    if (!from.is_array() || field == "texts") return read_texts(from, field, true, &documents_);
     auto texts = json::array();
     for (const auto& document : from) {
       const bool object = document.is_object() && document.contains("text");
       texts.push_back(object ? document["text"] : document);
     }
-    return read_texts(texts, field, &documents_);
+    return read_texts(texts, field, true, &documents_);
   }
 
   const int api_;

@@ -50,15 +50,17 @@ MaybeFault tokenize(const ModelSpec& model, std::string_view prompt, const std::
                     const TextWishes& wishes, text::Job* job, TokenRows* out) {
   if (auto fault = check_text(model)) return fault;
   const bool may_cut = wishes.truncate == "START" || wishes.truncate == "END";
-  const text::Limits limits{.most_tokens = static_cast<std::size_t>(model.longest),
-                            .keep_end = wishes.truncate == "START"};
+  const auto longest =
+      wishes.most_tokens == 0 ? model.longest : std::min<std::int64_t>(model.longest, wishes.most_tokens);
+  const text::Limits limits{.most_tokens = static_cast<std::size_t>(longest),
+                            .keep_end = wishes.truncate == "START",
+                            .add_special = wishes.special};
   std::vector<text::Encoding> made;
   if (auto fault = encode_behind(*model.text, prompt, texts, limits, job, &made)) return fault;
   for (const auto& encoding : made) {
     if (encoding.cut && !may_cut) {
-      return invalid("row " + std::to_string(out->size()) + ": the text has more than the " +
-                     std::to_string(model.longest) + " tokens that model '" + model.name +
-                     "' takes; shorten it, or set truncate");
+      return invalid("row " + std::to_string(out->size()) + ": the text has more than the " + std::to_string(longest) +
+                     " tokens that model '" + model.name + "' takes; shorten it, or set truncate");
     }
     if (encoding.ids.empty()) return invalid("row " + std::to_string(out->size()) + ": the text has no tokens");
     out->emplace_back(encoding.ids.begin(), encoding.ids.end());

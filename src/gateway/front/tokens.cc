@@ -40,7 +40,7 @@ class Tokenize final : public Known {
     const auto inputs = body.find("inputs");
     if (inputs == body.end()) return invalid("inputs is missing");
     const json& list = inputs->is_string() ? json::array({*inputs}) : *inputs;
-    if (auto fault = read_texts(list, "inputs", &texts_)) return fault;
+    if (auto fault = read_texts(list, "inputs", true, &texts_)) return fault;
     if (auto fault = read_text(body, "model", &model_)) return fault;
     if (auto fault = read_bool(body, "add_special_tokens", &special_)) return fault;
     return read_text(body, "prompt_name", &wishes_.prompt);
@@ -95,7 +95,8 @@ class Decode final : public Known {
     json body;
     if (auto fault = parse_object(from.bytes, &body)) return fault;
     const auto ids = body.find("ids");
-    if (ids == body.end() || !ids->is_array() || ids->empty()) {
+    if (ids != body.end() && ids->is_array() && ids->empty()) return nothing_in("ids is empty");
+    if (ids == body.end() || !ids->is_array()) {
       return invalid("ids must be token ids, or a list of such; and not empty");
     }
     const bool batch = ids->front().is_array();

@@ -28,6 +28,7 @@ print(
             "short": of_one.data[0].embedding,
             "tokens": made.usage.total_tokens,
             "models": sorted(each.id for each in client.models.list()),
+            "model": client.models.retrieve("embedder").id,
             "errors": said,
         }
     )

@@ -115,7 +115,7 @@ async def test_what_is_wrong_is_named(http: httpx.AsyncClient, body: bytes, stat
     assert answer.status_code == status
     assert said in answer.json()["error"]["message"]
     tei = await http.post("/embed", json={"inputs": []})
-    assert (tei.status_code, tei.json()["error_type"]) == (422, "Validation")
+    assert (tei.status_code, tei.json()["error_type"]) == (400, "Empty")
 
 
 async def test_offenders_alone_pay(served: Gateway, http: httpx.AsyncClient) -> None:

@@ -103,7 +103,7 @@ def request(**changes: Any) -> dict[str, Any]:
         ("emu/infer", request(parameters={"binary_data_size": 8}), None, (400, "more bytes than there are")),
         ("emu/infer", {"inputs": []}, None, (400, "inputs must be a list")),
         ("emu/infer", request(), "9999", (400, "the size of the JSON")),
-        ("emu/infer", request(), "0", (400, "say in JSON")),
+        ("emu/infer", request(), "0", (400, "takes tensors")),
         ("emu/versions/2/infer", request(), None, (404, "no version '2'")),
         ("other/infer", request(), None, (404, "unknown model")),
         ("emu/infer", {**request(), "outputs": [{"name": "nothing"}]}, None, (400, "nothing")),

@@ -17,33 +17,19 @@ import pytest_asyncio
 from scipy.special import expit, softmax
 from tokenizers import Tokenizer, decoders
 
-from tests.fakes.gateway import Gateway, gateway_of
+from tests.fakes.gateway import Gateway
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.replayed import LABELS, recorded
+from tests.integration.gateway.api_models import NAMES, PROMPT, api_of_models
+from tests.integration.gateway.replayed import recorded
 
 pytestmark = pytest.mark.integration
 
-NAMES = [f"label {number}" for number in range(LABELS)]
 TEXTS = ["a text", "naïve Café", "this is another one, and it has more words"]
-PROMPT = "query: "
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def served(workers: Workers, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
-    file = json.loads(tokenizer.read_text())
-    file["decoder"] = {"type": "WordPiece", "prefix": "##", "cleanup": True}
-    deployments = {
-        "emu": workers.deployment("emu", [(0, 64), (1, 128), (2, 256), (3, 512)]),
-        "small": workers.deployment("small", [(0, 64)]),
-        "ranker": workers.deployment("ranker", [(1, 64)]),
-        "slow": workers.deployment("slow", [(2, 64)], inflight_limit=1),
-    }
-    deployments["small"].model.labels.extend(NAMES)
-    deployments["emu"].model.prompts.add(name="query", text=PROMPT)
-    async with gateway_of(tmp_path_factory.mktemp("gateway")) as gateway:
-        for deployment in deployments.values():
-            deployment.model.tokenizer = json.dumps(file).encode()
-            await gateway.apply(deployment, beside=True)
+    async with api_of_models(workers, tokenizer, tmp_path_factory.mktemp("gateway")) as gateway:
         yield gateway
 
 
@@ -155,6 +141,11 @@ async def test_info_says_what_a_model_is_for(http: httpx.AsyncClient) -> None:
         ("/embed", {"model": "emu", "inputs": "a", "prompt_name": "passage"}, 422, "it has 'query'"),
         ("/predict", {"model": "small", "inputs": [["a"], ["b", "c"]]}, 422, "requests of their own"),
         ("/embed", {"model": "emu", "inputs": "a", "priority": "high"}, 422, "priority must be"),
+        ("/embed", {"model": "emu", "inputs": "a", "truncation_direction": "up"}, 422, "left or right"),
+        ("/embed", {"model": "emu", "inputs": []}, 400, "inputs is empty"),
+        ("/rerank", {"model": "ranker", "query": "a", "texts": []}, 400, "not empty"),
+        ("/predict", {"model": "small", "inputs": []}, 400, "inputs is empty"),
+        ("/decode", {"model": "emu", "ids": []}, 400, "ids is empty"),
         ("/v1/embeddings", {"model": "emu", "input": "w " * 60_000, "truncate": "chunk"}, 400, "more than the 64 rows"),
         ("/tokenize", {"model": "emu", "inputs": 3}, 422, "list of texts"),
         ("/decode", {"model": "emu", "ids": [-1]}, 422, "whole numbers"),
@@ -214,6 +205,8 @@ async def test_bodies_may_be_packed_and_chunked(http: httpx.AsyncClient) -> None
     bomb = gzip.compress(b" " * (3 << 20))
     refused = await http.post("/embed", content=bomb, headers={"content-encoding": "gzip"})
     assert refused.status_code == 413
+    twice = gzip.compress(body[:9]) + gzip.compress(body[9:])
+    assert (await http.post("/embed", content=twice, headers={"content-encoding": "GZIP"})).json() == wanted
     assert (await http.post("/embed", content=body, headers={"content-encoding": "gzip"})).status_code == 422
     assert (await http.post("/embed", content=body, headers={"content-encoding": "br"})).status_code == 415
     large = await http.post("/embed", content=pieces(b" " * (3 << 20), 1 << 16))

@@ -13,6 +13,7 @@ from typing import Any
 Schema = dict[str, Any]
 
 GATEWAY, OPENAI, TEI, RERANK, KSERVE = "Gateway", "OpenAI", "TEI", "Cohere, Jina, vLLM", "KServe v2"
+INPUT_TYPES = ["query", "passage", "document", "search_query", "search_document", "classification", "clustering"]
 ERRORS = {
     400: "The request is wrong, or the model cannot do it.",
     401: "The bearer token is missing or wrong.",
@@ -37,6 +38,7 @@ HEADERS = {
     "x-inference-time": "ms at the worker.",
     "x-compute-tokens": "Tokens of the texts.",
 }
+BYTES = {"schema": {"type": "string", "format": "binary"}}
 ANY = {400, 401, 404, 408, 413, 415, 429, 431, 503, 504}
 BY_FAMILY = {OPENAI: ANY | {500}, RERANK: ANY | {500}, TEI: ANY | {422, 424}, KSERVE: ANY | {500, 501}}
 
@@ -77,25 +79,38 @@ def requests() -> dict[str, Schema]:
         "truncate": ref("Cut"),
         "truncation_direction": ref("Direction"),
         "prompt_name": ref("PromptName"),
+        "input_type": maybe("string", "Where no prompt is named: what the texts are for.", enum=INPUT_TYPES),
         "priority": ref("Priority"),
+        "truncate_prompt_tokens": ref("MostTokens"),
+        "truncation_side": ref("Direction"),
+        "add_special_tokens": flag(True),
     }
+    of_scores = {name: schema for name, schema in wishes.items() if name != "add_special_tokens"}
     vectors = {
         "dimensions": maybe("integer", "Vectors are cut to so many numbers.", minimum=1),
         "normalize": flag(True),
         **wishes,
         "truncate": ref("Truncate"),
     }
-    one_or_two = listed(ref("Text"), 1, maxItems=2)
+    one_or_two = listed(ref("AnyText"), 1, maxItems=2)
+    side = either(ref("AnyText"), ref("AnyTexts"))
     parameter = either({"type": "string"}, {"type": "number"}, {"type": "boolean"})
     output = fields("name", name={"type": "string"}, parameters=ref("Parameters"))
     return {
         "Text": {"type": "string", "minLength": 1},
-        "Texts": listed(ref("Text"), 1),
+        "AnyText": {"type": "string"},
+        "AnyTexts": listed(ref("AnyText"), 1),
         "TokenIds": listed(whole | {"minimum": 0}, 1, description="With their special tokens, taken as they are."),
-        "Inputs": either(
-            ref("Text"), ref("Texts"), ref("TokenIds"), listed(ref("TokenIds"), 1),
+        "Input": either(
+            ref("Text"), listed(ref("Text"), 1), ref("TokenIds"), listed(ref("TokenIds"), 1),
             description="A text, a list of texts, token ids, or a list of such.",
         ),
+        "Inputs": either(
+            ref("AnyText"), ref("AnyTexts"), ref("TokenIds"), listed(ref("TokenIds"), 1),
+            description="A text, a list of texts, token ids, or a list of such.",
+        ),
+        "MostTokens": either(whole | {"const": -1}, whole | {"minimum": 1}, null,
+                             description="vLLM's: a text is cut to so many tokens; -1: to what the model takes."),
         "Cut": either({"type": "boolean"}, {"type": "string", "enum": ["NONE", "START", "END"]}, null,
                       description=truncate),
         "Truncate": either({"type": "boolean"}, {"type": "string", "enum": ["NONE", "START", "END", "CHUNK"]}, null,
@@ -106,36 +121,63 @@ def requests() -> dict[str, Schema]:
         "PromptName": maybe("string", "Of a prompt that goes before each text."),
         "Model": maybe("string", "May be left out where one model is served."),
         "OpenAiEmbeddingsRequest": fields(
-            "model input", model=ref("Text"), input=ref("Inputs"),
-            encoding_format=maybe("string", enum=["float", "base64"]), **vectors,
+            "model input", model=ref("Text"), input=ref("Input"),
+            encoding_format=maybe("string", "bytes: vLLM's octet-stream; the header `metadata` says what is where.",
+                                  enum=["float", "base64", "bytes", "bytes_only"]),
+            embedding_type=maybe("string", "NIM's; binary: the signs of the numbers.",
+                                 enum=["float", "binary", "ubinary"]),
+            embed_dtype=maybe("string", enum=["float32"]), endianness=maybe("string", enum=["little", "native"]),
+            **vectors,
+        ),
+        "CohereEmbedRequest": fields(
+            "texts", model=ref("Model"), texts=ref("AnyTexts"),
+            embedding_types=either(listed({"enum": ["float", "base64", "binary", "ubinary"]}, 1, maxItems=4), null),
+            output_dimension=maybe("integer", minimum=1), max_tokens=maybe("integer", minimum=1), **vectors,
+        ),
+        "ScoreRequest": either(
+            *(fields(f"{first} {second}", **{first: side, second: side}, model=ref("Model"), use_activation=flag(True),
+                     **of_scores)
+              for first, second in (("queries", "documents"), ("text_1", "text_2"))),
+            description="One text for all others, or as many as those.",
+        ),
+        "ClassifyRequest": fields(
+            "input", input=side, model=ref("Model"), use_activation=flag(True),
+            raw_scores=flag(False) | {"description": "infinity's; with it the answer is in infinity's form."},
+            **of_scores,
+        ),
+        "VertexRequest": fields(
+            "instances", model=ref("Model"),
+            instances=listed(
+                either(*(ref(f"{name}Request") for name in ("Embed", "Predict", "TeiRerank", "Similarity"))), 1
+            ),
         ),
         "EmbedRequest": fields("inputs", inputs=ref("Inputs"), model=ref("Model"), **vectors),
         "EmbedAllRequest": fields("inputs", inputs=ref("Inputs"), model=ref("Model"), **wishes),
         "SparseRequest": fields(model=ref("Model")),
         "SimilarityRequest": fields(
             "inputs",
-            inputs=fields("source_sentence sentences", source_sentence=ref("Text"), sentences=ref("Texts")),
+            inputs=fields("source_sentence sentences", source_sentence=ref("AnyText"), sentences=ref("AnyTexts")),
             parameters=either(fields(**vectors), null), model=ref("Model"),
         ),
         "PredictRequest": fields(
             "inputs",
-            inputs=either(ref("Text"), one_or_two | {"minItems": 2}, listed(one_or_two, 1),
+            inputs=either(ref("AnyText"), one_or_two | {"minItems": 2}, listed(one_or_two, 1),
                           description="A text, a pair of texts, or a list of lists of one or of two."),
-            raw_scores=flag(False), model=ref("Model"), **wishes,
+            raw_scores=flag(False), model=ref("Model"), **of_scores,
         ),
         "TeiRerankRequest": fields(
-            "query texts", query=ref("Text"), texts=ref("Texts"), raw_scores=flag(False), return_text=flag(False),
-            model=ref("Model"), **wishes,
+            "query texts", query=ref("Text"), texts=ref("AnyTexts"), raw_scores=flag(False), return_text=flag(False),
+            model=ref("Model"), **of_scores,
         ),
         "RerankRequest": fields(
             "query documents", query=ref("Text"),
-            documents=listed(either(ref("Text"), fields("text", text=ref("Text"))), 1),
+            documents=listed(either(ref("AnyText"), fields("text", text=ref("AnyText"))), 1),
             top_n=maybe("integer", "0, or left out: all.", minimum=0),
             return_documents=flag(False), raw_scores=flag(False), use_activation=flag(True), truncation=flag(True),
-            model=ref("Model"), **wishes,
+            model=ref("Model"), **of_scores,
         ),
         "TokenizeRequest": fields(
-            "inputs", inputs=either(ref("Text"), ref("Texts")), add_special_tokens=flag(True),
+            "inputs", inputs=side, add_special_tokens=flag(True),
             prompt_name=ref("PromptName"), model=ref("Model"),
         ),
         "DecodeRequest": fields(
@@ -180,7 +222,26 @@ def answers() -> dict[str, Schema]:
             "object data model usage", object={"const": "list"}, data=listed(vector), model=word, usage=ref("Usage")
         ),
         "Models": fields(
-            "object data", object={"const": "list"}, data=listed(fields("id object", id=word, object=word))
+            "object data", object={"const": "list"}, data=listed(ref("ServedModel"))
+        ),
+        "CohereEmbeddings": fields(
+            "id response_type embeddings texts meta", id=word, response_type=word, texts=listed(word),
+            embeddings=either({"type": "object", "additionalProperties": listed({})}, ref("Vectors")),
+            meta={"type": "object"},
+        ),
+        "Scores": fields(
+            "id object created model data usage", id=word, object={"const": "list"}, created=whole, model=word,
+            usage=ref("Usage"), data=listed(fields("index object score", index=whole, object={"const": "score"},
+                                                   score=number)),
+        ),
+        "Classes": fields(
+            "id object created model data usage", id=word, object=word, created=whole, model=word, usage=ref("Usage"),
+            data=listed(either(ref("Labels"), fields("index label probs num_classes", index=whole, label=word,
+                                                     probs=ref("Vector"), num_classes=whole))),
+        ),
+        "Predictions": fields("predictions", predictions=listed(ref("OwnAnswer"))),
+        "ServedModel": fields(
+            "id object created owned_by", id=word, object={"const": "model"}, created=whole, owned_by=word
         ),
         "Labels": listed(scored),
         "LabelsOrLists": either(ref("Labels"), listed(ref("Labels"))),
@@ -270,14 +331,21 @@ def paths() -> dict[str, Schema]:
 
     page = add("/", "get", GATEWAY, "A page to try the models on", open=True)
     page["responses"]["200"]["content"] = {"text/html": {"schema": {"type": "string"}}}
-    add("/openapi.json", "get", GATEWAY, "This document", "Object", open=True)
+    for path in ("/openapi.json", "/api-doc/openapi.json"):
+        add(path, "get", GATEWAY, "This document", "Object", open=True)
     for path in ("/health", "/ping", "/v1/health/ready"):
         ready = add(path, "get", GATEWAY, "Whether each model has an instance in service", "Health", open=True)
         ready["responses"]["503"] = ready["responses"]["200"] | {"description": "Some model has none."}
     add("/v1/health/live", "get", GATEWAY, "Whether the gateway lives", "Object", open=True)
-    add("/v1/models", "get", OPENAI, "The models that are served", "Models")
+    for path in ("/v1/models", "/models"):
+        add(path, "get", OPENAI, "The models that are served", "Models")
+    add("/v1/models/{model}", "get", OPENAI, "One of them", "ServedModel", params=["Named"])
     for path in ("/v1/embeddings", "/embeddings"):
-        add(path, "post", OPENAI, "Vectors of texts", "OpenAiEmbeddings", body="OpenAiEmbeddingsRequest")
+        one = add(path, "post", OPENAI, "Vectors of texts", "OpenAiEmbeddings", body="OpenAiEmbeddingsRequest")
+        one["responses"]["200"]["content"]["application/octet-stream"] = BYTES
+    for path in ("/score", "/v1/score"):
+        add(path, "post", OPENAI, "Scores of pairs, as vLLM has them", "Scores", body="ScoreRequest")
+    add("/classify", "post", OPENAI, "Labels, as vLLM or infinity has them", "Classes", body="ClassifyRequest")
     add("/embed", "post", TEI, "Vectors of texts", "Vectors", body="EmbedRequest")
     add("/embed_all", "post", TEI, "Vectors of the tokens of texts", "VectorsOfTokens", body="EmbedAllRequest")
     add("/embed_sparse", "post", TEI, "Not served: 424", "Object", body="SparseRequest")
@@ -286,6 +354,7 @@ def paths() -> dict[str, Schema]:
     own = "EmbedRequest PredictRequest SimilarityRequest TeiRerankRequest RerankRequest"
     for path in ("/", "/invocations"):
         add(path, "post", TEI, "What the model is for", "OwnAnswer", body=own, both=True)
+    add("/vertex", "post", TEI, "Several of POST /, of one kind", "Predictions", body="VertexRequest", both=True)
     add("/tokenize", "post", TEI, "Tokens of texts", "Tokens", body="TokenizeRequest")
     add("/decode", "post", TEI, "Texts of token ids", "DecodedTexts", body="DecodeRequest")
     add("/info", "get", TEI, "What a model is for, and its limits", "Info", params=["AnyModel"])
@@ -293,6 +362,8 @@ def paths() -> dict[str, Schema]:
     add("/rerank", "post", TEI, ranked, "EitherRanks", body="TeiRerankRequest RerankRequest", both=True)
     for path in ("/v1/rerank", "/v2/rerank"):
         add(path, "post", RERANK, ranked, "Ranks", body="RerankRequest")
+    for path in ("/v1/embed", "/v2/embed"):
+        add(path, "post", RERANK, "Vectors of texts", "CohereEmbeddings", body="CohereEmbedRequest")
     add("/v2", "get", KSERVE, "Name, version and extensions of the server", "Object")
     add("/v2/health/live", "get", KSERVE, "Whether the gateway lives", "Object", open=True)
     add("/v2/health/ready", "get", KSERVE, "200: each model has an instance in service", "Object", open=True)
@@ -309,7 +380,7 @@ def paths() -> dict[str, Schema]:
             params=[*of, "JsonSize"],
         )  # fmt: skip
         for content in (infer["requestBody"]["content"], infer["responses"]["200"]["content"]):
-            content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
+            content["application/octet-stream"] = BYTES
     return made
 
 

@@ -1,0 +1,29 @@
+// The scores that a classifier or reranker gives, and what is made of them, whatever the words are. Pure.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "gateway/front/api_json.h"
+
+namespace arlo::gateway {
+
+// The output that is a score of each label; null: the model has none.
+const OutputSpec* logits_of(const ModelSpec& model);
+bool is_classifier(const ModelSpec& model);  // as far as its outputs tell: it has several labels
+bool is_reranker(const ModelSpec& model);    // it has one
+// Asks for the labels' scores, or for the one of a reranker. UNIMPLEMENTED: the model gives none.
+MaybeFault ask_labels(const ModelSpec& model, inference::ModelInferRequest* out);
+MaybeFault ask_score(const ModelSpec& model, inference::ModelInferRequest* out);
+
+std::string label_of(const ModelSpec& model, std::size_t label);
+float sigmoid(float value);
+// Of one label sigmoid, of several softmax; in place.
+void to_probabilities(float* scores, std::size_t labels);
+// Places in descending order of their values; the first of those that are alike comes first.
+std::vector<std::size_t> ranks(const float* values, std::size_t count);
+// [{"score":s,"label":l},..] in descending order.
+void append_labels(const ModelSpec& model, const float* scores, std::size_t labels, std::string* out);
+
+}  // namespace arlo::gateway

@@ -1,0 +1,35 @@
+// Where the gateway's objects lie: threads of the data path keep small pieces of memory to use them again
+// (base/small_memory.h). A sanitizer brings operators of its own, which see more.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(ARLO_TSAN)
+
+#include <malloc.h>
+
+#include <new>
+
+#include "base/small_memory.h"
+
+// NOLINTBEGIN(misc-new-delete-overloads): those for arrays and those that do not throw call these
+void* operator new(std::size_t bytes) {
+  for (;;) {
+    if (void* const memory = arlo::SmallMemory::take(bytes)) return memory;
+    if (const auto more = std::get_new_handler()) {
+      more();
+    } else {
+      throw std::bad_alloc();
+    }
+  }
+}
+
+void operator delete(void* memory, std::size_t bytes) noexcept {
+  if (memory != nullptr) arlo::SmallMemory::give(memory, bytes);
+}
+
+// Of nghttp2's, and of libraries that do not say how large it is: as large as may be told without looking further.
+void operator delete(void* memory) noexcept {
+  if (memory == nullptr) return;
+  const std::size_t usable = malloc_usable_size(memory);
+  arlo::SmallMemory::give(memory, usable - usable % arlo::SmallMemory::kStep);
+}
+// NOLINTEND(misc-new-delete-overloads)
+
+#endif

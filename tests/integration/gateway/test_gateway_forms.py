@@ -1,0 +1,248 @@
+"""Further forms in which the same is asked: Cohere's embeddings, vLLM's and infinity's scores and labels, NIM's fields,
+vectors as bytes, Vertex's lists, empty texts."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+from scipy.special import expit, softmax
+from tokenizers import Tokenizer
+
+from tests.fakes.gateway import Gateway
+from tests.fakes.triton_workers import Workers
+from tests.integration.gateway.api_models import NAMES, PROMPT, api_of_models
+from tests.integration.gateway.replayed import recorded
+
+pytestmark = pytest.mark.integration
+
+TEXTS = ["a text", "naïve Café", "this is another one, and it has more words"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def served(workers: Workers, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    async with api_of_models(workers, tokenizer, tmp_path_factory.mktemp("gateway")) as gateway:
+        yield gateway
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def http(served: Gateway) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=f"http://{served.api}", timeout=20) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def known(tokenizer: Path) -> Tokenizer:
+    known = Tokenizer.from_file(str(tokenizer))
+    known.no_truncation()
+    known.no_padding()
+    return known
+
+
+async def post(http: httpx.AsyncClient, path: str, model: str = "emu", **fields: Any) -> Any:
+    answer = await http.post(path, json={"model": model, **fields})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def refusal(http: httpx.AsyncClient, path: str, **fields: Any) -> str:
+    answer = await http.post(path, json={"model": "emu", **fields})
+    assert answer.status_code in (400, 422), answer.text
+    return answer.text
+
+
+def signs(vectors: Any) -> Any:
+    return np.packbits(np.asarray(vectors) > 0, axis=1)
+
+
+async def test_embeddings_in_coheres_words(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    wanted = np.array(await post(http, "/embed", inputs=TEXTS))
+    second = await post(
+        http, "/v2/embed", texts=TEXTS, input_type="classification",
+        embedding_types=["float", "base64", "binary", "ubinary"],
+    )  # fmt: skip
+    assert second["response_type"] == "embeddings_by_type"
+    assert second["texts"] == TEXTS
+    tokens = sum(len(known.encode(text).ids) for text in TEXTS)
+    assert second["meta"]["billed_units"] == {"input_tokens": tokens}
+    got = second["embeddings"]
+    np.testing.assert_allclose(got["float"], wanted, atol=1e-6)
+    packed = [np.frombuffer(base64.b64decode(each, validate=True), "<f4") for each in got["base64"]]
+    np.testing.assert_allclose(packed, wanted, atol=1e-6)
+    assert got["ubinary"] == signs(wanted).tolist()
+    assert got["binary"] == (signs(wanted).astype(int) - 128).tolist()
+    assert list((await post(http, "/v2/embed", texts=TEXTS))["embeddings"]) == ["float"]
+    first = await post(http, "/v1/embed", texts=TEXTS)
+    assert first["response_type"] == "embeddings_floats"
+    np.testing.assert_allclose(first["embeddings"], wanted, atol=1e-6)
+    long = "word " * 600
+    cut = await post(http, "/v2/embed", texts=[long], normalize=False)  # the end is left out, unless said otherwise
+    assert cut["embeddings"]["float"] == await post(http, "/embed", inputs=long, truncate=True, normalize=False)
+    few = await post(http, "/v2/embed", texts=[long], max_tokens=5, truncate="START", normalize=False)
+    ids = known.encode(long).ids
+    assert few["embeddings"]["float"][0][0] == sum([ids[0], *ids[-4:]])
+    short = await post(http, "/v2/embed", texts=TEXTS, output_dimension=2)
+    assert np.shape(short["embeddings"]["float"]) == (3, 2)
+    assert "more than the 512 tokens" in await refusal(http, "/v2/embed", texts=[long], truncate="NONE")
+    assert "int8 needs the range" in await refusal(http, "/v2/embed", texts=TEXTS, embedding_types=["int8"])
+    assert "texts are taken" in await refusal(http, "/v2/embed", images=["data:image/png;base64,AA=="])
+    assert "input_type" in await refusal(http, "/v2/embed", texts=TEXTS, input_type="image")
+
+
+async def test_what_texts_are_for(http: httpx.AsyncClient) -> None:
+    """The prompt for queries goes before them; there is none for passages, so those stay as they are."""
+    plain = await post(http, "/v1/embeddings", input="a", normalize=False)
+    query = await post(http, "/v1/embeddings", input=PROMPT + "a", normalize=False)
+    assert plain["data"] != query["data"]
+    for said, wanted in (("query", query), ("search_query", query), ("passage", plain), ("search_document", plain)):
+        got = await post(http, "/v1/embeddings", input="a", input_type=said, normalize=False)
+        assert got["data"] == wanted["data"]
+    for name, wanted in (("emu-query", query), ("emu-passage", plain)):
+        got = await post(http, "/v1/embeddings", name, input="a", normalize=False)
+        assert got["data"] == wanted["data"]
+    for name in ("emu-document", "-query", "other-query"):
+        answer = await http.post("/v1/embeddings", json={"model": name, "input": "a"})
+        assert answer.status_code == 404
+    assert (await http.post("/tokenize", json={"model": "emu-query", "inputs": "a"})).status_code == 404
+
+
+async def test_vectors_as_bytes(http: httpx.AsyncClient) -> None:
+    wanted = np.array(await post(http, "/embed", inputs=TEXTS), "<f4")
+    body = {"model": "emu", "input": TEXTS, "encoding_format": "bytes"}
+    answer = await http.post("/v1/embeddings", json=body)
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.content == wanted.tobytes()
+    metadata = json.loads(answer.headers["metadata"])
+    for each, vector in zip(metadata["data"], wanted, strict=True):
+        assert answer.content[each["start"] : each["end"]] == vector.tobytes()
+        assert (each["embed_dtype"], each["endianness"], each["shape"]) == ("float32", "little", [4])
+    only = await http.post("/v1/embeddings", json={**body, "encoding_format": "bytes_only"})
+    assert only.content == wanted.tobytes()
+    assert "metadata" not in only.headers
+    assert "take bytes_only" in await refusal(http, "/v1/embeddings", input=["a"] * 64, encoding_format="bytes")
+    assert "float32" in await refusal(http, "/v1/embeddings", input="a", encoding_format="bytes", embed_dtype="float16")
+    binary = await post(http, "/v1/embeddings", input=TEXTS, embedding_type="ubinary")
+    assert [each["embedding"] for each in binary["data"]] == signs(wanted).tolist()
+    packed = await post(http, "/v1/embeddings", input=TEXTS, embedding_type="binary", encoding_format="base64")
+    assert base64.b64decode(packed["data"][0]["embedding"]) == bytes(signs(wanted)[0] ^ 0x80)
+
+
+async def test_tokens_that_are_asked_for(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    bare = await post(http, "/embed", inputs=TEXTS, add_special_tokens=False, normalize=False)
+    assert [row[0] for row in bare] == [sum(known.encode(text, add_special_tokens=False).ids) for text in TEXTS]
+    ids = known.encode(TEXTS[2]).ids
+    cut = await post(http, "/embed", inputs=TEXTS[2], truncate_prompt_tokens=4, normalize=False)
+    assert cut[0][0] == sum([*ids[:3], ids[-1]])
+    left = await post(
+        http, "/embed", inputs=TEXTS[2], truncate_prompt_tokens=4, truncation_side="left", normalize=False
+    )
+    assert left[0][0] == sum([ids[0], *ids[-3:]])
+    all_of_it = await post(http, "/embed", inputs="word " * 600, truncate_prompt_tokens=-1, normalize=False)
+    assert all_of_it == await post(http, "/embed", inputs="word " * 600, truncate=True, normalize=False)
+    wrong = {"model": "ranker", "query": "a", "documents": ["b"], "truncate_prompt_tokens": 5}
+    answer = await http.post("/rerank", json=wrong)
+    assert (answer.status_code, "of scores" in answer.text) == (400, True)
+
+
+async def test_scores_in_vllms_words(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    sums = np.array([sum(known.encode("one query", text).ids) for text in TEXTS], float)
+    for path, names in (("/score", ("text_1", "text_2")), ("/v1/score", ("queries", "documents"))):
+        raw = await post(http, path, "ranker", **{names[0]: "one query", names[1]: TEXTS}, use_activation=False)
+        assert [each["score"] for each in raw["data"]] == sums.tolist()
+        assert [each["index"] for each in raw["data"]] == [0, 1, 2]
+        assert raw["usage"]["total_tokens"] == sum(len(known.encode("one query", text).ids) for text in TEXTS)
+        assert raw["object"] == "list"
+        assert raw["created"] > 1_700_000_000
+    paired = await post(http, "/score", "ranker", text_1=TEXTS, text_2=TEXTS)
+    each = [expit(float(sum(known.encode(text, text).ids))) for text in TEXTS]
+    np.testing.assert_allclose([one["score"] for one in paired["data"]], each, atol=1e-6)
+    answer = await http.post("/score", json={"model": "ranker", "text_1": TEXTS[:2], "text_2": TEXTS})
+    assert (answer.status_code, "as many as" in answer.text) == (400, True)
+    assert "no reranker" in await refusal(http, "/score", text_1="a", text_2="b")
+
+
+async def test_labels_in_vllms_and_infinitys_words(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    logits = recorded("small")[0][[known.encode(text).ids[1] for text in TEXTS]].astype(float)
+    answer = await post(http, "/classify", "small", input=TEXTS)
+    for row, scores in zip(answer["data"], softmax(logits, axis=1), strict=True):
+        np.testing.assert_allclose(row["probs"], scores, atol=1e-6)
+        assert (row["label"], row["num_classes"]) == (NAMES[int(scores.argmax())], len(NAMES))
+    plain = await post(http, "/classify", "small", input=TEXTS[0], use_activation=False)
+    np.testing.assert_allclose(plain["data"][0]["probs"], logits[0], atol=1e-6)
+    infinity = await post(http, "/classify", "small", input=TEXTS, raw_scores=False)
+    assert infinity["object"] == "classify"
+    assert infinity["data"] == await post(http, "/predict", "small", inputs=[[text] for text in TEXTS])
+    assert "no classifier" in await refusal(http, "/classify", input="a")
+
+
+async def test_vertex_asks_several_at_once(http: httpx.AsyncClient) -> None:
+    single = [await post(http, "/embed", inputs=text) for text in TEXTS]
+    together = await post(http, "/vertex", instances=[{"inputs": text} for text in TEXTS])
+    assert together == {"predictions": single}
+    mixed = await post(http, "/vertex", instances=[{"inputs": TEXTS}, {"inputs": "a"}])
+    assert [len(each) for each in mixed["predictions"]] == [3, 1]
+    labels = await post(http, "/vertex", "small", instances=[{"inputs": text} for text in TEXTS])
+    assert labels["predictions"][1] == await post(http, "/predict", "small", inputs=TEXTS[1])
+    ranks = await post(
+        http, "/vertex", "ranker", instances=[{"query": "q", "texts": TEXTS}, {"query": "r", "texts": ["b"]}]
+    )
+    assert ranks["predictions"][0] == await post(http, "/rerank", "ranker", query="q", texts=TEXTS)
+    assert len(ranks["predictions"][1]) == 1
+    unlike = [{"inputs": "a", "truncate": True}, {"inputs": "b"}]
+    assert "differ in more" in await refusal(http, "/vertex", instances=unlike)
+    assert "64 are taken" in await refusal(http, "/vertex", instances=[{"inputs": ["a"] * 40}] * 2)
+    assert "instances is empty" in await refusal(http, "/vertex", instances=[])
+
+
+async def test_empty_texts_are_texts(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    """But OpenAI's API takes none."""
+    vectors = await post(http, "/embed", inputs=["", "a"], normalize=False)
+    assert vectors[0][0] == sum(known.encode("").ids)
+    ranks = await post(http, "/rerank", "ranker", query="q", texts=["", "b"], raw_scores=True)
+    assert {each["index"]: each["score"] for each in ranks}[0] == sum(known.encode("q", "").ids)
+    assert len((await post(http, "/tokenize", inputs=""))[0]) == 2
+    assert "a text is empty" in await refusal(http, "/v1/embeddings", input="")
+
+
+async def test_a_body_that_is_a_text(http: httpx.AsyncClient, known: Tokenizer) -> None:
+    """Triton's form of a request without JSON."""
+    text = TEXTS[1].encode()
+    size = {"inference-header-content-length": "0"}
+    answer = await http.post("/v2/models/emu/infer", content=text, headers=size)
+    assert answer.status_code == 200, answer.text
+    length = int(answer.headers["inference-header-content-length"])
+    outputs = {each["name"]: each for each in json.loads(answer.content[:length])["outputs"]}
+    assert outputs["embedding"]["parameters"]["binary_data_size"] == 16
+    binary = answer.content[length:]
+    at = 0
+    for name, output in outputs.items():
+        size_of = output["parameters"]["binary_data_size"]
+        if name == "embedding":
+            values = np.frombuffer(binary[at : at + size_of], "<f4")
+            assert values.tolist() == [sum(known.encode(TEXTS[1]).ids)] * 4
+        at += size_of
+    assert at == len(binary)
+
+
+async def test_paths_of_other_servers(http: httpx.AsyncClient) -> None:
+    body = {"model": "emu", "input": "a"}
+    wanted = (await http.post("/v1/embeddings", json=body)).json()
+    assert (await http.post("/openai/v1/embeddings", json=body)).json() == wanted
+    assert (await http.get("/openai/v1/models")).json() == (await http.get("/v1/models")).json()
+    assert (await http.get("/v1/models/emu")).json()["id"] == "emu"
+    assert (await http.get("/v1/models/none")).status_code == 404
+    assert (await http.get("/api-doc/openapi.json")).json()["openapi"] == "3.1.0"
+    broken = await http.post("/embed", content=b"{")
+    assert (broken.status_code, broken.json()["error_type"]) == (400, "Validation")
+    empty = await http.post("/embed", json={"model": "emu", "inputs": []})
+    assert (empty.status_code, empty.json()["error_type"]) == (400, "Empty")
+    named = await http.post("/v2/rerank", json={"model": "ranker", "query": "q", "documents": ["d"]},
+                            headers={"x-request-id": "mine"})  # fmt: skip
+    assert named.json()["id"] == "rerank-mine"
