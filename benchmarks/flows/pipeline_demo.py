@@ -30,12 +30,13 @@ from typing import Any
 
 import numpy as np
 
+from arlo.client import AsyncClient
 from arlo.control.gateway.admin import AdminClient
 from arlo.errors import ArloError, EnvironmentProblem
 from arlo.report.page import render, write
 from arlo.report.table import table
 from benchmarks.cascade.cached import cache_root
-from benchmarks.flows.load import client_of, send
+from benchmarks.flows.load import send
 from benchmarks.harness import machine
 
 NAME, STAGE = "sections", "section"
@@ -143,8 +144,12 @@ async def load(
             "expected": float(np.asarray(answer["accuracy_expected"]).sum()),
         }
 
-    async with client_of(address, NAME, repository) as client:
-        found = await send(client, texts, rate, OUTPUTS, judge)
+    async with AsyncClient(address, model=NAME, tokenizer=repository / "tokenizer.json") as client:
+
+        async def ask(text: str) -> Mapping[str, Any]:
+            return (await client.infer_batch([text], outputs=OUTPUTS)).outputs
+
+        found = await send(ask, texts, rate, judge)
     sums, count = found.pop("sums"), max(found["answered"], 1)
     right, expected = (sums.get(key, 0.0) / count for key in ("right", "expected"))
     return {**found, "pieces": sums.get("pieces", 0), "accuracy": right, "accuracy_expected": expected}

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tritonclient.grpc.aio as triton
+from tokenizers import Tokenizer
 
 from arlo.catalog.flow_outcomes import Outcomes
 from arlo.compile.cache import Entry
@@ -30,13 +32,14 @@ from arlo.errors import ArloError
 from benchmarks.cascade.cached import cache_root, open_cache
 from benchmarks.flows import pipeline_demo
 from benchmarks.flows.facets import data
-from benchmarks.flows.load import client_of, send
+from benchmarks.flows.load import send
 from benchmarks.harness import machine
 
 NAME = "facets"
 DEPTH = 1  # layers below the heads of the facets
 RECORDED = 1200  # texts that accuracies and gains are counted on
 SLO_MS = 150
+MAX_TOKENS = 128
 OUTPUTS = (
     "section.logits", "again.logits", "again.row", "facets.logits", "facets.row", "accuracy_expected", "reason",
 )  # fmt: skip
@@ -78,6 +81,10 @@ def prepare(work: Path, depths: Sequence[int], rows: int) -> Entry:
     say("data and the model of facets")
     found = data.data_step(root)
     model = data.model_step(open_cache(root), found, DEPTH, say)
+    say("models of sections")  # those of the pieces, where these were trained before
+    command("benchmarks.cascade.sections")
+    made = ["--rows", str(rows), "--max-tokens", str(pipeline_demo.MAX_TOKENS)]
+    command("benchmarks.cascade.train", "--data", "sections", "--depths", *map(str, depths), *made)
     stages = [f"whole-{depth}" for depth in depths]
     folders = [root / "cascade" / f"sections-l{depth}-{rows}" for depth in depths]
     options = ["--lengths", "64,128", "--max-batch", "4", "--no-dynamic"]
@@ -138,11 +145,25 @@ async def measure(ready: dict[str, Any], work: Path, texts: Sequence[dict[str, A
 
     found: list[dict[str, Any]] = []
     before, alone_ms = await counts_of(ready["admin"]), 0.0
-    async with client_of(ready["grpc"], NAME, repository) as client:
+    tokenizer = Tokenizer.from_file(str(repository / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(max_length=MAX_TOKENS)
+    wanted = [triton.InferRequestedOutput(name) for name in OUTPUTS]
+    async with triton.InferenceServerClient(ready["grpc"]) as client:
+
+        async def ask(text: str) -> Mapping[str, Any]:
+            ids = np.asarray([tokenizer.encode(text).ids], np.int64)
+            inputs = []
+            for name, array in (("input_ids", ids), ("attention_mask", np.ones_like(ids))):
+                inputs.append(triton.InferInput(name, list(array.shape), "INT64"))
+                inputs[-1].set_data_from_numpy(array)
+            answer = await client.infer(NAME, inputs, outputs=wanted)
+            return {name: answer.as_numpy(name) for name in OUTPUTS}
+
         for share in (0.0, 0.5, 1.5):
             rate = round(1000 / alone_ms * share, 1) if share else 0.0
             say(f"{len(texts)} texts " + (f"at {rate:g} a second" if rate else "one at a time"))
-            one = await send(client, texts, rate, OUTPUTS, judge)
+            one = await send(ask, texts, rate, judge)
             after = await counts_of(ready["admin"])
             sums, count = one.pop("sums"), max(one["answered"], 1)
             one["rows"] = {s: {key: after[s][key] - before[s].get(key, 0) for key in after[s]} for s in after}
