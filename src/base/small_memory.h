@@ -29,7 +29,7 @@ class SmallMemory {
   ~SmallMemory() {
     here_ = nullptr;
     for (Free* each : first_) {
-      while (each != nullptr) std::free(std::exchange(each, each->next));  // NOLINT(cppcoreguidelines-no-malloc)
+      while (each != nullptr) std::free(std::exchange(each, each->next));
     }
   }
   SmallMemory(const SmallMemory&) = delete;
@@ -37,20 +37,20 @@ class SmallMemory {
 
   // Memory of libc's for at least so many bytes: free() may take it, too. Null: there is none.
   static void* take(std::size_t bytes) {
-    if (bytes > kLargest) return std::malloc(bytes);  // NOLINT(cppcoreguidelines-no-malloc)
+    if (bytes > kLargest) return std::malloc(bytes);
     const std::size_t list = list_of(bytes);
     if (SmallMemory* const here = here_; here != nullptr && here->first_[list] != nullptr) {
       ++here->room_[list];
       return std::exchange(here->first_[list], here->first_[list]->next);
     }
-    return std::malloc((list + 1) * kStep);  // NOLINT(cppcoreguidelines-no-malloc)
+    return std::malloc((list + 1) * kStep);
   }
   // What take(bytes) gave, on any thread.
   static void give(void* memory, std::size_t bytes) {
     SmallMemory* const here = here_;
     const std::size_t list = list_of(bytes);
     if (here == nullptr || list >= here->room_.size() || here->room_[list] == 0) {
-      std::free(memory);  // NOLINT(cppcoreguidelines-no-malloc)
+      std::free(memory);
       return;
     }
     --here->room_[list];

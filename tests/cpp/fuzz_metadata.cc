@@ -37,8 +37,8 @@ void check_timeout(std::string_view text) {
   const auto read = parse_timeout(text);
   constexpr std::string_view kUnits = "HMSmun";
   constexpr arlo::TimeNs kNs[] = {3'600'000'000'000, 60'000'000'000, 1'000'000'000, 1'000'000, 1'000, 1};
-  const std::size_t unit = text.empty() ? kUnits.npos : kUnits.find(text.back());
-  bool good = unit != kUnits.npos && text.size() >= 2 && text.size() <= 9;
+  const std::size_t unit = text.empty() ? std::string_view::npos : kUnits.find(text.back());
+  bool good = unit != std::string_view::npos && text.size() >= 2 && text.size() <= 9;
   for (std::size_t i = 0; good && i + 1 < text.size(); ++i) good = is_digit(text[i], 10);
   need(good == read.has_value());
   if (good) need(*read == std::strtoll(std::string(text.substr(0, text.size() - 1)).c_str(), nullptr, 10) * kNs[unit]);

@@ -1,6 +1,8 @@
 // Small pieces of memory: used again by the thread that has a list, bounded, and libc's own where there is none.
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -15,10 +17,11 @@ TEST(SmallMemory, TheSamePieceAgain) {
   for (const std::size_t bytes :
        {std::size_t{0}, std::size_t{1}, std::size_t{32}, std::size_t{33}, std::size_t{1000}, SmallMemory::kLargest}) {
     void* const first = SmallMemory::take(bytes);
+    const auto where = reinterpret_cast<std::uintptr_t>(first);
     std::memset(first, 1, bytes);
     SmallMemory::give(first, bytes);
     void* const again = SmallMemory::take(bytes);
-    EXPECT_EQ(again, first) << bytes;
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(again), where) << bytes;
     SmallMemory::give(again, bytes);
   }
 }
@@ -37,6 +40,7 @@ TEST(SmallMemory, KeepsSoMuchAndNoMore) {
   for (const std::size_t bytes : {std::size_t{24}, std::size_t{600}, std::size_t{4000}}) {
     const std::size_t kept = SmallMemory::kKept / ((bytes + 31) / 32 * 32);
     std::vector<void*> pieces;
+    pieces.reserve(kept + 50);
     for (std::size_t i = 0; i < kept + 50; ++i) pieces.push_back(SmallMemory::take(bytes));
     EXPECT_EQ(SmallMemory::kept(), 0U);
     for (void* piece : pieces) SmallMemory::give(piece, bytes);
