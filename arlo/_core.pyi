@@ -468,10 +468,13 @@ class Pipeline:
         drop: str = "slack",
         on_drop: str = "fail",
         max_open: int = 65536,
+        falls_back: Sequence[int] = [],
+        follows_load: bool = False,
     ) -> None:
         """
         `stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: (from,
         to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.
+        `falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price.
         """
 
 class PipelinePlan:
@@ -691,11 +694,27 @@ class Simulation:
         *,
         exits: Sequence[Sequence[float]] = [],
         deadline: int | None = None,
+        rows: tuple[
+            int,
+            Sequence[int],
+            Sequence[
+                tuple[
+                    Sequence[tuple[int, str, float, float, Sequence[Sequence[tuple[float, float]]], Sequence[int]]],
+                    bool,
+                    Sequence[float],
+                    Sequence[int],
+                ]
+            ],
+        ]
+        | None = None,
     ) -> None:
         """
         Every request is a root of this pipeline. `edges`: what each makes of a row: (constant | ceil | poisson |
         empirical, share that takes it by variant, mean children by variant, counts, most, tokens or 0). `exits`:
         share of the rows of [stage][variant] that end there. `deadline`: ns from a root's arrival.
+        `rows`: recorded ones, of which each root is one: (count, right [prefixes, rows], of each stage (guards, first,
+        scores [guards, variants, rows])); a guard: (edge or -1, fixed | price | planned, at_least, below, gain by
+        variant: points (score, gain)). A stage without guards goes by shares.
         """
 
     def plan(self, plan: PipelinePlan) -> None:
@@ -706,7 +725,8 @@ class Simulation:
 
     def pipeline_totals(self) -> dict[str, Any]:
         """
-        Sums over the roots that arrived after the warm-up, and over their visits.
+        Sums over the roots that arrived after the warm-up, and over their visits. `made`: of all roots, by variant,
+        visits answered, of these without children, and children by edge.
         """
 
 class Tokenizer:

@@ -16,17 +16,20 @@ from numpy.typing import NDArray
 
 from arlo import _core
 from arlo.catalog.flow import Flow
-from arlo.catalog.flow_accuracy import RowOutcomes, path_accuracy
+from arlo.catalog.flow_accuracy import path_accuracy, way
+from arlo.catalog.flow_exits import gain
+from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.errors import ConfigError
 from arlo.planning.flows.demand import Demand
+from arlo.planning.flows.live import FlowTraffic, StageCounts, Traffic, VariantCounts
 from arlo.planning.flows.numbers import SECOND_NS, Numbers
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
 
 MS_NS = 1_000_000
 
-# (demand per second, workers, the plan so far, rows per second that each stage saw)
-Planner = Callable[[float, int, "FlowPlan | None", "Sequence[float] | None"], FlowPlan]
+# (demand per second, workers, the plan so far, rows per second that each stage saw, factors and exits as counted)
+Planner = Callable[[float, int, "FlowPlan | None", "Sequence[float] | None", "Traffic | None"], FlowPlan]
 Hold = Literal["plan", "all"]
 
 
@@ -47,6 +50,9 @@ class FlowRun:
     hop_ms: float = 0.0  # the way to a worker, and back: each
     noise: tuple[float, ...] = ()  # quantiles of a factor on execution times
     outcomes: RowOutcomes | None = None
+    counted: bool = (
+        False  # plans are for the factors and exits that were counted so far, as when served; else the flow's
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +61,9 @@ class FlowResult:
 
     roots: int
     violations: float  # share of the roots that were late, dropped, or answered in part
-    accuracy: float  # expected, of the roots that were answered
+    accuracy: float  # of the roots that were answered: expected, or of recorded rows the share that is right
     utility: float  # the same over all roots, those not on time counting 0
+    fell_back: int  # visits whose further answer did not come: the one before counts
     leaf_violations: float  # share of the visits without children, and of those dropped, that were not on time
     leaf_accuracy: float
     mean_ms: float  # of the roots that were answered, by the end of the last of what they became
@@ -82,7 +89,13 @@ class FlowResult:
 def planner_of(flow: Flow, name: str | None = None, outcomes: RowOutcomes | None = None) -> Planner:
     """The planner of a name; None: the flow's own. Of `proteus` each stage sees its own rows."""
 
-    def plan(demand: float, workers: int, before: FlowPlan | None, rows: Sequence[float] | None) -> FlowPlan:
+    def plan(
+        demand: float,
+        workers: int,
+        before: FlowPlan | None,
+        rows: Sequence[float] | None,
+        traffic: Traffic | None = None,
+    ) -> FlowPlan:
         return make_plan(
             flow,
             demand=demand,
@@ -90,10 +103,17 @@ def planner_of(flow: Flow, name: str | None = None, outcomes: RowOutcomes | None
             planner=name,
             outcomes=outcomes,
             before=before,
+            factors=traffic.factors if traffic else None,
+            exits=traffic.exits if traffic else None,
             stage_demand=rows if (name or flow.planner) == "proteus" else None,
         )
 
     return plan
+
+
+Guard = tuple[int, str, float, float, list[list[tuple[float, float]]], list[int]]
+StageRows = tuple[list[Guard], bool, list[float], list[int]]
+Rows = tuple[int, list[int], list[StageRows]]  # as _core.Simulation.set_pipeline takes them
 
 
 class Shape(Numbers):
@@ -101,6 +121,7 @@ class Shape(Numbers):
 
     def __init__(self, flow: Flow, outcomes: RowOutcomes | None = None) -> None:
         super().__init__(flow)
+        self._outcomes = outcomes
         self.edges = [edge for stage in self.order for edge in flow.out(stage) if flow.edges[edge].head is not None]
         self.accuracy = [path_accuracy(flow, stage, prefix, outcomes) for stage, prefix in self.node]
 
@@ -135,6 +156,8 @@ class Shape(Numbers):
             drop=flow.drop,
             on_drop=flow.on_drop,
             max_open=flow.max_children,
+            falls_back=[at for at, edge in enumerate(self.edges) if flow.edges[edge].falls_back],
+            follows_load=any(edge.when.follows for edge in flow.edges),
         )
 
     def _variant(self, stage: int, k: int) -> tuple[int, float, int, float]:
@@ -156,7 +179,10 @@ class Shape(Numbers):
             variants = range(len(self.flow.stages[tail].variants))
             rows = [min(spec.expand.factor[k if len(spec.expand.factor) > 1 else 0], spec.expand.max) for k in variants]
             take = [min(self.flow.factor(edge, k) / rows[k], 1.0) if rows[k] > 0 else 0.0 for k in variants]
-            if spec.expand.kind != "same":  # the share is of what a row contains, not of rows: each goes its way
+            if spec.expand.kind not in (
+                "same",
+                "prune",
+            ):  # the share is of what a row contains, not of rows: each goes its way
                 rows = [
                     row * share / (1 - self.flow.exit_share(tail, k) or 1.0)
                     for k, (row, share) in enumerate(zip(rows, take, strict=True))
@@ -180,6 +206,47 @@ class Shape(Numbers):
             [self.flow.exit_share(stage, k) for k in range(len(self.flow.stages[stage].variants))]
             for stage in self.order
         ]
+
+    def rows(self) -> Rows | None:
+        """The recorded rows, of which each root is one. None: some way was not recorded on them."""
+        flow, outcomes = self.flow, self._outcomes
+        if outcomes is None or not outcomes.rows:
+            return None
+        right: list[NDArray[np.bool_]] = []
+        for stage, prefix in self.node:
+            found = way(flow, flow.line(stage), prefix, outcomes)
+            if found is None:
+                return None
+            right.append(found[0].right)
+        return outcomes.rows, np.concatenate(right).astype(int).tolist(), [self._guards(s) for s in self.order]
+
+    def _guards(self, stage: int) -> StageRows:
+        flow, outcomes = self.flow, self._outcomes
+        assert outcomes is not None
+        spec, guards, scores = flow.stages[stage], list[Guard](), list[float]()
+        for e in flow.out(stage):
+            when = flow.edges[e].when
+            each = [outcomes.signal((spec.name, v.name), when.score or "calibrated_max") for v in spec.variants]
+            names = [outcomes.labels.get((spec.name, v.name), ()) for v in spec.variants]
+            if any(one is None for one in each) or (when.label_in and any(one != names[0] or not one for one in names)):
+                return [], False, [], []
+            bounds = [x if isinstance(x, float | int) else 0.0 for x in (when.at_least, when.below)]
+            variants = range(len(spec.variants)) if when.follows else ()
+            curves = [gain(flow.stages, flow.edges, e, k, outcomes) for k in variants]
+            guards.append(
+                (
+                    -1 if flow.edges[e].head is None else self.edges.index(e),
+                    when.follows or "fixed",
+                    bounds[0],
+                    bounds[1],
+                    [list(curve) for curve in curves],
+                    [n for n, name in enumerate(names[0]) if name in when.label_in],
+                )
+            )
+            scores += [float(x) for one in each for x in np.asarray(one)]
+        told = [outcomes.label((spec.name, v.name)) for v in spec.variants]
+        labels = [int(x) for one in told for x in (np.zeros(outcomes.rows) if one is None else one)]
+        return guards, spec.fire == "first", scores, labels
 
     def plan(self, plan: FlowPlan, hold: Hold) -> _core.PipelinePlan:
         """What the core needs of a plan."""
@@ -301,10 +368,11 @@ class _Seen:
         self._shape, self._engine = shape, engine
         self._before = [0] * len(shape.flow.stages)
         self._demands = [Demand() for _ in shape.flow.stages]
+        self._traffic = FlowTraffic(shape.flow)
         self._any = False
 
-    def look(self) -> None:
-        """At the end of a second."""
+    def look(self, second: int, roots: int) -> None:
+        """At the end of a second, with the roots that have arrived so far."""
         now = [0] * len(self._before)
         visits = self._engine.pipeline_totals()["visits"]
         for (stage, _), v in self._shape.variant.items():
@@ -312,6 +380,26 @@ class _Seen:
         for demand, count, before in zip(self._demands, now, self._before, strict=True):
             demand.add(float(count - before))
         self._before, self._any = now, self._any or sum(now) > 0
+        self._traffic.add(second + 1.0, 0.0, self._counts(roots))
+
+    def _counts(self, roots: int) -> list[StageCounts]:
+        made, shape = self._engine.pipeline_totals()["made"], self._shape
+        found = []
+        for stage in shape.order:
+            own = [e for e in shape.flow.out(stage) if shape.flow.edges[e].head is not None]
+            variants = [made[shape.variant[stage, k]] for k in range(len(shape.flow.stages[stage].variants))]
+            edge = shape.flow.parent_edge[stage]
+            arrived = roots if edge is None else sum(one[2][shape.edges.index(edge)] for one in made)
+            counts = tuple(
+                VariantCounts(answered, ended, tuple(children[shape.edges.index(e)] for e in own))
+                for answered, ended, children in variants
+            )
+            found.append(StageCounts(arrived, counts))
+        return found
+
+    def traffic(self) -> Traffic:
+        """Factors and exits until now."""
+        return self._traffic.seen()
 
     def rows(self) -> list[float] | None:
         """Rows per second of each stage [stages]; None: nothing was seen yet."""
@@ -339,8 +427,18 @@ def run(job: FlowRun) -> FlowResult:
         record=True,
         noise=np.array(job.noise) if job.noise else None,
     )
+    rows = shape.rows()
+    lacks = rows is None or any(
+        not rows[2][shape.place[flow.index[edge.tail]]][0] for edge in flow.edges if edge.when.follows
+    )
+    if lacks and any(edge.when.follows for edge in flow.edges):
+        raise ConfigError("exits that follow the load are simulated on recorded rows: flow.records, of all variants")
     engine.set_pipeline(
-        shape.spec(), shape.draws(), exits=shape.exits(), deadline=slo if flow.drop == "slack" else None
+        shape.spec(),
+        shape.draws(),
+        exits=shape.exits(),
+        deadline=slo if flow.drop == "slack" else None,
+        rows=rows,
     )
     arrived = np.ascontiguousarray(job.arrived_ns, np.int64)
     counts = np.bincount(arrived // SECOND_NS)
@@ -356,7 +454,7 @@ def run(job: FlowRun) -> FlowResult:
         guess = demand.rate() if second else float(count)
         off = plan is not None and guess > 0 and not 1 / (1 + job.shift) <= guess / plan.demand <= 1 + job.shift
         if guess > 0 and (plan is None or second % max(period, 1) == 0 or off):
-            plan = job.planner(guess, job.workers, plan, seen.rows())
+            plan = job.planner(guess, job.workers, plan, seen.rows(), seen.traffic() if job.counted else None)
             plans += 1
             solve_s += plan.solve_s
             fleet.follow(plan, now)
@@ -366,7 +464,7 @@ def run(job: FlowRun) -> FlowResult:
         engine.feed(arrived[start:end], np.ones(int(count), np.int32))
         start = end
         demand.add(float(count))
-        seen.look()
+        seen.look(second, end)
     engine.finish()
     planned = {"plans": plans, "moves": fleet.moves, "solve_ms_mean": solve_s * 1e3 / max(plans, 1)}
     return _result(engine, job, counts, np.array(workers), planned)
@@ -388,7 +486,7 @@ def _result(
     good = columns["outcome"] == 0
     answered = columns["accuracy"] >= 0
     mine = answered & (columns["arrived_ns"] >= job.warmup_s * SECOND_NS)
-    each, shape = len(counts), Shape(job.flow)
+    each, shape = len(counts), Numbers(job.flow)
     arrived = np.maximum(np.bincount(second, minlength=each), 1)
     with np.errstate(invalid="ignore"):
         accuracy = np.bincount(second[answered], columns["accuracy"][answered], each) / np.maximum(
@@ -400,6 +498,7 @@ def _result(
         violations=(totals["failed"] + totals["late"] + totals["partial"]) / roots,
         accuracy=totals["accuracy_sum"] / served,
         utility=totals["on_time_accuracy_sum"] / roots,
+        fell_back=totals["fell_back"],
         leaf_violations=(totals["leaves_late"] + dropped) / max(leaves + dropped, 1),
         leaf_accuracy=totals["leaf_accuracy_sum"] / max(leaves, 1),
         mean_ms=float(columns["latency_ns"][mine].mean()) / MS_NS if mine.any() else 0.0,

@@ -10,11 +10,14 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from arlo.cascade.spec import Prune
+
+NEGATIONS = {"not", "no", "never", "none", "nor", "neither", "nothing", "without", "cannot", "n't", "t"}
 
 LEAST_SAVING = 0.03  # where time goes by tokens, less than this share of them saved is not worth the loss
 
@@ -35,6 +38,20 @@ def word_starts(pieces: Sequence[str]) -> NDArray[np.bool_]:
         if sum(piece.startswith(mark) for piece in pieces) > len(pieces) // 20:
             return np.asarray([piece.startswith(mark) for piece in pieces])
     return np.asarray([not piece.startswith("##") for piece in pieces])
+
+
+def vocabulary_of(tokenizer: dict[str, Any] | None) -> Vocabulary:
+    """What a tokenizer.json says of words; None: all ids begin one."""
+    if tokenizer is None:
+        return Vocabulary(np.zeros(0, np.bool_))
+    raw = tokenizer["model"]["vocab"]
+    ids = raw if isinstance(raw, dict) else {entry[0]: i for i, entry in enumerate(raw)}
+    added = {each["content"]: each["id"] for each in tokenizer.get("added_tokens", []) if each.get("special")}
+    pieces = [""] * (1 + max(0, *ids.values(), *added.values()))
+    for piece, number in ids.items():
+        pieces[number] = piece
+    keep = {number for piece, number in ids.items() if piece.lstrip("Ġ▁").lower() in NEGATIONS}
+    return Vocabulary(word_starts(pieces), frozenset(added.values()), frozenset(keep))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

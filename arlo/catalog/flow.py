@@ -26,6 +26,8 @@ ExpandKind = Literal["same", "spans", "prune", "chunks", "top_k", "tensor"]
 Distribution = Literal["constant", "ceil", "poisson", "empirical"]
 Combine = Literal["product", "last", "weighted"]
 Fire = Literal["all", "first"]
+ScoreName = Literal["calibrated_max", "margin", "entropy"]
+Follows = Literal["planned", "price"]
 
 MAX_STAGES = 16
 MAX_VARIANTS = 32  # of a stage
@@ -66,6 +68,7 @@ class FlowVariant:
     load_ms: float = 0.0  # until a worker has loaded it; 0: not known
     repository: str = ""  # folder of the compiled model; empty: numbers only, for simulation and planning
     tokens: int | None = None  # that each layer adds, or, below 0, merges away (OTAS); None: not told apart by them
+    temperature: float = 1.0  # that its logits are divided by, for probabilities that are right as often as they say
 
     def __post_init__(self) -> None:
         where = f"variant {self.name!r}:"
@@ -76,6 +79,7 @@ class FlowVariant:
         rising = all(b > a for a, b in zip(self.max_lengths, self.max_lengths[1:], strict=False))
         _need(bool(self.max_lengths) and self.max_lengths[0] >= 1 and rising, f"{where} max_lengths must ascend from 1")
         _need(self.max_batch >= 1, f"{where} max_batch must be at least 1")
+        _positive(self.temperature, f"{where} temperature")
         _need(bool(self.table.points), f"{where} latency needs at least one point")
         _need(all(ns > 0 for _, _, ns in self.table.points), f"{where} latency must be above 0 everywhere")
         _need(self.memory_mb >= 0, f"{where} memory_mb must be at least 0")
@@ -166,9 +170,9 @@ class FlowStage:
 class Guard:
     """Which rows take an edge. Neither score nor label: all."""
 
-    score: str = ""  # a signal of the tail, as calibrated_max
-    at_least: float | str | None = None  # a number, `planned` or `price`
-    below: float | str | None = None
+    score: ScoreName | Literal[""] = ""  # of the tail's probabilities
+    at_least: float | Follows | None = None
+    below: float | Follows | None = None
     label_in: tuple[str, ...] = ()
     share: tuple[float, ...] = ()  # that takes the edge, by variant of the tail; empty: what the exits leave
 
@@ -177,6 +181,24 @@ class Guard:
             _share(value, "when.share")
         bounded = self.at_least is not None or self.below is not None
         _need(bool(self.score) == bounded, "when.score needs at_least or below, and these need a score")
+        _need(
+            not self.score or self.score in get_args(ScoreName), f"when.score: one of {', '.join(get_args(ScoreName))}"
+        )
+        for name, bound in (("at_least", self.at_least), ("below", self.below)):
+            number = bound is None or (isinstance(bound, float | int) and 0 <= bound <= 1)
+            _need(number or bound in get_args(Follows), f"when.{name} must be 0 to 1, planned or price, not {bound!r}")
+        _need(
+            not self.follows or self.at_least is None or self.below is None,
+            "when: at_least and below are two numbers, or one of them is planned or price",
+        )
+
+    @property
+    def follows(self) -> Follows | None:
+        """Its threshold follows the load: by the plan, or by the price in force. None: it does not."""
+        for bound in (self.at_least, self.below):
+            if isinstance(bound, str):
+                return bound
+        return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +213,9 @@ class Expand:
     counts: tuple[int, ...] = ()  # of distribution empirical: drawn alike, then scaled to the factor
     window: int = 0  # of kind chunks: tokens of a piece at most, the row's first and last one included
     inputs: tuple[tuple[str, str], ...] = ()  # of the head: what it is called at the tail, where that is another name
+    alpha: float = 0.0  # of kind prune: words stay that are more important than so many times the mean (Tabi Eq. 5)
+    min_words: int = 4  # the same: so many stay
+    to_level: bool = True  # the same: as far as a shorter runtime of the head is reached, and no further
     stride: int = 0  # the same: from the start of a piece to that of the next one; 0: window - 2
 
     def __post_init__(self) -> None:
@@ -203,6 +228,8 @@ class Expand:
         _need(self.window == 0 or self.window > 2, "expand.window must be above 2 tokens")
         _need(0 <= self.stride <= max(self.window - 2, 0), "expand.stride must be at most expand.window - 2")
         _need(self.window == 0 or self.kind == "chunks", "expand.window goes with kind = chunks")
+        _need((self.alpha > 0) == (self.kind == "prune"), "expand.alpha, above 0, goes with kind = prune")
+        _need(math.isfinite(self.alpha) and self.min_words >= 0, "expand.min_words must be at least 0")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +248,16 @@ class FlowEdge:
         _need(math.isfinite(self.hop_ms) and self.hop_ms >= 0, "hop_ms must be at least 0")
         _one_of(self.combine, Combine, "answer")
         _need((self.combine == "weighted") == bool(self.weights), "answer.weights go with ensemble = weighted")
+        good = all(math.isfinite(w) and w >= 0 for w in self.weights) and (not self.weights or sum(self.weights) > 0)
+        _need(good and len(self.weights) in (0, 2), "answer.weights are two numbers of at least 0, not both 0")
+
+        many = self.expand.kind not in ("same", "prune")
+        _need(self.combine == "product" or not many, "answer goes with rows that become one row: expand same or prune")
+
+    @property
+    def falls_back(self) -> bool:
+        """Its head answers what its tail has answered."""
+        return self.head is not None and self.combine != "product"
 
     @property
     def name(self) -> str:
@@ -304,8 +341,19 @@ class Flow:
                 )
             _need(
                 edge.head is not None or bool(edge.when.share),
-                f"edge {edge.name}: an exit needs when.share, the share of rows that end there",
+                f"edge {edge.name}: an exit needs when.share, the share of rows that end there, or records of rows",
             )
+            if edge.when.follows:
+                kind = "at_least" if edge.head is None else "below"
+                _need(
+                    isinstance(getattr(edge.when, kind), str), f"edge {edge.name}: when.{kind} = {edge.when.follows!r}"
+                )
+                asked = [self.edges[i] for i in self.out(stage)] if edge.head is None else [edge]
+                _need(
+                    any(each.falls_back for each in asked),
+                    f"edge {edge.name}: {edge.when.follows!r} weighs one answer against the next one: the edge that"
+                    " goes on needs answer = {ensemble = ..}",
+                )
         for variant in range(count):
             exits = self.exit_share(stage, variant)
             _need(exits <= 1 + 1e-9, f"stage {self.stages[stage].name!r}: its exits take {exits:.3g} of the rows")
@@ -351,9 +399,13 @@ class Flow:
         return (stage,) if edge is None else (*self.line(self.index[self.edges[edge].tail]), stage)
 
     def exit_share(self, stage: int, variant: int) -> float:
-        """Share of a variant's rows that exit edges end. The rest goes on; at a leaf all rows end."""
-        exits = (self.edges[i] for i in self.out(stage) if self.edges[i].head is None)
-        return math.fsum(_of(edge.when.share, variant) for edge in exits)
+        """Share of a variant's rows that exit edges end, or that do not take the one edge to a further answer. The rest
+        goes on; at a leaf all rows end."""
+        out = [self.edges[i] for i in self.out(stage)]
+        onward = [edge for edge in out if edge.head is not None]
+        if len(onward) == 1 and onward[0].falls_back and onward[0].when.share:
+            return 1 - _of(onward[0].when.share, variant)
+        return math.fsum(_of(edge.when.share, variant) for edge in out if edge.head is None)
 
     def factor(self, edge: int, variant: int) -> float:
         """Mean rows at the head for a row that this variant of the tail answered: share x rows, never above max."""

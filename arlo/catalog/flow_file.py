@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from arlo.catalog.flow import Expand, Flow, FlowBatch, FlowEdge, FlowStage, FlowVariant, Guard, table_of_ms
-from arlo.catalog.flow_accuracy import Outcomes
+from arlo.catalog.flow_exits import with_shares
+from arlo.catalog.flow_outcomes import Outcomes
 from arlo.catalog.latency import LatencyTable
 from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
@@ -28,12 +29,15 @@ _FLOW = {
 _STAGE = {"name", "entry", "variants", "variant", "batch", "lengths", "fire", "told"}
 _VARIANT = {
     "name", "accuracy", "latency", "max_lengths", "max_batch", "batches", "memory_mb", "load_ms", "repository",
-    "tokens",
+    "tokens", "temperature",
 }  # fmt: skip
 _BATCH = {"max", "wait_ms", "same_utility"}
 _EDGE = {"from", "to", "when", "expand", "hop_ms", "answer"}
 _WHEN = {"score", "at_least", "below", "label_in", "share"}
-_EXPAND = {"kind", "output", "max", "factor", "distribution", "counts", "window", "stride", "inputs"}
+_EXPAND = {
+    "kind", "output", "max", "factor", "distribution", "counts", "window", "stride", "inputs", "alpha", "min_words",
+    "to_level",
+}  # fmt: skip
 _ANSWER = {"ensemble", "weights"}
 
 
@@ -84,6 +88,8 @@ def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
     if values.get("records"):
         values["records"] = str(base / values["records"])
     edges = tuple(_edge(each, variants) for each in _tables(raw, "edge", "[flow]"))
+    if records is not None:
+        edges = with_shares(stages, edges, records.of_stages(stages))
     return Flow(stages=stages, edges=edges, **values)
 
 
@@ -113,7 +119,10 @@ def _variant(raw: Any, base: Path, stage: str, limit: int, records: Outcomes | N
     raw = _table(raw, f"{stage} variant")
     where = f"{stage} variant {raw.get('name') or raw.get('repository', '')!r}"
     _known(raw, _VARIANT, where)
-    kinds = {"name": str, "max_batch": int, "memory_mb": int, "load_ms": float, "repository": str, "tokens": int}
+    kinds = {
+        "name": str, "max_batch": int, "memory_mb": int, "load_ms": float, "repository": str, "tokens": int,
+        "temperature": float,
+    }  # fmt: skip
     values = _taken(raw, where, kinds)
     for key in ("max_lengths", "batches"):
         if key in raw:
@@ -127,8 +136,10 @@ def _variant(raw: Any, base: Path, stage: str, limit: int, records: Outcomes | N
     if folder := values.get("repository"):
         values = _from_manifest(base / folder, where, measured="table" not in values) | values
         values["repository"] = str(base / folder)
-    if "accuracy" not in values and records is not None and values.get("name") in records.variants:
-        values["accuracy"] = records.accuracy(values["name"], values.get("max_lengths", (1,)))
+    if records is not None and values.get("name") in records.variants:
+        values.setdefault("temperature", records.variants[values["name"]].temperature)
+        if "accuracy" not in values:
+            values["accuracy"] = records.accuracy(values["name"], values.get("max_lengths", (1,)))
     for key, field in (("name", "name"), ("accuracy", "accuracy"), ("latency", "table")):
         if field not in values:
             raise ConfigError(f"{where}: {key} is missing")
@@ -214,8 +225,13 @@ def _guard(raw: Mapping[str, Any], where: str, names: list[str]) -> Guard:
 def _expand(raw: Mapping[str, Any], where: str, names: list[str]) -> Expand:
     _known(raw, _EXPAND, where)
     values = _taken(
-        raw, where, {"kind": str, "output": str, "max": int, "distribution": str, "window": int, "stride": int}
-    )
+        raw,
+        where,
+        {
+            "kind": str, "output": str, "max": int, "distribution": str, "window": int, "stride": int, "alpha": float,
+            "min_words": int, "to_level": bool,
+        },
+    )  # fmt: skip
     if "factor" in raw:
         values["factor"] = _by_variant(raw["factor"], f"{where} factor", names)
     if "counts" in raw:

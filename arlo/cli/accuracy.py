@@ -12,7 +12,7 @@ from arlo.report.numbers import share
 
 if TYPE_CHECKING:
     from arlo.cascade.records import Data, Recorded, Records
-    from arlo.catalog.flow_accuracy import Outcomes, VariantOutcomes
+    from arlo.catalog.flow_outcomes import Outcomes, VariantOutcomes
     from arlo.catalog.manifest import Manifest
 
 DESCRIPTION = """How accurate variants are, by length, on labelled texts: each repository runs every text on a real
@@ -27,6 +27,7 @@ EPILOG = """examples:
 data: JSON lines, {"text", "text_pair"?, "label", "group"?}."""
 
 ENOUGH = 1000  # rows; below it, intervals are wide
+FIT_ROWS = 200  # below it, probabilities are left as they are
 
 
 def add_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -46,7 +47,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Record what is missing, write the table, print it."""
     from arlo.cascade.records import Records, read_data
-    from arlo.catalog.flow_accuracy import Outcomes
+    from arlo.catalog.flow_outcomes import Outcomes
     from arlo.catalog.manifest import Manifest
 
     if not 1 <= args.threads <= 256:
@@ -59,17 +60,15 @@ def run(args: argparse.Namespace) -> int:
     data = read_data(args.data)
     if not data.labelled:
         raise ConfigError(f"{args.data}: every text needs a label, as accuracy is counted on them")
-    truths = [
-        data.labels(_labels(manifest, given, path)) for manifest, path in zip(manifests, args.repositories, strict=True)
-    ]
+    labels = [_labels(manifest, given, path) for manifest, path in zip(manifests, args.repositories, strict=True)]
+    truths = [data.labels(each) for each in labels]
     records = Records(args.out, data)
     said = [
         _record(path, manifest, data, records, args.threads)
         for path, manifest in zip(args.repositories, manifests, strict=True)
     ]
-    outcomes = Outcomes(
-        said[0].tokens, {name: _outcome(each, truth) for name, each, truth in zip(names, said, truths, strict=True)}
-    )
+    made = map(_outcome, said, truths, labels)
+    outcomes = Outcomes(said[0].tokens, dict(zip(names, made, strict=True)))
     path = outcomes.save(args.out)
     rows = [_row(name, manifest, outcomes) for name, manifest in zip(names, manifests, strict=True)]
     warning = "" if len(data.examples) >= ENOUGH else f"{len(data.examples)} rows: {ENOUGH:,} or more say more"
@@ -78,7 +77,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for row in rows:
         low, high = row["interval"]
-        print(f"{row['variant']:16} {share(row['accuracy'])} ({share(low)} to {share(high)}, 95 %)")
+        print(
+            f"{row['variant']:16} {share(row['accuracy'])} ({share(low)} to {share(high)}, 95 %), temperature"
+            f" {row['temperature']:.3g}: as sure as it is right to {share(row['calibration_error'])}"
+        )
         for part in row["bins"]:
             print(f"  up to {part['max_length']:5} tokens: {share(part['accuracy'])}, {part['rows']:,} rows")
     print(f"written to {path}" + (f"\nwarning: {warning}" if warning else ""))
@@ -108,30 +110,35 @@ def _record(path: Path, manifest: Manifest, data: Data, records: Records, thread
     return found
 
 
-def _outcome(said: Recorded, truth: Any) -> VariantOutcomes:
-    import numpy as np
-
-    from arlo.catalog.flow_accuracy import VariantOutcomes
+def _outcome(said: Recorded, truth: Any, labels: tuple[str, ...]) -> VariantOutcomes:
+    from arlo.cascade.calibration import fit_temperature
+    from arlo.cascade.decide import softmax
+    from arlo.catalog.flow_outcomes import VariantOutcomes
 
     if truth.max() >= said.logits.shape[1]:
         raise ConfigError(f"there are more labels than the {said.logits.shape[1]} logits of a row")
-    shifted = said.logits - said.logits.max(axis=1, keepdims=True)
-    largest = 1 / np.exp(shifted).sum(axis=1)
-    return VariantOutcomes(said.logits.argmax(axis=1) == truth[said.row], largest.astype(np.float32))
+    right = truth[said.row]
+    t = fit_temperature(said.logits, right) if len(right) >= FIT_ROWS else 1.0
+    q, _ = softmax(said.logits / t)
+    return VariantOutcomes(said.logits.argmax(axis=1) == right, q.max(axis=1), t, q, right, labels)
 
 
 def _row(name: str, manifest: Manifest, outcomes: Outcomes) -> dict[str, Any]:
     import numpy as np
 
-    from arlo.catalog.flow_accuracy import interval
+    from arlo.cascade.calibration import ece
+    from arlo.catalog.flow_outcomes import interval
 
-    correct = outcomes.variants[name].correct
+    found = outcomes.variants[name]
+    correct = found.correct
     ends = sorted({runtime.max_length for runtime in manifest.runtimes})
     bins = np.searchsorted(np.asarray(ends), outcomes.length)
     return {
         "variant": name,
         "accuracy": float(correct.mean()),
         "interval": interval(int(correct.sum()), len(correct)),
+        "temperature": found.temperature,
+        "calibration_error": ece(found.score, correct),
         "bins": [
             {
                 "max_length": end,

@@ -188,7 +188,7 @@ def _say(text: str) -> None:
 def _variant(plan: Plan, compared: Any, right: Any, lengths: Sequence[int]) -> dict[str, Any]:
     import numpy as np
 
-    from arlo.catalog.flow_accuracy import interval
+    from arlo.catalog.flow_outcomes import interval
 
     ends = [plan.length // 4, plan.length // 2, plan.length - 1, plan.length]
     bins = np.searchsorted(ends, lengths)

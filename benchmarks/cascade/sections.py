@@ -58,7 +58,7 @@ def read_sections(packages: str, translations: str, *, fewest: int = FEWEST) -> 
     for each in stanzas(packages):
         source = (each.get("Source") or each["Package"]).partition(" ")[0]
         section = each.get("Section", "").rpartition("/")[2]
-        text = _plain(texts.get(each.get("Description-md5", ""), ""))
+        text = plain(texts.get(each.get("Description-md5", ""), ""))
         empty = not text or any(words in text.lower() for words in _EMPTY)
         if section and not empty and section not in LEFT_OUT and source not in found:
             found[source] = Example(text, section, source)
@@ -66,13 +66,13 @@ def read_sections(packages: str, translations: str, *, fewest: int = FEWEST) -> 
     return [example for example in found.values() if counts[example.label] >= fewest]
 
 
-def _plain(description: str) -> str:
+def plain(description: str) -> str:
     """One paragraph; a line with a single dot is an empty one."""
     lines = (line.strip() for line in description.splitlines())
     return " ".join(line for line in lines if line not in ("", "."))
 
 
-def _lists(folder: Path, *, refresh: bool) -> tuple[Path, Path]:
+def lists_of(folder: Path, *, refresh: bool) -> tuple[Path, Path]:
     """The lists of packages and of English descriptions of the base suite. EnvironmentProblem when apt has none."""
     if refresh:
         shutil.rmtree(folder, ignore_errors=True)
@@ -100,18 +100,18 @@ def _find(folder: Path) -> tuple[Path, Path] | None:
     return (lists[0][0], lists[1][0]) if all(lists) else None  # the base suite has the shortest name
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
     return run([_APT_HELPER, "cat-file", str(path)], f"{path.name} cannot be read")
 
 
 def sections_step(root: Path, *, refresh: bool = False) -> Entry:
-    """Entry with the four splits; meta: `rows` of each, `lists`: their sha256. EnvironmentProblem as `_lists` says."""
+    """Entry with the four splits; meta: `rows` of each, `lists`: their sha256. EnvironmentProblem as of `lists_of`."""
     cache = open_cache(root)
-    lists = _lists(root / "cascade" / "archives" / "lists", refresh=refresh)
+    lists = lists_of(root / "cascade" / "archives" / "lists", refresh=refresh)
     hashes = [cache.hash(path) for path in lists]
 
     def make(folder: Path) -> dict[str, object]:
-        rows = write_splits(folder, read_sections(*map(_text, lists)))
+        rows = write_splits(folder, read_sections(*map(text_of, lists)))
         return {"rows": rows, "lists": hashes}
 
     parts = {"lists": hashes, "fewest": FEWEST, "code": source_hash("sections", "examples")}

@@ -100,10 +100,10 @@ def _train(source: Path, data: Path, recipe: Recipe, folder: Path, say: Callable
     torch.manual_seed(recipe.seed)
     everything = read_split(data / "train.jsonl")
     examples, labels = everything[: recipe.rows], labels_of(everything)  # few rows, and the same classes
-    model = _cut(source, recipe.depth, len(labels), recipe.dropout)
+    model = cut(source, recipe.depth, len(labels), recipe.dropout)
     rows = encode(source, examples, labels, recipe.max_tokens)
     batches = list(batches_of(rows, recipe.batch, seed=recipe.seed))
-    optimizer, schedule = _optimizer(model, recipe, len(batches))
+    optimizer, schedule = optimizer_of(model, recipe, len(batches))
     model.train()
     begun_s = said_s = monotonic_s()
     seen, smooth = 0, 0.0
@@ -131,7 +131,7 @@ def _train(source: Path, data: Path, recipe: Recipe, folder: Path, say: Callable
     return meta
 
 
-def _cut(source: Path, depth: int, classes: int, dropout: float) -> Any:
+def cut(source: Path, depth: int, classes: int, dropout: float) -> Any:
     """The first layers of MiniLM, the mean of what they give for the real tokens, and a linear layer: a torch module
     from ids and mask [rows, tokens] to logits [rows, classes].
 
@@ -197,7 +197,7 @@ def write_model(model: Any, source: Path, labels: Sequence[str], folder: Path) -
             shutil.copyfile(source / name, folder / name)
 
 
-def _optimizer(model: Any, recipe: Recipe, steps: int) -> tuple[torch.optim.Optimizer, Any]:
+def optimizer_of(model: Any, recipe: Recipe, steps: int) -> tuple[torch.optim.Optimizer, Any]:
     import torch
 
     encoder = [weight for weight in model.bert.encoder.parameters() if weight.requires_grad]

@@ -7,10 +7,12 @@ or 2 of its layers, as the load leaves time for, and a text by the mean of what 
 that flow on one worker; texts that no model was trained on go to it one at a time, then at random moments at half of
 the rate at which it answered these, and at 1.5 times that rate.
 
-Then the documents flow (benchmarks/flows/documents): pages of manuals are read line by line.
+Then the facets flow (benchmarks/flows/facets): sections, by a deeper model where the first one is unsure and the load
+allows, and facets of programs. Then the documents flow (benchmarks/flows/documents): pages of manuals are read line by
+line.
 
 Writes result.json and index.html into reports/pipeline; the exit code is 1 where a row was lost. The figures on top are
-those of the texts; `flows` has both.
+those of the pieces; `flows` has all three.
 """
 
 from __future__ import annotations
@@ -22,21 +24,19 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from arlo.client import AsyncClient
-from arlo.client.errors import ClientError
-from arlo.clock import monotonic_s
 from arlo.control.gateway.admin import AdminClient
 from arlo.errors import ArloError, EnvironmentProblem
 from arlo.report.page import render, write
 from arlo.report.table import table
 from benchmarks.cascade.cached import cache_root
+from benchmarks.flows.load import send
 from benchmarks.harness import machine
 
 NAME, STAGE = "sections", "section"
@@ -133,50 +133,26 @@ async def counts_of(admin: str, models: Sequence[str]) -> dict[str, int]:
 
 
 async def load(
-    address: str, tokenizer: Path, texts: Sequence[dict[str, Any]], labels: Sequence[str], rate: float
+    address: str, repository: Path, texts: Sequence[dict[str, Any]], labels: Sequence[str], rate: float
 ) -> dict[str, Any]:
     """Texts at random moments, on average `rate` a second; 0: one after the other."""
-    gaps = np.random.default_rng(1).exponential(1 / rate, len(texts)) if rate else np.zeros(len(texts))
-    times: list[float] = []
-    right, pieces, expected = 0, 0, 0.0
-    failed: Counter[str] = Counter()
-    async with AsyncClient(address, model=NAME, tokenizer=tokenizer) as client:
 
-        async def ask(one: dict[str, Any], at: float) -> None:
-            nonlocal right, pieces, expected
-            await asyncio.sleep(max(0.0, at - monotonic_s()))
-            begun = at if rate else monotonic_s()
-            try:
-                answer = await client.infer(one["text"], outputs=OUTPUTS)
-            except ClientError as error:
-                failed[type(error).__name__] += 1
-                return
-            times.append(1000 * (monotonic_s() - begun))
-            right += labels[int(np.argmax(answer["logits"]))] == one["label"]
-            pieces += int(np.asarray(answer["children"]).sum())
-            expected += float(np.asarray(answer["accuracy_expected"]).sum())
+    def judge(one: dict[str, Any], answer: Mapping[str, Any]) -> dict[str, float]:
+        return {
+            "right": labels[int(np.argmax(answer["logits"]))] == one["label"],
+            "pieces": int(np.asarray(answer["children"]).sum()),
+            "expected": float(np.asarray(answer["accuracy_expected"]).sum()),
+        }
 
-        begun = monotonic_s()
-        moments = zip(texts, begun + np.cumsum(gaps), strict=True)
-        if rate:
-            await asyncio.gather(*(ask(one, at) for one, at in moments))
-        else:
-            for one, at in moments:
-                await ask(one, at)
-    values = np.asarray(times or [float("nan")])
-    count = max(len(times), 1)
-    return {
-        "rate": rate,
-        "roots": len(texts),
-        "answered": len(times),
-        "failed": sum(failed.values()),
-        "failures": dict(failed),
-        "pieces": pieces,
-        "accuracy": right / count,
-        "accuracy_expected": expected / count,
-        "mean_ms": float(values.mean()),
-        "p98_ms": float(np.quantile(values, 0.98)),
-    }
+    async with AsyncClient(address, model=NAME, tokenizer=repository / "tokenizer.json") as client:
+
+        async def ask(text: str) -> Mapping[str, Any]:
+            return (await client.infer_batch([text], outputs=OUTPUTS)).outputs
+
+        found = await send(ask, texts, rate, judge)
+    sums, count = found.pop("sums"), max(found["answered"], 1)
+    right, expected = (sums.get(key, 0.0) / count for key in ("right", "expected"))
+    return {**found, "pieces": sums.get("pieces", 0), "accuracy": right, "accuracy_expected": expected}
 
 
 async def measure(ready: dict[str, Any], work: Path, depths: Sequence[int], texts: Sequence[dict[str, Any]]) -> Any:
@@ -190,7 +166,7 @@ async def measure(ready: dict[str, Any], work: Path, depths: Sequence[int], text
     for share in (0.0, 0.5, 1.5):
         rate = round(1000 / alone_ms * share, 1) if share else 0.0
         say(f"{len(texts)} texts " + (f"at {rate:g} a second" if rate else "one at a time"))
-        one = await load(ready["grpc"], repository / "tokenizer.json", texts, labels, rate)
+        one = await load(ready["grpc"], repository, texts, labels, rate)
         after = await counts_of(ready["admin"], models)
         one["rows"] = {name: after[name] - before[name] for name in after}
         alone_ms, before = alone_ms or one["mean_ms"], after
@@ -207,7 +183,8 @@ def main() -> int:
     parser.add_argument("--pages", type=int, default=4, help="each at three resolutions; 0: no documents (default: 4)")
     parser.add_argument("--out", type=Path, default=Path("reports/pipeline"))
     args = parser.parse_args()
-    from benchmarks.flows.documents import demo as documents  # which uses this
+    from benchmarks.flows.documents import demo as documents  # which use this
+    from benchmarks.flows.facets import demo as facets
 
     work = cache_root() / "pipeline" / "-".join(map(str, ["demo", *args.depths, args.rows, args.recorded]))
     work.mkdir(parents=True, exist_ok=True)
@@ -215,6 +192,7 @@ def main() -> int:
         texts = prepare(work, args.depths, args.rows, args.recorded)[: args.texts]
         with served(work) as ready:
             loads = asyncio.run(measure(ready, work, args.depths, texts))
+        told = facets.run(args.depths, args.rows, args.texts)
         read = documents.run(args.pages) if args.pages else None
     except ArloError as error:
         say(str(error))
@@ -225,7 +203,7 @@ def main() -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     usual = {key: value for key, value in loads[1].items() if key != "rows"}  # at half of what one at a time takes
     flow = {**usual, "stages": {STAGE: loads[1]["rows"]}, "loads": loads}
-    flows = {NAME: flow} | ({"documents": read} if read else {})
+    flows = {NAME: flow, "facets": told} | ({"documents": read} if read else {})
     result = {**flow, "flows": flows, "machine": machine()}
     (args.out / "result.json").write_text(json.dumps(result, indent=1) + os.linesep)
     head = [
@@ -251,7 +229,12 @@ def main() -> int:
         for one in loads
     ]
     what = ["Descriptions of packages into sections, in pieces of 64 tokens; SLO 100 ms; one worker on a CPU."]
-    tables = [(head, rows)]
+    what.append(
+        "Descriptions into sections, by a second model where the first is unsure and time is cheap, and facets of"
+        f" programs; SLO {told['slo_ms']:.0f} ms; one worker on a CPU."
+    )
+    tables = [(head, rows), (facets.HEAD, facets.rows_of(told))]
+    loads = [*loads, *told["loads"]]
     if read:
         what.append(
             "Pages of manuals, read line by line by one of several detectors and readers each, and which manual a line "

@@ -135,6 +135,7 @@ def simulated(flow: Any, workers: int, arrived_ns: NDArray[np.int64], warmup_s: 
             hold="all",
             batching="deadline",
             fixed=True,
+            counted=True,
             warmup_s=warmup_s,
             hop_ms=hop_ms,
         )

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from arlo.catalog.flow import DropName, Flow, PlannerName, RouterName
 from arlo.catalog.flow_file import load_flow
+from arlo.planning.flows.live import Traffic
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
 from arlo.simulator.flows import FlowResult, FlowRun, Hold, Planner, planner_of, run
@@ -104,8 +105,14 @@ def serve(
 
 
 def _sparing(planner: Planner, spare: float) -> Planner:
-    def plan(demand: float, workers: int, before: FlowPlan | None, rows: Sequence[float] | None) -> FlowPlan:
-        return planner(demand * spare, workers, before, rows)
+    def plan(
+        demand: float,
+        workers: int,
+        before: FlowPlan | None,
+        rows: Sequence[float] | None,
+        traffic: Traffic | None = None,
+    ) -> FlowPlan:
+        return planner(demand * spare, workers, before, rows, traffic)
 
     return plan
 

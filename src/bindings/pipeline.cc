@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "bindings/bind.h"
+#include "flow/pipeline/guard.h"
 #include "flow/pipeline/pipeline.h"
 #include "simulate/engine.h"
 
@@ -28,6 +29,11 @@ namespace {
 
 using VariantOf = std::tuple<std::uint16_t, double, TimeNs, double>;                 // id, accuracy, least, work
 using EdgeOf = std::tuple<std::int32_t, std::int32_t, std::vector<double>, TimeNs>;  // from, to, factor, hop
+using CurveOf = std::vector<std::pair<double, double>>;
+// edge or -1, threshold (fixed | price | planned), at_least, below, gain by variant, labels
+using GuardOf = std::tuple<std::int32_t, std::string, double, double, std::vector<CurveOf>, std::vector<std::uint32_t>>;
+using StageOf = std::tuple<std::vector<GuardOf>, bool, std::vector<float>, std::vector<std::int32_t>>;
+using RowsOf = std::tuple<std::size_t, std::vector<std::uint8_t>, std::vector<StageOf>>;
 using DrawOf =
     std::tuple<std::string, std::vector<double>, std::vector<double>, std::vector<std::int32_t>, std::int32_t,
                std::int32_t>;  // kind, take, mean, counts, max, length
@@ -44,7 +50,8 @@ Enum named(const std::string& name, std::initializer_list<const char*> names) {
 
 Spec spec(const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
           const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
-          const std::string& on_drop, std::int32_t max_open) {
+          const std::string& on_drop, std::int32_t max_open, const std::vector<std::int32_t>& falls_back,
+          bool follows_load) {
   Spec made;
   for (const auto& variants : stages) {
     auto& stage = made.stages.emplace_back();
@@ -56,8 +63,32 @@ Spec spec(const std::vector<std::vector<VariantOf>>& stages, const std::vector<E
   made.drop = named<Drop>(drop, {"none", "last", "per_task", "reroute", "slack"});
   made.on_drop = named<OnDrop>(on_drop, {"fail", "partial"});
   made.max_open = max_open;
+  for (const std::int32_t e : falls_back) made.edges.at(static_cast<std::size_t>(e)).falls_back = true;
+  made.follows_load = follows_load;
   validate(made);
   return made;
+}
+
+// As the simulator takes them.
+simulate::Pipeline::Rows rows_of(const RowsOf& from) {
+  simulate::Pipeline::Rows to;
+  std::vector<StageOf> stages;
+  std::tie(to.count, to.right, stages) = from;
+  for (const auto& [guards, first, scores, labels] : stages) {
+    auto& stage = to.stages.emplace_back();
+    stage.first = first;
+    stage.scores = scores;
+    stage.labels = labels;
+    for (const auto& [edge, threshold, at_least, below, gain, of] : guards) {
+      stage.guards.push_back({.edge = edge,
+                              .threshold = named<Guard::Threshold>(threshold, {"fixed", "price", "planned"}),
+                              .at_least = at_least,
+                              .below = below,
+                              .gain = gain,
+                              .labels = of});
+    }
+  }
+  return to;
 }
 
 std::vector<double> table(const Spec& of, const Plan& plan, const std::vector<double>& capacity) {
@@ -86,14 +117,17 @@ void bind(nb::module_& m) {
           "__init__",
           [](Spec* self, const std::vector<std::vector<VariantOf>>& stages, const std::vector<EdgeOf>& edges,
              const std::vector<double>& accuracy, const std::string& router, const std::string& drop,
-             const std::string& on_drop, std::int32_t max_open) {
-            new (self) Spec(spec(stages, edges, accuracy, router, drop, on_drop, max_open));
+             const std::string& on_drop, std::int32_t max_open, const std::vector<std::int32_t>& falls_back,
+             bool follows_load) {
+            new (self) Spec(spec(stages, edges, accuracy, router, drop, on_drop, max_open, falls_back, follows_load));
           },
           "stages"_a, "edges"_a, nb::kw_only(), "accuracy"_a = std::vector<double>{}, "router"_a = "price",
           "drop"_a = "slack", "on_drop"_a = "fail", "max_open"_a = 1 << 16,
+          "falls_back"_a = std::vector<std::int32_t>{}, "follows_load"_a = false,
           "`stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: "
           "(from,\n"
-          "to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.");
+          "to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.\n"
+          "`falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price.");
   nb::class_<Plan>(m, "PipelinePlan", "What a planner says of a pipeline: src/flow/pipeline/spec.h.")
       .def(
           "__init__",
@@ -122,8 +156,10 @@ void bind_pipeline(nb::class_<Engine>& engine) {
       .def(
           "set_pipeline",
           [](Engine& e, const flow::pipeline::Spec& spec, const std::vector<DrawOf>& edges,
-             const std::vector<std::vector<double>>& exits, std::optional<TimeNs> deadline) {
+             const std::vector<std::vector<double>>& exits, std::optional<TimeNs> deadline,
+             const std::optional<flow::pipeline::RowsOf>& rows) {
             Pipeline made;
+            if (rows) made.rows = flow::pipeline::rows_of(*rows);
             made.spec = spec;
             for (const auto& [kind, take, mean, counts, max, length] : edges) {
               made.edges.push_back(
@@ -135,10 +171,14 @@ void bind_pipeline(nb::class_<Engine>& engine) {
             e.set_pipeline(std::move(made));
           },
           "pipeline"_a, "edges"_a, nb::kw_only(), "exits"_a = std::vector<std::vector<double>>{},
-          "deadline"_a = nb::none(),
+          "deadline"_a = nb::none(), "rows"_a = nb::none(),
           "Every request is a root of this pipeline. `edges`: what each makes of a row: (constant | ceil | poisson |\n"
           "empirical, share that takes it by variant, mean children by variant, counts, most, tokens or 0). `exits`:\n"
-          "share of the rows of [stage][variant] that end there. `deadline`: ns from a root's arrival.")
+          "share of the rows of [stage][variant] that end there. `deadline`: ns from a root's arrival.\n"
+          "`rows`: recorded ones, of which each root is one: (count, right [prefixes, rows], of each stage (guards, "
+          "first,\n"
+          "scores [guards, variants, rows])); a guard: (edge or -1, fixed | price | planned, at_least, below, gain by\n"
+          "variant: points (score, gain)). A stage without guards goes by shares.")
       .def("plan", &Engine::plan, "plan"_a, "A plan for the pipeline, in force from now on.")
       .def("pipeline_price", &Engine::worker_price, "variant"_a,
            "Utility that a worker-second of this variant costs now.")
@@ -159,6 +199,7 @@ void bind_pipeline(nb::class_<Engine>& engine) {
             d["leaves_late"] = t->leaves_late;
             d["leaf_accuracy_sum"] = t->leaf_accuracy_sum;
             d["rerouted"] = t->rerouted;
+            d["fell_back"] = t->fell_back;
             nb::dict dropped;
             for (std::size_t i = 0; i < flow::pipeline::kDropReasons; ++i) {
               const auto name = flow::pipeline::drop_reason_name(static_cast<flow::pipeline::DropReason>(i));
@@ -166,10 +207,15 @@ void bind_pipeline(nb::class_<Engine>& engine) {
             }
             d["dropped"] = dropped;
             d["visits"] = nb::cast(t->visits);
+            nb::list made;
+            for (const auto& each : t->made) made.append(nb::make_tuple(each.answered, each.ended, each.children));
+            d["made"] = made;
             return d;
           },
           nb::sig("def pipeline_totals(self) -> dict[str, typing.Any]"),
-          "Sums over the roots that arrived after the warm-up, and over their visits.");
+          "Sums over the roots that arrived after the warm-up, and over their visits. `made`: of all roots, by "
+          "variant,\n"
+          "visits answered, of these without children, and children by edge.");
 }
 
 }  // namespace arlo::simulate

@@ -41,11 +41,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "dispatch/scheduler.h"
 #include "flow/cascade/spec.h"
+#include "flow/pipeline/guard.h"
 #include "flow/pipeline/pipeline.h"
 #include "simulate/histogram.h"
 
@@ -179,7 +181,21 @@ struct Pipeline {
     std::int32_t max = 1 << 16;        // children; more are left out
     std::int32_t length = 0;           // tokens of each; 0: as the parent has
   };
+  // What was recorded of labelled rows. Each root is one of them, drawn by its luck, so that variants are right and
+  // wrong, sure and unsure on the same ones; so are its children.
+  struct Rows {
+    struct Stage {
+      std::vector<flow::pipeline::Guard> guards;  // of its edges and exits; empty: shares decide, as without rows
+      bool first = false;                         // one edge at most
+      std::vector<float> scores;                  // [guards, variants, rows]
+      std::vector<std::int32_t> labels;           // [variants, rows]
+    };
+    std::size_t count = 0;            // above 0
+    std::vector<std::uint8_t> right;  // [prefixes, rows]: the answer of this way is
+    std::vector<Stage> stages;        // [stages]
+  };
   flow::pipeline::Spec spec;
+  std::optional<Rows> rows;
   std::vector<Edge> edges;                 // as in `spec`
   std::vector<std::vector<double>> exits;  // [stages][variants]: share of the rows that end there, whatever the edges
   TimeNs deadline = kNever;                // of a root, from its arrival: an answer after it is worth nothing
@@ -204,14 +220,23 @@ struct PipelineTotals {
   std::uint64_t late = 0;
   std::uint64_t failed = 0;   // ended by a drop, or lost
   std::uint64_t partial = 0;  // answered, without all of it
-  double accuracy_sum = 0;    // expected, of the answered ones, on time or not
+  double accuracy_sum = 0;    // of the answered ones, on time or not: expected, or, of recorded rows, what is right
   double on_time_accuracy_sum = 0;
   std::uint64_t leaves_on_time = 0;  // answers of visits that made no children
   std::uint64_t leaves_late = 0;
   double leaf_accuracy_sum = 0;                              // of them
   std::uint64_t dropped[flow::pipeline::kDropReasons] = {};  // visits
+  std::uint64_t fell_back = 0;                               // visits that an answer before them stood for
   std::uint64_t rerouted = 0;
   std::vector<std::uint64_t> visits;  // [variants], stage by stage: entered
+  // Of all roots, those of the warm-up too: visits of a variant that were answered, and of these those without
+  // children; children that they had, by edge.
+  struct Made {
+    std::uint64_t answered = 0;
+    std::uint64_t ended = 0;
+    std::vector<std::uint64_t> children;  // [edges]
+  };
+  std::vector<Made> made;  // [variants]
 };
 
 class Engine {

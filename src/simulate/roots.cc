@@ -66,9 +66,76 @@ Roots::Roots(Pipeline pipeline, dispatch::Scheduler& scheduler, dispatch::Action
          "counts: must be at least 0");
     need(std::accumulate(edge.counts.begin(), edge.counts.end(), 0.0) > 0, "counts: one must be above 0");
   }
+  check_rows();
   std::int32_t variants = 0;
   for (const auto& stage : stages) variants += static_cast<std::int32_t>(stage.variants.size());
   totals.visits.resize(static_cast<std::size_t>(variants));
+  totals.made.resize(static_cast<std::size_t>(variants));
+  for (auto& made : totals.made) made.children.resize(given_.spec.edges.size());
+}
+
+void Roots::check_rows() const {
+  if (!given_.rows) return;
+  const auto& rows = *given_.rows;
+  const auto& stages = given_.spec.stages;
+  need(rows.count > 0, "rows: there are none");
+  need(rows.right.size() == std::size_t{pipeline_.tree().nodes()} * rows.count, "right: must be [prefixes, rows]");
+  need(rows.stages.size() == stages.size(), "rows: one of each stage");
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const auto& stage = rows.stages[s];
+    const std::size_t variants = stages[s].variants.size();
+    need(stage.scores.size() == stage.guards.size() * variants * rows.count,
+         "scores: must be [guards, variants, rows]");
+    need(stage.guards.empty() || stage.labels.size() == variants * rows.count, "labels: must be [variants, rows]");
+    for (const auto& guard : stage.guards) {
+      const bool own = guard.edge < 0 ||
+                       (guard.edge < static_cast<std::int32_t>(given_.spec.edges.size()) &&
+                        given_.spec.edges[static_cast<std::size_t>(guard.edge)].from == static_cast<std::int32_t>(s));
+      need(own, "guards: must be of edges of their stage");
+      need(!guard.follows_load() || guard.gain.size() == variants, "gain: one for each variant");
+      for (const auto& curve : guard.gain) need(!curve.empty(), "gain: at least one point");
+    }
+  }
+}
+
+std::size_t Roots::row(Slot root) const {
+  return static_cast<std::size_t>(even(mixed(requests_.luck(requests_[root].number) + 7)) *
+                                  static_cast<double>(given_.rows->count));
+}
+
+bool Roots::right(Slot root, flow::pipeline::Node node) const {
+  return given_.rows->right[std::size_t{node} * given_.rows->count + row(root)] != 0;
+}
+
+bool Roots::recorded_edges(Slot root, VisitId visit) {
+  if (!given_.rows) return false;
+  const auto s = static_cast<std::size_t>(pipeline_.stage(visit));
+  const auto& stage = given_.rows->stages[s];
+  if (stage.guards.empty()) return false;
+  const auto variants = given_.spec.stages[s].variants.size();
+  const auto variant =
+      static_cast<std::size_t>(pipeline_.tree().variant_in_stage(pipeline_.node(visit), static_cast<std::int32_t>(s)));
+  scores_.clear();
+  for (std::size_t g = 0; g < stage.guards.size(); ++g) {
+    scores_.push_back(stage.scores[(g * variants + variant) * given_.rows->count + row(root)]);
+  }
+  flow::pipeline::take_edges(stage.guards, stage.first, variant, stage.labels[variant * given_.rows->count + row(root)],
+                             scores_, pipeline_, visit, taken_);
+  for (auto& t : taken_) t = stage.guards[static_cast<std::size_t>(t)].edge;
+  return true;
+}
+
+// An answer that counts, of this part of its root's worth.
+void Roots::count_leaf(Slot root, flow::pipeline::Node node, double part, TimeNs now) {
+  double right = pipeline_.tree().accuracy(node);
+  if (given_.rows) {
+    right = this->right(root, node) ? 1 : 0;
+    share_[root].served += part;
+    share_[root].right += part * right;
+  }
+  if (!counts(root)) return;
+  ++(now <= due_[root] ? totals.leaves_on_time : totals.leaves_late);
+  totals.leaf_accuracy_sum += right;
 }
 
 std::int32_t Roots::children(const Pipeline::Edge& edge, std::size_t variant, std::uint64_t luck) const {
@@ -94,8 +161,10 @@ void Roots::arrive(Slot slot, TimeNs due, TimeNs deadline, TimeNs now) {
   if (slot >= due_.size()) {
     due_.resize(slot + std::size_t{1});
     root_of_slot_.resize(due_.size(), kNone);
+    share_.resize(due_.size());
   }
   due_[slot] = due;
+  share_[slot] = {};
   root_of_slot_[slot] =
       pipeline_.arrive({.tag = slot, .length = requests_[slot].length, .due = due, .deadline = deadline}, now);
   walk(now);
@@ -117,19 +186,35 @@ void Roots::answered(Slot slot, TimeNs now) {
   requests_[request.root].runtime = request.runtime;
   made_.clear();
   const double u = even(mixed(request.luck));
-  const double exits = given_.exits.empty() ? 0 : given_.exits[static_cast<std::size_t>(stage)][variant];
+  const bool recorded = recorded_edges(request.root, visit);
+  const double exits = given_.exits.empty() || recorded ? 0 : given_.exits[static_cast<std::size_t>(stage)][variant];
   for (const auto& out : tree.stage(stage).out) {
     if (u < exits) break;
     const Pipeline::Edge& edge = given_.edges[static_cast<std::size_t>(out.edge)];
     const std::uint64_t luck = mixed(request.luck + static_cast<std::uint64_t>(out.edge) + 1);
-    if (edge.take[variant] < 1 && even(mixed(luck + 1)) * (1 - exits) >= edge.take[variant]) continue;
+    if (recorded) {
+      if (std::find(taken_.begin(), taken_.end(), out.edge) == taken_.end()) continue;
+    } else if (edge.take[variant] < 1 && even(mixed(luck + 1)) * (1 - exits) >= edge.take[variant])
+      continue;
     const std::int32_t count = std::min(children(edge, variant, luck), edge.max);
     if (count == 0) continue;
     made_.push_back({out.edge, edge.length > 0 ? edge.length : request.length, count, request.luck});
   }
-  if (made_.empty() && counts(request.root)) {
-    ++(now <= due_[request.root] ? totals.leaves_on_time : totals.leaves_late);
-    totals.leaf_accuracy_sum += tree.accuracy(pipeline_.node(visit));
+  auto& made = totals.made[static_cast<std::size_t>(tree.variant_of(pipeline_.node(visit), stage))];
+  ++made.answered;
+  made.ended += made_.empty() ? 1 : 0;
+  for (const auto& one : made_)
+    made.children[static_cast<std::size_t>(one.edge)] += static_cast<std::uint64_t>(one.count);
+  if (made_.empty()) {
+    count_leaf(request.root, pipeline_.node(visit), pipeline_.worth(visit), now);
+  } else if (given_.rows) {
+    double ends = 1;  // of its worth, what no edge took
+    for (const auto& one : made_) {
+      for (const auto& out : tree.stage(stage).out) ends -= out.edge == one.edge ? out.weight : 0;
+    }
+    Share& share = share_[request.root];
+    share.served += std::max(ends, 0.0) * pipeline_.worth(visit);
+    share.right += right(request.root, pipeline_.node(visit)) ? std::max(ends, 0.0) * pipeline_.worth(visit) : 0;
   }
   pipeline_.finish(visit, made_, now);
   walk(now);
@@ -188,6 +273,11 @@ void Roots::walk(TimeNs now) {
       }
       case Step::Kind::kDrop: {
         Request& root = requests_[static_cast<Slot>(step.tag)];
+        if (step.falls_back) {
+          count_leaf(static_cast<Slot>(step.tag), step.node, step.utility, now);
+          totals.fell_back += root.arrived >= warmup_ ? 1 : 0;
+          break;
+        }
         if (root.reason < 0) root.reason = static_cast<std::int8_t>(step.reason);
         if (root.arrived >= warmup_) ++totals.dropped[static_cast<std::size_t>(step.reason)];
         break;
@@ -235,7 +325,11 @@ void Roots::enter(const Step& step, TimeNs now) {
 
 void Roots::exit(const Step& step) {
   const auto slot = static_cast<Slot>(step.tag);
-  if (step.answered > 0) requests_[slot].accuracy = static_cast<float>(step.accuracy);
+  if (step.answered > 0) {
+    const Share& share = share_[slot];
+    const double accuracy = given_.rows && share.served > 0 ? share.right / share.served : step.accuracy;
+    requests_[slot].accuracy = static_cast<float>(accuracy);
+  }
   root_of_slot_[slot] = kNone;
   if (counts(slot) && !step.failed && step.dropped > 0) ++totals.partial;
   ended.push_back({slot, step.failed});

@@ -46,6 +46,13 @@ class Roots {
   void walk(TimeNs now);
   void enter(const flow::pipeline::Step& step, TimeNs now);
   void exit(const flow::pipeline::Step& step);
+  void check_rows() const;
+  void count_leaf(Slot root, flow::pipeline::Node node, double part, TimeNs now);
+  // Of its root's recorded row.
+  [[nodiscard]] std::size_t row(Slot root) const;
+  [[nodiscard]] bool right(Slot root, flow::pipeline::Node node) const;
+  // Which edges a visit takes, by number among those of its stage, by what was recorded; false: nothing was.
+  bool recorded_edges(Slot root, flow::pipeline::VisitId visit);
   [[nodiscard]] std::int32_t children(const Pipeline::Edge& edge, std::size_t variant, std::uint64_t luck) const;
   // The visit of a slot, which has none from now on.
   flow::pipeline::VisitId leave(Slot slot);
@@ -61,6 +68,13 @@ class Roots {
   std::vector<TimeNs> due_;  // [slots], of roots
   std::vector<flow::pipeline::RootId> root_of_slot_;
   std::vector<flow::pipeline::Children> made_;
+  struct Share {
+    double served = 0;
+    double right = 0;
+  };
+  std::vector<Share> share_;  // [slots], of roots: of their worth
+  std::vector<std::int32_t> taken_;
+  std::vector<double> scores_;
 };
 
 }  // namespace arlo::simulate

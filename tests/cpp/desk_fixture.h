@@ -53,7 +53,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
     const auto count = 1 + below(4);
     for (std::uint64_t s = 0; s < count; ++s) {
       stages_.push_back({static_cast<std::int32_t>(s == 0 ? -1 : below(s)), 1 + below(2), below(3) == 0, below(3) == 0,
-                         tokens_ && below(3) > 0});
+                         tokens_ && below(3) > 0, s > 0 && below(2) == 0, below(2) == 0, below(2) == 0});
     }
     drop_ = std::vector<const char*>{"slack", "slack", "last", "per_task", "reroute", "none"}[below(6)];
     router_ = std::vector<const char*>{"price", "plan", "maf"}[below(3)];
@@ -117,9 +117,12 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
   struct Stage {
     std::int32_t parent;
     std::uint64_t variants;
-    bool exits;   // rows that are sure end there
-    bool chunks;  // its rows come in pieces
-    bool counts;  // its variant is chosen for a batch, when it begins
+    bool exits;    // rows that are sure end there
+    bool chunks;   // its rows come in pieces
+    bool counts;   // its variant is chosen for a batch, when it begins
+    bool anew;     // it answers what its parent has answered
+    bool mixes;    // and both are mixed
+    bool follows;  // and what goes on depends on the load
   };
 
   static v1::GatewayConfig made_config() {
@@ -234,10 +237,27 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
       auto* edge = pipeline->add_edges();
       edge->set_from(static_cast<std::uint32_t>(stages_[s].parent));
       edge->set_to(static_cast<std::int32_t>(s));
+      if (stages_[s].anew) {
+        edge->set_falls_back(true);
+        if (stages_[s].mixes) {
+          edge->add_weights(1);
+          edge->add_weights(2);
+        }
+      }
+      if (stages_[s].anew && stages_[s].follows) {
+        edge->set_threshold(below(2) == 0 ? "price" : "planned");
+        for (std::uint64_t v = 0; v < stages_[static_cast<std::size_t>(stages_[s].parent)].variants; ++v) {
+          auto* gain = edge->add_gain();
+          for (const double x : {0.0, 1.0}) {
+            gain->add_score(x);
+            gain->add_gain(.6 - x);
+          }
+        }
+      }
       for (std::uint64_t v = 0; v < stages_[static_cast<std::size_t>(stages_[s].parent)].variants; ++v) {
         edge->add_factor(1);
       }
-      if (!stages_[s].chunks) continue;
+      if (!stages_[s].chunks || stages_[s].anew) continue;
       edge->mutable_chunks()->set_window(10);
       edge->mutable_chunks()->set_stride(8);
     }

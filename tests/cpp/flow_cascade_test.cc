@@ -182,10 +182,10 @@ TEST(CascadeMix, IsWeightedByAccuracy) {
   Mix mix;
   std::vector<double> q(2);
   ASSERT_TRUE(calibrate(small, std::vector<float>{1.2F, .4F}, 1, q));
-  mix.add(small, q);
+  mix.add(small.weight, q);
   EXPECT_FALSE(mix.several());
   ASSERT_TRUE(calibrate(large, std::vector<float>{-.3F, .1F}, 1, q));
-  mix.add(large, q);
+  mix.add(large.weight, q);
   mix.probabilities(q);
   EXPECT_NEAR(q[0], .532553719139, 1e-7);
   EXPECT_NEAR(q[1], .467446280861, 1e-7);

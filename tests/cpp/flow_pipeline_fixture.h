@@ -37,10 +37,11 @@ class Rig {
 
   dispatch::InstanceId join(std::size_t variant) { return scheduler.join(runtimes[variant], 1, now, actions); }
 
-  RootId arrive(TimeNs slo = kNever, double utility = 1) {
+  RootId arrive(TimeNs slo = kNever, double utility = 1, double min_accuracy = 0) {
     const TimeNs due = slo == kNever ? kNever : now + slo;
-    const RootId root =
-        pipeline->arrive({.tag = tags++, .length = 10, .due = due, .deadline = due, .utility = utility}, now);
+    const RootId root = pipeline->arrive(
+        {.tag = tags++, .length = 10, .due = due, .deadline = due, .utility = utility, .min_accuracy = min_accuracy},
+        now);
     walk();
     return root;
   }
@@ -222,6 +223,7 @@ struct Journeys {
       spec.edges.push_back({static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(s)), s, {}, 0});
       const auto from = static_cast<std::size_t>(spec.edges.back().from);
       spec.edges.back().factor.assign(spec.stages[from].variants.size(), 1.5);
+      spec.edges.back().falls_back = random() % 3 == 0;
     }
     rig = std::make_unique<Rig>(spec, random() % 2 == 0 ? dispatch::Batching::kOne : dispatch::Batching::kFill);
     for (std::size_t v = 0; v < id; ++v) {

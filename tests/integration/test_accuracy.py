@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arlo.catalog.flow_accuracy import Outcomes
 from arlo.catalog.flow_file import load_flow
+from arlo.catalog.flow_outcomes import Outcomes
 from arlo.cli import main
 from tests.fakes.tiny_model import write_tiny
 
@@ -55,7 +55,14 @@ def test_what_variants_make_of_the_same_rows(tmp_path: Path, capsys: pytest.Capt
         assert row["accuracy"] == pytest.approx(correct.mean())
         assert sum(part["rows"] for part in row["bins"]) == 80
         assert row["interval"][0] < row["accuracy"] < row["interval"][1]
-        assert (found.variants[row["variant"]].score > 1 / 3 - 1e-6).all()
+        one = found.variants[row["variant"]]
+        assert (one.score > 1 / 3 - 1e-6).all()
+        assert one.said is not None
+        assert one.truth is not None
+        np.testing.assert_allclose(one.said.sum(axis=1), 1, atol=2e-3)
+        np.testing.assert_array_equal(one.said.argmax(axis=1) == one.truth, one.correct)
+        assert one.labels == ("x", "y", "z")
+        assert row["temperature"] == one.temperature == 1.0, "too few rows to fit one"
 
     (tmp_path / "flow.toml").write_text(FLOW)
     flow = load_flow(tmp_path / "flow.toml")

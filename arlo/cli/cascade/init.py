@@ -16,7 +16,6 @@ from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-NEGATIONS = {"not", "no", "never", "none", "nor", "neither", "nothing", "without", "cannot", "n't", "t"}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -122,6 +121,8 @@ def _order(given: tuple[str, ...], labels: tuple[str, ...], what: str) -> tuple[
 
 def _groups(given: dict[str, str], manifests: dict[str, Manifest]) -> tuple[dict[str, int], list[Any]]:
     """Number of each stage's vocabulary, and what each says of words. Stages without a tokenizer are a group apart."""
+    from arlo.cascade.prune import vocabulary_of
+
     found: list[tuple[str, Any]] = []
     groups = {}
     for name, repository in given.items():
@@ -131,7 +132,7 @@ def _groups(given: dict[str, str], manifests: dict[str, Manifest]) -> tuple[dict
         key = json.dumps(vocabulary["model"].get("vocab") if vocabulary else name, sort_keys=True)
         known = [k for k, _ in found]
         if key not in known:
-            found.append((key, _vocabulary(vocabulary)))
+            found.append((key, vocabulary_of(vocabulary)))
             known.append(key)
         groups[name] = known.index(key)
     return groups, [vocabulary for _, vocabulary in found]
@@ -150,20 +151,3 @@ def _no_text(repository: Path, manifest: Manifest) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def _vocabulary(tokenizer: dict[str, Any] | None) -> Any:
-    import numpy as np
-
-    from arlo.cascade.prune import Vocabulary, word_starts
-
-    if tokenizer is None:
-        return Vocabulary(np.zeros(0, np.bool_))
-    raw = tokenizer["model"]["vocab"]
-    ids = raw if isinstance(raw, dict) else {entry[0]: i for i, entry in enumerate(raw)}
-    added = {each["content"]: each["id"] for each in tokenizer.get("added_tokens", []) if each.get("special")}
-    pieces = [""] * (1 + max(0, *ids.values(), *added.values()))
-    for piece, number in ids.items():
-        pieces[number] = piece
-    keep = {number for piece, number in ids.items() if piece.lstrip("Ġ▁").lower() in NEGATIONS}
-    return Vocabulary(word_starts(pieces), frozenset(added.values()), frozenset(keep))

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.catalog.flow_accuracy import Outcomes
 from arlo.catalog.flow_file import load_flow
+from arlo.catalog.flow_outcomes import Outcomes
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 from arlo.report.numbers import share

@@ -104,6 +104,7 @@ def _given(args: argparse.Namespace) -> dict[str, list[Any]]:
 def _one(flow: Flow, chosen: dict[str, Any], args: argparse.Namespace) -> FlowResult:
     import numpy as np
 
+    from arlo.catalog.flow_outcomes import Outcomes
     from arlo.simulator.flows import FlowRun, planner_of, run
     from arlo.traces import make_workload, materialise
 
@@ -111,6 +112,7 @@ def _one(flow: Flow, chosen: dict[str, Any], args: argparse.Namespace) -> FlowRe
     if args.plan_period_s is not None:
         changes["plan_period_s"] = args.plan_period_s
     flow = dataclasses.replace(flow, **changes)
+    outcomes = Outcomes.load(Path(flow.records)).of(flow) if flow.records else None
     traffic = {name: chosen[name] for name in TRAFFIC if name in chosen}
     if not traffic.keys() & {"counts", "segment", "trace"}:
         traffic = {"rate": DEFAULT_RATE, "duration_s": DEFAULT_DURATION_S} | traffic
@@ -119,7 +121,9 @@ def _one(flow: Flow, chosen: dict[str, Any], args: argparse.Namespace) -> FlowRe
     return run(
         FlowRun(
             flow=flow,
-            planner=planner_of(flow),
+            planner=planner_of(flow, outcomes=outcomes),
+            outcomes=outcomes,
+            counted=True,
             workers=chosen.get("workers", DEFAULT_WORKERS),
             arrived_ns=np.round(trace.arrived_at_s * 1e9).astype(np.int64),
             hold=args.hold,

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from arlo import proto
+from arlo.cascade.prune import vocabulary_of
 from arlo.catalog.flow import Flow, FlowEdge, FlowVariant, Guard
+from arlo.catalog.flow_accuracy import path_accuracy
+from arlo.catalog.flow_exits import gain
+from arlo.catalog.flow_outcomes import Outcomes, RowOutcomes
 from arlo.catalog.manifest import Manifest
+from arlo.catalog.tokenizer import read_tokenizer
 from arlo.config.flow_variants import pipeline_name, served_flow, timeout_ms, variant_model
 from arlo.config.pipeline import PipelineConfig
 from arlo.errors import ConfigError
@@ -16,6 +26,8 @@ from arlo.planning.flows.numbers import Numbers
 from arlo.planning.flows.problem import FlowPlan
 
 LOGITS = "logits"  # the output that guards judge
+IMPORTANCE = "importance"  # the output that says which tokens matter
+SCORES: dict[str, str] = {"calibrated_max": "max", "margin": "margin", "entropy": "entropy"}
 LOOKED_AT = 12  # batches, whose plan takes a few hundred microseconds at worst
 SOON_US = 100_000  # what waits is to be through in that time, or a quarter of the SLO; not less than two full batches
 
@@ -60,13 +72,15 @@ def fill_pipeline(
             shares = stage.bins(v)
             batch = variant.max_batch
             work_ns = sum(share * variant.latency_ns(batch, i) for i, share in enumerate(shares)) / batch
-            item.variants.add(
+            served = item.variants.add(
                 model=variant_model(config, stage.name, variant.name),
                 accuracy=stage.accuracy(v),
                 work_s=work_ns / 1e9,
                 least_us=max(round(variant.latency_ns(1) / 1000), 1),
                 tokens=variant.tokens if by_tokens else None,
             )
+            if variant.temperature != 1:
+                served.t = variant.temperature
         if by_tokens and len(stage.variants) > 1 and late and not config.workers:
             _fill_rule(item.tokens, config.tokens, flow.slo_ms, stage.variants)
             item.tokens.shadow = config.shadow
@@ -75,9 +89,18 @@ def fill_pipeline(
         first = first_price([each.accuracy for each in items], [each.work_s for each in items])
         message.plan.price = max(message.plan.price, first)
     place = {flow.stages[s].name: number for number, s in enumerate(flow.order)}
+    records = records_of(flow)
+    message.accuracy.extend(path_accuracy(flow, stage, prefix, records) for stage, prefix in Numbers(flow).node)
     for s in flow.order:
         for e in flow.out(s):
-            _fill_edge(message.edges.add(), flow, e, place, labels[flow.stages[s].name])
+            edge = message.edges.add()
+            _fill_edge(edge, flow, e, place, labels[flow.stages[s].name])
+            if flow.edges[e].when.follows:
+                _fill_gain(edge, flow, e, records)
+            if flow.edges[e].combine == "weighted":
+                head = flow.edges[e].head
+                if head is not None and labels[head] != labels[flow.stages[s].name]:
+                    raise ConfigError(f"edge {flow.edges[e].name}: answers are mixed that have the same labels")
 
 
 def _fill_rule(rule: Any, name: str, slo_ms: float, variants: Sequence[FlowVariant]) -> None:
@@ -164,7 +187,8 @@ def _fill_edge(item: Any, flow: Flow, number: int, place: dict[str, int], labels
         item.chunks.window = edge.expand.window
         item.chunks.stride = edge.expand.stride or edge.expand.window - 2
     elif edge.expand.kind == "prune":
-        raise ConfigError(f"edge {edge.name}: expand.kind = 'prune' is not served: a cascade leaves words out")
+        head = flow.stages[flow.index[edge.head or ""]].variants[0]
+        _fill_prune(item.prune, edge, Path(flow.stages[flow.index[edge.tail]].variants[0].repository), head)
     elif edge.expand.kind != "same":
         item.expand.kind, item.expand.output, item.expand.max = edge.expand.kind, edge.expand.output, edge.expand.max
     if edge.expand.inputs:
@@ -175,14 +199,48 @@ def _fill_edge(item: Any, flow: Flow, number: int, place: dict[str, int], labels
 
 
 def _fill_guard(item: Any, edge: FlowEdge, guard: Guard, labels: tuple[str, ...]) -> None:
-    if guard.score not in ("", "calibrated_max"):
-        raise ConfigError(f"edge {edge.name}: when.score = {guard.score!r} is not served yet: calibrated_max")
+    item.falls_back = edge.falls_back
+    item.weights.extend(edge.weights)
+    if guard.score:
+        item.score = SCORES[guard.score]
     for name, value in (("at_least", guard.at_least), ("below", guard.below)):
         if isinstance(value, str):
-            raise ConfigError(f"edge {edge.name}: when.{name} = {value!r} is not served yet: a number")
-        if value is not None:
+            item.threshold = value
+        elif value is not None:
             setattr(item, name, value)
     for label in guard.label_in:
         if label not in labels:
             raise ConfigError(f"edge {edge.name}: {edge.tail!r} has no label {label!r}; known: {', '.join(labels)}")
         item.labels.append(labels.index(label))
+
+
+@functools.lru_cache(maxsize=8)
+def _outcomes(folder: str) -> Outcomes:
+    return Outcomes.load(Path(folder))
+
+
+def records_of(flow: Flow) -> RowOutcomes | None:
+    """What was recorded of a flow's variants, read once. ConfigError when it is damaged."""
+    return _outcomes(flow.records).of(flow) if flow.records else None
+
+
+def _fill_gain(item: Any, flow: Flow, number: int, records: RowOutcomes | None) -> None:
+    edge = flow.edges[number]
+    tail = flow.stages[flow.index[edge.tail]]
+    if edge.when.score != "calibrated_max" and records is None:
+        raise ConfigError(f"edge {edge.name}: what a row gains by its {edge.when.score} is counted: flow.records")
+    for k in range(len(tail.variants)):
+        points = gain(flow.stages, flow.edges, number, k, records)
+        item.gain.add(score=[x for x, _ in points], gain=[y for _, y in points])
+
+
+def _fill_prune(item: Any, edge: FlowEdge, repository: Path, head: FlowVariant) -> None:
+    manifest = Manifest.load(repository)
+    raw = read_tokenizer(repository, manifest)
+    words = vocabulary_of(json.loads(raw) if raw else None)
+    item.output = IMPORTANCE
+    item.alpha, item.min_words, item.to_level = edge.expand.alpha, edge.expand.min_words, edge.expand.to_level
+    item.levels.extend(head.max_lengths)
+    item.vocabulary.word_start = np.packbits(words.word_start, bitorder="little").tobytes()
+    item.vocabulary.special.extend(sorted(words.special))
+    item.vocabulary.keep.extend(sorted(words.keep))

@@ -12,11 +12,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from arlo.catalog.bundle import shared_bundle
-from arlo.catalog.flow_accuracy import Outcomes
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s
 from arlo.config import Config
@@ -25,7 +23,7 @@ from arlo.control.events import emit
 from arlo.control.reconcile import state
 from arlo.control.reconcile.choice import Choice, choose
 from arlo.control.reconcile.deployments import Deployments
-from arlo.control.reconcile.pipeline import traffic_counts
+from arlo.control.reconcile.pipeline import records_of, traffic_counts
 from arlo.control.reconcile.placement import Plan, place, plan_from_config
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.orders import Orders
@@ -274,7 +272,7 @@ def _planner(config: Config, manifest: Manifest, choice: Choice) -> Planner:
     ]
     if config.pipeline is not None:
         flow = served_flow(config.pipeline)
-        outcomes = Outcomes.load(Path(flow.records)).of(flow) if flow.records else None
+        outcomes = records_of(flow)
         most = config.worker_limits[1] if config.scaling.policy == "plan" else 0
         return FlowPlanner(
             planner_settings(config), served, flow, divides=config.dedicated, outcomes=outcomes, most=most

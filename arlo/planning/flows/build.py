@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from arlo.catalog.flow import Flow
-from arlo.catalog.flow_accuracy import RowOutcomes, path_accuracy
+from arlo.catalog.flow_accuracy import path_accuracy
+from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.errors import ConfigError
 from arlo.planning.flows.problem import Answer, FlowPlan, FlowProblem, Option, Pool, Route, Stage, Step
 

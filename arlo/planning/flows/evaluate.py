@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from arlo.catalog.flow_accuracy import RowOutcomes, path_accuracy
+from arlo.catalog.flow_accuracy import path_accuracy
+from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.planning.flows.problem import FlowPlan, Route
 
 TOLERANCE = 1e-6

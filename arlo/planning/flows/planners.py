@@ -18,12 +18,13 @@ from collections.abc import Sequence
 from typing import get_args
 
 from arlo.catalog.flow import Flow, PlannerName
-from arlo.catalog.flow_accuracy import RowOutcomes
+from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.clock import monotonic_s
 from arlo.errors import ConfigError
 from arlo.planning.flows import build
 from arlo.planning.flows.build import Exits, Factors
 from arlo.planning.flows.exact import ExactFlowSolver
+from arlo.planning.flows.exits import settled
 from arlo.planning.flows.gurobi import GurobiFlowSolver
 from arlo.planning.flows.highs import HighsFlowSolver
 from arlo.planning.flows.problem import FlowPlan, FlowProblem, FlowSolver, Step
@@ -87,29 +88,37 @@ def make_plan(
         )
     began_s = monotonic_s()
     solver = solver or ExactFlowSolver()
+    counted = bool(factors or exits)  # then what goes on is known
 
-    def program(utilisation: float, best_only: bool = False, single_batch: bool = True) -> FlowProblem:
-        return build.problem(
-            flow,
-            demand=demand,
-            workers=workers,
-            utilisation=utilisation,
-            variants=best_variants(flow) if best_only else None,
-            factors=factors,
-            exits=exits,
-            outcomes=outcomes,
-            single_batch=single_batch,
-            held=held,
-        )
+    def make(flow: Flow, outcomes: RowOutcomes | None) -> FlowPlan:
+        def program(utilisation: float, best_only: bool = False, single_batch: bool = True) -> FlowProblem:
+            return build.problem(
+                flow,
+                demand=demand,
+                workers=workers,
+                utilisation=utilisation,
+                variants=best_variants(flow) if best_only else None,
+                factors=factors,
+                exits=exits,
+                outcomes=outcomes,
+                single_batch=single_batch,
+                held=held,
+            )
 
-    if name == "arlo":
-        found = _arlo(flow, program(flow.utilisation, single_batch=False), solver, before, within)
-    elif name == "loki":
-        found = _loki(flow, program(1.0, best_only=True), program(1.0), solver)
-    elif name == "inferline":
-        found = _inferline(flow, program(1.0, best_only=True), solver)
+        if name == "arlo":
+            found = _arlo(flow, program(flow.utilisation, single_batch=False), solver, before, within)
+        elif name == "loki":
+            found = _loki(flow, program(1.0, best_only=True), program(1.0), solver)
+        elif name == "inferline":
+            found = _inferline(flow, program(1.0, best_only=True), solver)
+        else:
+            found = proteus(flow, program(1.0), solver, stage_demand)
+        return found
+
+    if outcomes is not None and not counted and any(edge.when.follows for edge in flow.edges):
+        found = settled(flow, outcomes, make)
     else:
-        found = proteus(flow, program(1.0), solver, stage_demand)
+        found = make(flow, outcomes)
     return dataclasses.replace(found, solve_s=monotonic_s() - began_s)
 
 

@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from arlo.catalog.flow import Flow
-from arlo.catalog.flow_accuracy import RowOutcomes
+from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.planning.allocation.problem import Allocation
 from arlo.planning.flows import build
 from arlo.planning.flows.exact import ExactFlowSolver

@@ -105,10 +105,10 @@ std::int32_t entry(StageSet present, std::int32_t first, std::int32_t stages) {
   return -1;
 }
 
-void Mix::add(const StageSpec& stage, std::span<const double> probabilities) {
+void Mix::add(double weight, std::span<const double> probabilities) {
   sum_.resize(probabilities.size());
-  for (std::size_t i = 0; i < sum_.size(); ++i) sum_[i] += stage.weight * probabilities[i];
-  weights_ += stage.weight;
+  for (std::size_t i = 0; i < sum_.size(); ++i) sum_[i] += weight * probabilities[i];
+  weights_ += weight;
   ++stages_;
 }
 

@@ -75,7 +75,7 @@ std::int32_t entry(StageSet present, std::int32_t first, std::int32_t stages);
 // The answers of a row so far, as one (Tabi Eq. 6): sum of w_s p_s / sum of w_s.
 class Mix {
  public:
-  void add(const StageSpec& stage, std::span<const double> probabilities);
+  void add(double weight, std::span<const double> probabilities);
   [[nodiscard]] bool several() const { return stages_ > 1; }
   // [labels]
   void probabilities(std::vector<double>& out) const;

@@ -27,16 +27,6 @@ double temperature(const Calibrator& calibrator, std::int32_t length) {
   return calibrator.t;
 }
 
-// Linear between the points, flat outside.
-double along(const std::vector<std::pair<double, double>>& curve, double x) {
-  const auto after = std::upper_bound(curve.begin(), curve.end(), x,
-                                      [](double value, const auto& point) { return value < point.first; });
-  if (after == curve.begin()) return curve.front().second;
-  const auto& [x0, y0] = *(after - 1);
-  if (after == curve.end()) return y0;
-  return y0 + (after->second - y0) * ((x - x0) / (after->first - x0));
-}
-
 void dirichlet(const Calibrator& calibrator, std::span<double> out) {
   const std::size_t labels = out.size();
   std::vector<double> logs(labels);
@@ -57,29 +47,6 @@ bool fits(const StageSpec& stage, std::size_t labels) {
 void in_order(const StageSpec& stage, std::span<const float> logits, std::span<double> out) {
   for (std::size_t i = 0; i < logits.size(); ++i) {
     out[stage.label_order.empty() ? i : stage.label_order[i]] = static_cast<double>(logits[i]);
-  }
-}
-
-double score_of(Score score, std::span<const double> q) {
-  double first = 0;
-  double second = 0;
-  double entropy = 0;
-  for (const double p : q) {
-    if (p > first) {
-      second = first;
-      first = p;
-    } else {
-      second = std::max(second, p);
-    }
-    if (score == Score::kEntropy && p > 0) entropy -= p * std::log(p);
-  }
-  switch (score) {
-    case Score::kMargin:
-      return first - second;
-    case Score::kEntropy:
-      return q.size() < 2 ? 1 : std::clamp(1 - entropy / std::log(static_cast<double>(q.size())), 0.0, 1.0);
-    default:
-      return first;
   }
 }
 
@@ -107,6 +74,38 @@ double of_tokens(const StageSpec& stage, const Signals& signals, std::int32_t le
 }
 
 }  // namespace
+
+double score_of(Score score, std::span<const double> q) {
+  double first = 0;
+  double second = 0;
+  double entropy = 0;
+  for (const double p : q) {
+    if (p > first) {
+      second = first;
+      first = p;
+    } else {
+      second = std::max(second, p);
+    }
+    if (score == Score::kEntropy && p > 0) entropy -= p * std::log(p);
+  }
+  switch (score) {
+    case Score::kMargin:
+      return first - second;
+    case Score::kEntropy:
+      return q.size() < 2 ? 1 : std::clamp(1 - entropy / std::log(static_cast<double>(q.size())), 0.0, 1.0);
+    default:
+      return first;
+  }
+}
+
+double along(const std::vector<std::pair<double, double>>& curve, double x) {
+  const auto after = std::upper_bound(curve.begin(), curve.end(), x,
+                                      [](double value, const auto& point) { return value < point.first; });
+  if (after == curve.begin()) return curve.front().second;
+  const auto& [x0, y0] = *(after - 1);
+  if (after == curve.end()) return y0;
+  return y0 + (after->second - y0) * ((x - x0) / (after->first - x0));
+}
 
 bool finite(const Signals& signals) {
   const auto all = [](std::span<const float> values) {

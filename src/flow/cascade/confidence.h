@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "flow/cascade/spec.h"
@@ -26,6 +27,12 @@ bool calibrate(const StageSpec& stage, std::span<const float> logits, std::int32
 
 // softmax(z) in the order of the cascade's labels; as of calibrate().
 bool raw_probabilities(const StageSpec& stage, std::span<const float> logits, std::span<double> out);
+
+// In [0, 1], of probabilities. Not of Score::kOutput.
+double score_of(Score score, std::span<const double> q);
+
+// Linear between points, of which there is one at least, ascending by their first number; flat outside.
+double along(const std::vector<std::pair<double, double>>& curve, double x);
 
 // In [0, 1]; 0 where a logit is not finite. `scratch` is for reuse.
 double confidence(const StageSpec& stage, const Signals& signals, std::int32_t length, std::vector<double>& scratch);

@@ -23,11 +23,14 @@ Pipeline::Pipeline(const Spec& spec, dispatch::Scheduler& scheduler)
       tree_(spec_),
       scheduler_(scheduler),
       values_(tree_),
+      planned_(tree_),
       shares_(tree_),
       after_(spec_.stages.size()),
+      must_(spec_.stages.size()),
       price_(at(tree_.variants())),
       capacity_(at(tree_.variants())),
       lengths_(spec_.stages.size(), 1) {
+  chooses_ = spec_.follows_load;
   // Worker-seconds of a root by the most accurate variants, and by those that take least.
   double dear = 0;
   double cheap = 0;
@@ -38,7 +41,9 @@ Pipeline::Pipeline(const Spec& spec, dispatch::Scheduler& scheduler)
   for (std::int32_t s = 0; s < tree_.stages(); ++s) {
     const Tree::Stage& stage = tree_.stage(s);
     for (const Tree::Out& out : stage.out) {
-      after_[at(s)] = std::max(after_[at(s)], out.hop + tree_.stage(out.to).least);
+      const TimeNs behind = out.hop + tree_.stage(out.to).least;
+      after_[at(s)] = std::max(after_[at(s)], behind);
+      if (!spec_.edges[at(out.edge)].falls_back) must_[at(s)] = std::max(must_[at(s)], behind);
     }
     deepest_ = std::max(deepest_, stage.depth);
     chooses_ = chooses_ || stage.variants > 1;
@@ -59,6 +64,7 @@ Pipeline::Pipeline(const Spec& spec, dispatch::Scheduler& scheduler)
   base_price_ = lowest_price_;
   std::fill(price_.begin(), price_.end(), lowest_price_);
   values_.update(price_);
+  planned_.update(price_);
   route();
 }
 
@@ -66,8 +72,10 @@ void Pipeline::apply(const Plan& plan, TimeNs now) {
   validate(plan, spec_);
   plan_ = plan;
   base_price_ = std::clamp(plan.price, lowest_price_, highest_price_);
+  const std::vector<double> base(price_.size(), base_price_);
+  planned_.update(base);
   if (slack_ == kNever) {
-    std::fill(price_.begin(), price_.end(), base_price_);
+    price_ = base;
     values_.update(price_);
   } else if (chooses_) {
     set_prices(now);
@@ -205,20 +213,33 @@ void Pipeline::end(RootId id, bool failed) {
 }
 
 void Pipeline::drop(VisitId id, DropReason reason) {
-  const RootId of = visits_[id].root;
+  const Visit& visit = visits_[id];
+  const RootId of = visit.root;
   Root& root = roots_[of];
-  ++root.dropped;
+  const bool kept = falls_back(visit, root);
+  const Node before = kept ? tree_.parent(visit.block, visit.stage) : kNone;
+  if (kept) {
+    root.served += visit.worth;
+    root.accuracy += visit.worth * tree_.accuracy(before);
+    ++root.answered;
+  } else {
+    ++root.dropped;
+  }
   steps_.push_back({.kind = Step::Kind::kDrop,
                     .reason = reason,
-                    .stage = visits_[id].stage,
-                    .edge = visits_[id].edge,
-                    .index = visits_[id].index,
+                    .stage = visit.stage,
+                    .edge = visit.edge,
+                    .index = visit.index,
                     .root = of,
                     .visit = id,
-                    .tag = root.tag});
+                    .node = before,
+                    .falls_back = kept,
+                    .tag = root.tag,
+                    .parent = visit.parent,
+                    .utility = visit.worth});
   leave(id);
   give_back(id);
-  if (spec_.on_drop == OnDrop::kFail) {
+  if (spec_.on_drop == OnDrop::kFail && !kept) {
     end(of, true);
   } else if (root.open == 0) {
     end(of, false);
@@ -303,6 +324,32 @@ void Pipeline::finish(VisitId id, std::span<const Children> children, TimeNs now
   if (roots_[visit.root].open == 0) end(visit.root, false);
 }
 
+bool Pipeline::pays(VisitId id, std::span<const std::int32_t> edges, double gain, bool planned) const {
+  const Visit& visit = visits_[id];
+  const Root& root = roots_[visit.root];
+  if (tree_.accuracy(visit.node) < root.min_accuracy) return true;
+  const Values& values = planned ? planned_ : values_;
+  const double k = planned ? 1 : visit.worth * root.utility;
+  double value = 0;  // by the means of accuracy, less what it costs
+  double most = 0;   // of these means
+  double weight = 0;
+  for (const Tree::Out& out : tree_.stage(visit.stage).out) {
+    if (std::find(edges.begin(), edges.end(), out.edge) == edges.end()) continue;
+    const Block block = tree_.block(visit.node, out.to);
+    double best = -std::numeric_limits<double>::infinity();
+    double top = 0;
+    for (Node n = block; n < block + static_cast<Node>(tree_.stage(out.to).variants); ++n) {
+      if (tree_.best(n) < root.min_accuracy) continue;
+      best = std::max(best, values.of(n, k * out.weight));
+      top = std::max(top, tree_.best(n));
+    }
+    value += best;
+    most += out.weight * top;
+    weight += out.weight;
+  }
+  return value + k * (weight * gain - most) > 0;
+}
+
 // --- steps
 
 bool Pipeline::next(TimeNs now, Step& step) {
@@ -354,8 +401,11 @@ bool Pipeline::enter(VisitId id, TimeNs now, Step& step) {
 
 Pipeline::Limits Pipeline::limits_of(const Visit& visit, const Root& root) const {
   switch (spec_.drop) {
-    case Drop::kSlack:
-      return {less(root.due, after_[at(visit.stage)]), less(root.deadline, after_[at(visit.stage)])};
+    case Drop::kSlack: {
+      // Late it would be worth less than the answer that is there.
+      const TimeNs deadline = falls_back(visit, root) ? std::min(root.due, root.deadline) : root.deadline;
+      return {less(root.due, after_[at(visit.stage)]), less(deadline, must_[at(visit.stage)])};
+    }
     case Drop::kLast:
       return {kNever, tree_.stage(visit.stage).leaf() ? std::min(root.due, root.deadline) : kNever};
     default:
@@ -374,6 +424,20 @@ bool Pipeline::there(const Visit& visit, Node node) const {
   return scheduler_.fits_any(visit.length, tree_.variant(tree_.variant_of(node, visit.stage)).id);
 }
 
+bool Pipeline::any_there(const Visit& visit) const {
+  const Node end = visit.block + static_cast<Node>(tree_.stage(visit.stage).variants);
+  for (Node n = visit.block; n < end; ++n) {
+    if (there(visit, n)) return true;
+  }
+  return false;
+}
+
+// Its row has an answer that is good enough for the client.
+bool Pipeline::falls_back(const Visit& visit, const Root& root) const {
+  return visit.edge >= 0 && spec_.edges[at(visit.edge)].falls_back &&
+         tree_.accuracy(tree_.parent(visit.block, visit.stage)) >= root.min_accuracy;
+}
+
 TimeNs Pipeline::expected(const Visit& visit, Node node, const Limits& limits, TimeNs now) const {
   return scheduler_.expected_finish({.length = visit.length,
                                      .due = limits.due,
@@ -386,6 +450,7 @@ TimeNs Pipeline::expected(const Visit& visit, Node node, const Limits& limits, T
 Pipeline::Choice Pipeline::choose(const Visit& visit, const Root& root, TimeNs now, DropReason* reason) {
   const Tree::Stage& stage = tree_.stage(visit.stage);
   const Node end = visit.block + static_cast<Node>(stage.variants);
+  if (falls_back(visit, root) && !any_there(visit)) return {};
   if (stage.variants == 1) {
     return {may(visit, root, visit.block) ? visit.block : kNone};  // the scheduler knows what there is to know
   }

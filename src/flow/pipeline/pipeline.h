@@ -28,8 +28,10 @@
 // batches. A visit's id is gone with its finish(), failed(), kDrop or kCancel; a root's with its kExit.
 //
 // Every root ends once: when none of its visits is left, or, with OnDrop::kFail, at its first drop; then its other
-// visits are cancelled. A visit without children ends with its answer. What a root is worth is parted among its
-// leaves: each edge has the part of the leaves behind it, and children share it evenly.
+// visits are cancelled. A visit without children ends with its answer. One that came by an edge that falls back is
+// never missed: where it is dropped the answer that its row had before counts (Step::falls_back), unless the client
+// asked for more accuracy; it is not waited for beyond `due`, nor for workers to come. What a root is worth is parted
+// among its leaves: each edge has the part of the leaves behind it, and children share it evenly.
 //
 // Time limits. `due` is when the root's answer is late, `deadline` when it is worth nothing. A visit gets what is left
 // of them when the least time from its stage to an exit is taken off (Drop::kSlack); the scheduler refuses what cannot
@@ -52,6 +54,11 @@
 // two stages carries, 38 % of the roots were late, where none is now.) (Steps of 5 % each 100 ms, tried first, swing: 5
 // to 9 % of the roots were late where this has none.) Router::kPlan and kMaf follow tables (shares.h), made anew every
 // kTable for the instances there are.
+//
+// Exits that follow the load. A row that could end with its answer goes on if that pays: utility x what it gains in
+// accuracy there, by how sure the answer is, is more than price x worker-seconds of the best way (pays()). So the
+// dearer time is the surer a row must not be to go on. By the prices in force, or by the plan's, for a threshold that
+// stays between plans.
 //
 // Token counts. Where a stage's variants are a body of the scheduler's, a visit is not routed: it enters the body's
 // line and gets its variant when its batch starts. One that the body refuses or evicts is dropped, for every other way
@@ -124,15 +131,16 @@ struct Step {
   std::int32_t from = -1;                   // kEnter: variant in its stage that it was rerouted from; -1: it was not
   RootId root = kNone;
   VisitId visit = kNone;     // kNone for kExit
-  Node node = kNone;         // kEnter: the variants of its way so far, this one included
+  Node node = kNone;         // kEnter: the variants of its way so far, this one included; kDrop that falls back: before
+  bool falls_back = false;   // kDrop: the answer before it counts
   std::uint64_t tag = 0;     // the root's
-  std::uint64_t parent = 0;  // kEnter: tag of the Children that it is one of
-  double utility = 1;        // kEnter: for the scheduler, as the next two
+  std::uint64_t parent = 0;  // kEnter, kDrop: tag of the Children that it is one of
+  double utility = 1;        // kEnter: for the scheduler, as the next two; kDrop: part of the root's worth
   TimeNs due = kNever;
   TimeNs deadline = kNever;
   // kExit. Of a root that failed, `answered` is what was there before.
   std::int32_t answered = 0;  // leaves
-  std::int32_t dropped = 0;   // visits
+  std::int32_t dropped = 0;   // visits that nothing stands for
   bool failed = false;        // a drop has ended it, or it has no answer at all
   double accuracy = 0;        // expected, mean over its leaves that have answered, by their worth
   double served = 0;          // part of its worth that has been answered, 0 to 1
@@ -157,6 +165,10 @@ class Pipeline {
     visits_[visit].node = visits_[visit].block + static_cast<Node>(variant);
   }
   void finish(VisitId visit, std::span<const Children> children, TimeNs now);
+  // Whether a row that has been answered, and may end there, is better sent along these edges. `gain`: what that adds
+  // to the share of right answers among rows like it, by the most accurate way. `planned`: by the plan's prices, for a
+  // row of utility 1. True where its answer is not as accurate as the client wants.
+  [[nodiscard]] bool pays(VisitId visit, std::span<const std::int32_t> edges, double gain, bool planned) const;
   void failed(VisitId visit, TimeNs now);
   // The scheduler has refused it, or it has expired. `why`: kDeadline, kOverload, kEvicted.
   void refused(VisitId visit, DropReason why, TimeNs now);
@@ -174,6 +186,7 @@ class Pipeline {
   [[nodiscard]] std::int32_t roots() const { return live_roots_; }
   [[nodiscard]] Node node(VisitId visit) const { return visits_[visit].node; }
   [[nodiscard]] std::int32_t stage(VisitId visit) const { return visits_[visit].stage; }
+  [[nodiscard]] double worth(VisitId visit) const { return visits_[visit].worth; }  // part of its root's
 
  private:
   struct Root {
@@ -237,6 +250,8 @@ class Pipeline {
   Node backup(const Visit& visit, const Root& root, Node wanted);
   [[nodiscard]] bool may(const Visit& visit, const Root& root, Node node) const;
   [[nodiscard]] bool there(const Visit& visit, Node node) const;
+  [[nodiscard]] bool any_there(const Visit& visit) const;
+  [[nodiscard]] bool falls_back(const Visit& visit, const Root& root) const;
   [[nodiscard]] TimeNs expected(const Visit& visit, Node node, const Limits& limits, TimeNs now) const;
   [[nodiscard]] TimeNs time(std::int32_t variant) const;
   void route();
@@ -254,8 +269,10 @@ class Pipeline {
   dispatch::Scheduler& scheduler_;
   Plan plan_;
   Values values_;
+  Values planned_;  // by the plan's price
   Shares shares_;
-  std::vector<TimeNs> after_;          // [stages]: least time from its answer to an exit
+  std::vector<TimeNs> after_;          // [stages]: least time from its answer to the last of its exits
+  std::vector<TimeNs> must_;           // [stages]: the same of what cannot fall back on that answer
   std::vector<double> price_;          // [variants]
   std::vector<double> capacity_;       // [variants]
   std::vector<std::int32_t> lengths_;  // [stages]: tokens of the last visit
@@ -264,7 +281,7 @@ class Pipeline {
   double highest_price_ = 0;
   TimeNs slack_ = kNever;  // what the last root could wait, in all
   std::int32_t deepest_ = 1;
-  bool chooses_ = false;  // some stage has more than one variant: else there are neither prices nor tables to look at
+  bool chooses_ = false;  // between variants, or between ends: else there are neither prices nor tables to look at
   std::vector<Root> roots_;
   std::vector<RootId> free_roots_;
   std::vector<Visit> visits_;

@@ -37,6 +37,9 @@ struct EdgeSpec {
   std::int32_t to = 0;              // > from
   std::vector<double> factor = {};  // [variants of `from`]: mean children of a row, >= 0; Loki's multiplicative factor
   TimeNs hop = 0;                   // between the two
+  // What the head answers has an answer already, that of the tail, which counts where the head's does not come. Such an
+  // edge makes one child of a row.
+  bool falls_back = false;
 };
 
 // Which variant a visit gets when it enters a stage.
@@ -68,6 +71,7 @@ struct Spec {
   Drop drop = Drop::kSlack;
   OnDrop on_drop = OnDrop::kFail;
   std::int32_t max_open = 1 << 16;  // visits of one root at a time; more are dropped (kFanout)
+  bool follows_load = false;        // whether rows go on is asked (Pipeline::pays), also where no stage has a choice
 };
 
 // What the planner says; it may change at any time. Vectors over variants count them stage by stage.

@@ -128,6 +128,7 @@ class Desk {
   void take(FlowState& state, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
   void enter_stage(FlowRoot& root, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
   void visit_ended(VisitCall& visit, TimeNs now, Effects& effects);
+  static void falls_back(FlowRow& row, const FlowSource& from);
   [[nodiscard]] bool others_fit(const VisitCall& visit) const;
   void root_ended(FlowRoot& root, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
   void shadow(const VisitCall& visit, Effects& effects);

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
+
+#include "flow/cascade/prune.h"
 
 namespace arlo::gateway {
 namespace {
@@ -84,6 +87,23 @@ std::shared_ptr<const std::vector<std::int64_t>> ids_of(const FlowSource& from, 
   return own;
 }
 
+// The tokens that go on.
+std::shared_ptr<const std::vector<std::int64_t>> pruned(const FlowSpec::Prune& prune,
+                                                        std::shared_ptr<const std::vector<std::int64_t>> ids,
+                                                        std::string_view raw, std::uint64_t* bytes) {
+  auto importance = floats(raw);
+  if (importance.size() < ids->size()) return ids;
+  importance.resize(ids->size());
+  std::vector<std::uint32_t> kept;
+  flow::prune(prune.spec, prune.vocabulary, *ids, importance, prune.levels, kept);
+  if (kept.empty()) return ids;
+  auto fewer = std::make_shared<std::vector<std::int64_t>>();
+  fewer->reserve(kept.size());
+  for (const auto at : kept) fewer->push_back((*ids)[at]);
+  *bytes += fewer->size() * sizeof(std::int64_t);
+  return fewer;
+}
+
 }  // namespace
 
 MaybeFault expand(const FlowSpec::Edge& edge, const FlowSpec::Variant& variant, std::size_t number,
@@ -98,6 +118,10 @@ MaybeFault expand(const FlowSpec::Edge& edge, const FlowSpec::Variant& variant, 
     if (to.pieces.size() > expand.max) to.pieces.resize(expand.max);
     *bytes += to.pieces.size() * sizeof(to.pieces.front());
     to.count = to.pieces.size();
+    return {};
+  }
+  if (expand.kind == Expand::Kind::kPrune) {
+    to.of_ids(pruned(*edge.prune, ids_of(from, row, bytes), answer.raw(read), bytes), {});
     return {};
   }
   if (expand.takes.empty()) {

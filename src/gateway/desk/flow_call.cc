@@ -1,7 +1,6 @@
 #include "gateway/desk/flow_call.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -32,18 +31,6 @@ std::string raw_of(const std::vector<std::int64_t>& values, std::size_t item) {
   std::string raw(values.size() * item, '\0');
   for (std::size_t i = 0; i < values.size(); ++i) std::memcpy(raw.data() + i * item, &values[i], item);
   return raw;
-}
-
-// Most likely label, and how sure it is; -1: no answer to judge by.
-std::pair<std::int32_t, double> judged(std::string_view raw, double t) {
-  std::vector<float> logits(raw.size() / sizeof(float));
-  if (logits.empty()) return {-1, 0};
-  std::memcpy(logits.data(), raw.data(), logits.size() * sizeof(float));
-  const auto best = std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float each : logits) sum += std::exp((each - *best) / t);
-  if (!std::isfinite(sum)) return {-1, 0};
-  return {static_cast<std::int32_t>(best - logits.begin()), 1 / sum};
 }
 
 }  // namespace
@@ -220,25 +207,5 @@ std::vector<std::pair<std::int32_t, std::int32_t>> VisitCall::way() const {
 }
 
 std::string VisitCall::route() const { return source->route.empty() ? model->name : source->route + ">" + model->name; }
-
-std::vector<std::int32_t> edges_of(const FlowSpec::Stage& stage, const FlowSpec::Variant& variant,
-                                   const RowResponse& answer) {
-  std::pair<std::int32_t, double> said{-1, 0};
-  if (stage.judged) said = judged(answer.raw(variant.logits), variant.t);
-  const auto holds = [&](const FlowSpec::Edge& edge) {
-    if (!edge.judges()) return true;
-    if (said.first < 0 || said.second < edge.at_least) return false;
-    if (edge.below > 0 && said.second >= edge.below) return false;
-    return edge.labels.empty() || std::find(edge.labels.begin(), edge.labels.end(),
-                                            static_cast<std::uint32_t>(said.first)) != edge.labels.end();
-  };
-  std::vector<std::int32_t> taken;
-  for (std::size_t e = 0; e < stage.edges.size(); ++e) {
-    if (!holds(stage.edges[e])) continue;
-    if (stage.edges[e].core < 0) return {};  // what exits takes no other
-    if (taken.empty() || !stage.first) taken.push_back(static_cast<std::int32_t>(e));
-  }
-  return taken;
-}
 
 }  // namespace arlo::gateway

@@ -25,6 +25,19 @@ namespace arlo::gateway {
 
 class VisitCall;
 
+// The answer of a visit that has no children, or whose stage is told of: part of the client's.
+struct FlowAnswer {
+  std::int32_t stage = 0;
+  std::int32_t variant = 0;  // in its stage
+  std::int32_t tokens = 0;   // that each of its layers adds, or merges away
+  std::vector<std::pair<std::int32_t, std::int32_t>> way;
+  std::string route;
+  std::shared_ptr<const std::string> body;
+  RowResponse parsed;                       // views into `body` and `made`
+  std::shared_ptr<const std::string> made;  // what was written here
+  bool last = true;                         // the way ends there
+};
+
 // A row, and the children of it that go on.
 struct FlowSource : std::enable_shared_from_this<FlowSource> {
   // Of an input of the next stage: what each child has, or all alike.
@@ -41,6 +54,9 @@ struct FlowSource : std::enable_shared_from_this<FlowSource> {
   std::vector<std::pair<std::int32_t, std::int32_t>> way;  // edges and places among siblings, from the entry
   std::string route;                                       // models that it comes from
   TimeNs executed_ns = 0;                                  // on them
+  std::shared_ptr<const FlowAnswer> before;                // counts where no further one comes; null: there is none
+  std::vector<double> said;                                // probabilities that the next answer is mixed with
+  std::vector<double> weights;                             // of these and its own
 
   [[nodiscard]] std::size_t tokens(std::size_t piece) const {
     return pieces[piece].second - pieces[piece].first + (framed ? 2 : 0);
@@ -58,18 +74,6 @@ struct FlowSource : std::enable_shared_from_this<FlowSource> {
 
 // Of a row of n tokens, the content of each piece; empty: it goes whole.
 std::vector<std::pair<std::uint32_t, std::uint32_t>> pieces_of(std::size_t tokens, const FlowSpec::Chunks& chunks);
-
-// The answer of a visit that has no children, or whose stage is told of: part of the client's.
-struct FlowAnswer {
-  std::int32_t stage = 0;
-  std::int32_t variant = 0;  // in its stage
-  std::int32_t tokens = 0;   // that each of its layers adds, or merges away
-  std::vector<std::pair<std::int32_t, std::int32_t>> way;
-  std::string route;
-  std::shared_ptr<const std::string> body;
-  RowResponse parsed;  // views into `body`
-  bool last = true;    // the way ends there
-};
 
 struct FlowVariantCounts {
   std::uint64_t answered = 0, ended = 0;
@@ -161,9 +165,5 @@ class VisitCall final : public Call {
   MaybeFault write_text(std::string_view text);
   MaybeFault bind(const std::string& raw);
 };
-
-// The edges that a row takes whose visit was answered so: numbers in FlowSpec::Stage::edges. None: it ends there.
-std::vector<std::int32_t> edges_of(const FlowSpec::Stage& stage, const FlowSpec::Variant& variant,
-                                   const RowResponse& answer);
 
 }  // namespace arlo::gateway

@@ -4,6 +4,7 @@
 
 #include "gateway/desk/desk.h"
 #include "gateway/desk/expand.h"
+#include "gateway/desk/judge.h"
 
 namespace arlo::gateway {
 
@@ -175,6 +176,7 @@ void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effect
       ++counts.at(static_cast<std::size_t>(step.stage)).dropped.at(static_cast<std::size_t>(step.reason));
       if (root.row == nullptr) return;
       if (root.row->flow->reason < 0) root.row->flow->reason = static_cast<std::int32_t>(step.reason);
+      if (step.falls_back) falls_back(*root.row->flow, *reinterpret_cast<const FlowSource*>(step.parent));
       return;
     case pipeline::Step::Kind::kExit:
       root_ended(root, step, now, effects);
@@ -244,12 +246,30 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   root.row->padded += row.padded;
   root.row->batch_rows = std::max(root.row->batch_rows, row.batch_rows);
   const TimeNs executed = visit.source->executed_ns + row.executed_ns();
+  const Said said = spec.judged ? said_of(visit.of(), row.parsed, row.length) : Said{};
+  const auto edges = edges_of(spec, static_cast<std::size_t>(visit.variant), said, state.core, id);
+  const auto goes_beside = [&](std::int32_t e) {  // this answer
+    return state.core.spec().edges[static_cast<std::size_t>(spec.edges[static_cast<std::size_t>(e)].core)].falls_back;
+  };
+  std::vector<double> together;  // the probabilities of its way so far
+  if (!visit.source->weights.empty()) together = mixed(visit.source->weights, visit.source->said, said.q);
+  std::shared_ptr<FlowAnswer> answer;
+  if (edges.empty() || spec.told || std::any_of(edges.begin(), edges.end(), goes_beside)) {
+    answer = std::make_shared<FlowAnswer>(FlowAnswer{.stage = visit.stage,
+                                                     .variant = visit.variant,
+                                                     .tokens = visit.tokens,
+                                                     .way = visit.way(),
+                                                     .route = visit.route(),
+                                                     .body = row.response,
+                                                     .parsed = row.parsed,
+                                                     .made = nullptr,
+                                                     .last = edges.empty()});
+    if (!together.empty()) set_probabilities(*answer, visit.of().logits, together);
+  }
   std::vector<pipeline::Children> children;
-  bool taken = false;
   bool fails = false;
-  for (const std::int32_t e : edges_of(spec, visit.of(), row.parsed)) {
+  for (const std::int32_t e : edges) {
     const auto& edge = spec.edges[static_cast<std::size_t>(e)];
-    taken = true;
     const auto source = std::make_shared<FlowSource>();
     root.bytes += sizeof(FlowSource);
     if (auto bad = expand(edge, visit.of(), static_cast<std::size_t>(visit.variant), *visit.source,
@@ -264,6 +284,14 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
     source->way = visit.way();
     source->route = visit.route();
     source->executed_ns = executed;
+    if (goes_beside(e)) {
+      source->before = answer;
+      root.bytes += row.response->size() / static_cast<std::size_t>(std::max(row.batch_rows, 1));
+    }
+    if (!edge.weights.empty()) {
+      source->weights = edge.weights;
+      source->said = together.empty() ? said.q : together;
+    }
     by_variant.made.at(static_cast<std::size_t>(e)) += source->count;
     counts.at(to).arrived += source->count;
     children.push_back({.edge = edge.core,
@@ -289,19 +317,21 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
     to.executed_ns = std::max(to.executed_ns, executed);
   }
   // A row that an edge took, and made nothing of, has no answer.
-  if (!taken || spec.told) {
-    to.answers.push_back({.stage = visit.stage,
-                          .variant = visit.variant,
-                          .tokens = visit.tokens,
-                          .way = visit.way(),
-                          .route = visit.route(),
-                          .body = std::move(row.response),
-                          .parsed = std::move(row.parsed),
-                          .last = !taken});
-  }
+  if (edges.empty() || spec.told) to.answers.push_back(*answer);
   visit.id = pipeline::kNone;
   state.visits.at(id) = nullptr;
   state.core.finish(id, children, now);
+}
+
+// No further answer comes: the one before counts.
+void Desk::falls_back(FlowRow& row, const FlowSource& from) {
+  const auto& before = *from.before;
+  const auto told = std::find_if(row.answers.begin(), row.answers.end(), [&](const auto& each) {
+    return each.stage == before.stage && each.way == before.way;
+  });
+  auto& kept = told == row.answers.end() ? row.answers.emplace_back(before) : *told;
+  kept.last = true;
+  row.executed_ns = std::max(row.executed_ns, from.executed_ns);
 }
 
 bool Desk::others_fit(const VisitCall& visit) const {

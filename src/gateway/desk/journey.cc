@@ -136,7 +136,7 @@ void keep_answer(Row& row, const flow::Signals& signals, double confidence, Scra
   const bool finite = ensemble == flow::Ensemble::kRaw
                           ? flow::raw_probabilities(stage, signals.logits, scratch.q)
                           : flow::calibrate(stage, signals.logits, journey.facts.length, scratch.q);
-  if (finite) journey.mix.add(stage, scratch.q);
+  if (finite) journey.mix.add(stage.weight, scratch.q);
 }
 
 std::int32_t length_at(const Row& row, std::int32_t stage) {

@@ -102,10 +102,7 @@ flow::CascadeSpec spec_of(const v1::Cascade& from) {
   flow::CascadeSpec to;
   std::transform(from.stages().begin(), from.stages().end(), std::back_inserter(to.stages), stage_of);
   to.labels = from.labels_size();
-  const std::string& bits = from.words().word_start();
-  to.vocabulary.word_start.assign(bits.begin(), bits.end());
-  to.vocabulary.special.assign(from.words().special().begin(), from.words().special().end());
-  to.vocabulary.keep.assign(from.words().keep().begin(), from.words().keep().end());
+  to.vocabulary = vocabulary_of(from.words());
   return to;
 }
 
@@ -271,6 +268,15 @@ MaybeFault check_cascade(const v1::Deployment& deployment, const v1::Cascade& ca
 }
 
 }  // namespace
+
+flow::Vocabulary vocabulary_of(const v1::Vocabulary& from) {
+  flow::Vocabulary to;
+  const std::string& bits = from.word_start();
+  to.word_start.assign(bits.begin(), bits.end());
+  to.special.assign(from.special().begin(), from.special().end());
+  to.keep.assign(from.keep().begin(), from.keep().end());
+  return to;
+}
 
 int Cascade::find_point(std::string_view name) const {
   for (std::size_t i = 0; i < points.size(); ++i) {

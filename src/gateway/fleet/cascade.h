@@ -74,6 +74,8 @@ struct Cascade {
   [[nodiscard]] MaybeFault check(const CascadeWishes& wishes) const;
 };
 
+flow::Vocabulary vocabulary_of(const v1::Vocabulary& from);
+
 // Checks the cascades of a deployment whose models are sound; the fault names the field and what is wrong with it.
 MaybeFault check_cascades(const v1::Deployment& deployment);
 

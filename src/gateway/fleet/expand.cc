@@ -101,6 +101,30 @@ MaybeFault resolve_spans(const v1::PipelineEdge& from, const FlowSpec::Stage& ta
   return {};
 }
 
+MaybeFault resolve_prune(const v1::PipelineEdge& from, const FlowSpec::Stage& tail, const FlowSpec::Stage& head,
+                         const std::string& where, Expand& to) {
+  const auto& prune = from.prune();
+  if (!(prune.alpha() > 0) || prune.alpha() > 1e6 || prune.min_words() > 1U << 20) {
+    return invalid(where + "prune.alpha must be above 0, and min_words at most 1048576");
+  }
+  if (from.has_chunks() || from.has_expand()) return invalid(where + "a row is pruned, or expanded, not both");
+  for (const auto& variant : tail.variants) {
+    const auto& model = *variant.model;
+    if (model.of_tensors() || head.variants.front().model->of_tensors() ||
+        model.vocabulary != head.variants.front().model->vocabulary) {
+      return invalid(where + "words are left out of token ids, where both stages have one vocabulary");
+    }
+    const int output = model.find_output(prune.output());
+    const bool good = output >= 0 && model.outputs[static_cast<std::size_t>(output)].token_level &&
+                      model.outputs[static_cast<std::size_t>(output)].datatype == "FP32" &&
+                      model.outputs[static_cast<std::size_t>(output)].dims.empty();
+    if (!good)
+      return invalid(where + "'" + model.name + "' has no output '" + prune.output() + "': FP32 for each token");
+    to.read.push_back(output);
+  }
+  return {};
+}
+
 }  // namespace
 
 MaybeFault resolve(const v1::PipelineEdge& from, const FlowSpec::Stage& tail, const FlowSpec::Stage& head,
@@ -117,6 +141,10 @@ MaybeFault resolve(const v1::PipelineEdge& from, const FlowSpec::Stage& tail, co
       return invalid(where + "expand.kind '" + kind + "' is none of tensor, top_k, spans");
     }
     if (to.max == 0) return invalid(where + "expand.max must be above 0");
+  }
+  if (from.has_prune()) {
+    to.kind = Kind::kPrune;
+    return resolve_prune(from, tail, head, where, to);
   }
   if (to.kind == Kind::kSpans) return resolve_spans(from, tail, head, where, to);
   const auto& next = *head.variants.front().model;

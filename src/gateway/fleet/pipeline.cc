@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gateway/fleet/expand.h"
+#include "gateway/fleet/guard.h"
 
 namespace arlo::gateway {
 namespace {
@@ -45,8 +46,12 @@ pipeline::Spec core_of(const v1::Pipeline& from, const FindModel& model) {
     to.edges.push_back({.from = static_cast<std::int32_t>(edge.from()),
                         .to = edge.to(),
                         .factor = {edge.factor().begin(), edge.factor().end()},
-                        .hop = static_cast<TimeNs>(edge.hop_us()) * 1000});
+                        .hop = static_cast<TimeNs>(edge.hop_us()) * 1000,
+                        .falls_back = edge.falls_back()});
   }
+  to.accuracy.assign(from.accuracy().begin(), from.accuracy().end());
+  to.follows_load =
+      std::any_of(from.edges().begin(), from.edges().end(), [](const auto& e) { return !e.threshold().empty(); });
   using pipeline::Drop;
   using pipeline::Router;
   to.router = named<Router>(from.router(), {{"price", Router::kPrice}, {"plan", Router::kPlan}, {"maf", Router::kMaf}},
@@ -242,10 +247,7 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
     if (edge.from() >= static_cast<std::uint32_t>(from.stages_size()) || edge.to() >= from.stages_size()) {
       return invalid(where + "an edge names a stage that is not there");
     }
-    const auto& tail = from.stages(static_cast<int>(edge.from()));
-    if ((edge.at_least() > 0 || edge.below() > 0 || !edge.labels().empty()) && tail.logits().empty()) {
-      return invalid(where + "stage '" + tail.name() + "' has no logits for the guards of its edges");
-    }
+    if (auto fault = check_edge(from, edge, model, where)) return fault;
     if (edge.has_chunks()) {
       if (auto fault = check_chunks(edge.chunks(), where)) return fault;
     }
@@ -404,7 +406,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
       auto& each = to.variants.emplace_back();
       each.model = model(one.model());
       each.logits = stage.logits().empty() ? -1 : each.model->find_output(stage.logits());
-      each.t = one.t() > 0 ? one.t() : 1;
+      if (one.t() > 0) each.judge.calibrator.t = one.t();
       each.tokens = one.tokens();
     }
   }
@@ -412,9 +414,10 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
   for (const auto& edge : from.edges()) {
     auto& to = flow->stages[edge.from()].edges.emplace_back();
     if (edge.to() >= 0) to.core = number++;
-    to.at_least = edge.at_least();
-    to.below = edge.below();
-    to.labels.assign(edge.labels().begin(), edge.labels().end());
+    to.score = score_of(edge);
+    flow->stages[edge.from()].guards.push_back(guard_of(edge, to.core));
+    to.weights.assign(edge.weights().begin(), edge.weights().end());
+    if (edge.has_prune()) to.prune = prune_of(edge.prune());
     if (edge.has_chunks()) to.chunks = chunks_of(edge.chunks());
     if (edge.to() >= 0) {
       static_cast<void>(
@@ -438,8 +441,16 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
   std::size_t ends = 0;
   for (auto& stage : flow->stages) {
     // A stage's row ends there at an exit, and where no edge takes it.
-    stage.judged = std::any_of(stage.edges.begin(), stage.edges.end(), [](const auto& e) { return e.judges(); });
-    const bool goes = std::any_of(stage.edges.begin(), stage.edges.end(), [](const auto& e) { return !e.judges(); });
+    stage.judged = stage.judged || std::any_of(stage.guards.begin(), stage.guards.end(),
+                                               [](const auto& guard) { return guard.judges(); });
+    bool goes = false;
+    for (std::size_t e = 0; e < stage.edges.size(); ++e) {
+      const auto& edge = stage.edges[e];
+      const auto* core = edge.core < 0 ? nullptr : &flow->core.edges[static_cast<std::size_t>(edge.core)];
+      goes = goes || (!stage.guards[e].judges() && (core == nullptr || !core->falls_back));
+      if (edge.weights.empty()) continue;
+      stage.judged = flow->stages[static_cast<std::size_t>(core->to)].judged = true;
+    }
     const bool exits = std::any_of(stage.edges.begin(), stage.edges.end(), [](const auto& e) { return e.core < 0; });
     stage.ends = exits || !goes;
     ends += stage.ends || stage.told ? 1 : 0;

@@ -12,6 +12,8 @@
 #include "base/fault.h"
 #include "base/time.h"
 #include "dispatch/scheduler.h"
+#include "flow/cascade/spec.h"
+#include "flow/pipeline/guard.h"
 #include "flow/pipeline/spec.h"
 #include "rewrite/model.h"
 
@@ -37,27 +39,32 @@ struct FlowSpec {
     int index = -1;  // of outputs, or of inputs (kOwn), of the tail's variant
   };
   struct Expand {
-    enum class Kind : std::uint8_t { kSame, kTensor, kTopK, kSpans };
+    enum class Kind : std::uint8_t { kSame, kTensor, kTopK, kSpans, kPrune };
     Kind kind = Kind::kSame;
     std::uint32_t max = 1U << 16;          // children of a row
     bool text = false;                     // its one input is a text, of which the next stage makes token ids
     bool counted = false;                  // children are counted by the tail
     std::vector<std::vector<Take>> takes;  // by variant of the tail, then by input of the head; empty: token ids go on
-    std::vector<int> read;                 // by variant of the tail: its output that says what children there are
+    std::vector<int> read;  // by variant of the tail: its output that says what children there are, or what matters
+  };
+  // Words of a row that are left out.
+  struct Prune {
+    flow::PruneSpec spec;
+    flow::Vocabulary vocabulary;
+    std::vector<std::int32_t> levels;  // maximum lengths of the head's runtimes; empty: its time goes by tokens
   };
   struct Edge {
-    std::int32_t core = -1;  // its number among the edges of `core`, which has no exits; -1: an exit
-    double at_least = 0;
-    double below = 0;  // 0: no limit
-    std::vector<std::uint32_t> labels;
+    std::int32_t core = -1;                 // its number among the edges of `core`, which has no exits; -1: an exit
+    flow::Score score = flow::Score::kMax;  // of its guard
+    std::vector<double> weights;            // two: the head's answer is mixed with the one so far; empty: it is not
     Chunks chunks;
     Expand expand;
-    [[nodiscard]] bool judges() const { return at_least > 0 || below > 0 || !labels.empty(); }
+    std::shared_ptr<const Prune> prune;  // of Expand::Kind::kPrune
   };
   struct Variant {
     std::shared_ptr<const ModelSpec> model;
-    int logits = -1;  // output that guards judge
-    double t = 1;
+    int logits = -1;          // output that guards judge
+    flow::StageSpec judge;    // how its logits become probabilities
     OutputSet answers = 0;    // of its outputs, those that clients may have
     std::int32_t tokens = 0;  // a layer adds, or merges away
   };
@@ -65,8 +72,9 @@ struct FlowSpec {
     std::string name;
     std::vector<Variant> variants;
     std::vector<Edge> edges;
+    std::vector<flow::pipeline::Guard> guards;  // of the edges
     bool first = false;
-    bool judged = false;          // some edge looks at the answer
+    bool judged = false;          // some edge looks at the answer, or it is mixed with another one
     bool ends = false;            // its answers may be a client's
     bool told = false;            // those of rows that go on, too, on request
     std::vector<int> outputs;     // where the answers of its first variant stand in ModelSpec::outputs of the pipeline

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from arlo.catalog.flow import Flow
-from arlo.catalog.flow_accuracy import RowOutcomes, path_accuracy
+from arlo.catalog.flow_accuracy import path_accuracy
 from arlo.catalog.flow_file import load_flow, parse_flow
+from arlo.catalog.flow_outcomes import RowOutcomes
 from arlo.errors import ConfigError
 
 TREE = """

@@ -101,10 +101,12 @@ def test_what_is_wrong_is_named(folder: Path, more: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('kind = "chunks", factor = 2, window = 32', 'kind = "prune"', "expand.kind = 'prune' is not served"),
         ("hop_ms = 1", 'when = {label_in = ["x"]}', "'first' has no label 'x'"),
-        ("hop_ms = 1", 'when = {score = "margin", at_least = 0.5}', "when.score = 'margin' is not served yet"),
-        ("hop_ms = 1", 'when = {score = "calibrated_max", at_least = "price"}', "'price' is not served yet: a number"),
+        (
+            'hop_ms = 1\nexpand = {kind = "chunks", factor = 2, window = 32}',
+            'answer = {ensemble = "last"}\nwhen = {score = "margin", below = "price"}',
+            "by its margin is counted: flow.records",
+        ),
         ('"small", accuracy', '"none", accuracy', "none"),
     ],
 )
@@ -112,6 +114,32 @@ def test_what_is_not_served_is_named(folder: Path, old: str, new: str, says: str
     (folder / "flow.toml").write_text(FLOW.replace(old, new))
     with pytest.raises(ConfigError, match=says):
         filled(folder)
+
+
+AGAIN = """\
+answer = {ensemble = "weighted", weights = [0.8, 0.9]}
+expand = {kind = "prune", alpha = 0.5, min_words = 3}
+when = {score = "calibrated_max", below = "price", share = 0.4}
+"""
+
+
+def test_second_answers(folder: Path) -> None:
+    """Temperatures, mixes, gains by what the accuracies say, words that are left out; accuracies of the ways."""
+    text = FLOW.replace('hop_ms = 1\nexpand = {kind = "chunks", factor = 2, window = 32}\n', AGAIN)
+    (folder / "flow.toml").write_text(text.replace("accuracy = 0.8}", "accuracy = 0.8, temperature = 1.5}"))
+    told = filled(folder)
+    assert [variant.t for variant in told.stages[0].variants] == [1.5, 0.0]
+    (edge,) = told.edges
+    assert (edge.threshold, edge.score, edge.falls_back, list(edge.weights)) == ("price", "max", True, [0.8, 0.9])
+    assert [(list(g.score), [round(x, 9) for x in g.gain]) for g in edge.gain] == [([0.0, 1.0], [0.9, -0.1])] * 2
+    prune = edge.prune
+    assert (prune.output, prune.alpha, prune.min_words, prune.to_level) == ("importance", 0.5, 3, True)
+    assert list(prune.levels) == [64]
+    assert list(told.accuracy) == [0.8, 0.9, 0.9, 0.9], "small, large, and behind each the better one of both"
+
+
+def test_accuracies_of_ways_are_told(folder: Path) -> None:
+    assert list(filled(folder).accuracy) == pytest.approx([0.8, 0.9, 0.72, 0.81])
 
 
 BY_TOKENS = """\

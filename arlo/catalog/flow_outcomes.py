@@ -1,0 +1,208 @@
+"""What every variant made of the same labelled rows: `outcomes.npz` in a folder, which `arlo accuracy` writes.
+
+Two models are wrong on the same rows, so a product of accuracies is not the accuracy of a path, and who is unsure of a
+row says how much a further model gains on it. Accuracies of paths, shares of exits and simulated rows come from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arlo.catalog.flow import Flow, FlowStage
+from arlo.errors import ConfigError
+
+FILE_NAME = "outcomes.npz"
+Z95 = 1.959964
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VariantOutcomes:
+    """What one variant made of the rows."""
+
+    correct: NDArray[np.bool_]  # [rows]
+    score: Floats  # [rows], its largest probability at `temperature`
+    temperature: float = 1.0  # fitted on these rows
+    said: Floats | None = None  # [rows, labels], probabilities at `temperature`; None: not kept
+    truth: NDArray[np.integer[Any]] | None = None  # [rows], number of the right label
+    labels: tuple[str, ...] = ()  # names of `said`'s
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Of the same labelled rows, by the name of a variant."""
+
+    length: NDArray[np.int32]  # [rows], tokens of the first variant
+    variants: Mapping[str, VariantOutcomes]
+
+    def save(self, folder: Path) -> Path:
+        """Write `outcomes.npz` whole."""
+        arrays: dict[str, NDArray[np.generic]] = {"length": self.length}
+        for name, found in self.variants.items():
+            arrays[f"correct/{name}"], arrays[f"score/{name}"] = found.correct, found.score.astype(np.float32)
+            arrays[f"temperature/{name}"] = np.asarray(found.temperature, np.float64)
+            if found.said is not None and found.truth is not None:
+                arrays[f"said/{name}"] = found.said.astype(np.float16)
+                arrays[f"truth/{name}"] = found.truth.astype(np.int32)
+            if found.labels:
+                arrays[f"labels/{name}"] = np.asarray(found.labels)
+        path, temporary = folder / FILE_NAME, folder / "outcomes.unfinished"
+        try:
+            with temporary.open("wb") as file:
+                np.savez(file, **arrays)
+            temporary.replace(path)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written ({error.strerror})") from None
+        return path
+
+    @classmethod
+    def load(cls, folder: Path) -> Outcomes:
+        """Read `outcomes.npz`. ConfigError when it is missing or damaged."""
+        path = folder / FILE_NAME
+        try:
+            with path.open("rb") as raw, np.load(raw) as file:
+                arrays = {name: file[name] for name in file.files}
+            names = [name.removeprefix("correct/") for name in arrays if name.startswith("correct/")]
+            variants = {name: _variant(arrays, name) for name in names}
+        except FileNotFoundError:
+            raise ConfigError(f"{folder} has no {FILE_NAME}: make it with `arlo accuracy`") from None
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ConfigError(f"{path} is damaged ({error}): make it again with `arlo accuracy`") from None
+        return cls(arrays["length"].astype(np.int32), variants)
+
+    def accuracy(self, name: str, max_lengths: Sequence[int]) -> tuple[float, ...]:
+        """Of a variant, of the rows of each length bin [max_lengths]; a bin without rows has that of all rows."""
+        correct = self.variants[name].correct
+        bins = np.searchsorted(np.asarray(max_lengths), self.length)
+        found = []
+        for i in range(len(max_lengths)):
+            mine = correct[bins == i]
+            found.append(float(mine.mean()) if len(mine) else float(correct.mean()))
+        return tuple(found)
+
+    def of(self, flow: Flow) -> RowOutcomes:
+        """By stage and variant of a flow, where they have these names."""
+        return self.of_stages(flow.stages)
+
+    def of_stages(self, stages: Sequence[FlowStage]) -> RowOutcomes:
+        """The same, of stages. Scores are at the temperature that the flow says."""
+        found = {
+            (stage.name, variant.name): _at(self.variants[variant.name], variant.temperature)
+            for stage in stages
+            for variant in stage.variants
+            if variant.name in self.variants
+        }
+        return RowOutcomes(
+            {key: each.correct for key, each in found.items()},
+            score={key: each.score for key, each in found.items()},
+            said={key: each.said for key, each in found.items() if each.said is not None},
+            truth={key: each.truth for key, each in found.items() if each.truth is not None},
+            labels={key: each.labels for key, each in found.items() if each.labels and each.said is not None},
+        )
+
+
+def _variant(arrays: Mapping[str, NDArray[np.generic]], name: str) -> VariantOutcomes:
+    """ValueError, KeyError where the arrays do not go together."""
+    rows = len(arrays["length"])
+    correct, score = arrays[f"correct/{name}"] != 0, arrays[f"score/{name}"].astype(np.float32)
+    temperature = float(arrays[f"temperature/{name}"].astype(float)) if f"temperature/{name}" in arrays else 1.0
+    said, truth = arrays.get(f"said/{name}"), arrays.get(f"truth/{name}")
+    each = [correct.shape, score.shape, *([] if said is None or truth is None else [said.shape[:1], truth.shape])]
+    labels = arrays.get(f"labels/{name}", ())
+    named = not len(labels) or (said is not None and said.shape[1:] == (len(labels),))
+    if any(shape != (rows,) for shape in each) or not named or not (math.isfinite(temperature) and temperature > 0):
+        raise ValueError("its arrays do not go together")
+    return VariantOutcomes(
+        correct,
+        score,
+        temperature,
+        None if said is None else said.astype(np.float32),
+        None if truth is None else truth.astype(np.int32),
+        tuple(str(label) for label in labels),
+    )
+
+
+def _at(found: VariantOutcomes, temperature: float) -> VariantOutcomes:
+    """With probabilities at another temperature, where they were kept."""
+    if found.said is None or math.isclose(found.temperature, temperature):
+        return found
+    q = np.power(np.maximum(found.said.astype(np.float64), 1e-12), found.temperature / temperature)
+    q /= q.sum(axis=1, keepdims=True)
+    return dataclasses.replace(found, score=q.max(axis=1), temperature=temperature, said=q)
+
+
+def interval(right: int, rows: int) -> tuple[float, float]:
+    """95 % of a share of rows (Wilson)."""
+    if rows == 0:
+        return 0.0, 1.0
+    p, z2 = right / rows, Z95**2 / rows
+    middle, half = p + z2 / 2, Z95 * math.sqrt(p * (1 - p) / rows + z2 / (4 * rows))
+    return max((middle - half) / (1 + z2), 0.0), min((middle + half) / (1 + z2), 1.0)
+
+
+Key = tuple[str, str]  # stage, variant
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RowOutcomes:
+    """What variants made of the same labelled rows."""
+
+    correct: Mapping[Key, NDArray[np.bool_]]  # [rows]
+    score: Mapping[Key, Floats] = dataclasses.field(default_factory=dict)  # [rows], largest calibrated probability
+    said: Mapping[Key, Floats] = dataclasses.field(default_factory=dict)  # [rows, labels], calibrated
+    truth: Mapping[Key, NDArray[np.integer[Any]]] = dataclasses.field(default_factory=dict)  # [rows], the right label
+    labels: Mapping[Key, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    price: float = 0.0  # of a worker-second, in accuracy: at which exits that follow the load decide
+
+    def __post_init__(self) -> None:
+        if len({len(rows) for rows in self.correct.values()}) > 1:
+            raise ConfigError("row outcomes must be of the same rows for all variants")
+
+    @property
+    def rows(self) -> int:
+        """That were recorded."""
+        return len(next(iter(self.correct.values()), ()))
+
+    def signal(self, key: Key, name: str) -> Floats | None:
+        """A score of guards, [rows] in [0, 1]; None: it was not recorded."""
+        if name == "calibrated_max":
+            return self.score.get(key)
+        q = self.said.get(key)
+        if q is None:
+            return None
+        if name == "margin":
+            top = np.sort(q, axis=1)
+            return np.asarray(top[:, -1] - top[:, -2])
+        entropy = -np.where(q > 0, q * np.log(np.maximum(q, 1e-300)), 0.0).sum(axis=1)
+        return np.asarray(np.clip(1 - entropy / math.log(q.shape[1]), 0.0, 1.0))
+
+    def label(self, key: Key) -> NDArray[np.int64] | None:
+        """Number of the likeliest label, [rows]; None: their names were not kept."""
+        return self.said[key].argmax(axis=1) if key in self.labels else None
+
+    def mixed(self, so_far: Way, key: Key, weights: Sequence[float]) -> Way:
+        """An answer mixed with that of the next variant; where probabilities were not kept, the better one of both."""
+        own = Way(self.correct[key], self.said.get(key), self.truth.get(key))
+        same = own.truth is not None and so_far.truth is not None and np.array_equal(own.truth, so_far.truth)
+        if not same or own.said is None or so_far.said is None or own.said.shape != so_far.said.shape:
+            return own if own.right.mean() >= so_far.right.mean() else so_far
+        q = (weights[0] * so_far.said + weights[1] * own.said) / sum(weights)
+        return Way(np.asarray(q.argmax(axis=1) == own.truth), q, own.truth)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Way:
+    """What the variants of a way answer together."""
+
+    right: NDArray[np.bool_]  # [rows]
+    said: Floats | None = None  # [rows, labels]
+    truth: NDArray[np.integer[Any]] | None = None  # [rows]
