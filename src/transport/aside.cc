@@ -7,7 +7,7 @@
 
 namespace arlo::transport {
 namespace {
-constexpr int kNicer = 5;  // where there is no core for it, connections come first
+constexpr int kNicer = 5;
 }
 
 Aside::~Aside() {

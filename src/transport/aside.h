@@ -1,4 +1,5 @@
-// A thread for work that would keep a loop's thread from its connections for too long. It starts with the first work.
+// A thread for work that would keep a loop's thread from its connections for too long. It starts with the first work,
+// and is nicer than that thread: where they share a core, connections come first.
 #pragma once
 
 #include <condition_variable>

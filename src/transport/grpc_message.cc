@@ -1,6 +1,7 @@
 #include "transport/grpc_message.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace arlo::transport {
@@ -89,22 +90,12 @@ std::optional<TimeNs> parse_timeout(std::string_view text) {
     if (c < '0' || c > '9') return std::nullopt;
     value = 10 * value + (c - '0');
   }
-  switch (text.back()) {
-    case 'H':
-      return value * 3'600'000'000'000;
-    case 'M':
-      return value * 60'000'000'000;
-    case 'S':
-      return value * 1'000'000'000;
-    case 'm':
-      return value * 1'000'000;
-    case 'u':
-      return value * 1'000;
-    case 'n':
-      return value;
-    default:
-      return std::nullopt;
-  }
+  constexpr std::string_view kUnits = "HMSmun";
+  constexpr std::array<TimeNs, kUnits.size()> kNs = {3'600'000'000'000, 60'000'000'000, 1'000'000'000,
+                                                     1'000'000,         1'000,          1};
+  const std::size_t unit = kUnits.find(text.back());
+  if (unit == std::string_view::npos) return std::nullopt;
+  return std::min(value, kLongestTimeout / kNs.at(unit)) * kNs.at(unit);
 }
 
 }  // namespace arlo::transport

@@ -85,7 +85,9 @@ std::string percent_encoded(std::string_view text);
 // Bytes after a '%' that are no two digits stay as they are.
 std::string percent_decoded(std::string_view text);
 
-// Of `grpc-timeout`: up to eight digits and a unit (H, M, S, m, u, n); nothing for other text.
+// Some thirty years: an instant that is so far from now is one still.
+inline constexpr TimeNs kLongestTimeout = 1'000'000'000'000'000'000;
+// Of `grpc-timeout`: up to eight digits and a unit (H, M, S, m, u, n), no longer than that; nothing for other text.
 std::optional<TimeNs> parse_timeout(std::string_view text);
 
 }  // namespace arlo::transport

@@ -41,7 +41,10 @@ void check_timeout(std::string_view text) {
   bool good = unit != std::string_view::npos && text.size() >= 2 && text.size() <= 9;
   for (std::size_t i = 0; good && i + 1 < text.size(); ++i) good = is_digit(text[i], 10);
   need(good == read.has_value());
-  if (good) need(*read == std::strtoll(std::string(text.substr(0, text.size() - 1)).c_str(), nullptr, 10) * kNs[unit]);
+  if (!good) return;
+  const auto value = std::strtoll(std::string(text.substr(0, text.size() - 1)).c_str(), nullptr, 10);
+  const auto exact = static_cast<__int128>(value) * kNs[unit];
+  need(*read == exact || (exact > kLongestTimeout && *read <= kLongestTimeout && *read > kLongestTimeout - kNs[unit]));
 }
 
 }  // namespace

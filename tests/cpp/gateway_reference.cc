@@ -50,8 +50,8 @@ Use use_of(const std::string& key, const inference::InferParameter& value) {
   }
   if (key == "timeout") return value.has_int64_param() && value.int64_param() >= 0 ? Use::kHere : Use::kRefuse;
   if (key == "triton_enable_empty_final_response") return Use::kHere;
-  // Those of cascades are refused by a model that is none.
-  return starts_with(key, "triton_") || starts_with(key, "cascade") ? Use::kRefuse : Use::kForward;
+  // Those of cascades are refused by a model that is none, and what is of text where there are token ids.
+  return key == "truncate" || starts_with(key, "triton_") || starts_with(key, "cascade") ? Use::kRefuse : Use::kForward;
 }
 
 template <typename Map>

@@ -100,6 +100,12 @@ TEST(Timeout, UnitsAndNonsense) {
   EXPECT_EQ(parse_timeout("250m"), 250'000'000);
   EXPECT_EQ(parse_timeout("7u"), 7'000);
   EXPECT_EQ(parse_timeout("99999999n"), 99'999'999);
+  for (const char* text : {"99999999H", "23333333H", "99999999M"}) {
+    const auto long_one = parse_timeout(text);
+    ASSERT_TRUE(long_one);
+    EXPECT_LE(*long_one, kLongestTimeout) << text;
+    EXPECT_GT(*long_one, kLongestTimeout / 2) << text;
+  }
   for (const char* text : {"", "S", "1", "1x", "-1S", "1 S", "123456789S"})
     EXPECT_EQ(parse_timeout(text), std::nullopt);
 }
