@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import grpc
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import CLS, MS, STAGES, cascade_deployment, recorded, request_of_rows, softmax
 
 SEP = 102
+BATCHES = {"policy": "late", "batching": "deadline"}
 NAME = "pipe"
 ACCURACY = {"small": 0.8, "middle": 0.9, "large": 0.95}
 SURE = 0.7  # from which rows of `topic` end there
@@ -124,3 +127,9 @@ def check_cascade_like(answer: Any, records: Sequence[int], prefixes: Sequence[s
         expected = ACCURACY[first] * (ACCURACY["large"] if rest else 1)
         np.testing.assert_allclose(outputs["accuracy_expected"][row], expected, rtol=1e-6)
     return list(outputs["route"])
+
+
+async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value.code(), raised.value.details()

@@ -15,6 +15,7 @@ from tests.fakes.gateway import SANITIZED, Gateway
 from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.piped import (
+    BATCHES,
     NAME,
     SAID,
     WISHED,
@@ -23,6 +24,7 @@ from tests.integration.gateway.piped import (
     check_cascade_like,
     long,
     pipeline_deployment,
+    refused,
     request_of,
     short,
 )
@@ -30,7 +32,6 @@ from tests.integration.gateway.replayed import RECORDS
 
 pytestmark = pytest.mark.integration
 
-BATCHES = {"policy": "late", "batching": "deadline"}
 EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (3,)}
 TWICE = {"small": (0, 1), "middle": (1, 2), "large": (2, 3)}
 PIECES = {"window": 32, "stride": 30}
@@ -40,12 +41,6 @@ async def ask(gateway: Gateway, records: list[int], timeout: float = 20, **param
     rows = [short(record) for record in records]
     answer = await gateway.infer(request_of(rows, WISHED, **parameters), timeout=timeout)
     return check_cascade_like(answer, records)
-
-
-async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await call
-    return raised.value.code(), raised.value.details()
 
 
 async def test_rows_take_their_edges(workers: Workers, start: Any) -> None:

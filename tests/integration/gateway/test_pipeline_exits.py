@@ -18,9 +18,18 @@ from arlo.cascade.prune import Vocabulary, prune
 from arlo.cascade.spec import Prune
 from tests.fakes.gateway import SANITIZED, Gateway
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.piped import NAME, SAID, SEP, arrays_of, pipeline_deployment, request_of, short
+from tests.integration.gateway.piped import (
+    BATCHES,
+    NAME,
+    SAID,
+    SEP,
+    arrays_of,
+    pipeline_deployment,
+    refused,
+    request_of,
+    short,
+)
 from tests.integration.gateway.replayed import CLS, RECORDS, recorded, softmax
-from tests.integration.gateway.test_pipeline import BATCHES, refused
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from arlo.catalog.flow_exits import cost_s, gain
 from arlo.catalog.flow_file import parse_flow
 from arlo.catalog.flow_outcomes import Outcomes
 from arlo.planning.flows.planners import make_plan
-from tests.unit.catalog.test_flow_exits import FLOW, ONWARD, outcomes
+from tests.fakes.flow_outcomes import FLOW, ONWARD, outcomes
 
 EDGES = ONWARD.format(answer='{ensemble = "last"}') + 'when = {score = "calibrated_max", below = "planned"}\n'
 

@@ -14,7 +14,7 @@ from arlo.catalog.flow_file import parse_flow
 from arlo.catalog.flow_outcomes import Outcomes, RowOutcomes
 from arlo.errors import ConfigError
 from arlo.simulator.flows import FlowResult, FlowRun, planner_of, run
-from tests.unit.catalog.test_flow_exits import EXIT, FLOW, ONWARD, outcomes
+from tests.fakes.flow_outcomes import EXIT, FLOW, ONWARD, outcomes
 
 
 @pytest.fixture
