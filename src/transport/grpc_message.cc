@@ -45,7 +45,7 @@ std::size_t read_piece(const Piece& piece, std::size_t at, std::uint8_t* out, st
   if (at < kPrefixBytes) return count;
   at -= kPrefixBytes;
   const std::size_t some = std::min(most - count, piece.bytes.size() - at);
-  std::memcpy(out + count, piece.bytes.data() + at, some);
+  std::memcpy(out + count, piece.bytes.data() + at, some);  // NOLINT(bugprone-not-null-terminated-result): bytes
   return count + some;
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -105,7 +106,8 @@ TEST(HttpApi, NumbersAreReadBackAsTheyWere) {
     append_float(value, &text);
     float back = 0;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), back);
-    return stop == text.data() + text.size() && error == std::errc() && std::memcmp(&back, &value, sizeof value) == 0;
+    const bool bits = std::bit_cast<std::uint32_t>(back) == std::bit_cast<std::uint32_t>(value);
+    return stop == text.data() + text.size() && error == std::errc() && bits;
   };
   for (const float value : {0.0F, -0.0F, 1.0F, -1.0F, 0.1F, 0.01F, 1e-3F, 1e-4F, 9.9999990e-5F, 9.9999998e-2F,
                             0.99999994F, 9.999999F, 10.0F, 0.5F, 1e-45F, 3.4028235e38F}) {

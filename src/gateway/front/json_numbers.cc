@@ -40,10 +40,12 @@ constexpr auto kPowers = powers_of_ten();
 // the distance to the next number at most, and the multiplication by as much as nothing. Null: not one of these.
 char* write_nine_digits(float value, char* to) {
   const double size = std::fabs(double{value});
-  if (!(size >= 1e-4 && size < 10)) return nullptr;
+  const bool fits = size >= 1e-4 && size < 10;  // no NaN does
+  if (!fits) return nullptr;
   // Of ten, by which it becomes a number of nine digits.
   const int power = 8 + (size < 1 ? 1 : 0) + (size < 0.1 ? 1 : 0) + (size < 0.01 ? 1 : 0) + (size < 0.001 ? 1 : 0);
-  const auto digits = static_cast<std::uint32_t>(size * kPowers[static_cast<std::size_t>(power)] + 0.5);
+  const double whole = size * kPowers[static_cast<std::size_t>(power)];
+  const auto digits = static_cast<std::uint32_t>(whole + 0.5);  // NOLINT(bugprone-incorrect-roundings): far below 2^52
   if (digits < 100'000'000 || digits > 999'999'999) return nullptr;  // where 1, 0.1, .. are not what they are as FP64
   char nine[10];
   std::uint32_t rest = digits;
@@ -61,7 +63,7 @@ char* write_nine_digits(float value, char* to) {
     std::memcpy(to, nine + 1, 8);
     return to + count - 1;
   }
-  std::memcpy(to, "0.000", 5);
+  std::memcpy(to, "0.000", 5);  // NOLINT(bugprone-not-null-terminated-result)
   to += 2 + (power - 9);
   std::memcpy(to, nine, 9);
   return to + count;
@@ -71,7 +73,7 @@ char* write_nine_digits(float value, char* to) {
 char* write_float(float value, char* to) {
   if (char* const end = write_nine_digits(value, to)) return end;
   if (std::isfinite(value)) return std::to_chars(to, to + kLongest, value).ptr;
-  std::memcpy(to, "null", 4);  // JSON has no word for it
+  std::memcpy(to, "null", 4);  // NOLINT(bugprone-not-null-terminated-result): JSON has no word for it
   return to + 4;
 }
 
