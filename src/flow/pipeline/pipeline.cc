@@ -7,8 +7,6 @@
 namespace arlo::flow::pipeline {
 namespace {
 
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
-
 TimeNs less(TimeNs time, TimeNs by) { return time == kNever ? kNever : time - by; }
 
 }  // namespace

@@ -8,8 +8,6 @@ namespace {
 
 constexpr double kNothing = 1e-9;  // rows a second
 
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
-
 bool feasible(const Plan& plan, Node node) { return plan.feasible.empty() || plan.feasible[node] != 0; }
 
 }  // namespace

@@ -17,6 +17,9 @@ using arlo::TimeNs;
 inline constexpr std::int32_t kMaxStages = 16;
 inline constexpr std::size_t kMaxNodes = 1 << 16;
 
+// A number of a stage, variant or edge, as an index.
+inline std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
+
 // A network that can do a stage.
 struct VariantSpec {
   dispatch::VariantId id = 0;  // the scheduler's: its runtimes, and the workers that hold them

@@ -12,8 +12,6 @@ void need(bool good, const std::string& message) {
   if (!good) throw std::invalid_argument(message);
 }
 
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
-
 }  // namespace
 
 void validate(const Spec& spec) {
