@@ -43,6 +43,7 @@ class Loaded:
         self.model = module.TritonPythonModel()
         config = {
             "name": "tiny",
+            "max_batch_size": 4,
             "input": [{"name": INPUTS[0], "dims": ["-1"]}, {"name": INPUTS[1], "dims": ["-1"], "optional": True}],
             "output": [{"name": name, "dims": ["2"]} for name in OUTPUTS],
             "parameters": {name: {"string_value": text} for name, text in parameters.items()},
