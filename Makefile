@@ -82,13 +82,16 @@ native = $$(ls -d build/cp3*-*/ | head -n 1)
 # The generated message and service classes that builds with sanitizers take from there.
 generated = -DARLO_GENERATED=$(CURDIR)/$(native)
 
+# What only computes is niced, so that it takes no time from tests with time limits; sanitizers' builds too, their tests not.
+NICE := nice -n 10
+
 # Tests marked `long` take tens of seconds each: whole builds, clusters that are killed, scaled and healed, Ray.
 SHORT_TESTS := PYTEST_ARGS='-m \"not long\"'
 .PHONY: test test-cpp test-quick test-servers test-fleet test-python check
 test: setup ## what a change needs in minutes: C++ units, Python units, the main stories with the real Triton
 	@$(PY) tools/check.py "test-servers=make test-servers $(SHORT_TESTS)" ++ "test-fleet=make test-fleet $(SHORT_TESTS)" \
-	  -- "test-cpp=make test-cpp" \
-	  "test-quick=make test-quick $(SHORT_TESTS)"
+	  ++ "test-cpp=$(NICE) make test-cpp" \
+	  "test-quick=$(NICE) make test-quick $(SHORT_TESTS)"
 
 test-cpp: setup ## the C++ unit tests
 	cmake --build $(native) --target unit_tests
@@ -119,8 +122,9 @@ check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI run
 	@tools/system_packages.sh lint
 	@$(PY) tools/check.py "lint-style=make lint-style" "test-servers=make test-servers" "test-quick=make test-quick" \
 	  ++ "test-fleet=make test-fleet" \
-	  -- "asan=make asan" "tsan=make tsan" "lint-types=make lint-types" "lint-cpp=make lint-cpp" \
-	  "ray=$(PY) -m pytest $(RAY_TESTS)" "cascade=make cascade-demo-small" "fuzz=make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
+	  ++ "asan=make asan" "tsan=make tsan" "lint-types=$(NICE) make lint-types" "lint-cpp=$(NICE) make lint-cpp" \
+	  "ray=$(PY) -m pytest $(RAY_TESTS)" "cascade=$(NICE) make cascade-demo-small" \
+	  "fuzz=$(NICE) make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)"
 
 # A second implementation of gRPC, in Node, as package-lock.json pins it; without it those tests are skipped.
 GRPC_JS := tests/integration/gateway/grpc_js
@@ -188,8 +192,8 @@ format: setup ## rewrite our Python and C++ in the project's format
 .PHONY: asan tsan fuzz
 asan tsan: setup ## the gateway over sockets and the plugin under AddressSanitizer + UBSan (all C++ unit tests), or ThreadSanitizer
 	@$(call configure,$@,$(generated))
-	cmake --build --preset $@
-	if [ $@ = asan ]; then $(FIXED_LAYOUT) ctest --preset asan --parallel $(JOBS); \
+	$(NICE) cmake --build --preset $@
+	if [ $@ = asan ]; then $(NICE) $(FIXED_LAYOUT) ctest --preset asan --parallel $(JOBS); \
 	else TSAN_OPTIONS=exitcode=66 $(FIXED_LAYOUT) build/tsan/tests/cpp/plugin_test --gtest_brief=1; fi
 	$(FIXED_LAYOUT) tools/sanitized_gateway.sh $(PY) build/$@/src/gateway/arlo-gateway
 

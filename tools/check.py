@@ -1,8 +1,7 @@
-"""Runs what is to be checked in lanes side by side: tests, most of which wait, and what computes (linters, sanitizers,
-fuzzers). Lanes that compute are niced, so that the time limits of the tests in the others hold.
+"""Runs what is to be checked in lanes side by side: tests, most of which wait, and what computes (builds, linters,
+fuzzers). What computes should be niced by its command, so that the time limits of the tests beside it hold.
 
-usage: tools/check.py STAGE... [++ STAGE...]... [-- STAGE...]...   a STAGE is NAME=COMMAND; `++` begins a lane, `--` a
-niced one
+usage: tools/check.py STAGE... [++ STAGE...]...   a STAGE is NAME=COMMAND; `++` begins a lane
 
 The first failure ends all lanes and its whole output is shown. At the end stands how long each stage took and its last
 line, then the output of the last stage of the first lane: a test runner's closing line comes last. Logs:
@@ -21,7 +20,6 @@ import time
 from pathlib import Path
 
 LOGS = Path("build/check")
-NICE = 10
 TELL_EVERY_S = 60.0
 
 
@@ -35,7 +33,7 @@ class Lanes:
         self.took_s: dict[str, float] = {}
         self.failed: str | None = None
 
-    def run(self, stages: list[tuple[str, str]], nice: int) -> None:
+    def run(self, stages: list[tuple[str, str]]) -> None:
         """One lane; ends early when another one failed."""
         for name, command in stages:
             with self._lock:
@@ -45,7 +43,7 @@ class Lanes:
                 begin_s = time.monotonic()
                 with (LOGS / f"{name}.log").open("wb") as log:
                     process = subprocess.Popen(
-                        ["nice", "-n", str(nice), "bash", "-euo", "pipefail", "-c", command],
+                        ["bash", "-euo", "pipefail", "-c", command],
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
@@ -89,18 +87,18 @@ class Lanes:
                 os.killpg(process.pid, signal.SIGTERM)
 
 
-def parsed(arguments: list[str]) -> list[tuple[int, list[tuple[str, str]]]]:
-    """Lanes: niceness, and stages of (name, command)."""
-    lanes: list[tuple[int, list[tuple[str, str]]]] = [(0, [])]
+def parsed(arguments: list[str]) -> list[list[tuple[str, str]]]:
+    """Lanes of stages: (name, command)."""
+    lanes: list[list[tuple[str, str]]] = [[]]
     for argument in arguments:
-        if argument in ("++", "--"):
-            lanes.append((NICE if argument == "--" else 0, []))
+        if argument == "++":
+            lanes.append([])
             continue
         name, equals, command = argument.partition("=")
         if not equals:
             sys.exit(__doc__)
-        lanes[-1][1].append((name, command))
-    if not all(stages for _, stages in lanes):
+        lanes[-1].append((name, command))
+    if not all(lanes):
         sys.exit(__doc__)
     return lanes
 
@@ -115,7 +113,7 @@ def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     lanes = Lanes()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    threads = [threading.Thread(target=lanes.run, args=(stages, nice)) for nice, stages in planned]
+    threads = [threading.Thread(target=lanes.run, args=(stages,)) for stages in planned]
     try:
         for thread in threads:
             thread.start()
@@ -134,7 +132,7 @@ def main() -> int:
     lanes.say("all passed:")
     for name, took_s in lanes.took_s.items():
         print(f"    {name:<14} {took_s:5.0f} s   {last_line(LOGS / f'{name}.log')}")
-    print((LOGS / f"{planned[0][1][-1][0]}.log").read_text(errors="replace"), end="", flush=True)
+    print((LOGS / f"{planned[0][-1][0]}.log").read_text(errors="replace"), end="", flush=True)
     return 0
 
 

@@ -62,4 +62,4 @@ if [ $# -eq 0 ]; then
     tests security tls
   )
 fi
-exec "$python" -m pytest -q -p no:cacheprovider -n 4 --dist worksteal "$@"
+exec "$python" -m pytest -q -p no:cacheprovider -n 3 --dist worksteal "$@"

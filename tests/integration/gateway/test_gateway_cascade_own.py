@@ -227,16 +227,15 @@ async def test_whatever_happens_a_row_is_answered_once(workers: Workers, start: 
             await workers.whole()
         await gateway.call("Apply", deployment=speculating(workers, 20))
         await gateway.stats_when(lambda s: all(i.state == 2 for i in s.instances), "all in service", model="large")
-        await asyncio.sleep(0.3)
+        await gateway.stats_when(
+            lambda s: s.speculated > s.speculated_used > 0 and sum(answered.values()) > 50, "work", model="kinds"
+        )
         stop.set()
         await asyncio.gather(*clients)
         for stage in TWO:
             await gateway.stats_when(lambda s: s.in_flight == s.queued == 0, "rest", model=stage)
-        stats = await gateway.stats("kinds")
-        assert stats.speculated > stats.speculated_used > 0
         assert set(refusals) <= {"DEADLINE_EXCEEDED", "CANCELLED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "left"}
         assert sum(answered.values()) + sum(refusals.values()) == asked
-        assert sum(answered.values()) > 50
         outputs = arrays_of(await ask(gateway, list(range(8))))
         assert set(outputs["cascade_stage"]) <= {0, 1}
 

@@ -21,7 +21,7 @@ def test_lanes_run_side_by_side_and_the_tests_output_comes_last(tmp_path: Path) 
     wait = "until [ -e {} ]; do sleep 0.02; done"
     tests = f"first=touch a; {wait.format('b')}", "last=echo 7 passed"
     work = f"work={wait.format('a')}; touch b; sleep 0.2; echo hidden"
-    status, lines = run(tmp_path, *tests, "--", work)
+    status, lines = run(tmp_path, *tests, "++", work)
     assert status == 0
     assert lines[-1] == "7 passed"
     assert "hidden" not in lines
@@ -30,17 +30,9 @@ def test_lanes_run_side_by_side_and_the_tests_output_comes_last(tmp_path: Path) 
     }  # fmt: skip
 
 
-def test_lanes_of_tests_are_not_niced_and_lanes_that_compute_are(tmp_path: Path) -> None:
-    status, _ = run(tmp_path, "a=nice >a", "++", "b=nice >b", "--", "c=nice >c")
-    assert status == 0
-    own, other, niced = (int((tmp_path / name).read_text()) for name in "abc")
-    assert own == other
-    assert niced > own
-
-
 def test_the_first_failure_ends_everything_and_is_shown(tmp_path: Path) -> None:
     status, lines = run(
-        tmp_path, "tests=sleep 50", "later=touch later", "--", "work=echo what went wrong; exit 3", "x=:"
+        tmp_path, "tests=sleep 50", "later=touch later", "++", "work=echo what went wrong; exit 3", "x=:"
     )
     assert status == 1
     assert "what went wrong" in lines
