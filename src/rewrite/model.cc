@@ -78,6 +78,7 @@ MaybeFault check_model(const v1::Model& model) {
     }
   }
   if (!usual) return invalid("model.outputs are all on_request: a request that names none would get nothing");
+  if (auto fault = check_tasks(model)) return fault;
   return check_children(model);
 }
 
@@ -317,6 +318,10 @@ std::shared_ptr<const ModelSpec> make_model(const v1::Deployment& deployment, co
     if (output.name() == from.counts()) model->counts = static_cast<int>(model->outputs.size()) - 1;
   }
   model->labels.assign(from.labels().begin(), from.labels().end());
+  for (const auto& task : from.tasks()) {
+    model->tasks.push_back({task.name(), {task.labels().begin(), task.labels().end()}});
+  }
+  if (!model->tasks.empty()) model->task = model->find_input(kTask);
   for (const auto& prompt : from.prompts()) model->prompts.emplace_back(prompt.name(), prompt.text());
   model->text = make_text(from.tokenizer());
   model->stage = inner(deployment, model->name);

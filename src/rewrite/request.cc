@@ -200,6 +200,11 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
   }
   // To other models they are parameters like any.
   if (key == "utility" || key == "min_accuracy") parse_flow_wish(key, parameter.kind, parameter.number);
+  if (key == kTask) {
+    task_entry_ = entry;
+    task_name_ = parameter.text;
+    task_is_text_ = parameter.kind == kString;
+  }
   forwarded_.push_back(entry);
   forwarded_size_ += wire::field_size(entry.size());
   return {};
@@ -381,7 +386,8 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
   bound_.assign(model.inputs.size(), {});
   decoded_.clear();
   others_.clear();
-  decoded_.reserve(tensors_.size());
+  decoded_.reserve(tensors_.size() + 1);  // views into short ones would not outlive a move
+  forget_task_parameter();
   std::size_t typed = 0;
   for (const auto& tensor : tensors_) typed += tensor.typed ? 1 : 0;
   const bool raw_given = !raw_.empty();
@@ -413,8 +419,10 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
     return invalid("input '" + ids.name + "' has an impossible width of " + std::to_string(width_) + " tokens");
   }
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (names_tasks(tensors_[i])) continue;
     if (auto fault = bind_input(tensors_[i], raw_given ? raw_[i] : std::string_view{}, raw_given)) return fault;
   }
+  if (auto fault = read_tasks(raw_given)) return fault;
   for (std::size_t i = 0; i < model.inputs.size(); ++i) {
     const auto& spec = model.inputs[i];
     const bool made_up = spec.role == Role::kMask || spec.optional;

@@ -61,6 +61,8 @@ class InferRequest {
   [[nodiscard]] bool bulk() const { return bulk_; }                      // of the class bulk
   [[nodiscard]] bool wants_final_response() const { return wants_final_response_; }
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
+  // Per row, of a model of several tasks: which one; empty: of others.
+  [[nodiscard]] const std::vector<std::uint32_t>& tasks() const { return tasks_; }
   [[nodiscard]] OutputSet outputs() const { return outputs_; }                         // that it asks for
   [[nodiscard]] bool has_text() const;                                                 // in place of token ids
   [[nodiscard]] bool of_text() const { return of_text_; }                              // the same, after bind()
@@ -121,6 +123,11 @@ class InferRequest {
   MaybeFault bind_tensors(const RequestLimits& limits, bool raw_given);
   MaybeFault cut_cells(const Tensor& tensor, std::size_t input, const std::string_view* raw);
   MaybeFault measure_rows();
+  // Of a model of several tasks (request_tasks.cc): finds that of each row, when all inputs are bound.
+  MaybeFault read_tasks(bool raw_given);
+  [[nodiscard]] bool names_tasks(const Tensor& tensor) const;  // the names of the rows' tasks, in place of numbers
+  void forget_task_parameter();                                // it is read here, and not sent on
+  [[nodiscard]] MaybeFault unknown_task(std::string_view name) const;
   MaybeFault count_field();
   MaybeFault count_parameter(std::string_view entry);
 
@@ -132,6 +139,9 @@ class InferRequest {
   bool wants_final_response_ = false;
   CascadeWishes wishes_;
   FlowWishes flow_wishes_;
+  std::string_view task_entry_;  // the parameter `task` as it came
+  std::string_view task_name_;
+  bool task_is_text_ = false;
   enum class Truncate : std::uint8_t { kUnsaid, kNone, kStart, kEnd } truncate_ = Truncate::kUnsaid;  // what is cut off
   bool of_text_ = false;
   std::vector<std::string_view> forwarded_;  // parameter entries sent on as they came
@@ -150,6 +160,7 @@ class InferRequest {
   std::vector<Bound> bound_;
   std::vector<std::string> decoded_;  // typed contents, made raw
   std::vector<std::int32_t> lengths_;
+  std::vector<std::uint32_t> tasks_;
   std::vector<std::unique_ptr<const InferRequest>> others_;  // by wording
   std::vector<std::string_view> cells_;                      // [rows][inputs], of a model of tensors
 };

@@ -34,12 +34,15 @@ MaybeFault InferRequest::bind_tensors(const RequestLimits& limits, bool raw_give
     const auto& spec = model.inputs[input];
     if (given[input]) return invalid("input '" + spec.name + "' is given twice");
     given[input] = true;
+    if (names_tasks(tensor)) continue;
     if (tensor.datatype != spec.datatype) {
       return invalid("input '" + spec.name + "' has datatype " + quoted(tensor.datatype) + "; " + spec.datatype +
                      " is needed");
     }
     if (auto fault = cut_cells(tensor, input, raw_given ? &raw_[i] : nullptr)) return fault;
   }
+  if (auto fault = read_tasks(raw_given)) return fault;
+  if (model.task >= 0) given[static_cast<std::size_t>(model.task)] = true;
   for (std::size_t i = 0; i < given.size(); ++i) {
     if (given[i] || model.inputs[i].optional) continue;
     return invalid("input '" + model.inputs[i].name + "' of model '" + model.name + "' is missing");

@@ -26,7 +26,7 @@ MaybeFault InferRequest::read_texts(std::size_t tensor, bool raw_given, std::vec
   }
   if (from.shape[0] != rows_) {
     return invalid(what + " has " + std::to_string(from.shape[0]) + " rows; " + std::to_string(rows_) +
-                   " are needed, as of '" + std::string(kText) + "'");
+                   " are needed, as of the others");
   }
   const auto rows = static_cast<std::size_t>(rows_);
   out.clear();
@@ -72,7 +72,7 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given,
     const auto name = tensors_[i].name;
     const int input = name == kText || name == kTextPair ? -1 : model.find_input(name);
     if (input >= 0 && model.inputs[static_cast<std::size_t>(input)].role == Role::kTensor) {
-      beside.push_back(i);
+      if (!names_tasks(tensors_[i])) beside.push_back(i);
       continue;
     }
     if (name != kText && name != kTextPair) {
@@ -88,10 +88,11 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given,
     return invalid("input 'text' has " + std::to_string(rows_) + " rows; 1 to " + std::to_string(limits.max_rows) +
                    " are taken in one request");
   }
-  decoded_.reserve(tensors_.size() + model.inputs.size());
+  decoded_.reserve(tensors_.size() + model.inputs.size() + 1);
   for (const std::size_t i : beside) {
     if (auto fault = bind_input(tensors_[i], raw_given ? raw_[i] : std::string_view{}, raw_given)) return fault;
   }
+  if (auto fault = read_tasks(raw_given)) return fault;
   std::vector<std::string_view> texts;
   std::vector<std::string_view> pairs;
   if (auto fault = read_texts(static_cast<std::size_t>(first), raw_given, texts)) return fault;

@@ -32,6 +32,19 @@ int ModelSpec::find_output(std::string_view wanted) const {
   return -1;
 }
 
+int ModelSpec::find_task(std::string_view wanted) const {
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    if (tasks[i].name == wanted) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+std::string ModelSpec::task_names() const {
+  std::string names;
+  for (const auto& task : tasks) names += (names.empty() ? "" : ", ") + task.name;
+  return names;
+}
+
 std::int64_t all_ids(const InputSpec& ids) {
   return ids.item == 4 ? std::int64_t{1} << 31 : std::numeric_limits<std::int64_t>::max();
 }

@@ -50,6 +50,14 @@ struct OutputSpec {
   bool of_children = false;  // [children of all rows, dims...]
 };
 
+inline constexpr std::size_t kMostTasks = 1024;
+
+// One of several tasks that share a model.
+struct TaskSpec {
+  std::string name;
+  std::vector<std::string> labels;  // of its logits, the first ones of a row
+};
+
 struct Cascade;
 struct FlowSpec;
 struct TextSpec;
@@ -57,6 +65,8 @@ struct TextSpec;
 // The inputs that stand for all others: texts, and the second ones of pairs.
 inline constexpr std::string_view kText = "text";
 inline constexpr std::string_view kTextPair = "text_pair";
+// The input that says of which task a row is, and the parameter that says it of all rows.
+inline constexpr std::string_view kTask = "task";
 
 struct ModelSpec {
   std::string name;
@@ -73,6 +83,8 @@ struct ModelSpec {
   double share = 1;                 // of instances that hold other models, too
   OutputSet inner = 0;              // for what decides: clients neither see nor name them
   int counts = -1;                  // output that says how many children each row has
+  int task = -1;                    // input that says of which of `tasks` a row is; -1: there are no tasks
+  std::vector<TaskSpec> tasks;      // by their numbers
   bool stage = false;               // it answers for a cascade or a pipeline, and clients do not see it
   std::vector<std::string> labels;  // names of a classifier's classes; empty: not known
   std::vector<std::pair<std::string, std::string>> prompts;  // what may go before a text, by name
@@ -89,6 +101,8 @@ struct ModelSpec {
   [[nodiscard]] bool of_tensors() const { return inputs[ids].role == Role::kTensor; }
   [[nodiscard]] int find_input(std::string_view name) const;   // -1: none
   [[nodiscard]] int find_output(std::string_view name) const;  // -1: none
+  [[nodiscard]] int find_task(std::string_view name) const;    // -1: none
+  [[nodiscard]] std::string task_names() const;                // "a, b, c", for people
 };
 
 struct RuntimeInfo {

@@ -1,6 +1,7 @@
 #include "rewrite/tensors.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 
 namespace arlo::gateway {
@@ -79,6 +80,26 @@ MaybeFault check_tensors(const v1::Model& model) {
   if (ragged(model)) return {};
   for (const auto& output : model.outputs()) {
     if (output.token_level()) return invalid("model.outputs: '" + output.name() + "' is of tokens, and rows have none");
+  }
+  return {};
+}
+
+MaybeFault check_tasks(const v1::Model& model) {
+  if (model.tasks().empty()) return {};
+  if (static_cast<std::size_t>(model.tasks_size()) > kMostTasks) {
+    return invalid("model.tasks: at most " + std::to_string(kMostTasks) + " tasks share a model");
+  }
+  std::set<std::string> names;
+  for (const auto& task : model.tasks()) {
+    if (task.name().empty() || !names.insert(task.name()).second) {
+      return invalid("model.tasks: name '" + task.name() + "' is empty or given twice");
+    }
+  }
+  const auto input = std::find_if(model.inputs().begin(), model.inputs().end(),
+                                  [](const auto& each) { return each.name() == kTask; });
+  if (input == model.inputs().end() || !is_tensor(*input) || input->datatype() != "INT64" ||
+      input->dims_size() != 1 || input->dims(0) != 1) {
+    return invalid("model.tasks: model '" + model.name() + "' has no input 'task' of ROLE_TENSOR, INT64, dims 1");
   }
   return {};
 }

@@ -22,6 +22,9 @@ bool varies(const v1::Model& model);
 // Its inputs of ROLE_TENSOR, and what they ask of the others.
 MaybeFault check_tensors(const v1::Model& model);
 
+// Its tasks, and the input that chooses among them.
+MaybeFault check_tasks(const v1::Model& model);
+
 // Its outputs that are about children, and the one that counts them.
 MaybeFault check_children(const v1::Model& model);
 

@@ -135,7 +135,8 @@ dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& 
        .variant = row.model().variant,
        .follows =
            call.visit ? static_cast<const VisitCall&>(call).follows : row.journey != nullptr && row.journey->answered(),
-       .utility = call.visit ? static_cast<const VisitCall&>(call).utility : 1},
+       .utility = call.visit ? static_cast<const VisitCall&>(call).utility : 1,
+       .kind = call.visit ? static_cast<const VisitCall&>(call).task : 0},
       now, effects.actions);
   if (admitted.handle == dispatch::kNone) return admitted;
   row.handle = admitted.handle;

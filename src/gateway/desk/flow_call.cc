@@ -91,6 +91,7 @@ VisitCall::VisitCall(FlowRoot& begun, const FlowSource& from, const flow::pipeli
       utility(step.utility) {
   variant = state->core.tree().variant_in_stage(step.node, stage);
   tokens = of().tokens;
+  if (const auto& tasks = call.request.tasks(); !tasks.empty()) task = tasks[begun.row->index];
   lane = call.lane;
   router = call.router;
   model = of().model;

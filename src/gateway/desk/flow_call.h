@@ -112,6 +112,7 @@ struct FlowRoot {
   std::uint64_t bytes = 0;
   std::vector<std::shared_ptr<const FlowSource>> sources;
   Fault fault;  // of the last visit that failed
+  double accuracy = -1;  // expected, of what answered it, for its task; below 0: as the pipeline says
 };
 
 // What a row of a client has, beside its Row.
@@ -155,6 +156,7 @@ class VisitCall final : public Call {
   bool follows;
   TimeNs due;
   double utility;            // of an answer
+  std::uint32_t task = 0;    // of its row, where the model has several
   std::int32_t tokens = 0;   // of its variant
   bool full = false;         // it was refused, for the queue was full
   bool evicted = false;      // what is worth more goes before it

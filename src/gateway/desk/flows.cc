@@ -311,6 +311,10 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   }
   auto& to = *root.row->flow;
   if (children.empty()) {
+    const auto& by_task = visit.of().by_task;
+    if (visit.task < by_task.size() && state.core.tree().variants() == std::ssize(spec.variants)) {
+      root.accuracy = by_task[visit.task];
+    }
     shadow(visit, effects);
     ++count.ends;
     ++by_variant.ended;
@@ -347,7 +351,7 @@ void Desk::root_ended(FlowRoot& root, const pipeline::Step& step, TimeNs now, Ef
   if (row == nullptr) return;
   auto& flow = *row->flow;
   std::erase(flow.roots, &root);
-  flow.accuracy += step.accuracy / flow.all;
+  flow.accuracy += (root.accuracy < 0 || step.failed ? step.accuracy : root.accuracy) / flow.all;
   flow.ended += step.failed ? 0 : 1;
   // In part is enough where some part of the row has been answered, or may still be.
   const bool partial = root.state->model->flow->core.on_drop == pipeline::OnDrop::kPartial;
@@ -382,16 +386,24 @@ void Desk::shadow(const VisitCall& visit, Effects& effects) {
 // The row ends without what is still under way of it.
 void Desk::leave_flow(Row& row, TimeNs now) {
   const Call& call = *row.call;
-  auto& worth = flow_worth_.at(call.model->variant).at(call.bulk() ? 1 : 0);
+  const bool in_time = call.bulk() || now - call.received_ns <= call.model->slo_ns;
   const double utility = call.request.flow_wishes().utility;
-  worth.offered += utility;
-  if (call.fault.code == Code::kOk) {
-    const bool in_time = call.bulk() || now - call.received_ns <= call.model->slo_ns;
-    ++(in_time ? worth.in_time : worth.late);
-    worth.right += in_time ? row.flow->accuracy : 0;
-    worth.earned += in_time ? utility * row.flow->accuracy : 0;
-  } else {
-    ++(call.fault.overload || call.fault.code == Code::kDeadlineExceeded ? worth.evicted : worth.failed);
+  const auto count = [&](FlowWorth& worth) {
+    worth.offered += utility;
+    if (call.fault.code == Code::kOk) {
+      ++(in_time ? worth.in_time : worth.late);
+      worth.right += in_time ? row.flow->accuracy : 0;
+      worth.earned += in_time ? utility * row.flow->accuracy : 0;
+    } else {
+      ++(call.fault.overload || call.fault.code == Code::kDeadlineExceeded ? worth.evicted : worth.failed);
+    }
+  };
+  count(flow_worth_.at(call.model->variant).at(call.bulk() ? 1 : 0));
+  if (const auto& tasks = call.request.tasks(); !tasks.empty()) {
+    auto& by_task = task_worth_.at(call.model->variant);
+    const auto task = tasks[row.index];
+    if (by_task.size() <= task) by_task.resize(task + 1);
+    count(by_task[task]);
   }
   for (FlowRoot* root : std::exchange(row.flow->roots, {})) {
     root->row = nullptr;
@@ -410,16 +422,20 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
   const auto& counts = flow_counts_.at(model->variant);
   const auto& state = flows_.at(model->variant);
   const auto& classes = flow_worth_.at(model->variant);
-  for (std::size_t c = 0; c < classes.size(); ++c) {
-    auto* worth = out->add_worth();
-    worth->set_of(c == 0 ? "interactive" : "bulk");
-    worth->set_offered(classes.at(c).offered);
-    worth->set_earned(classes.at(c).earned);
-    worth->set_in_time(classes.at(c).in_time);
-    worth->set_right(classes.at(c).right);
-    worth->set_late(classes.at(c).late);
-    worth->set_evicted(classes.at(c).evicted);
-    worth->set_failed(classes.at(c).failed);
+  const auto fill = [](const FlowWorth& from, const std::string& of, v1::Worth* worth) {
+    worth->set_of(of);
+    worth->set_offered(from.offered);
+    worth->set_earned(from.earned);
+    worth->set_in_time(from.in_time);
+    worth->set_right(from.right);
+    worth->set_late(from.late);
+    worth->set_evicted(from.evicted);
+    worth->set_failed(from.failed);
+  };
+  for (std::size_t c = 0; c < classes.size(); ++c) fill(classes.at(c), c == 0 ? "interactive" : "bulk", out->add_worth());
+  const auto& by_task = task_worth_.at(model->variant);
+  for (std::size_t t = 0; t < model->tasks.size(); ++t) {
+    fill(t < by_task.size() ? by_task[t] : FlowWorth{}, model->tasks[t].name, out->add_by_task());
   }
   std::int32_t variant = 0;
   for (std::size_t s = 0; s < model->flow->stages.size(); ++s) {

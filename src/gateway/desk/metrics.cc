@@ -243,28 +243,32 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
              }
            }
          });
+  const auto add_utility = [&](const char* label, const auto& all_worth) {
+    for (const v1::Worth& worth : all_worth) {
+      out.value(worth.offered(), {{label, worth.of()}, {"utility", "offered"}});
+      out.value(worth.earned(), {{label, worth.of()}, {"utility", "earned"}});
+    }
+  };
+  const auto add_types = [&](const char* label, const auto& all_worth) {
+    for (const v1::Worth& worth : all_worth) {
+      const auto row = [&](const char* type, double count) { out.value(count, {{label, worth.of()}, {"type", type}}); };
+      row("right", worth.right());
+      row("wrong", static_cast<double>(worth.in_time()) - worth.right());
+      row("late", static_cast<double>(worth.late()));
+      row("evicted", static_cast<double>(worth.evicted()));
+      row("failed", static_cast<double>(worth.failed()));
+    }
+  };
   family("arlo_pipeline_utility_total",
          "Of a pipeline's rows: utility offered, and earned, which is that of those in time times their accuracy.",
-         MetricType::Counter, [&](const Seen& seen) {
-           for (const auto& worth : seen.stats.worth()) {
-             out.value(worth.offered(), {{"class", worth.of()}, {"utility", "offered"}});
-             out.value(worth.earned(), {{"class", worth.of()}, {"utility", "earned"}});
-           }
-         });
+         MetricType::Counter, [&](const Seen& seen) { add_utility("class", seen.stats.worth()); });
   family("arlo_pipeline_rows_total",
          "A pipeline's rows by what became of them. What is right is expected, by the accuracy of what answered.",
-         MetricType::Counter, [&](const Seen& seen) {
-           for (const auto& worth : seen.stats.worth()) {
-             const auto row = [&](const char* type, double count) {
-               out.value(count, {{"class", worth.of()}, {"type", type}});
-             };
-             row("right", worth.right());
-             row("wrong", static_cast<double>(worth.in_time()) - worth.right());
-             row("late", static_cast<double>(worth.late()));
-             row("evicted", static_cast<double>(worth.evicted()));
-             row("failed", static_cast<double>(worth.failed()));
-           }
-         });
+         MetricType::Counter, [&](const Seen& seen) { add_types("class", seen.stats.worth()); });
+  family("arlo_task_utility_total", "As arlo_pipeline_utility_total, of each task of a pipeline that several share.",
+         MetricType::Counter, [&](const Seen& seen) { add_utility("task", seen.stats.by_task()); });
+  family("arlo_task_rows_total", "As arlo_pipeline_rows_total, of each task of a pipeline that several share.",
+         MetricType::Counter, [&](const Seen& seen) { add_types("task", seen.stats.by_task()); });
   auto of_shadowed = [&](const char* name, const char* help, auto value) {
     family(name, help, MetricType::Counter, [&](const Seen& seen) {
       for (const auto& stage : seen.stats.pipeline()) {

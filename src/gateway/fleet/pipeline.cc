@@ -89,10 +89,14 @@ dispatch::TokenCounts counts_of(const v1::PipelineStage& from, const FindModel& 
   const v1::TokenRule& rule = from.tokens();
   const auto ns = [](std::uint64_t us) { return static_cast<TimeNs>(us) * 1000; };
   dispatch::TokenCounts to;
-  to.rules.accuracy.emplace_back();
+  const auto tasks = static_cast<std::size_t>(variants.front()->task_accuracy_size());
+  to.rules.accuracy.resize(std::max<std::size_t>(tasks, 1));
   for (const auto* variant : variants) {
     to.variants.push_back(model(variant->model())->variant);
-    to.rules.accuracy.front().push_back(variant->accuracy());
+    for (std::size_t task = 0; task < to.rules.accuracy.size(); ++task) {
+      to.rules.accuracy[task].push_back(tasks == 0 ? variant->accuracy()
+                                                   : variant->task_accuracy(static_cast<int>(task)));
+    }
   }
   to.rules.policy = solve::tokens::parse_token_policy(rule.rule());
   to.rules.alike = {.delta = ns(rule.delta_us()), .most = rule.batch(), .eta = ns(rule.eta_us()), .mu = rule.mu()};
@@ -145,6 +149,13 @@ bool same(const ModelSpec& a, const ModelSpec& b) {
   return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](const OutputSpec& one, const OutputSpec& other) {
     return one.name == other.name && one.datatype == other.datatype && one.dims == other.dims;
   });
+}
+
+// Whether a row's number of its task is the same for both.
+bool same_tasks(const ModelSpec& a, const ModelSpec& b) {
+  return a.tasks.empty() ||
+         std::equal(a.tasks.begin(), a.tasks.end(), b.tasks.begin(), b.tasks.end(),
+                    [](const TaskSpec& one, const TaskSpec& other) { return one.name == other.name; });
 }
 
 MaybeFault check_rule(const v1::PipelineStage& stage, const std::string& where) {
@@ -202,6 +213,16 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
     }
     if (!stage.logits().empty() && one->find_output(stage.logits()) < 0) {
       return invalid(where + "variant '" + one->name + "' has no output '" + stage.logits() + "', which is judged");
+    }
+    if (!same_tasks(*one, begins)) {
+      return invalid(where + "variant '" + one->name + "' has other tasks than '" + begins.name + "'");
+    }
+    const auto right = [](double value) { return value >= 0 && value <= 1; };
+    const auto& by_task = variant.task_accuracy();
+    if ((!by_task.empty() && by_task.size() != static_cast<int>(one->tasks.size())) ||
+        by_task.size() != stage.variants(0).task_accuracy_size() || !std::all_of(by_task.begin(), by_task.end(), right)) {
+      return invalid(where + "variant '" + one->name + "' needs a task_accuracy of 0 to 1 for each task, as all variants "
+                     "of its stage have, or none");
     }
     if (one->vocabulary != first->vocabulary) {
       return invalid(where + "variant '" + one->name + "' has another vocabulary than '" + first->name + "'");
@@ -408,6 +429,7 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
       each.logits = stage.logits().empty() ? -1 : each.model->find_output(stage.logits());
       if (one.t() > 0) each.judge.calibrator.t = one.t();
       each.tokens = one.tokens();
+      each.by_task.assign(one.task_accuracy().begin(), one.task_accuracy().end());
     }
   }
   std::int32_t number = 0;
@@ -432,6 +454,8 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
   out->inputs = entry.inputs;
   out->ids = entry.ids;
   out->mask = entry.mask;
+  out->task = entry.task;
+  out->tasks = entry.tasks;
   out->vocabulary = entry.vocabulary;
   out->slo_ns = TimeNs{from.slo_ms()} * 1'000'000;
   out->default_timeout_ns = TimeNs{from.default_timeout_ms()} * 1'000'000;

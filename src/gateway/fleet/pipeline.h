@@ -67,6 +67,7 @@ struct FlowSpec {
     flow::StageSpec judge;    // how its logits become probabilities
     OutputSet answers = 0;    // of its outputs, those that clients may have
     std::int32_t tokens = 0;  // a layer adds, or merges away
+    std::vector<double> by_task;  // accuracy of each of its model's tasks; empty: that of all is the same
   };
   struct Stage {
     std::string name;

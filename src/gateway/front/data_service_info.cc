@@ -105,6 +105,11 @@ void fill(const ModelSpec& model, inference::ModelMetadataResponse* response) {
   }
 }
 
+// The input that the parameter `task` stands for; null: there is none.
+const InputSpec* task_of(const ModelSpec& model) {
+  return model.task < 0 ? nullptr : &model.inputs[static_cast<std::size_t>(model.task)];
+}
+
 void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig* config) {
   config->set_name(model.name);
   config->set_platform("arlo");
@@ -116,7 +121,7 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
     tensor->set_data_type(triton_type(input.datatype));
     if (input.role != Role::kTensor) tensor->add_dims(-1);
     for (const auto dim : input.dims) tensor->add_dims(dim);
-    tensor->set_optional(input.optional || input.role == Role::kMask);
+    tensor->set_optional(input.optional || input.role == Role::kMask || &input == task_of(model));
   }
   for (const auto name : texts_of(model)) {
     auto* tensor = config->add_input();
@@ -138,6 +143,11 @@ void fill(const ModelSpec& model, std::uint32_t max_rows, inference::ModelConfig
   parameters["token_level_outputs"].set_string_value(token_level);
   if (model.cascade != nullptr && !model.cascade->labels.empty()) {
     parameters["labels"].set_string_value(nlohmann::json(model.cascade->labels).dump());
+  }
+  if (!model.tasks.empty()) {
+    auto tasks = nlohmann::ordered_json::object();  // in the order of their numbers
+    for (const auto& task : model.tasks) tasks[task.name] = task.labels;
+    parameters["tasks"].set_string_value(tasks.dump());
   }
   parameters["max_length"].set_string_value(std::to_string(model.longest));
   parameters["slo_ms"].set_string_value(std::to_string(model.slo_ns / 1'000'000));

@@ -54,8 +54,15 @@ MaybeFault ask_score(const ModelSpec& model, inference::ModelInferRequest* out) 
                                       : "it has " + std::to_string(logits->dims[0]) + " labels, and one is needed")};
 }
 
-std::string label_of(const ModelSpec& model, std::size_t label) {
-  return label < model.labels.size() ? model.labels[label] : "LABEL_" + std::to_string(label);
+Labels labels_of(const ModelSpec& model, const std::string& task, std::size_t logits) {
+  const int of = model.find_task(task);
+  if (of < 0) return {&model.labels, logits};
+  const auto& names = model.tasks[static_cast<std::size_t>(of)].labels;
+  return {&names, names.empty() ? logits : std::min(names.size(), logits)};
+}
+
+std::string label_of(const Labels& labels, std::size_t label) {
+  return label < labels.names->size() ? (*labels.names)[label] : "LABEL_" + std::to_string(label);
 }
 
 float sigmoid(float value) { return static_cast<float>(1 / (1 + std::exp(-double{value}))); }
@@ -72,13 +79,13 @@ std::vector<std::size_t> ranks(const float* values, std::size_t count) {
   return order;
 }
 
-void append_labels(const ModelSpec& model, const float* scores, std::size_t labels, std::string* out) {
+void append_labels(const Labels& labels, const float* scores, std::string* out) {
   *out += '[';
   bool first = true;
-  for (const std::size_t label : ranks(scores, labels)) {
+  for (const std::size_t label : ranks(scores, labels.count)) {
     *out += std::exchange(first, false) ? "{\"score\":" : ",{\"score\":";
     append_float(scores[label], out);
-    *out += ",\"label\":" + quoted_json(label_of(model, label)) + "}";
+    *out += ",\"label\":" + quoted_json(label_of(labels, label)) + "}";
   }
   *out += ']';
 }

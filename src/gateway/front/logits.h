@@ -17,13 +17,19 @@ bool is_reranker(const ModelSpec& model);    // it has one
 MaybeFault ask_labels(const ModelSpec& model, inference::ModelInferRequest* out);
 MaybeFault ask_score(const ModelSpec& model, inference::ModelInferRequest* out);
 
-std::string label_of(const ModelSpec& model, std::size_t label);
+// Names of its labels; of a model of several tasks those of one, and how many of a row's logits are its own.
+struct Labels {
+  const std::vector<std::string>* names;
+  std::size_t count;
+};
+Labels labels_of(const ModelSpec& model, const std::string& task, std::size_t logits);
+std::string label_of(const Labels& labels, std::size_t label);
 float sigmoid(float value);
 // Of one label sigmoid, of several softmax; in place.
 void to_probabilities(float* scores, std::size_t labels);
 // Places in descending order of their values; the first of those that are alike comes first.
 std::vector<std::size_t> ranks(const float* values, std::size_t count);
 // [{"score":s,"label":l},..] in descending order.
-void append_labels(const ModelSpec& model, const float* scores, std::size_t labels, std::string* out);
+void append_labels(const Labels& labels, const float* scores, std::string* out);
 
 }  // namespace arlo::gateway

@@ -49,15 +49,16 @@ class TeiPredict final : public ApiTask {
 
   MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
     std::vector<float> values;
-    std::size_t labels = 0;
-    if (auto fault = read_rows(answer, first_.size(), &values, &labels)) return fault;
+    std::size_t each = 0;
+    if (auto fault = read_rows(answer, first_.size(), &values, &each)) return fault;
+    const Labels labels = labels_of(model, wishes_.task, each);
     auto& body = out->body;
     if (batch_) body = "[";
     for (std::size_t row = 0; row < first_.size(); ++row) {
-      float* scores = values.data() + row * labels;
-      if (!raw_) to_probabilities(scores, labels);
+      float* scores = values.data() + row * each;
+      if (!raw_) to_probabilities(scores, labels.count);
       if (row != 0) body += ',';
-      append_labels(model, scores, labels, &body);
+      append_labels(labels, scores, &body);
     }
     if (batch_) body += ']';
     return {};

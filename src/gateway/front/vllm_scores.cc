@@ -130,22 +130,23 @@ class Classify final : public Scored {
 
   MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
     std::vector<float> values;
-    std::size_t labels = 0;
-    if (auto fault = read_rows(answer, texts_.size(), &values, &labels)) return fault;
+    std::size_t each = 0;
+    if (auto fault = read_rows(answer, texts_.size(), &values, &each)) return fault;
+    const Labels labels = labels_of(model, wishes_.task, each);
     auto& body = out->body;
     body = head("classify", infinity_ ? "classify" : "list", answer, model);
     for (std::size_t row = 0; row < texts_.size(); ++row) {
-      float* scores = values.data() + row * labels;
-      if (!raw_) to_probabilities(scores, labels);
+      float* scores = values.data() + row * each;
+      if (!raw_) to_probabilities(scores, labels.count);
       if (row != 0) body += ',';
       if (infinity_) {
-        append_labels(model, scores, labels, &body);
+        append_labels(labels, scores, &body);
         continue;
       }
-      const auto best = ranks(scores, labels).front();
-      body += "{\"index\":" + std::to_string(row) + ",\"label\":" + quoted_json(label_of(model, best)) + ",\"probs\":";
-      append_floats(scores, labels, &body);
-      body += ",\"num_classes\":" + std::to_string(labels) + "}";
+      const auto best = ranks(scores, labels.count).front();
+      body += "{\"index\":" + std::to_string(row) + ",\"label\":" + quoted_json(label_of(labels, best)) + ",\"probs\":";
+      append_floats(scores, labels.count, &body);
+      body += ",\"num_classes\":" + std::to_string(labels.count) + "}";
     }
     body += tail(answer);
     return {};
