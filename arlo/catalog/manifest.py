@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from arlo.catalog.inside import engines_inside
 from arlo.catalog.latency import LatencyTable
+from arlo.catalog.tasks import task_problems
 from arlo.catalog.tensors import row_length, tensor_problems
 from arlo.catalog.words import Words
 from arlo.errors import ConfigError
@@ -78,7 +79,6 @@ class Adaptation:
 
     kind: AdaptationKind
     per_layer: tuple[int, ...]  # tokens that go in each layer, or prompts that it has
-    tasks: tuple[str, ...] = ()  # whose logits stand side by side
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +190,9 @@ class Manifest:
     words: Words | None = None  # which ids begin a word; None: no tokenizer, or one of a kind that does not tell
     importance: Importance | None = None  # None: there is no such output
     adaptation: Adaptation | None = None  # None: it was not adapted
+    # That share the model, in the order of their numbers, with the names of their classes: its input `task` says which
+    # one a row is of, and the first of its logits are that task's. Empty: there is no such input.
+    tasks: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     counts: str = ""  # the output that says how many children each row has; empty: none has any
     # Not in the file: runtimes that a logical model in the repository answers with (docs/plugin.md), as found there. A
     # server that runs the plugin holds all of them.
@@ -240,6 +243,7 @@ class Manifest:
                     "words": _words(raw.get("words")),
                     "importance": Importance(**raw["importance"]) if raw.get("importance") else None,
                     "adaptation": _adaptation(raw.get("adaptation")),
+                    "tasks": {name: tuple(labels) for name, labels in raw.get("tasks", {}).items()},
                 }
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -272,7 +276,7 @@ def _recommendation(raw: dict[str, Any] | None) -> Recommendation | None:
 def _adaptation(raw: dict[str, Any] | None) -> Adaptation | None:
     if raw is None:
         return None
-    return Adaptation(**{**raw, "per_layer": tuple(raw["per_layer"]), "tasks": tuple(raw["tasks"])})
+    return Adaptation(**{**raw, "per_layer": tuple(raw["per_layer"])})
 
 
 def _words(raw: dict[str, Any] | None) -> Words | None:
@@ -305,6 +309,7 @@ def _tensor_problems(manifest: Manifest) -> Iterator[str]:
     if manifest.adaptation is not None and manifest.adaptation.kind not in get_args(AdaptationKind):
         kinds = ", ".join(get_args(AdaptationKind))
         yield f"the adaptation is of the kind {manifest.adaptation.kind!r}; known are {kinds}"
+    yield from task_problems(manifest.tasks, manifest.inputs)
     for tensor in manifest.inputs:
         if tensor.role not in ("ids", "mask", "other", "tensor"):
             yield f"input {tensor.name!r} has the role {tensor.role!r}; known are ids, mask, other and tensor"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.catalog.manifest import InputTensor
+from arlo.catalog.tasks import NO_CLASS, TASK
 from arlo.compile.adapt.variant import Head
 from arlo.compile.original import load_original
 from arlo.compile.pooling import pool_torch
@@ -48,7 +49,7 @@ def encode(tokenizer: Path, texts: Sequence[str], length: int) -> list[tuple[int
 
 
 def padded(inputs: Sequence[InputTensor], rows: Sequence[tuple[int, ...]], width: int) -> dict[str, NDArray[np.int64]]:
-    """Rows of ids as the model's inputs [rows, width]."""
+    """Rows of ids as the model's inputs [rows, width]; of several tasks each of any, drawn by its ids."""
     return pad(inputs, [Row(ids, (0,) * len(ids)) for ids in rows], width)
 
 
@@ -63,11 +64,20 @@ def open_session(path: Path, threads: int) -> Any:
 
 
 def answers(
-    session: Any, inputs: Sequence[InputTensor], rows: Sequence[tuple[int, ...]], length: int
+    session: Any, inputs: Sequence[InputTensor], rows: Sequence[tuple[int, ...]], length: int, task: int | None = None
 ) -> NDArray[np.float32]:
-    """The answer [rows, answer] to each row, padded to `length`, in batches."""
-    found = [session.run(None, padded(inputs, rows[at : at + BATCH], length))[0] for at in range(0, len(rows), BATCH)]
+    """The answer [rows, answer] to each row, padded to `length`, in batches. task: of all rows, where there are
+    several; None: each row is of any, drawn by its ids."""
+    found = []
+    for at in range(0, len(rows), BATCH):
+        given = padded(inputs, rows[at : at + BATCH], length)
+        found.append(session.run(None, given if task is None else given | of_task(task, len(given[inputs[0].name])))[0])
     return np.concatenate(found)
+
+
+def of_task(task: int, rows: int) -> dict[str, NDArray[np.int64]]:
+    """The input that says that all rows are of this task."""
+    return {TASK: np.full((rows, 1), task, np.int64)}
 
 
 def compare(
@@ -97,9 +107,13 @@ def compare(
 
 def agreed(said: NDArray[np.float32], wanted: NDArray[np.float32], *, label: bool) -> Compared:
     """What a file says beside what its torch module does, [rows, answer] each. CompileError when they do not agree."""
+    real = wanted > NO_CLASS / 2
+    if ((said > NO_CLASS / 2) != real).any():
+        raise CompileError("adapt: the exported variant has classes where the torch model has none")
+    said, wanted = np.where(real, said, 0), np.where(real, wanted, 0)
     off = np.abs(said - wanted).max(axis=1)
     if label:
-        same = said.argmax(1) == wanted.argmax(1)
+        same = np.where(real, said, NO_CLASS).argmax(1) == np.where(real, wanted, NO_CLASS).argmax(1)
     else:
         norms = np.linalg.norm(said, axis=1) * np.linalg.norm(wanted, axis=1)
         same = (said * wanted).sum(1) >= 0.999 * norms

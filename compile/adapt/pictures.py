@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from arlo.catalog.manifest import AdaptationKind
 from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications
+from arlo.catalog.tasks import TASK
 from arlo.compile.adapt import measure
-from arlo.compile.adapt.tasks import FIT_SHARES, joined_heads
-from arlo.compile.adapt.variant import Head, Plan, export_onnx
+from arlo.compile.adapt.fitted import Fitted
+from arlo.compile.adapt.tasks import FIT_SHARES, UNNAMED, with_room
+from arlo.compile.adapt.variant import Head, Heads, Plan, export_onnx, inputs_of, torch_head, write_config
 from arlo.compile.adapt.vision import FAMILIES, PROTECTED, merging_vit, pool_image
 from arlo.compile.original import load_original
 from arlo.compile.quiet import known_noise_silenced
@@ -34,8 +36,17 @@ LABELS = "labels"
 class Pictures:
     """See arlo.compile.adapt.texts.Subject."""
 
-    def __init__(self, model: SourceModel, file: Path, limit: int | None) -> None:
-        """ConfigError for a family that cannot merge."""
+    def __init__(
+        self,
+        model: SourceModel,
+        file: Path,
+        limit: int | None,
+        before: Mapping[str, Fitted] | None = None,
+        room: int = 0,
+        task: str = UNNAMED,
+    ) -> None:
+        """before: as of Texts; task: the name of one whose labels in the file have none. ConfigError for a family that
+        cannot merge."""
         if model.onnx is not None or model.model_type not in FAMILIES or model.task != "embedding":
             raise ConfigError(
                 f"arlo adapt cannot merge tokens of {model.source} ({model.model_type}, {model.task}): of pictures it "
@@ -43,6 +54,7 @@ class Pictures:
             )
         assert model.row_length is not None
         self._model, self._length, self._file, self._limit = model, model.row_length, file, limit
+        self._before, self.room, self._task = before or {}, room, task
 
     def prepare(self) -> None:
         model, file = self._model, self._file
@@ -57,18 +69,20 @@ class Pictures:
         if not len(self._rows) or len(fitting) < 2:
             raise ConfigError(f"{file} has {len(fitting)} pictures to fit on and {len(self._rows)} to measure on")
         embedded = self._embedded(rows[fitting])
-        heads: dict[str, Head] = {}
+        fitted = dict(self._before)
         task_labels: dict[str, tuple[str, ...]] = {}
         self._truth: dict[str, NDArray[np.int64]] = {}
-        for task, labels in said.items():
+        for named, labels in said.items():
+            task = self._task if named == UNNAMED else named
             classes = tuple(sorted(set(labels.tolist())))
             numbers = np.array([classes.index(label) for label in labels.tolist()])
-            heads[task] = measure.fit_head(embedded, numbers[fitting], classes, decay=DECAY)
+            fitted[task] = Fitted(measure.fit_head(embedded, numbers[fitting], classes, decay=DECAY))
             task_labels[task] = classes
             self._truth[task] = numbers[split == 2]
         self.task_labels: Mapping[str, tuple[str, ...]] = task_labels
-        self._head = joined_heads(heads)
-        self.labels: Sequence[str] = self._head.labels
+        self.fitted_tasks: Mapping[str, Fitted] = fitted
+        self._head, self.room = with_room({name: each.head for name, each in fitted.items()}, self.room)
+        self._inputs = inputs_of(model, self._head)
         self.fitted = len(fitting)
         self.measured = len(self._rows)
         self.lengths: Sequence[int] = ()
@@ -92,44 +106,44 @@ class Pictures:
 
         folder.mkdir(parents=True, exist_ok=True)
         variant = _variant(self._body, plan, self._head)
-        given = [torch.from_numpy(self._rows[[0, -1]])]
-        path = export_onnx(variant, given, [self._model.inputs[0].name], ["logits"], folder / "model.onnx")
-        config = json.loads((self._model.folder / "config.json").read_text())
-        config["id2label"] = dict(enumerate(self.labels))
-        config["label2id"] = {label: number for number, label in enumerate(self.labels)}
-        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        given = [torch.from_numpy(each) for each in self._given(self._rows[[0, -1]], 0).values()]
+        names = [tensor.name for tensor in self._inputs]
+        path = export_onnx(variant, given, names, ["logits"], folder / "model.onnx")
+        one = self._head.labels if isinstance(self._head, Head) else ()
+        write_config(self._model, folder, one, self._head.labels if isinstance(self._head, Heads) else None)
         return variant, path
+
+    def _given(self, rows: NDArray[np.float32], task: int | None) -> dict[str, NDArray[Any]]:
+        """The inputs of rows, all of one task; None: of all in turn."""
+        given: dict[str, NDArray[Any]] = {self._model.inputs[0].name: rows}
+        if isinstance(self._head, Heads):
+            turns = np.arange(len(rows)) % len(self._head.of)
+            given[TASK] = (turns if task is None else np.full(len(rows), task))[:, None].astype(np.int64)
+        return given
 
     def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:
         import torch
 
         rows = self._rows[:COMPARED]
         with torch.inference_mode():
-            wanted = variant(torch.from_numpy(rows)).numpy()
-        return measure.agreed(self._answers(session, rows), wanted, label=True)
+            wanted = variant(*map(torch.from_numpy, self._given(rows, None).values())).numpy()
+        return measure.agreed(session.run(None, self._given(rows, None))[0], wanted, label=True)
 
     def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
-        logits = self._answers(session, self._rows)
-        found, first = {}, 0
+        found = {}
         for task, labels in self.task_labels.items():
-            found[task] = np.asarray(logits[:, first : first + len(labels)].argmax(1) == self._truth[task])
-            first += len(labels)
+            number = list(self.fitted_tasks).index(task)
+            parts = [session.run(None, self._given(each, number))[0] for each in _batches(self._rows)]
+            found[task] = np.asarray(np.concatenate(parts)[:, : len(labels)].argmax(1) == self._truth[task])
         return found
 
     def times(
         self, sessions: Mapping[str, Any], plans: Sequence[Plan], batches: Sequence[int], threads: int
     ) -> dict[str, dict[int, float]]:
-        name = self._model.inputs[0].name
-
-        def batch(_: str, count: int) -> dict[str, NDArray[np.float32]]:
-            return {name: self._rows[np.arange(count) % len(self._rows)]}
+        def batch(_: str, count: int) -> dict[str, NDArray[Any]]:
+            return self._given(self._rows[np.arange(count) % len(self._rows)], None)
 
         return measure.timed(sessions, batches, batch, threads=threads)
-
-    def _answers(self, session: Any, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        name = self._model.inputs[0].name
-        parts = [session.run(None, {name: each})[0] for each in _batches(rows)]
-        return np.concatenate(parts)
 
     def _embedded(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         import torch
@@ -139,8 +153,8 @@ class Pictures:
             return np.concatenate([pool_image(*plain(torch.from_numpy(each))).numpy() for each in _batches(rows)])
 
 
-def _variant(body: Any, plan: Plan, head: Head) -> Any:
-    """From pixels [rows, channels, height, width] to the logits of all tasks, [rows, classes]."""
+def _variant(body: Any, plan: Plan, head: Head | Heads) -> Any:
+    """From pixels [rows, channels, height, width], and `task` [rows, 1] of several, to logits [rows, classes]."""
     import torch
 
     merging = merging_vit(body, plan.schedule)
@@ -149,14 +163,19 @@ def _variant(body: Any, plan: Plan, head: Head) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.merging = merging
-            self.head = torch.nn.Linear(head.weight.shape[1], head.weight.shape[0])
-            self.head.weight.data, self.head.bias.data = torch.from_numpy(head.weight), torch.from_numpy(head.bias)
+            self.head = torch_head(head)
 
+    class One(Variant):
         def forward(self, pixels: torch.Tensor) -> torch.Tensor:
             logits: torch.Tensor = self.head(pool_image(*self.merging(pixels)))
             return logits
 
-    return Variant().eval()
+    class Several(Variant):
+        def forward(self, pixels: torch.Tensor, task: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.head(pool_image(*self.merging(pixels)), task)
+            return logits
+
+    return (One if isinstance(head, Head) else Several)().eval()
 
 
 def _batches(rows: NDArray[np.float32]) -> list[NDArray[np.float32]]:
@@ -170,7 +189,7 @@ def _read(file: Path, limit: int | None) -> tuple[NDArray[np.float32], dict[str,
             arrays = {name: stored[name] for name in stored.files}
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file} cannot be read as .npz ({error}): of pictures, data is rows and labels") from None
-    said = {name.removeprefix(LABELS).removeprefix("_") or "all": arrays[name] for name in arrays if LABELS in name}
+    said = {name.removeprefix(LABELS).removeprefix("_") or UNNAMED: arrays[name] for name in arrays if LABELS in name}
     if "rows" not in arrays or not said or any(len(each) != len(arrays["rows"]) for each in said.values()):
         raise ConfigError(f"{file} needs `rows` and as many `labels`, or `labels_TASK`; it has {', '.join(arrays)}")
     if bad := [name for name in said if not name.isidentifier()]:

@@ -52,10 +52,11 @@ def prompted_work(length: int, layers: int, count: int, way: Way, *, width: int)
 
 
 def prompted_body(body: Any, values: Any, way: Way) -> Any:
-    """A torch module from ids, mask and (where the body has them) types [rows, tokens] to `hidden` [rows, tokens,
-    width] and `size` [rows, tokens], the mask: of the row's own tokens alone.
+    """A torch module from ids, mask and (where the body has them) types [rows, tokens], and `task` [rows, 1], to
+    `hidden` [rows, tokens, width] and `size` [rows, tokens], the mask: of the row's own tokens alone.
 
-    body: a loaded transformers encoder of one of merge.FAMILIES. values: a parameter [layers, count, width].
+    body: a loaded transformers encoder of one of merge.FAMILIES. values: a parameter [tasks, layers, count, width];
+    without `task` all rows are of the first.
     """
     import torch
 
@@ -66,16 +67,21 @@ def prompted_body(body: Any, values: Any, way: Way) -> Any:
             self.values = values
 
         def forward(
-            self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor | None = None
+            self,
+            ids: torch.Tensor,
+            mask: torch.Tensor,
+            types: torch.Tensor | None = None,
+            task: torch.Tensor | None = None,
         ) -> tuple[torch.Tensor, torch.Tensor]:
             hidden = self.body.embeddings(input_ids=ids, token_type_ids=types)
             if hasattr(self.body, "embeddings_project"):
                 hidden = self.body.embeddings_project(hidden)
-            own, count = ids.shape[1], self.values.shape[1]
+            own, count = ids.shape[1], self.values.shape[2]
             size = mask.to(hidden.dtype)
             more = torch.ones_like(size[:, :1]).expand(-1, count)
             for number, layer in enumerate(self.body.encoder.layer):
-                prompts = self.values[number].unsqueeze(0).expand(hidden.shape[0], -1, -1)
+                of_layer = self.values[:, number]
+                prompts = of_layer[:1].expand(hidden.shape[0], -1, -1) if task is None else of_layer[task[:, 0]]
                 if way == "prefix":
                     read, seen = torch.cat([hidden, prompts], 1), torch.cat([size, more], 1)
                 else:
@@ -131,7 +137,7 @@ def train_prompts(
         parameter.requires_grad_(False)
     generator, width = torch.Generator().manual_seed(seed), int(body.config.hidden_size)
     bound = math.sqrt(6 / (2 * width))
-    drawn = torch.rand(len(body.encoder.layer), count, width, generator=generator)
+    drawn = torch.rand(1, len(body.encoder.layer), count, width, generator=generator)  # of this one task
     values = torch.nn.Parameter((2 * drawn - 1) * bound)
     linear = torch.nn.Linear(head.weight.shape[1], head.weight.shape[0])
     linear.weight.data, linear.bias.data = torch.from_numpy(head.weight.copy()), torch.from_numpy(head.bias.copy())
@@ -153,4 +159,4 @@ def train_prompts(
             optimizer.step()
             steps.step()
     trained = Head(head.labels, linear.weight.detach().numpy().copy(), linear.bias.detach().numpy().copy())
-    return Prompts(values.detach().numpy().copy(), trained)
+    return Prompts(values.detach().numpy()[0].copy(), trained)

@@ -1,7 +1,7 @@
 """Tasks that share one body: each has labelled texts and classes of its own, and all rows may be in one batch.
 
-The answer of a row is the logits of all tasks side by side, for a head costs next to nothing beside the body: who asks
-for a task reads its part. With one task that is what a classifier answers.
+With one task, which has no name, a variant is a classifier as any. With named ones its heads are a table from which the
+input `task` chooses for each row (arlo.catalog.tasks), so another task may be added.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.adapt import measure
-from arlo.compile.adapt.variant import Head
+from arlo.compile.adapt.fitted import Fitted
+from arlo.compile.adapt.variant import Head, Heads
 from arlo.compile.steps.resolve import SourceModel
 from arlo.errors import ConfigError
 
 FIT_SHARES = (0.55, 0.05, 0.4)  # of the texts: fitted on, not used, measured on
+UNNAMED = "all"
+ROOM = 32  # classes; that of the tables is a multiple of it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,11 +35,10 @@ class Labelled:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Task:
-    """One task: which logits are its own, and the texts that it is measured on."""
+    """One task, and the texts that it is measured on."""
 
     name: str
     labels: tuple[str, ...]
-    first: int  # of its logits
     rows: list[tuple[int, ...]]  # token ids
     truth: NDArray[np.int64]  # [rows], among its labels
     fit_rows: list[tuple[int, ...]]  # that its head was fitted on; none: the model has one
@@ -48,9 +50,8 @@ class Task:
         return len(self.fit_rows)
 
     def right(self, logits: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Of logits [rows, classes of all tasks], whether each is right."""
-        mine = logits[:, self.first : self.first + len(self.labels)]
-        return np.asarray(mine.argmax(1) == self.truth)
+        """Of its logits [rows, its classes or more], whether each is right."""
+        return np.asarray(logits[:, : len(self.labels)].argmax(1) == self.truth)
 
 
 def parse_tasks(given: list[str]) -> dict[str, Path]:
@@ -60,18 +61,28 @@ def parse_tasks(given: list[str]) -> dict[str, Path]:
         name, mark, file = each.partition("=")
         if not mark and len(given) > 1:
             raise ConfigError(f"--data {each}: with several tasks, name each: --data TASK=FILE")
-        if mark and (not name.isidentifier() or name in found):
-            raise ConfigError(f"--data {each}: a task needs a name of its own, of letters, digits and _")
-        found[name if mark else "all"] = Path(file if mark else each)
+        if mark:
+            check_name(name, f"--data {each}")
+        if name in found:
+            raise ConfigError(f"--data {each}: there is a task of this name already")
+        found[name if mark else UNNAMED] = Path(file if mark else each)
     return found
 
 
-def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) -> tuple[list[Task], Head | None]:
-    """The tasks, and one head for all of them where the model gives embeddings. ConfigError for unfit texts."""
-    if model.task != "embedding" and len(data) > 1:
-        raise ConfigError("several tasks need a body that gives embeddings: this model has a head of its own")
+def check_name(name: str, where: str) -> None:
+    """ConfigError for what is no name of a task."""
+    if not name.isidentifier() or name == UNNAMED:
+        raise ConfigError(f"{where}: a task needs a name of letters, digits and _, and {UNNAMED!r} is none")
+
+
+def read_tasks(
+    model: SourceModel, data: Mapping[str, Labelled], length: int
+) -> tuple[list[Task], dict[str, Fitted]]:
+    """The tasks, and what was fitted for each where the model gives embeddings. ConfigError for unfit texts."""
+    if model.task != "embedding" and list(data) != [UNNAMED]:
+        raise ConfigError("named tasks need a body that gives embeddings: this model has a head of its own")
     tasks: list[Task] = []
-    heads: list[Head] = []
+    fitted: dict[str, Fitted] = {}
     for name, of in data.items():
         said = of.labels
         rows = measure.encode(model.tokenizer_folder / "tokenizer.json", of.texts, length)
@@ -84,7 +95,9 @@ def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) ->
             chosen = np.flatnonzero(split == 0)
             fit_rows = [rows[i] for i in chosen]
             classes = np.array([labels.index(said[i]) for i in chosen])
-            heads.append(measure.fit_head(measure.embed(model, fit_rows), classes, labels))
+            if not len(chosen):
+                raise ConfigError(f"--data of task {name!r}: too few texts to fit a head on")
+            fitted[name] = Fitted(measure.fit_head(measure.embed(model, fit_rows), classes, labels))
         tested = np.flatnonzero(split == 2)
         if not len(tested):
             raise ConfigError(f"--data of task {name!r}: too few texts to measure on")
@@ -94,15 +107,20 @@ def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) ->
             raise ConfigError(
                 f"--data of task {name!r} has labels that the model does not know: {', '.join(labels[:8])}, ..."
             )
-        first = sum(len(task.labels) for task in tasks)
-        tasks.append(Task(name, tuple(labels), first, [rows[i] for i in tested], truth, fit_rows, classes))
-    if not heads:
-        return tasks, None
-    return tasks, joined_heads({task.name: head for task, head in zip(tasks, heads, strict=True)})
+        tasks.append(Task(name, tuple(labels), [rows[i] for i in tested], truth, fit_rows, classes))
+    return tasks, fitted
 
 
-def joined_heads(heads: Mapping[str, Head]) -> Head:
-    """One head for all tasks, side by side; of several, labels are called `task.label`."""
-    names = [label if len(heads) == 1 else f"{task}.{label}" for task, head in heads.items() for label in head.labels]
-    weights, biases = zip(*((head.weight, head.bias) for head in heads.values()), strict=True)
-    return Head(tuple(names), np.concatenate(weights), np.concatenate(biases))
+def with_room(heads: Mapping[str, Head], room: int) -> tuple[Head | Heads, int]:
+    """The one head of a task without a name; else the tables of all, and how many classes they hold of each. room: of
+    tables that there are already; 0: there are none. ConfigError where a task has more classes."""
+    if list(heads) == [UNNAMED]:
+        return heads[UNNAMED], 0
+    most = max(len(head.labels) for head in heads.values())
+    if room and most > room:
+        raise ConfigError(
+            f"the tables of these engines have room for {room} classes of a task, and {most} are needed: run "
+            "`arlo adapt` again with all tasks"
+        )
+    room = room or -(-most // ROOM) * ROOM
+    return Heads(dict(heads), room), room

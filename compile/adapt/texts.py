@@ -14,13 +14,16 @@ from numpy.typing import NDArray
 
 from arlo.catalog.manifest import AdaptationKind
 from arlo.compile.adapt import measure
+from arlo.compile.adapt.fitted import Fitted
 from arlo.compile.adapt.prompts import Prompts, Way, prompted_body, prompted_work, train_prompts
-from arlo.compile.adapt.tasks import Labelled, read_tasks
+from arlo.compile.adapt.tasks import Labelled, Task, read_tasks, with_room
 from arlo.compile.adapt.variant import (
     Head,
+    Heads,
     Plan,
     check_family,
     export_variant,
+    inputs_of,
     output_name,
     plan_variant,
     torch_variant,
@@ -35,8 +38,9 @@ COMPARED = 48  # rows on which file and torch model are held together
 class Subject(Protocol):
     """A body with its tasks and the rows that they are measured on. What it says of them is there after `prepare`."""
 
-    labels: Sequence[str]  # of all tasks, side by side
-    task_labels: Mapping[str, tuple[str, ...]]
+    task_labels: Mapping[str, tuple[str, ...]]  # of each task whose rows there are
+    fitted_tasks: Mapping[str, Fitted]  # by their numbers, those from before too; none: the model has a head
+    room: int  # classes that the tables of several tasks hold; 0: there is one task
     fitted: int  # rows
     measured: int
     lengths: Sequence[int]  # of the measured rows; empty: all are of one length
@@ -75,23 +79,42 @@ class Training:
 class Texts:
     """See Subject."""
 
-    def __init__(self, model: SourceModel, data: Mapping[str, Labelled], length: int, training: Training) -> None:
-        """ConfigError for a family that cannot merge."""
+    def __init__(
+        self,
+        model: SourceModel,
+        data: Mapping[str, Labelled],
+        length: int,
+        training: Training,
+        before: Mapping[str, Fitted] | None = None,
+        room: int = 0,
+    ) -> None:
+        """before: tasks that there are already, whose numbers come first, in tables with room for so many classes.
+        ConfigError for a family that cannot merge."""
         check_family(model)
         self._model, self._length, self._data, self._training = model, length, data, training
+        self._before, self.room = before or {}, room
 
     def prepare(self) -> None:
-        self._tasks, self._head = read_tasks(self._model, self._data, self._length)
+        self._tasks, fitted = read_tasks(self._model, self._data, self._length)
+        self._fitted: dict[str, Fitted] = {**self._before, **fitted}
+        heads = {name: each.head for name, each in self._fitted.items()}
+        self._head: Head | Heads | None = None
+        if heads:
+            self._head, self.room = with_room(heads, self.room)
+        self._inputs = inputs_of(self._model, self._head)
         self._rows = [row for task in self._tasks for row in task.rows]
-        self.labels: Sequence[str] = self._model.labels if self._head is None else self._head.labels
         self.task_labels: Mapping[str, tuple[str, ...]] = {task.name: task.labels for task in self._tasks}
         self.fitted = sum(task.fitted for task in self._tasks)
         self.lengths: Sequence[int] = [len(row) for row in self._rows]
         self.measured = len(self._rows)
 
+    @property
+    def fitted_tasks(self) -> Mapping[str, Fitted]:
+        return self._fitted
+
     def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
-        if kind in ("prompt", "prefix") and (self._model.task != "embedding" or len(self._data) > 1):
-            raise ConfigError("--prompts are trained for one task, on a body that gives embeddings")
+        if kind in ("prompt", "prefix") and self._model.task != "embedding":
+            raise ConfigError("--prompts are trained on a body that gives embeddings")
         plan = plan_variant(self._model, self._length, count, kind)
         if not plan.prompted:
             return plan
@@ -101,23 +124,34 @@ class Texts:
 
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
         variant = self._prompted(plan) if plan.prompted else torch_variant(self._model, plan, self._head)
+        tasks = self._head.labels if isinstance(self._head, Heads) else None
+        labels = self._head.labels if isinstance(self._head, Head) else self._model.labels
         output = output_name(self._model, self._head)
-        return variant, export_variant(self._model, plan, variant, folder, labels=self.labels, output=output)
+        return variant, export_variant(self._model, plan, variant, folder, labels=labels, output=output, tasks=tasks)
 
     def _prompted(self, plan: Plan) -> Any:
+        """Each task has prompts and a head of its own: tables, too."""
         import torch
 
-        found = self._trained(plan.merge)
-        values = torch.nn.Parameter(torch.from_numpy(found.values))
-        return torch_variant(
-            self._model, plan, found.head, lambda body: prompted_body(body, values, self._training.way)
-        )
+        found = {name: self._trained(name, plan.merge) for name in self._fitted}
+        values = torch.nn.Parameter(torch.from_numpy(np.stack([each.values for each in found.values()])))
+        head, _ = with_room({name: each.head for name, each in found.items()}, self.room)
+        return torch_variant(self._model, plan, head, lambda body: prompted_body(body, values, self._training.way))
 
-    def _trained(self, count: int) -> Prompts:
-        """Prompts of the one task, kept in the cache: training takes minutes."""
-        (task,) = self._tasks
-        assert self._head is not None
-        head, training = self._head, self._training
+    def _trained(self, name: str, count: int) -> Prompts:
+        """Prompts of a task; of one from before as they were."""
+        fitted = self._fitted[name]
+        if count not in fitted.prompts:
+            task = next((task for task in self._tasks if task.name == name), None)
+            if task is None:
+                raise ConfigError(f"there are no {count} prompts of task {name!r}: run `arlo adapt` again")
+            trained = {**fitted.prompts, count: self._train(task, fitted.head, count)}
+            self._fitted[name] = fitted = dataclasses.replace(fitted, prompts=trained)
+        return fitted.prompts[count]
+
+    def _train(self, task: Task, head: Head, count: int) -> Prompts:
+        """Kept in the cache: training takes minutes."""
+        training = self._training
         rows = hashlib.sha256(repr((task.fit_rows, task.fit_truth.tolist(), task.labels)).encode()).hexdigest()
         parts = {
             "model": self._model.hashes,
@@ -141,16 +175,17 @@ class Texts:
 
     def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:
         rows = self._rows[:COMPARED]
-        return measure.compare(variant, session, self._model.inputs, rows, plan.length, label=True)
+        return measure.compare(variant, session, self._inputs, rows, plan.length, label=True)
 
     def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
-        return {
-            task.name: task.right(measure.answers(session, self._model.inputs, task.rows, plan.length))
-            for task in self._tasks
-        }
+        found = {}
+        for task in self._tasks:
+            number = list(self._fitted).index(task.name) if isinstance(self._head, Heads) else None
+            found[task.name] = task.right(measure.answers(session, self._inputs, task.rows, plan.length, number))
+        return found
 
     def times(
         self, sessions: Mapping[str, Any], plans: Sequence[Plan], batches: Sequence[int], threads: int
     ) -> dict[str, dict[int, float]]:
         widths = {plan.name: plan.length for plan in plans}
-        return measure.latencies(sessions, self._model.inputs, widths, batches, texts=self._rows, threads=threads)
+        return measure.latencies(sessions, self._inputs, widths, batches, texts=self._rows, threads=threads)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from arlo.catalog.manifest import AdaptationKind
 from arlo.compile.adapt import measure
+from arlo.compile.adapt.fitted import Fitted
 from arlo.compile.adapt.texts import COMPARED
 from arlo.compile.adapt.variant import Plan, check_family, export_variant, plan_variant, torch_variant
 from arlo.compile.original import load_original
@@ -39,8 +40,9 @@ class TokenTexts:
         if not self._rows:
             raise ConfigError("--data has no text to measure on")
         self._wanted = self._labels_of_original()
-        self.labels: Sequence[str] = self._model.labels
-        self.task_labels: Mapping[str, tuple[str, ...]] = {TASK: self.labels}
+        self.task_labels: Mapping[str, tuple[str, ...]] = {TASK: self._model.labels}
+        self.fitted_tasks: Mapping[str, Fitted] = {}
+        self.room = 0
         self.fitted = 0
         self.measured = len(self._rows)
         self.lengths: Sequence[int] = [len(row) for row in self._rows for _ in row[1:-1]]
@@ -50,7 +52,7 @@ class TokenTexts:
 
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
         variant = torch_variant(self._model, plan)
-        return variant, export_variant(self._model, plan, variant, folder, labels=self.labels, output="logits")
+        return variant, export_variant(self._model, plan, variant, folder, labels=self._model.labels, output="logits")
 
     def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:
         """Each token is a row of its own."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.catalog.manifest import AdaptationKind
+from arlo.catalog.manifest import AdaptationKind, InputTensor
 from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications
+from arlo.catalog.tasks import NO_CLASS, TASK, task_input
 from arlo.compile.adapt.merge import FAMILIES, PROTECTED, merging_body, pool_merged, spread
 from arlo.compile.original import load_original
 from arlo.compile.quiet import known_noise_silenced
@@ -42,6 +43,58 @@ class Head:
     labels: tuple[str, ...]
     weight: NDArray[np.float32]
     bias: NDArray[np.float32]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Heads:
+    """The classifiers of several tasks on one body, by their numbers; in the graph one table that the input `task`
+    chooses from (arlo.catalog.tasks). room: classes that it holds of each, so that a task may come later."""
+
+    of: Mapping[str, Head]
+    room: int
+
+    @property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """Of each task."""
+        return {name: head.labels for name, head in self.of.items()}
+
+    def tables(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Weights [tasks, room, width] and biases [tasks, room]."""
+        heads = list(self.of.values())
+        weight = np.zeros((len(heads), self.room, heads[0].weight.shape[1]), np.float32)
+        bias = np.full((len(heads), self.room), NO_CLASS, np.float32)
+        for number, head in enumerate(heads):
+            weight[number, : len(head.labels)] = head.weight
+            bias[number, : len(head.labels)] = head.bias
+        return weight, bias
+
+
+def inputs_of(model: SourceModel, head: Head | Heads | None) -> tuple[InputTensor, ...]:
+    """Of its variants: those of the model, and `task` where it has several."""
+    return model.inputs + ((task_input(len(head.of)),) if isinstance(head, Heads) else ())
+
+
+def torch_head(head: Head | Heads) -> Any:
+    """A torch module from pooled [rows, width], and `task` [rows, 1] of several, to logits [rows, classes]."""
+    import torch
+
+    if isinstance(head, Head):
+        linear = torch.nn.Linear(head.weight.shape[1], head.weight.shape[0])
+        linear.weight.data, linear.bias.data = torch.from_numpy(head.weight), torch.from_numpy(head.bias)
+        return linear
+    weight, bias = map(torch.from_numpy, head.tables())
+
+    class Chosen(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = torch.nn.Parameter(weight), torch.nn.Parameter(bias)
+
+        def forward(self, pooled: torch.Tensor, task: torch.Tensor) -> torch.Tensor:
+            of = task[:, 0]
+            logits: torch.Tensor = (self.weight[of] @ pooled.unsqueeze(-1)).squeeze(-1) + self.bias[of]
+            return logits
+
+    return Chosen()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,28 +170,25 @@ def check_family(model: SourceModel) -> None:
 
 
 def torch_variant(
-    model: SourceModel, plan: Plan, head: Head | None = None, prompts: Callable[[Any], Any] | None = None
+    model: SourceModel, plan: Plan, head: Head | Heads | None = None, prompts: Callable[[Any], Any] | None = None
 ) -> Any:
-    """A torch module from the model's inputs by position, [rows, length] each, to [rows, answer]; of a token classifier
-    to [rows, length, labels]. prompts: makes the body with prompts of the plain one."""
+    """A torch module from the variant's inputs by position, [rows, length] each, and `task` [rows, 1] of several, to
+    [rows, answer]; of a token classifier to [rows, length, labels]. prompts: makes the body with prompts of the plain
+    one."""
     with known_noise_silenced():
         import torch
 
         original = load_original(model, attention="eager")
     body = getattr(original, original.base_model_prefix, original)
     merging = prompts(body) if prompts is not None else merging_body(body, plan.schedule, prune=plan.kind == "prune")
-    names = [tensor.name for tensor in model.inputs]
+    names = [tensor.name for tensor in inputs_of(model, head)]
 
     class Variant(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.merging = merging
             self.original = original if model.task != "embedding" else None
-            self.head: Any = None
-            if head is not None:
-                self.head = torch.nn.Linear(head.weight.shape[1], head.weight.shape[0])
-                self.head.weight.data = torch.from_numpy(head.weight)
-                self.head.bias.data = torch.from_numpy(head.bias)
+            self.head: Any = None if head is None else torch_head(head)
 
         def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
             given = dict(zip(names, tensors, strict=True))
@@ -148,18 +198,21 @@ def torch_variant(
                 )
                 said: torch.Tensor = spread(self.original.classifier(left), places)
                 return said
-            hidden, size = self.merging(given["input_ids"], given["attention_mask"], given.get("token_type_ids"))
+            tasks = (given[TASK],) if TASK in given else ()
+            hidden, size = self.merging(
+                given["input_ids"], given["attention_mask"], given.get("token_type_ids"), *(tasks if prompts else ())
+            )
             if self.original is not None:
                 pooler = getattr(self.merging.body, "pooler", None)
                 logits: torch.Tensor = self.original.classifier(hidden if pooler is None else pooler(hidden))
                 return logits
             pooled = pool_merged(hidden, size, model.pooling, normalize=model.normalize)
-            return pooled if self.head is None else self.head(pooled)
+            return pooled if self.head is None else self.head(pooled, *tasks)
 
     return Variant().eval()
 
 
-def output_name(model: SourceModel, head: Head | None) -> str:
+def output_name(model: SourceModel, head: Head | Heads | None) -> str:
     """Of what a variant gives."""
     return "logits" if head is not None or model.task != "embedding" else "sentence_embedding"
 
@@ -200,11 +253,18 @@ def export_onnx(
 
 
 def export_variant(
-    model: SourceModel, plan: Plan, variant: Any, folder: Path, *, labels: Sequence[str], output: str
+    model: SourceModel,
+    plan: Plan,
+    variant: Any,
+    folder: Path,
+    *,
+    labels: Sequence[str],
+    output: str,
+    tasks: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
     """Write `model.onnx` for exactly `plan.length` tokens and any number of rows, and beside it what goes with it.
 
-    CompileError when torch cannot export it.
+    labels: of its one task; tasks: of each of several. CompileError when torch cannot export it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with known_noise_silenced():
@@ -214,14 +274,26 @@ def export_variant(
         ids = torch.full((2, plan.length), model.inputs[0].pad_value + 1, dtype=torch.int64)
         mask = torch.ones_like(ids)
         mask[1, plan.length // 2 :] = 0
-        given = tuple({"input_ids": ids, "attention_mask": mask}.get(name, torch.zeros_like(ids)) for name in names)
+        given = [{"input_ids": ids, "attention_mask": mask}.get(name, torch.zeros_like(ids)) for name in names]
+        if tasks:
+            names.append(TASK)
+            given.append(torch.zeros(2, 1, dtype=torch.int64))
         export_onnx(variant, given, names, (output,), folder / "model.onnx", of_tuple=True)
-    config = json.loads((model.folder / "config.json").read_text())
-    if labels:
-        config["id2label"] = dict(enumerate(labels))
-        config["label2id"] = {label: number for number, label in enumerate(labels)}
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    write_config(model, folder, labels, tasks)
     for name in _KEPT_FILES:
         if (model.tokenizer_folder / name).is_file():
             shutil.copyfile(model.tokenizer_folder / name, folder / name)
     return folder / "model.onnx"
+
+
+def write_config(
+    model: SourceModel, folder: Path, labels: Sequence[str], tasks: Mapping[str, Sequence[str]] | None
+) -> None:
+    """config.json of a variant: the model's, with the classes that were fitted."""
+    config = json.loads((model.folder / "config.json").read_text())
+    if tasks:
+        config["arlo_tasks"] = tasks
+    elif labels:
+        config["id2label"] = dict(enumerate(labels))
+        config["label2id"] = {label: number for number, label in enumerate(labels)}
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")

@@ -73,6 +73,7 @@ def write_repository(
             "reference_sha256": job.reference.files[REFERENCE],
         },
         labels=model.labels,
+        tasks=model.tasks,
         prompts=model.prompts,
         words=words_of(job.tokenizer.folder / tokenizer if tokenizer else None),
         importance=job.importance,

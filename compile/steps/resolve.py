@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.catalog.manifest import InputTensor
+from arlo.catalog.tasks import task_input
 from arlo.catalog.tensors import row_length
 from arlo.compile.cache import Hasher
 from arlo.compile.options import CompileOptions
@@ -89,6 +90,7 @@ class SourceModel:
     fixed_tokens: int | None = None  # which takes this many tokens only
     labels: tuple[str, ...] = ()  # names of a classifier's classes; empty: not known
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)  # by name, what goes before a text
+    tasks: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # that share it (arlo.catalog.tasks)
 
     @property
     def tensors(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
@@ -175,8 +177,9 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
         hashes |= {"config.json": hasher.file(described / "config.json")}
     pad = config.get("pad_token_id")
     max_tokens = _check_lengths(options, config)
+    tasks = _tasks(config)
     if found.tensors:
-        return _of_tensors(options, found, config, task, hashes)
+        return _of_tensors(options, found, config, task, hashes, tasks)
     inputs = {tensor.name: tensor for tensor in _inputs({"model_type": ""} | config)}
     return SourceModel(
         name=options.name or _clean_name(path.with_suffix("")),
@@ -195,7 +198,8 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
             )
             for name, role in files.ROLES.items()
             if name in found.inputs
-        ),
+        )
+        + _task_input(path, found.by_task, tasks),
         pooling=modules.pooling or ("mean",) if pools else (),
         normalize=modules.normalize and pools,
         lower_case=modules.lower_case,
@@ -212,8 +216,24 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
         ),
         onnx=path,
         fixed_tokens=found.fixed_tokens,
-        labels=_label_names(config, task),
+        labels=() if tasks else _label_names(config, task),
+        tasks=tasks,
     )
+
+
+def _tasks(config: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """That share the model, as `arlo adapt` writes them into config.json."""
+    return {str(name): tuple(map(str, labels)) for name, labels in config.get("arlo_tasks", {}).items()}
+
+
+def _task_input(path: Path, by_task: bool, tasks: dict[str, tuple[str, ...]]) -> tuple[InputTensor, ...]:
+    """ConfigError where the graph and config.json do not say the same."""
+    if by_task != bool(tasks):
+        raise ConfigError(
+            f"{path} has {'an' if by_task else 'no'} input task, and its config.json {'some' if tasks else 'no'} arlo_tasks: "
+            "take both as `arlo adapt` wrote them"
+        )
+    return (task_input(len(tasks)),) if by_task else ()
 
 
 def _task_of_pictures(options: CompileOptions, config: dict[str, Any]) -> str:
@@ -228,10 +248,16 @@ def _task_of_pictures(options: CompileOptions, config: dict[str, Any]) -> str:
 
 
 def _of_tensors(
-    options: CompileOptions, found: Described, config: dict[str, Any], task: str, hashes: dict[str, str]
+    options: CompileOptions,
+    found: Described,
+    config: dict[str, Any],
+    task: str,
+    hashes: dict[str, str],
+    tasks: dict[str, tuple[str, ...]],
 ) -> SourceModel:
     path = options.source
     inputs, length = with_rule(found.tensors, config)
+    inputs += _task_input(path, found.by_task, tasks)
     return SourceModel(
         name=options.name or _clean_name(path.with_suffix("")),
         folder=path.parent,
@@ -249,7 +275,8 @@ def _of_tensors(
         notes=(),
         onnx=path,
         fixed_tokens=length,
-        labels=_label_names(config, task),
+        labels=() if tasks else _label_names(config, task),
+        tasks=tasks,
     )
 
 

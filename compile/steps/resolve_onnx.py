@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.catalog.manifest import InputTensor
+from arlo.catalog.tasks import TASK
 from arlo.compile.cache import Hasher
 from arlo.compile.options import CompileOptions
 from arlo.compile.steps.resolve_tensors import tensor_inputs
@@ -47,6 +48,7 @@ class Described:
     external: tuple[Path, ...]  # files of its weights
     weight_bytes: int
     tensors: tuple[InputTensor, ...] = ()  # in place of inputs
+    by_task: bool = False  # it has the input that chooses among tasks
 
 
 def describe(path: Path) -> Described:
@@ -56,6 +58,8 @@ def describe(path: Path) -> Described:
     _check_opset(path, opset)
     names = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in names]
+    by_task = any(value.name == TASK for value in inputs)
+    inputs = [value for value in inputs if value.name != TASK]
     tensors: tuple[InputTensor, ...] = ()
     if any(len(_axes(value)) > 2 for value in inputs) and all(value.name not in ROLES for value in inputs):
         tensors = tensor_inputs(path, inputs)
@@ -88,6 +92,7 @@ def describe(path: Path) -> Described:
         external=external,
         weight_bytes=bytes_outside or path.stat().st_size,
         tensors=tensors,
+        by_task=by_task,
     )
 
 

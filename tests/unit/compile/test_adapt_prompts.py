@@ -22,7 +22,8 @@ from tests.fakes.small_bert import body, rows  # noqa: E402
 
 
 def values(count: int) -> Any:
-    return torch.nn.Parameter(torch.randn(3, count, 16, generator=torch.Generator().manual_seed(2)))
+    """[tasks, layers, count, width], of two tasks."""
+    return torch.nn.Parameter(torch.randn(2, 3, count, 16, generator=torch.Generator().manual_seed(2)))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -94,7 +95,7 @@ def _right(model: Any, found: Any, given: list[tuple[int, ...]], way: Way) -> fl
     original = load_original(model, attention="eager")
     inputs = {k: torch.from_numpy(v) for k, v in padded(model.inputs, given, max(map(len, given))).items()}
     with torch.inference_mode():
-        prompted = prompted_body(original, torch.nn.Parameter(torch.from_numpy(found.values)), way)
+        prompted = prompted_body(original, torch.from_numpy(found.values[None]), way)
         hidden, size = prompted(inputs["input_ids"], inputs["attention_mask"], inputs.get("token_type_ids"))
         pooled = pool_merged(hidden, size, model.pooling, normalize=model.normalize).numpy()
     said = pooled @ found.head.weight.T + found.head.bias
