@@ -69,6 +69,7 @@ class FlowVariant:
     repository: str = ""  # folder of the compiled model; empty: numbers only, for simulation and planning
     tokens: int | None = None  # that each layer adds, or, below 0, merges away (OTAS); None: not told apart by them
     temperature: float = 1.0  # that its logits are divided by, for probabilities that are right as often as they say
+    task_accuracy: tuple[tuple[str, float], ...] = ()  # (task, accuracy) of each that shares it; empty: no tasks
 
     def __post_init__(self) -> None:
         where = f"variant {self.name!r}:"
@@ -76,6 +77,8 @@ class FlowVariant:
         _need(len(self.accuracy) in {1, len(self.max_lengths)}, f"{where} accuracy needs 1 number, or 1 per max_length")
         for value in self.accuracy:
             _share(value, f"{where} accuracy")
+        for task, value in self.task_accuracy:
+            _share(value, f"{where} task_accuracy of {task!r}")
         rising = all(b > a for a, b in zip(self.max_lengths, self.max_lengths[1:], strict=False))
         _need(bool(self.max_lengths) and self.max_lengths[0] >= 1 and rising, f"{where} max_lengths must ascend from 1")
         _need(self.max_batch >= 1, f"{where} max_batch must be at least 1")

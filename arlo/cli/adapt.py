@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
-import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arlo.cli.adapted import TASKS, described, write_adapted
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 from arlo.report.numbers import share
 
 if TYPE_CHECKING:
+    from arlo.compile.adapt.fitted import Fitted
+    from arlo.compile.adapt.prompts import Way
     from arlo.compile.adapt.tasks import Labelled
     from arlo.compile.adapt.texts import Subject
     from arlo.compile.adapt.variant import Plan
@@ -25,7 +25,8 @@ DESCRIPTION = """Make variants of one model by tokens: in each layer some tokens
 most alike, which costs accuracy and saves time. Padding is merged first, so short rows lose nothing. Every variant is
 exported for one maximum length, held to its torch model, measured on labelled texts and on this machine's CPU, and
 compiled into a Triton repository. A body that gives embeddings gets a linear head for each task, fitted on part of the
-texts; rows of different tasks share batches, for a row's logits are those of all tasks side by side.
+texts, and prompts of its own. Rows of different tasks share batches: the input `task` says which one a row is of, and
+`arlo task add` adds one.
 
 OUT gets a repository for each variant, adapt.json with what was found, tokens.toml for `arlo simulate`, and flow.toml
 with serve.toml, by which `arlo serve` answers as one model and chooses a variant for each row."""
@@ -78,13 +79,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Make, verify, measure, compile; then write and print what was found."""
-    import numpy as np
-
-    from arlo.compile.adapt import measure
     from arlo.compile.adapt.tasks import parse_tasks
     from arlo.compile.cache import Hasher
     from arlo.compile.options import CompileOptions
-    from arlo.compile.steps.resolve import resolve
+    from arlo.compile.steps.resolve import DEMO_MODEL, resolve
 
     merges, files = _counts("--merge", args.merge), parse_tasks(args.data)
     prunes = _counts("--prune", args.prune) if args.prune else []
@@ -92,43 +90,41 @@ def run(args: argparse.Namespace) -> int:
     model = resolve(
         CompileOptions(source=args.source, out=args.out / "x", lengths=(args.length,), dynamic=False), Hasher()
     )
-    subject = _subject(args, model, files)
+    options = Options(args.source, args.out, args.length, args.rows, args.prompt_way, args.epochs)
+    subject = subject_of(model, files, options)
     plans = [subject.plan(merge) for merge in merges] + [subject.plan(count, "prune") for count in prunes]
     plans += [subject.plan(count, "prefix" if args.prompt_way == "prefix" else "prompt") for count in prompts]
-    _say("fitting heads" if model.task == "embedding" else "reading the data")
+    say("fitting heads" if model.task == "embedding" else "reading the data")
     subject.prepare()
     sessions, found = {}, []
     for plan in plans:
-        _say(f"{plan.name}: exporting")
-        variant, path = subject.export(plan, args.out / "models" / plan.name)
-        session = sessions[plan.name] = measure.open_session(path, args.threads)
-        compared = subject.compare(variant, session, plan)
-        _say(f"{plan.name}: labelled rows")
-        right = subject.right(session, plan)
-        each = _variant(plan, compared, np.concatenate(list(right.values())), subject.lengths)
-        found.append(each | {"by_task": {name: float(one.mean()) for name, one in right.items()}})
+        sessions[plan.name], each = examine(subject, plan, args.out, args.threads)
+        found.append(each)
+    for name, fitted in subject.fitted_tasks.items() if subject.room else ():
+        fitted.save(args.out / TASKS / f"{name}.npz")
     batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
     times = subject.times(sessions, plans, batches, args.threads)
     for each in found:
         each["latency_ms"] = {str(count): round(ms, 3) for count, ms in times[each["name"]].items()}
     for plan, each in zip(plans, found, strict=True):
         if not args.no_compile:
-            _say(f"{plan.name}: compiling")
-            each["repository"] = _compile(args, model, plan, tuple(subject.task_labels))
+            each["repository"] = build(plan, args.out, args.out / plan.name, model.name, args.max_batch)
     result = {
         "model": model.source,
+        "source": str(args.source if args.source == Path(DEMO_MODEL) else args.source.absolute()),
+        "name": model.name,
         "length": plans[0].length,
         "data": {name: str(file) for name, file in files.items()},
         "rows": {"fitted": subject.fitted, "measured": subject.measured},
-        "classes": len(subject.labels),
+        "room": subject.room,
+        "max_batch": args.max_batch,
+        "slo_ms": args.slo_ms,
+        "prompts": {"way": args.prompt_way, "epochs": args.epochs},
         "labels": {name: list(labels) for name, labels in subject.task_labels.items()},
         "variants": found,
     }
-    (args.out / "adapt.json").write_text(json.dumps(result, indent=1) + "\n")
-    (args.out / "tokens.toml").write_text(tokens_file(result, args.slo_ms))
-    if not args.no_compile:
-        (args.out / "flow.toml").write_text(flow_file(result, model.name, args.slo_ms))
-        (args.out / "serve.toml").write_text(SERVE)
+    (args.out / "serve.toml").unlink(missing_ok=True)
+    write_adapted(result, args.out)
     if args.json:
         print_json(result)
     else:
@@ -136,26 +132,46 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _subject(args: argparse.Namespace, model: SourceModel, files: dict[str, Path]) -> Subject:
+def subject_of(
+    model: SourceModel,
+    files: dict[str, Path],
+    options: Options,
+    before: dict[str, Fitted] | None = None,
+    room: int = 0,
+) -> Subject:
+    """What is adapted, with its tasks. before, room: those that there are already, as of Texts. ConfigError."""
     if model.row_length is not None:
         from arlo.compile.adapt.pictures import Pictures
 
         if len(files) > 1:
             raise ConfigError("of pictures, one --data file has the labels of all tasks (labels_TASK)")
-        return Pictures(model, next(iter(files.values())), args.rows)
+        ((name, file),) = files.items()
+        return Pictures(model, file, options.rows, before, room, name)
     if model.task == "token-classification":
         from arlo.cascade.records import read_data
         from arlo.compile.adapt.tokens import TokenTexts
 
-        examples = read_data(next(iter(files.values()))).examples[: args.rows]
-        return TokenTexts(model, [example.text for example in examples], args.length)
+        examples = read_data(next(iter(files.values()))).examples[: options.rows]
+        return TokenTexts(model, [example.text for example in examples], options.length)
     from arlo.compile.adapt.texts import Texts, Training
     from arlo.compile.cache import Cache, Hasher
     from arlo.compile.options import CompileOptions
 
-    data = {name: _labelled(file, args.rows) for name, file in files.items()}
-    cache = Cache(CompileOptions(source=args.source, out=args.out / "x").cache_root, Hasher())
-    return Texts(model, data, args.length, Training(args.prompt_way, args.epochs, cache))
+    data = {name: _labelled(file, options.rows) for name, file in files.items()}
+    cache = Cache(CompileOptions(source=options.source, out=options.out / "x").cache_root, Hasher())
+    return Texts(model, data, options.length, Training(options.prompt_way, options.epochs, cache), before, room)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    """Of what is adapted."""
+
+    source: Path
+    out: Path
+    length: int
+    rows: int | None
+    prompt_way: Way
+    epochs: int
 
 
 def _labelled(file: Path, limit: int | None) -> Labelled:
@@ -181,130 +197,42 @@ def _counts(option: str, text: str) -> list[int]:
     return found
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Progress."""
     print(f"adapt: {text}", file=sys.stderr, flush=True)
 
 
-def _variant(plan: Plan, compared: Any, right: Any, lengths: Sequence[int]) -> dict[str, Any]:
-    import numpy as np
+def examine(subject: Subject, plan: Plan, out: Path, threads: int) -> tuple[Any, dict[str, Any]]:
+    """A variant exported, held to its torch module and measured: its session, and what adapt.json says of it."""
+    from arlo.compile.adapt import measure
 
-    from arlo.catalog.flow_outcomes import interval
-
-    ends = [plan.length // 4, plan.length // 2, plan.length - 1, plan.length]
-    bins = np.searchsorted(ends, lengths)
-    return {
-        "name": plan.name,
-        "tokens": plan.tokens,
-        "schedule": list(plan.schedule),
-        "multiplications": plan.multiplications,
-        "accuracy": float(right.mean()),
-        "interval": interval(int(right.sum()), len(right)),
-        "bins": [
-            {
-                "max_length": end,
-                "rows": int((bins == i).sum()),
-                "accuracy": float(right[bins == i].mean()),
-                "interval": interval(int(right[bins == i].sum()), int((bins == i).sum())),
-            }
-            for i, end in enumerate(ends)
-            if len(lengths) and (bins == i).any()
-        ],
-        "verified": dataclasses.asdict(compared),
-    }
+    say(f"{plan.name}: exporting")
+    variant, path = subject.export(plan, out / "models" / plan.name)
+    session = measure.open_session(path, threads)
+    compared = subject.compare(variant, session, plan)
+    say(f"{plan.name}: labelled rows")
+    return session, described(plan, compared, subject.right(session, plan), subject.lengths)
 
 
-def _compile(args: argparse.Namespace, model: SourceModel, plan: Plan, tasks: tuple[str, ...]) -> str:
+def build(plan: Plan, out: Path, to: Path, name: str, max_batch: int) -> str:
+    """The repository `to` of a variant that was exported in `out`."""
     from arlo.catalog.manifest import Adaptation
     from arlo.compile.options import CompileOptions
     from arlo.compile.pipeline import compile_model
 
-    out = args.out / plan.name
-    manifest = compile_model(
-        CompileOptions(
-            source=args.out / "models" / plan.name / "model.onnx",
-            out=out,
-            name=f"{model.name}-{plan.name}",
-            lengths=(plan.length,),
-            dynamic=False,
-            max_batch=args.max_batch,
-        )
+    say(f"{plan.name}: compiling")
+    options = CompileOptions(
+        source=out / "models" / plan.name / "model.onnx",
+        out=to,
+        name=f"{name}-{plan.name}",
+        lengths=(plan.length,),
+        dynamic=False,
+        max_batch=max_batch,
     )
-    adaptation = Adaptation(kind=plan.adaptation, per_layer=plan.schedule, tasks=tasks)
-    dataclasses.replace(manifest, adaptation=adaptation).save(out)
-    return str(out)
-
-
-def _distinct(variants: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of variants with the same tokens the most accurate one: a count says which one is meant."""
-    best: dict[int, dict[str, Any]] = {}
-    for each in variants:
-        if each["tokens"] not in best or each["accuracy"] > best[each["tokens"]]["accuracy"]:
-            best[each["tokens"]] = each
-    return list(best.values())
-
-
-def tokens_file(result: dict[str, Any], slo_ms: float) -> str:
-    """What was found as a file for `arlo simulate`: three classes of queries of each task."""
-    variants = sorted(_distinct(result["variants"]), key=lambda each: int(each["tokens"]))
-    lines = [
-        "# Written by `arlo adapt`: accuracies and latencies as measured; what queries are worth is assumed.",
-        "[tokens]",
-        f'name = "{result["model"]}"',
-        f"batch = {max(int(rows) for rows in variants[0]['latency_ms'])}",
-        f"delta_ms = {slo_ms:g}",
-        f"eta_ms = {slo_ms:g}",
-        f"horizon_s = {max(5.0, slo_ms / 200):g}",
-    ]
-    for each in variants:
-        points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
-        lines += ["[[tokens.variant]]", f"tokens = {each['tokens']}", f"latency = [{points}]"]
-    tasks = {task: [each["by_task"][task] for each in variants] for task in variants[0]["by_task"]}
-    lines += ["[tokens.accuracy]"]
-    lines += [f"{task} = [{', '.join(f'{one:.4f}' for one in right)}]" for task, right in tasks.items()]
-    for task, (utility, patience) in itertools.product(tasks, ((1.0, 1), (0.3, 1), (0.1, 2))):
-        lines += ["[[tokens.query]]", f'task = "{task}"', f"slo_ms = {slo_ms * patience:g}", f"utility = {utility}"]
-    return "\n".join(lines) + "\n"
-
-
-SERVE = """\
-# Written by `arlo adapt`: all variants as one model, on one worker. `arlo serve serve.toml`
-[pipeline]
-flow = "flow.toml"
-tokens = "price"                        # or "fixed:0", "fixed:-8": always so many
-
-[workers]
-count = 1
-run_dir = "run"
-threads = 1
-
-[gateway]
-grpc_address = "127.0.0.1:8001"
-http_address = "127.0.0.1:8002"
-admin_address = "127.0.0.1:8003"
-"""
-
-
-def flow_file(result: dict[str, Any], name: str, slo_ms: float) -> str:
-    """What was found as a flow of one stage, for `arlo serve`: the variants of more and less tokens are its own."""
-    lines = [
-        "# Written by `arlo adapt`: one model at several token counts; accuracies as measured.",
-        "[flow]",
-        f'name = "{name}"',
-        f"slo_ms = {slo_ms:g}",
-        "[[flow.stage]]",
-        'name = "tokens"',
-    ]
-    for each in sorted(_distinct(result["variants"]), key=lambda one: -int(one["tokens"])):
-        points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
-        lines += [
-            "[[flow.stage.variant]]",
-            f'repository = "{each["name"]}"',
-            f"tokens = {each['tokens']}",
-            f"accuracy = {each['accuracy']:.4f}",
-            f"max_lengths = [{result['length']}]",
-            f"latency = [{points}]",
-        ]
-    return "\n".join(lines) + "\n"
+    manifest = compile_model(options)
+    adaptation = Adaptation(kind=plan.adaptation, per_layer=plan.schedule)
+    dataclasses.replace(manifest, adaptation=adaptation).save(to)
+    return str(to)
 
 
 def _tell(result: dict[str, Any], out: Path) -> None:

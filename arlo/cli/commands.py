@@ -30,6 +30,7 @@ COMMANDS = (
         "verify", "arlo.compile.tools.verify", "run a repository's engines here against the original model's answers"
     ),
     Command("adapt", "arlo.cli.adapt", "variants of one model that merge tokens: accuracy for time"),
+    Command("task", "arlo.cli.task", "tasks that share one adapted body: add one without a restart"),
     Command("lengths", "arlo.cli.lengths", "which maximum lengths to compile for; what-if questions"),
     Command("wrap", "arlo.cli.wrap", "any model that Triton serves, as a stage of a pipeline"),
     Command("emulate", "arlo.cli.emulate", "write a repository whose runtimes answer after the time of a table"),

@@ -130,7 +130,7 @@ class Core:
         if codec.of_tensors:
             if truncate or max_length is not None:
                 raise InvalidRequestError("truncate and max_length are of tokens, and rows of this model have none")
-            return TensorReader(codec.sized)
+            return TensorReader(codec.sized, tuple(codec.info.tasks))
         if max_length is not None and max_length < 1:
             raise InvalidRequestError(f"max_length must be 1 or more, not {max_length}")
         known = [n for n in (codec.info.max_length, max_length) if n is not None]
@@ -143,6 +143,7 @@ class Core:
             limit=min(known, default=None),
             truncate=truncate,
             sized=codec.sized,
+            tasks=tuple(codec.info.tasks),
         )
 
     def single(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from arlo.client import _core
 from arlo.client._aio_stream import run
 from arlo.client._core import Call, Core
-from arlo.client.classification import Classification, classifications, classified, outputs_of, wishes_of
+from arlo.client.classification import Classification, classifications, classified, names_of, outputs_of, wishes_of
 from arlo.client.codec import Codec, Parameters
 from arlo.client.errors import (
     ClientError,
@@ -178,7 +178,8 @@ class AsyncClient:
                 parameters=parameters,
             )
             call = await _made(make, rows)
-            found += classifications(codec.info, (await self._infer(codec, call, attempts.again())).outputs)
+            names_of_rows = names_of(codec.info, call.request, len(rows))
+            found += classifications((await self._infer(codec, call, attempts.again())).outputs, names_of_rows)
         return found
 
     async def stream(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from arlo.client.errors import ClientError, InvalidRequestError
-from arlo.client.model import ModelInfo
+from arlo.client.model import TASK, ModelInfo
 from arlo.client.result import Result
 
 LOGITS, PROBABILITIES = "logits", "probabilities"
@@ -47,8 +47,23 @@ def outputs_of(info: ModelInfo) -> list[str]:
     raise InvalidRequestError(f"model {info.name} does not classify: it has no output {LOGITS} of a row, but {known}")
 
 
-def classifications(info: ModelInfo, outputs: Mapping[str, NDArray[Any]]) -> list[Classification]:
-    """Of the outputs of a batch, rows first."""
+def names_of(info: ModelInfo, request: Any, rows: int) -> list[tuple[str, ...]]:
+    """The labels of each row of a ModelInferRequest: of its task, where the model has several."""
+    if not info.tasks:
+        return [info.labels] * rows
+    if TASK in request.parameters:
+        return [info.tasks.get(request.parameters[TASK].string_param, ())] * rows
+    at = next((i for i, tensor in enumerate(request.inputs) if tensor.name == TASK), None)
+    if at is None:
+        return [()] * rows
+    known = list(info.tasks.values())
+    return [known[number] for number in np.frombuffer(request.raw_input_contents[at], "<i8").tolist()]
+
+
+def classifications(
+    outputs: Mapping[str, NDArray[Any]], names: Sequence[tuple[str, ...]]
+) -> list[Classification]:
+    """Of the outputs of a batch, rows first; names: as of names_of."""
     said = outputs.get(PROBABILITIES)
     if said is None:
         z = np.asarray(outputs[LOGITS], np.float64)
@@ -57,7 +72,7 @@ def classifications(info: ModelInfo, outputs: Mapping[str, NDArray[Any]]) -> lis
     found = []
     for row, probabilities in enumerate(said):
         best = int(np.argmax(probabilities))
-        label = info.labels[best] if best < len(info.labels) else str(best)
+        label = names[row][best] if best < len(names[row]) else str(best)
         of_cascade: dict[str, Any] = {}
         if PROBABILITIES in outputs:
             reason = int(outputs["cascade_reason"][row])
@@ -80,4 +95,5 @@ def classified(info: ModelInfo, item: Result | ClientError) -> tuple[int, Classi
     """An item of a stream of single texts: its position, and what is said of it."""
     if isinstance(item, ClientError):
         return int(item.request_id or -1), item
-    return int(item.id), classifications(info, {name: array[None] for name, array in item.outputs.items()})[0]
+    outputs = {name: array[None] for name, array in item.outputs.items()}
+    return int(item.id), classifications(outputs, [info.labels])[0]

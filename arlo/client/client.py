@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from arlo.client import _core
 from arlo.client._core import Call, Core
 from arlo.client._stream import run
-from arlo.client.classification import Classification, classifications, classified, outputs_of, wishes_of
+from arlo.client.classification import Classification, classifications, classified, names_of, outputs_of, wishes_of
 from arlo.client.codec import Codec, Parameters
 from arlo.client.errors import (
     ClientError,
@@ -190,7 +190,8 @@ class Client:
             call = self._core.batch(
                 codec, rows, truncate=truncate, max_length=max_length, outputs=names, parameters=parameters
             )
-            found += classifications(codec.info, (self._infer(codec, call, attempts.again())).outputs)
+            names_of_rows = names_of(codec.info, call.request, len(rows))
+            found += classifications(self._infer(codec, call, attempts.again()).outputs, names_of_rows)
         return found
 
     def stream(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from tritonclient.grpc import model_config_pb2
@@ -12,6 +13,7 @@ from arlo.client.errors import InvalidRequestError
 
 Role = Literal["ids", "mask", "other"]
 TEXT = "text"  # the input that stands for all others
+TASK = "task"  # the input, and the parameter, that says of which of several tasks a row is
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class ModelInfo:
     max_length: int | None = None
     token_level: frozenset[str] | None = None
     labels: tuple[str, ...] = ()  # of a classifier, where the server says them
+    tasks: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # by their numbers, with their labels
 
     def is_token_level(self, output: TensorInfo) -> bool:
         """True when the output's second dimension is the row's tokens."""
@@ -83,6 +86,7 @@ def from_server(metadata: Any, config: Any | None) -> ModelInfo:
         max_length=max_length,
         token_level=token_level,
         labels=_labels(parameters.get("labels", "")),
+        tasks=_tasks(parameters.get("tasks", "")),
     )
 
 
@@ -93,6 +97,15 @@ def _labels(text: str) -> tuple[str, ...]:
     except ValueError:
         return ()
     return tuple(found) if isinstance(found, list) and all(isinstance(each, str) for each in found) else ()
+
+
+def _tasks(text: str) -> dict[str, tuple[str, ...]]:
+    """Of a JSON object of lists; anything else is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return {name: tuple(map(str, labels)) for name, labels in found.items()} if isinstance(found, dict) else {}
 
 
 def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
@@ -106,6 +119,8 @@ def to_server(info: ModelInfo) -> tuple[dict[str, Any], Any]:
         config.parameters["token_level_outputs"].string_value = ",".join(sorted(info.token_level))
     if info.labels:
         config.parameters["labels"].string_value = json.dumps(list(info.labels))
+    if info.tasks:
+        config.parameters["tasks"].string_value = json.dumps(info.tasks)
 
     def tensors(items: tuple[TensorInfo, ...]) -> list[dict[str, Any]]:
         return [{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in items]

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.client.errors import InvalidRequestError, TooLongError
-from arlo.client.model import TensorInfo
+from arlo.client.model import TASK, TEXT, TensorInfo
 from arlo.client.tokenizer import Text, Tokenizer
 
 TokenIds: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
-Row: TypeAlias = Text | TokenIds | NDArray[Any] | Mapping[str, TokenIds | NDArray[Any]]
-"""A text, a pair of texts, token ids, an array of the size of a row, or a mapping of input names to values."""
+Row: TypeAlias = Text | TokenIds | NDArray[Any] | Mapping[str, TokenIds | NDArray[Any] | Text]
+"""A text, a pair of texts, token ids, an array of the size of a row, or a mapping of input names to values: of a model of
+several tasks, `task` may be a name; `text` stands for token ids."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class RowReader:
     truncate: bool
     only_text: bool = False  # the server takes no token ids
     sized: Mapping[str, tuple[TensorInfo, np.dtype[Any]]] = dataclasses.field(default_factory=dict)  # not by token
+    tasks: tuple[str, ...] = ()  # by their numbers
 
     def __post_init__(self) -> None:
         if self.truncate and self.limit is None:
@@ -90,9 +92,15 @@ class RowReader:
             ids = _array(row, "token ids")
             self._check_length(ids.size)
             return PreparedRow(self._cut(ids), _NONE)
+        row = with_number(row, self.tasks)
+        whole = {name: as_row(row[name], *of) for name, of in self.sized.items() if name in row}
+        if TEXT in row and self.ids_name not in row:
+            if unknown := row.keys() - whole.keys() - {TEXT}:
+                raise InvalidRequestError(f"beside text a row may have {', '.join(self.sized)}, not {min(unknown)}")
+            (encoded,) = self._encode([row[TEXT]])
+            return dataclasses.replace(encoded, extra={**encoded.extra, **whole})
         if self.ids_name not in row:
             raise InvalidRequestError(f"a row lacks {self.ids_name!r}; it has {', '.join(map(repr, row)) or 'nothing'}")
-        whole = {name: as_row(row[name], *of) for name, of in self.sized.items() if name in row}
         given = {name: _array(values, name) for name, values in row.items() if name not in whole}
         ids = given.pop(self.ids_name)
         for name, values in given.items():
@@ -136,6 +144,17 @@ def _array(values: Any, name: str) -> NDArray[np.integer[Any]]:
         hint = "; use infer_batch for several rows" if array.ndim == 2 or array.dtype.kind in "UO" else ""
         raise InvalidRequestError(f"{name} must be integers of shape [tokens], not {what}{hint}")
     return array
+
+
+def with_number(row: Mapping[str, Any], tasks: Sequence[str]) -> Mapping[str, Any]:
+    """A row whose task is a number, where it was a name. InvalidRequestError for one that is not known."""
+    name = row.get(TASK)
+    if not isinstance(name, str):
+        return row
+    if name not in tasks:
+        known = ", ".join(tasks) or "none"
+        raise InvalidRequestError(f"unknown task {name!r}; there are {known}: model_info(refresh=True) asks again")
+    return {**row, TASK: np.array([tasks.index(name)], np.int64)}
 
 
 def as_row(values: Any, tensor: TensorInfo, dtype: np.dtype[Any]) -> NDArray[Any]:

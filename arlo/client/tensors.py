@@ -10,7 +10,7 @@ import numpy as np
 
 from arlo.client.errors import InvalidRequestError
 from arlo.client.model import TensorInfo
-from arlo.client.rows import PreparedRow, RowReader, as_row
+from arlo.client.rows import PreparedRow, RowReader, as_row, with_number
 
 _NO_IDS = np.zeros(1, np.int64)  # a row of tensors counts as one, whatever it is
 _TOKENS = ("INT64", "INT32")
@@ -30,6 +30,7 @@ class TensorReader:
     """Checks rows of a model that takes tensors alone."""
 
     inputs: Mapping[str, tuple[TensorInfo, np.dtype[Any]]]
+    tasks: tuple[str, ...] = ()  # by their numbers
 
     def read(self, rows: Sequence[Any]) -> list[PreparedRow]:
         """All rows in their order. InvalidRequestError."""
@@ -46,6 +47,7 @@ class TensorReader:
             if len(needed) != 1:
                 raise InvalidRequestError(f"give a mapping with {', '.join(needed) or 'some input'}")
             row = {needed[0]: row}
+        row = with_number(row, self.tasks)
         unknown = [name for name in row if name not in self.inputs]
         if unknown:
             raise InvalidRequestError(f"there is no input {', '.join(unknown)}; there are {', '.join(self.inputs)}")

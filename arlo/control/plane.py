@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -44,6 +45,7 @@ from arlo.control.watch.energy import EnergyWatch
 from arlo.control.watch.recycler import Recycler
 from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
+from arlo.control.watch.tasks import TaskWatch
 from arlo.errors import ArloError, ConfigError
 from arlo.planning.allocation.curves import capacity
 from arlo.workers.bundled import BundledPool
@@ -89,6 +91,11 @@ class Cluster:
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()  # nothing is to be changed
         self._settled.set()
+        self._tasks = (
+            TaskWatch(config, pool, change=self.change, probe=probe)
+            if config.pipeline is not None and any(one.tasks for one in manifest.models)
+            else None
+        )
         self._energy = EnergyWatch(config, self._deployments) if config.cascade is not None else None
         self._http = ControlHttp(config.control.http_address, self.status)
         self._gateway = GatewayKeeper(config, self._deployments, self.counters)
@@ -283,6 +290,8 @@ class Cluster:
             loops["drift"] = DriftWatch(self._config.cascade, self._deployments, self.counters).run
         if self._energy is not None:
             loops["energy"] = self._energy.run
+        if self._tasks is not None:
+            loops["tasks"] = functools.partial(self._tasks.run, self.manifest)
         await _all(*(self._kept(name, loop) for name, loop in loops.items()))
 
     async def _kept(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:

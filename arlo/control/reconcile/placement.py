@@ -148,6 +148,8 @@ def _fill_model(message: Any, model: ModelConfig, manifest: Manifest) -> None:
     message.share = model.share
     message.tokenizer = read_tokenizer(model.repository, manifest)
     message.labels.extend(manifest.labels)
+    for task, labels in manifest.tasks.items():
+        message.tasks.add(name=task, labels=labels)
     for prompt, text in manifest.prompts.items():
         message.prompts.add(name=prompt, text=text)
     for tensor in manifest.inputs:

@@ -16,12 +16,13 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
 from arlo.catalog.manifest import InputTensor, Manifest, OutputTensor, Runtime
+from arlo.catalog.tasks import TASK
 from arlo.errors import WorkerError
 
 
 def request_for(manifest: Manifest, runtime: Runtime, rows: int) -> Any:
     """A ModelInferRequest of `rows` rows of max_length tokens: ids 1, mask 1, everything else its pad value;
-    BYTES are empty."""
+    BYTES are empty. Of several tasks it is the last one, so that an engine that lacks some is found."""
     request = service_pb2.ModelInferRequest(model_name=runtime.name)
     for tensor in manifest.inputs:
         dtype = triton_to_np_dtype(tensor.datatype)
@@ -29,6 +30,8 @@ def request_for(manifest: Manifest, runtime: Runtime, rows: int) -> Any:
             shape = [rows, *(runtime.max_length if dim < 0 else dim for dim in tensor.dims)]
             request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
             bytes_ = bytes(4 * rows) if tensor.datatype == "BYTES" else _filled(shape, tensor)
+            if tensor.name == TASK and manifest.tasks:
+                bytes_ = np.full(shape, len(manifest.tasks) - 1, np.int64).tobytes()
             request.raw_input_contents.append(bytes_)
             continue
         value = tensor.pad_value if tensor.role == "other" else 1

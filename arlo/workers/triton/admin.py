@@ -93,8 +93,12 @@ class TritonAdmin:
         return tuple(sorted(model.name for model in answer.models if model.state == READY))
 
     async def load(self, runtime: str, *, timeout_s: float) -> None:
-        """Load and wait until ready. WorkerError with Triton's reason; a load given up on is taken back."""
+        """Load and wait until ready. WorkerError with Triton's reason; a load given up on is taken back.
+
+        One that is ready is loaded anew from its files, and answers meanwhile; where that fails it stays as it was.
+        """
         deadline_s = monotonic_s() + timeout_s
+        serves = (await self._state(runtime, deadline_s))[0] == READY
         request = service_pb2.RepositoryModelLoadRequest(model_name=runtime)
         try:
             await self._call(self._stub.RepositoryModelLoad, request, timeout_s, f"load {runtime}")
@@ -110,6 +114,8 @@ class TritonAdmin:
                     raise WorkerError(f"worker {self.endpoint} did not load {runtime} within {timeout_s:.3g} s")
                 await asyncio.sleep(POLL_S)
         except WorkerError:
+            if serves:
+                raise
             # A later operation wins over an unfinished one, and clears a failed one.
             with contextlib.suppress(WorkerError):
                 await self._unload(runtime, timeout_s=2.0)

@@ -1,0 +1,178 @@
+"""The folder that `arlo adapt` writes: what was found as adapt.json, and made of it tokens.toml for `arlo simulate`, and
+flow.toml with serve.toml for `arlo serve`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arlo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from arlo.compile.adapt.variant import Plan
+
+FILE = "adapt.json"
+TASKS = "tasks"  # a folder: what was fitted for each task that has a name
+
+
+def read_adapted(folder: Path) -> dict[str, Any]:
+    """adapt.json. ConfigError when there is none."""
+    try:
+        found: dict[str, Any] = json.loads((folder / FILE).read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder / FILE} cannot be read ({error}): give the folder that `arlo adapt` wrote") from None
+    return found
+
+
+def write_adapted(result: Mapping[str, Any], out: Path) -> None:
+    """adapt.json, and the files that are made of it; each whole, flow.toml last, which a running `arlo serve` follows."""
+    _write(out / FILE, json.dumps(result, indent=1) + "\n")
+    _write(out / "tokens.toml", tokens_file(result))
+    if "repository" in result["variants"][0]:
+        if not (out / "serve.toml").exists():
+            _write(out / "serve.toml", SERVE)
+        _write(out / "flow.toml", flow_file(result))
+
+
+def _write(file: Path, text: str) -> None:
+    temporary = file.with_name(file.name + ".tmp")
+    temporary.write_text(text)
+    temporary.replace(file)
+
+
+def described(plan: Plan, compared: Any, by_task: Mapping[str, Any], lengths: Sequence[int]) -> dict[str, Any]:
+    """A variant in adapt.json. by_task: whether each measured row is right; lengths: of all of them, tokens."""
+    import numpy as np
+
+    from arlo.catalog.flow_outcomes import interval
+
+    right = np.concatenate(list(by_task.values()))
+    ends = [plan.length // 4, plan.length // 2, plan.length - 1, plan.length]
+    bins = np.searchsorted(ends, lengths)
+    return {
+        "name": plan.name,
+        "tokens": plan.tokens,
+        "kind": plan.kind,
+        "each": plan.merge,
+        "schedule": list(plan.schedule),
+        "multiplications": plan.multiplications,
+        "accuracy": float(right.mean()),
+        "interval": interval(int(right.sum()), len(right)),
+        "bins": [
+            {
+                "max_length": end,
+                "rows": int((bins == i).sum()),
+                "accuracy": float(right[bins == i].mean()),
+                "interval": interval(int(right[bins == i].sum()), int((bins == i).sum())),
+            }
+            for i, end in enumerate(ends)
+            if len(lengths) and (bins == i).any()
+        ],
+        "by_task": {name: float(one.mean()) for name, one in by_task.items()},
+        "verified": dataclasses.asdict(compared),
+    }
+
+
+def merged(before: dict[str, Any], added: dict[str, Any], rows: tuple[int, int]) -> dict[str, Any]:
+    """A variant with what was measured of another task; rows: that were measured before, and now."""
+    from arlo.catalog.flow_outcomes import interval
+
+    def both(old: dict[str, Any], new: dict[str, Any], counts: tuple[int, int]) -> dict[str, Any]:
+        right = round(old["accuracy"] * counts[0] + new["accuracy"] * counts[1])
+        return {"accuracy": right / sum(counts), "interval": interval(right, sum(counts))}
+
+    bins = {each["max_length"]: each for each in before["bins"]}
+    for each in added["bins"]:
+        old = bins.get(each["max_length"])
+        total = each["rows"] + (old["rows"] if old else 0)
+        bins[each["max_length"]] = (
+            {**old, "rows": total, **both(old, each, (old["rows"], each["rows"]))} if old else each
+        )
+    return {
+        **before,
+        **both(before, added, rows),
+        "bins": [bins[end] for end in sorted(bins)],
+        "by_task": before["by_task"] | added["by_task"],
+        "verified": added["verified"],
+    }
+
+
+def _distinct(variants: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of variants with the same tokens the most accurate one: a count says which one is meant."""
+    best: dict[int, dict[str, Any]] = {}
+    for each in variants:
+        if each["tokens"] not in best or each["accuracy"] > best[each["tokens"]]["accuracy"]:
+            best[each["tokens"]] = each
+    return list(best.values())
+
+
+def tokens_file(result: Mapping[str, Any]) -> str:
+    """What was found as a file for `arlo simulate`: three classes of queries of each task."""
+    variants = sorted(_distinct(result["variants"]), key=lambda each: int(each["tokens"]))
+    slo_ms = float(result["slo_ms"])
+    lines = [
+        "# Written by `arlo adapt`: accuracies and latencies as measured; what queries are worth is assumed.",
+        "[tokens]",
+        f'name = "{result["model"]}"',
+        f"batch = {max(int(rows) for rows in variants[0]['latency_ms'])}",
+        f"delta_ms = {slo_ms:g}",
+        f"eta_ms = {slo_ms:g}",
+        f"horizon_s = {max(5.0, slo_ms / 200):g}",
+    ]
+    for each in variants:
+        points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
+        lines += ["[[tokens.variant]]", f"tokens = {each['tokens']}", f"latency = [{points}]"]
+    tasks = {task: [each["by_task"][task] for each in variants] for task in variants[0]["by_task"]}
+    lines += ["[tokens.accuracy]"]
+    lines += [f"{task} = [{', '.join(f'{one:.4f}' for one in right)}]" for task, right in tasks.items()]
+    for task, (utility, patience) in itertools.product(tasks, ((1.0, 1), (0.3, 1), (0.1, 2))):
+        lines += ["[[tokens.query]]", f'task = "{task}"', f"slo_ms = {slo_ms * patience:g}", f"utility = {utility}"]
+    return "\n".join(lines) + "\n"
+
+
+SERVE = """\
+# Written by `arlo adapt`: all variants as one model, on one worker. `arlo serve serve.toml`
+[pipeline]
+flow = "flow.toml"
+tokens = "price"                        # or "fixed:0", "fixed:-8": always so many
+
+[workers]
+count = 1
+run_dir = "run"
+threads = 1
+
+[gateway]
+grpc_address = "127.0.0.1:8001"
+http_address = "127.0.0.1:8002"
+admin_address = "127.0.0.1:8003"
+"""
+
+
+def flow_file(result: Mapping[str, Any]) -> str:
+    """What was found as a flow of one stage, for `arlo serve`: the variants of more and less tokens are its own."""
+    lines = [
+        "# Written by `arlo adapt`: one model at several token counts; accuracies as measured.",
+        "[flow]",
+        f'name = "{result["name"]}"',
+        f"slo_ms = {result['slo_ms']:g}",
+        "[[flow.stage]]",
+        'name = "tokens"',
+    ]
+    for each in sorted(_distinct(result["variants"]), key=lambda one: -int(one["tokens"])):
+        points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
+        lines += [
+            "[[flow.stage.variant]]",
+            f'repository = "{each["name"]}"',
+            f"tokens = {each['tokens']}",
+            f"accuracy = {each['accuracy']:.4f}",
+            f"max_lengths = [{result['length']}]",
+            f"latency = [{points}]",
+        ]
+        if result["room"]:
+            by_task = ", ".join(f"{task} = {right:.4f}" for task, right in each["by_task"].items())
+            lines.append(f"task_accuracy = {{{by_task}}}")
+    return "\n".join(lines) + "\n"
