@@ -14,7 +14,7 @@ from arlo.errors import ConfigError
 from arlo.report.numbers import share
 
 if TYPE_CHECKING:
-    from arlo.compile.adapt.fitted import Fitted
+    from arlo.compile.adapt.fitted import Before
     from arlo.compile.adapt.prompts import Way
     from arlo.compile.adapt.tasks import Labelled
     from arlo.compile.adapt.texts import Subject
@@ -136,17 +136,19 @@ def subject_of(
     model: SourceModel,
     files: dict[str, Path],
     options: Options,
-    before: dict[str, Fitted] | None = None,
-    room: int = 0,
+    before: Before | None = None,
 ) -> Subject:
-    """What is adapted, with its tasks. before, room: those that there are already, as of Texts. ConfigError."""
+    """What is adapted, with its tasks. before: those that there are already. ConfigError."""
+    from arlo.compile.adapt.fitted import NOTHING
+
+    before = before or NOTHING
     if model.row_length is not None:
         from arlo.compile.adapt.pictures import Pictures
 
         if len(files) > 1:
             raise ConfigError("of pictures, one --data file has the labels of all tasks (labels_TASK)")
         ((name, file),) = files.items()
-        return Pictures(model, file, options.rows, before, room, name)
+        return Pictures(model, file, options.rows, before, name)
     if model.task == "token-classification":
         from arlo.cascade.records import read_data
         from arlo.compile.adapt.tokens import TokenTexts
@@ -159,7 +161,7 @@ def subject_of(
 
     data = {name: _labelled(file, options.rows) for name, file in files.items()}
     cache = Cache(CompileOptions(source=options.source, out=options.out / "x").cache_root, Hasher())
-    return Texts(model, data, options.length, Training(options.prompt_way, options.epochs, cache), before, room)
+    return Texts(model, data, options.length, Training(options.prompt_way, options.epochs, cache), before)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The folder that `arlo adapt` writes: what was found as adapt.json, and made of it tokens.toml for `arlo simulate`, and
+"""The folder that `arlo adapt` writes: what was found as adapt.json; made of it, tokens.toml for `arlo simulate`, and
 flow.toml with serve.toml for `arlo serve`."""
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ def read_adapted(folder: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads((folder / FILE).read_text())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / FILE} cannot be read ({error}): give the folder that `arlo adapt` wrote") from None
+        raise ConfigError(
+            f"{folder / FILE} cannot be read ({error}): give the folder that `arlo adapt` wrote"
+        ) from None
     return found
 
 
 def write_adapted(result: Mapping[str, Any], out: Path) -> None:
-    """adapt.json, and the files that are made of it; each whole, flow.toml last, which a running `arlo serve` follows."""
+    """adapt.json, and the files that are made of it; each whole, and flow.toml, which `arlo serve` follows, last."""
     _write(out / FILE, json.dumps(result, indent=1) + "\n")
     _write(out / "tokens.toml", tokens_file(result))
     if "repository" in result["variants"][0]:

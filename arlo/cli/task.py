@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
     from arlo.cli.adapt import Options, build, examine, say, subject_of
-    from arlo.compile.adapt.fitted import Fitted
+    from arlo.compile.adapt.fitted import Before, Fitted
     from arlo.compile.adapt.tasks import check_name
     from arlo.compile.cache import Hasher
     from arlo.compile.options import CompileOptions
@@ -78,12 +78,12 @@ def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"{out} has a task {name!r} already: {', '.join(result['labels'])}")
     if "repository" not in result["variants"][0]:
         raise ConfigError(f"{out} has no repositories: run `arlo adapt` without --no-compile")
-    before = {each: Fitted.load(out / TASKS / f"{each}.npz") for each in result["labels"]}
+    known = {each: Fitted.load(out / TASKS / f"{each}.npz") for each in result["labels"]}
     source, length = Path(result["source"]), int(result["length"])
     model = resolve(CompileOptions(source=source, out=out / "x", lengths=(length,), dynamic=False), Hasher())
     trained = result["prompts"]
     options = Options(source, out, length, args.rows, trained["way"], trained["epochs"])
-    subject = subject_of(model, {name: args.data}, options, before, int(result["room"]))
+    subject = subject_of(model, {name: args.data}, options, Before(known, int(result["room"])))
     plans = [subject.plan(each["each"], each["kind"]) for each in result["variants"]]
     say(f"fitting a head for {name}")
     subject.prepare()
@@ -114,4 +114,3 @@ def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
     }
     write_adapted(result, out)
     return result
-

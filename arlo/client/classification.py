@@ -60,9 +60,7 @@ def names_of(info: ModelInfo, request: Any, rows: int) -> list[tuple[str, ...]]:
     return [known[number] for number in np.frombuffer(request.raw_input_contents[at], "<i8").tolist()]
 
 
-def classifications(
-    outputs: Mapping[str, NDArray[Any]], names: Sequence[tuple[str, ...]]
-) -> list[Classification]:
+def classifications(outputs: Mapping[str, NDArray[Any]], names: Sequence[tuple[str, ...]]) -> list[Classification]:
     """Of the outputs of a batch, rows first; names: as of names_of."""
     said = outputs.get(PROBABILITIES)
     if said is None:

@@ -40,7 +40,9 @@ class ModelInfo:
     max_length: int | None = None
     token_level: frozenset[str] | None = None
     labels: tuple[str, ...] = ()  # of a classifier, where the server says them
-    tasks: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # by their numbers, with their labels
+    tasks: Mapping[str, tuple[str, ...]] = dataclasses.field(
+        default_factory=dict
+    )  # by their numbers, with their labels
 
     def is_token_level(self, output: TensorInfo) -> bool:
         """True when the output's second dimension is the row's tokens."""

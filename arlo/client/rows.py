@@ -15,8 +15,8 @@ from arlo.client.tokenizer import Text, Tokenizer
 
 TokenIds: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
 Row: TypeAlias = Text | TokenIds | NDArray[Any] | Mapping[str, TokenIds | NDArray[Any] | Text]
-"""A text, a pair of texts, token ids, an array of the size of a row, or a mapping of input names to values: of a model of
-several tasks, `task` may be a name; `text` stands for token ids."""
+"""A text, a pair of texts, token ids, an array of the size of a row, or a mapping of input names to values:
+`text` may stand for token ids in it, and `task` be a name where the model has several."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

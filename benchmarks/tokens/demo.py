@@ -159,7 +159,14 @@ def kept(folder: Path, parts: Sequence[Any], *, done: bool = False) -> bool:
     """Whether `folder` holds what was made of these parts by this code; `done` says that it does from now on."""
     hasher = hashlib.sha256(json.dumps(list(parts), default=str).encode())
     here = Path(__file__).parents[2]
-    for file in sorted([*(here / "compile/adapt").glob("*.py"), here / "arlo/cli/adapt.py", *here.glob(OWN)]):
+    for file in sorted(
+        [
+            *(here / "compile/adapt").glob("*.py"),
+            here / "arlo/cli/adapt.py",
+            here / "arlo/cli/adapted.py",
+            *here.glob(OWN),
+        ]
+    ):
         hasher.update(file.read_bytes())
     mark = folder / "made-of"
     if done:

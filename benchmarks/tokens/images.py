@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from arlo.cli.adapt import SERVE, flow_file, tokens_file
+from arlo.catalog.tasks import TASK
+from arlo.cli.adapted import SERVE, flow_file, tokens_file
 from arlo.compile.adapt.measure import open_session
 from arlo.errors import ArloError
 from benchmarks.cascade.cached import cache_root
@@ -72,8 +73,9 @@ def adapted(args: argparse.Namespace, root: Path, body: Path, data: Path) -> Pat
         command("arlo.cli", "adapt", body, "--merge", args.merge, "--data", data, "--out", folder)
         result = json.loads((folder / "adapt.json").read_text())
         slo_ms = round(PATIENCE * result["variants"][0]["latency_ms"]["8"])
-        (folder / "tokens.toml").write_text(tokens_file(result, slo_ms))
-        (folder / "flow.toml").write_text(flow_file(result, NAME, slo_ms))
+        result |= {"name": NAME, "slo_ms": slo_ms}
+        (folder / "tokens.toml").write_text(tokens_file(result))
+        (folder / "flow.toml").write_text(flow_file(result))
         (folder / "serve.toml").write_text(re.sub(r":800[123]", ":0", SERVE))  # free ports
         kept(folder, parts, done=True)
     return folder
@@ -82,20 +84,23 @@ def adapted(args: argparse.Namespace, root: Path, body: Path, data: Path) -> Pat
 def serve(folder: Path, data: Path) -> dict[str, Any]:
     """One model of all variants on a real Triton, under a burst; and what other clients get from it."""
     found = json.loads((folder / "adapt.json").read_text())
-    labels = found["labels"]["garment"]
     with np.load(data) as stored:
         chosen = np.flatnonzero(stored["split"] == 2)[:SENT]
         rows = stored["rows"][chosen].astype(np.float32)
-        truth = np.array([labels.index(label) for label in stored["labels_garment"][chosen].tolist()])
+        truths = {
+            task: np.array([labels.index(label) for label in stored[f"labels_{task}"][chosen].tolist()])
+            for task, labels in found["labels"].items()
+        }
     capacity = 8000 / found["variants"][0]["latency_ms"]["8"]
     with served(folder / "serve.toml") as ready:
         say(f"served; {capacity:.0f} pictures a second with all tokens")
-        phases = asyncio.run(stream(ready["grpc"], rows, truth, len(labels), capacity))
-        others = tritons_client(ready["grpc"], rows[:4])
+        phases = asyncio.run(stream(ready["grpc"], rows, truths, capacity))
+        others = tritons_client(ready["grpc"], rows[:4], "garment")
     agrees = True
     for logits, tokens, row in zip(others["logits"], others["tokens"], rows, strict=False):
         session = open_session(folder / "models" / f"m{-tokens}-{found['length']}" / "model.onnx", 1)
-        wanted = session.run(None, {PIXELS: row[None]})[0][0]
+        of = np.array([[list(found["labels"]).index("garment")]])
+        wanted = session.run(None, {PIXELS: row[None], TASK: of})[0][0]
         agrees = agrees and bool(np.allclose(logits, wanted, rtol=1e-3, atol=1e-3))
     return {"phases": phases, "tritonclient": "agrees" if agrees else "differs", "capacity": capacity}
 

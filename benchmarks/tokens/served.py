@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,26 +70,28 @@ class Phase:
 
 
 async def stream(
-    address: str, rows: NDArray[np.float32], truth: NDArray[np.int64], classes: int, capacity: float
+    address: str, rows: NDArray[np.float32], truths: Mapping[str, NDArray[np.int64]], capacity: float
 ) -> list[dict[str, Any]]:
-    """Pictures at random moments, in three phases; each is answered once, or refused with a reason.
+    """Pictures at random moments, in three phases, each of one of the tasks; each is answered once, or refused with a
+    reason.
 
-    truth: the class of each picture, among the first `classes` logits. capacity: rows a second with all tokens.
+    truths: of each task the class of each picture. capacity: rows a second with all tokens.
     """
     draws = np.random.default_rng(3)
     phases = [Phase(rate=round(share * capacity, 1)) for share, _ in PHASES]
     async with AsyncClient(address, model=NAME, timeout_s=60) as client:
 
-        async def ask(number: int, phase: Phase, utility: float) -> None:
+        async def ask(number: int, phase: Phase, utility: float, task: str) -> None:
             begun = monotonic_s()
+            wishes = {"utility": utility, "task": task}
             try:
-                answer = await client.infer(rows[number], outputs=OUTPUTS, parameters={"utility": utility})
+                answer = await client.infer(rows[number], outputs=OUTPUTS, parameters=wishes)
             except ClientError as error:
                 phase.failures[type(error).__name__] += 1
                 return
             phase.ms.append(1000 * (monotonic_s() - begun))
             phase.answered += 1
-            phase.right += int(np.argmax(answer["logits"][:classes])) == truth[number]
+            phase.right += int(np.argmax(answer["logits"])) == truths[task][number]
             phase.tokens[int(answer["tokens"])] += 1
 
         tasks, due = [], monotonic_s()
@@ -99,16 +101,18 @@ async def stream(
                 await asyncio.sleep(max(0.0, due - monotonic_s()))
                 number, utility = int(draws.integers(len(rows))), float(draws.choice([1.0, 0.3, 0.1]))
                 phase.sent += 1
-                tasks.append(asyncio.create_task(ask(number, phase, utility)))
+                task = str(draws.choice(list(truths)))
+                tasks.append(asyncio.create_task(ask(number, phase, utility, task)))
             due = until
         await asyncio.gather(*tasks)
     return [phase.as_dict() for phase in phases]
 
 
-def tritons_client(address: str, rows: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+def tritons_client(address: str, rows: NDArray[np.float32], task: str) -> dict[str, NDArray[Any]]:
     """What unchanged tritonclient gets for several pictures in one request."""
     with triton.InferenceServerClient(address) as client:
         given = triton.InferInput(PIXELS, list(rows.shape), "FP32")
         given.set_data_from_numpy(rows)
-        answer = client.infer(NAME, [given], outputs=[triton.InferRequestedOutput(each) for each in OUTPUTS])
+        wanted = [triton.InferRequestedOutput(each) for each in OUTPUTS]
+        answer = client.infer(NAME, [given], outputs=wanted, parameters={"task": task})
         return {each: answer.as_numpy(each) for each in OUTPUTS}

@@ -49,3 +49,15 @@ class Fitted:
             return cls(Head(labels, arrays["weight"], arrays["bias"]), prompts)
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(f"{file} cannot be read ({error}): run `arlo adapt` again") from None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Before:
+    """Tasks that there are already, by their numbers, which come first; room: classes that their tables hold of each,
+    0: there are no tables yet."""
+
+    tasks: Mapping[str, Fitted] = dataclasses.field(default_factory=dict)
+    room: int = 0
+
+
+NOTHING = Before()

@@ -19,7 +19,7 @@ from arlo.catalog.manifest import AdaptationKind
 from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications
 from arlo.catalog.tasks import TASK
 from arlo.compile.adapt import measure
-from arlo.compile.adapt.fitted import Fitted
+from arlo.compile.adapt.fitted import NOTHING, Before, Fitted
 from arlo.compile.adapt.tasks import FIT_SHARES, UNNAMED, with_room
 from arlo.compile.adapt.variant import Head, Heads, Plan, export_onnx, inputs_of, torch_head, write_config
 from arlo.compile.adapt.vision import FAMILIES, PROTECTED, merging_vit, pool_image
@@ -41,12 +41,10 @@ class Pictures:
         model: SourceModel,
         file: Path,
         limit: int | None,
-        before: Mapping[str, Fitted] | None = None,
-        room: int = 0,
+        before: Before = NOTHING,
         task: str = UNNAMED,
     ) -> None:
-        """before: as of Texts; task: the name of one whose labels in the file have none. ConfigError for a family that
-        cannot merge."""
+        """task: the name of one whose labels in the file have none. ConfigError for a family that cannot merge."""
         if model.onnx is not None or model.model_type not in FAMILIES or model.task != "embedding":
             raise ConfigError(
                 f"arlo adapt cannot merge tokens of {model.source} ({model.model_type}, {model.task}): of pictures it "
@@ -54,7 +52,7 @@ class Pictures:
             )
         assert model.row_length is not None
         self._model, self._length, self._file, self._limit = model, model.row_length, file, limit
-        self._before, self.room, self._task = before or {}, room, task
+        self._before, self.room, self._task = before.tasks, before.room, task
 
     def prepare(self) -> None:
         model, file = self._model, self._file

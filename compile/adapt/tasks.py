@@ -75,9 +75,7 @@ def check_name(name: str, where: str) -> None:
         raise ConfigError(f"{where}: a task needs a name of letters, digits and _, and {UNNAMED!r} is none")
 
 
-def read_tasks(
-    model: SourceModel, data: Mapping[str, Labelled], length: int
-) -> tuple[list[Task], dict[str, Fitted]]:
+def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) -> tuple[list[Task], dict[str, Fitted]]:
     """The tasks, and what was fitted for each where the model gives embeddings. ConfigError for unfit texts."""
     if model.task != "embedding" and list(data) != [UNNAMED]:
         raise ConfigError("named tasks need a body that gives embeddings: this model has a head of its own")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from arlo.catalog.manifest import AdaptationKind
 from arlo.compile.adapt import measure
-from arlo.compile.adapt.fitted import Fitted
+from arlo.compile.adapt.fitted import NOTHING, Before, Fitted
 from arlo.compile.adapt.prompts import Prompts, Way, prompted_body, prompted_work, train_prompts
 from arlo.compile.adapt.tasks import Labelled, Task, read_tasks, with_room
 from arlo.compile.adapt.variant import (
@@ -85,14 +85,12 @@ class Texts:
         data: Mapping[str, Labelled],
         length: int,
         training: Training,
-        before: Mapping[str, Fitted] | None = None,
-        room: int = 0,
+        before: Before = NOTHING,
     ) -> None:
-        """before: tasks that there are already, whose numbers come first, in tables with room for so many classes.
-        ConfigError for a family that cannot merge."""
+        """ConfigError for a family that cannot merge."""
         check_family(model)
         self._model, self._length, self._data, self._training = model, length, data, training
-        self._before, self.room = before or {}, room
+        self._before, self.room = before.tasks, before.room
 
     def prepare(self) -> None:
         self._tasks, fitted = read_tasks(self._model, self._data, self._length)

@@ -179,7 +179,7 @@ def _resolve_file(options: CompileOptions, hasher: Hasher) -> SourceModel:
     max_tokens = _check_lengths(options, config)
     tasks = _tasks(config)
     if found.tensors:
-        return _of_tensors(options, found, config, task, hashes, tasks)
+        return _of_tensors(options, found, config, task, hashes)
     inputs = {tensor.name: tensor for tensor in _inputs({"model_type": ""} | config)}
     return SourceModel(
         name=options.name or _clean_name(path.with_suffix("")),
@@ -230,8 +230,8 @@ def _task_input(path: Path, by_task: bool, tasks: dict[str, tuple[str, ...]]) ->
     """ConfigError where the graph and config.json do not say the same."""
     if by_task != bool(tasks):
         raise ConfigError(
-            f"{path} has {'an' if by_task else 'no'} input task, and its config.json {'some' if tasks else 'no'} arlo_tasks: "
-            "take both as `arlo adapt` wrote them"
+            f"{path} has {'an' if by_task else 'no'} input task, and its config.json {'' if tasks else 'no '}arlo_tasks"
+            ": take both as `arlo adapt` wrote them"
         )
     return (task_input(len(tasks)),) if by_task else ()
 
@@ -253,9 +253,8 @@ def _of_tensors(
     config: dict[str, Any],
     task: str,
     hashes: dict[str, str],
-    tasks: dict[str, tuple[str, ...]],
 ) -> SourceModel:
-    path = options.source
+    path, tasks = options.source, _tasks(config)
     inputs, length = with_rule(found.tensors, config)
     inputs += _task_input(path, found.by_task, tasks)
     return SourceModel(

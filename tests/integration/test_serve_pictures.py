@@ -176,19 +176,32 @@ async def test_one_model_at_several_token_counts(adapted: Path) -> None:
     section = '[pipeline]\nflow = "flow.toml"\ntokens = "price"\n[workers]\ncount = 1\nrun_dir = "run"\n'
     (adapted / "serve.toml").write_text(section + SERVE)  # free ports
     rows, classes = pictures(6, 5)
-    first = found["labels"]["ground"].index("day")
     async with serving(adapted) as served:
-        await asyncio.to_thread(check_tokens, served.ready["grpc"], rows, np.where(classes == 1, first, 1 - first))
+        wanted = np.where(classes == 1, "day", "night").tolist()
+        await asyncio.to_thread(check_tokens, served.ready["grpc"], rows, found["labels"], wanted)
 
 
-def check_tokens(address: str, rows: NDArray[np.float32], wanted_labels: NDArray[np.int64]) -> None:
+def check_tokens(address: str, rows: NDArray[np.float32], labels: dict[str, list[str]], wanted: list[str]) -> None:
+    """Unchanged tritonclient names the task for all rows, or for each; the SDK gets labels."""
     with triton.InferenceServerClient(address) as client:
         given = triton.InferInput("pixel_values", list(rows.shape), "FP32")
         given.set_data_from_numpy(rows)
-        wanted = [triton.InferRequestedOutput(name) for name in ("logits", "tokens")]
-        answer = client.infer("vit", [given], outputs=wanted)
-        assert (answer.as_numpy("logits")[:, :2].argmax(1) == wanted_labels).all()
+        outputs = [triton.InferRequestedOutput(name) for name in ("logits", "tokens")]
+        answer = client.infer("vit", [given], outputs=outputs, parameters={"task": "ground"})
+        said = answer.as_numpy("logits")
+        assert [labels["ground"][best] for best in said.argmax(1)] == wanted
         assert set(answer.as_numpy("tokens").tolist()) <= {0, -3}
-        with Client(address, model="vit") as sdk:
-            result = sdk.infer(rows[0], outputs=["logits", "tokens"])
+        named = triton.InferInput("task", [len(rows), 1], "BYTES")
+        turns = ["ground", "parity"] * (len(rows) // 2)
+        named.set_data_from_numpy(np.array(turns, np.object_)[:, None])
+        mixed = client.infer("vit", [given, named]).as_numpy("logits")
+        assert [labels["ground"][best] for best in mixed[::2].argmax(1)] == wanted[::2]
+        with pytest.raises(Exception, match="unknown task 'color' of model 'vit'; it has ground, parity"):
+            client.infer("vit", [given], parameters={"task": "color"})
+        with pytest.raises(Exception, match="needs the parameter task, or an input 'task': one of ground, parity"):
+            client.infer("vit", [given])
+    with Client(address, model="vit") as sdk:
+        result = sdk.infer(rows[0], outputs=["logits", "tokens"], parameters={"task": "ground"})
         assert int(result["tokens"]) in (0, -3)
+        each = [{"pixel_values": row, "task": "ground"} for row in rows]
+        assert [one.label for one in sdk.classify(each)] == wanted

@@ -102,7 +102,9 @@ def _added(before: Manifest, after: Manifest) -> list[str]:
     for old, new in zip(before.models, after.models, strict=True):
         names, more = list(old.tasks), list(new.tasks)
         if more[: len(names)] != names:
-            raise ConfigError(f"{new.model} has the tasks {', '.join(more)}, and {', '.join(names)} are served: restart")
+            raise ConfigError(
+                f"{new.model} has the tasks {', '.join(more)}, and {', '.join(names)} are served: restart"
+            )
         same = [runtime.name for runtime in old.runtimes] == [runtime.name for runtime in new.runtimes]
         if not same or old.outputs != new.outputs:
             raise ConfigError(f"{new.model} was built anew with other runtimes or outputs: restart `arlo serve`")

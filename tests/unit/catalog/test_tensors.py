@@ -33,7 +33,7 @@ def manifest_of(*inputs: InputTensor, length: int = 7) -> Manifest:
         inputs=inputs,
         outputs=(OutputTensor(name="logits", datatype="FP32", token_level=False, dims=(2,)),),
         runtimes=(runtime,),
-        adaptation=Adaptation(kind="merge", per_layer=(1, 1), tasks=("a", "b")),
+        adaptation=Adaptation(kind="merge", per_layer=(1, 1)),
     )
 
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from arlo.catalog.flow_file import load_flow
 from arlo.catalog.manifest import Manifest
-from arlo.cli.app import main
+from arlo.catalog.tasks import NO_CLASS, task_input
+from arlo.cli import task
+from arlo.cli.app import build_parsers, main
+from arlo.compile.adapt.measure import of_task, open_session
 from arlo.config import load
+from arlo.errors import ConfigError
 from arlo.simulator.tokens.file import load_tokens
 
 pytest.importorskip("torch")
@@ -57,7 +63,9 @@ def test_the_whole_way(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pyte
         assert sum(part["rows"] for part in each["bins"]) == found["rows"]["measured"]
         manifest = Manifest.load(Path(each["repository"]))
         assert [(runtime.max_length, runtime.max_batch) for runtime in manifest.runtimes] == [(24, 4)]
-        assert list(manifest.labels) == ["first.a", "first.b", "second.x", "second.y", "second.z"]
+        assert manifest.tasks == {"first": ("a", "b"), "second": ("x", "y", "z")}
+        assert (manifest.inputs[-1], manifest.labels) == (task_input(2), ())
+    check_rows_of_both(out, found)
     assert plain["by_task"]["first"] > 0.7  # the words tell; nothing tells the second task's labels
     flow = load_flow(out / "flow.toml")
     assert [variant.tokens for variant in flow.stages[0].variants] == [0, -3]
@@ -66,6 +74,71 @@ def test_the_whole_way(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pyte
     assert plain["bins"][0] == merged["bins"][0]
     assert load_tokens(out / "tokens.toml").tokens == [-3, 0]
     assert main(["simulate", str(out / "tokens.toml"), "--tokens=price,fixed:0", "--rate", "20", "--json"]) == 0
+
+
+def check_rows_of_both(out: Path, found: dict[str, Any]) -> None:
+    """In one batch each row gets the logits of its own task, as in a batch of that task alone."""
+    draws = np.random.default_rng(1)
+    for each in found["variants"]:
+        session = open_session(out / "models" / each["name"] / "model.onnx", 1)
+        ids = draws.integers(5, 90, (6, 24))
+        given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        (alone, other) = (session.run(None, given | of_task(task, 6))[0] for task in (0, 1))
+        turns = np.array([[0], [1], [1], [0], [1], [0]])
+        mixed = session.run(None, given | {"task": turns})[0]
+        np.testing.assert_allclose(mixed, np.where(turns == 0, alone, other), atol=1e-5)
+        assert alone.shape == (6, 32)
+        assert (alone[:, 2:] == NO_CLASS).all()
+        assert (other[:, 3:] == NO_CLASS).all()
+        assert (other[:, :3] > NO_CLASS / 2).all()
+        assert np.abs(alone[:, :2] - other[:, :2]).max() > 1e-3
+
+
+@pytest.mark.long
+def test_a_further_task(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What there was stays, number by number and answer by answer; one with too many classes is refused."""
+    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    texts = [json.loads(line) for line in data.read_text().splitlines()]
+    words = ["adapt", str(tiny), "--merge", "0,3", "--prompts", "2", "--epochs", "1", "--length", "24"]
+    assert main([*words, "--out", str(out), "--max-batch", "2", "--data", f"first={data}", "--json"]) == 0
+    before = json.loads((out / "adapt.json").read_text())
+    ids = np.random.default_rng(1).integers(5, 90, (4, 24))
+    given = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+
+    def said(name: str, task: int) -> Any:
+        return open_session(out / "models" / name / "model.onnx", 1).run(None, given | of_task(task, 4))[0]
+
+    old = {each["name"]: said(each["name"], 0) for each in before["variants"]}
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(json.dumps(one | {"label": "xyz"[i % 3]}) + "\n" for i, one in enumerate(texts)))
+    assert main(["task", "add", "second", str(out), "--data", str(other), "--json"]) == 0
+    after = json.loads((out / "adapt.json").read_text())
+    assert after["labels"] == {"first": ["a", "b"], "second": ["x", "y", "z"]}
+    for was, each in zip(before["variants"], after["variants"], strict=True):
+        np.testing.assert_allclose(said(each["name"], 0), old[each["name"]], atol=1e-5)
+        assert (said(each["name"], 1)[:, :3] > NO_CLASS / 2).all()
+        manifest = Manifest.load(out / each["name"])
+        assert manifest.tasks == {"first": ("a", "b"), "second": ("x", "y", "z")}
+        assert each["by_task"]["first"] == was["by_task"]["first"]
+        rows = (before["rows"]["measured"], after["rows"]["measured"] - before["rows"]["measured"])
+        right = was["accuracy"] * rows[0] + each["by_task"]["second"] * rows[1]
+        assert each["accuracy"] == pytest.approx(right / sum(rows))
+        assert sum(part["rows"] for part in each["bins"]) == sum(rows)
+    variant = load_flow(out / "flow.toml").stages[0].variants[0]
+    assert [task for task, _ in variant.task_accuracy] == ["first", "second"]
+    many = tmp_path / "many.jsonl"
+    many.write_text("".join(json.dumps(one | {"label": str(i % 40)}) + "\n" for i, one in enumerate(texts)))
+    with pytest.raises(ConfigError, match="room for 32 classes of a task, and 40 are needed"):
+        run_task(["task", "add", "third", str(out), "--data", str(many)])
+    with pytest.raises(ConfigError, match="has a task 'second' already"):
+        run_task(["task", "add", "second", str(out), "--data", str(other)])
+    assert json.loads((out / "adapt.json").read_text()) == after
+
+
+def run_task(words: list[str]) -> None:
+    args = build_parsers("task").top.parse_args(words)
+    task.run(args)
 
 
 @pytest.mark.parametrize(
