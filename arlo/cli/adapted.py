@@ -14,6 +14,7 @@ from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
     from arlo.compile.adapt.variant import Plan
+    from arlo.planning.lengths.pairs import Engine
 
 FILE = "adapt.json"
 TASKS = "tasks"  # a folder: what was fitted for each task that has a name
@@ -178,3 +179,21 @@ def flow_file(result: Mapping[str, Any]) -> str:
             by_task = ", ".join(f"{task} = {right:.4f}" for task, right in each["by_task"].items())
             lines.append(f"task_accuracy = {{{by_task}}}")
     return "\n".join(lines) + "\n"
+
+
+def engines_of(folder: Path) -> list[Engine]:
+    """The variants of a folder as pairs of length and tokens, with the accuracy of each length bin that was measured;
+    a bin without rows has that of the next one. ConfigError."""
+    from arlo.planning.lengths.pairs import Engine
+
+    result = read_adapted(folder)
+    length = int(result["length"])
+    engines = []
+    for each in _distinct(result["variants"]):
+        bins = [(int(one["max_length"]), float(one["accuracy"])) for one in each["bins"]]
+        if not bins or bins[-1][0] < length:
+            bins.append((length, bins[-1][1] if bins else float(each["accuracy"])))
+        name = f"{folder.name}/{each['name']}"
+        time_us = 1000 * float(each["latency_ms"]["1"])
+        engines.append(Engine(length=length, tokens=each["tokens"], time_us=time_us, accuracy=tuple(bins), name=name))
+    return engines
