@@ -314,14 +314,14 @@ def _pipeline(stats: Any, deployment: Any) -> Any:
 
 
 def _worth(stats: Any) -> list[Any]:
-    """The four outcomes of OTAS, and utility, of each class that had rows. What is right is expected."""
+    """The four outcomes of OTAS, and utility, of each class and each task that had rows. What is right is expected."""
     found = []
-    for worth in stats.worth:
+    for kind, worth in [*(("", each) for each in stats.worth), *(("task ", each) for each in stats.by_task)]:
         if not (worth.in_time or worth.late or worth.evicted or worth.failed):
             continue
         share = worth.earned / worth.offered if worth.offered else 0.0
         found.append(
-            f"{worth.of}: {worth.right:.0f} right in time, {worth.in_time - worth.right:.0f} wrong, {worth.late} late,"
+            f"{kind}{worth.of}: {worth.right:.0f} right in time, {worth.in_time - worth.right:.0f} wrong, {worth.late} late,"
             f" {worth.evicted} evicted, {worth.failed} failed;"
             f" utility {worth.earned:.6g} of {worth.offered:.6g} ({share:.1%})"
         )
