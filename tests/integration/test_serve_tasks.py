@@ -1,4 +1,4 @@
-"""Tasks on one body from labelled texts to answers on a real Triton: in one batch, by every client, each by its own labels;
+"""Tasks on one body from labelled texts to answers on a real Triton: in one batch, by every client, by its own labels;
 and a further one while it serves."""
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -16,8 +15,8 @@ import pytest
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
-from arlo.client import AsyncClient, Client, InvalidRequestError
 from arlo.cli.adapted import SERVE
+from arlo.client import AsyncClient, Client, InvalidRequestError
 from arlo.workers.ports import free_port
 from tests.fakes.serving import Serving, serving
 from tests.fakes.tiny_model import write_tiny
