@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TASK = "task"
 MOST_TASKS = 1024  # as in the gateway
-NO_CLASS = -1e4  # that every precision holds, and of which no softmax makes more than 0
+NO_CLASS = -8192.0  # that every precision holds exactly, and of which no softmax makes more than 0
 
 
 def task_input(count: int) -> InputTensor:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.catalog.manifest import Importance, OutputTensor
+from arlo.catalog.tasks import NO_CLASS
 from arlo.compile.signals.graph import IMPORTANCE
 from arlo.compile.signals.laws import ImportanceLaws
 from arlo.compile.verify.answers import Answered
@@ -109,7 +110,7 @@ class Comparison:
         self._tolerance = tolerance
         self._scales = {
             output.name: max(
-                (float(np.abs(row.answers[output.name]).max()) for row in rows if output.name in row.answers),
+                (_size(row.answers[output.name]) for row in rows if output.name in row.answers),
                 default=0.0,
             )
             for output in outputs
@@ -244,6 +245,12 @@ def _largest(left: NDArray[np.float32], right: NDArray[np.float32]) -> float:
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         return math.nan
     return float(np.abs(left.astype(np.float64) - right).max(initial=0.0))
+
+
+def _size(answer: NDArray[np.float32]) -> float:
+    """The largest number of an answer, but for those that stand for no class of the row's task: next to them anything
+    would be small."""
+    return float(np.abs(answer[answer != NO_CLASS]).max(initial=0.0))
 
 
 def _worse(known: float, new: float) -> float:

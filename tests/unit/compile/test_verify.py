@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from arlo.catalog.manifest import Manifest, OutputTensor
+from arlo.catalog.tasks import NO_CLASS
 from arlo.compile.engines.interface import EngineSettings, Runner, get_engine
 from arlo.compile.spec import RuntimeSpec
 from arlo.compile.steps.verify import Subject, rows_for, verify
@@ -188,3 +189,14 @@ def test_half_precision_is_bounded_by_the_size_of_the_output() -> None:
             for index, row in enumerate(answered((np.array(expected) + share * scale).tolist())):
                 comparison.answer(index, row.answers)
             assert (refusals(comparison.finish(), comparison.bounds) == []) is exact
+
+
+def test_what_is_no_class_of_a_task_bounds_nothing() -> None:
+    """Rows of tasks with fewer classes are padded with a number that is larger than all logits."""
+    expected = [[1.0, 0, NO_CLASS], [0, 0.5, 1.0]]
+    for share, exact in ((0.019, True), (0.021, False)):
+        rows = answered(expected)
+        comparison = Comparison("classifier", [LOGITS], rows, "fp16", tolerance=None)
+        for index, row in enumerate(answered([[1.0 + share, 0, NO_CLASS], expected[1]])):
+            comparison.answer(index, row.answers)
+        assert (refusals(comparison.finish(), comparison.bounds) == []) is exact
