@@ -63,9 +63,9 @@ class InferRequest {
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
   // Per row, of a model of several tasks: which one; empty: of others.
   [[nodiscard]] const std::vector<std::uint32_t>& tasks() const { return tasks_; }
-  [[nodiscard]] OutputSet outputs() const { return outputs_; }                         // that it asks for
-  [[nodiscard]] bool has_text() const;                                                 // in place of token ids
-  [[nodiscard]] bool of_text() const { return of_text_; }                              // the same, after bind()
+  [[nodiscard]] OutputSet outputs() const { return outputs_; }  // that it asks for
+  [[nodiscard]] bool has_text() const;                          // in place of token ids
+  [[nodiscard]] bool of_text() const { return of_text_; }       // the same, after bind()
   [[nodiscard]] const CascadeWishes& wishes() const { return wishes_; }
   [[nodiscard]] const FlowWishes& flow_wishes() const { return flow_wishes_; }
   // The same rows in the tokens of another vocabulary: 0 is the model's own, 1 the first of ModelSpec::wordings.

@@ -50,7 +50,8 @@ MaybeFault InferRequest::read_tasks(bool raw_given) {
   const auto input = static_cast<std::size_t>(model.task);
   const auto tensor = std::find_if(tensors_.begin(), tensors_.end(), [](const auto& t) { return t.name == kTask; });
   const bool parameter = task_entry_.data() != nullptr;
-  if (tensor != tensors_.end() && std::any_of(tensor + 1, tensors_.end(), [](const auto& t) { return t.name == kTask; })) {
+  if (tensor != tensors_.end() &&
+      std::any_of(tensor + 1, tensors_.end(), [](const auto& t) { return t.name == kTask; })) {
     return invalid("input 'task' is given twice");
   }
   if (parameter && tensor != tensors_.end()) {
@@ -83,7 +84,8 @@ MaybeFault InferRequest::read_tasks(bool raw_given) {
   // As if the client had sent the numbers.
   std::string values;
   for (std::size_t row = 0; row < rows; ++row) {
-    const int task = row > 0 && names[row] == names[row - 1] ? static_cast<int>(tasks_[row - 1]) : model.find_task(names[row]);
+    const int task =
+        row > 0 && names[row] == names[row - 1] ? static_cast<int>(tasks_[row - 1]) : model.find_task(names[row]);
     if (task < 0) return unknown_task(names[row]);
     tasks_[row] = static_cast<std::uint32_t>(task);
     const auto cell = number_cell(tasks_[row]);

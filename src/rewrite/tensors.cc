@@ -95,10 +95,10 @@ MaybeFault check_tasks(const v1::Model& model) {
       return invalid("model.tasks: name '" + task.name() + "' is empty or given twice");
     }
   }
-  const auto input = std::find_if(model.inputs().begin(), model.inputs().end(),
-                                  [](const auto& each) { return each.name() == kTask; });
-  if (input == model.inputs().end() || !is_tensor(*input) || input->datatype() != "INT64" ||
-      input->dims_size() != 1 || input->dims(0) != 1) {
+  const auto input =
+      std::find_if(model.inputs().begin(), model.inputs().end(), [](const auto& each) { return each.name() == kTask; });
+  if (input == model.inputs().end() || !is_tensor(*input) || input->datatype() != "INT64" || input->dims_size() != 1 ||
+      input->dims(0) != 1) {
     return invalid("model.tasks: model '" + model.name() + "' has no input 'task' of ROLE_TENSOR, INT64, dims 1");
   }
   return {};

@@ -129,8 +129,10 @@ TEST(Tasks, ShareBatches) {
   for (const char* name : {"topic", "tone"}) bodies.push_back(with_task(name).SerializeAsString());
   InferRequest one;
   InferRequest other;
-  ASSERT_EQ(said(one.parse(bodies[0])) + said(one.bind(*model, {})), "");
-  ASSERT_EQ(said(other.parse(bodies[1])) + said(other.bind(*model, {})), "");
+  for (auto* request : {&one, &other}) {
+    ASSERT_EQ(said(request->parse(bodies[request == &one ? 0 : 1])), "");
+    ASSERT_EQ(said(request->bind(*model, {})), "");
+  }
   EXPECT_TRUE(one.goes_with(other));
 }
 
@@ -173,8 +175,9 @@ TEST(Tasks, UnknownOrMissingAreRefusedWithTheList) {
 TEST(Tasks, OfADeploymentHaveTheirInput) {
   EXPECT_EQ(said(check_deployment(shared(kIdsInput))),
             "model.tasks: model 'm' has no input 'task' of ROLE_TENSOR, INT64, dims 1");
-  EXPECT_EQ(said(check_deployment(shared(std::string(kIdsInput) + kTaskInput, R"(tasks { name: "a" } tasks { name: "a" })"))),
-            "model.tasks: name 'a' is empty or given twice");
+  EXPECT_EQ(
+      said(check_deployment(shared(std::string(kIdsInput) + kTaskInput, R"(tasks { name: "a" } tasks { name: "a" })"))),
+      "model.tasks: name 'a' is empty or given twice");
 }
 
 }  // namespace

@@ -164,7 +164,7 @@ class Desk {
   std::array<std::shared_ptr<FlowState>, dispatch::kVariants> flows_;          // in force, by the pipeline's variant
   std::array<std::vector<FlowStageCounts>, dispatch::kVariants> flow_counts_;  // by stage
   std::array<std::array<FlowWorth, 2>, dispatch::kVariants> flow_worth_;       // interactive, bulk
-  std::array<std::vector<FlowWorth>, dispatch::kVariants> task_worth_;  // by task
+  std::array<std::vector<FlowWorth>, dispatch::kVariants> task_worth_;         // by task
   std::uint64_t fewer_tokens_ = 0;                                             // answers, of which some have shadows
   std::vector<std::shared_ptr<FlowState>> flow_states_;                        // in force, or with roots under way
   std::deque<VisitCall*> ended_visits_;                                        // that the pipelines have not heard of

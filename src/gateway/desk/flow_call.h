@@ -111,7 +111,7 @@ struct FlowRoot {
   std::int32_t part = 0;  // of its row
   std::uint64_t bytes = 0;
   std::vector<std::shared_ptr<const FlowSource>> sources;
-  Fault fault;  // of the last visit that failed
+  Fault fault;           // of the last visit that failed
   double accuracy = -1;  // expected, of what answered it, for its task; below 0: as the pipeline says
 };
 

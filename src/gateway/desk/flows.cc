@@ -432,7 +432,8 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
     worth->set_evicted(from.evicted);
     worth->set_failed(from.failed);
   };
-  for (std::size_t c = 0; c < classes.size(); ++c) fill(classes.at(c), c == 0 ? "interactive" : "bulk", out->add_worth());
+  for (std::size_t c = 0; c < classes.size(); ++c)
+    fill(classes.at(c), c == 0 ? "interactive" : "bulk", out->add_worth());
   const auto& by_task = task_worth_.at(model->variant);
   for (std::size_t t = 0; t < model->tasks.size(); ++t) {
     fill(t < by_task.size() ? by_task[t] : FlowWorth{}, model->tasks[t].name, out->add_by_task());

@@ -220,8 +220,10 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
     const auto right = [](double value) { return value >= 0 && value <= 1; };
     const auto& by_task = variant.task_accuracy();
     if ((!by_task.empty() && by_task.size() != static_cast<int>(one->tasks.size())) ||
-        by_task.size() != stage.variants(0).task_accuracy_size() || !std::all_of(by_task.begin(), by_task.end(), right)) {
-      return invalid(where + "variant '" + one->name + "' needs a task_accuracy of 0 to 1 for each task, as all variants "
+        by_task.size() != stage.variants(0).task_accuracy_size() ||
+        !std::all_of(by_task.begin(), by_task.end(), right)) {
+      return invalid(where + "variant '" + one->name +
+                     "' needs a task_accuracy of 0 to 1 for each task, as all variants "
                      "of its stage have, or none");
     }
     if (one->vocabulary != first->vocabulary) {

@@ -63,10 +63,10 @@ struct FlowSpec {
   };
   struct Variant {
     std::shared_ptr<const ModelSpec> model;
-    int logits = -1;          // output that guards judge
-    flow::StageSpec judge;    // how its logits become probabilities
-    OutputSet answers = 0;    // of its outputs, those that clients may have
-    std::int32_t tokens = 0;  // a layer adds, or merges away
+    int logits = -1;              // output that guards judge
+    flow::StageSpec judge;        // how its logits become probabilities
+    OutputSet answers = 0;        // of its outputs, those that clients may have
+    std::int32_t tokens = 0;      // a layer adds, or merges away
     std::vector<double> by_task;  // accuracy of each of its model's tasks; empty: that of all is the same
   };
   struct Stage {
