@@ -100,6 +100,9 @@ class Verification:
     cosine: float | None = None  # lowest one; of embeddings
     agreement: float | None = None  # share of labels that are the same; of rerankers: of pairs of texts in that order
     ties: float | None = None  # share that differs only where the original itself is all but undecided
+    flipped: float | None = (
+        None  # of one that merges or drops tokens: share of rows by another merge, see `arlo verify`
+    )
     ran_on: str = ""  # the device, for people
     importance_sum: float | None = None  # largest relative error of a row's sum; None: there is no such output
     importance_padding: float | None = None  # largest change by padding or other rows, as a share of the row's largest

@@ -321,8 +321,8 @@ def _worth(stats: Any) -> list[Any]:
             continue
         share = worth.earned / worth.offered if worth.offered else 0.0
         found.append(
-            f"{kind}{worth.of}: {worth.right:.0f} right in time, {worth.in_time - worth.right:.0f} wrong, {worth.late} late,"
-            f" {worth.evicted} evicted, {worth.failed} failed;"
+            f"{kind}{worth.of}: {worth.right:.0f} right in time, {worth.in_time - worth.right:.0f} wrong,"
+            f" {worth.late} late, {worth.evicted} evicted, {worth.failed} failed;"
             f" utility {worth.earned:.6g} of {worth.offered:.6g} ({share:.1%})"
         )
     return found

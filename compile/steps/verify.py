@@ -46,6 +46,7 @@ class Subject:
     outputs: Sequence[OutputTensor]
     tolerance: float | None = None
     importance: Importance | None = None
+    flips: bool = False  # it merges or drops tokens (compare.MOST_FLIPPED)
 
 
 def verify_step(job: Job, built: Entry, specialised: Entry, spec: RuntimeSpec) -> Entry:
@@ -102,7 +103,13 @@ def verification_of(entry: Entry) -> Verification:
 def verify(subject: Subject, rows: Sequence[Answered], *, ran_on: str, engine_ran: bool) -> Verification:
     """Run the rows, with other padding and other neighbours too, and compare. CompileError when it is not exact."""
     comparison = Comparison(
-        subject.task, subject.outputs, rows, subject.precision, subject.tolerance, importance=subject.importance
+        subject.task,
+        subject.outputs,
+        rows,
+        subject.precision,
+        subject.tolerance,
+        importance=subject.importance,
+        flips=subject.flips,
     )
     found, laws = _run(subject, rows, comparison), comparison.laws
     missed = refusals(found, comparison.bounds) + (laws.missed() if laws else [])
@@ -115,6 +122,7 @@ def verify(subject: Subject, rows: Sequence[Answered], *, ran_on: str, engine_ra
         cosine=found.cosine,
         agreement=found.agreement,
         ties=found.tied,
+        flipped=found.flipped / found.rows if subject.flips else None,
         importance_sum=laws.sum_diff if laws else None,
         importance_padding=laws.change if laws else None,
         ran_on=ran_on,

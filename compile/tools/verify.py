@@ -193,6 +193,7 @@ def _verify(  # noqa: PLR0917
             outputs=manifest.outputs,
             tolerance=tolerance if tolerance is not None else manifest.options.get("tolerance"),
             importance=manifest.importance,
+            flips=manifest.adaptation is not None and manifest.adaptation.kind in ("merge", "prune"),
         )
         verification = verify(subject, rows_for(rows, spec), ran_on=engine.device(), engine_ran=True)
     except CompileError as error:
@@ -226,7 +227,8 @@ def _print_table(outcomes: Sequence[Outcome]) -> None:
 
     table = Table(box=box.SIMPLE)
     table.add_column("runtime")
-    for title in ("texts", "largest difference", "by padding", "cosine", "labels"):
+    flips = any(each.verification is not None and each.verification.flipped is not None for each in outcomes)
+    for title in ("texts", "largest difference", "by padding", "cosine", "labels", *(["other merge"] * flips)):
         table.add_column(title, justify="right")
     for outcome in outcomes:
         found = outcome.verification
@@ -240,6 +242,7 @@ def _print_table(outcomes: Sequence[Outcome]) -> None:
             f"{found.padding_diff:.1e}",
             "" if found.cosine is None else f"{found.cosine:.6f}",
             "" if found.agreement is None else f"{found.agreement:.2%}",
+            *(["" if found.flipped is None else f"{found.flipped:.2%}"] * flips),
         )
     console = Console()
     console.print(table)

@@ -83,6 +83,10 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given,
     place = static_cast<std::int64_t>(i);
   }
   if (first < 0) return invalid("input 'text_pair' needs 'text' beside it");
+  if (second >= 0 && model.flow != nullptr) {
+    return invalid("model '" + model.name +
+                   "' is a pipeline, whose rows have no token types: it takes no pairs of texts");
+  }
   rows_ = tensors_[static_cast<std::size_t>(first)].shape[0];
   if (tensors_[static_cast<std::size_t>(first)].dims == 0 || rows_ < 1 || rows_ > limits.max_rows) {
     return invalid("input 'text' has " + std::to_string(rows_) + " rows; 1 to " + std::to_string(limits.max_rows) +

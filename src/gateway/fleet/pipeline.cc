@@ -458,6 +458,10 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
   out->mask = entry.mask;
   out->task = entry.task;
   out->tasks = entry.tasks;
+  if (flow->stages.size() == 1 && flow->chunks.window == 0) {  // one answer to a row: as of the model itself
+    out->text = entry.text;
+    out->labels = entry.labels;
+  }
   out->vocabulary = entry.vocabulary;
   out->slo_ns = TimeNs{from.slo_ms()} * 1'000'000;
   out->default_timeout_ns = TimeNs{from.default_timeout_ms()} * 1'000'000;

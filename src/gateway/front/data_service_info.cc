@@ -73,6 +73,7 @@ const std::vector<InputSpec>& tokens_of(const ModelSpec& model) {
 // Inputs in place of all others.
 std::vector<std::string_view> texts_of(const ModelSpec& model) {
   if (!model.takes_text()) return {};
+  if (model.flow != nullptr) return {kText};
   return {kText, kTextPair};
 }
 
