@@ -83,7 +83,8 @@ def choose_pairs(
     cost = np.where(fits, time + worth_us / POINT * (right.max(0) - right), np.inf)
     # Rows that are alike to all engines are one.
     _, first, group = np.unique(cost, axis=1, return_index=True, return_inverse=True)
-    share, cost, right = np.bincount(group.ravel(), share), cost[:, first], right[:, first]
+    share = np.bincount(group.ravel(), share).astype(np.float64)
+    cost, right = cost[:, first], right[:, first]
     best = []
     for number in range(1, min(most, len(left)) + 1):
         found = _best_of(cost, share, number)

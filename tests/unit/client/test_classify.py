@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,37 @@ def test_of_no_classifier(kind: str) -> None:
     with KServeServer() as server, Twin(kind, server.endpoint) as client:
         with pytest.raises(InvalidRequestError, match="does not classify: it has no output logits"):
             client.classify([[1]])
+
+
+def test_of_several_tasks(kind: str) -> None:
+    """Rows say their task by name or by number, or a request that of all; each row gets its own task's labels."""
+    described = dataclasses.replace(
+        info(("logits", "FP32", (-1, 3))),
+        inputs=(*IDS, TensorInfo(name="task", datatype="INT64", shape=(-1, 1), optional=True)),
+        tasks={"topic": ("cat", "dog"), "tone": ("mild", "harsh", "none")},
+    )
+    with (
+        KServeServer(info=described, infer=answering(logits=[[0.0, 2.0, -8192.0]] * 3)) as server,
+        Twin(kind, server.endpoint, model="kinds") as client,
+    ):
+        rows = [
+            {"input_ids": [1], "task": "tone"},
+            {"input_ids": [2, 3], "task": "topic"},
+            {"input_ids": [4], "task": [1]},
+        ]
+        assert [each.label for each in client.classify(rows)] == ["harsh", "dog", "harsh"]
+        sent = server.requests[-1]
+        at = [tensor.name for tensor in sent.inputs].index("task")
+        assert list(sent.inputs[at].shape) == [3, 1]
+        assert np.frombuffer(sent.raw_input_contents[at], "<i8").tolist() == [1, 0, 1]
+        assert [each.label for each in client.classify([[1], [2]], parameters={"task": "topic"})] == ["dog", "dog"]
+        assert "task" not in [tensor.name for tensor in server.requests[-1].inputs]
+        # One that came after the client asked which there are.
+        assert [each.label for each in client.classify([[1]], parameters={"task": "mood"})] == ["1"]
+        with pytest.raises(InvalidRequestError, match="unknown task 'mood'; there are topic, tone"):
+            client.infer({"input_ids": [1], "task": "mood"})
+        with pytest.raises(InvalidRequestError, match="a row lacks 'task'"):
+            client.infer_batch([rows[0], [2]])
 
 
 def test_reasons_are_those_of_the_gateway() -> None:
