@@ -88,7 +88,6 @@ MaybeFault read_texts(const json& from, const std::string& field, bool empty, st
 }
 
 MaybeFault read_wishes(const json& body, TextWishes* out) {
-  if (auto fault = read_text(body, "task", &out->task)) return fault;
   const json* side = field_of(body, "truncation_direction");
   if (side == nullptr) side = field_of(body, "truncation_side");
   const bool left = side != nullptr && (*side == "left" || *side == "Left");
@@ -167,7 +166,6 @@ void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest
   auto& parameters = *out->mutable_parameters();
   if (cut) parameters["truncate"].set_string_param(wishes.truncate);
   if (wishes.bulk) parameters["arlo_class"].set_string_param("bulk");
-  if (!wishes.task.empty()) parameters["task"].set_string_param(wishes.task);
 }
 
 MaybeFault check_made(std::size_t bytes) {

@@ -45,7 +45,6 @@ struct TextWishes {
   std::string truncate = "NONE";  // NONE, END or START: what is cut off; CHUNK: cut into pieces, of embeddings
   std::string prompt;             // name of the one that goes before each text; empty: none
   std::string input_type;         // query, passage, ...: where no prompt is named, the one for this, if there is one
-  std::string task;               // of a model that has several; empty: none is named
   bool bulk = false;              // of the class bulk
   std::int64_t most_tokens = 0;   // of a text, below what the model takes; 0: that
   bool special = true;            // special tokens are added

@@ -34,7 +34,7 @@ bool is_reranker(const ModelSpec& model) {
   return logits != nullptr && logits->dims[0] == 1;
 }
 
-MaybeFault ask_labels(const ModelSpec& model, inference::ModelInferRequest* out) {
+MaybeFault ask_labels(const ModelSpec& model, const std::string& task, inference::ModelInferRequest* out) {
   const auto* logits = logits_of(model);
   if (logits == nullptr) {
     return Fault{Code::kUnimplemented,
@@ -42,12 +42,13 @@ MaybeFault ask_labels(const ModelSpec& model, inference::ModelInferRequest* out)
   }
   out->set_model_name(model.name);
   out->add_outputs()->set_name(logits->name);
+  if (!model.tasks.empty() && !task.empty()) (*out->mutable_parameters())["task"].set_string_param(task);
   return {};
 }
 
 MaybeFault ask_score(const ModelSpec& model, inference::ModelInferRequest* out) {
   const auto* logits = logits_of(model);
-  if (logits != nullptr && logits->dims[0] == 1) return ask_labels(model, out);
+  if (logits != nullptr && logits->dims[0] == 1) return ask_labels(model, {}, out);
   return Fault{Code::kUnimplemented,
                "model '" + model.name + "' is no reranker: " +
                    (logits == nullptr ? "it has no output logits of labels"

@@ -13,8 +13,9 @@ namespace arlo::gateway {
 const OutputSpec* logits_of(const ModelSpec& model);
 bool is_classifier(const ModelSpec& model);  // as far as its outputs tell: it has several labels
 bool is_reranker(const ModelSpec& model);    // it has one
-// Asks for the labels' scores, or for the one of a reranker. UNIMPLEMENTED: the model gives none.
-MaybeFault ask_labels(const ModelSpec& model, inference::ModelInferRequest* out);
+// Asks for the labels' scores, of a model of several tasks for those of `task`; or for the one score of a reranker.
+// UNIMPLEMENTED: the model gives none.
+MaybeFault ask_labels(const ModelSpec& model, const std::string& task, inference::ModelInferRequest* out);
 MaybeFault ask_score(const ModelSpec& model, inference::ModelInferRequest* out);
 
 // Names of its labels; of a model of several tasks those of one, and how many of a row's logits are its own.

@@ -34,12 +34,13 @@ class TeiPredict final : public ApiTask {
       return invalid("inputs: texts and pairs of texts go in requests of their own");
     }
     if (auto fault = read_text(body, "model", &model_)) return fault;
+    if (auto fault = read_text(body, "task", &asked_)) return fault;
     if (auto fault = read_bool(body, "raw_scores", &raw_)) return fault;
     return read_wishes(body, &wishes_);
   }
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
-    if (auto fault = ask_labels(model, out)) return fault;
+    if (auto fault = ask_labels(model, asked_, out)) return fault;
     if (auto fault = check_of_scores(model, wishes_)) return fault;
     if (auto fault = check_rows(first_.size(), most_rows)) return fault;
     add_wishes(wishes_, true, out);
@@ -51,7 +52,7 @@ class TeiPredict final : public ApiTask {
     std::vector<float> values;
     std::size_t each = 0;
     if (auto fault = read_rows(answer, first_.size(), &values, &each)) return fault;
-    const Labels labels = labels_of(model, wishes_.task, each);
+    const Labels labels = labels_of(model, asked_, each);
     auto& body = out->body;
     if (batch_) body = "[";
     for (std::size_t row = 0; row < first_.size(); ++row) {
@@ -80,6 +81,7 @@ class TeiPredict final : public ApiTask {
 
   std::vector<std::string> first_;
   std::vector<std::string> second_;
+  std::string asked_;  // the task; empty: none is named
   TextWishes wishes_;
   bool batch_ = false;
   bool raw_ = false;

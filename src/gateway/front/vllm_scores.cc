@@ -118,12 +118,13 @@ class Classify final : public Scored {
     if (input == body.end()) return invalid("input is missing");
     if (auto fault = read_side(*input, "input", &texts_)) return fault;
     if (auto fault = read_common(from, body)) return fault;
+    if (auto fault = read_text(body, "task", &asked_)) return fault;
     infinity_ = body.contains("raw_scores");
     return read_bool(body, "raw_scores", &raw_);
   }
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
-    if (auto fault = ask_labels(model, out)) return fault;
+    if (auto fault = ask_labels(model, asked_, out)) return fault;
     if (auto fault = check(model, texts_.size(), most_rows, out)) return fault;
     return add_texts(kText, {}, texts_, out);
   }
@@ -132,7 +133,7 @@ class Classify final : public Scored {
     std::vector<float> values;
     std::size_t each = 0;
     if (auto fault = read_rows(answer, texts_.size(), &values, &each)) return fault;
-    const Labels labels = labels_of(model, wishes_.task, each);
+    const Labels labels = labels_of(model, asked_, each);
     auto& body = out->body;
     body = head("classify", infinity_ ? "classify" : "list", answer, model);
     for (std::size_t row = 0; row < texts_.size(); ++row) {
@@ -154,6 +155,7 @@ class Classify final : public Scored {
 
  private:
   std::vector<std::string> texts_;
+  std::string asked_;  // the task; empty: none is named
   bool infinity_ = false;
 };
 

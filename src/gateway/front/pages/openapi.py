@@ -86,6 +86,7 @@ def requests() -> dict[str, Schema]:
         "add_special_tokens": flag(True),
     }
     of_scores = {name: schema for name, schema in wishes.items() if name != "add_special_tokens"}
+    task = maybe("string", "Of a model that several tasks share: which one.")
     vectors = {
         "dimensions": maybe("integer", "Vectors are cut to so many numbers.", minimum=1),
         "normalize": flag(True),
@@ -143,7 +144,7 @@ def requests() -> dict[str, Schema]:
         "ClassifyRequest": fields(
             "input", input=side, model=ref("Model"), use_activation=flag(True),
             raw_scores=flag(False) | {"description": "infinity's; with it the answer is in infinity's form."},
-            **of_scores,
+            task=task, **of_scores,
         ),
         "VertexRequest": fields(
             "instances", model=ref("Model"),
@@ -163,7 +164,7 @@ def requests() -> dict[str, Schema]:
             "inputs",
             inputs=either(ref("AnyText"), one_or_two | {"minItems": 2}, listed(one_or_two, 1),
                           description="A text, a pair of texts, or a list of lists of one or of two."),
-            raw_scores=flag(False), model=ref("Model"), **of_scores,
+            raw_scores=flag(False), task=task, model=ref("Model"), **of_scores,
         ),
         "TeiRerankRequest": fields(
             "query texts", query=ref("Text"), texts=ref("AnyTexts"), raw_scores=flag(False), return_text=flag(False),
