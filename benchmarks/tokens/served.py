@@ -83,7 +83,7 @@ async def stream(
 
         async def ask(number: int, phase: Phase, utility: float, task: str) -> None:
             begun = monotonic_s()
-            wishes = {"utility": utility, "task": task}
+            wishes: dict[str, float | str] = {"utility": utility, "task": task}
             try:
                 answer = await client.infer(rows[number], outputs=OUTPUTS, parameters=wishes)
             except ClientError as error:

@@ -39,11 +39,14 @@ class Subject(Protocol):
     """A body with its tasks and the rows that they are measured on. What it says of them is there after `prepare`."""
 
     task_labels: Mapping[str, tuple[str, ...]]  # of each task whose rows there are
-    fitted_tasks: Mapping[str, Fitted]  # by their numbers, those from before too; none: the model has a head
     room: int  # classes that the tables of several tasks hold; 0: there is one task
     fitted: int  # rows
     measured: int
     lengths: Sequence[int]  # of the measured rows; empty: all are of one length
+
+    @property
+    def fitted_tasks(self) -> Mapping[str, Fitted]:
+        """By their numbers, those from before too; none: the model has a head."""
 
     def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
         """The variant that merges, or drops, so many tokens a layer, or has so many prompts. ConfigError when there

@@ -33,7 +33,7 @@ TEXTS = [
     " ".join(WORDS["ab"[i % 2]][(i + j) % 3] for j in range(3 + i % 12)) + (" it was" if i % 3 else " they are")
     for i in range(120)
 ]
-SOME = [text for text in TEXTS if len(text) < 32][:6]  # that lose padding only where tokens are merged
+SOME = ["red", "tree", "house", "run", "fast", "seven"]  # so short that merging takes padding only
 TASKS = {"topic": "ab", "tone": "xyz"}  # labels of a text in turn
 FURTHER = "pq"
 
@@ -101,7 +101,6 @@ def check_clients(address: str) -> dict[str, NDArray[np.float32]]:
     """By parameter, by names, by numbers: the same logits for a task; what each task says of the texts comes back."""
     found: dict[str, NDArray[np.float32]] = {}
     some = SOME
-    assert len(some) == 6
     with Client(address, model="model") as client:
         assert dict(client.model_info().tasks) == {task: tuple(labels) for task, labels in TASKS.items()}
         with triton.InferenceServerClient(address) as other:
