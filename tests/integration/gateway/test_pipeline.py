@@ -135,7 +135,7 @@ async def test_a_stage_makes_several_rows(workers: Workers, start: Any) -> None:
             np.testing.assert_array_equal(one["logits"], SAID["large"][9:11])
             one = await client.infer(np.array(rows[1], np.int64))  # an answer, as of any model
             np.testing.assert_array_equal(one["logits"], SAID["large"][8])
-            np.testing.assert_array_equal(one.answers("logits"), SAID["large"][8:9])
+            np.testing.assert_array_equal(one.answers("logits")[0], SAID["large"][8:9])
         first, parts = (await gateway.stats(NAME)).pipeline
         assert parts.ends == parts.arrived == sum(sum(one.made) for one in first.variants) == 6
         assert first.arrived == 3
