@@ -125,6 +125,9 @@ async def test_a_stage_makes_several_rows(workers: Workers, start: Any) -> None:
         assert outputs["row"].tolist() == [0, 0, 0, 1, 2, 2]
         np.testing.assert_array_equal(outputs["logits"], SAID["large"][5:11])
         assert [route.count("large") for route in outputs["route"]] == [3, 1, 2]
+        first, parts = (await gateway.stats(NAME)).pipeline
+        assert parts.ends == parts.arrived == sum(sum(one.made) for one in first.variants) == 6
+        assert first.arrived == 3
         async with AsyncClient(gateway.grpc, model=NAME) as client:
             result = await client.infer_batch([np.array(row, np.int64) for row in rows], outputs=["logits"])
             for said, wanted in zip(result.answers("logits"), (range(5, 8), (8,), (9, 10)), strict=True):
@@ -136,9 +139,6 @@ async def test_a_stage_makes_several_rows(workers: Workers, start: Any) -> None:
             one = await client.infer(np.array(rows[1], np.int64))  # an answer, as of any model
             np.testing.assert_array_equal(one["logits"], SAID["large"][8])
             np.testing.assert_array_equal(one.answers("logits")[0], SAID["large"][8:9])
-        first, parts = (await gateway.stats(NAME)).pipeline
-        assert parts.ends == parts.arrived == sum(sum(one.made) for one in first.variants) == 6
-        assert first.arrived == 3
 
         for version, (limits, what) in enumerate(
             (({"max_children": 2}, "max_children (2)"), ({"max_bytes": 600}, "max_bytes (600)")), start=2
