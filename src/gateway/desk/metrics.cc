@@ -228,21 +228,21 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
              }
            }
          });
-  per_stage("arlo_cascade_confidence", "Calibrated confidence of the stage's answers.", MetricType::Histogram,
-            [&](const auto& stage) {
-              out.shares(stage.confidence(), stage.confidence_sum(), {{"stage", stage.model()}});
-            });
+  per_stage(
+      "arlo_cascade_confidence", "Calibrated confidence of the stage's answers.", MetricType::Histogram,
+      [&](const auto& stage) { out.shares(stage.confidence(), stage.confidence_sum(), {{"stage", stage.model()}}); });
   family("arlo_cascade_expected_accuracy",
          "Of the operating point in force, on the texts that it was tested on; absent where these had no labels.",
          MetricType::Gauge, [&](const Seen& seen) {
            if (seen.stats.has_expected_accuracy()) out.value(seen.stats.expected_accuracy());
          });
-  family("arlo_cascade_agreement",
-         "Of the rows that ended by rule, those whose answer is the last stage's: estimated from shadow rows, and absent "
-         "without any.",
-         MetricType::Gauge, [&](const Seen& seen) {
-           if (const auto agreement = agreement_of(seen.stats)) out.value(agreement->share);
-         });
+  family(
+      "arlo_cascade_agreement",
+      "Of the rows that ended by rule, those whose answer is the last stage's: estimated from shadow rows, and absent "
+      "without any.",
+      MetricType::Gauge, [&](const Seen& seen) {
+        if (const auto agreement = agreement_of(seen.stats)) out.value(agreement->share);
+      });
   family("arlo_cascade_agreement_low", "Lower end of its 95 % interval.", MetricType::Gauge, [&](const Seen& seen) {
     if (const auto agreement = agreement_of(seen.stats)) out.value(agreement->low);
   });
