@@ -135,7 +135,14 @@ TRITONSERVER_Error* ReadOutputs(const gateway::ModelSpec& model, Call* call) {
   return nullptr;
 }
 
-TRITONSERVER_Error* ReadParameters(Call* call) {
+TRITONSERVER_Error* ReadClass(const LogicalConfig& config, Call* call) {
+  if (config.usual_priority > 0) {
+    // Triton has no call for it that takes a backend's request. It is the same object as the server's, in all versions.
+    auto* const request = reinterpret_cast<TRITONSERVER_InferenceRequest*>(call->request);
+    std::uint64_t priority = 0;
+    ARLO_RETURN_IF_ERROR(TRITONSERVER_InferenceRequestPriorityUInt64(request, &priority));
+    call->bulk = priority > config.usual_priority;
+  }
   std::uint32_t count = 0;
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_RequestParameterCount(call->request, &count));
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -246,7 +253,7 @@ TRITONSERVER_Error* ReadCall(const LogicalConfig& config, const Memory& memory, 
   call->received_ns = now;
   ARLO_RETURN_IF_ERROR(ReadInputs(config, memory, call));
   ARLO_RETURN_IF_ERROR(ReadOutputs(config.model, call));
-  ARLO_RETURN_IF_ERROR(ReadParameters(call));
+  ARLO_RETURN_IF_ERROR(ReadClass(config, call));
   std::uint64_t timeout_us = 0;
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(call->request, &timeout_us));
   constexpr std::uint64_t kMostUs = 36'000'000'000;  // ten hours

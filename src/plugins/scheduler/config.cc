@@ -53,6 +53,13 @@ class Parameters {
   std::set<std::string> known_;
 };
 
+// Triton writes 64-bit numbers as numbers or as text.
+std::uint64_t Whole(const json& from, const char* name) {
+  if (!from.contains(name)) return 0;
+  const json& value = from.at(name);
+  return value.is_string() ? std::stoull(value.get<std::string>()) : value.get<std::uint64_t>();
+}
+
 gateway::InputSpec ReadInput(const json& from, gateway::ModelSpec& model) {
   gateway::InputSpec spec;
   spec.name = from.at("name").get<std::string>();
@@ -191,6 +198,11 @@ LogicalConfig LogicalConfig::FromJson(std::string_view config, std::string_view 
     CheckTensors(root, model);
     made.max_rows = root.value("max_batch_size", std::int64_t{0});
     if (made.max_rows < 1) throw Bad("max_batch_size must be at least 1: the first dimension is rows");
+
+    if (root.contains("dynamic_batching")) {
+      const json& batcher = root.at("dynamic_batching");
+      if (Whole(batcher, "priority_levels") > 0) made.usual_priority = Whole(batcher, "default_priority_level");
+    }
 
     Parameters parameters(root);
     const std::int64_t slo_ms = parameters.Number("slo_ms", 100, 1, 3'600'000);
