@@ -1,5 +1,6 @@
 #include "plugin_triton.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -55,9 +56,29 @@ struct TRITONSERVER_InferenceRequest {
   std::atomic<bool> cancelled{false};
 };
 
+struct TRITONSERVER_MetricFamily {
+  std::string name;
+  TRITONSERVER_MetricKind kind;
+  std::atomic<int> metrics{0};
+};
+
+struct TRITONSERVER_Metric {
+  TRITONSERVER_MetricFamily* family;
+  std::string series;
+};
+
+struct TRITONSERVER_Parameter {
+  std::string text;
+};
+
+struct TRITONSERVER_MetricArgs {
+  std::vector<double> buckets;
+};
+
 struct TRITONSERVER_InferenceResponse {
   struct Output {
     std::string name;
+    TRITONSERVER_DataType datatype;
     std::vector<std::int64_t> shape;
     void* buffer;
     std::size_t bytes;
@@ -83,6 +104,21 @@ struct TRITONBACKEND_Response {
 namespace arlo::triton::test {
 
 std::int64_t Outstanding() { return outstanding; }
+
+namespace {
+std::mutex counted_mutex;
+std::map<std::string, double> counted;
+}  // namespace
+
+void AddTo(const std::string& series, double value) {
+  const std::lock_guard lock(counted_mutex);
+  counted[series] += value;
+}
+
+double Counted(const std::string& series) {
+  const std::lock_guard lock(counted_mutex);
+  return counted[series];
+}
 
 std::string OnDevice(const std::string& bytes) {
   std::string other = bytes;
@@ -143,6 +179,10 @@ struct Server::Engine {
       response->error = "the engine does not feel well";
     } else {
       for (const std::string& output : request->outputs) {
+        if (output == "label") {
+          AnswerLabels(request, now, ids, mask, response);
+          continue;
+        }
         const bool hidden = output == "hidden";
         const std::size_t values = static_cast<std::size_t>(hidden ? total : request->rows);
         void* buffer = nullptr;
@@ -165,7 +205,7 @@ struct Server::Engine {
           }
           if (!hidden) out[row] = static_cast<float>(sum);
         }
-        response->outputs.push_back({output, shape, buffer, values * sizeof(float)});
+        response->outputs.push_back({output, TRITONSERVER_TYPE_FP32, shape, buffer, values * sizeof(float)});
       }
     }
     if (now.answers == 0) TRITONSERVER_InferenceResponseDelete(response);
@@ -182,6 +222,35 @@ struct Server::Engine {
       request->complete(nullptr, TRITONSERVER_RESPONSE_COMPLETE_FINAL, request->complete_userp);
     }
     request->release(request, TRITONSERVER_REQUEST_RELEASE_ALL, request->release_userp);
+  }
+
+  // [rows, 2] of BYTES: the sum of the ids as text, and so many stars as the row has tokens.
+  static void AnswerLabels(TRITONSERVER_InferenceRequest* request, const Behaviour& now, const std::int64_t* ids,
+                           const std::int64_t* mask, TRITONSERVER_InferenceResponse* response) {
+    std::string raw;
+    const auto add = [&raw](const std::string& element) {
+      const auto size = static_cast<std::uint32_t>(element.size());
+      raw.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(element);
+    };
+    for (std::int64_t row = 0; row < request->rows; ++row) {
+      std::int64_t sum = 0;
+      std::int64_t tokens = 0;
+      for (std::int64_t i = row * request->tokens; i < (row + 1) * request->tokens; ++i) {
+        sum += mask[i] == 1 ? ids[i] : 0;
+        tokens += mask[i];
+      }
+      add(std::to_string(sum));
+      add(std::string(static_cast<std::size_t>(tokens), '*'));
+    }
+    if (now.cut_labels) raw.pop_back();
+    void* buffer = nullptr;
+    void* userp = nullptr;
+    TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
+    std::int64_t memory_id = 0;
+    request->allocator->alloc(request->allocator, "label", raw.size(), memory, memory_id, request->allocator_userp,
+                              &buffer, &userp, &memory, &memory_id);
+    std::memcpy(buffer, raw.data(), raw.size());
+    response->outputs.push_back({"label", TRITONSERVER_TYPE_BYTES, {request->rows, 2}, buffer, raw.size()});
   }
 
   void End() {
@@ -298,6 +367,12 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestDelete(TRITONSERVER_InferenceRe
   delete request;
   return nullptr;
 }
+TRITONSERVER_Error* TRITONSERVER_InferenceRequestPriorityUInt64(TRITONSERVER_InferenceRequest* request,
+                                                                uint64_t* priority) {
+  // As in Triton: a backend's request is the same object.
+  *priority = reinterpret_cast<TRITONBACKEND_Request*>(request)->priority;
+  return nullptr;
+}
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestCancel(TRITONSERVER_InferenceRequest* request) {
   request->cancelled = true;
   return nullptr;
@@ -386,7 +461,7 @@ TRITONSERVER_Error* TRITONSERVER_InferenceResponseOutput(TRITONSERVER_InferenceR
                                                          int64_t* memory_id, void** userp) {
   const auto& output = response->outputs[index];
   *name = output.name.c_str();
-  *datatype = TRITONSERVER_TYPE_FP32;
+  *datatype = output.datatype;
   *shape = output.shape.data();
   *dims = output.shape.size();
   *base = output.buffer;
@@ -417,22 +492,75 @@ TRITONSERVER_Error* TRITONBACKEND_MemoryManagerFree(TRITONBACKEND_MemoryManager*
   return nullptr;
 }
 
-// A server without metrics.
-TRITONSERVER_Parameter* TRITONSERVER_ParameterNew(const char*, TRITONSERVER_ParameterType, const void*) {
+TRITONSERVER_Parameter* TRITONSERVER_ParameterNew(const char* name, TRITONSERVER_ParameterType, const void* value) {
+  ++outstanding;
+  return new TRITONSERVER_Parameter{std::string(name) + "=" + static_cast<const char*>(value)};
+}
+void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter* parameter) {
+  --outstanding;
+  delete parameter;
+}
+TRITONSERVER_Error* TRITONSERVER_MetricFamilyNew(TRITONSERVER_MetricFamily** family, TRITONSERVER_MetricKind kind,
+                                                 const char* name, const char*) {
+  ++outstanding;
+  *family = new TRITONSERVER_MetricFamily{name, kind};
   return nullptr;
 }
-void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter*) {}
-TRITONSERVER_Error* TRITONSERVER_MetricFamilyNew(TRITONSERVER_MetricFamily**, TRITONSERVER_MetricKind, const char*,
-                                                 const char*) {
-  return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNSUPPORTED, "no metrics");
-}
-TRITONSERVER_Error* TRITONSERVER_MetricFamilyDelete(TRITONSERVER_MetricFamily*) { return nullptr; }
-TRITONSERVER_Error* TRITONSERVER_MetricNew(TRITONSERVER_Metric**, TRITONSERVER_MetricFamily*,
-                                           const TRITONSERVER_Parameter**, uint64_t) {
+TRITONSERVER_Error* TRITONSERVER_MetricFamilyDelete(TRITONSERVER_MetricFamily* family) {
+  if (family->metrics > 0) Misuse("a family is deleted before its metrics");
+  --outstanding;
+  delete family;
   return nullptr;
 }
-TRITONSERVER_Error* TRITONSERVER_MetricDelete(TRITONSERVER_Metric*) { return nullptr; }
-TRITONSERVER_Error* TRITONSERVER_MetricIncrement(TRITONSERVER_Metric*, double) { return nullptr; }
+TRITONSERVER_Error* TRITONSERVER_MetricArgsNew(TRITONSERVER_MetricArgs** args) {
+  ++outstanding;
+  *args = new TRITONSERVER_MetricArgs;
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONSERVER_MetricArgsSetHistogram(TRITONSERVER_MetricArgs* args, const double* buckets,
+                                                        uint64_t count) {
+  args->buckets.assign(buckets, buckets + count);
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONSERVER_MetricArgsDelete(TRITONSERVER_MetricArgs* args) {
+  --outstanding;
+  delete args;
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONSERVER_MetricNewWithArgs(TRITONSERVER_Metric** metric, TRITONSERVER_MetricFamily* family,
+                                                   const TRITONSERVER_Parameter** labels, uint64_t count,
+                                                   const TRITONSERVER_MetricArgs* args) {
+  if ((family->kind == TRITONSERVER_METRIC_KIND_HISTOGRAM) != (args != nullptr)) Misuse("arguments of another kind");
+  if (args != nullptr && !std::is_sorted(args->buckets.begin(), args->buckets.end())) Misuse("buckets out of order");
+  std::string series = family->name;
+  for (uint64_t i = 0; i < count; ++i) series += " " + labels[i]->text;
+  ++outstanding;
+  ++family->metrics;
+  *metric = new TRITONSERVER_Metric{family, series};
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONSERVER_MetricNew(TRITONSERVER_Metric** metric, TRITONSERVER_MetricFamily* family,
+                                           const TRITONSERVER_Parameter** labels, uint64_t count) {
+  return TRITONSERVER_MetricNewWithArgs(metric, family, labels, count, nullptr);
+}
+TRITONSERVER_Error* TRITONSERVER_MetricDelete(TRITONSERVER_Metric* metric) {
+  --outstanding;
+  --metric->family->metrics;
+  delete metric;
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONSERVER_MetricIncrement(TRITONSERVER_Metric* metric, double value) {
+  if (metric->family->kind == TRITONSERVER_METRIC_KIND_HISTOGRAM) Misuse("a histogram is not incremented");
+  if (metric->family->kind == TRITONSERVER_METRIC_KIND_COUNTER && value < 0) Misuse("a counter goes back");
+  arlo::triton::test::AddTo(metric->series, value);
+  return nullptr;
+}
+TRITONSERVER_Error* TRITONSERVER_MetricObserve(TRITONSERVER_Metric* metric, double value) {
+  if (metric->family->kind != TRITONSERVER_METRIC_KIND_HISTOGRAM) Misuse("not a histogram");
+  arlo::triton::test::AddTo(metric->series + " sum", value);
+  arlo::triton::test::AddTo(metric->series + " count", 1);
+  return nullptr;
+}
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReportStatistics(TRITONBACKEND_ModelInstance*, TRITONBACKEND_Request* r,
                                                                 bool, uint64_t start, uint64_t compute_start,

@@ -87,9 +87,10 @@ gateway::OutputSpec ReadOutput(const json& from) {
   spec.name = from.at("name").get<std::string>();
   spec.datatype = from.at("datatype").get<std::string>();
   const int size = gateway::datatype_size(spec.datatype);
-  if (size <= 0) throw Bad("output " + spec.name + " is of " + spec.datatype + ", which the plugin does not carry");
-  spec.item = static_cast<std::size_t>(size);
+  if (size < 0) throw Bad("output " + spec.name + " is of " + spec.datatype + ", which the plugin does not carry");
+  spec.item = static_cast<std::size_t>(size);  // 0: BYTES
   spec.token_level = from.at("token_level").get<bool>();
+  if (size == 0 && spec.token_level) throw Bad("output " + spec.name + " is token-level BYTES, which cannot be trimmed");
   spec.dims = from.at("dims").get<std::vector<std::int64_t>>();
   spec.on_request = from.value("on_request", false);
   return spec;
