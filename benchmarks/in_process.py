@@ -62,8 +62,8 @@ def load_module() -> Path:
 def run(repository: Path, phases: Sequence[Phase]) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Load every model of the repository in a process, run the phases, stop the server.
 
-    What each phase found (see src/plugins/in_process/load.cc), and the plugin's metrics at the end. RuntimeError when the
-    process fails, with what it says.
+    What each phase found (see src/plugins/in_process/load.cc), and the plugin's metrics at the end. RuntimeError when
+    the process fails, with what it says.
     """
     server = find_triton()
     env = environment(server, threads=1, base={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"})
@@ -72,6 +72,8 @@ def run(repository: Path, phases: Sequence[Phase]) -> tuple[list[dict[str, Any]]
     command = [sys.executable, "-c", LOADER, *map(str, words)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"Triton in a process ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+        raise RuntimeError(
+            f"Triton in a process ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return lines[:-1], lines[-1]["metrics"]

@@ -302,7 +302,7 @@ std::map<std::string, double> PluginMetrics(TRITONSERVER_Server* server, std::ui
   for (;;) {
     auto metrics = ReadPluginMetrics(server);
     double counted = 0;
-    for (const auto& [name, value] : metrics) counted += name.starts_with("arlo_plugin_rows_total") ? value : 0;
+    for (const auto& [name, value] : metrics) counted += name.starts_with("arlo_plugin_row_wait_seconds_count") ? value : 0;  // the last of them
     if (counted >= static_cast<double>(rows)) return metrics;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
