@@ -1,22 +1,34 @@
 """Triton's own server library in a process of ours, and a load on its models by Triton's C API.
 
+    python -m benchmarks.in_process [--rounds 5]
+
+What the plugin adds there, where neither HTTP nor gRPC hides it: engines that answer at once; the logical model and the
+engine itself, in turns; requests of one row of 64 tokens at concurrency 1 and 8, and of four rows at 8. The CPU is that
+of the whole process, clients included, for each row.
+
 The library is that of the package nvidia-pytriton, or of the installation that TRITON_SERVER names; the load is
 src/plugins/in_process, which `make setup` builds.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
+import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from arlo.workers.paths import worker_share_dir
+from arlo.catalog.logical import write_logical_model
+from arlo.workers.emulated.repository import write_emulated_repository
+from arlo.workers.paths import plugin_library, worker_share_dir
 from arlo.workers.triton.server import environment, find_triton, prepare_backends
+from benchmarks import harness
 
 # In a Python of its own: the server's libraries are found by LD_LIBRARY_PATH, which a process reads when it starts.
 LOADER = """
@@ -77,3 +89,44 @@ def run(repository: Path, phases: Sequence[Phase]) -> tuple[list[dict[str, Any]]
         )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return lines[:-1], lines[-1]["metrics"]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="of which the median is taken (default: 5)")
+    args = parser.parse_args()
+    loads = {"1 client": (1, 1, 4000), "8 clients": (8, 1, 20_000), "8 clients, 4 rows": (8, 4, 10_000)}
+    phases = [
+        Phase(model=model, clients=clients, requests=requests, lengths=[[64] * rows])
+        for _ in range(args.rounds)
+        for clients, rows, requests in loads.values()
+        for model in ("bench", "bench_len64")
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        repository = Path(folder) / "repository"
+        manifest = write_emulated_repository(
+            repository, model="bench", max_lengths=[64, 128], latency_ms=[0, 0], max_batch=8, pooled_dims=384
+        )
+        write_logical_model(repository, manifest, library=plugin_library())
+        found, _ = run(repository, phases)
+    if any(each["wrong"] or each["errors"] for each in found):
+        raise SystemExit("some answers were wrong, or errors")
+    figures: dict[str, Any] = {}
+    for number, (name, (_, rows, _)) in enumerate(loads.items()):
+        logical, engine = (found[2 * number + which :: 2 * len(loads)] for which in (0, 1))
+        figures[name] = {
+            kind: {
+                "logical": statistics.median(each[kind] / per for each in logical),
+                "engine": statistics.median(each[kind] / per for each in engine),
+            }
+            for kind, per in (("p50_us", 1), ("cpu_us", rows))
+        }
+        for kind, pair in figures[name].items():
+            pair["added"] = pair["logical"] - pair["engine"]
+            print(f"{name:18} {kind}: " + ", ".join(f"{which} {value:.1f}" for which, value in pair.items()))
+    print(f"-> {harness.save('in_process', f'python -m benchmarks.in_process --rounds {args.rounds}', figures)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
