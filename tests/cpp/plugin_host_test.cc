@@ -350,6 +350,8 @@ TEST(PluginConfig, IsChecked) {
       EXPECT_NE(std::string(problem.what()).find(words), std::string::npos) << problem.what();
     }
   }
+  EXPECT_THROW(LogicalConfig::FromJson(Config("", R"("response_cache":{"enable":true},)"), Manifest()),
+               std::invalid_argument);
   EXPECT_THROW(LogicalConfig::FromJson("{", Manifest()), std::invalid_argument);
 }
 

@@ -200,6 +200,10 @@ LogicalConfig LogicalConfig::FromJson(std::string_view config, std::string_view 
     made.max_rows = root.value("max_batch_size", std::int64_t{0});
     if (made.max_rows < 1) throw Bad("max_batch_size must be at least 1: the first dimension is rows");
 
+    if (root.value("response_cache", json::object()).value("enable", false)) {
+      throw Bad("response_cache: Triton finds an answer by the bytes of the inputs, whatever their shape, so rows of "
+                "other lengths would get it: leave it out");
+    }
     if (root.contains("dynamic_batching")) {
       const json& batcher = root.at("dynamic_batching");
       if (Whole(batcher, "priority_levels") > 0) made.usual_priority = Whole(batcher, "default_priority_level");

@@ -4,6 +4,7 @@ with a model: ensembles, shared memory, model control, metrics, statistics."""
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import json
 import signal
@@ -469,6 +470,47 @@ async def test_a_wrong_configuration_is_refused(plugin: Plugin) -> None:
     with pytest.raises(InferenceServerException, match="unknown parameter slo; there are batching, "):
         await plugin.grpc.load_model("m", config=json.dumps(wrong))
     await plugin.ask([[3] * 100])  # by the one that was there
+
+
+async def test_what_comes_at_once_is_answered_once(plugin: Plugin) -> None:
+    """More than the engines can do, for both logical models, with calls that give up, that have no time, and with
+    engines that go and come: the server answers each that is still there, and has nothing left of the others."""
+    random = np.random.default_rng(11)
+
+    async def outcome(call: Any) -> str:
+        try:
+            await call
+        except InferenceServerException as error:
+            return str(error.status())
+        except asyncio.CancelledError:
+            return "cancelled"
+        return "answered"
+
+    def call() -> Any:
+        rows = [[int(n)] * n for n in random.integers(1, 17, 2)]
+        if random.random() < 0.3:
+            return plugin.ask_texts(rows, timeout=20_000_000)
+        return plugin.ask(rows, timeout=1 if random.random() < 0.2 else 20_000_000)
+
+    calls = [asyncio.ensure_future(outcome(call())) for _ in range(600)]
+    churn = asyncio.ensure_future(plugin.grpc.load_model("m_len16"))
+    await asyncio.sleep(0)
+    for number in random.choice(len(calls), 150, replace=False):
+        calls[number].cancel()
+    await plugin.grpc.unload_model("m_len16")
+    await churn
+    await plugin.grpc.load_model("m_len16")
+    outcomes = collections.Counter(
+        each if isinstance(each, str) else "cancelled" for each in await asyncio.gather(*calls, return_exceptions=True)
+    )
+    assert sum(outcomes.values()) == 600
+    assert set(outcomes) <= {"answered", "cancelled", "StatusCode.UNAVAILABLE"}, outcomes
+    assert outcomes["answered"] > 0
+    pending = [f'nv_inference_pending_request_count{{model="{model}",version="1"}}' for model in ("m", "t")]
+    queued = [f'arlo_plugin_queued_rows{{model="{model}"}}' for model in ("m", "t")]
+    while any(plugin.metrics()[key] for key in (*pending, *queued)):
+        await asyncio.sleep(0.02)
+    await plugin.ask([[3] * 100])
 
 
 async def test_the_logical_model_is_unloaded_when_all_are_answered(plugin: Plugin) -> None:
