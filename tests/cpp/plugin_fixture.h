@@ -122,8 +122,8 @@ class PluginHost : public ::testing::Test {
   void SetUp() override { before_ = test::Outstanding(); }
 
   void Start(const std::string& parameters = "", const std::string& more = "") {
-    host_ = std::make_unique<Host>(LogicalConfig::FromJson(Config(parameters, more), Manifest()), server_.handle(), *memory_,
-                                   families_, allocator_);
+    host_ = std::make_unique<Host>(LogicalConfig::FromJson(Config(parameters, more), Manifest()), server_.handle(),
+                                   *memory_, families_, allocator_);
   }
   void TearDown() override {
     host_.reset();

@@ -48,7 +48,7 @@ struct TRITONBACKEND_Request {
   std::vector<std::string> outputs;
   std::uint64_t timeout_us = 0;
   bool bulk = false;
-  std::uint64_t priority = 0;  // as Triton has it
+  std::uint64_t priority = 0;     // as Triton has it
   bool answer_on_device = false;  // its outputs are wanted in a GPU's memory
   std::atomic<bool> cancelled{false};
 
@@ -67,7 +67,7 @@ struct Behaviour {
   int fail_one_in = 0;       // 0: never
   std::int64_t poison = -1;  // a batch with this token id fails
   bool inline_answers = false;
-  bool broken = false;     // every batch fails
+  bool broken = false;  // every batch fails
   bool cut_labels = false;
   bool on_device = false;  // as an engine on a GPU: it would rather have its outputs there
   int answers = 1;  // 1: one response, which says that it is all. Else so many (-1: one), and then that it was all

@@ -274,8 +274,9 @@ Figures Run(TRITONSERVER_Server* server, TRITONSERVER_ResponseAllocator* allocat
   }
   const auto middle = all.latency_us.begin() + static_cast<std::ptrdiff_t>(all.latency_us.size() / 2);
   std::nth_element(all.latency_us.begin(), middle, all.latency_us.end());
-  const nlohmann::json said = {{"model", phase.model}, {"answered", all.answered}, {"wrong", all.wrong},
-                               {"errors", all.errors}, {"p50_us", *middle},        {"cpu_us", cpu_us},
+  const nlohmann::json said = {{"model", phase.model},    {"answered", all.answered},
+                               {"wrong", all.wrong},      {"errors", all.errors},
+                               {"p50_us", *middle},       {"cpu_us", cpu_us},
                                {"rows", all.plugin_rows}, {"computed_tokens", all.computed_tokens}};
   std::cout << said.dump() << std::endl;
   return all;
@@ -302,7 +303,8 @@ std::map<std::string, double> PluginMetrics(TRITONSERVER_Server* server, std::ui
   for (;;) {
     auto metrics = ReadPluginMetrics(server);
     double counted = 0;
-    for (const auto& [name, value] : metrics) counted += name.starts_with("arlo_plugin_row_wait_seconds_count") ? value : 0;  // the last of them
+    for (const auto& [name, value] : metrics)
+      counted += name.starts_with("arlo_plugin_row_wait_seconds_count") ? value : 0;  // the last of them
     if (counted >= static_cast<double>(rows)) return metrics;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

@@ -90,7 +90,8 @@ gateway::OutputSpec ReadOutput(const json& from) {
   if (size < 0) throw Bad("output " + spec.name + " is of " + spec.datatype + ", which the plugin does not carry");
   spec.item = static_cast<std::size_t>(size);  // 0: BYTES
   spec.token_level = from.at("token_level").get<bool>();
-  if (size == 0 && spec.token_level) throw Bad("output " + spec.name + " is token-level BYTES, which cannot be trimmed");
+  if (size == 0 && spec.token_level)
+    throw Bad("output " + spec.name + " is token-level BYTES, which cannot be trimmed");
   spec.dims = from.at("dims").get<std::vector<std::int64_t>>();
   spec.on_request = from.value("on_request", false);
   return spec;
@@ -201,8 +202,9 @@ LogicalConfig LogicalConfig::FromJson(std::string_view config, std::string_view 
     if (made.max_rows < 1) throw Bad("max_batch_size must be at least 1: the first dimension is rows");
 
     if (root.value("response_cache", json::object()).value("enable", false)) {
-      throw Bad("response_cache: Triton finds an answer by the bytes of the inputs, whatever their shape, so rows of "
-                "other lengths would get it: leave it out");
+      throw Bad(
+          "response_cache: Triton finds an answer by the bytes of the inputs, whatever their shape, so rows of "
+          "other lengths would get it: leave it out");
     }
     if (root.contains("dynamic_batching")) {
       const json& batcher = root.at("dynamic_batching");

@@ -55,8 +55,8 @@ Call::Given Gather(const gateway::InputSpec& spec, std::size_t input, Batch& bat
   return {batch.inputs.back().get(), Memory::PlaceOf(batch.inputs.back())};
 }
 
-// Where each row of a BYTES output ends; an element is 4 bytes of length, little-endian, and so many bytes. False: there
-// are not as many elements as the shape says.
+// Where each row of a BYTES output ends; an element is 4 bytes of length, little-endian, and so many bytes. False:
+// there are not as many elements as the shape says.
 bool FindEnds(std::int64_t rows, std::string_view raw, Answer::Output& output) {
   std::int64_t elements = 1;  // of a row
   for (const std::int64_t dim : output.tail) {
