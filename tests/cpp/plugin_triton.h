@@ -115,10 +115,13 @@ class Server {
 
 // Made and not yet deleted, of all that the C API hands out.
 std::int64_t Outstanding();
+extern std::atomic<std::int64_t> outstanding;
+
+// Ends the test: the plugin breaks a rule of the C API.
+[[noreturn]] void Misuse(const char* what);
 
 // What was counted, by family and labels: "NAME model=m engine=m_len16"; of histograms with " sum" and " count" behind.
 double Counted(const std::string& series);
-void AddTo(const std::string& series, double value);
 
 // A GPU's memory is the CPU's here, with other bytes in it: whoever reads it without a copy reads nonsense.
 std::string OnDevice(const std::string& bytes);
