@@ -278,7 +278,7 @@ Figures Run(TRITONSERVER_Server* server, TRITONSERVER_ResponseAllocator* allocat
                                {"wrong", all.wrong},      {"errors", all.errors},
                                {"p50_us", *middle},       {"cpu_us", cpu_us},
                                {"rows", all.plugin_rows}, {"computed_tokens", all.computed_tokens}};
-  std::cout << said.dump() << std::endl;
+  std::cout << said.dump() << '\n' << std::flush;
   return all;
 }
 
@@ -334,7 +334,7 @@ extern "C" __attribute__((visibility("default"))) int arlo_in_process(int argc, 
 
   std::uint64_t rows = 0;
   for (int i = 2; i < argc; ++i) rows += Run(server, allocator, Phase(argv[i])).plugin_rows;
-  std::cout << nlohmann::json{{"metrics", PluginMetrics(server, rows)}}.dump() << std::endl;
+  std::cout << nlohmann::json{{"metrics", PluginMetrics(server, rows)}}.dump() << '\n' << std::flush;
 
   Check(TRITONSERVER_ServerStop(server));
   Check(TRITONSERVER_ServerDelete(server));
