@@ -104,4 +104,5 @@ def _input(tensor: InputTensor) -> str:
 
 def _output(tensor: OutputTensor) -> str:
     dims = ", ".join(map(str, [-1] * tensor.token_level + list(tensor.dims)))
-    return f"  {{ name: {json.dumps(tensor.name)} data_type: TYPE_{tensor.datatype} dims: [ {dims} ] }}"
+    kind = "STRING" if tensor.datatype == "BYTES" else tensor.datatype
+    return f"  {{ name: {json.dumps(tensor.name)} data_type: TYPE_{kind} dims: [ {dims} ] }}"

@@ -77,6 +77,7 @@ class Codec:
         self._output_names = frozenset(t.name for t in info.outputs)
         self.only_text = takes_only_text(info.inputs)  # the server makes the tokens
         self._token_level = frozenset(t.name for t in info.outputs if info.is_token_level(t))
+        self._owners = _owners(self._output_names)
         tensors = () if self.only_text else info.inputs
         sized = sized_inputs(tensors)
         self.sized = {name: (tensor, _DTYPES[tensor.datatype]) for name, tensor in sized.items()}
@@ -144,7 +145,7 @@ class Codec:
             request.raw_input_contents.append(np.stack(given).astype(dtype, copy=False).tobytes())  # type: ignore[arg-type]
         if outputs is not None:
             self.check_outputs(outputs)
-            for name in outputs:
+            for name in dict.fromkeys([*outputs, *(self._owners[o] for o in outputs if o in self._owners)]):
                 request.outputs.add(name=name)
         if timeout_us is not None:
             request.parameters["timeout"].int64_param = timeout_us
@@ -192,8 +193,16 @@ class Codec:
             raise ServerError(f"the answer names {len(response.outputs)} outputs but carries {len(raw)} of them")
         arrays: dict[str, NDArray[Any]] = {}
         token_level = set()
-        for index, tensor in enumerate(response.outputs):
-            array = _raw_array(tensor, raw[index]) if raw else _typed_array(tensor)
+        read = {
+            tensor.name: _raw_array(tensor, raw[index]) if raw else _typed_array(tensor)
+            for index, tensor in enumerate(response.outputs)
+        }
+        owners = self._owners_of(read, len(lengths))
+        for tensor in response.outputs:
+            array = read[tensor.name]
+            if tensor.name in owners:
+                arrays[tensor.name] = array
+                continue
             if array.shape[:1] != (len(lengths),):
                 raise ServerError(
                     f"output {tensor.name} has shape {list(array.shape)}, the request has {len(lengths)} rows"
@@ -211,8 +220,35 @@ class Codec:
             attempts=attempts,
             batched=batched,
             token_level=frozenset(token_level),
+            owners=owners,
             final=is_final(response),
         )
+
+    def _owners_of(self, arrays: Mapping[str, NDArray[Any]], rows: int) -> dict[str, NDArray[Any]]:
+        """Of each output whose answers are not one for each row: the row of each answer [answers]."""
+        found = {}
+        for name, array in arrays.items():
+            of = self._owners.get(name, name if name in self._owners.values() else "")
+            owner = arrays.get(of)
+            if owner is None or np.array_equal(owner, np.arange(rows)):
+                continue
+            if owner.shape != array.shape[:1] or not np.all((owner >= 0) & (owner < rows)):
+                raise ServerError(f"output {name} has shape {list(array.shape)}, and {of} does not say whose they are")
+            found[name] = owner
+        return found
+
+
+def _owners(names: frozenset[str]) -> dict[str, str]:
+    """Of each output of a pipeline's stage, the one that names the row of each of its answers: `row` or `STAGE.row`
+    (docs/pipeline-journeys.md)."""
+    rows = [name for name in names if name == "row" or name.endswith(".row")]
+    of_rows = {"row", "children", "accuracy_expected", "reason", "tokens", "route", *rows}
+    return {
+        name: row
+        for row in rows
+        for name in names - of_rows
+        if row == "row" or name.startswith(row.removesuffix("row"))
+    }
 
 
 def _add_texts(request: Any, rows: Sequence[PreparedRow]) -> None:

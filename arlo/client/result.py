@@ -41,6 +41,9 @@ class Result:
     [rows, longest, dims...]. The arrays are views of the received bytes: read-only, copy before writing.
     `lengths` holds the tokens of each row, `attempts` how often the request was sent. `final` is False of what an
     early stage of a cascade says on a stream while the row goes on: the answer follows.
+
+    A pipeline may have several answers for a row, or none. Then `owners` has the row of each, [answers], by output,
+    those outputs are [answers, dims...] whatever was called, and `answers` parts them by row.
     """
 
     id: str
@@ -52,6 +55,7 @@ class Result:
     batched: bool
     token_level: frozenset[str]
     final: bool = True
+    owners: Mapping[str, NDArray[Any]] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """The output called `name`; NotFoundError when the answer has none such."""
@@ -62,13 +66,23 @@ class Result:
             raise NotFoundError(f"the answer has no output {name!r}; it has {known}", request_id=self.id) from None
 
     def rows(self, name: str) -> list[NDArray[Any]]:
-        """One array per row; those of token-level outputs are cut to the row's own length: [tokens, dims...]."""
+        """One array per row; those of token-level outputs are cut to the row's own length: [tokens, dims...].
+        ValueError where rows have several answers or none."""
         array = self[name]
+        if name in self.owners:
+            raise ValueError(f"output {name!r} has {len(array)} answers of {len(self.lengths)} rows: use answers()")
         if not self.batched:
             return [array]
         if name not in self.token_level:
             return list(array)
         return [row[:length] for row, length in zip(array, self.lengths, strict=True)]
+
+    def answers(self, name: str) -> list[NDArray[Any]]:
+        """The answers of each row, [answers, dims...]; of a model that is no pipeline each row has one."""
+        owner = self.owners.get(name)
+        if owner is None:
+            return [row[np.newaxis] for row in self.rows(name)]
+        return [self[name][owner == row] for row in range(len(self.lengths))]
 
     @property
     def padded_tokens(self) -> int | None:

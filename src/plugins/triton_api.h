@@ -31,6 +31,7 @@ struct TRITONSERVER_ResponseAllocator;
 struct TRITONSERVER_Parameter;
 struct TRITONSERVER_MetricFamily;
 struct TRITONSERVER_Metric;
+struct TRITONSERVER_MetricArgs;
 
 enum TRITONSERVER_DataType {
   TRITONSERVER_TYPE_INVALID = 0,
@@ -59,7 +60,11 @@ enum TRITONSERVER_ParameterType {
   TRITONSERVER_PARAMETER_INT = 1,
   TRITONSERVER_PARAMETER_BOOL = 2,
 };
-enum TRITONSERVER_MetricKind { TRITONSERVER_METRIC_KIND_COUNTER = 0, TRITONSERVER_METRIC_KIND_GAUGE = 1 };
+enum TRITONSERVER_MetricKind {
+  TRITONSERVER_METRIC_KIND_COUNTER = 0,
+  TRITONSERVER_METRIC_KIND_GAUGE = 1,
+  TRITONSERVER_METRIC_KIND_HISTOGRAM = 2,
+};
 enum TRITONBACKEND_ArtifactType { TRITONBACKEND_ARTIFACT_FILESYSTEM = 0 };
 enum TRITONSERVER_Error_Code {
   TRITONSERVER_ERROR_UNKNOWN = 0,
@@ -196,6 +201,8 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestSetReleaseCallback(TRITONSERVER
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestSetResponseCallback(
     TRITONSERVER_InferenceRequest* request, TRITONSERVER_ResponseAllocator* allocator, void* allocator_userp,
     TRITONSERVER_InferenceResponseCompleteFn_t response_fn, void* response_userp);
+TRITONSERVER_Error* TRITONSERVER_InferenceRequestPriorityUInt64(TRITONSERVER_InferenceRequest* request,
+                                                                uint64_t* priority);
 TRITONSERVER_Error* TRITONSERVER_InferenceResponseError(TRITONSERVER_InferenceResponse* response);
 TRITONSERVER_Error* TRITONSERVER_InferenceResponseDelete(TRITONSERVER_InferenceResponse* response);
 TRITONSERVER_Error* TRITONSERVER_InferenceResponseOutputCount(TRITONSERVER_InferenceResponse* response,
@@ -215,6 +222,18 @@ TRITONSERVER_Error* TRITONSERVER_MetricNew(TRITONSERVER_Metric** metric, TRITONS
                                            const TRITONSERVER_Parameter** labels, uint64_t label_count);
 TRITONSERVER_Error* TRITONSERVER_MetricDelete(TRITONSERVER_Metric* metric);
 TRITONSERVER_Error* TRITONSERVER_MetricIncrement(TRITONSERVER_Metric* metric, double value);
+
+// Since Triton 24.09; null in an older server.
+#define ARLO_WEAK __attribute__((weak))
+ARLO_WEAK TRITONSERVER_Error* TRITONSERVER_MetricArgsNew(TRITONSERVER_MetricArgs** args);
+ARLO_WEAK TRITONSERVER_Error* TRITONSERVER_MetricArgsSetHistogram(TRITONSERVER_MetricArgs* args, const double* buckets,
+                                                                  uint64_t count);
+ARLO_WEAK TRITONSERVER_Error* TRITONSERVER_MetricArgsDelete(TRITONSERVER_MetricArgs* args);
+ARLO_WEAK TRITONSERVER_Error* TRITONSERVER_MetricNewWithArgs(TRITONSERVER_Metric** metric,
+                                                             TRITONSERVER_MetricFamily* family,
+                                                             const TRITONSERVER_Parameter** labels,
+                                                             uint64_t label_count, const TRITONSERVER_MetricArgs* args);
+ARLO_WEAK TRITONSERVER_Error* TRITONSERVER_MetricObserve(TRITONSERVER_Metric* metric, double value);
 
 }  // extern "C"
 

@@ -35,12 +35,13 @@ inline std::string Manifest() {
   return R"({"inputs":[{"name":"input_ids","datatype":"INT64","role":"ids","vocabulary":1000000},
     {"name":"attention_mask","datatype":"INT64","role":"mask"}],
     "outputs":[{"name":"hidden","datatype":"FP32","token_level":true,"dims":[1]},
-    {"name":"embedding","datatype":"FP32","token_level":false,"dims":[1]}],"runtimes":[)" +
+    {"name":"embedding","datatype":"FP32","token_level":false,"dims":[1]},
+    {"name":"label","datatype":"BYTES","token_level":false,"dims":[2],"on_request":true}],"runtimes":[)" +
          Runtime(64, 8, 20) + "," + Runtime(16, 8, 10) + "]}";
 }
 
-inline std::string Config(const std::string& parameters = "") {
-  return R"({"name":"m","max_batch_size":8,"input":[{"name":"input_ids"},{"name":"attention_mask"}],
+inline std::string Config(const std::string& parameters = "", const std::string& more = "") {
+  return "{" + more + R"("name":"m","max_batch_size":8,"input":[{"name":"input_ids"},{"name":"attention_mask"}],
     "output":[{"name":"hidden"},{"name":"embedding"}],"parameters":{)" +
          parameters + "}}";
 }
@@ -120,9 +121,9 @@ class PluginHost : public ::testing::Test {
  protected:
   void SetUp() override { before_ = test::Outstanding(); }
 
-  void Start(const std::string& parameters = "") {
-    host_ = std::make_unique<Host>(LogicalConfig::FromJson(Config(parameters), Manifest()), server_.handle(), *memory_,
-                                   families_, allocator_);
+  void Start(const std::string& parameters = "", const std::string& more = "") {
+    host_ = std::make_unique<Host>(LogicalConfig::FromJson(Config(parameters, more), Manifest()), server_.handle(),
+                                   *memory_, families_, allocator_);
   }
   void TearDown() override {
     host_.reset();

@@ -149,6 +149,101 @@ TEST_F(PluginHost, ACancelledRequestOfManyRowsEndsWhole) {
   ExpectAnswer(*next);
 }
 
+// Rows of BYTES are of any size, and each comes back to the request that it is of.
+TEST_F(PluginHost, TextsAreAnswered) {
+  LoadBoth({.sleep_us = 1000});
+  Start(Parameter("slo_ms", "5000"));
+  const auto element = [](const std::string& text) {
+    const auto size = static_cast<std::uint32_t>(text.size());
+    return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + text;
+  };
+  Requests requests;
+  std::vector<std::string> wanted;
+  for (std::size_t i = 1; i <= 16; ++i) {
+    requests.push_back(Request({Ids(i), Ids(4 * i), Ids(1, 5)}));
+    requests.back()->outputs = {"label", "embedding"};
+    wanted.emplace_back();
+    for (const std::size_t tokens : {i, 4 * i}) {
+      wanted.back() += element(std::to_string(tokens * (tokens + 1) / 2)) + element(std::string(tokens, '*'));
+    }
+    wanted.back() += element("5") + element("*");
+  }
+  for (auto& request : requests) Send(*request);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    Await(*requests[i]);
+    ASSERT_EQ(requests[i]->error, "");
+    const auto& label = requests[i]->answer.at("label");
+    EXPECT_EQ(label.shape, (std::vector<std::int64_t>{3, 2}));
+    EXPECT_EQ(label.bytes, wanted[i]);
+  }
+  LoadBoth({.cut_labels = true});
+  auto cut = Request({Ids(40)});
+  cut->outputs = {"label"};
+  Send(*cut);
+  Await(*cut);
+  EXPECT_NE(cut->error.find("another size than its shape"), std::string::npos) << cut->error;
+}
+
+// Where the configuration keeps priorities, those behind the default are bulk: it makes room for the others.
+TEST_F(PluginHost, PrioritiesAreClasses) {
+  server_.Load("m_len16", {});
+  Start(Parameter("max_queued", "2") + "," + Parameter("unavailable_grace_ms", "600000") + "," +
+            Parameter("timeout_ms", "600000"),
+        R"("dynamic_batching":{"priority_levels":"3","default_priority_level":2},)");
+  Requests waiting;
+  for (const std::uint64_t priority : {3, 2}) {
+    waiting.push_back(Request({Ids(40)}));  // no engine is long enough
+    waiting.back()->priority = priority;
+    Send(*waiting.back());
+  }
+  auto urgent = Request({Ids(40)});
+  urgent->priority = 1;
+  Send(*urgent);
+  Await(*waiting[0]);
+  EXPECT_NE(waiting[0]->error, "");
+  EXPECT_EQ(waiting[1]->answers, 0);
+  auto more = Request({Ids(40)});
+  more->priority = 1;
+  Send(*more);
+  Await(*more);
+  EXPECT_NE(more->error.find("the queue is full"), std::string::npos) << more->error;
+  server_.Load("m_len64", {});
+  for (auto* request : {waiting[1].get(), urgent.get()}) {
+    Await(*request);
+    ExpectAnswer(*request);
+  }
+}
+
+TEST_F(PluginHost, BatchesAndWaitsAreCounted) {
+  LoadBoth({.sleep_us = 1000});
+  const auto of = [](const char* family, const char* engine) {
+    return std::string("arlo_plugin_") + family + " model=m engine=" + engine;
+  };
+  const auto all = [&](const char* family, const std::string& what) {
+    return test::Counted(of(family, "m_len16") + what) + test::Counted(of(family, "m_len64") + what);
+  };
+  const double rows = all("rows_total", "");
+  const double batches = all("batches_total", "");
+  const double batch_rows = all("batch_rows", " sum");
+  const double batch_count = all("batch_rows", " count");
+  const double waits = all("row_wait_seconds", " count");
+  const double waited = all("row_wait_seconds", " sum") - all("wait_seconds_total", "");
+  Start(Parameter("slo_ms", "5000"));
+  Requests requests;
+  for (int i = 0; i < 40; ++i) requests.push_back(Request({Ids(4), Ids(40)}));
+  for (auto& request : requests) Send(*request);
+  for (auto& request : requests) Await(*request);
+  while (all("rows_total", "") < rows + 80) std::this_thread::yield();  // published from time to time
+  while (all("row_wait_seconds", " count") < waits + 80) std::this_thread::yield();
+  host_.reset();
+  EXPECT_EQ(all("rows_total", ""), rows + 80);
+  EXPECT_EQ(all("batch_rows", " sum"), batch_rows + 80);
+  EXPECT_EQ(all("batch_rows", " count") - batch_count, all("batches_total", "") - batches);
+  EXPECT_LT(all("batches_total", "") - batches, 80);
+  EXPECT_EQ(all("row_wait_seconds", " count"), waits + 80);
+  EXPECT_NEAR(all("row_wait_seconds", " sum") - all("wait_seconds_total", ""), waited, 80 * 1e-6);
+}
+
 TEST_F(PluginHost, AStoppingServerAnswersWhatWaits) {
   LoadBoth({.sleep_us = 20'000});
   Start(Parameter("slo_ms", "5000"));
@@ -242,6 +337,7 @@ TEST(PluginConfig, IsChecked) {
   EXPECT_EQ(made.Ideal(16), 0U);
   EXPECT_EQ(made.Ideal(17), 1U);
   EXPECT_EQ(made.model.default_timeout_ns, 1'000'000'000);
+  EXPECT_EQ(made.usual_priority, 0U);
   EXPECT_EQ(made.engines[1].cost.capacity, 20'000 / 40 * 8);
   for (const auto& [parameters, words] :
        {std::pair{Parameter("slo", "20"), "unknown parameter slo"},
@@ -254,6 +350,8 @@ TEST(PluginConfig, IsChecked) {
       EXPECT_NE(std::string(problem.what()).find(words), std::string::npos) << problem.what();
     }
   }
+  EXPECT_THROW(LogicalConfig::FromJson(Config("", R"("response_cache":{"enable":true},)"), Manifest()),
+               std::invalid_argument);
   EXPECT_THROW(LogicalConfig::FromJson("{", Manifest()), std::invalid_argument);
 }
 

@@ -6,16 +6,8 @@
 #include <iostream>
 #include <utility>
 
-namespace {
-
-std::atomic<std::int64_t> outstanding{0};
-
-[[noreturn]] void Misuse(const char* what) {
-  std::cerr << "misuse of Triton's C API: " << what << '\n' << std::flush;
-  std::abort();
-}
-
-}  // namespace
+using arlo::triton::test::Misuse;
+using arlo::triton::test::outstanding;
 
 struct TRITONSERVER_Error {
   TRITONSERVER_Error_Code code;
@@ -58,6 +50,7 @@ struct TRITONSERVER_InferenceRequest {
 struct TRITONSERVER_InferenceResponse {
   struct Output {
     std::string name;
+    TRITONSERVER_DataType datatype;
     std::vector<std::int64_t> shape;
     void* buffer;
     std::size_t bytes;
@@ -81,6 +74,13 @@ struct TRITONBACKEND_Response {
 };
 
 namespace arlo::triton::test {
+
+std::atomic<std::int64_t> outstanding{0};
+
+void Misuse(const char* what) {
+  std::cerr << "misuse of Triton's C API: " << what << '\n' << std::flush;
+  std::abort();
+}
 
 std::int64_t Outstanding() { return outstanding; }
 
@@ -143,6 +143,10 @@ struct Server::Engine {
       response->error = "the engine does not feel well";
     } else {
       for (const std::string& output : request->outputs) {
+        if (output == "label") {
+          AnswerLabels(request, now, ids, mask, response);
+          continue;
+        }
         const bool hidden = output == "hidden";
         const std::size_t values = static_cast<std::size_t>(hidden ? total : request->rows);
         void* buffer = nullptr;
@@ -165,7 +169,7 @@ struct Server::Engine {
           }
           if (!hidden) out[row] = static_cast<float>(sum);
         }
-        response->outputs.push_back({output, shape, buffer, values * sizeof(float)});
+        response->outputs.push_back({output, TRITONSERVER_TYPE_FP32, shape, buffer, values * sizeof(float)});
       }
     }
     if (now.answers == 0) TRITONSERVER_InferenceResponseDelete(response);
@@ -182,6 +186,35 @@ struct Server::Engine {
       request->complete(nullptr, TRITONSERVER_RESPONSE_COMPLETE_FINAL, request->complete_userp);
     }
     request->release(request, TRITONSERVER_REQUEST_RELEASE_ALL, request->release_userp);
+  }
+
+  // [rows, 2] of BYTES: the sum of the ids as text, and so many stars as the row has tokens.
+  static void AnswerLabels(TRITONSERVER_InferenceRequest* request, const Behaviour& now, const std::int64_t* ids,
+                           const std::int64_t* mask, TRITONSERVER_InferenceResponse* response) {
+    std::string raw;
+    const auto add = [&raw](const std::string& element) {
+      const auto size = static_cast<std::uint32_t>(element.size());
+      raw.append(reinterpret_cast<const char*>(&size), sizeof(size)).append(element);
+    };
+    for (std::int64_t row = 0; row < request->rows; ++row) {
+      std::int64_t sum = 0;
+      std::int64_t tokens = 0;
+      for (std::int64_t i = row * request->tokens; i < (row + 1) * request->tokens; ++i) {
+        sum += mask[i] == 1 ? ids[i] : 0;
+        tokens += mask[i];
+      }
+      add(std::to_string(sum));
+      add(std::string(static_cast<std::size_t>(tokens), '*'));
+    }
+    if (now.cut_labels) raw.pop_back();
+    void* buffer = nullptr;
+    void* userp = nullptr;
+    TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
+    std::int64_t memory_id = 0;
+    request->allocator->alloc(request->allocator, "label", raw.size(), memory, memory_id, request->allocator_userp,
+                              &buffer, &userp, &memory, &memory_id);
+    std::memcpy(buffer, raw.data(), raw.size());
+    response->outputs.push_back({"label", TRITONSERVER_TYPE_BYTES, {request->rows, 2}, buffer, raw.size()});
   }
 
   void End() {
@@ -298,6 +331,12 @@ TRITONSERVER_Error* TRITONSERVER_InferenceRequestDelete(TRITONSERVER_InferenceRe
   delete request;
   return nullptr;
 }
+TRITONSERVER_Error* TRITONSERVER_InferenceRequestPriorityUInt64(TRITONSERVER_InferenceRequest* request,
+                                                                uint64_t* priority) {
+  // As in Triton: a backend's request is the same object.
+  *priority = reinterpret_cast<TRITONBACKEND_Request*>(request)->priority;
+  return nullptr;
+}
 TRITONSERVER_Error* TRITONSERVER_InferenceRequestCancel(TRITONSERVER_InferenceRequest* request) {
   request->cancelled = true;
   return nullptr;
@@ -386,7 +425,7 @@ TRITONSERVER_Error* TRITONSERVER_InferenceResponseOutput(TRITONSERVER_InferenceR
                                                          int64_t* memory_id, void** userp) {
   const auto& output = response->outputs[index];
   *name = output.name.c_str();
-  *datatype = TRITONSERVER_TYPE_FP32;
+  *datatype = output.datatype;
   *shape = output.shape.data();
   *dims = output.shape.size();
   *base = output.buffer;
@@ -416,23 +455,6 @@ TRITONSERVER_Error* TRITONBACKEND_MemoryManagerFree(TRITONBACKEND_MemoryManager*
   delete[] static_cast<char*>(buffer);
   return nullptr;
 }
-
-// A server without metrics.
-TRITONSERVER_Parameter* TRITONSERVER_ParameterNew(const char*, TRITONSERVER_ParameterType, const void*) {
-  return nullptr;
-}
-void TRITONSERVER_ParameterDelete(TRITONSERVER_Parameter*) {}
-TRITONSERVER_Error* TRITONSERVER_MetricFamilyNew(TRITONSERVER_MetricFamily**, TRITONSERVER_MetricKind, const char*,
-                                                 const char*) {
-  return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_UNSUPPORTED, "no metrics");
-}
-TRITONSERVER_Error* TRITONSERVER_MetricFamilyDelete(TRITONSERVER_MetricFamily*) { return nullptr; }
-TRITONSERVER_Error* TRITONSERVER_MetricNew(TRITONSERVER_Metric**, TRITONSERVER_MetricFamily*,
-                                           const TRITONSERVER_Parameter**, uint64_t) {
-  return nullptr;
-}
-TRITONSERVER_Error* TRITONSERVER_MetricDelete(TRITONSERVER_Metric*) { return nullptr; }
-TRITONSERVER_Error* TRITONSERVER_MetricIncrement(TRITONSERVER_Metric*, double) { return nullptr; }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReportStatistics(TRITONBACKEND_ModelInstance*, TRITONBACKEND_Request* r,
                                                                 bool, uint64_t start, uint64_t compute_start,

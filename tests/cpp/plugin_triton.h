@@ -48,6 +48,7 @@ struct TRITONBACKEND_Request {
   std::vector<std::string> outputs;
   std::uint64_t timeout_us = 0;
   bool bulk = false;
+  std::uint64_t priority = 0;     // as Triton has it
   bool answer_on_device = false;  // its outputs are wanted in a GPU's memory
   std::atomic<bool> cancelled{false};
 
@@ -66,12 +67,14 @@ struct Behaviour {
   int fail_one_in = 0;       // 0: never
   std::int64_t poison = -1;  // a batch with this token id fails
   bool inline_answers = false;
-  bool broken = false;     // every batch fails
+  bool broken = false;  // every batch fails
+  bool cut_labels = false;
   bool on_device = false;  // as an engine on a GPU: it would rather have its outputs there
   int answers = 1;  // 1: one response, which says that it is all. Else so many (-1: one), and then that it was all
 };
 
-// Ids are summed over the mask into `embedding` [rows, 1]; `hidden` is [rows, tokens, 1], the ids as floats.
+// Ids are summed over the mask into `embedding` [rows, 1]; `hidden` is [rows, tokens, 1], the ids as floats; `label`
+// [rows, 2] has the sum as text and a star for each token.
 class Server {
  public:
   Server();
@@ -112,6 +115,13 @@ class Server {
 
 // Made and not yet deleted, of all that the C API hands out.
 std::int64_t Outstanding();
+extern std::atomic<std::int64_t> outstanding;
+
+// Ends the test: the plugin breaks a rule of the C API.
+[[noreturn]] void Misuse(const char* what);
+
+// What was counted, by family and labels: "NAME model=m engine=m_len16"; of histograms with " sum" and " count" behind.
+double Counted(const std::string& series);
 
 // A GPU's memory is the CPU's here, with other bytes in it: whoever reads it without a copy reads nonsense.
 std::string OnDevice(const std::string& bytes);

@@ -9,11 +9,13 @@ import json
 import os
 import re
 import signal
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
+from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2_grpc
 
 from arlo import proto
@@ -138,6 +140,11 @@ class Gateway:
     async def infer(self, request: Any, **options: Any) -> Any:
         """ModelInfer; `timeout` in seconds and `metadata` as options."""
         return await self.stub.ModelInfer(request, **options)
+
+    def metrics(self) -> dict[str, Any]:
+        """Families by name, as Prometheus reads them."""
+        with urllib.request.urlopen(f"http://{self.http}/metrics", timeout=10) as page:
+            return {family.name: family for family in text_string_to_metric_families(page.read().decode())}
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         lines = (json.loads(line) for line in self.log.read_text().splitlines())

@@ -113,3 +113,5 @@ def _fill_point(message: Any, point: Point, prices: tuple[tuple[Rule, ...], ...]
     message.alpha, message.to_level, message.min_words = prune.alpha, prune.to_level, prune.min_words
     message.mean_over_all = prune.mean_over == "all"
     message.ensemble = point.ensemble.kind
+    if point.accuracy is not None:
+        message.accuracy = point.accuracy[0]

@@ -123,6 +123,7 @@ void StageCounts::visited(double sureness, bool finite) {
   not_finite += finite ? 0 : 1;
   const auto bin = static_cast<std::size_t>(sureness * kBins);
   ++confidence.at(std::min(bin, kBins - 1));
+  confidence_sum += sureness;
 }
 
 void Books::fill(v1::Stats* out, const ModelSpec* model, TimeNs now) const {
@@ -153,7 +154,9 @@ void Books::fill(v1::Stats* out, const ModelSpec* model, TimeNs now) const {
   out->set_bulk(bulk_);
   if (model == nullptr || model->cascade == nullptr) return;
   const auto& cascade = *model->cascade;
-  out->set_point(cascade.points[cascade.point].name);
+  const auto& point = cascade.points[cascade.point];
+  out->set_point(point.name);
+  if (point.accuracy) out->set_expected_accuracy(*point.accuracy);
   out->set_speculated(speculated_);
   out->set_speculated_used(speculated_used_);
   for (std::size_t s = 0; s < cascade.stages.size(); ++s) {
@@ -166,6 +169,7 @@ void Books::fill(v1::Stats* out, const ModelSpec* model, TimeNs now) const {
     stage->mutable_escalations()->Add(counts.escalations.begin(),
                                       counts.escalations.begin() + static_cast<std::ptrdiff_t>(cascade.stages.size()));
     stage->mutable_confidence()->Add(counts.confidence.begin(), counts.confidence.end());
+    stage->set_confidence_sum(counts.confidence_sum);
     stage->set_pruned_tokens(counts.pruned_tokens);
     stage->set_shadow_rows(counts.shadow_rows);
     stage->set_shadow_disagreed(counts.shadow_disagreed);

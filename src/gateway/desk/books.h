@@ -35,6 +35,7 @@ struct StageCounts {
   std::array<std::uint64_t, flow::kReasons> exits{};
   std::array<std::uint64_t, flow::kMaxStages> escalations{};
   std::array<std::uint64_t, kBins> confidence{};
+  double confidence_sum = 0;
 };
 
 class Books {

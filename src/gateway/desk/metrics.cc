@@ -2,7 +2,9 @@
 
 #include <prometheus/client_metric.h>
 
+#include <cmath>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -51,6 +53,19 @@ class Families {
     metric.histogram.sample_sum = buckets.sum_s();
     all_.back().metric.push_back(std::move(metric));
   }
+  // Of equal bins from 0 to 1.
+  void shares(const google::protobuf::RepeatedField<std::uint64_t>& bins, double sum, const Labels& labels) {
+    prometheus::ClientMetric metric = labelled(labels);
+    std::uint64_t cumulative = 0;
+    for (int i = 0; i < bins.size(); ++i) {
+      cumulative += bins[i];
+      metric.histogram.bucket.push_back({cumulative, static_cast<double>(i + 1) / bins.size()});
+    }
+    metric.histogram.bucket.push_back({cumulative, std::numeric_limits<double>::infinity()});
+    metric.histogram.sample_count = cumulative;
+    metric.histogram.sample_sum = sum;
+    all_.back().metric.push_back(std::move(metric));
+  }
   std::vector<prometheus::MetricFamily> take() { return std::move(all_); }
 
  private:
@@ -70,6 +85,31 @@ struct Seen {
   v1::Stats stats;
   Histograms histograms;
 };
+
+// Of the rows of a cascade that ended by its rules, those whose answer is the last stage's: by its shadow rows, and the
+// lower end of the 95 % interval (Wilson, 1927). None without shadow rows.
+struct Agreement {
+  double share = 0, low = 0;
+};
+
+std::optional<Agreement> agreement_of(const v1::Stats& stats) {
+  const auto& shadows = stats.shadows();
+  double early = 0;
+  double last = 0;
+  for (const auto& stage : stats.stages()) {
+    early += static_cast<double>(stage.exits(static_cast<int>(flow::Reason::kConfident)));
+    last += static_cast<double>(stage.exits(static_cast<int>(flow::Reason::kFinal)));
+  }
+  if (shadows.rows() == 0 || early <= 0) return {};
+  constexpr double kZ = 1.96;
+  const auto rows = static_cast<double>(shadows.rows());
+  const double differ = static_cast<double>(shadows.disagreed()) / rows;
+  const double middle = differ + kZ * kZ / (2 * rows);
+  const double half = kZ * std::sqrt((differ * (1 - differ) + kZ * kZ / (4 * rows)) / rows);
+  const double most = (middle + half) / (1 + kZ * kZ / rows);
+  const double share = early / (early + last);
+  return Agreement{1 - share * differ, 1 - share * most};
+}
 
 }  // namespace
 
@@ -176,6 +216,36 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
                            {"reason", std::string(flow::reason_name(static_cast<flow::Reason>(reason)))}});
               }
             });
+  family("arlo_cascade_escalations_total",
+         "Rows that went on from a stage; once more when the next one went and another took its place.",
+         MetricType::Counter, [&](const Seen& seen) {
+           const auto& stages = seen.stats.stages();
+           for (const auto& stage : stages) {
+             for (int to = 0; to < stage.escalations_size(); ++to) {
+               if (to == 0 || stage.escalations(to) == 0) continue;
+               out.value(static_cast<double>(stage.escalations(to)),
+                         {{"from", stage.model()}, {"to", stages[to].model()}});
+             }
+           }
+         });
+  per_stage(
+      "arlo_cascade_confidence", "Calibrated confidence of the stage's answers.", MetricType::Histogram,
+      [&](const auto& stage) { out.shares(stage.confidence(), stage.confidence_sum(), {{"stage", stage.model()}}); });
+  family("arlo_cascade_expected_accuracy",
+         "Of the operating point in force, on the texts that it was tested on; absent where these had no labels.",
+         MetricType::Gauge, [&](const Seen& seen) {
+           if (seen.stats.has_expected_accuracy()) out.value(seen.stats.expected_accuracy());
+         });
+  family(
+      "arlo_cascade_agreement",
+      "Of the rows that ended by rule, those whose answer is the last stage's: estimated from shadow rows, and absent "
+      "without any.",
+      MetricType::Gauge, [&](const Seen& seen) {
+        if (const auto agreement = agreement_of(seen.stats)) out.value(agreement->share);
+      });
+  family("arlo_cascade_agreement_low", "Lower end of its 95 % interval.", MetricType::Gauge, [&](const Seen& seen) {
+    if (const auto agreement = agreement_of(seen.stats)) out.value(agreement->low);
+  });
   per_stage(
       "arlo_cascade_pruned_tokens_total", "Tokens left out on the way to the stage.", MetricType::Counter,
       [&](const auto& stage) { out.value(static_cast<double>(stage.pruned_tokens()), {{"stage", stage.model()}}); });

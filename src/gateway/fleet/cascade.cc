@@ -392,6 +392,7 @@ std::shared_ptr<const ModelSpec> make_cascade(const v1::Deployment& deployment, 
     point.name = each.name();
     point.rules = rules_of(each, deployment.version());
     point.prunes = point.rules.prune.alpha > 0 && outputs.importance >= 0 && !about_tokens;
+    if (each.has_accuracy()) point.accuracy = each.accuracy();
     if (each.name() == from.point()) cascade->point = cascade->points.size() - 1;
   }
   const bool prunes = std::any_of(cascade->points.begin(), cascade->points.end(), [](auto& p) { return p.prunes; });

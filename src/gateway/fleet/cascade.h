@@ -4,6 +4,7 @@
 #include <arlo/v1/admin.pb.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,7 @@ struct Cascade {
     std::string name;
     flow::Rules rules;
     bool prunes = false;
+    std::optional<double> accuracy;  // expected
   };
   // Where outputs stand in ModelSpec::outputs of the cascade; -1: it has none such.
   struct Outputs {

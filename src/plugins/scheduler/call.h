@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/fault.h"
@@ -37,7 +38,15 @@ struct Answer {
     std::vector<std::int64_t> tail;  // dims after rows (and tokens)
     std::size_t token_bytes = 0;     // of one token of a row, or of one row where it is not about tokens
     std::size_t row_bytes = 0;       // from one row to the next
+    std::vector<std::size_t> ends;   // of BYTES, whose rows are of any size: where each row ends; else empty
     const char* data = nullptr;      // in one of `buffers`
+
+    // What a row of a batch has; `tokens` of it, where the output is about tokens, else 1.
+    [[nodiscard]] std::string_view Of(std::size_t row, std::size_t tokens) const {
+      if (ends.empty()) return {data + row * row_bytes, token_bytes * tokens};
+      const std::size_t begin = row == 0 ? 0 : ends[row - 1];
+      return {data + begin, ends[row] - begin};
+    }
   };
   std::vector<Output> outputs;  // by spec
   std::vector<Memory::Block> buffers;

@@ -135,7 +135,14 @@ TRITONSERVER_Error* ReadOutputs(const gateway::ModelSpec& model, Call* call) {
   return nullptr;
 }
 
-TRITONSERVER_Error* ReadParameters(Call* call) {
+TRITONSERVER_Error* ReadClass(const LogicalConfig& config, Call* call) {
+  if (config.usual_priority > 0) {
+    // Triton has no call for it that takes a backend's request. It is the same object as the server's, in all versions.
+    auto* const request = reinterpret_cast<TRITONSERVER_InferenceRequest*>(call->request);
+    std::uint64_t priority = 0;
+    ARLO_RETURN_IF_ERROR(TRITONSERVER_InferenceRequestPriorityUInt64(request, &priority));
+    call->bulk = priority > config.usual_priority;
+  }
   std::uint32_t count = 0;
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_RequestParameterCount(call->request, &count));
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -163,12 +170,15 @@ TRITONSERVER_Error* WriteOutput(const gateway::ModelSpec& model, const Memory& o
   std::vector<std::int64_t> shape = {static_cast<std::int64_t>(call.rows.size())};
   if (spec.token_level) shape.push_back(static_cast<std::int64_t>(longest));
   shape.insert(shape.end(), first->tail.begin(), first->tail.end());
-  const std::size_t row_bytes = first->token_bytes * (spec.token_level ? longest : 1);
   TRITONBACKEND_Output* output = nullptr;
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_ResponseOutput(response, &output, spec.name.c_str(), DatatypeOf(spec.datatype),
                                                     shape.data(), static_cast<std::uint32_t>(shape.size())));
   void* buffer = nullptr;
-  const std::size_t bytes = row_bytes * call.rows.size();
+  const std::size_t row_bytes = first->token_bytes * (spec.token_level ? longest : 1);
+  std::size_t bytes = 0;
+  for (const Row& row : call.rows) {
+    bytes += spec.item > 0 ? row_bytes : row.answer->Find(index)->Of(row.place, 1).size();
+  }
   Place place;
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_OutputBuffer(output, &buffer, bytes, &place.type, &place.id));
   // Where the client wants it in a GPU's memory, the rows are put together here and go there at once.
@@ -180,10 +190,11 @@ TRITONSERVER_Error* WriteOutput(const gateway::ModelSpec& model, const Memory& o
       return NewError(TRITONSERVER_ERROR_INTERNAL,
                       "output '" + spec.name + "' has other dimensions for other rows: the engines differ");
     }
-    const std::size_t kept = part.token_bytes * (spec.token_level ? static_cast<std::size_t>(row.length) : 1);
-    std::memcpy(to, part.data + row.place * part.row_bytes, kept);
-    std::memset(to + kept, 0, row_bytes - kept);
-    to += row_bytes;
+    const std::string_view kept = part.Of(row.place, spec.token_level ? static_cast<std::size_t>(row.length) : 1);
+    const std::size_t padding = spec.item > 0 ? row_bytes - kept.size() : 0;
+    std::memcpy(to, kept.data(), kept.size());
+    std::memset(to + kept.size(), 0, padding);
+    to += kept.size() + padding;
   }
   return place.on_host() ? nullptr : own.Copy(buffer, place, staged.get(), Memory::PlaceOf(staged), bytes);
 }
@@ -235,7 +246,7 @@ TRITONSERVER_DataType DatatypeOf(const std::string& name) {
       {"UINT32", TRITONSERVER_TYPE_UINT32}, {"UINT64", TRITONSERVER_TYPE_UINT64}, {"INT8", TRITONSERVER_TYPE_INT8},
       {"INT16", TRITONSERVER_TYPE_INT16},   {"INT32", TRITONSERVER_TYPE_INT32},   {"INT64", TRITONSERVER_TYPE_INT64},
       {"FP16", TRITONSERVER_TYPE_FP16},     {"FP32", TRITONSERVER_TYPE_FP32},     {"FP64", TRITONSERVER_TYPE_FP64},
-      {"BF16", TRITONSERVER_TYPE_BF16}};
+      {"BF16", TRITONSERVER_TYPE_BF16},     {"BYTES", TRITONSERVER_TYPE_BYTES}};
   for (const auto& [known, type] : kTypes) {
     if (known == name) return type;
   }
@@ -246,7 +257,7 @@ TRITONSERVER_Error* ReadCall(const LogicalConfig& config, const Memory& memory, 
   call->received_ns = now;
   ARLO_RETURN_IF_ERROR(ReadInputs(config, memory, call));
   ARLO_RETURN_IF_ERROR(ReadOutputs(config.model, call));
-  ARLO_RETURN_IF_ERROR(ReadParameters(call));
+  ARLO_RETURN_IF_ERROR(ReadClass(config, call));
   std::uint64_t timeout_us = 0;
   ARLO_RETURN_IF_ERROR(TRITONBACKEND_InferenceRequestTimeoutMicroseconds(call->request, &timeout_us));
   constexpr std::uint64_t kMostUs = 36'000'000'000;  // ten hours

@@ -53,6 +53,13 @@ class Parameters {
   std::set<std::string> known_;
 };
 
+// Triton writes 64-bit numbers as numbers or as text.
+std::uint64_t Whole(const json& from, const char* name) {
+  if (!from.contains(name)) return 0;
+  const json& value = from.at(name);
+  return value.is_string() ? std::stoull(value.get<std::string>()) : value.get<std::uint64_t>();
+}
+
 gateway::InputSpec ReadInput(const json& from, gateway::ModelSpec& model) {
   gateway::InputSpec spec;
   spec.name = from.at("name").get<std::string>();
@@ -80,9 +87,11 @@ gateway::OutputSpec ReadOutput(const json& from) {
   spec.name = from.at("name").get<std::string>();
   spec.datatype = from.at("datatype").get<std::string>();
   const int size = gateway::datatype_size(spec.datatype);
-  if (size <= 0) throw Bad("output " + spec.name + " is of " + spec.datatype + ", which the plugin does not carry");
-  spec.item = static_cast<std::size_t>(size);
+  if (size < 0) throw Bad("output " + spec.name + " is of " + spec.datatype + ", which the plugin does not carry");
+  spec.item = static_cast<std::size_t>(size);  // 0: BYTES
   spec.token_level = from.at("token_level").get<bool>();
+  if (size == 0 && spec.token_level)
+    throw Bad("output " + spec.name + " is token-level BYTES, which cannot be trimmed");
   spec.dims = from.at("dims").get<std::vector<std::int64_t>>();
   spec.on_request = from.value("on_request", false);
   return spec;
@@ -191,6 +200,16 @@ LogicalConfig LogicalConfig::FromJson(std::string_view config, std::string_view 
     CheckTensors(root, model);
     made.max_rows = root.value("max_batch_size", std::int64_t{0});
     if (made.max_rows < 1) throw Bad("max_batch_size must be at least 1: the first dimension is rows");
+
+    if (root.value("response_cache", json::object()).value("enable", false)) {
+      throw Bad(
+          "response_cache: Triton finds an answer by the bytes of the inputs, whatever their shape, so rows of "
+          "other lengths would get it: leave it out");
+    }
+    if (root.contains("dynamic_batching")) {
+      const json& batcher = root.at("dynamic_batching");
+      if (Whole(batcher, "priority_levels") > 0) made.usual_priority = Whole(batcher, "default_priority_level");
+    }
 
     Parameters parameters(root);
     const std::int64_t slo_ms = parameters.Number("slo_ms", 100, 1, 3'600'000);

@@ -35,8 +35,9 @@ struct LogicalConfig {
   std::int32_t inflight_limit = 2;
   std::int32_t max_attempts = 3;
   TimeNs grace_ns = 0;
-  std::int64_t max_rows = 0;  // of a request
-  bool measured = true;       // false: some engine's latency is a guess
+  std::int64_t max_rows = 0;         // of a request
+  std::uint64_t usual_priority = 0;  // a request of a higher number is bulk; 0: Triton keeps no priorities
+  bool measured = true;              // false: some engine's latency is a guess
 
   // `config`: the model configuration as Triton gives it; `manifest`: the text of arlo.json. Throws
   // std::invalid_argument, saying what is wrong.

@@ -25,7 +25,11 @@ std::int32_t Fewer(const Row& row) {
 }  // namespace
 
 Desk::Desk(const LogicalConfig& config)
-    : config_(config), scheduler_(config.dispatch), engines_(config.engines.size()), counts_(config.engines.size()) {
+    : config_(config),
+      scheduler_(config.dispatch),
+      engines_(config.engines.size()),
+      counts_(config.engines.size()),
+      samples_(config.engines.size()) {
   for (std::size_t i = 0; i < engines_.size(); ++i) {
     engines_[i].runtime = scheduler_.add_runtime(config.engines[i].cost);
     bundles_[std::uint64_t{1} << i] = engines_[i].runtime;
@@ -191,6 +195,8 @@ std::size_t Desk::Begin(std::size_t at, TimeNs now, Effects& effects) {
   batch->tokens = info.dynamic ? longest : info.max_length;
   EngineCounts& counts = counts_[engine];
   ++counts.batches;
+  EngineSamples& samples = samples_[engine];
+  samples.batch_rows.push_back(static_cast<double>(batch_.size()));
   for (const auto& [row, handle] : batch_) {
     row->state = Row::State::kRunning;
     row->handle = handle;
@@ -212,11 +218,17 @@ std::size_t Desk::Begin(std::size_t at, TimeNs now, Effects& effects) {
     counts.demoted_rows += row->demoted ? 1 : 0;
     counts.tokens += static_cast<std::uint64_t>(row->length);
     counts.computed_tokens += static_cast<std::uint64_t>(batch->tokens);
-    counts.wait_us += static_cast<std::uint64_t>((now - row->call->received_ns) / 1000);
+    const TimeNs wait = now - row->call->received_ns;
+    counts.wait_us += static_cast<std::uint64_t>(wait / 1000);
+    samples.wait_s.push_back(static_cast<double>(wait) / 1e9);
   }
   running_.Add(*batch);
   effects.starts.push_back(batch);
   return end;
+}
+
+std::vector<EngineSamples> Desk::TakeSamples() {
+  return std::exchange(samples_, std::vector<EngineSamples>(engines_.size()));
 }
 
 void Desk::Expired(Row& row, TimeNs now, Effects& effects) {

@@ -51,6 +51,12 @@ struct EngineCounts {
   std::uint64_t wait_us = 0;          // of the rows, from their arrival to their start
 };
 
+// The same one by one, for histograms; since they were last taken, by engine.
+struct EngineSamples {
+  std::vector<double> batch_rows;  // of each batch
+  std::vector<double> wait_s;      // of each row
+};
+
 class Desk {
  public:
   // `config` must outlive it.
@@ -69,6 +75,7 @@ class Desk {
   std::function<bool(const Call&)> given_up = [](const Call&) { return false; };
 
   [[nodiscard]] const std::vector<EngineCounts>& counts() const { return counts_; }
+  [[nodiscard]] std::vector<EngineSamples> TakeSamples();
   [[nodiscard]] bool usable(std::size_t engine) const { return (mask_ >> engine & 1) != 0; }
   [[nodiscard]] std::int32_t queued() const { return scheduler_.queued(); }
 
@@ -106,6 +113,7 @@ class Desk {
   Call* look_ = nullptr;                                         // where the next look at open calls goes on
   std::vector<std::pair<Row*, dispatch::RequestHandle>> batch_;  // that is being started
   std::vector<EngineCounts> counts_;
+  std::vector<EngineSamples> samples_;
 };
 
 }  // namespace arlo::triton

@@ -1,6 +1,7 @@
 #include "plugins/scheduler/execution.h"
 
 #include <algorithm>
+#include <cstring>
 #include <string_view>
 #include <utility>
 
@@ -52,6 +53,29 @@ Call::Given Gather(const gateway::InputSpec& spec, std::size_t input, Batch& bat
     gateway::write_row(spec, from, static_cast<std::size_t>(call.lengths[batch.indices[i]]), tokens, to);
   }
   return {batch.inputs.back().get(), Memory::PlaceOf(batch.inputs.back())};
+}
+
+// Where each row of a BYTES output ends; an element is 4 bytes of length, little-endian, and so many bytes. False:
+// there are not as many elements as the shape says.
+bool FindEnds(std::int64_t rows, std::string_view raw, Answer::Output& output) {
+  std::int64_t elements = 1;  // of a row
+  for (const std::int64_t dim : output.tail) {
+    if (__builtin_mul_overflow(elements, std::max<std::int64_t>(dim, 0), &elements)) return false;
+  }
+  if (elements > static_cast<std::int64_t>(raw.size())) return false;
+  std::size_t at = 0;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t i = 0; i < elements; ++i) {
+      std::uint32_t size = 0;
+      if (raw.size() - at < sizeof(size)) return false;
+      std::memcpy(&size, raw.data() + at, sizeof(size));
+      at += sizeof(size);
+      if (raw.size() - at < size) return false;
+      at += size;
+    }
+    output.ends.push_back(at);
+  }
+  return at == raw.size();
 }
 
 Reply Unusable(Batch& batch, const std::string& what) {
@@ -134,10 +158,10 @@ Reply ReadResponse(const LogicalConfig& config, TRITONSERVER_InferenceResponse* 
     for (const std::int64_t dim : output.tail)
       output.token_bytes *= static_cast<std::size_t>(std::max<std::int64_t>(dim, 0));
     output.row_bytes = output.token_bytes * (spec.token_level ? static_cast<std::size_t>(batch.tokens) : 1);
-    if (output.row_bytes * static_cast<std::size_t>(rows) != bytes) {
-      return Unusable(batch, "output '" + spec.name + "' has another size than its shape");
-    }
     output.data = static_cast<const char*>(base);
+    const bool fits = spec.item > 0 ? output.row_bytes * static_cast<std::size_t>(rows) == bytes
+                                    : FindEnds(rows, {output.data, bytes}, output);
+    if (!fits) return Unusable(batch, "output '" + spec.name + "' has another size than its shape");
     outputs.push_back(std::move(output));
     found |= gateway::OutputSet{1} << index;
   }

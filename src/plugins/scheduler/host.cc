@@ -244,6 +244,7 @@ void Host::Look() {
     seen = seen || some;
     Effects effects;
     std::vector<EngineCounts> counts;
+    std::vector<EngineSamples> samples;
     std::vector<bool> usable(config_.engines.size());
     double queued = 0;
     {
@@ -258,12 +259,13 @@ void Host::Look() {
       Cancel(effects);
       if (tick % kTicksOfMetrics == 0) {
         counts = desk_.counts();
+        samples = desk_.TakeSamples();
         for (std::size_t i = 0; i < usable.size(); ++i) usable[i] = desk_.usable(i);
         queued = desk_.queued();
       }
     }
     Run(std::move(effects));
-    if (!counts.empty()) metrics_.Publish(counts, usable, queued);
+    if (!counts.empty()) metrics_.Publish(counts, samples, usable, queued);
     std::unique_lock lock(mutex_);
     if (end_.wait_for(lock, kTick, [this] { return ending_; })) return;
   }

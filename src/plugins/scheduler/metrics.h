@@ -34,14 +34,16 @@ class ModelMetrics {
   ModelMetrics& operator=(const ModelMetrics&) = delete;
 
   // What has come since the last time.
-  void Publish(const std::vector<EngineCounts>& counts, const std::vector<bool>& usable, double queued_rows);
+  void Publish(const std::vector<EngineCounts>& counts, const std::vector<EngineSamples>& samples,
+               const std::vector<bool>& usable, double queued_rows);
 
  private:
   struct Series {
     TRITONSERVER_Metric* metric = nullptr;
     double last = 0;
   };
-  void Add(Series& series, double value);
+  static void Add(Series& series, double value);
+  static void Observe(const Series& series, const std::vector<double>& values);
 
   std::vector<std::vector<Series>> engines_;  // by engine, by family
   Series queued_;

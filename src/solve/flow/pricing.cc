@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace arlo::solve::flow {
 
@@ -11,6 +12,16 @@ Pricing::Pricing(const std::vector<Stage>& stages, bool served_only)
     first_.push_back(options_);
     options_ += static_cast<int>(stages[i].options.size());
     if (stages[i].parent >= 0) children_[stages[i].parent].push_back(static_cast<int>(i));
+  }
+  cheapest_.resize(stages.size());
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    if (!children_[i].empty()) continue;
+    auto& order = cheapest_[i].order;
+    order.resize(stages[i].options.size());
+    std::iota(order.begin(), order.end(), std::int16_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::int16_t a, std::int16_t b) {
+      return stages[i].options[a].latency < stages[i].options[b].latency;
+    });
   }
   most_.resize(stages.size());
   least_cost_.resize(stages.size());
@@ -41,6 +52,9 @@ bool Pricing::best(const std::vector<double>& price, const std::vector<char>& al
                             static_cast<std::int16_t>(option.variant)});
     }
   }
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    if (children_[s].empty()) rank(static_cast<int>(s));
+  }
   for (std::size_t s = stages_.size(); s-- > 0;) {
     least_cost_[s] = std::numeric_limits<double>::infinity();
     for (const Offer& offer : offers_[s]) {
@@ -57,20 +71,53 @@ bool Pricing::best(const std::vector<double>& price, const std::vector<char>& al
   return true;
 }
 
+// A step for each latency: what is cheapest among the offers that are at most as slow.
+void Pricing::rank(int stage) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  Cheapest& to = cheapest_[stage];
+  to.latency.clear();
+  to.offers.clear();
+  std::vector<std::int16_t> place(stages_[stage].options.size(), -1);
+  for (std::size_t i = 0; i < offers_[stage].size(); ++i)
+    place[offers_[stage][i].option] = static_cast<std::int16_t>(i);
+  std::vector<Offer> now(stages_[stage].variants, {kNone, kNone, 0, 0});
+  for (const std::int16_t option : to.order) {
+    if (place[option] < 0) continue;
+    const Offer& offer = offers_[stage][place[option]];
+    Offer& best = now[offer.variant];
+    const bool better = offer.cost < best.cost || (offer.cost == best.cost && offer.option < best.option);
+    if (best.latency < kNone && !better) continue;
+    best = offer;
+    if (!to.latency.empty() && to.latency.back() == offer.latency) {
+      to.offers.resize(to.offers.size() - now.size());
+    } else {
+      to.latency.push_back(offer.latency);
+    }
+    to.offers.insert(to.offers.end(), now.begin(), now.end());
+  }
+}
+
 // As `walk`, where nothing comes after: most of the time goes here.
 bool Pricing::leaf(int stage, std::int64_t prefix, double rows, double weight, double spent, Best* best) const {
   const Stage& here = stages_[stage];
+  const Cheapest& from = cheapest_[stage];
+  const double left = here.limit - spent;
+  const auto step = std::upper_bound(from.latency.begin(), from.latency.end(), left) - from.latency.begin();
+  if (step == 0) return false;
   const double* accuracy = here.accuracy.data() + prefix * here.variants;
   const double worth = served_only_ ? 0.0 : weight;
-  const double left = here.limit - spent;
+  const Offer* offers = from.offers.data() + (step - 1) * here.variants;
   const Offer* chosen = nullptr;
   double most = 0;
-  for (const Offer& offer : offers_[stage]) {
+  for (int variant = 0; variant < here.variants; ++variant) {
+    const Offer& offer = offers[variant];
     if (offer.latency > left) continue;
-    const double value = worth * here.exit[offer.variant] * accuracy[offer.variant] - offer.cost * rows;
-    if (chosen == nullptr || value > most) chosen = &offer, most = value;
+    const double value = worth * here.exit[variant] * accuracy[variant] - offer.cost * rows;
+    if (chosen == nullptr || value > most || (value == most && offer.option < chosen->option)) {
+      chosen = &offer;
+      most = value;
+    }
   }
-  if (chosen == nullptr) return false;
   best->value = most;
   best->option[stage] = chosen->option;
   return true;
@@ -81,40 +128,48 @@ bool Pricing::leaf(int stage, std::int64_t prefix, double rows, double weight, d
 bool Pricing::walk(int stage, std::int64_t prefix, double rows, double weight, double spent, Best* best) const {
   if (children_[stage].empty()) return leaf(stage, prefix, rows, weight, spent, best);
   const Stage& here = stages_[stage];
+  // What an offer could come to at most.
+  const auto most_of = [&](const Offer& offer) {
+    double most =
+        (served_only_ ? 0.0 : weight * most_[stage][prefix * here.variants + offer.variant]) - offer.cost * rows;
+    for (const int child : children_[stage]) most -= rows * stages_[child].factor[offer.variant] * least_cost_[child];
+    return most;
+  };
   bool any = false;
-  for (const Offer& offer : offers_[stage]) {
+  const auto look = [&](const Offer& offer) {
     const double time = spent + offer.latency;
-    if (time > here.limit) continue;
+    if (time > here.limit) return;
     const std::int64_t at = prefix * here.variants + offer.variant;
     const double ends = here.exit[offer.variant];
-    if (any) {  // what it could come to at most
-      double most = (served_only_ ? 0.0 : weight * most_[stage][at]) - offer.cost * rows;
-      for (const int child : children_[stage]) {
-        most -= rows * stages_[child].factor[offer.variant] * least_cost_[child];
-      }
-      if (!(most > best->value)) continue;
-    }
     Best mine;
     mine.value = -offer.cost * rows;
     if (!served_only_) mine.value += weight * ends * here.accuracy[at];
     mine.option[stage] = offer.option;
-    bool whole = true;
     for (const int child : children_[stage]) {
       const Stage& next = stages_[child];
       Best below;
-      if (!walk(child, at, rows * next.factor[offer.variant], weight * (1 - ends) * next.weight, time, &below)) {
-        whole = false;
-        break;
-      }
+      if (!walk(child, at, rows * next.factor[offer.variant], weight * (1 - ends) * next.weight, time, &below)) return;
       mine.value += below.value;
       for (std::size_t s = child; s < stages_.size(); ++s) {
         if (below.option[s] != 0) mine.option[s] = below.option[s];
       }
     }
-    if (whole && (!any || mine.value > best->value)) {
+    if (!any || mine.value > best->value || (mine.value == best->value && offer.option < best->option[stage])) {
       *best = mine;
       any = true;
     }
+  };
+  // The most promising one first: it rules out most others.
+  const Offer* first = nullptr;
+  double most = 0;
+  for (const Offer& offer : offers_[stage]) {
+    const double bound = most_of(offer);
+    if (first == nullptr || bound > most) first = &offer, most = bound;
+  }
+  if (first == nullptr) return false;
+  look(*first);
+  for (const Offer& offer : offers_[stage]) {
+    if (&offer != first && (!any || !(most_of(offer) < best->value))) look(offer);
   }
   return any;
 }

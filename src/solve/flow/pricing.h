@@ -37,6 +37,7 @@ class Pricing {
     std::array<std::int16_t, kMostStages> option{};
   };
 
+  void rank(int stage);
   bool leaf(int stage, std::int64_t prefix, double rows, double weight, double spent, Best* best) const;
   bool walk(int stage, std::int64_t prefix, double rows, double weight, double spent, Best* best) const;
 
@@ -52,6 +53,13 @@ class Pricing {
   };
   // By stage: options that are allowed, at the prices asked for; and what a row costs at least from there on.
   std::vector<std::vector<Offer>> offers_;
+  // Of stages that end the tree, for the time that is left: the cheapest offer of each variant.
+  struct Cheapest {
+    std::vector<std::int16_t> order;  // options by latency; always the same
+    std::vector<double> latency;      // ascending
+    std::vector<Offer> offers;        // [latency][variant]; one of latency infinity: there is none
+  };
+  std::vector<Cheapest> cheapest_;
   std::vector<double> least_cost_;
   // By stage and the variants up to and with it: the greatest accuracy from there on, of a weight of 1.
   std::vector<std::vector<double>> most_;

@@ -13,6 +13,10 @@ namespace {
 constexpr double kWhole = 1e-7;  // a load that is this near to a whole number is one
 constexpr double kEqual = 1e-9;  // values that differ less are equal
 
+// Rounding takes as long as a node: all of the first nodes are rounded, and then one in so many.
+constexpr std::uint64_t kRounded = 16;
+constexpr std::uint64_t kEach = 6;
+
 struct Node {
   Bounds bounds;
   Relaxed relaxed;
@@ -85,7 +89,7 @@ class Search {
     }
     if (!relaxed.feasible || (!first && relaxed.value <= needed())) return;
     if (whole(relaxed)) return;
-    round(relaxed);
+    if (answer_.nodes <= kRounded || answer_.nodes % kEach == 0 || answer_.instances.empty()) round(relaxed);
     if (relaxed.value > needed()) queue_.push({std::move(bounds), std::move(relaxed), answer_.nodes});
   }
 

@@ -110,6 +110,7 @@ class Plan:
     alpha: float = 0.0
     ensemble: str = "none"
     skip: Sequence[Sequence[float]] = ()
+    accuracy: float | None = None
 
 
 def cascade_deployment(
@@ -166,6 +167,8 @@ def cascade_deployment(
         item.calibrator.kind, item.calibrator.t = "temperature", 1.0
     for name, plan in plans.items():
         point = cascade.points.add(name=name, alpha=plan.alpha, to_level=True, min_words=4, ensemble=plan.ensemble)
+        if plan.accuracy is not None:
+            point.accuracy = plan.accuracy
         for thresholds in plan.thresholds:
             price = point.prices.add()
             for t in thresholds:

@@ -102,7 +102,7 @@ def check(outputs: dict[str, NDArray[Any]], records: Sequence[int]) -> None:
 
 
 async def ask(gateway: Any, records: Sequence[int], words: int = 4, **how: Any) -> Any:
-    return await gateway.infer(request_of_texts(texts_of(records, words), **how), timeout=20)
+    return await gateway.infer(request_of_texts(texts_of(records, words), **how), timeout=60)
 
 
 async def test_rows_go_on_in_the_words_of_their_stage(workers: Workers, start: Any) -> None:
@@ -146,7 +146,7 @@ async def test_tokenizers_of_helper_processes(workers: Workers, start: Any, else
                     request = request_of_texts(texts_of(NAMED[:32], words), truncate="END")
                     await gateway.infer(request, timeout=random.uniform(0.001, 0.02))
 
-        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=20) as http:
+        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=60) as http:
 
             async def page() -> None:
                 for words in (4, 500) * 4:
@@ -176,7 +176,7 @@ async def test_token_ids_are_refused(workers: Workers, start: Any) -> None:
             (request_of_texts(texts_of([1], 70)), "row 0: the text has more than the 64 tokens that model 'kinds'"),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await gateway.infer(request, timeout=20)
+                await gateway.infer(request, timeout=60)
             assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
             assert says in str(refused.value.details())
         check(arrays_of(await ask(gateway, NAMED[:32], 70, truncate="END")), NAMED[:32])
@@ -199,7 +199,7 @@ async def test_clients_see_one_model(workers: Workers, start: Any) -> None:
                 assert not one.final or (one.stage, one.label) == (ends[position], labels[position])
             with pytest.raises(InvalidRequestError, match="takes texts, not token ids"):
                 await client.infer([CLS, 1, 2])
-        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=20) as http:
+        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=60) as http:
             inputs = [[text] for text in texts_of(records)]
             answer = await http.post("/predict", json={"inputs": inputs, "model": "kinds"})
             assert answer.status_code == 200, answer.text

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import scipy.stats
 from tritonclient.grpc import service_pb2
 
 from tests.fakes.gateway import Gateway
@@ -387,6 +388,33 @@ async def test_a_stream_tells_what_there_is_so_far(workers: Workers, start: Any)
         assert so_far == {record: list(range(ends[record])) for record in range(60) if ends[record] > 0}
 
 
+def check_metrics(gateway: Any, stats: Any, wanted: Any) -> None:
+    """What the metrics say of these rows; nothing is said of those that are not there."""
+    samples = {
+        (sample.name, *(value for name, value in sorted(sample.labels.items()) if name != "model")): sample.value
+        for family in gateway.metrics().values()
+        for sample in family.samples
+        if sample.labels.get("model") == "kinds"
+    }
+    assert samples["arlo_cascade_expected_accuracy",] == 0.875
+    for number, stage in enumerate(STAGES):
+        beyond = sum(end > number for end in wanted.stage)
+        for to, name in enumerate(STAGES):
+            there = samples.get(("arlo_cascade_escalations_total", stage, name))
+            assert there == (beyond if to == number + 1 and beyond else None)
+        count = len([end for end in wanted.stage if end >= number])
+        assert samples["arlo_cascade_confidence_count", stage] == count
+        assert samples["arlo_cascade_confidence_bucket", "+Inf", stage] == count
+        assert 0.25 * count < samples["arlo_cascade_confidence_sum", stage] <= count
+        # The bins are those of the statistics.
+        assert samples["arlo_cascade_confidence_bucket", "0.5", stage] == sum(stats.stages[number].confidence[:10])
+    differ = stats.shadows.disagreed / stats.shadows.rows
+    early = sum(reason == "confident" for reason in wanted.reason) / len(wanted.reason)
+    assert samples["arlo_cascade_agreement",] == pytest.approx(1 - early * differ)
+    interval = scipy.stats.binomtest(stats.shadows.disagreed, stats.shadows.rows).proportion_ci(0.95, "wilson")
+    assert samples["arlo_cascade_agreement_low",] == pytest.approx(1 - early * interval.high, abs=1e-4)
+
+
 async def test_shadow_rows_tell_when_early_answers_are_others(workers: Workers, start: Any) -> None:
     """Every confident early exit runs on the last stage too; clients see nothing of it."""
     shadows = {"shadow_share": 1.0, "shadow_max_busy": 1.0}
@@ -396,7 +424,8 @@ async def test_shadow_rows_tell_when_early_answers_are_others(workers: Workers, 
     last = recorded("large")[0].argmax(-1)
     differ = [wanted.logits[i].argmax() != last[i] for i in early]
     async with start(
-        cascade_deployment(workers, EVERYWHERE, drift_epsilon=0.01, **shadows), dispatch=BATCHES
+        cascade_deployment(workers, EVERYWHERE, {"usual": Plan(accuracy=0.875)}, drift_epsilon=0.01, **shadows),
+        dispatch=BATCHES,
     ) as gateway:
         for at in range(0, len(records), 4):  # one request after the other: so few are open that none is left out
             check(await ask(gateway, records[at : at + 4]), expected(records[at : at + 4]))
@@ -413,6 +442,7 @@ async def test_shadow_rows_tell_when_early_answers_are_others(workers: Workers, 
             for number, stage in enumerate(stats.stages):
                 assert stage.shadow_rows == sum(wanted.stage[i] == number for i in early)
         assert stats.shadows.alarm
+        await asyncio.to_thread(check_metrics, gateway, stats, wanted)
         assert stats.outcomes.on_time + stats.outcomes.late == len(records)
         large = await gateway.stats("large")
         assert sum(large.arrivals_by_length) == stats.stages[2].visits

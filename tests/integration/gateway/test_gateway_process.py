@@ -16,7 +16,6 @@ from typing import Any
 
 import grpc
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2_grpc
 
 from arlo.clock import monotonic_s
@@ -38,13 +37,6 @@ def get(gateway: Gateway, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
-
-
-def metrics(gateway: Gateway) -> dict[str, Any]:
-    """Families by name, as Prometheus reads them."""
-    status, text = get(gateway, "/metrics")
-    assert status == 200
-    return {family.name: family for family in text_string_to_metric_families(text)}
 
 
 def value(families: dict[str, Any], name: str, **labels: str) -> float:
@@ -73,7 +65,7 @@ async def test_metrics(workers: Workers, start: Any) -> None:
             await gateway.infer(one_row(length))
         with pytest.raises(grpc.aio.AioRpcError):
             await gateway.infer(one_row(513))
-        families = metrics(gateway)
+        families = gateway.metrics()
     assert all(name.startswith("arlo_") for name in families)
     assert all(family.documentation for family in families.values())
     assert value(families, "arlo_rows_total", outcome="on_time") == 3

@@ -11,6 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
+from arlo.client import AsyncClient
 from tests.fakes.gateway import SANITIZED, Gateway
 from tests.fakes.processes import until
 from tests.fakes.triton_workers import Workers
@@ -127,6 +128,17 @@ async def test_a_stage_makes_several_rows(workers: Workers, start: Any) -> None:
         first, parts = (await gateway.stats(NAME)).pipeline
         assert parts.ends == parts.arrived == sum(sum(one.made) for one in first.variants) == 6
         assert first.arrived == 3
+        async with AsyncClient(gateway.grpc, model=NAME) as client:
+            result = await client.infer_batch([np.array(row, np.int64) for row in rows], outputs=["logits"])
+            for said, wanted in zip(result.answers("logits"), (range(5, 8), (8,), (9, 10)), strict=True):
+                np.testing.assert_array_equal(said, SAID["large"][list(wanted)])
+            with pytest.raises(ValueError, match="6 answers of 3 rows"):
+                result.rows("logits")
+            one = await client.infer(np.array(rows[2], np.int64), outputs=["logits"])
+            np.testing.assert_array_equal(one["logits"], SAID["large"][9:11])
+            one = await client.infer(np.array(rows[1], np.int64))  # an answer, as of any model
+            np.testing.assert_array_equal(one["logits"], SAID["large"][8])
+            np.testing.assert_array_equal(one.answers("logits")[0], SAID["large"][8:9])
 
         for version, (limits, what) in enumerate(
             (({"max_children": 2}, "max_children (2)"), ({"max_bytes": 600}, "max_bytes (600)")), start=2

@@ -4,6 +4,7 @@ with a model: ensembles, shared memory, model control, metrics, statistics."""
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import json
 import signal
@@ -21,6 +22,7 @@ from tritonclient import http
 from tritonclient.utils import InferenceServerException, shared_memory
 
 from arlo.catalog.logical import LogicalOptions, write_logical_model
+from arlo.catalog.manifest import InputTensor, LatencyPoint, Manifest, OutputTensor, Runtime
 from arlo.workers.emulated.repository import write_emulated_repository
 from arlo.workers.paths import plugin_library
 from arlo.workers.ports import free_port
@@ -29,6 +31,7 @@ from arlo.workers.triton.alone import LoneTriton
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
 LENGTHS = (16, 64, 128)
+OF_M = 'model="m"'  # a label
 NEVER = "1000000"  # requests until one is traced
 POST_MODEL = """
 import numpy as np
@@ -85,6 +88,57 @@ output [
 ]
 instance_group [ { count: 1 kind: KIND_CPU } ]
 """
+# An engine that answers apart from saying that it is through, with texts among its outputs.
+DECOUPLED_MODEL = """
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.name = json.loads(args["model_config"])["name"]
+
+    def execute(self, requests):
+        for request in requests:
+            ids, mask = (pb_utils.get_input_tensor_by_name(request, f"{n}").as_numpy() for n in ("ids", "mask"))
+            rows = [row[kept == 1] for row, kept in zip(ids, mask)]
+            said = np.array([[f"{self.name}:{len(row)}", "x" * int(row.sum())] for row in rows], np.object_)
+            sums = np.array([[row.sum()] for row in rows], np.int64)
+            sender = request.get_response_sender()
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("said", said), pb_utils.Tensor("sum", sums)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+DECOUPLED_CONFIG = """
+backend: "python"
+max_batch_size: 4
+input [ { name: "ids" data_type: TYPE_INT32 dims: [ -1 ] }, { name: "mask" data_type: TYPE_INT32 dims: [ -1 ] } ]
+output [ { name: "said" data_type: TYPE_STRING dims: [ 2 ] }, { name: "sum" data_type: TYPE_INT64 dims: [ 1 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+model_transaction_policy { decoupled: true }
+"""
+PRIORITIES = "dynamic_batching { priority_levels: 3 default_priority_level: 2 }"
+TEXTS = Manifest(
+    model="t",
+    task="emulated",
+    source="",
+    tokenizer=None,
+    inputs=(
+        InputTensor(name="ids", datatype="INT32", role="ids"),
+        InputTensor(name="mask", datatype="INT32", role="mask"),
+    ),
+    outputs=(
+        OutputTensor(name="said", datatype="BYTES", token_level=False, dims=(2,)),
+        OutputTensor(name="sum", datatype="INT64", token_level=False, dims=(1,)),
+    ),
+    runtimes=tuple(
+        Runtime(
+            name=f"t_len{length}", max_length=length, max_batch=4, dynamic=False, engine="emulated", precision="",
+            device="", latency=(LatencyPoint(length=length, batch=1, latency_us=2000),),
+        )
+        for length in (8, 32)
+    ),
+)  # fmt: skip
 ENSEMBLE_CONFIG = """
 name: "scored"
 platform: "ensemble"
@@ -137,6 +191,19 @@ class Plugin:
         np.testing.assert_array_equal(result.as_numpy("last_hidden_state")[..., 0], ids)
         return {key: value.int64_param for key, value in result.get_response().parameters.items()}
 
+    async def ask_texts(self, rows: Sequence[Sequence[int]], **options: Any) -> list[list[str]]:
+        """Of the other logical model; which engine each row ran on, and that it had so many tokens."""
+        inputs = []
+        for name, array in zip(("ids", "mask"), padded(rows), strict=True):
+            tensor = triton.InferInput(name, array.shape, "INT32")
+            tensor.set_data_from_numpy(array.astype(np.int32))
+            inputs.append(tensor)
+        result = await self.grpc.infer("t", inputs, **options)
+        np.testing.assert_array_equal(result.as_numpy("sum")[:, 0], [sum(row) for row in rows])
+        said = result.as_numpy("said")
+        assert [len(text) for text in said[:, 1]] == [sum(row) for row in rows]
+        return [text.decode().split(":") for text in said[:, 0]]
+
     def metrics(self) -> dict[str, float]:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
             lines = answer.read().decode().splitlines()
@@ -157,6 +224,16 @@ async def plugin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plug
         (repository / name / "config.pbtxt").write_text(config)
     for name, code in (("pre", PRE_MODEL), ("post", POST_MODEL)):
         (repository / name / "1" / "model.py").write_text(code)
+    # Another logical model, which has its manifest in its own folder, and whose configuration keeps priorities.
+    for runtime in TEXTS.runtimes:
+        (repository / runtime.name / "1").mkdir(parents=True)
+        (repository / runtime.name / "config.pbtxt").write_text(f'name: "{runtime.name}"{DECOUPLED_CONFIG}')
+        (repository / runtime.name / "1" / "model.py").write_text(DECOUPLED_MODEL)
+    options = LogicalOptions(max_rows=8, max_queued=9, unavailable_grace_ms=60_000, timeout_ms=60_000)
+    other = write_logical_model(repository, TEXTS, library=plugin_library(), options=options)
+    TEXTS.save(other)
+    with (other / "config.pbtxt").open("a") as config_file:
+        config_file.write(PRIORITIES)
     grpc_port, http_port, metrics_port = (free_port("127.0.0.1") for _ in range(3))
     tracing = ("mode=triton", "level=TIMESTAMPS", f"rate={NEVER}", f"triton,file={folder / 'trace'}")
     async with LoneTriton(
@@ -198,10 +275,11 @@ async def settled(plugin: Plugin) -> tuple[dict[str, float], Any]:
     while True:
         metrics = plugin.metrics()
         statistics = (await plugin.grpc.get_inference_statistics("m")).model_stats[0]
-        if (
-            sum(metrics[key] for key in metrics if key.startswith("arlo_plugin_rows_total"))
-            == statistics.inference_count
-        ):
+        counted = {
+            sum(value for key, value in metrics.items() if key.startswith(f"arlo_plugin_{family}{{") and OF_M in key)
+            for family in ("rows_total", "row_wait_seconds_count")
+        }
+        if counted == {statistics.inference_count}:
             return metrics, statistics
         await asyncio.sleep(0.02)
 
@@ -214,19 +292,54 @@ async def test_what_waits_is_batched_by_length(plugin: Plugin) -> None:
     while counted.inference_count + len(lengths) > (settled_now := await settled(plugin))[1].inference_count:
         await asyncio.sleep(0.02)
     after, statistics = settled_now
-    grown = {key: value - before[key] for key, value in after.items() if key.startswith("arlo_plugin")}
+    grown = {key: value - before[key] for key, value in after.items() if key.startswith("arlo_plugin") and OF_M in key}
     for length in LENGTHS:
         labels = f'{{engine="m_len{length}",model="m"}}'
         rows = grown[f"arlo_plugin_rows_total{labels}"]
         assert grown[f"arlo_plugin_computed_tokens_total{labels}"] == rows * length
         assert after[f"arlo_plugin_engine_usable{labels}"] == 1
+        # What was counted one by one is what was counted together.
+        assert grown[f"arlo_plugin_row_wait_seconds_count{labels}"] == rows
+        assert grown[f"arlo_plugin_batch_rows_sum{labels}"] == rows
+        assert grown[f"arlo_plugin_batch_rows_count{labels}"] == grown[f"arlo_plugin_batches_total{labels}"]
+        most = f'arlo_plugin_batch_rows_bucket{{engine="m_len{length}",model="m",le="8"}}'
+        assert grown[most] == grown[f"arlo_plugin_batches_total{labels}"]
+        waited = grown[f"arlo_plugin_row_wait_seconds_sum{labels}"]
+        assert waited == pytest.approx(grown[f"arlo_plugin_wait_seconds_total{labels}"], abs=1e-6 * rows + 1e-9)
     families = {key.partition("{")[0].removeprefix("arlo_plugin_") for key in grown}
     counted_too = {"rows", "batches", "failed_batches", "demoted_rows", "tokens", "computed_tokens", "wait_seconds"}
-    assert families == {f"{name}_total" for name in counted_too} | {"engine_usable", "queued_rows"}
+    histograms = {
+        f"{name}_{part}" for name in ("batch_rows", "row_wait_seconds") for part in ("bucket", "count", "sum")
+    }
+    assert families == {f"{name}_total" for name in counted_too} | {"engine_usable", "queued_rows"} | histograms
     assert sum(value for key, value in grown.items() if key.startswith("arlo_plugin_wait_seconds_total")) > 0
     batches = sum(value for key, value in grown.items() if key.startswith("arlo_plugin_batches_total"))
     assert batches < len(lengths) / 2
     assert statistics.execution_count - counted.execution_count == batches
+
+
+async def test_another_logical_model_has_texts_and_decoupled_engines(plugin: Plugin) -> None:
+    """Each from its own manifest, on one server; an engine may say apart from its answer that it is through."""
+    said = await asyncio.gather(*(plugin.ask_texts([[1] * n, [2] * 9, [3]]) for n in (3, 8, 30)))
+    assert said == [[[f"t_len{8 if n <= 8 else 32}", str(n)], ["t_len32", "9"], ["t_len8", "1"]] for n in (3, 8, 30)]
+    await plugin.ask([[5] * 30])
+
+
+async def test_priority_counts_where_the_configuration_keeps_it(plugin: Plugin) -> None:
+    """Behind the default level a request is bulk, which makes room in a full queue."""
+    await plugin.grpc.unload_model("t_len32")
+    filling = ((3, 1), (2, 8))
+    calls = [asyncio.ensure_future(plugin.ask_texts([[1] * 30] * n, priority=priority)) for priority, n in filling]
+    queued = 'arlo_plugin_queued_rows{model="t"}'
+    while plugin.metrics()[queued] < 9:
+        await asyncio.sleep(0.02)
+    urgent = asyncio.ensure_future(plugin.ask_texts([[1] * 30], priority=1))
+    with pytest.raises(InferenceServerException):
+        await calls[0]
+    with pytest.raises(InferenceServerException, match="the queue is full"):
+        await plugin.ask_texts([[1] * 30])
+    await plugin.grpc.load_model("t_len32")
+    assert await asyncio.gather(calls[1], urgent) == [[["t_len32", "30"]] * n for n in (8, 1)]
 
 
 async def test_an_ensemble_takes_texts_and_says_scores(plugin: Plugin) -> None:
@@ -322,20 +435,32 @@ async def test_a_length_that_no_engine_takes(plugin: Plugin) -> None:
     await waits
 
 
-async def test_a_trace_of_a_request_has_that_of_its_batch_below_it(plugin: Plugin) -> None:
+async def test_traces_of_requests_and_of_their_batches(plugin: Plugin) -> None:
+    """Each request that is traced has its own times; the engine's trace of a batch hangs below that of one of them."""
     await plugin.grpc.update_trace_settings("m", {"trace_rate": "1"})
-    await plugin.ask([[3] * 100])
+    timings = await asyncio.gather(*(plugin.ask([[3] * 100]) for _ in range(24)))
+    assert max(timing["batch_rows"] for timing in timings) > 2
     await plugin.grpc.update_trace_settings("m", {"trace_rate": NEVER})
 
-    def written() -> set[tuple[str, str]]:
+    def written() -> tuple[list[set[str]], set[tuple[str, str]]]:
+        """What was timed of each request, and which model's trace is above which."""
         traces: list[dict[str, Any]] = []
         for file in plugin.folder.glob("trace*"):
             with contextlib.suppress(ValueError):  # not all of it is there yet
                 traces += json.loads(file.read_text())
         names = {each["id"]: each["model_name"] for each in traces if "model_name" in each}
-        return {(names[each["parent_id"]], each["model_name"]) for each in traces if each.get("parent_id") in names}
+        times: dict[int, set[str]] = {key: set() for key, name in names.items() if name == "m"}
+        for each in traces:
+            if each["id"] in times:
+                times[each["id"]] |= {stamp["name"] for stamp in each.get("timestamps", ())}
+        above = {(names[each["parent_id"]], each["model_name"]) for each in traces if each.get("parent_id") in names}
+        return list(times.values()), above
 
-    while ("m", "m_len128") not in written():  # which is after the answer
+    wanted = {"QUEUE_START", "COMPUTE_START", "COMPUTE_END", "REQUEST_END"}
+    while True:  # traces are written after the answers
+        times, above = written()
+        if len(times) == len(timings) and all(each >= wanted for each in times) and ("m", "m_len128") in above:
+            break
         await asyncio.sleep(0.02)
 
 
@@ -345,6 +470,47 @@ async def test_a_wrong_configuration_is_refused(plugin: Plugin) -> None:
     with pytest.raises(InferenceServerException, match="unknown parameter slo; there are batching, "):
         await plugin.grpc.load_model("m", config=json.dumps(wrong))
     await plugin.ask([[3] * 100])  # by the one that was there
+
+
+async def test_what_comes_at_once_is_answered_once(plugin: Plugin) -> None:
+    """More than the engines can do, for both logical models, with calls that give up, that have no time, and with
+    engines that go and come: the server answers each that is still there, and has nothing left of the others."""
+    random = np.random.default_rng(11)
+
+    async def outcome(call: Any) -> str:
+        try:
+            await call
+        except InferenceServerException as error:
+            return str(error.status())
+        except asyncio.CancelledError:
+            return "cancelled"
+        return "answered"
+
+    def call() -> Any:
+        rows = [[int(n)] * n for n in random.integers(1, 17, 2)]
+        if random.random() < 0.3:
+            return plugin.ask_texts(rows, timeout=20_000_000)
+        return plugin.ask(rows, timeout=1 if random.random() < 0.2 else 20_000_000)
+
+    calls = [asyncio.ensure_future(outcome(call())) for _ in range(600)]
+    churn = asyncio.ensure_future(plugin.grpc.load_model("m_len16"))
+    await asyncio.sleep(0)
+    for number in random.choice(len(calls), 150, replace=False):
+        calls[number].cancel()
+    await plugin.grpc.unload_model("m_len16")
+    await churn
+    await plugin.grpc.load_model("m_len16")
+    outcomes = collections.Counter(
+        each if isinstance(each, str) else "cancelled" for each in await asyncio.gather(*calls, return_exceptions=True)
+    )
+    assert sum(outcomes.values()) == 600
+    assert set(outcomes) <= {"answered", "cancelled", "StatusCode.UNAVAILABLE"}, outcomes
+    assert outcomes["answered"] > 0
+    pending = [f'nv_inference_pending_request_count{{model="{model}",version="1"}}' for model in ("m", "t")]
+    queued = [f'arlo_plugin_queued_rows{{model="{model}"}}' for model in ("m", "t")]
+    while any(plugin.metrics()[key] for key in (*pending, *queued)):
+        await asyncio.sleep(0.02)
+    await plugin.ask([[3] * 100])
 
 
 async def test_the_logical_model_is_unloaded_when_all_are_answered(plugin: Plugin) -> None:

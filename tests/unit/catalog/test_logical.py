@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as messages
 
 from arlo.catalog.logical import LogicalOptions, logical_config, write_logical_model
-from arlo.catalog.manifest import Manifest
+from arlo.catalog.manifest import Manifest, OutputTensor
 from arlo.errors import ConfigError
 from arlo.workers.emulated.repository import write_emulated_repository
 
@@ -33,6 +34,12 @@ def test_it_takes_any_length(manifest: Manifest) -> None:
     ]
     assert {each.name: list(each.dims) for each in config.output} == {"last_hidden_state": [-1, 4], "embedding": [4]}
     assert not config.parameters
+
+
+def test_texts_are_triton_strings(manifest: Manifest) -> None:
+    texts = OutputTensor(name="label", datatype="BYTES", token_level=False, dims=(2,))
+    config = parsed(logical_config(dataclasses.replace(manifest, outputs=(texts,)), LogicalOptions()))
+    assert [(each.name, each.data_type) for each in config.output] == [("label", messages.TYPE_STRING)]
 
 
 def test_parameters_are_what_was_asked_for(manifest: Manifest) -> None:

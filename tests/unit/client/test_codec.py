@@ -409,3 +409,56 @@ def test_a_batch_is_a_list_of_rows() -> None:
 def test_truncating_needs_a_known_length() -> None:
     with pytest.raises(InvalidRequestError, match="pass max_length="):
         reader(limit=None, truncate=True)
+
+
+# Pipelines -----------------------------------------------------------------------------------------------------------
+
+FLOW = info(
+    tensor("input_ids"),
+    tensor("attention_mask"),
+    outputs=(
+        tensor("topic.logits", (-1, 2), "FP32"),
+        tensor("topic.row", (-1,), "INT32"),
+        tensor("tags.logits", (-1, 3), "FP32"),
+        tensor("tags.row", (-1,), "INT32"),
+        tensor("children", (-1,), "INT32"),
+    ),
+)
+
+
+def of_flow(topic: list[int], tags: list[int]) -> Any:
+    response = service_pb2.ModelInferResponse(model_name="m", id="x")
+    arrays = {
+        "topic.logits": np.arange(2 * len(topic), dtype="<f4").reshape(-1, 2),
+        "topic.row": np.array(topic, "<i4"),
+        "tags.logits": np.arange(3 * len(tags), dtype="<f4").reshape(-1, 3),
+        "tags.row": np.array(tags, "<i4"),
+    }
+    for name, array in arrays.items():
+        response.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
+        response.raw_output_contents.append(to_raw(array))
+    return response
+
+
+def test_whose_an_answer_is_is_asked_for() -> None:
+    request = Codec(FLOW).encode([row(1)], request_id="x", outputs=["tags.logits", "children"])
+    assert [output.name for output in request.outputs] == ["tags.logits", "children", "tags.row"]
+
+
+def test_answers_are_parted_by_row() -> None:
+    """Of one stage each row has an answer, of the other it has two or none."""
+    result = Codec(FLOW).decode(of_flow([0, 1], [1, 1]), (1, 1), batched=True, attempts=1, elapsed_us=0)
+    assert [part.tolist() for part in result.rows("topic.logits")] == [[0, 1], [2, 3]]
+    assert [part.tolist() for part in result.answers("topic.logits")] == [[[0, 1]], [[2, 3]]]
+    assert [part.tolist() for part in result.answers("tags.logits")] == [[], [[0, 1, 2], [3, 4, 5]]]
+    with pytest.raises(ValueError, match=r"2 answers of 2 rows: use answers\(\)"):
+        result.rows("tags.logits")
+
+
+@pytest.mark.parametrize("owners", [[0, 2, 0], [-1, 0, 0], [0, 0]])
+def test_answers_of_nobody_are_an_error(owners: list[int]) -> None:
+    response = of_flow([0, 1], [0, 0, 0])
+    response.outputs[3].shape[0] = len(owners)
+    response.raw_output_contents[3] = np.array(owners, "<i4").tobytes()
+    with pytest.raises(ServerError, match="does not say whose they are"):
+        Codec(FLOW).decode(response, (1, 1), batched=True, attempts=1, elapsed_us=0)
