@@ -16,7 +16,10 @@
 namespace arlo::transport {
 namespace {
 
-constexpr int kAtATime = 8;  // those who come at once wait in the kernel, while others are served
+// Those who come at once wait in the kernel, while others are served: at most 4,000 a second are taken, which leaves the
+// machine's cores some time for what is there already.
+constexpr int kAtATime = 8;
+constexpr TimeNs kBreath = 2'000'000;
 constexpr TimeNs kPause = 100'000'000;
 
 // A socket file whose server has gone stays, and keeps the next one from its place.
@@ -83,12 +86,15 @@ void Listener::ready(std::uint32_t) {
       continue;
     }
     // Without descriptors the connection goes on waiting, and would wake the loop again and again.
-    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-      loop_.change(fd_, 0, *this);
-      loop_.set(*this, now_ns() + kPause);
-    }
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) pause(kPause);
     return;
   }
+  pause(kBreath);
+}
+
+void Listener::pause(TimeNs time) {
+  loop_.change(fd_, 0, *this);
+  loop_.set(*this, now_ns() + time);
 }
 
 void Listener::due() { loop_.change(fd_, EPOLLIN, *this); }

@@ -17,7 +17,7 @@ struct Listening {
 // serves any more. Throws std::runtime_error that says why not.
 Listening listen_on(const std::string& address);
 
-// Takes connections on the thread of a loop. When descriptors run out it tries again a little later.
+// Takes connections on the thread of a loop, so many at a time. When descriptors run out it tries again a little later.
 class Listener final : public Loop::Watch, public Loop::Timer {
  public:
   // `take`: gets the descriptor of each connection, which does not block, and is its owner.
@@ -30,6 +30,8 @@ class Listener final : public Loop::Watch, public Loop::Timer {
   void due() override;
 
  private:
+  void pause(TimeNs time);
+
   Loop& loop_;
   const int fd_;
   const std::function<void(int)> take_;

@@ -370,6 +370,21 @@ TEST_F(TransportSocket, ConnectionsAreBounded) {
   EXPECT_EQ(server->connections(), 0U);
 }
 
+TEST_F(TransportSocket, ConnectionsThatComeAtOnceAreTakenByAndBy) {
+  const auto server = serve();
+  const auto client = channel(server->address());
+  call(*client, "/a", "before");
+  until(1);
+  constexpr std::size_t kMany = 100;
+  std::vector<int> fds;
+  while (fds.size() < kMany) fds.push_back(connected(server->port()));
+  call(*client, "/a", "between");
+  until(2);
+  until([&] { return server->connections() == kMany + 1; });
+  for (const int fd : fds) close(fd);
+  until([&] { return server->connections() == 1; });
+}
+
 TEST_F(TransportSocket, WithoutDescriptorsConnectionsWait) {
   const auto server = serve();
   const int fd = connected(server->port());
