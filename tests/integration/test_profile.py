@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 MEASURE = (sys.executable, "-m", "arlo.cli", "profile")
 QUICK = ("--precision", "0.05", "--max-seconds", "2")
-# What the client sees on top of the table: gRPC, Triton's own work, the client. Generous, for a loaded machine.
+# What may be on top of the table in the worker's own time. Generous, for a loaded machine.
 OVERHEAD_US = 6000
 
 
@@ -51,19 +51,20 @@ def arlo_profile(mark: str, folder: Path, *arguments: str) -> subprocess.Complet
 
 
 def check_against_table(profile: LatencyProfile, table_us: Mapping[tuple[str, int, int], float]) -> None:
-    """Every measured point of the table lies where it should; the median, as a loaded machine makes outliers."""
+    """Every measured point of the table lies where it should: by the worker's own time, for what the client sees on top
+    of it is the machine's."""
     measured = {
         (runtime.name, point.length, point.batch): point for runtime in profile.runtimes for point in runtime.points
     }
     assert table_us.keys() == measured.keys()
     for place, expected_us in table_us.items():
         point = measured[place]
-        assert 0.97 * expected_us <= point.p50_us <= 1.03 * expected_us + OVERHEAD_US, (place, expected_us, point)
-        assert point.p50_us <= point.p98_us
+        assert 0.97 * expected_us <= point.p50_us <= point.p98_us, (place, expected_us, point)
         assert point.samples >= 3
         # Triton's own time of the backend has neither the network nor the client in it.
         assert point.compute_us is not None
-        assert 0.97 * expected_us <= point.compute_us <= point.mean_us
+        most_us = min(point.mean_us, 1.03 * expected_us + OVERHEAD_US)
+        assert 0.97 * expected_us <= point.compute_us <= most_us, (place, expected_us, point)
 
 
 async def test_static_runtimes_by_batch(tmp_path: Path, mark: str) -> None:
@@ -108,7 +109,7 @@ async def test_a_dynamic_runtime_shows_its_steps(tmp_path: Path, mark: str) -> N
     )
     dynamic = EmulatedRuntime(name="dyn", max_length=256, max_batch=1, dynamic=True, latency=table)
     write_runtimes(tmp_path / "emu", model="emu", runtimes=[dynamic])
-    done = arlo_profile(mark, tmp_path, "emu", "--json", "--precision", "0.1", "--max-seconds", "1")
+    done = arlo_profile(mark, tmp_path, "emu", "--json", "--precision", "0.1", "--max-seconds", "2.5")
     assert done.returncode == 0, done.stderr
     profile = LatencyProfile.load(tmp_path / "emu-latency.json")
     assert json.loads(done.stdout) == json.loads((tmp_path / "emu-latency.json").read_text())
