@@ -328,11 +328,12 @@ async def test_another_logical_model_has_texts_and_decoupled_engines(plugin: Plu
 async def test_priority_counts_where_the_configuration_keeps_it(plugin: Plugin) -> None:
     """Behind the default level a request is bulk, which makes room in a full queue."""
     await plugin.grpc.unload_model("t_len32")
-    filling = ((3, 1), (2, 8))
-    calls = [asyncio.ensure_future(plugin.ask_texts([[1] * 30] * n, priority=priority)) for priority, n in filling]
     queued = 'arlo_plugin_queued_rows{model="t"}'
-    while plugin.metrics()[queued] < 9:
-        await asyncio.sleep(0.02)
+    calls = []
+    for priority, rows, in_all in ((3, 1, 1), (2, 8, 9)):  # in this order: bulk rows fill half of the queue at most
+        calls.append(asyncio.ensure_future(plugin.ask_texts([[1] * 30] * rows, priority=priority)))
+        while plugin.metrics()[queued] < in_all:
+            await asyncio.sleep(0.02)
     urgent = asyncio.ensure_future(plugin.ask_texts([[1] * 30], priority=1))
     with pytest.raises(InferenceServerException):
         await calls[0]
