@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def test_fewest_changes_and_then_most_that_are_loaded(allocation: dict[str, int]
     assert ready(placement, usable) == max(ready(other, usable) for other in every if moved(other, usable) == fewest)
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(allocation=allocations(20), fleet=fleets(40))
 def test_a_placement_is_kept_by_the_next_call(allocation: dict[str, int], fleet: list[WorkerView]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -127,6 +128,7 @@ def test_limits_hold_whatever_happens(run: Run, loads: list[float], accidents: d
         obey(run, run.policy.decide(run.cluster.tick(now, loads[now * len(loads) // 400])), now, works)
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(run=runs(), load=st.integers(0, 90) | st.integers(7, 18), base_ms=st.sampled_from([5.0, 10.0, 20.0]))
 def test_a_constant_load_is_not_followed_up_and_down(run: Run, load: int, base_ms: float) -> None:

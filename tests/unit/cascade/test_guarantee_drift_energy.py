@@ -35,6 +35,7 @@ def population(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return con, differs.astype(np.int64), rng.integers(0, 2, rows)
 
 
+@pytest.mark.long
 def test_a_guarantee_holds_for_most_samples() -> None:
     con, differs, _ = population(200_000, 0)
     broken = 0

@@ -204,6 +204,7 @@ def test_a_damaged_cache_is_not_believed(tiny_options: CompileOptions) -> None:
     assert fresh == {"resolve", "reference", "specialise", "verify", "repository"}  # a reference is of these lengths
 
 
+@pytest.mark.long
 def test_without_the_cache_nothing_is_kept(tiny: Path, tmp_path: Path) -> None:
     options = CompileOptions(
         source=tiny, out=tmp_path / "out", lengths=(16,), use_cache=False, cache=tmp_path / "cache"
@@ -214,6 +215,7 @@ def test_without_the_cache_nothing_is_kept(tiny: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("family", "head", "task", "dims", "token_level"),
     [

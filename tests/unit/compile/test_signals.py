@@ -23,6 +23,8 @@ from arlo.errors import CompileError, ConfigError
 from tests.fakes.tiny_model import LABELS, write_onnx, write_tiny
 from tests.unit.compile.conftest import FirstBuild
 
+pytestmark = pytest.mark.long
+
 HEADS = LAYERS = 2
 
 

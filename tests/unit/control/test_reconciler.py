@@ -202,7 +202,9 @@ async def scenario(seed: int) -> Plane:
     return plane
 
 
-@pytest.mark.parametrize("first", range(0, SCENARIOS, 50))
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(first, marks=pytest.mark.long) for first in range(50, SCENARIOS, 50))]
+)
 def test_converges_and_loses_nothing(first: int) -> None:
     for seed in range(first, min(first + 50, SCENARIOS)):
         plane = virtual_time.run(scenario(seed))

@@ -195,6 +195,7 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
             assert f'"{base}"' in declared, f"the gateway has no metric {base}"
 
 
+@pytest.mark.long
 def test_the_gateway_image_has_the_libraries_the_program_needs() -> None:
     """`ldd` on the program built here, each library's Debian package, against the list in the Dockerfile."""
     program = gateway_program()

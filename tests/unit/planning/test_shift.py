@@ -99,6 +99,7 @@ def per_second(demand: Demand) -> tuple[float, ...]:
     return tuple(requests * 1000 / SLO_MS for requests in demand.mean)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_an_hour_of_the_same_mix_is_never_taken_for_another(seed: int) -> None:
     """Two samples a second only, to save time."""

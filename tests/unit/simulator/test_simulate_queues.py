@@ -191,6 +191,7 @@ def test_mm1_with_room_for_few(policy: str) -> None:
 # -- several servers, one queue: `late` with one request in flight per worker ------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("servers", "rho"), [(2, 0.7), (5, 0.7)])
 def test_mmc(servers: int, rho: float) -> None:
     """Erlang C: P(wait) and the mean wait C / (c - a)."""
