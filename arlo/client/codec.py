@@ -242,7 +242,7 @@ def _owners(names: frozenset[str]) -> dict[str, str]:
     """Of each output of a pipeline's stage, the one that names the row of each of its answers: `row` or `STAGE.row`
     (docs/pipeline-journeys.md)."""
     rows = [name for name in names if name == "row" or name.endswith(".row")]
-    of_rows = {"row", "children", "accuracy_expected", "reason", "tokens", "route", *rows}
+    of_rows = {"row", "children", "accuracy_expected", "reason", "dropped_rows", "rerouted", "tokens", "route", *rows}
     return {
         name: row
         for row in rows

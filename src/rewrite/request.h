@@ -41,6 +41,7 @@ struct CascadeWishes {
 struct FlowWishes {
   double utility = 1;        // of an answer that is right and in time
   double min_accuracy = 0;   // expected, of the ways that its rows may take
+  std::string_view pin{};    // names of variants, `small>large`: other variants of their stages are not taken
   std::string_view wrong{};  // the name of a parameter that is not what it has to be
 };
 

@@ -37,11 +37,16 @@ class Rig {
 
   dispatch::InstanceId join(std::size_t variant) { return scheduler.join(runtimes[variant], 1, now, actions); }
 
-  RootId arrive(TimeNs slo = kNever, double utility = 1, double min_accuracy = 0) {
+  RootId arrive(TimeNs slo = kNever, double utility = 1, double min_accuracy = 0, std::uint64_t may_take = ~0ULL) {
     const TimeNs due = slo == kNever ? kNever : now + slo;
-    const RootId root = pipeline->arrive(
-        {.tag = tags++, .length = 10, .due = due, .deadline = due, .utility = utility, .min_accuracy = min_accuracy},
-        now);
+    const RootId root = pipeline->arrive({.tag = tags++,
+                                          .length = 10,
+                                          .due = due,
+                                          .deadline = due,
+                                          .utility = utility,
+                                          .min_accuracy = min_accuracy,
+                                          .may_take = may_take},
+                                         now);
     walk();
     return root;
   }

@@ -290,6 +290,25 @@ TEST(Slack, AVisitGoesToWhatCanStillBeOnTime) {
   EXPECT_TRUE(rig.of(Step::Kind::kDrop).empty());
 }
 
+TEST(Pipeline, ARootTakesNoVariantButThoseItMay) {
+  for (const Router router : {Router::kPrice, Router::kPlan, Router::kMaf}) {
+    Spec spec;
+    spec.router = router;
+    spec.stages = {{{variant(0, 1, 100 * kMs), variant(1, .8, 10 * kMs)}}};
+    Rig rig(spec);
+    rig.join(0);
+    rig.join(1);
+    for (const std::uint64_t bits : {2, 1, 2}) {
+      const auto before = rig.of(Step::Kind::kEnter).size();
+      rig.arrive(kNever, 1, 0, bits);
+      const auto entered = rig.of(Step::Kind::kEnter);
+      ASSERT_EQ(entered.size(), before + 1);
+      EXPECT_EQ(entered.back().variant, bits - 1);
+      EXPECT_EQ(entered.back().from, -1);
+    }
+  }
+}
+
 TEST(Pipeline, BadSpecsAndPlansAreRefused) {
   Spec spec = chain();
   spec.edges[0].factor = {1, 2};

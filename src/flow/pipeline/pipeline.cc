@@ -178,6 +178,7 @@ RootId Pipeline::arrive(const RootArrival& arrival, TimeNs now) {
   root.deadline = arrival.deadline;
   root.utility = arrival.utility;
   root.min_accuracy = arrival.min_accuracy;
+  root.may_take = arrival.may_take;
   root.live = true;
   ++live_roots_;
   if (arrival.due != kNever) slack_ = std::max<TimeNs>(arrival.due - now - tree_.stage(0).least, 0);
@@ -337,7 +338,7 @@ bool Pipeline::pays(VisitId id, std::span<const std::int32_t> edges, double gain
     double best = -std::numeric_limits<double>::infinity();
     double top = 0;
     for (Node n = block; n < block + static_cast<Node>(tree_.stage(out.to).variants); ++n) {
-      if (tree_.best(n) < root.min_accuracy) continue;
+      if (!good(root, n, out.to)) continue;
       best = std::max(best, values.of(n, k * out.weight));
       top = std::max(top, tree_.best(n));
     }
@@ -413,9 +414,15 @@ Pipeline::Limits Pipeline::limits_of(const Visit& visit, const Root& root) const
 
 // --- which variant
 
-// It is good enough for the client, and has not refused the visit.
+// For the client.
+bool Pipeline::good(const Root& root, Node node, std::int32_t stage) const {
+  const std::int32_t variant = tree_.variant_of(node, stage);
+  return (variant >= 64 || ((root.may_take >> variant) & 1U) != 0) && tree_.best(node) >= root.min_accuracy;
+}
+
+// It is, and it has not refused the visit.
 bool Pipeline::may(const Visit& visit, const Root& root, Node node) const {
-  return ((visit.tried >> (node - visit.block)) & 1U) == 0 && tree_.best(node) >= root.min_accuracy;
+  return ((visit.tried >> (node - visit.block)) & 1U) == 0 && good(root, node, visit.stage);
 }
 
 bool Pipeline::there(const Visit& visit, Node node) const {

@@ -91,12 +91,13 @@ using RootId = std::uint32_t;   // dense, valid until the root's kExit; then reu
 using VisitId = std::uint32_t;  // the same until the visit ends
 
 struct RootArrival {
-  std::uint64_t tag = 0;     // the caller's, never interpreted
-  std::int32_t length = 1;   // tokens, at the entry
-  TimeNs due = kNever;       // an answer after it is late
-  TimeNs deadline = kNever;  // and after this one worth nothing; >= due where both are set
-  double utility = 1;        // of an answer that is right and in time, >= 0
-  double min_accuracy = 0;   // of the paths that it may take
+  std::uint64_t tag = 0;                       // the caller's, never interpreted
+  std::int32_t length = 1;                     // tokens, at the entry
+  TimeNs due = kNever;                         // an answer after it is late
+  TimeNs deadline = kNever;                    // and after this one worth nothing; >= due where both are set
+  double utility = 1;                          // of an answer that is right and in time, >= 0
+  double min_accuracy = 0;                     // of the paths that it may take
+  std::uint64_t may_take = ~std::uint64_t{0};  // variants, of all stages in order, by bit; those from 64 on: all
 };
 
 // What an edge made of a row.
@@ -195,6 +196,7 @@ class Pipeline {
     TimeNs deadline = kNever;
     double utility = 1;
     double min_accuracy = 0;
+    std::uint64_t may_take = 0;
     double served = 0;    // worth that has been answered
     double accuracy = 0;  // the same times its accuracy
     std::int32_t open = 0;
@@ -248,6 +250,7 @@ class Pipeline {
   Choice choose(const Visit& visit, const Root& root, TimeNs now, DropReason* reason);
   Choice in_time(const Visit& visit, const Root& root, Node wanted, TimeNs now, DropReason* reason);
   Node backup(const Visit& visit, const Root& root, Node wanted);
+  [[nodiscard]] bool good(const Root& root, Node node, std::int32_t stage) const;
   [[nodiscard]] bool may(const Visit& visit, const Root& root, Node node) const;
   [[nodiscard]] bool there(const Visit& visit, Node node) const;
   [[nodiscard]] bool any_there(const Visit& visit) const;

@@ -90,6 +90,9 @@ struct FlowWorth {
 struct FlowStageCounts {
   std::uint64_t arrived = 0, visits = 0, answered = 0, ends = 0, rerouted = 0;
   std::vector<FlowVariantCounts> variants;
+  std::array<std::uint64_t, 13>
+      children{};  // answered rows by how many its edges made: 0, 1, 2, 4, .. 1024 at most, more
+  std::uint64_t children_sum = 0;
   std::array<std::uint64_t, flow::pipeline::kDropReasons> dropped{};
 };
 
@@ -124,6 +127,8 @@ struct FlowRow {
   double accuracy = 0;     // sum over the roots
   std::int32_t ended = 0;  // roots that ended well
   std::int32_t reason = -1;
+  std::int32_t dropped = 0;   // of what it became
+  std::int32_t rerouted = 0;  // visits of another variant than the router's first choice
   TimeNs executed_ns = 0;
 };
 

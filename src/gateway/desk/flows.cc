@@ -1,5 +1,6 @@
 // The desk's pipelines: visits begin, what they say goes to the pipeline, and what that decides is carried out.
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "gateway/desk/desk.h"
@@ -49,6 +50,38 @@ Fault too_large(const FlowSpec& flow) {
                                         std::to_string(flow.max_bytes) + "): send it in parts"};
 }
 
+// Variants that a row with this `pin` may take, as flow::pipeline::RootArrival has them.
+MaybeFault pinned(const FlowSpec& flow, std::string_view pin, std::uint64_t* may_take) {
+  const auto wrong = [](std::string what) {
+    return Fault{Code::kInvalidArgument, "parameter 'pin' " + std::move(what)};
+  };
+  while (!pin.empty()) {
+    const auto name = pin.substr(0, pin.find('>'));
+    pin.remove_prefix(std::min(name.size() + 1, pin.size()));
+    bool found = false;
+    std::string names;
+    std::size_t first = 0;
+    for (const auto& stage : flow.stages) {
+      const std::size_t end = first + stage.variants.size();
+      for (std::size_t v = first; v < end; ++v) {
+        const auto& variant = stage.variants[v - first].model->name;
+        names += " " + variant;
+        if (variant != name) continue;
+        if (stage.counts) return wrong("names " + variant + ", and its stage chooses token counts for batches of rows");
+        if (end > 64) return wrong("names " + variant + ", and only the first 64 variants can be pinned");
+        found = true;
+        const std::uint64_t one = std::uint64_t{1} << v;
+        if ((*may_take & one) == 0) return wrong("names two variants of stage " + stage.name);
+        for (std::size_t other = first; other < end; ++other) *may_take &= ~(std::uint64_t{1} << other);
+        *may_take |= one;
+      }
+      first = end;
+    }
+    if (!found) return wrong("names '" + std::string(name) + "', which is none of the variants:" + names);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>& model, TimeNs now) {
@@ -85,6 +118,11 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
   const auto state = flow_of(call.model, now);
   const auto& flow = *call.model->flow;
   const auto& wishes = call.request.flow_wishes();
+  std::uint64_t may_take = ~std::uint64_t{0};
+  if (auto bad = pinned(flow, wishes.pin, &may_take)) {
+    fail(call, std::move(*bad), Call::kNoRow, now, effects);
+    return;
+  }
   for (auto& row : call.rows) {
     if (call.fault.code != Code::kOk) return;
     row.flow = std::make_unique<FlowRow>();
@@ -124,7 +162,8 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
                               : std::min(call.received_ns + call.model->slo_ns, call.waiting_deadline()),
            .deadline = call.waiting_deadline(),
            .utility = wishes.utility / row.flow->all,
-           .min_accuracy = wishes.min_accuracy},
+           .min_accuracy = wishes.min_accuracy,
+           .may_take = may_take},
           now);
     }
   }
@@ -160,6 +199,7 @@ void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effect
       auto& count = counts.at(static_cast<std::size_t>(step.stage));
       ++count.visits;
       count.rerouted += step.from >= 0 ? 1 : 0;
+      root.row->flow->rerouted += step.from >= 0 ? 1 : 0;
       enter_stage(root, step, now, effects);
       return;
     }
@@ -175,6 +215,7 @@ void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effect
     case pipeline::Step::Kind::kDrop:
       ++counts.at(static_cast<std::size_t>(step.stage)).dropped.at(static_cast<std::size_t>(step.reason));
       if (root.row == nullptr) return;
+      ++root.row->flow->dropped;
       if (root.row->flow->reason < 0) root.row->flow->reason = static_cast<std::int32_t>(step.reason);
       if (step.falls_back) falls_back(*root.row->flow, *reinterpret_cast<const FlowSource*>(step.parent));
       return;
@@ -309,6 +350,11 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
     state.core.failed(id, now);
     return;
   }
+  std::uint64_t made = 0;
+  for (const auto& each : children) made += static_cast<std::uint64_t>(each.count);
+  const std::size_t bin = made == 0 ? 0 : static_cast<std::size_t>(std::bit_width(made - 1)) + 1;
+  ++count.children[std::min(bin, count.children.size() - 1)];
+  count.children_sum += made;
   auto& to = *root.row->flow;
   if (children.empty()) {
     const auto& by_task = visit.of().by_task;
@@ -450,6 +496,8 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
       to->set_rerouted(counts[s].rerouted);
       to->mutable_dropped()->Add(counts[s].dropped.begin(), counts[s].dropped.end());
       to->set_arrived(counts[s].arrived);
+      to->mutable_children()->Add(counts[s].children.begin(), counts[s].children.end());
+      to->set_children_sum(counts[s].children_sum);
       for (const auto& each : counts[s].variants) {
         auto* one = to->add_variants();
         one->set_answered(each.answered);

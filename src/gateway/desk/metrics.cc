@@ -66,6 +66,22 @@ class Families {
     metric.histogram.sample_sum = sum;
     all_.back().metric.push_back(std::move(metric));
   }
+  // Of counts: 0, 1, then powers of two.
+  void counts(const google::protobuf::RepeatedField<std::uint64_t>& bins, std::uint64_t sum, const Labels& labels) {
+    prometheus::ClientMetric metric = labelled(labels);
+    std::uint64_t cumulative = 0;
+    for (int i = 0; i < bins.size(); ++i) {
+      cumulative += bins[i];
+      const bool last = i + 1 == bins.size();
+      const double bound = last     ? std::numeric_limits<double>::infinity()
+                           : i == 0 ? 0.0
+                                    : static_cast<double>(std::uint64_t{1} << (i - 1));
+      metric.histogram.bucket.push_back({cumulative, bound});
+    }
+    metric.histogram.sample_count = cumulative;
+    metric.histogram.sample_sum = static_cast<double>(sum);
+    all_.back().metric.push_back(std::move(metric));
+  }
   std::vector<prometheus::MetricFamily> take() { return std::move(all_); }
 
  private:
@@ -303,6 +319,13 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
                  [](const auto& stage) { return stage.ends(); });
   per_flow_stage("arlo_pipeline_rerouted_total", "Rows that got another variant than the router's first choice.",
                  [](const auto& stage) { return stage.rerouted(); });
+  family("arlo_pipeline_children", "Rows that the edges of a stage made of one that it answered.",
+         MetricType::Histogram, [&](const Seen& seen) {
+           for (const auto& stage : seen.stats.pipeline()) {
+             const bool goes = stage.variants_size() > 0 && stage.variants(0).made_size() > 0;
+             if (goes) out.counts(stage.children(), stage.children_sum(), {{"stage", stage.stage()}});
+           }
+         });
   family("arlo_pipeline_dropped_total", "Rows that were given up at the stage, by why.", MetricType::Counter,
          [&](const Seen& seen) {
            for (const auto& stage : seen.stats.pipeline()) {

@@ -522,6 +522,8 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
   flow->made.answers = make("children", "INT32", 4, false);
   flow->made.accuracy = make("accuracy_expected", "FP32", 4, false);
   flow->made.reason = make("reason", "INT32", 4, false);
+  flow->made.dropped = make("dropped_rows", "INT32", 4, false);
+  flow->made.rerouted = make("rerouted", "INT32", 4, false);
   flow->made.route = make("route", "BYTES", 0, false);
   if (from.stages(0).variants(0).has_tokens()) flow->made.tokens = make("tokens", "INT32", 4, false);
   out->flow = std::move(flow);

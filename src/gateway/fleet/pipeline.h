@@ -89,6 +89,8 @@ struct FlowSpec {
     int answers = -1;   // of each row
     int accuracy = -1;  // expected
     int reason = -1;    // 0, or 1 + DropReason of what was given up first
+    int dropped = -1;   // of what it became
+    int rerouted = -1;  // visits of another variant than the router's first choice
     int route = -1;     // the models of its ways
     int tokens = -1;    // of the variants that answered it, the fewest; -1: variants do not differ by tokens
   };

@@ -124,6 +124,8 @@ class FlowEncoder {
     }
     std::vector<std::int32_t> children;
     std::vector<std::int32_t> reasons;
+    std::vector<std::int32_t> dropped;
+    std::vector<std::int32_t> rerouted;
     std::vector<std::int32_t> tokens;
     std::vector<float> accuracy;
     std::string routes;
@@ -132,6 +134,8 @@ class FlowEncoder {
       children.push_back(static_cast<std::int32_t>(
           std::count_if(answers.begin(), answers.end(), [](const auto& each) { return each.last; })));
       reasons.push_back(row.flow->reason + 1);
+      dropped.push_back(row.flow->dropped);
+      rerouted.push_back(row.flow->rerouted);
       tokens.push_back(tokens_of(*row.flow));
       accuracy.push_back(static_cast<float>(row.flow->accuracy));
       std::string route;
@@ -144,6 +148,8 @@ class FlowEncoder {
     add(flow_.made.answers, children, out);
     add(flow_.made.accuracy, accuracy, out);
     add(flow_.made.reason, reasons, out);
+    add(flow_.made.dropped, dropped, out);
+    add(flow_.made.rerouted, rerouted, out);
     add(flow_.made.tokens, tokens, out);
     if (flow_.made.tokens >= 0) say("tokens", *std::min_element(tokens.begin(), tokens.end()));
     if (asked(flow_.made.route)) {

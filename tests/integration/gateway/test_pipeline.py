@@ -47,14 +47,19 @@ async def ask(gateway: Gateway, records: list[int], timeout: float = 20, **param
 async def test_rows_take_their_edges(workers: Workers, start: Any) -> None:
     """Clients side by side: the way, the answer and the expected accuracy of each row, and the counts of the stages."""
     async with start(cascade_like(workers, EVERYWHERE), dispatch=BATCHES) as gateway:
-        rows = 0
+        rows = rerouted = 0
 
         async def client(seed: int) -> None:
-            nonlocal rows
+            nonlocal rows, rerouted
             random = np.random.default_rng(seed)
             for _ in range(20):
                 records = random.integers(0, RECORDS, random.integers(1, 17)).tolist()
-                await ask(gateway, records)
+                wished = (*WISHED, "dropped_rows", "rerouted")
+                answer = await gateway.infer(request_of([short(record) for record in records], wished), timeout=20)
+                check_cascade_like(answer, records)
+                outputs = arrays_of(answer)
+                assert outputs["dropped_rows"].tolist() == [0] * len(records)
+                rerouted += outputs["rerouted"].sum()
                 rows += len(records)
 
         await asyncio.gather(*map(client, range(4)))
@@ -65,6 +70,7 @@ async def test_rows_take_their_edges(workers: Workers, start: Any) -> None:
         assert topic.visits == topic.answered == rows
         assert tags.visits == tags.answered == tags.ends == rows - topic.ends
         assert sum(topic.dropped) == sum(tags.dropped) == 0
+        assert topic.rerouted + tags.rerouted == rerouted
         assert (topic.arrived, tags.arrived) == (rows, tags.visits)
         assert [sum(one.answered for one in stage.variants) for stage in (topic, tags)] == [rows, tags.answered]
         assert sum(one.ended for one in topic.variants) == topic.ends
@@ -81,8 +87,15 @@ async def test_rows_take_their_edges(workers: Workers, start: Any) -> None:
         why = await refused(ask(gateway, [1], utility=-1.0))
         assert why == (
             grpc.StatusCode.INVALID_ARGUMENT,
-            "parameter 'utility' must be a double_param: utility 0 to 1e9, min_accuracy 0 to 1",
+            "parameter 'utility' must be a double_param: utility 0 to 1e9, min_accuracy 0 to 1; pin a string_param",
         )
+        for variant in ("small", "middle"):
+            assert set(await ask(gateway, list(range(8)), pin=variant)) <= {variant, f"{variant}>large"}
+        assert set(await ask(gateway, list(range(8)), pin="middle>large")) <= {"middle", "middle>large"}
+        for pin, what in (("nobody", "none of the variants: small middle large"), ("small>middle", "two variants of")):
+            why = await refused(ask(gateway, [1], pin=pin))
+            assert why[0] == grpc.StatusCode.INVALID_ARGUMENT
+            assert what in why[1]
         plain = await gateway.infer(request_of([short(1)]))
         assert [tensor.name for tensor in plain.outputs] == ["topic.logits", "topic.row", "tags.logits", "tags.row"]
         assert plain.id == "one"
@@ -128,6 +141,9 @@ async def test_a_stage_makes_several_rows(workers: Workers, start: Any) -> None:
         first, parts = (await gateway.stats(NAME)).pipeline
         assert parts.ends == parts.arrived == sum(sum(one.made) for one in first.variants) == 6
         assert first.arrived == 3
+        assert list(first.children[:4]) == [0, 1, 1, 1]  # 1, 2 and 3 rows of one
+        assert (sum(first.children), first.children_sum) == (3, 6)
+        assert (parts.children[0], sum(parts.children)) == (6, 6)
         async with AsyncClient(gateway.grpc, model=NAME) as client:
             result = await client.infer_batch([np.array(row, np.int64) for row in rows], outputs=["logits"])
             for said, wanted in zip(result.answers("logits"), (range(5, 8), (8,), (9, 10)), strict=True):
@@ -268,7 +284,7 @@ async def test_a_part_that_is_given_up(workers: Workers, start: Any) -> None:
     stages = {"first": ("small",), "here": ("middle",), "nowhere": ("large",)}
     edges = [{"from": 0, "to": 1, "factor": [1.0]}, {"from": 0, "to": 2, "factor": [1.0]}]
     placement = {"small": (0, 1), "middle": (2,), "large": ()}
-    wished = ("here.logits", "here.row", "nowhere.row", "children", "reason", "route")
+    wished = ("here.logits", "here.row", "nowhere.row", "children", "reason", "dropped_rows", "rerouted", "route")
     partial = pipeline_deployment(workers, placement, stages, edges, partial=True)
     async with start(partial, dispatch=BATCHES, unavailable_grace_ms=200) as gateway:
         answer = await gateway.infer(request_of([short(5), short(6)], wished), timeout=20)
@@ -278,6 +294,8 @@ async def test_a_part_that_is_given_up(workers: Workers, start: Any) -> None:
         assert outputs["nowhere.row"].shape == (0,)
         assert outputs["children"].tolist() == [1, 1]
         assert set(outputs["reason"].tolist()) <= {2, 5}  # deadline, failed
+        assert outputs["dropped_rows"].tolist() == [1, 1]
+        assert outputs["rerouted"].tolist() == [0, 0]
         assert outputs["route"] == ["small>middle"] * 2
         assert answer.parameters["degraded"].int64_param == 2
 
