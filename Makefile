@@ -66,7 +66,7 @@ FORCE:
 demo: setup ## the main job: compile a real model, start four workers, replay 60 s of text, write a report
 	$(VENV)/bin/arlo demo
 
-serve: setup ## the demo cluster, staying up: gRPC on 8001, HTTP on 8002, model `minilm`
+serve: setup ## the demo cluster, staying up: text over HTTP on 8080, gRPC on 8001, model `minilm`
 	exec $(VENV)/bin/arlo serve examples/demo.toml
 
 # --- check ----------------------------------------------------------------------------------------------------------

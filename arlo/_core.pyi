@@ -690,7 +690,7 @@ class Simulation:
     def set_pipeline(
         self,
         pipeline: Pipeline,
-        edges: Sequence[tuple[str, Sequence[float], Sequence[float], Sequence[int], int, int]],
+        edges: Sequence[tuple[str, Sequence[float], Sequence[float], Sequence[int], int, Sequence[tuple[int, float]]]],
         *,
         exits: Sequence[Sequence[float]] = [],
         deadline: int | None = None,
@@ -710,7 +710,8 @@ class Simulation:
     ) -> None:
         """
         Every request is a root of this pipeline. `edges`: what each makes of a row: (constant | ceil | poisson |
-        empirical, share that takes it by variant, mean children by variant, counts, most, tokens or 0). `exits`:
+        empirical, share that takes it by variant, mean children by variant, counts, most, (tokens, share) of
+        its rows: none, as the parent has). `exits`:
         share of the rows of [stage][variant] that end there. `deadline`: ns from a root's arrival.
         `rows`: recorded ones, of which each root is one: (count, right [prefixes, rows], of each stage (guards, first,
         scores [guards, variants, rows])); a guard: (edge or -1, fixed | price | planned, at_least, below, gain by

@@ -66,7 +66,7 @@ class Watch:
     def now(self) -> tuple[float, int]:
         """MB and descriptors; zeros when it has ended."""
         try:
-            return harness.Measured(self._pid).rss_mb(), len(list(Path(f"/proc/{self._pid}/fd").iterdir()))
+            return harness.Measured(self._pid).rss_mb(), len(os.listdir(f"/proc/{self._pid}/fd"))  # noqa: PTH208  # a Path each is slow
         except (OSError, StopIteration):
             return 0.0, 0
 

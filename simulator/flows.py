@@ -111,6 +111,7 @@ def planner_of(flow: Flow, name: str | None = None, outcomes: RowOutcomes | None
     return plan
 
 
+Draw = tuple[str, list[float], list[float], list[int], int, list[tuple[int, float]]]
 Guard = tuple[int, str, float, float, list[list[tuple[float, float]]], list[int]]
 StageRows = tuple[list[Guard], bool, list[float], list[int]]
 Rows = tuple[int, list[int], list[StageRows]]  # as _core.Simulation.set_pipeline takes them
@@ -170,9 +171,9 @@ class Shape(Numbers):
         )
         return self.variant[stage, k], self.flow.stages[stage].accuracy(k), least, work / SECOND_NS
 
-    def draws(self) -> list[tuple[str, list[float], list[float], list[int], int, int]]:
+    def draws(self) -> list[Draw]:
         """What each edge makes of a row, as the simulation takes it."""
-        found: list[tuple[str, list[float], list[float], list[int], int, int]] = []
+        found: list[Draw] = []
         for edge in self.edges:
             spec = self.flow.edges[edge]
             tail = self.tail(edge)
@@ -195,10 +196,17 @@ class Shape(Numbers):
                     [float(x) for x in rows],
                     list(spec.expand.counts),
                     spec.expand.max,
-                    0,
+                    self._lengths(edge),
                 )
             )
         return found
+
+    def _lengths(self, edge: int) -> list[tuple[int, float]]:
+        """(tokens, share) of the rows that an edge makes. None: they have those of their parents."""
+        head, tail = self.flow.stages[self.order[self.head(edge)]], self.flow.stages[self.tail(edge)]
+        if head.lengths == tail.lengths and (not head.lengths or self.flow.edges[edge].expand.kind == "same"):
+            return []
+        return list(head.lengths) or [(1, 1.0)]
 
     def exits(self) -> list[list[float]]:
         """Share of the rows that end, by stage and variant."""
@@ -448,6 +456,7 @@ def run(job: FlowRun) -> FlowResult:
     plan: FlowPlan | None = None
     plans, solve_s, workers = 0, 0.0, []
     start = 0
+    lengths = _root_lengths(job, len(arrived))
     for second, count in enumerate(counts):
         now = second * SECOND_NS
         engine.advance(now)
@@ -461,13 +470,23 @@ def run(job: FlowRun) -> FlowResult:
             engine.plan(shape.plan(plan, job.hold))
         workers.append(fleet.size)
         end = start + int(count)
-        engine.feed(arrived[start:end], np.ones(int(count), np.int32))
+        engine.feed(arrived[start:end], lengths[start:end])
         start = end
         demand.add(float(count))
         seen.look(second, end)
     engine.finish()
     planned = {"plans": plans, "moves": fleet.moves, "solve_ms_mean": solve_s * 1e3 / max(plans, 1)}
     return _result(engine, job, counts, np.array(workers), planned)
+
+
+def _root_lengths(job: FlowRun, count: int) -> NDArray[np.int32]:
+    """Tokens [count] of the roots, drawn from those of the stage where they come in."""
+    given = job.flow.stages[job.flow.order[0]].lengths
+    if not given:
+        return np.ones(count, np.int32)
+    shares = np.array([share for _, share in given])
+    drawn = np.random.default_rng([job.seed, 1]).choice([n for n, _ in given], count, p=shares / shares.sum())
+    return np.ascontiguousarray(drawn, np.int32)
 
 
 def _result(

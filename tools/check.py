@@ -3,9 +3,9 @@ fuzzers). What computes should be niced by its command, so that the time limits 
 
 usage: tools/check.py STAGE... [++ STAGE...]...   a STAGE is NAME=COMMAND; `++` begins a lane
 
-The first failure ends all lanes and its whole output is shown. At the end stands how long each stage took and its last
-line, then the output of the last stage of the first lane: a test runner's closing line comes last. Logs:
-build/check/NAME.log.
+The first failure ends all lanes and its whole output is shown. At the end stands how long each stage took, the CPU it
+used and its last line, then the output of the last stage of the first lane: a test runner's closing line comes last.
+Logs: build/check/NAME.log.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Lanes:
         self._lock = threading.Lock()
         self._running: dict[str, tuple[float, subprocess.Popen[bytes]]] = {}
         self.took_s: dict[str, float] = {}
+        self.cpu_s: dict[str, float] = {}
         self.failed: str | None = None
 
     def run(self, stages: list[tuple[str, str]]) -> None:
@@ -50,10 +51,12 @@ class Lanes:
                         process_group=0,  # its children end with it; one session, so that niceness counts
                     )
                 self._running[name] = (begin_s, process)
-            status = process.wait()
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = status = os.waitstatus_to_exitcode(status)
             with self._lock:
                 del self._running[name]
                 self.took_s[name] = time.monotonic() - begin_s
+                self.cpu_s[name] = used.ru_utime + used.ru_stime
                 if self.failed is not None:
                     return
                 self.say(
@@ -131,7 +134,7 @@ def main() -> int:
         return 1
     lanes.say("all passed:")
     for name, took_s in lanes.took_s.items():
-        print(f"    {name:<14} {took_s:5.0f} s   {last_line(LOGS / f'{name}.log')}")
+        print(f"    {name:<14} {took_s:5.0f} s {lanes.cpu_s[name]:6.0f} s CPU   {last_line(LOGS / f'{name}.log')}")
     print((LOGS / f"{planned[0][-1][0]}.log").read_text(errors="replace"), end="", flush=True)
     return 0
 

@@ -96,7 +96,7 @@ class FlowVariant:
 
     def mean_accuracy(self, shares: Sequence[float]) -> float:
         """Over rows of which `shares` [max_lengths] lie in each length bin."""
-        return min(math.fsum(share * self.accuracy_of(i) for i, share in enumerate(shares)), 1.0)
+        return _mean(self.accuracy, tuple(shares))
 
     def latency_ns(self, rows: int, runtime: int = 0) -> int:
         """Of a batch on a runtime, padded to its max_length."""
@@ -115,12 +115,25 @@ class FlowBatch:
     """Which rows of a stage are executed together."""
 
     max: int = 64  # rows
-    wait_ms: float = 0.0  # that an idle worker waits for more rows
-    same_utility: float | None = None  # rows whose utilities differ more are not batched; None: any
 
     def __post_init__(self) -> None:
         _need(self.max >= 1, "batch.max must be at least 1")
-        _need(self.wait_ms >= 0, "batch.wait_ms must be at least 0")
+
+
+# Plans ask for these of every path of variants.
+@functools.lru_cache(maxsize=1024)
+def _mean(accuracy: tuple[float, ...], shares: tuple[float, ...]) -> float:
+    of = accuracy if len(accuracy) > 1 else accuracy * len(shares)
+    return min(math.fsum(share * value for share, value in zip(shares, of, strict=False)), 1.0)
+
+
+@functools.lru_cache(maxsize=1024)
+def _bins(lengths: tuple[tuple[int, float], ...], ends: tuple[int, ...]) -> tuple[float, ...]:
+    found = [0.0] * len(ends)
+    total = sum(share for _, share in lengths)
+    for length, share in lengths:
+        found[next(i for i, end in enumerate(ends) if length <= end)] += share / total
+    return tuple(found) if lengths else (1.0, *found[1:])
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,12 +170,7 @@ class FlowStage:
 
     def bins(self, variant: int) -> tuple[float, ...]:
         """Share [max_lengths] of the stage's rows in each length bin of a variant."""
-        ends = self.variants[variant].max_lengths
-        found = [0.0] * len(ends)
-        total = sum(share for _, share in self.lengths)
-        for length, share in self.lengths:
-            found[next(i for i, end in enumerate(ends) if length <= end)] += share / total
-        return tuple(found) if self.lengths else (1.0, *found[1:])
+        return _bins(self.lengths, self.variants[variant].max_lengths)
 
     def accuracy(self, variant: int) -> float:
         """Mean of a variant over the rows that come here."""

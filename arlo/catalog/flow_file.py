@@ -106,9 +106,13 @@ def _stage(raw: Mapping[str, Any], base: Path, records: Outcomes | None) -> Flow
     if "batch" in raw:
         batch = _table(raw["batch"], f"{where} batch")
         _known(batch, _BATCH, f"{where} batch")
-        values["batch"] = FlowBatch(
-            **_taken(batch, f"{where} batch", {"max": int, "wait_ms": float, "same_utility": float})
-        )
+        for name in ("wait_ms", "same_utility"):
+            if batch.get(name, 0) != 0:
+                raise ConfigError(
+                    f"{where} batch: {name} is not served: no worker waits while rows do, and rows of any utility go"
+                    " together; leave it out"
+                )
+        values["batch"] = FlowBatch(**_taken(batch, f"{where} batch", {"max": int}))
     if "lengths" in raw:
         values["lengths"] = tuple((int(a), b) for a, b in _rows(raw["lengths"], 2, f"{where} lengths"))
     limit = values["batch"].max if "batch" in values else FlowBatch().max

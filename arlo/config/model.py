@@ -290,6 +290,11 @@ class GatewayConfig:
         left_out="there is none",
         format="address",
     )
+    auto_truncate: bool = option(
+        default=False,
+        doc="Texts over HTTP that are longer than the model takes are cut at their end where a request does not say "
+        "what becomes of them (`truncate`), as with TEI's `--auto-truncate`; else such requests are refused.",
+    )
     text_helpers: int = option(
         default=2,
         doc="Processes that make token ids of text for tokenizers other than WordPiece, with the `tokenizers` package; "

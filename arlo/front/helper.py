@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 _SIZES = struct.Struct("<II")
+MOST_CHARACTERS = 250  # a token of a text that is cut; TEI's bound, so that a long text takes no seconds
 
 
 class RefusalError(Exception):
@@ -60,6 +61,10 @@ def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str
                 f"row {len(texts) % (len(asked['sizes']) // (1 + asked['pairs']))}: it is not UTF-8"
             ) from None
         at += size
+    most_characters = MOST_CHARACTERS * asked["most"] if not asked["written"] else 0
+    longer = [0 < most_characters < len(text) for text in texts]
+    if most_characters:
+        texts = [text[-most_characters:] if asked["keep_end"] else text[:most_characters] for text in texts]
     half = len(texts) // 2
     rows = list(zip(texts[:half], texts[half:], strict=True)) if asked["pairs"] else texts
     tokenizer, most = loaded.tokenizer, asked["most"]
@@ -74,7 +79,10 @@ def encode(loaded: Loaded, asked: dict[str, Any], blob: bytes) -> tuple[dict[str
         tokenizer.no_truncation()
     answer: dict[str, Any] = {
         "counts": [len(each.ids) for each in made],
-        "cut": [int(bool(each.overflowing)) for each in made],
+        "cut": [
+            int(bool(each.overflowing) or longer[row] or (asked["pairs"] and longer[half + row]))
+            for row, each in enumerate(made)
+        ],
         "before": loaded.before,
         "behind": loaded.behind,
     }

@@ -36,7 +36,7 @@ using StageOf = std::tuple<std::vector<GuardOf>, bool, std::vector<float>, std::
 using RowsOf = std::tuple<std::size_t, std::vector<std::uint8_t>, std::vector<StageOf>>;
 using DrawOf =
     std::tuple<std::string, std::vector<double>, std::vector<double>, std::vector<std::int32_t>, std::int32_t,
-               std::int32_t>;  // kind, take, mean, counts, max, length
+               std::vector<std::pair<std::int32_t, double>>>;  // kind, take, mean, counts, max, lengths
 
 template <typename Enum>
 Enum named(const std::string& name, std::initializer_list<const char*> names) {
@@ -161,10 +161,10 @@ void bind_pipeline(nb::class_<Engine>& engine) {
             Pipeline made;
             if (rows) made.rows = flow::pipeline::rows_of(*rows);
             made.spec = spec;
-            for (const auto& [kind, take, mean, counts, max, length] : edges) {
+            for (const auto& [kind, take, mean, counts, max, lengths] : edges) {
               made.edges.push_back(
                   {flow::pipeline::named<Pipeline::Children>(kind, {"constant", "ceil", "poisson", "empirical"}), take,
-                   mean, counts, max, length});
+                   mean, counts, max, lengths});
             }
             made.exits = exits;
             made.deadline = deadline.value_or(kNever);
@@ -173,7 +173,8 @@ void bind_pipeline(nb::class_<Engine>& engine) {
           "pipeline"_a, "edges"_a, nb::kw_only(), "exits"_a = std::vector<std::vector<double>>{},
           "deadline"_a = nb::none(), "rows"_a = nb::none(),
           "Every request is a root of this pipeline. `edges`: what each makes of a row: (constant | ceil | poisson |\n"
-          "empirical, share that takes it by variant, mean children by variant, counts, most, tokens or 0). `exits`:\n"
+          "empirical, share that takes it by variant, mean children by variant, counts, most, (tokens, share) of\n"
+          "its rows: none, as the parent has). `exits`:\n"
           "share of the rows of [stage][variant] that end there. `deadline`: ns from a root's arrival.\n"
           "`rows`: recorded ones, of which each root is one: (count, right [prefixes, rows], of each stage (guards, "
           "first,\n"

@@ -179,7 +179,8 @@ struct Pipeline {
     std::vector<double> mean;          // [variants of the tail]: children of those, on average
     std::vector<std::int32_t> counts;  // kEmpirical: at least one is above 0
     std::int32_t max = 1 << 16;        // children; more are left out
-    std::int32_t length = 0;           // tokens of each; 0: as the parent has
+    // Tokens of the children of a row, and shares of the rows that have them; empty: as the parent has.
+    std::vector<std::pair<std::int32_t, double>> lengths;
   };
   // What was recorded of labelled rows. Each root is one of them, drawn by its luck, so that variants are right and
   // wrong, sure and unsure on the same ones; so are its children.

@@ -60,7 +60,7 @@ Roots::Roots(Pipeline pipeline, dispatch::Scheduler& scheduler, dispatch::Action
     for (const double x : edge.take) need(x >= 0 && x <= 1, "take: must be 0 to 1");
     for (const double x : edge.mean) need(x >= 0 && x <= 1e4, "mean: must be 0 to 10,000");
     need(edge.max >= 1, "max: must be at least 1");
-    need(edge.length >= 0, "length: must be at least 0");
+    for (const auto& [length, share] : edge.lengths) need(length >= 1 && share >= 0, "lengths: at least 1, a share");
     if (edge.kind != Pipeline::Children::kEmpirical) continue;
     need(std::all_of(edge.counts.begin(), edge.counts.end(), [](std::int32_t n) { return n >= 0; }),
          "counts: must be at least 0");
@@ -157,6 +157,17 @@ std::int32_t Roots::children(const Pipeline::Edge& edge, std::size_t variant, st
   return one_of_two(drawn * mean * size / all, even(mixed(luck)));
 }
 
+std::int32_t Roots::length(const Pipeline::Edge& edge, const Request& parent, std::uint64_t luck) const {
+  double all = 0;
+  for (const auto& [length, share] : edge.lengths) all += share;
+  double left = even(mixed(luck + 2)) * all;
+  for (const auto& [length, share] : edge.lengths) {
+    if (left < share) return length;
+    left -= share;
+  }
+  return parent.length;
+}
+
 void Roots::arrive(Slot slot, TimeNs due, TimeNs deadline, TimeNs now) {
   if (slot >= due_.size()) {
     due_.resize(slot + std::size_t{1});
@@ -198,7 +209,7 @@ void Roots::answered(Slot slot, TimeNs now) {
       continue;
     const std::int32_t count = std::min(children(edge, variant, luck), edge.max);
     if (count == 0) continue;
-    made_.push_back({out.edge, edge.length > 0 ? edge.length : request.length, count, request.luck});
+    made_.push_back({out.edge, length(edge, request, luck), count, request.luck});
   }
   auto& made = totals.made[static_cast<std::size_t>(tree.variant_of(pipeline_.node(visit), stage))];
   ++made.answered;

@@ -54,6 +54,7 @@ class Roots {
   // Which edges a visit takes, by number among those of its stage, by what was recorded; false: nothing was.
   bool recorded_edges(Slot root, flow::pipeline::VisitId visit);
   [[nodiscard]] std::int32_t children(const Pipeline::Edge& edge, std::size_t variant, std::uint64_t luck) const;
+  [[nodiscard]] std::int32_t length(const Pipeline::Edge& edge, const Request& parent, std::uint64_t luck) const;
   // The visit of a slot, which has none from now on.
   flow::pipeline::VisitId leave(Slot slot);
   [[nodiscard]] bool counts(Slot root) const { return requests_[root].arrived >= warmup_; }

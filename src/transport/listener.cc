@@ -16,9 +16,9 @@
 namespace arlo::transport {
 namespace {
 
-// Those who come at once wait in the kernel, while others are served: at most 4,000 a second are taken, which leaves
+// Those who come at once wait in the kernel, while others are served: at most 2,000 a second are taken, which leaves
 // the machine's cores some time for what is there already.
-constexpr int kAtATime = 8;
+constexpr int kAtATime = 4;
 constexpr TimeNs kBreath = 2'000'000;
 constexpr TimeNs kPause = 100'000'000;
 

@@ -76,7 +76,7 @@ class Story:
                 drop=drop,
                 on_drop=options.get("on_drop", "fail"),
             )
-            draws = [("constant", [1.0] * len(c), c, [], 1000, 0) for _, _, c in self.edges]
+            draws = [("constant", [1.0] * len(c), c, [], 1000, []) for _, _, c in self.edges]
             self.sim.set_pipeline(spec, draws, deadline=slo if drop == "slack" else None)
         return self.sim
 

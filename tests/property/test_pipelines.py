@@ -76,7 +76,7 @@ def test_a_tandem_of_two_is_a_jackson_network() -> None:
     rate, times = 300.0, (0.002, 0.0025)
     sim = engine(1000, quantiles)
     stages = [[(i, 1.0, round(s * S), s)] for i, s in enumerate(times)]
-    sim.set_pipeline(_core.Pipeline(stages, [(0, 1, [1.0], 0)], drop="none"), [("constant", [1.0], [1.0], [], 1, 0)])
+    sim.set_pipeline(_core.Pipeline(stages, [(0, 1, [1.0], 0)], drop="none"), [("constant", [1.0], [1.0], [], 1, [])])
     for i, s in enumerate(times):
         pool(sim, i, s * 1e3, 1)
     feed(sim, poisson(rate, 300_000))
@@ -90,7 +90,7 @@ def test_as_many_wait_as_come_times_how_long_they_stay() -> None:
     sim = engine(1000)
     sim.set_pipeline(
         _core.Pipeline([[(0, 1.0, MS, 0.001)], [(1, 1.0, MS, 0.001)]], [(0, 1, [3.0], 0)], drop="none"),
-        [("poisson", [1.0], [3.0], [], 100, 0)],
+        [("poisson", [1.0], [3.0], [], 100, [])],
     )
     pool(sim, 0, 1, 1)
     pool(sim, 1, 1, 1)
@@ -178,7 +178,7 @@ def test_every_root_ends_once_and_nothing_is_lost(
             stages, [(a, b, [r] * len(times[a]), 0) for a, b, r, _ in edges], router=router, drop=drop, on_drop=on_drop
         )
         draws = [
-            (kind, [1.0] * len(times[a]), [r] * len(times[a]), [0, 1, 4] if kind == "empirical" else [], 50, 0)
+            (kind, [1.0] * len(times[a]), [r] * len(times[a]), [0, 1, 4] if kind == "empirical" else [], 50, [])
             for a, _, r, kind in edges
         ]
         sim.set_pipeline(spec, draws, deadline=30 * MS if drop == "slack" else None)
@@ -222,7 +222,7 @@ def test_children_do_not_depend_on_variants_but_for_their_number(rate: float, se
         stages = [[(0, 0.9, MS, 0.001), (1, 1.0, 2 * MS, 0.002)], [(2, 1.0, MS, 0.001)]]
         sim.set_pipeline(
             _core.Pipeline(stages, [(0, 1, [3.0, 3.0], 0)], router="plan", drop="none"),
-            [("poisson", [1.0, 1.0], [3.0, 3.0], [], 100, 0)],
+            [("poisson", [1.0, 1.0], [3.0, 3.0], [], 100, [])],
         )
         pool(sim, variant, variant + 1, 2)
         pool(sim, 2, 0.1, 4)

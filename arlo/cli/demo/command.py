@@ -193,6 +193,7 @@ def for_demo(config: Config, out: Path) -> Config:
             config.gateway,
             managed=True,
             grpc_address="127.0.0.1:0",
+            api_address=None,
             http_address="127.0.0.1:0",
             admin_address="127.0.0.1:0",
         ),

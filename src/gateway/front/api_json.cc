@@ -87,7 +87,8 @@ MaybeFault read_texts(const json& from, const std::string& field, bool empty, st
   return {};
 }
 
-MaybeFault read_wishes(const json& body, TextWishes* out) {
+MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
+  if (out->truncate.empty()) out->truncate = cut ? "END" : "NONE";
   const json* side = field_of(body, "truncation_direction");
   if (side == nullptr) side = field_of(body, "truncation_side");
   const bool left = side != nullptr && (*side == "left" || *side == "Left");
@@ -247,6 +248,15 @@ int status_of(Dialect dialect, const Fault& fault) {
   }
 }
 
+// The field that a message begins with, as ours do: `input: ...`, `dimensions must be ...`. Empty: none.
+static std::string_view field_named(std::string_view message) {
+  const std::size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_");
+  if (end == std::string_view::npos) return {};
+  const std::string_view rest = message.substr(end);
+  const bool is_field = rest.starts_with(": ") || rest.starts_with(" must ") || rest.starts_with(" is missing");
+  return is_field ? message.substr(0, end) : std::string_view();
+}
+
 std::string write_fault(Dialect dialect, const Fault& fault) {
   const int status = status_of(dialect, fault);
   const std::string message = valid_utf8(fault.message) ? fault.message : printable(fault.message);
@@ -265,7 +275,17 @@ std::string write_fault(Dialect dialect, const Fault& fault) {
                      : status == 429 ? "rate_limit_error"
                      : status < 500  ? "invalid_request_error"
                                      : "server_error";
-  const json object = json::object({{"message", message}, {"type", type}, {"param", nullptr}, {"code", nullptr}});
+  json param = nullptr;
+  json code = nullptr;
+  if (status == 404) {
+    param = "model";
+    code = "model_not_found";
+  } else if (status == 401) {
+    code = "invalid_api_key";
+  } else if (const auto field = field_named(message); status < 429 && !field.empty()) {
+    param = field;
+  }
+  const json object = json::object({{"message", message}, {"type", type}, {"param", param}, {"code", code}});
   return dumped(json::object({{"error", object}}));
 }
 

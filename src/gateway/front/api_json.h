@@ -42,17 +42,18 @@ MaybeFault read_texts(const nlohmann::json& from, const std::string& field, bool
 
 // What a client may wish of the texts of a request.
 struct TextWishes {
-  std::string truncate = "NONE";  // NONE, END or START: what is cut off; CHUNK: cut into pieces, of embeddings
-  std::string prompt;             // name of the one that goes before each text; empty: none
-  std::string input_type;         // query, passage, ...: where no prompt is named, the one for this, if there is one
-  bool bulk = false;              // of the class bulk
-  std::int64_t most_tokens = 0;   // of a text, below what the model takes; 0: that
-  bool special = true;            // special tokens are added
+  // NONE, END or START: what is cut off; CHUNK: cut into pieces, of embeddings. Empty before the body is read.
+  std::string truncate;
+  std::string prompt;            // name of the one that goes before each text; empty: none
+  std::string input_type;        // query, passage, ...: where no prompt is named, the one for this, if there is one
+  bool bulk = false;             // of the class bulk
+  std::int64_t most_tokens = 0;  // of a text, below what the model takes; 0: that
+  bool special = true;           // special tokens are added
   [[nodiscard]] bool own_tokens() const { return most_tokens != 0 || !special; }
 };
 // From `truncate`, `truncation_direction`, `prompt_name`, `input_type`, `priority`, `add_special_tokens` and vLLM's
-// `truncate_prompt_tokens` and `truncation_side`.
-MaybeFault read_wishes(const nlohmann::json& body, TextWishes* out);
+// `truncate_prompt_tokens` and `truncation_side`. `cut`: END where nothing is said.
+MaybeFault read_wishes(const nlohmann::json& body, bool cut, TextWishes* out);
 // INVALID_ARGUMENT: wishes that only embeddings can have.
 MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes);
 // What the wished prompt says. INVALID_ARGUMENT: the model has none by that name.

@@ -42,7 +42,8 @@ MaybeFault ApiRequest::find(const DataService& service) {
                      .query_model = query_model,
                      .path_model = parts.empty() ? std::string_view() : parts[0],
                      .path_version = parts.size() < 2 ? std::string_view() : parts[1],
-                     .now_s = static_cast<std::int64_t>(unix_ms() / 1000)};
+                     .now_s = static_cast<std::int64_t>(unix_ms() / 1000),
+                     .auto_truncate = service.auto_truncate()};
   if (auto fault = task->read(from)) return fault;
   std::string name = task->model().empty() ? query_model : task->model();
   if (name.empty()) {

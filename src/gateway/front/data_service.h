@@ -64,6 +64,9 @@ class DataService {
                         std::shared_ptr<const ModelSpec>* model) const;
   [[nodiscard]] const Models& models() const { return models_; }
 
+  // Texts that are too long are cut, where the request does not say what becomes of them.
+  [[nodiscard]] bool auto_truncate() const { return config_.auto_truncate(); }
+
   // A method with ordinary messages: takes one as bytes, and leaves another.
   using Method = std::function<MaybeFault(const Context&, const std::string& request, std::string* response)>;
   // By the path of the call; null: there is none.

@@ -23,7 +23,7 @@ class OpenAiEmbeddings final : public Vectors {
   MaybeFault read(const ApiBody& from) override {
     json body;
     if (auto fault = parse_object(from.bytes, &body)) return fault;
-    if (auto fault = read_vectors(body, "input", false)) return fault;
+    if (auto fault = read_vectors(from, body, "input", false)) return fault;
     if (model_.empty()) return invalid("model is missing");
     std::string name = "float";
     if (auto fault = read_text(body, "encoding_format", &name)) return fault;
@@ -120,7 +120,7 @@ class CohereEmbed final : public Vectors {
     if (texts == body.end()) return invalid("texts is missing");
     if (auto fault = read_texts(*texts, "texts", true, &inputs_.texts)) return fault;
     wishes_.truncate = "END";
-    if (auto fault = read_vectors(body, nullptr, true)) return fault;
+    if (auto fault = read_vectors(from, body, nullptr, true)) return fault;
     if (auto fault = read_count(body, "output_dimension", 1, &dimensions_)) return fault;
     if (auto fault = read_count(body, "max_tokens", 1, &wishes_.most_tokens)) return fault;
     const auto types = body.find("embedding_types");
@@ -190,7 +190,7 @@ class TeiEmbed final : public Vectors {
   MaybeFault read(const ApiBody& from) override {
     json body;
     if (auto fault = parse_object(from.bytes, &body)) return fault;
-    return read_vectors(body, "inputs", true);
+    return read_vectors(from, body, "inputs", true);
   }
 
   MaybeFault write(const ModelSpec&, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
@@ -232,7 +232,7 @@ class TeiSimilarity final : public Vectors {
       const json wishes = std::move(*parameters);  // they may name a field `parameters` themselves
       body.update(wishes);
     }
-    return read_vectors(body, nullptr, true);
+    return read_vectors(from, body, nullptr, true);
   }
 
   MaybeFault write(const ModelSpec&, const inference::ModelInferResponse& answer, ApiAnswer* out) override {
@@ -261,7 +261,7 @@ class TeiEmbedAll final : public ApiTask {
     if (auto fault = parse_object(from.bytes, &body)) return fault;
     if (auto fault = read_inputs(body, "inputs", true, &inputs_)) return fault;
     if (auto fault = read_text(body, "model", &model_)) return fault;
-    if (auto fault = read_wishes(body, &wishes_)) return fault;
+    if (auto fault = read_wishes(body, from.auto_truncate, &wishes_)) return fault;
     if (wishes_.truncate == "CHUNK") return invalid("truncate CHUNK is for embeddings of texts, not of tokens");
     return {};
   }

@@ -36,7 +36,7 @@ class TeiPredict final : public ApiTask {
     if (auto fault = read_text(body, "model", &model_)) return fault;
     if (auto fault = read_text(body, "task", &asked_)) return fault;
     if (auto fault = read_bool(body, "raw_scores", &raw_)) return fault;
-    return read_wishes(body, &wishes_);
+    return read_wishes(body, from.auto_truncate, &wishes_);
   }
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {
@@ -114,7 +114,7 @@ class Rerank final : public ApiTask {
     if (!tei) wishes_.truncate = "END";  // as they do: what a document has too much is left out
     if (auto fault = read_bool(body, "truncation", &cut_)) return fault;
     if (!cut_) wishes_.truncate = "NONE";
-    return read_wishes(body, &wishes_);
+    return read_wishes(body, from.auto_truncate, &wishes_);
   }
 
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override {

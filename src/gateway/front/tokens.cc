@@ -155,6 +155,7 @@ class Info final : public Known {
  public:
   MaybeFault read(const ApiBody& from) override {
     model_ = from.query_model;
+    cut_ = from.auto_truncate;
     return {};
   }
 
@@ -184,7 +185,7 @@ class Info final : public Known {
                        {"max_batch_tokens", static_cast<std::size_t>(model.longest) * most_rows_},
                        {"max_batch_requests", nullptr},
                        {"max_client_batch_size", most_rows_},
-                       {"auto_truncate", false},
+                       {"auto_truncate", cut_},
                        {"tokenization_workers", 1},
                        {"version", "0.1.0"},
                        {"sha", nullptr},
@@ -192,6 +193,9 @@ class Info final : public Known {
     out->body = dumped(said);
     return {};
   }
+
+ private:
+  bool cut_ = false;
 };
 
 class Sparse final : public Known {

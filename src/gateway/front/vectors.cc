@@ -116,14 +116,14 @@ MaybeFault Vectors::ask(const ModelSpec& model, std::size_t most_rows, inference
   return add_texts(kText, prompt, inputs_.texts, out);
 }
 
-MaybeFault Vectors::read_vectors(const json& body, const char* field, bool empty_texts) {
+MaybeFault Vectors::read_vectors(const ApiBody& from, const json& body, const char* field, bool empty_texts) {
   if (field != nullptr) {
     if (auto fault = read_inputs(body, field, empty_texts, &inputs_)) return fault;
   }
   if (auto fault = read_text(body, "model", &model_)) return fault;
   if (auto fault = read_count(body, "dimensions", 1, &dimensions_)) return fault;
   if (auto fault = read_bool(body, "normalize", &normalize_)) return fault;
-  return read_wishes(body, &wishes_);
+  return read_wishes(body, from.auto_truncate, &wishes_);
 }
 
 MaybeFault Vectors::vectors(const inference::ModelInferResponse& answer, std::vector<float>* out, std::size_t* each) {

@@ -37,7 +37,7 @@ class Vectors : public ApiTask {
 
  protected:
   // `field`: of the inputs; null: they are read already.
-  MaybeFault read_vectors(const nlohmann::json& body, const char* field, bool empty_texts);
+  MaybeFault read_vectors(const ApiBody& from, const nlohmann::json& body, const char* field, bool empty_texts);
   // Those of the answer, `each` numbers for each text, as they were asked for.
   MaybeFault vectors(const inference::ModelInferResponse& answer, std::vector<float>* out, std::size_t* each);
   [[nodiscard]] const std::vector<std::size_t>& pieces() const { return pieces_; }  // rows of each text; empty: one

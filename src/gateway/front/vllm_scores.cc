@@ -25,7 +25,7 @@ class Scored : public ApiTask {
       if (auto fault = read_bool(body, name, &activation)) return fault;
     }
     raw_ = !activation;
-    return read_wishes(body, &wishes_);
+    return read_wishes(body, from.auto_truncate, &wishes_);
   }
 
   // A text, or a list of such.

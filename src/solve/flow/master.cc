@@ -7,9 +7,12 @@
 namespace arlo::solve::flow {
 namespace {
 
-constexpr double kTiny = 1e-11;  // a pivot smaller than this is none
+constexpr double kTiny = 1e-8;   // a pivot smaller than this is none: it would drown the others in what rounding left
 constexpr double kGain = 1e-10;  // a reduced cost below it, times the scale of the duals, gains nothing
+constexpr double kBelow = 1e-9;  // a variable below it is negative
 constexpr int kMostPivots = 4000;
+constexpr int kMostRepairs = 100;
+constexpr int kShares = -2, kWorkers = -1;  // the rows of all programs
 
 bool in(const std::vector<int>& options, int option) {
   return std::binary_search(options.begin(), options.end(), option);
@@ -53,9 +56,17 @@ Master::Master(const std::vector<Stage>& stages, const Limits& limits)
   allowed_.resize(pricing_.options());
 }
 
-// The rows of these bounds; false when they contradict each other.
-bool Master::rows(const Bounds& bounds) {
-  rows_.assign(2, {-1, false});
+// The rows of these bounds; false when they contradict each other. Options without instances need none, but those that
+// the basis to begin with still uses.
+bool Master::rows(const Bounds& bounds, const std::vector<Basic>& from) {
+  std::vector<char> used(groups_.size(), 0);
+  for (const Basic& basic : from) {
+    if (basic.at.group >= 0) used[basic.at.group] = 1;
+    for (int s = 0; basic.kind >= 0 && s < stages(); ++s) {
+      for (const int g : groups_of_[pricing_.first(s) + policies_[basic.kind].option[s]]) used[g] = 1;
+    }
+  }
+  rows_ = {{kShares, false}, {kWorkers, false}};
   right_ = {limits_.served, static_cast<double>(limits_.workers)};
   low_row_.assign(groups_.size(), -1);
   high_row_.assign(groups_.size(), -1);
@@ -64,7 +75,8 @@ bool Master::rows(const Bounds& bounds) {
     if (bounds.low[g] > bounds.high[g]) return false;
     if (bounds.high[g] == 0) {
       for (const int option : groups_[g].options) allowed_[option] = 0;
-    } else if (bounds.high[g] < limits_.workers) {
+    }
+    if (bounds.high[g] < limits_.workers && (bounds.high[g] > 0 || used[g])) {
       high_row_[g] = static_cast<int>(rows_.size());
       rows_.push_back({static_cast<int>(g), false});
       right_.push_back(bounds.high[g]);
@@ -76,6 +88,17 @@ bool Master::rows(const Bounds& bounds) {
     }
   }
   size_ = static_cast<int>(rows_.size());
+  spare_.resize(size_);
+  for (int r = 2; r < size_; ++r) {
+    spare_[r].clear();
+    if (!rows_[r].low) continue;
+    const auto& options = groups_[rows_[r].group].options;
+    for (const int g : groups_of_[options.front()]) {
+      if (groups_[g].options.size() < options.size()) continue;
+      if (low_row_[g] >= 0) spare_[r].push_back(low_row_[g]);
+      if (high_row_[g] >= 0) spare_[r].push_back(high_row_[g]);
+    }
+  }
   return true;
 }
 
@@ -88,13 +111,7 @@ void Master::column(const Variable& variable, std::vector<double>* out) const {
     a[variable.row] = rows_[variable.row].low ? -1 : 1;
   } else if (variable.kind == kSpare) {
     a[1] = 1;
-    const int option = groups_[rows_[variable.row].group].options.front();
-    const std::size_t least = groups_[rows_[variable.row].group].options.size();
-    for (const int g : groups_of_[option]) {
-      if (groups_[g].options.size() < least) continue;
-      if (low_row_[g] >= 0) a[low_row_[g]] = 1;
-      if (high_row_[g] >= 0) a[high_row_[g]] = 1;
-    }
+    for (const int r : spare_[variable.row]) a[r] = 1;
   } else {
     const Policy& policy = policies_[variable.kind];
     a[0] = 1;
@@ -135,7 +152,13 @@ bool Master::start() {
     if (r == 0) basis_[r] = {kShort, 0};
     if (rows_[r].low && spare[rows_[r].group] > 0) basis_[r] = {kSpare, r};
   }
-  // Gauss-Jordan on the columns of the basis: few rows, nearly all of them unit vectors.
+  if (!invert()) return false;
+  for (double& x : x_) x = std::max(x, 0.0);
+  return true;
+}
+
+// Gauss-Jordan on the columns of the basis: few rows, nearly all of them unit vectors.
+bool Master::invert() {
   const int m = size_;
   std::vector<double> matrix(static_cast<std::size_t>(m) * m), each;
   for (int c = 0; c < m; ++c) {
@@ -149,7 +172,7 @@ bool Master::start() {
     for (int r = c; r < m; ++r) {
       if (std::abs(matrix[r * m + c]) > std::abs(matrix[best * m + c])) best = r;
     }
-    if (std::abs(matrix[best * m + c]) < kTiny) return false;  // cannot be: every basis column has a row of its own
+    if (std::abs(matrix[best * m + c]) < kTiny) return false;
     if (best != c) {
       for (int k = 0; k < m; ++k) {
         std::swap(matrix[best * m + k], matrix[c * m + k]);
@@ -170,122 +193,213 @@ bool Master::start() {
   x_.assign(m, 0.0);
   for (int r = 0; r < m; ++r) {
     for (int c = 0; c < m; ++c) x_[r] += inverse_[r * m + c] * right_[c];
-    x_[r] = std::max(x_[r], 0.0);
   }
   return true;
 }
 
-// A primal simplex on an explicit inverse.
-Relaxed Master::solve(const Bounds& bounds, const std::vector<std::pair<int, double>>& known, double cutoff) {
-  Relaxed result;
-  if (!rows(bounds) || !start()) return result;
-  const int m = size_;
-  std::vector<int> tried;
-  for (const auto& [number, share] : known) {
-    bool fits = true;
-    for (int s = 0; s < stages(); ++s) fits = fits && allowed_[pricing_.first(s) + policies_[number].option[s]];
-    if (fits) tried.push_back(number);
+int Master::row_of(const Row& row) const {
+  if (row.group < 0) return row.group - kShares;
+  return row.low ? low_row_[row.group] : high_row_[row.group];
+}
+
+bool Master::fits(int policy) const {
+  for (int s = 0; s < stages(); ++s) {
+    if (!allowed_[pricing_.first(s) + policies_[policy].option[s]]) return false;
   }
-  std::vector<double> dual(m), enter, step(m), price(pricing_.options());
-  for (int pivots = 0;; ++pivots) {
-    if (pivots == kMostPivots) return result;  // never seen; the node is given up as not better
-    double value = 0;
-    std::fill(dual.begin(), dual.end(), 0.0);
-    for (int r = 0; r < m; ++r) {
-      const double worth = cost(basis_[r]);
-      value += worth * x_[r];
-      if (worth == 0) continue;
-      for (int c = 0; c < m; ++c) dual[c] += worth * inverse_[r * m + c];
+  return true;
+}
+
+// Columns are weighed by these from now on: a number for each row.
+void Master::set_weights(const double* of_rows) {
+  weight_ = of_rows;
+  price_.assign(pricing_.options(), of_rows[1]);
+  for (int r = 2; r < size_; ++r) {
+    if (of_rows[r] == 0) continue;
+    for (const int option : groups_[rows_[r].group].options) price_[option] += of_rows[r];
+  }
+}
+
+double Master::weighed(const Variable& variable) const {
+  if (variable.kind == kShort) return weight_[0];
+  if (variable.kind == kSlack) return rows_[variable.row].low ? -weight_[variable.row] : weight_[variable.row];
+  if (variable.kind == kSpare) {
+    double sum = weight_[1];
+    for (const int r : spare_[variable.row]) sum += weight_[r];
+    return sum;
+  }
+  const Policy& policy = policies_[variable.kind];
+  double sum = weight_[0];
+  for (int s = 0; s < stages(); ++s) sum += price_[pricing_.first(s) + policy.option[s]] * policy.load[s];
+  return sum;
+}
+
+template <typename Look>
+void Master::look_at_columns(Look look) const {
+  for (int r = 1; r < size_; ++r) {
+    look(Variable{kSlack, r});
+    if (rows_[r].low) look(Variable{kSpare, r});
+  }
+  look(Variable{kShort, 0});
+  for (const int number : tried_) look(Variable{number, 0});
+}
+
+// Prices of the rows; the value of the program.
+double Master::duals() {
+  double value = 0;
+  dual_.assign(size_, 0.0);
+  for (int r = 0; r < size_; ++r) {
+    const double worth = cost(basis_[r]);
+    value += worth * x_[r];
+    if (worth == 0) continue;
+    for (int c = 0; c < size_; ++c) dual_[c] += worth * inverse_[r * size_ + c];
+  }
+  return value;
+}
+
+// `step_` is the entering column in terms of the basis; `x` what the entering variable becomes.
+void Master::pivot(const Variable& entering, int leave, double x) {
+  const int m = size_;
+  for (int c = 0; c < m; ++c) inverse_[leave * m + c] /= step_[leave];
+  for (int r = 0; r < m; ++r) {
+    if (r == leave || step_[r] == 0) continue;
+    for (int c = 0; c < m; ++c) inverse_[r * m + c] -= step_[r] * inverse_[leave * m + c];
+    x_[r] -= step_[r] * x;
+  }
+  x_[leave] = x;
+  basis_[leave] = entering;
+}
+
+// A column in terms of the basis.
+void Master::step(const Variable& variable) {
+  column(variable, &column_);
+  step_.assign(size_, 0.0);
+  for (int r = 0; r < size_; ++r) {
+    for (int c = 0; c < size_; ++c) step_[r] += inverse_[r * size_ + c] * column_[c];
+  }
+}
+
+// The basis of an optimum between wider bounds prices these rows as well; a dual simplex repairs what is negative, with
+// the policies that are known. False where that does not do.
+bool Master::resume(const std::vector<Basic>& from) {
+  basis_.assign(size_, {kSlack, -1});
+  for (const Basic& basic : from) {
+    const int at = row_of(basic.at);
+    const bool policy = basic.kind >= 0;
+    const int of = policy || basic.kind == kShort ? 0 : row_of(basic.of);
+    if (at < 0 || of < 0) return false;
+    basis_[at] = {basic.kind, of};
+  }
+  for (int r = 0; r < size_; ++r) {
+    if (basis_[r].row < 0) basis_[r].row = r;
+  }
+  if (!invert()) return false;
+  for (int repairs = 0; repairs < kMostRepairs; ++repairs) {
+    const int leave = static_cast<int>(std::min_element(x_.begin(), x_.end()) - x_.begin());
+    if (x_[leave] >= -kBelow) {
+      for (double& x : x_) x = std::max(x, 0.0);
+      return true;
     }
-    for (int o = 0; o < pricing_.options(); ++o) {
-      price[o] = dual[1];
-      for (const int g : groups_of_[o]) {
-        if (low_row_[g] >= 0) price[o] += dual[low_row_[g]];
-        if (high_row_[g] >= 0) price[o] += dual[high_row_[g]];
-      }
+    const double most = kGain * (1 + std::abs(duals()));
+    std::vector<std::pair<Variable, double>> candidates;  // with what a unit of them takes off `leave`
+    set_weights(inverse_.data() + static_cast<std::ptrdiff_t>(leave) * size_);
+    look_at_columns([&](const Variable& variable) {
+      if (const double off = weighed(variable); off < -kTiny) candidates.emplace_back(variable, -off);
+    });
+    set_weights(dual_.data());
+    Variable best{kShort, -1};
+    double least = 0, largest = 0;
+    for (const auto& [variable, off] : candidates) {
+      const double loss = std::max(weighed(variable) - cost(variable), 0.0);
+      const double ratio = loss / off;
+      if (best.row >= 0 && (ratio > least + most || (ratio >= least - most && off <= largest))) continue;
+      best = variable, least = ratio, largest = off;
     }
-    const double enough = kGain * (1 + std::abs(dual[0]));
+    if (best.row < 0) return false;
+    step(best);
+    pivot(best, leave, x_[leave] / step_[leave]);
+  }
+  return false;
+}
+
+// A primal simplex on an explicit inverse.
+Relaxed Master::solve(const Bounds& bounds, const std::vector<Basic>& from, double cutoff) {
+  if (!rows(bounds, from)) return {};
+  tried_.clear();
+  for (int number = 0; number < static_cast<int>(policies_.size()); ++number) {
+    if (fits(number)) tried_.push_back(number);
+  }
+  if ((from.empty() || !resume(from)) && !start()) return {};
+  for (int pivots = 0; pivots < kMostPivots; ++pivots) {
+    const double value = duals();
+    set_weights(dual_.data());
+    const double enough = kGain * (1 + std::abs(dual_[0]));
     const bool careful = pivots > kMostPivots / 2;  // the first that gains: no cycle (Bland)
     Variable best{kShort, -1};
     double gain = enough;
-    const auto offer = [&](const Variable& variable, double reduced) {
+    look_at_columns([&](const Variable& variable) {
+      const double reduced = cost(variable) - weighed(variable);
       if (reduced > gain && (!careful || best.row < 0)) gain = reduced, best = variable;
-    };
-    for (int r = 1; r < m; ++r) {
-      offer({kSlack, r}, rows_[r].low ? dual[r] : -dual[r]);
-      if (!rows_[r].low) continue;
-      column({kSpare, r}, &enter);
-      double reduced = 0;
-      for (int c = 0; c < m; ++c) reduced -= dual[c] * enter[c];
-      offer({kSpare, r}, reduced);
-    }
-    offer({kShort, 0}, cost({kShort, 0}) - dual[0]);
-    for (const int number : tried) {
-      const Policy& policy = policies_[number];
-      double reduced = policy.accuracy - dual[0];
-      for (int s = 0; s < stages(); ++s) reduced -= price[pricing_.first(s) + policy.option[s]] * policy.load[s];
-      offer({number, 0}, reduced);
-    }
+    });
     if (best.row < 0) {
       Policy found;
       double priced = 0;
-      if (pricing_.best(price, allowed_, &found, &priced) && priced - dual[0] > enough) {
-        if (value + (priced - dual[0]) * limits_.served <= cutoff) return result;  // Lagrange: it cannot get there
+      if (pricing_.best(price_, allowed_, &found, &priced) && priced - dual_[0] > enough) {
+        if (value + (priced - dual_[0]) * limits_.served <= cutoff) return {};  // Lagrange: it cannot get there
         best = {static_cast<int>(policies_.size()), 0};
-        tried.push_back(best.kind);
+        tried_.push_back(best.kind);
         policies_.push_back(found);
       }
     }
     if (best.row < 0) {
+      Relaxed result = optimum();
       result.feasible = value > cutoff;
       result.value = value;
-      result.price = dual[1];
-      result.load.assign(pricing_.options(), 0.0);
-      result.count.assign(groups_.size(), 0.0);
-      for (int r = 0; r < m; ++r) {
-        if (x_[r] <= 0 || basis_[r].kind == kShort || basis_[r].kind == kSlack) continue;
-        if (basis_[r].kind == kSpare) {
-          for (std::size_t g = 0; g < groups_.size(); ++g) {
-            if (std::find(inside_[g].begin(), inside_[g].end(), rows_[basis_[r].row].group) != inside_[g].end()) {
-              result.count[g] += x_[r];
-            }
-          }
-          continue;
-        }
-        const Policy& policy = policies_[basis_[r].kind];
-        result.served += x_[r];
-        result.mixture.emplace_back(basis_[r].kind, x_[r]);
-        for (int s = 0; s < stages(); ++s) result.load[pricing_.first(s) + policy.option[s]] += x_[r] * policy.load[s];
-      }
-      for (std::size_t g = 0; g < groups_.size(); ++g) {
-        for (const int option : groups_[g].options) result.count[g] += result.load[option];
-      }
       return result;
     }
-    column(best, &enter);
+    step(best);
     int leave = -1;
     double least = 0;
-    for (int r = 0; r < m; ++r) {
-      step[r] = 0;
-      for (int c = 0; c < m; ++c) step[r] += inverse_[r * m + c] * enter[c];
-      if (step[r] <= kTiny) continue;
-      const double ratio = x_[r] / step[r];
-      if (leave < 0 || ratio < least - 1e-13 || (ratio <= least + 1e-13 && step[r] > step[leave])) {
+    for (int r = 0; r < size_; ++r) {
+      if (step_[r] <= kTiny) continue;
+      const double ratio = x_[r] / step_[r];
+      if (leave < 0 || ratio < least - 1e-13 || (ratio <= least + 1e-13 && step_[r] > step_[leave])) {
         leave = r;
         least = ratio;
       }
     }
-    if (leave < 0) return result;  // unbounded: cannot be, every variable has a row that ends it
-    const double pivot = step[leave];
-    for (int c = 0; c < m; ++c) inverse_[leave * m + c] /= pivot;
-    x_[leave] = least;
-    for (int r = 0; r < m; ++r) {
-      if (r == leave || step[r] == 0) continue;
-      for (int c = 0; c < m; ++c) inverse_[r * m + c] -= step[r] * inverse_[leave * m + c];
-      x_[r] = std::max(x_[r] - step[r] * least, 0.0);
-    }
-    basis_[leave] = best;
+    if (leave < 0) return {};  // unbounded: cannot be, every variable has a row that ends it
+    pivot(best, leave, least);
+    for (double& x : x_) x = std::max(x, 0.0);
   }
+  return {};  // never seen; the node is given up as not better
+}
+
+// What the basis comes to.
+Relaxed Master::optimum() const {
+  Relaxed result;
+  result.price = dual_[1];
+  result.load.assign(pricing_.options(), 0.0);
+  result.count.assign(groups_.size(), 0.0);
+  for (int r = 0; r < size_; ++r) {
+    const bool policy = basis_[r].kind >= 0;
+    result.basis.push_back({basis_[r].kind, policy ? Row{kShares, false} : rows_[basis_[r].row], rows_[r]});
+    if (x_[r] <= kBelow || basis_[r].kind == kShort || basis_[r].kind == kSlack) continue;
+    if (policy) {
+      const Policy& used = policies_[basis_[r].kind];
+      result.served += x_[r];
+      result.mixture.emplace_back(basis_[r].kind, x_[r]);
+      for (int s = 0; s < stages(); ++s) result.load[pricing_.first(s) + used.option[s]] += x_[r] * used.load[s];
+      continue;
+    }
+    for (std::size_t g = 0; g < groups_.size(); ++g) {  // spare instances
+      const auto& inside = inside_[g];
+      if (std::find(inside.begin(), inside.end(), rows_[basis_[r].row].group) != inside.end()) result.count[g] += x_[r];
+    }
+  }
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (const int option : groups_[g].options) result.count[g] += result.load[option];
+  }
+  return result;
 }
 
 }  // namespace arlo::solve::flow

@@ -25,6 +25,18 @@ struct Bounds {
   std::vector<int> low, high;  // instances of every group
 };
 
+// A row of a program, by what it bounds: at least so many instances of a group, or at most.
+struct Row {
+  int group = 0;  // or one of those that all programs have
+  bool low = false;
+};
+
+// A variable of a basis; `of`: the row that it belongs to, when it is no policy; `at`: the row that it stands for.
+struct Basic {
+  int kind = 0;
+  Row of, at;
+};
+
 struct Relaxed {
   bool feasible = false;
   double value = 0;
@@ -33,6 +45,7 @@ struct Relaxed {
   std::vector<double> load;                     // of every option
   std::vector<double> count;                    // instances of every group, fractions of them too
   std::vector<std::pair<int, double>> mixture;  // policy, share
+  std::vector<Basic> basis;
 };
 
 class Master {
@@ -40,8 +53,8 @@ class Master {
   Master(const std::vector<Stage>& stages, const Limits& limits);
 
   // The optimum between bounds; not feasible when the bounds need more than the workers, or when its value cannot
-  // exceed `cutoff`. `known`: policies to try first, as those of the node before.
-  Relaxed solve(const Bounds& bounds, const std::vector<std::pair<int, double>>& known, double cutoff);
+  // exceed `cutoff`. `from`: the basis of an optimum between wider bounds, or empty.
+  Relaxed solve(const Bounds& bounds, const std::vector<Basic>& from, double cutoff);
 
   const std::vector<Group>& groups() const { return groups_; }
   const Policy& policy(int number) const { return policies_[number]; }
@@ -49,10 +62,6 @@ class Master {
   int stages() const { return static_cast<int>(stages_.size()); }
 
  private:
-  struct Row {
-    int group;
-    bool low;  // at least; else at most
-  };
   // What a variable is: a policy (0 and up), or one of these.
   enum Kind {
     kShort = -1,  // the share that is not served
@@ -64,10 +73,22 @@ class Master {
     int row;
   };
 
-  bool rows(const Bounds& bounds);
+  bool rows(const Bounds& bounds, const std::vector<Basic>& from);
+  int row_of(const Row& row) const;
+  bool fits(int policy) const;
   void column(const Variable& variable, std::vector<double>* out) const;
   double cost(const Variable& variable) const;
+  void set_weights(const double* of_rows);
+  double weighed(const Variable& variable) const;
+  template <typename Look>
+  void look_at_columns(Look look) const;
+  bool invert();
   bool start();
+  bool resume(const std::vector<Basic>& from);
+  double duals();
+  void step(const Variable& variable);
+  void pivot(const Variable& entering, int leave, double x);
+  Relaxed optimum() const;
 
   const std::vector<Stage>& stages_;
   Limits limits_;
@@ -81,10 +102,16 @@ class Master {
   int size_ = 0;
   std::vector<Row> rows_;                // the first two are of all programs: shares, workers
   std::vector<int> low_row_, high_row_;  // by group; -1: none
+  std::vector<std::vector<int>> spare_;  // by row: those that a spare instance of it counts in, the workers' excepted
   std::vector<double> right_;
   std::vector<char> allowed_;  // by option
   std::vector<Variable> basis_;
   std::vector<double> inverse_, x_;
+  std::vector<int> tried_;            // policies that may be used
+  std::vector<double> dual_, price_;  // of rows; what columns are weighed by, and of options
+  const double* weight_ = nullptr;
+  std::vector<double> step_;            // a column in terms of the basis
+  mutable std::vector<double> column_;  // room to work in
 };
 
 }  // namespace arlo::solve::flow

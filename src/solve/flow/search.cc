@@ -80,9 +80,9 @@ class Search {
   }
 
   // Solves a node; keeps it when it may hold something better.
-  void open(Bounds bounds, const std::vector<std::pair<int, double>>& known) {
+  void open(Bounds bounds, const std::vector<Basic>& from) {
     const bool first = answer_.nodes++ == 0;
-    Relaxed relaxed = master_.solve(bounds, known, first ? kNever : needed());
+    Relaxed relaxed = master_.solve(bounds, from, first ? kNever : needed());
     if (first) {
       answer_.relaxed = answer_.bound = relaxed.value;
       answer_.price = relaxed.price;
@@ -128,7 +128,7 @@ class Search {
     fixed.low.assign(master_.groups().size(), 0);
     fixed.high.assign(master_.groups().size(), limits_.workers);
     std::copy(counts.begin(), counts.end(), fixed.high.begin());
-    Relaxed found = master_.solve(fixed, relaxed.mixture, answer_.value + kEqual);
+    Relaxed found = master_.solve(fixed, {}, answer_.value + kEqual);
     if (found.feasible) keep(found, counts);
   }
 
@@ -184,8 +184,8 @@ class Search {
     Bounds below = node.bounds, above = node.bounds;
     below.high[chosen] = n;
     above.low[chosen] = n + 1;
-    open(std::move(above), node.relaxed.mixture);
-    if (!done()) open(std::move(below), node.relaxed.mixture);
+    open(std::move(above), node.relaxed.basis);
+    if (!done()) open(std::move(below), node.relaxed.basis);
   }
 
   // A variant's batch cap is this option's, or another.
@@ -203,7 +203,7 @@ class Search {
     for (Bounds* bounds : {&with, &without}) {
       bool possible = true;
       for (std::size_t o = 0; o < bounds->low.size(); ++o) possible = possible && bounds->low[o] <= bounds->high[o];
-      if (possible && !done()) open(std::move(*bounds), node.relaxed.mixture);
+      if (possible && !done()) open(std::move(*bounds), node.relaxed.basis);
     }
   }
 

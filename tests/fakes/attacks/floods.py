@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import multiprocessing
 import random
+import selectors
+import socket
 import time
 
 from hyperframe.frame import DataFrame, PingFrame, PriorityFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
@@ -142,15 +146,42 @@ def _many(hit: Hit, stack: contextlib.ExitStack, count: int) -> list[Offender]:
 
 
 def _hold(hit: Hit, offenders: list[Offender]) -> None:
-    while True:
+    """Looks only where something came: two thousand looks each time would take a core from all others."""
+    with selectors.DefaultSelector() as selector:
         for offender in offenders:
-            offender.look(0)
-        time.sleep(max(0.0, min(0.1, hit.left_s())))
-        if not hit.goes_on():
-            return
+            if not offender.over:
+                selector.register(offender.fileno(), selectors.EVENT_READ, offender)
+        while True:
+            for key, _ in selector.select(max(0.0, min(0.1, hit.left_s()))):
+                key.data.look(0)
+                if key.data.over:
+                    selector.unregister(key.fd)
+            if not hit.goes_on():
+                return
+
+
+def _answer_greetings(listener: socket.socket) -> None:
+    held = []
+    listener.settimeout(1)
+    while (attack := multiprocessing.parent_process()) is not None and attack.is_alive():
+        with contextlib.suppress(TimeoutError):
+            held.append(listener.accept()[0])
+            held[-1].sendall(SettingsFrame(0).serialize())
 
 
 @attack()
+def idle_elsewhere(hit: Hit) -> None:
+    """No attack: as many connections, to a program of the attack's own that answers their greetings."""
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
+        server = multiprocessing.get_context("fork").Process(target=_answer_greetings, args=(listener,), daemon=True)
+        server.start()
+        elsewhere = dataclasses.replace(hit, address=listener.getsockname())
+        with contextlib.ExitStack() as stack:
+            _hold(elsewhere, _many(elsewhere, stack, hit.count(2000)))
+        server.kill()
+
+
+@attack(control=idle_elsewhere)
 def idle_2000(hit: Hit) -> None:
     """2,000 connections that greet and say nothing more."""
     with contextlib.ExitStack() as stack:

@@ -127,6 +127,9 @@ class Offender:
     def __exit__(self, *_: object) -> None:
         self.leave()
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def leave(self, *, reset: bool = False) -> None:
         if not self.over:
             self.look(0)

@@ -113,7 +113,12 @@ async def test_models_and_health(http: httpx.AsyncClient) -> None:
 async def test_what_is_wrong_is_named(http: httpx.AsyncClient, body: bytes, status: int, said: str) -> None:
     answer = await http.post("/v1/embeddings", content=body)
     assert answer.status_code == status
-    assert said in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert said in error["message"]
+    names = {"input is missing": "input", "a text is empty": "input", "unknown model": "model", "not JSON": None}
+    if said in names:
+        assert error["param"] == names[said]
+    assert error["code"] == ("model_not_found" if status == 404 else None)
     tei = await http.post("/embed", json={"inputs": []})
     assert (tei.status_code, tei.json()["error_type"]) == (400, "Empty")
 
@@ -142,6 +147,25 @@ async def test_offenders_alone_pay(served: Gateway, http: httpx.AsyncClient) -> 
     await embed(http, input="still served")
 
 
+async def test_texts_that_are_too_long_are_cut_where_the_configuration_says_so(
+    workers: Workers, tokenizer: Path, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    long = "word " * 9000
+    deployment = workers.deployment("emu", [(3, 512)])
+    deployment.model.tokenizer = tokenizer.read_bytes()
+    async with gateway_of(tmp_path, deployment, auto_truncate=True) as gateway:
+        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=20) as cutting:
+            assert [(await each.get("/info")).json()["auto_truncate"] for each in (cutting, http)] == [True, False]
+            cut = await embed(cutting, input=long)
+            assert cut["usage"]["prompt_tokens"] == 512
+            assert cut["data"] == (await embed(http, input=long, truncate="END"))["data"]
+            for asked in ({"truncate": False}, {"truncate": "NONE"}):
+                refused = await cutting.post("/embed", json={"inputs": long, **asked})
+                assert (refused.status_code, "more than the 512 tokens" in refused.text) == (422, True)
+            start = await cutting.post("/embed", json={"inputs": "first " + long, "truncate": "START"})
+            assert start.json() == (await http.post("/embed", json={"inputs": long, "truncate": "START"})).json()
+
+
 async def test_a_token_is_asked_for(workers: Workers, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret")
     deployment = workers.deployment("emu", [(0, 64)])
@@ -150,6 +174,7 @@ async def test_a_token_is_asked_for(workers: Workers, tmp_path: Path) -> None:
             body = {"model": "emu", "input": [[1, 2, 3]]}
             without = await client.post("/v1/embeddings", json=body)
             assert (without.status_code, without.json()["error"]["type"]) == (401, "authentication_error")
+            assert without.json()["error"]["code"] == "invalid_api_key"
             key = {"authorization": "Bearer secret"}
             assert (await client.post("/v1/embeddings", json=body, headers=key)).status_code == 200
             text = await client.post("/v1/embeddings", json={**body, "input": "text"}, headers=key)

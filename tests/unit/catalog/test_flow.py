@@ -36,7 +36,7 @@ latency = [[64, 1, 4.0], [128, 1, 9.0]]
 
 [[flow.stage]]
 name = "cars"
-batch = {max = 4, wait_ms = 1.5}
+batch = {max = 4, wait_ms = 0}
 [[flow.stage.variant]]
 name = "b0"
 accuracy = 0.8
@@ -96,12 +96,7 @@ def test_a_tree_is_read_whole() -> None:
     assert flow.stages[0].bins(0) == (0.25, 0.75)
     assert flow.stages[0].accuracy(0) == pytest.approx(0.625)
     cars = flow.stages[1]
-    assert (cars.batch.max, cars.batch.wait_ms, cars.variants[0].max_batch, cars.variants[0].batch_caps) == (
-        4,
-        1.5,
-        4,
-        (1, 4),
-    )
+    assert (cars.batch.max, cars.variants[0].max_batch, cars.variants[0].batch_caps) == (4, 4, (1, 4))
     assert flow.factor(0, 0) == pytest.approx(3)
     assert flow.factor(0, 1) == pytest.approx(12), "at most 16 children, of three quarters of the rows"
     assert flow.multiplicity(1, (1, 0)) == pytest.approx(12)
@@ -146,6 +141,8 @@ def test_paths_are_counted_where_rows_were_recorded() -> None:
         ("latency = [[1, 10.0]]", "latency = [[1, 10], [1, 11]]", "two values for the same rows and tokens"),
         ("max_lengths = [64, 128]", "max_lengths = [128, 64]", "max_lengths must ascend"),
         ("[[40, 1], [100, 3]]", "[[40, 1], [300, 3]]", "rows of 300 tokens do not fit variant 'small'"),
+        ("wait_ms = 0", "wait_ms = 1.5", "wait_ms is not served"),
+        ("wait_ms = 0", "same_utility = 0.8", "same_utility is not served"),
         ("batch = {max = 4, ", "batch = {maximum = 4, ", "'maximum' is not a key here: did you mean 'max'?"),
         ('to = "faces"', 'to = "face"', "there is no stage 'face'; known: detect, cars, faces"),
         ('to = "faces"', 'to = "cars"', "'cars' is reached by 2 edges; a flow is a tree"),

@@ -60,7 +60,7 @@ def test_only_the_gateway_is_open_to_others(compose: dict[str, Any]) -> None:
     """Workers and the admin port are administration; other published ports are on loopback."""
     published = {name: service.get("ports", []) for name, service in compose["services"].items()}
     outside = {name: [p for p in ports if not p.startswith("127.0.0.1:")] for name, ports in published.items()}
-    assert {name: ports for name, ports in outside.items() if ports} == {"gateway": ["8001:8001"]}
+    assert {name: ports for name, ports in outside.items() if ports} == {"gateway": ["8001:8001", "8080:8080"]}
     assert compose["networks"]["back"] == {"internal": True}
     for service in workers(compose).values():
         assert service["networks"] == ["back"]

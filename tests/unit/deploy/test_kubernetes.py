@@ -44,7 +44,10 @@ def test_the_configuration_names_the_workers_and_the_ports(objects: dict[tuple[s
     ports = {each["name"]: each["containerPort"] for each in container(objects["Deployment", "gateway"])["ports"]}
     addresses = {
         name: int(config["gateway"][key].rpartition(":")[2])
-        for name, key in (("grpc", "grpc_address"), ("metrics", "http_address"), ("admin", "admin_address"))
+        for name, key in (
+            *(("grpc", "grpc_address"), ("api", "api_address")),
+            *(("metrics", "http_address"), ("admin", "admin_address")),
+        )
     }
     assert ports == addresses
     (port,) = container(objects["StatefulSet", "control"])["ports"]

@@ -69,7 +69,7 @@ def test_prefixes_are_numbered_as_in_the_core() -> None:
     shape = Shape(toy())
     assert list(shape.node) == [(0, (0,)), (0, (1,)), (1, (0, 0)), (1, (0, 1)), (1, (1, 0)), (1, (1, 1))]
     assert shape.accuracy == pytest.approx([1, 0.8, 1, 0.9, 0.8, 0.72])
-    assert shape.draws() == [("constant", [1.0, 1.0], [2.0, 1.0], [], 1 << 16, 0)]
+    assert shape.draws() == [("constant", [1.0, 1.0], [2.0, 1.0], [], 1 << 16, [])]
 
 
 def test_workers_follow_the_demand() -> None:
@@ -105,6 +105,30 @@ def test_loading_takes_time() -> None:
     arrived = np.concatenate([evenly(5, 20), evenly(30, 20) + 20 * 10**9])
     found = [run(FlowRun(flow=f, planner=planner_of(f), workers=20, arrived_ns=arrived)) for f in (quick, slow)]
     assert found[0].violations < found[1].violations
+
+
+def by_length(share: float, more: tuple[tuple[int, float], ...] = ()) -> Flow:
+    """Two stages of one variant with runtimes of 16 tokens (10 ms) and 128 (90 ms)."""
+    model = FlowVariant(
+        name="m", accuracy=(1.0,), table=table_of_ms([(16, 1, 10), (128, 1, 90)]), max_lengths=(16, 128)
+    )
+    lengths = ((10, 1 - share), (100, share))
+    stages = (
+        FlowStage(name="A", variants=(model,), lengths=lengths),
+        FlowStage(name="B", variants=(model,), lengths=more or lengths),
+    )
+    edge = FlowEdge(tail="A", head="B", expand=Expand(factor=(1.0,), distribution="constant"))
+    return Flow(name="lengths", slo_ms=10_000, stages=stages, edges=(edge,), router="plan", drop="none")
+
+
+@pytest.mark.parametrize(
+    ("share", "more", "mean_ms"),
+    [(0, (), 20), (1, (), 180), (0.25, (), 0.75 * 20 + 0.25 * 180), (0, ((100, 1.0),), 100), (1, ((10, 1.0),), 100)],
+)
+def test_rows_have_the_lengths_of_the_file(share: float, more: tuple[tuple[int, float], ...], mean_ms: float) -> None:
+    """Rarely enough that none waits: the mean is that of the runtimes."""
+    result = simulate(by_length(share, more), 1, 4, seconds=800)
+    assert result.mean_ms == pytest.approx(mean_ms, rel=0.1 if 0 < share < 1 else 0.001)
 
 
 def test_workers_that_hold_everything_need_no_moves() -> None:
