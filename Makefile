@@ -238,6 +238,7 @@ figures: setup ## the paper's evaluation beside ours: reports/evaluation.html, d
 	$(PY) -m benchmarks.figures $(if $(SHORT),--short) $(FIGURES_ARGS)
 	$(PY) -m benchmarks.cascade.papers
 	$(PY) -m benchmarks.flows.papers
+	$(PY) -m benchmarks.tokens.papers
 
 # Definitions of nouns and classifiers of them, cut from MiniLM after 1, 2, 3 and 6 layers; they go to the cache, where what
 # is finished stays. CASCADE_ARGS="--rows 5000 --depths 1 2" takes a minute.

@@ -24,6 +24,13 @@ def clamped(tokens: int, layers: int, merge: int, *, protected: int = 1) -> bool
     return merge_schedule(tokens, layers, merge, protected=protected) != [merge] * layers
 
 
+def usual_merges(tokens: int, layers: int, *, protected: int = 1) -> list[int]:
+    """Merges a layer that take away 0, 15, 30, 45 and 60 % of the tokens that all layers compute, ascending, as far as
+    no layer has too few for them."""
+    found = {round(share * 2 * tokens / (layers + 1)) for share in (0, 0.15, 0.3, 0.45, 0.6)}
+    return sorted(merge for merge in found if not clamped(tokens, layers, merge, protected=protected))
+
+
 def tokens_after(tokens: int, layers: int, change: int, *, protected: int = 1) -> list[int]:
     """Tokens after each layer's change, shape [layers]."""
     if change >= 0:

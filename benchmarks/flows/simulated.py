@@ -1,6 +1,7 @@
 """Flows simulated: Loki's experiments on its two pipelines, with the planners, routers and drop rules of this project.
 
-    python -m benchmarks.flows.simulated [--short] [--only triangle,drops,slo,capacity] [--flow traffic|social]
+    python -m benchmarks.flows.simulated [--short] [--only triangle,published,drops,slo,capacity]
+                                           [--flow traffic|social]
 
 One fleet, one trace, one set of drawn children for all. Contenders:
 
@@ -39,9 +40,11 @@ from arlo.planning.flows.live import Traffic
 from arlo.planning.flows.planners import make_plan
 from arlo.planning.flows.problem import FlowPlan
 from arlo.simulator.flows import FlowResult, FlowRun, Hold, Planner, planner_of, run
+from arlo.traces.readers import read_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "flows_simulated.json"
+TWITTER = ROOT / "traces" / "data" / "twitter_load.json"
 WORKERS = 20
 LOAD_MS = 300.0
 ON_TIME_AT_LEAST = 0.99
@@ -177,6 +180,33 @@ def triangle(name: str, short: bool) -> dict[str, Any]:
     return found
 
 
+# Of the paper's trace: 50 to 425 requests a second, and what that top is of InferLine's capacity (Fig. 5, 6).
+LOW_OF_TOP = 50 / 425
+TOP = {"traffic": 2.5, "social": 2.7}
+
+
+def published(name: str, short: bool) -> dict[str, Any]:
+    """Fig. 5 and 6 on published load: Twitter's, carried here, and with ARLO_TRACES the paper's own, Azure Functions
+    2019, a minute of it in a second. Scaled as there: from LOW_OF_TOP to its top, which is TOP of our capacity."""
+    flow = flow_of(name)
+    top = top_capacity(flow)
+    loads = {"twitter": np.repeat(json.loads(TWITTER.read_text())["relative"]["bursty"], 1 if short else 3)}
+    if (folder := os.environ.get("ARLO_TRACES")) is not None:
+        counts = read_counts(Path(folder) / "maf2019" / "inv_1350func_1440min_total_per_minute.csv")
+        loads["azure 2019"] = np.asarray(counts.count, float)[: 240 if short else None]
+    found: dict[str, Any] = {"top": top}
+    for load, relative in loads.items():
+        level = LOW_OF_TOP + (1 - LOW_OF_TOP) * (relative - relative.min()) / np.ptp(relative)
+        arrived = poisson((level * top * TOP[name]).tolist(), 4)
+        rows = found[load] = {"roots": len(arrived)}
+        for contender in CONTENDERS:
+            result = serve(flow, contender, arrived)
+            workers = np.array(result.seconds["workers"])
+            low = (level[: len(workers)] <= np.quantile(level, 0.1)) & (np.arange(len(workers)) >= 5)
+            rows[contender] = figures(result) | {"workers_low": float(workers[low].mean())}
+    return found
+
+
 def drops(name: str, short: bool) -> dict[str, Any]:
     """Fig. 7: what becomes of rows that run behind, with Loki's planner and router; and ours at the same demand."""
     flow = flow_of(name)
@@ -236,7 +266,7 @@ def capacity(name: str, short: bool) -> dict[str, Any]:
     return found
 
 
-EXPERIMENTS = {"triangle": triangle, "drops": drops, "slo": slo, "capacity": capacity}
+EXPERIMENTS = {"triangle": triangle, "published": published, "drops": drops, "slo": slo, "capacity": capacity}
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from arlo.compile.steps.resolve import demo_model_path
 from arlo.errors import WorkerError
 from arlo.traces.lengths import parse_length_spec
 from arlo.traces.text import TextSource
-from benchmarks.peers.load import Server, client, run, settle
+from benchmarks.peers.load import Server, client, rest, run, settle
 from benchmarks.peers.rivals import MAX_TOKENS, RIVALS, Rival, Setting
 from benchmarks.peers.search import Run, Search, equal_rate
 
@@ -233,7 +233,7 @@ async def _run(
 ) -> Run:
     slo_s = options.slo_ms / 1e3
     await settle(server, texts[0], slo_s)
-    return await run(
+    found = await run(
         server,
         texts,
         rate=rate,
@@ -242,3 +242,5 @@ async def _run(
         seed=options.seed + seed,
         stop_early=stop_early,
     )
+    await rest(server)
+    return found

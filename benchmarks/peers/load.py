@@ -20,6 +20,7 @@ from arlo.traces.generate import arrivals
 from benchmarks.peers.search import SHARE, Run, judge
 
 LATE_FACTOR, LEAST_TIMEOUT_S = 10, 5.0  # a client waits this many SLOs, and no less than that
+REST_S, IDLE = 0.5, 0.1  # a server that takes less than this share of a core for so long is idle
 SETTLE_S = 30.0  # for a server to answer as usual again after too much load
 
 
@@ -142,3 +143,14 @@ async def settle(server: Server, text: str, slo_s: float) -> None:
                     "give a longer --slo-ms, or leave it out with --only"
                 )
             await asyncio.sleep(0.02)
+
+
+async def rest(server: Server) -> None:
+    """Until it computes nothing any more of what its clients have given up: the next server's run needs the cores."""
+    deadline_s = time.monotonic() + SETTLE_S
+    busy_s = server.usage()[0]
+    while time.monotonic() < deadline_s:
+        await asyncio.sleep(REST_S)
+        before_s, busy_s = busy_s, server.usage()[0]
+        if busy_s - before_s < IDLE * REST_S:
+            return

@@ -143,7 +143,9 @@ def _infinity(engine: str) -> Start:
     def start(setting: Setting, stack: contextlib.AsyncExitStack) -> tuple[str, list[int]]:
         port = free_port(HOST)
         folder = demo_model_path() if engine == "torch" else model_with_graph()
-        command = [str(INFINITY.folder / "bin" / "infinity_emb"), "v2", "--model-id", str(folder), "--engine", engine]
+        # In the folder: it gives optimum the graph's path, which has to be below the model's.
+        command = ["env", "-C", str(folder), str(INFINITY.folder / "bin" / "infinity_emb"), "v2", "--model-id", "."]
+        command += ["--engine", engine]
         command += ["--served-model-name", MODEL, "--device", "cpu", "--host", HOST, "--port", str(port)]
         command += ["--no-bettertransformer"]
         off = {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "HF_HOME": str(cache() / "huggingface")}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cstring>
 
 #include "base/utf8.h"
@@ -199,7 +200,7 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
     return invalid("parameter " + quoted(key) + ": names that start with triton_ are reserved by Triton");
   }
   // To other models they are parameters like any.
-  if (key == "utility" || key == "min_accuracy") parse_flow_wish(key, parameter.kind, parameter.number);
+  if (key == "utility" || key == "min_accuracy") parse_flow_wish(key, parameter.kind, parameter.number, parameter.text);
   if (key == "pin" && parameter.kind == kString) flow_wishes_.pin = parameter.text;
   if (key == "pin" && parameter.kind != kString) flow_wishes_.wrong = key;
   if (key == kTask) {
@@ -212,9 +213,14 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
   return {};
 }
 
-void InferRequest::parse_flow_wish(std::string_view key, std::uint32_t kind, std::uint64_t number) {
-  const double value = kind == kDouble ? std::bit_cast<double>(number) : static_cast<double>(number);
-  const bool known = kind == kDouble || kind == kInt64 || kind == kUint64;
+void InferRequest::parse_flow_wish(std::string_view key, std::uint32_t kind, std::uint64_t number,
+                                   std::string_view text) {
+  double value = kind == kDouble ? std::bit_cast<double>(number) : static_cast<double>(number);
+  bool known = kind == kDouble || kind == kInt64 || kind == kUint64;
+  if (kind == kString) {  // clients that know no doubles
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+    known = error == std::errc() && end == text.data() + text.size();
+  }
   const double most = key == "utility" ? 1e9 : 1;
   if (known && value >= 0 && value <= most) {
     (key == "utility" ? flow_wishes_.utility : flow_wishes_.min_accuracy) = value;

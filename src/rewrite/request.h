@@ -106,7 +106,7 @@ class InferRequest {
 
   MaybeFault parse_parameter(std::string_view entry);
   MaybeFault parse_wish(std::string_view key, std::uint32_t kind, std::uint64_t number, std::string_view text);
-  void parse_flow_wish(std::string_view key, std::uint32_t kind, std::uint64_t number);
+  void parse_flow_wish(std::string_view key, std::uint32_t kind, std::uint64_t number, std::string_view text);
   MaybeFault parse_input(std::string_view body);
   MaybeFault parse_output(std::string_view body);
   MaybeFault count_rows(const Tensor& first, const RequestLimits& limits);

@@ -180,3 +180,62 @@ async def test_drift_raises_the_operating_point(tmp_path: Path) -> None:
         assert "J a row" in out  # by the model, or by a counter of this machine's
         served.process.send_signal(signal.SIGTERM)
         assert await served.wait() == 0
+
+
+async def test_another_point_is_chosen_while_rows_come(tmp_path: Path) -> None:
+    manifest = written(tmp_path)
+    said = [answers(stage.spec, recorded(stage.name)[0], np.full(RECORDS, 16)) for stage in manifest.stages]
+    random = np.random.default_rng(5)
+
+    async def use(served: Any, *words: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "arlo.cli", "cascade", "use", str(tmp_path / "serve.toml"), *words),
+            *("--admin", served.ready["admin"]),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        out, _ = await process.communicate()
+        return process.returncode or 0, out.decode()
+
+    async def follows(client: Any, point: str) -> None:
+        records, lengths = random.integers(0, RECORDS, 32), random.integers(2, 65, 32)
+        got = await ask(client, records.tolist(), lengths.tolist(), cascade_seed=3)
+        wanted = walk(
+            manifest.point(point).all_rules,
+            [rows(each, records) for each in said],
+            lengths,
+            row=np.arange(32),
+            seed=3,
+        )
+        assert got["cascade_stage"].tolist() == wanted.stage.tolist()
+
+    default, other = manifest.point().name, next(p.name for p in manifest.points if p.name != manifest.point().name)
+    async with serving(tmp_path) as served, triton.InferenceServerClient(served.ready["grpc"]) as client:
+        stop = asyncio.Event()
+
+        async def load() -> int:
+            answered = 0
+            while not stop.is_set():
+                got = await ask(client, random.integers(0, RECORDS, 8).tolist(), [16] * 8)
+                answered += len(got["cascade_stage"])
+            return answered
+
+        loads = [asyncio.create_task(load()) for _ in range(2)]
+        await follows(client, default)
+        for words, wanted in (((other,), other), (("--reset",), default), ((other,), other)):
+            code, out = await use(served, *words)
+            assert (code, out.strip()) == (0, f"{wanted} is in force")
+            await follows(client, wanted)
+        code, out = await use(served, "nonesuch")
+        assert code == 2
+        assert other in out, "it names those that there are"
+        assert (await use(served))[0] == 2
+        stop.set()
+        assert sum(await asyncio.gather(*loads)) > 0
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.wait() == 0
+    async with serving(tmp_path) as served, triton.InferenceServerClient(served.ready["grpc"]) as client:
+        await until(lambda: "cascade_point_chosen" in served.log.read_text(), "the point of before")
+        await follows(client, other)
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.wait() == 0

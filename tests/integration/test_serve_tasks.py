@@ -171,6 +171,12 @@ def check_http(http: str) -> None:
         assert answer.status_code == 422
         assert says in answer.text
         assert "topic, tone" in answer.text
+    body = {"inputs": TEXTS[0], "task": "topic"}
+    good = httpx.post(f"{http}/predict", json={**body, "utility": 2.5, "min_accuracy": 0}, timeout=30)
+    assert good.status_code == 200
+    for field, wrong in (("utility", -1), ("utility", "2"), ("min_accuracy", 1.5), ("pin", 3)):
+        answer = httpx.post(f"{http}/predict", json={**body, field: wrong}, timeout=30)
+        assert (answer.status_code, f"{field} must be" in answer.text) == (422, True), answer.text
 
 
 async def keep_asking(address: str, wanted: dict[str, NDArray[np.float32]], stop: asyncio.Event) -> int:

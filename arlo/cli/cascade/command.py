@@ -22,6 +22,7 @@ EPILOG = """examples:
   arlo cascade check cascade.json --data texts.jsonl       on the texts that were kept for this
   arlo cascade check cascade.json --data texts.jsonl --target 127.0.0.1:8001      and through a gateway
   arlo cascade report cascade.json --data texts.jsonl --out cascade.html
+  arlo cascade use serve.toml eo                           another operating point, while it serves
   arlo cascade refresh cascade.json --from 127.0.0.1:8003  thresholds for the traffic of today
 
 data: JSON lines, {"text", "text_pair"?, "label"?, "group"?}. Texts of one group are never parted between
@@ -100,6 +101,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     report.add_argument("--fit", metavar="N,...", help="models of each stage that a device holds (default: 1 each)")
     _refresh(actions)
+    _use(actions)
     return parser
 
 
@@ -159,6 +161,23 @@ def _refresh(actions: Any) -> None:
     add("--temperatures", action="store_true", help="the stages' temperatures, too, and so every point, in its place")
     add("--out", type=Path, metavar="FILE", help="write here (default: into CASCADE)")
     add("--json", action="store_true", help="print JSON")
+
+
+def _use(actions: Any) -> None:
+    use = actions.add_parser(
+        "use",
+        help="another operating point for a cascade that is served, without a restart",
+        description="Choose the operating point of a cascade that `arlo serve` serves: no row waits, no worker moves. "
+        "The choice is kept in workers.run_dir, over restarts; run this where that is.",
+    )
+    use.add_argument("config", type=Path, metavar="CONFIG.toml", help="that `arlo serve` runs with")
+    use.add_argument("point", nargs="?", metavar="POINT", help="its name in cascade.json")
+    use.add_argument("--admin", metavar="HOST:PORT", help="address of the gateway (default: the configuration's)")
+    use.add_argument("--reset", action="store_true", help="go back to the point of the configuration")
+    use.add_argument(
+        "--wait-s", type=float, default=10.0, metavar="S", help="for the gateway to have it, at most (default: 10)"
+    )
+    use.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _on_data(actions: Any, name: str, what: str) -> argparse.ArgumentParser:

@@ -39,6 +39,10 @@ def run(args: argparse.Namespace) -> int:
     task = next(iter(tasks.values()))
     if task == "embedding":
         raise ConfigError("embeddings say nothing of how sure a stage is, so they cannot be stages of a cascade")
+    if one := next((name for name, manifest in manifests.items() if _label_count(manifest) == 1), None):
+        raise ConfigError(
+            f"stage {one} has one label, a score, which says nothing of how sure it is: a cascade needs two or more"
+        )
     first = next(iter(manifests.values()))
     labels = names(args.labels) or first.labels or tuple(map(str, range(_label_count(first))))
     if not labels and first.outputs and first.outputs[0].dims:

@@ -500,6 +500,8 @@ void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
       to->set_children_sum(counts[s].children_sum);
       for (const auto& each : counts[s].variants) {
         auto* one = to->add_variants();
+        const auto v = static_cast<std::size_t>(to->variants_size()) - 1;
+        if (v < stage.variants.size()) one->set_name(stage.variants[v].model->name);
         one->set_answered(each.answered);
         one->set_ended(each.ended);
         one->set_shadow_rows(each.shadow_rows);

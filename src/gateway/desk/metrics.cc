@@ -319,6 +319,21 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
                  [](const auto& stage) { return stage.ends(); });
   per_flow_stage("arlo_pipeline_rerouted_total", "Rows that got another variant than the router's first choice.",
                  [](const auto& stage) { return stage.rerouted(); });
+  const auto by_flow_variant = [&](const char* name, const char* help, MetricType type, auto value) {
+    family(name, help, type, [&](const Seen& seen) {
+      for (const auto& stage : seen.stats.pipeline()) {
+        for (int v = 0; v < stage.variants_size(); ++v) {
+          out.value(value(stage, v), {{"stage", stage.stage()}, {"variant", stage.variants(v).name()}});
+        }
+      }
+    });
+  };
+  by_flow_variant("arlo_pipeline_variant_answered_total", "Rows that a variant of a stage answered.",
+                  MetricType::Counter,
+                  [](const auto& stage, int v) { return static_cast<double>(stage.variants(v).answered()); });
+  by_flow_variant("arlo_pipeline_price", "Utility that a worker-second of a variant costs now: 0 where there is room.",
+                  MetricType::Gauge,
+                  [](const auto& stage, int v) { return v < stage.price_size() ? stage.price(v) : 0; });
   family("arlo_pipeline_children", "Rows that the edges of a stage made of one that it answered.",
          MetricType::Histogram, [&](const Seen& seen) {
            for (const auto& stage : seen.stats.pipeline()) {

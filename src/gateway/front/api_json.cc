@@ -4,6 +4,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <tuple>
 
 #include "base/utf8.h"
 #include "gateway/front/json_reader.h"
@@ -121,6 +122,16 @@ MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
       return invalid("priority must be interactive or bulk, or a whole number: above 0 is bulk");
     }
   }
+  for (const auto& [name, value, most] :
+       {std::tuple("utility", &out->utility, 1e9), std::tuple("min_accuracy", &out->min_accuracy, 1.0)}) {
+    const json* found = field_of(body, name);
+    if (found == nullptr) continue;
+    if (!found->is_number() || *found < 0 || *found > most) {
+      return invalid(std::string(name) + " must be a number of 0 to " + (most == 1 ? "1" : "1e9"));
+    }
+    *value = found->get<double>();
+  }
+  if (auto fault = read_text(body, "pin", &out->pin)) return fault;
   if (auto fault = read_bool(body, "add_special_tokens", &out->special)) return fault;
   if (auto fault = read_text(body, "input_type", &out->input_type)) return fault;
   if (!out->input_type.empty() && prompts_for(out->input_type).empty()) {
@@ -167,6 +178,9 @@ void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest
   auto& parameters = *out->mutable_parameters();
   if (cut) parameters["truncate"].set_string_param(wishes.truncate);
   if (wishes.bulk) parameters["arlo_class"].set_string_param("bulk");
+  if (wishes.utility) parameters["utility"].set_double_param(*wishes.utility);
+  if (wishes.min_accuracy) parameters["min_accuracy"].set_double_param(*wishes.min_accuracy);
+  if (!wishes.pin.empty()) parameters["pin"].set_string_param(wishes.pin);
 }
 
 MaybeFault check_made(std::size_t bytes) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,10 +50,14 @@ struct TextWishes {
   bool bulk = false;             // of the class bulk
   std::int64_t most_tokens = 0;  // of a text, below what the model takes; 0: that
   bool special = true;           // special tokens are added
+  // Of pipelines.
+  std::optional<double> utility, min_accuracy;
+  std::string pin;
   [[nodiscard]] bool own_tokens() const { return most_tokens != 0 || !special; }
 };
 // From `truncate`, `truncation_direction`, `prompt_name`, `input_type`, `priority`, `add_special_tokens` and vLLM's
-// `truncate_prompt_tokens` and `truncation_side`. `cut`: END where nothing is said.
+// `truncate_prompt_tokens` and `truncation_side`; `utility`, `min_accuracy` and `pin` of pipelines. `cut`: END where
+// nothing is said.
 MaybeFault read_wishes(const nlohmann::json& body, bool cut, TextWishes* out);
 // INVALID_ARGUMENT: wishes that only embeddings can have.
 MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes);

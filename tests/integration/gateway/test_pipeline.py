@@ -44,6 +44,32 @@ async def ask(gateway: Gateway, records: list[int], timeout: float = 20, **param
     return check_cascade_like(answer, records)
 
 
+def check_metrics(gateway: Gateway, stages: Any) -> None:
+    """What the metrics say of variants and children is what Stats says."""
+    said = {
+        (sample.name, *sorted((key, value) for key, value in sample.labels.items() if key != "model")): sample.value
+        for family in gateway.metrics().values()
+        for sample in family.samples
+        if "stage" in sample.labels
+    }
+    for stage in stages:
+        of_stage = ("stage", stage.stage)
+        for variant in stage.variants:
+            of = (of_stage, ("variant", variant.name))
+            assert said["arlo_pipeline_variant_answered_total", *of] == variant.answered
+            assert said["arlo_pipeline_price", *of] >= 0
+    first = ("stage", stages[0].stage)
+    made = sum(sum(variant.made) for variant in stages[0].variants)
+    assert said["arlo_pipeline_children_sum", first] == made == stages[0].children_sum
+    assert said["arlo_pipeline_children_count", first] == stages[0].answered
+    below = {
+        float(dict(key[1:])["le"]): count
+        for key, count in said.items()
+        if key[0] == "arlo_pipeline_children_bucket" and first in key
+    }
+    assert (below[0], below[float("inf")]) == (stages[0].children[0], stages[0].answered)
+
+
 async def test_rows_take_their_edges(workers: Workers, start: Any) -> None:
     """Clients side by side: the way, the answer and the expected accuracy of each row, and the counts of the stages."""
     async with start(cascade_like(workers, EVERYWHERE), dispatch=BATCHES) as gateway:
@@ -76,6 +102,7 @@ async def test_rows_take_their_edges(workers: Workers, start: Any) -> None:
         assert sum(one.ended for one in topic.variants) == topic.ends
         assert [list(one.made) for one in topic.variants] == [[one.answered - one.ended] for one in topic.variants]
         assert len(topic.price) == 2
+        await asyncio.to_thread(check_metrics, gateway, stats.pipeline)
         inner = [await gateway.stats(model) for model in ("small", "middle", "large")]
         assert [one.stage for one in inner] == [True] * 3
         assert sum(one.outcomes.on_time + one.outcomes.late for one in inner) == topic.visits + tags.visits
@@ -84,11 +111,13 @@ async def test_rows_take_their_edges(workers: Workers, start: Any) -> None:
         why = await refused(ask(gateway, [1], min_accuracy=0.99))
         assert why[0] == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "min_accuracy" in why[1]
-        why = await refused(ask(gateway, [1], utility=-1.0))
-        assert why == (
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "parameter 'utility' must be a double_param: utility 0 to 1e9, min_accuracy 0 to 1; pin a string_param",
-        )
+        assert set(await ask(gateway, [1, 2, 3], min_accuracy="0.85")) <= {"middle", "middle>large"}, "a text of one"
+        for wrong in (-1.0, "-1", "much", "", "1x", "nan", "inf"):
+            why = await refused(ask(gateway, [1], utility=wrong))
+            assert why == (
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "parameter 'utility' must be a double_param: utility 0 to 1e9, min_accuracy 0 to 1; pin a string_param",
+            )
         for variant in ("small", "middle"):
             assert set(await ask(gateway, list(range(8)), pin=variant)) <= {variant, f"{variant}>large"}
         assert set(await ask(gateway, list(range(8)), pin="middle>large")) <= {"middle", "middle>large"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,12 @@ def test_mistakes_say_what_to_do(made: Made, capsys: pytest.CaptureFixture[str],
     )
     two = [*init, stage, "--stage", "b=" + stage[2:]]
     assert "the label 'x' is named twice" in says(main([*two, "--labels", "x,x,y,z"]))
+    scores = tmp_path / "scores"
+    shutil.copytree(tmp_path / "s0", scores)
+    one = json.loads((scores / "arlo.json").read_text())
+    one["outputs"][0]["dims"][-1] = 1
+    (scores / "arlo.json").write_text(json.dumps(one))
+    assert "says nothing of how sure it is" in says(main([*init, stage, "--stage", f"b={scores}"]))
     assert "cannot be called 'a/b'" in says(main([*init, "a/b=" + stage[2:]]))
     for action, *options in (
         ("search", "--tolerance", "nan"),

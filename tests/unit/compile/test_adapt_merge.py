@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplications, multiplications, tokens_after
+from arlo.catalog.schedule import (
+    clamped,
+    merge_schedule,
+    merged_multiplications,
+    multiplications,
+    tokens_after,
+    usual_merges,
+)
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -119,3 +126,20 @@ def test_dropped_rows() -> None:
     assert (answer - plain)[1].abs().max() > 1e-5
     assert (again - answer).abs().max() < 1e-5
     assert (moved - answer[order]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("tokens", "layers", "merges"),
+    [
+        (128, 6, [0, 5, 11, 16]),
+        (64, 12, [0, 1, 3, 4]),
+        (512, 12, [0, 12, 24, 35]),
+        (197, 12, [0, 5, 9, 14]),
+        (8, 6, [0]),
+    ],
+)
+def test_the_usual_merges_leave_every_layer_enough(tokens: int, layers: int, merges: list[int]) -> None:
+    assert usual_merges(tokens, layers, protected=2) == merges
+    for merge, share in zip(merges, (0, 0.15, 0.3, 0.45), strict=False):
+        removed = sum(tokens - left for left in tokens_after(tokens, layers, -merge, protected=2)) / (tokens * layers)
+        assert removed == pytest.approx(share, abs=(layers + 1) / (4 * tokens) + 1e-9)
