@@ -28,6 +28,7 @@ from arlo.planning.flows.steps import most_accurate
 from arlo.planning.models import ModelPlanner, Served
 from arlo.planning.planner import Answer, Plan, PlannerSettings, Question, Reason, Seen
 
+LENGTHS_FROM = 100  # rows of a stage that were counted: from so many on their lengths are planned for
 LEAST_DEMAND = 1e-3  # roots per second: what is planned for before any came
 
 
@@ -163,8 +164,10 @@ class FlowPlanner(ModelPlanner):
         self.size: int | None = None  # workers that the last plan wanted; None: there is none yet
         self.in_force: FlowPlan | None = None  # what the gateway was told last
 
-    def by_flow(self, workers: int, held: Sequence[int]) -> ByFlow:
-        """The question for what was counted until now."""
+    def by_flow(self, workers: int, held: Sequence[int], seen: Seen | None = None) -> ByFlow:
+        """The question for what was counted until now; `seen`: the rows of the variants, by length."""
+        if (flow := self._with_lengths(seen)) != self.numbers.flow:
+            self.numbers = Numbers(flow)
         return ByFlow(
             numbers=self.numbers,
             workers=workers,
@@ -176,9 +179,30 @@ class FlowPlanner(ModelPlanner):
         )
 
     def problem(self, workers: int, seen: Seen) -> ByFlow:
-        """Of so many workers. `seen` counts visits, which are not what a flow is planned by."""
-        del seen
-        return self.by_flow(workers, [0] * len(self.models))
+        """Of so many workers. `seen` counts visits: of these the lengths matter, not how many there were."""
+        return self.by_flow(workers, [0] * len(self.models), seen)
+
+    def _with_lengths(self, seen: Seen | None) -> Flow:
+        """The flow with the lengths that its stages' rows had, to a hundredth of them; where few came, those of before,
+        at first the file's."""
+        flow = self.numbers.flow
+        if seen is None:
+            return flow
+        by_variant, stages = self.of_models(seen.demand), []
+        for s, stage in enumerate(flow.stages):
+            of_stage = [by_variant[self.numbers.variant[s, k]] for k in range(len(stage.variants))]
+            longest = min(variant.max_lengths[-1] for variant in stage.variants)
+            counted: dict[int, float] = {}
+            for demand in of_stage:
+                for length, mean in zip(demand.max_lengths, demand.mean, strict=True):
+                    counted[min(length, longest)] = counted.get(min(length, longest), 0.0) + mean
+            total, rows = sum(counted.values()), sum(demand.rows for demand in of_stage)
+            lengths = stage.lengths
+            if rows >= LENGTHS_FROM and total > 0:
+                shares = [(length, round(mean / total, 2)) for length, mean in sorted(counted.items())]
+                lengths = tuple(each for each in shares if each[1] > 0)
+            stages.append(dataclasses.replace(stage, lengths=lengths))
+        return dataclasses.replace(flow, stages=tuple(stages))
 
     def conclude(self, question: Question, answer: Answer) -> Plan:
         """What to do about the answer; `in_force` is then the plan for what will be held."""
@@ -194,7 +218,7 @@ class FlowPlanner(ModelPlanner):
         self, reason: Reason, workers: int, seen: Seen | None, wanted: Sequence[int], *, forced: bool
     ) -> Question:
         asked = super()._question(reason, workers, seen, wanted, forced=forced)
-        return dataclasses.replace(asked, problem=self.by_flow(workers, wanted))
+        return dataclasses.replace(asked, problem=self.by_flow(workers, wanted, seen))
 
     def _outweighed(self, question: Question, best: Sequence[int]) -> str:
         """Why loading costs more than the change gains until the next plan; empty: it does not, or is not known."""

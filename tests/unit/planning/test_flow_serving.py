@@ -7,14 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from arlo.catalog.flow import Flow
+from arlo.catalog.flow import Flow, FlowStage, FlowVariant, table_of_ms
 from arlo.planning.flows import build
 from arlo.planning.flows.exact import ExactFlowSolver
 from arlo.planning.flows.highs import HighsFlowSolver
 from arlo.planning.flows.live import FlowTraffic, StageCounts, VariantCounts
 from arlo.planning.flows.numbers import Numbers
+from arlo.planning.flows.problem import FlowPlan
 from arlo.planning.flows.serving import FlowPlanner
-from arlo.planning.planner import Plan, PlannerSettings
+from arlo.planning.planner import Plan, PlannerSettings, Seen
+from arlo.planning.traffic.demand import Demand
 from tests.fakes.flows import cascade, toy
 from tests.fakes.planned_models import SETTINGS, served
 
@@ -67,6 +69,42 @@ def test_demand_moves_workers_to_the_faster_variants_and_back() -> None:
     values = one.numbers.values(one.in_force, shared=False)
     assert values.share == pytest.approx([1, 0, 1, 0, 0, 0])
     assert values.rate[0] == pytest.approx(10)
+
+
+def test_plans_are_for_the_lengths_that_came() -> None:
+    """The file says nothing of lengths: the shortest, until rows were counted. Long ones need the faster variant."""
+    variants = tuple(
+        FlowVariant(
+            name=name,
+            accuracy=(right,),
+            table=table_of_ms([(16, 1, ms), (128, 1, 9 * ms)]),
+            max_lengths=(16, 128),
+        )
+        for name, right, ms in (("large", 1.0, 10), ("small", 0.8, 2))
+    )
+    flow = Flow(name="f", slo_ms=10_000, stages=(FlowStage(name="A", variants=variants),), edges=(), utilisation=1.0)
+    one = FlowPlanner(SETTINGS, [served(name, (16, 128)) for name in ("A.large", "A.small")], flow)
+    for second in range(21):
+        roots = 100 * second
+        one.traffic.add(float(second), 0.0, [StageCounts(roots, (VariantCounts(roots, roots, ()),) * 2)])
+
+    def planned(rows: int, mean: tuple[float, ...]) -> FlowPlan:
+        question = one._question("period", 4, Seen(Demand(one.lengths, mean, mean, rows, 20.0)), (4, 0), forced=False)
+        plan = one.conclude(question, question.solve())
+        assert sum(plan.best) == 4
+        assert one.in_force is not None
+        return one.in_force
+
+    assert planned(50, (0, 90, 0, 10)).accuracy == 1, "too few rows to go by"
+    assert planned(5000, (90, 0, 10, 0)).accuracy == 1
+    long = planned(5000, (0, 90, 0, 10))
+    assert long.accuracy < 0.9
+    assert long.served == pytest.approx(1)
+    assert one.numbers.flow.stages[0].lengths == ((128, 1.0),)
+    half = planned(5000, (45, 50, 5, 0))
+    assert long.accuracy < half.accuracy < 1
+    assert planned(10, (90, 0, 10, 0)).accuracy == half.accuracy, "too few again: as before"
+    assert planned(5000, (90, 0, 10, 0)).accuracy == 1
 
 
 def test_a_change_that_gains_little_is_not_made_and_the_gateway_gets_shares_for_what_is_held() -> None:
