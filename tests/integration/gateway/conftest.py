@@ -46,6 +46,7 @@ async def workers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Wor
         "emu": write("emu", max_lengths=LENGTHS, latency_ms=(1, 1, 2, 3)),
         # Takes a while: what waits and what runs can be told apart.
         "slow": write("slow", max_lengths=(64, 128), latency_ms=(250, 250)),
+        "slower": write("slower", max_lengths=(64,), latency_ms=(1000,)),
         "dyn": write("dyn", max_lengths=LENGTHS, latency_ms=(1, 1, 2, 3), dynamic=True),
         # Batches: the gateway's, Triton's own; and Triton's own queue, which is full at once.
         "batched": write("batched", max_lengths=(64,), latency_ms=(30,), max_batch=8, batch_growth=0.0),

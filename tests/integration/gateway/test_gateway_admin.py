@@ -257,12 +257,12 @@ async def test_statistics(workers: Workers, start: Any) -> None:
 
 async def test_outcomes_add_up(workers: Workers, start: Any) -> None:
     """Every row ends in exactly one outcome."""
-    deployment = workers.deployment("slow", [(2, 64)], slo_ms=450, inflight_limit=1)
+    deployment = workers.deployment("slower", [(2, 64)], slo_ms=1500, inflight_limit=1)
     async with start(deployment, dispatch={"max_queued": 3}) as gateway:
 
         async def send(**options: Any) -> None:
             with contextlib.suppress(grpc.aio.AioRpcError):
-                await gateway.infer(one_row(3, model="slow"), **options)
+                await gateway.infer(one_row(3, model="slower"), **options)
 
         calls = [asyncio.ensure_future(send())]  # on time
         await gateway.stats_when(lambda stats: stats.in_flight == 1, "it runs")
