@@ -292,8 +292,7 @@ class GatewayConfig:
     )
     auto_truncate: bool = option(
         default=False,
-        doc="Texts over HTTP that are longer than the model takes are cut at their end where a request does not say "
-        "what becomes of them (`truncate`), as with TEI's `--auto-truncate`; else such requests are refused.",
+        doc="Texts over HTTP that are too long are cut at their end where `truncate` is not said; else refused.",
     )
     text_helpers: int = option(
         default=2,

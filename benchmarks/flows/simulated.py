@@ -298,7 +298,7 @@ def main() -> None:
 def _line(value: Any) -> str:
     if not isinstance(value, dict):
         return f"{value:g}"
-    if value and all(isinstance(each, dict) for each in value.values()):
+    if any(isinstance(each, dict) for each in value.values()):
         return "; ".join(f"{key}: {_line(each)}" for key, each in value.items())
     return ", ".join(f"{key} {each:.4g}" for key, each in value.items())
 
