@@ -90,10 +90,6 @@ class FlowVariant:
         inside = all(1 <= rows <= self.max_batch for rows in self.batches)
         _need(inside, f"{where} batches must lie from 1 to max_batch ({self.max_batch})")
 
-    def accuracy_of(self, runtime: int) -> float:
-        """Of rows of the length bin of a runtime, by index in max_lengths."""
-        return self.accuracy[runtime] if len(self.accuracy) > 1 else self.accuracy[0]
-
     def mean_accuracy(self, shares: Sequence[float]) -> float:
         """Over rows of which `shares` [max_lengths] lie in each length bin."""
         return _mean(self.accuracy, tuple(shares))

@@ -106,8 +106,8 @@ def _stage(raw: Mapping[str, Any], base: Path, records: Outcomes | None) -> Flow
     if "batch" in raw:
         batch = _table(raw["batch"], f"{where} batch")
         _known(batch, _BATCH, f"{where} batch")
-        for name in ("wait_ms", "same_utility"):
-            if batch.get(name, 0) != 0:
+        for name in sorted({"wait_ms", "same_utility"} & batch.keys()):
+            if name != "wait_ms" or batch[name] != 0:
                 raise ConfigError(
                     f"{where} batch: {name} is not served: no worker waits while rows do, and rows of any utility go"
                     " together; leave it out"

@@ -84,13 +84,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> int:
     """Make, verify, measure, compile; then write and print what was found."""
     from arlo.catalog.schedule import usual_merges
-    from arlo.compile.adapt.merge import PROTECTED
     from arlo.compile.adapt.tasks import parse_tasks
     from arlo.compile.cache import Hasher
     from arlo.compile.options import CompileOptions
     from arlo.compile.steps.resolve import DEMO_MODEL, resolve
 
-    merges, files = _counts("--merge", args.merge) if args.merge else None, parse_tasks(args.data)
+    merges, files = _counts("--merge", args.merge) if args.merge is not None else None, parse_tasks(args.data)
     prunes = _counts("--prune", args.prune) if args.prune else []
     prompts = _counts("--prompts", args.prompts) if args.prompts else []
     model = resolve(
@@ -99,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
     options = Options(args.source, args.out, args.length, args.rows, args.prompt_way, args.epochs)
     subject = subject_of(model, files, options)
     if merges is None:
+        from arlo.compile.adapt.merge import PROTECTED
+
         whole = subject.plan(0)
         merges = usual_merges(whole.length, len(whole.schedule), protected=PROTECTED)
         say(f"--merge {','.join(map(str, merges))}")

@@ -158,6 +158,7 @@ std::int32_t Roots::children(const Pipeline::Edge& edge, std::size_t variant, st
 }
 
 std::int32_t Roots::length(const Pipeline::Edge& edge, const Request& parent, std::uint64_t luck) const {
+  if (edge.lengths.empty()) return parent.length;
   double all = 0;
   for (const auto& [length, share] : edge.lengths) all += share;
   double left = even(mixed(luck + 2)) * all;
@@ -165,7 +166,7 @@ std::int32_t Roots::length(const Pipeline::Edge& edge, const Request& parent, st
     if (left < share) return length;
     left -= share;
   }
-  return parent.length;
+  return edge.lengths.back().first;
 }
 
 void Roots::arrive(Slot slot, TimeNs due, TimeNs deadline, TimeNs now) {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import time
 
 from arlo.cli.text import print_json
+from arlo.clock import monotonic_s
 from arlo.errors import ConfigError, GatewayError
 
 AGAIN_S = 0.2
@@ -42,13 +42,13 @@ async def _await(address: str, model: str, wanted: str, wait_s: float) -> str | 
     """The point in force; None: no gateway answers."""
     from arlo.control.gateway.admin import AdminClient
 
-    until_s = time.monotonic() + wait_s
+    until_s = monotonic_s() + wait_s
     async with AdminClient(address, model=model) as admin:
         while True:
             try:
                 now = str((await admin.stats()).point)
             except GatewayError:
                 return None
-            if now == wanted or time.monotonic() > until_s:
+            if now == wanted or monotonic_s() > until_s:
                 return now
             await asyncio.sleep(AGAIN_S)

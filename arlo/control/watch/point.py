@@ -15,8 +15,10 @@ from arlo.cascade.manifest import CascadeManifest
 from arlo.config import Config
 from arlo.config.stages import cascade_manifest
 from arlo.control.events import emit
+from arlo.control.gateway.process import made_run_dir
 from arlo.control.reconcile.deployments import Deployments
-from arlo.errors import ArloError, ConfigError
+from arlo.control.watch.tasks import file_mark
+from arlo.errors import ArloError, ConfigError, GatewayError
 
 log = logging.getLogger("arlo.control")
 
@@ -29,11 +31,10 @@ def choose_point(config: Config, name: str | None) -> Path:
     manifest = _manifest(config)
     if name is not None:
         manifest.point(name)
-    path = config.workers.run_dir / FILE
+    path = made_run_dir(config) / FILE
     if name is None:
         path.unlink(missing_ok=True)
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(f".{os.getpid()}")
     fresh.write_text(name + "\n")
     fresh.replace(path)
@@ -52,18 +53,23 @@ class PointWatch:
     def __init__(self, config: Config, deployments: Deployments) -> None:
         self._config, self._deployments = config, deployments
         self._path = config.workers.run_dir / FILE
-        self._seen: str | None = None
 
     async def run(self) -> None:
         """Watch the file until cancelled."""
+        seen, starts = None, True
         while True:
-            name = self._read()
-            if name != self._seen:
+            if (mark := file_mark(self._path)) != seen:
+                name = self._read()
                 try:
-                    await self._use(name)
+                    await self._use(name, starts=starts)
+                    seen = mark
+                except GatewayError:
+                    await asyncio.sleep(LOOK_S)
+                    continue  # it is restarting; whoever restarts it says so
                 except ArloError as error:
                     emit(log, "cascade_point_refused", level=logging.ERROR, point=name, error=str(error))
-                self._seen = name
+                    seen = mark
+            starts = False
             await asyncio.sleep(LOOK_S)
 
     def _read(self) -> str | None:
@@ -72,9 +78,11 @@ class PointWatch:
         except (OSError, UnicodeDecodeError):
             return None
 
-    async def _use(self, name: str | None) -> None:
-        if name is not None:
-            _manifest(self._config).point(name)
+    async def _use(self, name: str | None, *, starts: bool) -> None:
+        manifest, kept = _manifest(self._config), self._deployments.point
+        chosen = manifest.point(name) if name is not None else None
+        if starts and chosen and kept and manifest.point(kept).agreement > chosen.agreement:
+            return  # an alarm of drift has raised it since it was chosen
         self._deployments.point = name
         await self._deployments.ensure()
         emit(log, "cascade_point_chosen", point=name or "that of the configuration")

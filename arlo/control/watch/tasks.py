@@ -37,13 +37,13 @@ class TaskWatch:
         assert config.pipeline is not None
         self._config, self._pool, self._change, self._probe = config, pool, change, probe
         self._path = config.pipeline.flow
-        self._seen = _mark(self._path)
+        self._seen = file_mark(self._path)
 
     async def run(self, served: Manifest) -> None:
         """Watch the flow file until cancelled. `served`: what is served now."""
         while True:
             await asyncio.sleep(LOOK_S)
-            mark = _mark(self._path)
+            mark = file_mark(self._path)
             if mark is None or mark == self._seen:
                 continue
             try:
@@ -88,7 +88,7 @@ class TaskWatch:
         return joined(manifests, [model.name for model in self._config.models]), repositories
 
 
-def _mark(path: Path) -> tuple[int, int] | None:
+def file_mark(path: Path) -> tuple[int, int] | None:
     try:
         found = path.stat()
     except OSError:

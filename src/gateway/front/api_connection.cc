@@ -275,7 +275,8 @@ void ApiConnection::serve(std::string body) {
   request_.reset();
   dialect_ = route == nullptr ? Dialect::kOpenAi : route->dialect;
   if (route == nullptr && found.other.empty()) {
-    return refuse({Code::kNotFound, "there is no such path; see docs/http.md, or POST /v1/embeddings"});
+    return refuse({Code::kNotFound, "there is no such path; see docs/http.md, or POST /v1/embeddings", false, 0,
+                   Fault::Kind::kNoPath});
   }
   if (route == nullptr) {
     const Fault fault{Code::kInvalidArgument, found.other + " only"};

@@ -32,6 +32,15 @@ const json* field_of(const json& body, const char* field) {
   return found == body.end() || found->is_null() ? nullptr : &*found;
 }
 
+// The field that a message begins with, as ours do: `input: ...`, `dimensions must be ...`. Empty: none.
+std::string_view field_named(std::string_view message) {
+  const std::size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_");
+  if (end == std::string_view::npos) return {};
+  const std::string_view rest = message.substr(end);
+  const bool is_field = rest.starts_with(": ") || rest.starts_with(" must ") || rest.starts_with(" is missing");
+  return is_field ? message.substr(0, end) : std::string_view();
+}
+
 }  // namespace
 
 std::string dumped(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
@@ -262,15 +271,6 @@ int status_of(Dialect dialect, const Fault& fault) {
   }
 }
 
-// The field that a message begins with, as ours do: `input: ...`, `dimensions must be ...`. Empty: none.
-static std::string_view field_named(std::string_view message) {
-  const std::size_t end = message.find_first_not_of("abcdefghijklmnopqrstuvwxyz_");
-  if (end == std::string_view::npos) return {};
-  const std::string_view rest = message.substr(end);
-  const bool is_field = rest.starts_with(": ") || rest.starts_with(" must ") || rest.starts_with(" is missing");
-  return is_field ? message.substr(0, end) : std::string_view();
-}
-
 std::string write_fault(Dialect dialect, const Fault& fault) {
   const int status = status_of(dialect, fault);
   const std::string message = valid_utf8(fault.message) ? fault.message : printable(fault.message);
@@ -291,7 +291,7 @@ std::string write_fault(Dialect dialect, const Fault& fault) {
                                      : "server_error";
   json param = nullptr;
   json code = nullptr;
-  if (status == 404) {
+  if (status == 404 && fault.kind != Fault::Kind::kNoPath) {
     param = "model";
     code = "model_not_found";
   } else if (status == 401) {

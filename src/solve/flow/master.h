@@ -110,8 +110,8 @@ class Master {
   std::vector<int> tried_;            // policies that may be used
   std::vector<double> dual_, price_;  // of rows; what columns are weighed by, and of options
   const double* weight_ = nullptr;
-  std::vector<double> step_;            // a column in terms of the basis
-  mutable std::vector<double> column_;  // room to work in
+  std::vector<double> step_;    // a column in terms of the basis
+  std::vector<double> column_;  // room to work in
 };
 
 }  // namespace arlo::solve::flow

@@ -81,6 +81,12 @@ async def test_embeddings_are_those_of_the_ids(served: Gateway, http: httpx.Asyn
     np.testing.assert_allclose(tei.json(), wanted[:1], atol=1e-6)
 
 
+async def test_a_path_that_is_not_there_names_no_model(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/v1/nothing")
+    assert answer.status_code == 404
+    assert (answer.json()["error"]["param"], answer.json()["error"]["code"]) == (None, None)
+
+
 async def test_models_and_health(http: httpx.AsyncClient) -> None:
     assert [each["id"] for each in (await http.get("/v1/models")).json()["data"]] == ["emu"]
     assert (await http.get("/health")).status_code == 200

@@ -143,6 +143,7 @@ def test_paths_are_counted_where_rows_were_recorded() -> None:
         ("[[40, 1], [100, 3]]", "[[40, 1], [300, 3]]", "rows of 300 tokens do not fit variant 'small'"),
         ("wait_ms = 0", "wait_ms = 1.5", "wait_ms is not served"),
         ("wait_ms = 0", "same_utility = 0.8", "same_utility is not served"),
+        ("wait_ms = 0", "same_utility = 0", "same_utility is not served"),
         ("batch = {max = 4, ", "batch = {maximum = 4, ", "'maximum' is not a key here: did you mean 'max'?"),
         ('to = "faces"', 'to = "face"', "there is no stage 'face'; known: detect, cars, faces"),
         ('to = "faces"', 'to = "cars"', "'cars' is reached by 2 edges; a flow is a tree"),
