@@ -118,6 +118,7 @@ bool Pricing::leaf(int stage, std::int64_t prefix, double rows, double weight, d
       most = value;
     }
   }
+  if (chosen == nullptr) return false;
   best->value = most;
   best->option[stage] = chosen->option;
   return true;
