@@ -1,18 +1,22 @@
-"""A pipeline of two stages on real Triton workers with emulated engines, beside the same arrivals simulated.
+"""Pipelines on real Triton workers with emulated engines, beside the same arrivals simulated.
 
-    python -m benchmarks.flows.served [--seconds 30] [--workers 6] [--loads 0.5 0.75 0.95] [--router plan]
+    python -m benchmarks.flows.served [--flow tree] [--seconds 30] [--workers 6] [--loads 0.5 0.75 0.95] [--router plan]
 
-`topic` (two variants) ends the rows that it is sure of, `tags` (two variants) answers the rest. Every worker holds all
-of them; the planner of `arlo serve` measures demand and sets prices, as the simulated one does. Loads are shares of
-what the flow can carry at all (the quickest variants, all of the capacity). What a visit takes beside executing, which
-keeps the worker idle, and what a request takes once, between client and gateway, are measured before, at a fiftieth of
-it, from rows of one and of two visits: the first is told to the simulator, the second is added to its mean.
+Of `cascade`, `topic` ends the rows that it is sure of and `tags` answers the rest; of `tree`, after Loki's traffic
+flow, `detect` makes of each row 10 to 20 rows for `cars` and 2 or 3 for `faces`, 17.4 on average. Each stage has two
+variants. Every worker holds all of them; the planner of `arlo serve` measures demand and sets prices, as the simulated
+one does. Loads are shares of what the flow can carry at all (the quickest variants, all of the capacity). What a visit
+takes beside executing, which keeps the worker idle, and what a request takes once, between client and gateway, are
+measured before, at a fiftieth of it: of `cascade` from rows of one and of two visits, of `tree`, where each row has two
+visits one after the other, as half of what it takes more than simulated, and nothing once. The first is told to the
+simulator, the second is added to its mean.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -32,42 +36,103 @@ from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
 from benchmarks import harness
 from benchmarks.batches_served import serving
 
-NAME, SLO_MS, LENGTH, CLS = "tree", 2600, 32, 101
+NAME, SLO_MS, CLS, SEP, RECORDS = "tree", 2600, 101, 102, 1000
 SURE = 0.7
-ROWS = (1, 8)
-# model -> ms of one row, and of eight
-ENGINES = {"sure": (160, 480), "quick": (40, 120), "large": (200, 600), "small": (60, 180)}
-STAGES = {"topic": {"sure": 0.95, "quick": 0.85}, "tags": {"large": 0.95, "small": 0.8}}
 BARS = {"accuracy": 0.005, "violations": 0.02, "mean": 0.05}  # the last one relative
 
 
-def write_flow(work: Path, router: str) -> Path:
-    """Repositories and a flow file; all models of a stage say the same, so that the share of the exit is known."""
-    logits = np.random.default_rng(0).normal(0, 2, (1000, 4)).astype(np.float32)
-    e = np.exp(logits - logits.max(-1, keepdims=True))
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """A variant: accuracy, and ms of one row and of the largest batch."""
+
+    name: str
+    accuracy: float
+    ms: tuple[int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A stage with the one length of its engines."""
+
+    name: str
+    length: int
+    rows: int  # of the largest batch
+    variants: tuple[Engine, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A flow: its stages, its edges as TOML, and the lengths of what is asked, drawn alike."""
+
+    stages: tuple[Stage, ...]
+    edges: str
+    lengths: tuple[int, ...]
+
+
+def cascade() -> Subject:
+    """All models of a stage say the same, so that the share of the exit is known."""
+    e = np.exp(logits_of(RECORDS))
     ends = float(((e / e.sum(-1, keepdims=True)).max(-1) >= SURE).mean())
+    stages = (
+        Stage("topic", 32, 8, (Engine("sure", 0.95, (160, 480)), Engine("quick", 0.85, (40, 120)))),
+        Stage("tags", 32, 8, (Engine("large", 0.95, (200, 600)), Engine("small", 0.8, (60, 180)))),
+    )
+    guard = f'{{score = "calibrated_max", at_least = {SURE}, share = {ends}}}'
+    edges = f'[[flow.edge]]\nfrom = "topic"\nto = "exit"\nwhen = {guard}\n[[flow.edge]]\nfrom = "topic"\nto = "tags"\n'
+    return Subject(stages, edges, (32,))
+
+
+def tree() -> Subject:
+    """Pieces of 16 tokens are cars, pieces of 128 tokens are faces."""
+    contents = range(160, 321, 16)
+    stages = (
+        Stage("detect", 322, 8, (Engine("fine", 0.95, (300, 900)), Engine("rough", 0.85, (100, 300)))),
+        Stage("cars", 18, 16, (Engine("car_large", 0.95, (60, 360)), Engine("car_small", 0.8, (30, 120)))),
+        Stage("faces", 130, 8, (Engine("face_large", 0.95, (80, 400)), Engine("face_small", 0.8, (40, 160)))),
+    )
+    edges = ""
+    for head, piece in (("cars", 16), ("faces", 128)):
+        counts = [-(-content // piece) for content in contents]
+        expand = f"window = {piece + 2}, stride = {piece}, factor = {np.mean(counts)}, counts = {counts}"
+        edges += f'[[flow.edge]]\nfrom = "detect"\nto = "{head}"\nexpand = {{kind = "chunks", max = 20, {expand}}}\n'
+    return Subject(stages, edges, tuple(content + 2 for content in contents))
+
+
+SUBJECTS = {"cascade": cascade, "tree": tree}
+
+
+def logits_of(records: int) -> NDArray[np.float32]:
+    return np.random.default_rng(0).normal(0, 2, (records, 4)).astype(np.float32)
+
+
+def write_flow(work: Path, subject: Subject, router: str) -> Path:
+    """Repositories and a flow file."""
     text = f'[flow]\nname = "{NAME}"\nslo_ms = {SLO_MS}\nplan_period_s = 5\nrouter = "{router}"\n'
-    for stage, variants in STAGES.items():
-        text += f'[[flow.stage]]\nname = "{stage}"\n'
-        for name, accuracy in variants.items():
+    for stage in subject.stages:
+        text += f'[[flow.stage]]\nname = "{stage.name}"\n'
+        for engine in stage.variants:
             points = tuple(
-                LatencyPoint(length=LENGTH, batch=rows, latency_us=1000 * ms)
-                for rows, ms in zip(ROWS, ENGINES[name], strict=True)
+                LatencyPoint(length=stage.length, batch=rows, latency_us=1000 * ms)
+                for rows, ms in zip((1, stage.rows), engine.ms, strict=True)
             )
             runtime = EmulatedRuntime(
-                name=runtime_name(name, LENGTH), max_length=LENGTH, max_batch=ROWS[-1], dynamic=False, latency=points
+                name=runtime_name(engine.name, stage.length),
+                max_length=stage.length,
+                max_batch=stage.rows,
+                dynamic=False,
+                latency=points,
             )
-            write_replayed_repository(work / name, model=name, runtimes=[runtime], logits=logits)
-            text += f'[[flow.stage.variant]]\nrepository = "{name}"\naccuracy = {accuracy}\n'
-    guard = f'{{score = "calibrated_max", at_least = {SURE}, share = {ends}}}'
-    text += f'[[flow.edge]]\nfrom = "topic"\nto = "exit"\nwhen = {guard}\n'
-    text += '[[flow.edge]]\nfrom = "topic"\nto = "tags"\n'
-    (work / "flow.toml").write_text(text)
+            write_replayed_repository(
+                work / engine.name, model=engine.name, runtimes=[runtime], logits=logits_of(RECORDS)
+            )
+            text += f'[[flow.stage.variant]]\nrepository = "{engine.name}"\naccuracy = {engine.accuracy}\n'
+    (work / "flow.toml").write_text(text + subject.edges)
     return work / "flow.toml"
 
 
-def request(record: int) -> bytes:
-    ids = np.array([[CLS, record, *([2000] * (LENGTH - 2))]], np.int64)
+def request(record: int, length: int) -> bytes:
+    """The token after the first one is the record, of a piece, too."""
+    ids = np.array([[CLS, record, *range(1, length - 2), SEP]], np.int64)
     message = service_pb2.ModelInferRequest(model_name=NAME)
     for name, array in (("input_ids", ids), ("attention_mask", np.ones_like(ids))):
         message.inputs.add(name=name, datatype="INT64", shape=array.shape)
@@ -78,10 +143,11 @@ def request(record: int) -> bytes:
 
 
 async def replayed(
-    endpoint: str, arrived_ns: NDArray[np.int64]
+    endpoint: str, subject: Subject, arrived_ns: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
     """Rows at their moments: ms that each took, infinity for an error; its accuracy; share that was sent late."""
-    bodies = [request(i % 1000) for i in range(len(arrived_ns))]
+    drawn = np.random.default_rng(len(arrived_ns)).choice(subject.lengths, len(arrived_ns))
+    bodies = [request(i % RECORDS, int(length)) for i, length in enumerate(drawn)]
     took = np.full(len(bodies), np.inf)
     accuracy, late = np.zeros(len(bodies)), 0
     async with grpc.aio.insecure_channel(endpoint) as channel:
@@ -116,11 +182,15 @@ def figures(took: NDArray[np.float64], accuracy: NDArray[np.float64], late_sends
     }
 
 
-def beside_executing(took: NDArray[np.float64], accuracy: NDArray[np.float64]) -> tuple[float, float]:
-    """ms of a visit, and of a request: medians of rows that were alone with the most accurate variants."""
-    topic, tags = STAGES["topic"]["sure"], STAGES["tags"]["large"]
-    one = float(np.median(took[np.isclose(accuracy, topic)])) - ENGINES["sure"][0]
-    two = float(np.median(took[np.isclose(accuracy, topic * tags)])) - ENGINES["sure"][0] - ENGINES["large"][0]
+def beside_executing(
+    subject: Subject, took: NDArray[np.float64], accuracy: NDArray[np.float64], lone: FlowResult
+) -> tuple[float, float]:
+    """ms of a visit, and of a request, of rows that were alone; `lone`: the same simulated with neither."""
+    if len(subject.stages) > 2:
+        return max(float(took[np.isfinite(took)].mean()) - lone.mean_ms, 0.0) / 2, 0.0
+    (topic, *_), (tags, *_) = (stage.variants for stage in subject.stages)
+    one = float(np.median(took[np.isclose(accuracy, topic.accuracy)])) - topic.ms[0]
+    two = float(np.median(took[np.isclose(accuracy, topic.accuracy * tags.accuracy)])) - topic.ms[0] - tags.ms[0]
     visit = max(two - one, 0.0)
     return visit, max(one - visit, 0.0)
 
@@ -144,6 +214,7 @@ def simulated(flow: Any, workers: int, arrived_ns: NDArray[np.int64], warmup_s: 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--flow", choices=tuple(SUBJECTS), default="cascade")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each run, beside its warm-up")
     parser.add_argument("--warmup-s", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=6)
@@ -151,9 +222,10 @@ def main() -> int:
     parser.add_argument("--router", choices=("price", "plan", "maf"), default="price")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    subject = SUBJECTS[args.flow]()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        path = write_flow(work, args.router)
+        path = write_flow(work, subject, args.router)
         flow = load_flow(path)
         most = capacity(flow, args.workers)
         settings: dict[str, dict[str, Any]] = {
@@ -167,8 +239,10 @@ def main() -> int:
             return np.asarray(np.cumsum(gaps).astype(np.int64))
 
         with serving(work, slo_ms=SLO_MS, settings=settings, workers=args.workers) as (_, endpoint, _):
-            took, accuracy, _ = asyncio.run(replayed(endpoint, arrivals(0.02 * most, 20.0, 1)))
-            visit_ms, request_ms = beside_executing(took, accuracy)
+            arrived = arrivals(0.02 * most, 20.0 if len(subject.stages) == 2 else 60.0, 1)
+            took, accuracy, _ = asyncio.run(replayed(endpoint, subject, arrived))
+            lone = simulated(flow, args.workers, arrived, 0.0, 0.0)
+            visit_ms, request_ms = beside_executing(subject, took, accuracy, lone)
             beside = {"visit_ms": visit_ms, "request_ms": request_ms}
             print(
                 f"carries {most:.1f} rows/s at most; beside executing a visit takes {visit_ms:.1f} ms, and a request"
@@ -177,7 +251,7 @@ def main() -> int:
             )
             for seed, load in enumerate(args.loads, start=2):
                 arrived = arrivals(load * most, args.seconds + args.warmup_s, seed)
-                took, accuracy, late_sends = asyncio.run(replayed(endpoint, arrived))
+                took, accuracy, late_sends = asyncio.run(replayed(endpoint, subject, arrived))
                 skip = int((arrived < args.warmup_s * 1e9).sum())
                 real = figures(took[skip:], accuracy[skip:], late_sends)
                 twin = simulated(flow, args.workers, arrived, args.warmup_s, visit_ms / 2)
@@ -196,9 +270,11 @@ def main() -> int:
                     flush=True,
                 )
     command = (
-        f"python -m benchmarks.flows.served --seconds {args.seconds:g} --workers {args.workers} --router {args.router}"
+        f"python -m benchmarks.flows.served --flow {args.flow} --seconds {args.seconds:g} --workers {args.workers} "
+        f"--router {args.router}"
     )
-    print(f"-> {harness.save(f'flows_served_{args.router}', command, {'most_rps': most, **beside, 'runs': rows})}")
+    name = f"flows_served_{args.router}" if args.flow == "cascade" else f"flows_served_{args.flow}_{args.router}"
+    print(f"-> {harness.save(name, command, {'most_rps': most, **beside, 'runs': rows})}")
     return 0 if all(row["kept"] for row in rows) else 1
 
 

@@ -7,8 +7,6 @@
 namespace arlo::transport {
 namespace {
 
-constexpr std::size_t kReserved = 64 << 10;  // at once, of a message that is to come
-
 int digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
@@ -25,7 +23,7 @@ MessageReader::Result MessageReader::begin() {
   if (flag > 1) return Result::kMalformed;
   if (length_ > most_bytes_) return Result::kTooLarge;
   compressed_ = flag == 1;
-  message_.reserve(std::min(length_, kReserved));
+  if (!large()) message_.reserve(length_);
   return Result::kOk;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/time.h"
+#include "transport/blocks.h"
 
 namespace arlo::transport {
 
@@ -36,27 +37,38 @@ class MessageReader {
         if (have_ < kPrefixBytes) return Result::kOk;
         if (const Result result = begin(); result != Result::kOk) return result;
       }
-      const std::size_t some = std::min(length_ - message_.size(), bytes.size());
-      message_.append(bytes.substr(0, some));
+      const std::size_t some = std::min(length_ - there(), bytes.size());
+      if (large()) {
+        blocks_.append(bytes.substr(0, some));
+      } else {
+        message_.append(bytes.substr(0, some));
+      }
       bytes.remove_prefix(some);
-      if (message_.size() < length_) return Result::kOk;
+      if (there() < length_) return Result::kOk;
       have_ = 0;
-      take(std::exchange(message_, {}), compressed_);
+      take(large() ? blocks_.take() : std::exchange(message_, {}), compressed_);
     }
     return Result::kOk;
   }
 
   // Lets go of what it holds; of no further use then.
-  void drop() { std::string().swap(message_); }
+  void drop() {
+    std::string().swap(message_);
+    blocks_.clear();
+  }
   // Of the message that is being read, or was too large.
   [[nodiscard]] std::size_t length() const { return length_; }
   // Part of a message is there, and its rest is not.
   [[nodiscard]] bool within() const { return have_ > 0; }
   // That it holds.
-  [[nodiscard]] std::size_t held() const { return message_.capacity(); }
+  [[nodiscard]] std::size_t held() const { return message_.capacity() + blocks_.held(); }
 
  private:
+  static constexpr std::size_t kSmall = 64 << 10;  // such a message has its memory at once
+
   Result begin();
+  [[nodiscard]] bool large() const { return length_ > kSmall; }
+  [[nodiscard]] std::size_t there() const { return large() ? blocks_.size() : message_.size(); }
 
   std::uint32_t most_bytes_;
   std::array<char, kPrefixBytes> prefix_{};
@@ -64,6 +76,7 @@ class MessageReader {
   std::size_t length_ = 0;
   bool compressed_ = false;
   std::string message_;
+  Blocks blocks_;  // a large one
 };
 
 // The five bytes before a message that is not compressed.

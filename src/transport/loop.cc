@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/clock.h"
+#include "transport/blocks.h"
 
 namespace arlo::transport {
 namespace {
@@ -113,7 +114,8 @@ int Loop::until_next_ms() const {
 
 void Loop::run() {
   thread_.store(std::this_thread::get_id());
-  while (!stopped_.exchange(false)) turn(until_next_ms());
+  FreeBlocks blocks;
+  while (!stopped_.exchange(false)) turn(blocks.give_back() ? 0 : until_next_ms());
 }
 
 void Loop::turn(int timeout_ms) {

@@ -13,6 +13,8 @@ namespace {
 
 using Result = MessageReader::Result;
 
+constexpr std::size_t kLeast = 30;  // that an empty std::string has room for
+
 std::string framed(const std::string& message, bool compressed = false) {
   std::string prefix(text_of(prefix_of(message.size())));
   prefix[0] = compressed ? 1 : 0;
@@ -70,6 +72,42 @@ TEST(MessageReader, ALengthAloneTakesNoMemory) {
   EXPECT_EQ(reader.feed(text_of(prefix_of(1U << 30)), [](const std::string&, bool) { FAIL(); }), Result::kOk);
   EXPECT_LT(reader.held(), 1U << 20);
   EXPECT_TRUE(reader.within());
+}
+
+// They lie in blocks: no more is held than came, rounded up, and it is let go of a little at a time.
+TEST(MessageReader, LargeMessagesComeInAnyPieces) {
+  FreeBlocks blocks;
+  const std::size_t size = 50 * Blocks::kBytes + 77;
+  std::string large(size, '\0');
+  for (std::size_t i = 0; i < size; ++i) large[i] = static_cast<char>(i * 31 >> 5);
+  const std::string bytes = framed(large) + framed("small") + framed(large, true);
+  for (const std::size_t piece : {std::size_t{997}, Blocks::kBytes, Blocks::kBytes + 1, bytes.size()}) {
+    MessageReader reader(1U << 30);
+    std::vector<std::string> found;
+    for (std::size_t at = 0; at < bytes.size(); at += piece) {
+      ASSERT_EQ(reader.feed(std::string_view(bytes).substr(at, piece),
+                            [&](std::string message, bool) { found.push_back(std::move(message)); }),
+                Result::kOk);
+      ASSERT_LT(reader.held(), std::min(at + piece, size) + Blocks::kBytes + kLeast);
+    }
+    ASSERT_EQ(found.size(), 3U);
+    EXPECT_TRUE(found[0] == large && found[1] == "small" && found[2] == large);
+    EXPECT_LT(reader.held(), kLeast);
+    EXPECT_TRUE(blocks.give_back());
+    int turns = 1;
+    while (blocks.give_back()) ++turns;
+    EXPECT_LT(turns, 10);
+  }
+}
+
+TEST(MessageReader, WhatIsDroppedIsNotHeld) {
+  MessageReader reader(1U << 30);
+  const std::string bytes = framed(std::string(3 * Blocks::kBytes, 'x'));
+  EXPECT_EQ(reader.feed(std::string_view(bytes).substr(0, bytes.size() - 1), [](const std::string&, bool) { FAIL(); }),
+            Result::kOk);
+  EXPECT_LT(reader.held(), 3 * Blocks::kBytes + kLeast);
+  reader.drop();
+  EXPECT_LT(reader.held(), kLeast);
 }
 
 TEST(Percent, ThereAndBack) {

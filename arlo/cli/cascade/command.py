@@ -75,7 +75,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     check.add_argument("--model", metavar="NAME", help="with --target: the cascade's name there (default: its own)")
     plan = _on_records(actions, "plan", "which point so many workers carry at a rate, simulated")
-    plan.add_argument("--workers", type=int, required=True, metavar="N", help="in all")
+    plan.add_argument("--workers", type=int, required=True, metavar="N", help="in all; with --accuracy at most")
+    plan.add_argument(
+        "--accuracy", type=float, metavar="A", help="the fewest workers with which a point is at least as often right"
+    )
     plan.add_argument("--rate", type=float, required=True, metavar="R", help="rows a second")
     plan.add_argument("--slo-ms", type=float, required=True, metavar="MS", help="for 98 %% of the rows")
     plan.add_argument("--divided", action="store_true", help="and with workers of each stage's own, best divided")

@@ -37,14 +37,19 @@ def run(args: argparse.Namespace) -> int:
     within(args.slo_ms, *TIMES_MS, "--slo-ms")
     within(args.memory_mb, 1, 2**31, "--memory-mb")
     within(args.utilisation, 0.01, 1, "--utilisation")
+    within(args.accuracy, 0, 1, "--accuracy")
     if args.memory_mb is not None:
         within(args.workers, 1, MOST_PACKED, "--workers with --memory-mb")
+    if args.accuracy is not None and (args.divided or args.memory_mb is not None):
+        raise ConfigError("--accuracy looks for workers that hold all stages: leave out --divided and --memory-mb")
     study = study_of(args)
     if not study.cascade.points:
         raise ConfigError("the cascade has no operating points yet: run `arlo cascade search`")
     test = study.of(2)
     folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
     stages = [repository_runtimes(folder / stage.repository) for stage in test.cascade.stages]
+    if args.accuracy is not None:
+        return _least(args, test, stages)
     found: list[dict[str, Any]] = []
     for point in test.cascade.points:
         shared = _simulate(args, test, stages, whole(range(test.stages), point.all_rules), (args.workers,))
@@ -64,6 +69,38 @@ def run(args: argparse.Namespace) -> int:
         if packed is not None:
             _print_packed(packed, args)
     return 0 if chosen is not None else 1
+
+
+def _least(args: argparse.Namespace, test: Study, stages: Any) -> int:
+    """The fewest workers, `--workers` at most, with which a point of that accuracy meets the SLO; 1 when none does."""
+    from arlo.simulator.cascade.schemes import alone, whole
+
+    ways = [(point.name, whole(range(test.stages), point.all_rules)) for point in test.cascade.points]
+    ways.append(("last stage alone", alone(test.stages - 1)))
+    found = [_fewest(args, test, stages, name, way) for name, way in ways]
+    good = [row for row in found if row["meets_slo"] and row["accuracy"] >= args.accuracy]
+    chosen = min(good, key=lambda row: (row["count"], -row["accuracy"], row["mean_ms"]), default=None)
+    if args.json:
+        print_json({"points": found, "chosen": chosen})
+    else:
+        _print(found, chosen, args)
+    return 0 if chosen is not None else 1
+
+
+def _fewest(args: argparse.Namespace, test: Study, stages: Any, name: str, way: Chosen) -> dict[str, Any]:
+    """The row of the fewest workers that meet the SLO; of all of them where none do."""
+
+    def row(workers: int) -> dict[str, Any]:
+        return _row(name, str(workers), _simulate(args, test, stages, way, (workers,)), args) | {"count": workers}
+
+    best, short = row(args.workers), 0  # `short`: so many are not enough
+    while best["meets_slo"] and best["count"] - short > 1:
+        middle = row((best["count"] + short) // 2)
+        if middle["meets_slo"]:
+            best = middle
+        else:
+            short = middle["count"]
+    return best
 
 
 def _packed(args: argparse.Namespace, test: Study, stages: Any, chosen: dict[str, Any] | None) -> dict[str, Any]:
@@ -194,7 +231,9 @@ def _row(name: str, workers: str, result: CascadeResult, args: argparse.Namespac
 
 
 def _print(found: list[dict[str, Any]], chosen: dict[str, Any] | None, args: argparse.Namespace) -> None:
-    print(f"{args.workers} worker(s), {args.rate:g} rows/s, SLO {args.slo_ms:g} ms; simulated on the test split")
+    least = args.accuracy is not None
+    most = "at most " if least else ""
+    print(f"{most}{args.workers} worker(s), {args.rate:g} rows/s, SLO {args.slo_ms:g} ms; simulated on the test split")
     print(f"{'point':18} {'workers':28} {'accuracy':>8} {'mean ms':>9} {'p98 ms':>9} {'on time':>8}  answered by stage")
     for row in found:
         exits = ", ".join(f"{share:.0%}" for share in row["exits"])
@@ -203,7 +242,11 @@ def _print(found: list[dict[str, Any]], chosen: dict[str, Any] | None, args: arg
             f"{row['point']:18} {row['workers']:28} {row['accuracy']:8.2%} {row['mean_ms']:9.2f} {row['p98_ms']:9.2f} "
             f"{row['on_time']:8.2%} {mark} {exits}"
         )
-    if chosen is None:
+    if least and chosen is None:
+        print(f"no point meets the SLO with an accuracy of {args.accuracy:.2%}: give more workers, or a lower rate")
+    elif least and chosen is not None:
+        print(f"* the fewest workers with an accuracy of {args.accuracy:.2%}: {chosen['count']}, {chosen['point']}")
+    elif chosen is None:
         print("no point meets the SLO: give more workers, a lower rate, or search a cheaper point")
     else:
         print(f"* the most accurate that meets the SLO (p98, and 98 % on time): {chosen['point']}")

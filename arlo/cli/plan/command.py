@@ -56,6 +56,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     add("--models", type=Path, metavar="FILE", help="a scenario with several [[model]] (docs/scenario.md)")
 
     add("--cascade", type=Path, metavar="FILE", help="a cascade.json: as `arlo cascade plan`, with --data and --rate")
+    add("--accuracy", type=float, metavar="A", help="with --cascade: the fewest workers, up to --workers, for so much")
     add("--data", type=Path, metavar="FILE", help="with --cascade: the texts that its records are of")
 
     what = parser.add_argument_group("runtimes")
@@ -103,8 +104,9 @@ def run(args: argparse.Namespace) -> int:
         return run_models(args)
     if args.cascade is not None:
         return _of_cascade(args)
-    if args.data is not None:
-        raise ConfigError("--data is of a cascade: give --cascade, too")
+    for name in ("data", "accuracy"):
+        if getattr(args, name) is not None:
+            raise ConfigError(f"--{name} is of a cascade: give --cascade, too")
     if args.slo_ms is None:
         raise ConfigError("--slo-ms is missing: the SLO, for whose time the demand counts")
     from arlo.cli.plan import inputs as plan_inputs
@@ -151,7 +153,7 @@ def _of_cascade(args: argparse.Namespace) -> int:
     counts = workers(args.workers)
     if len(counts) != 1:
         raise ConfigError("--cascade takes one number of workers, not a range")
-    given = {"cascade": args.cascade, "data": args.data, "rate": args.rate, "slo_ms": args.slo_ms, "json": args.json}
+    given = {name: getattr(args, name) for name in ("cascade", "data", "rate", "slo_ms", "accuracy", "json")}
     left: dict[str, object] = {"records": None, "split": None, "seed": None, "divided": False}
     left |= {"memory_mb": None, "utilisation": 0.9, "transfer": "flow"}
     return plan_cascade(argparse.Namespace(**given, **left, workers=counts[0], action="plan"))

@@ -16,6 +16,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -122,8 +124,13 @@ async def counts_of(admin: str) -> dict[str, dict[str, int]]:
     }
 
 
+def kill_worker(work: Path) -> None:
+    os.kill(json.loads((work / "run" / "w0.process.json").read_text())["pid"], signal.SIGKILL)
+
+
 async def measure(ready: dict[str, Any], work: Path, texts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The figures of each load, in turn: one at a time, and at 0.5 and 1.5 times that rate."""
+    """The figures of each load, in turn: one at a time, at 0.5 and 1.5 times that rate, and at 0.5 times while the only
+    worker is killed and comes back."""
     repository = next(work.glob("whole-*"))
     labels = json.loads((repository / "arlo.json").read_text())["labels"]
 
@@ -160,10 +167,13 @@ async def measure(ready: dict[str, Any], work: Path, texts: Sequence[dict[str, A
             answer = await client.infer(NAME, inputs, outputs=wanted)
             return {name: answer.as_numpy(name) for name in OUTPUTS}
 
-        for share in (0.0, 0.5, 1.5):
+        for share, killed in ((0.0, False), (0.5, False), (1.5, False), (0.5, True)):
             rate = round(1000 / alone_ms * share, 1) if share else 0.0
-            say(f"{len(texts)} texts " + (f"at {rate:g} a second" if rate else "one at a time"))
-            one = await send(ask, texts, rate, judge)
+            at = f"at {rate:g} a second" if rate else "one at a time"
+            say(f"{len(texts)} texts {at}{', the worker is killed halfway' if killed else ''}")
+            if killed:
+                asyncio.get_running_loop().call_later(0.5 * len(texts) / rate, kill_worker, work)
+            one = await send(ask, texts, rate, judge) | {"killed": killed}
             after = await counts_of(ready["admin"])
             sums, count = one.pop("sums"), max(one["answered"], 1)
             one["rows"] = {s: {key: after[s][key] - before[s].get(key, 0) for key in after[s]} for s in after}
@@ -200,7 +210,7 @@ def rows_of(result: dict[str, Any]) -> list[list[str]]:
     """The figures as a table."""
     return [
         [
-            f"{one['rate']:g}" if one["rate"] else "one at a time",
+            (f"{one['rate']:g}" if one["rate"] else "one at a time") + (", worker killed" if one["killed"] else ""),
             *(str(one[key]) for key in ("roots", "answered", "failed")),
             *(f"{one[key]:.1%}" for key in ("accuracy", "first_right")),
             *(f"{one[key]:.0f}" for key in ("again", "degraded")),

@@ -89,6 +89,19 @@ def test_the_whole_way(made: Made, capsys: pytest.CaptureFixture[str], tmp_path:
     assert main(["plan", "--cascade", str(path), *load, "--rate", "50"]) != 0
     assert "--cascade needs --data" in capsys.readouterr().err
     assert answer(capsys, path, "plan", *load, "--rate", "100000", code=1)["chosen"] is None
+    for accuracy, code in ((planned["chosen"]["accuracy"] - 0.03, 0), (1.0, 1)):
+        most = ("--workers", "40", "--slo-ms", "100", "--rate", "900", "--accuracy", str(accuracy))
+        fewest = answer(capsys, path, "plan", *most, code=code)
+        assert (fewest["chosen"] is None) == bool(code)
+        assert all(1 <= row["count"] <= 40 for row in fewest["points"])
+    fewest = answer(capsys, path, "plan", *most[:-1], "0")
+    count = fewest["chosen"]["count"]
+    assert count == min(row["count"] for row in fewest["points"])
+    less = answer(capsys, path, "plan", "--workers", str(count - 1), *most[2:6], code=1)
+    assert 1 < count < 40
+    assert less["chosen"] is None  # one less, and no point meets it
+    assert run(path, "plan", *most, "--divided") == 2
+    assert "leave out --divided" in capsys.readouterr().err
     assert run(path, "check", "--seed", "3") == 2
     assert "calibrated with another" in capsys.readouterr().err
     assert run(path, "search", "--tolerance", "0.01") == 0

@@ -1,0 +1,54 @@
+// Memory for what is large and may never become whole: a message that a client sends slowly, or does not end.
+//
+// It comes in blocks that are mapped each by itself: it grows without being copied, and goes back to the system a
+// little at a time. A GB that goes back at once keeps a thread for 80 ms, whichever thread frees it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace arlo::transport {
+
+class Blocks {
+ public:
+  static constexpr std::size_t kBytes = 128 << 10;
+
+  Blocks() = default;
+  ~Blocks() { clear(); }
+  Blocks(Blocks&& other) noexcept : blocks_(std::move(other.blocks_)), size_(std::exchange(other.size_, 0)) {}
+  Blocks& operator=(Blocks&&) = delete;
+  Blocks(const Blocks&) = delete;
+  Blocks& operator=(const Blocks&) = delete;
+
+  void append(std::string_view bytes);  // throws std::bad_alloc
+  void clear();
+  std::string take();  // all of it; nothing is left
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] std::size_t held() const { return blocks_.size() * kBytes; }
+
+ private:
+  std::vector<char*> blocks_;
+  std::size_t size_ = 0;
+};
+
+// The blocks of the calling thread that are free. Where a thread has none of these, they go back at once.
+class FreeBlocks {
+ public:
+  FreeBlocks();
+  ~FreeBlocks();
+  FreeBlocks(const FreeBlocks&) = delete;
+  FreeBlocks& operator=(const FreeBlocks&) = delete;
+
+  // A few go back to the system; a few are kept. False: no more are to go.
+  bool give_back();
+
+ private:
+  friend class Blocks;
+  std::vector<char*> free_;
+  static thread_local constinit FreeBlocks* here_;
+};
+
+}  // namespace arlo::transport
