@@ -157,6 +157,8 @@ class DataUsed:
     rows: int
     split: tuple[float, float, float] = (0.4, 0.3, 0.3)  # fit, select, test
     seed: int = 0
+    lengths: tuple[float, ...] = ()  # quantiles on the test split, of tokens
+    confidences: tuple[float, ...] = ()  # and of how sure the first stage is
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,13 @@ import numpy as np
 
 from arlo.cascade.calibration import LEAST_ROWS, fit_temperature, quality
 from arlo.cascade.decide import Bools, Floats, Ints, confidence, in_order
+from arlo.cascade.drift import shift
 from arlo.cascade.guarantee import STEPS, safe_threshold
 from arlo.cascade.manifest import CascadeManifest, Guarantee, Point, Stage
 from arlo.cascade.spec import NEVER, Rule, threshold
 from arlo.errors import ConfigError
 
+SIGN_ROWS = 2000  # that early signs are looked for in
 _LONGEST = 1 << 20
 _SEED = 0x726566  # of thinning
 
@@ -75,6 +77,25 @@ def sample_of(rows: Sequence[Any], cascade: CascadeManifest) -> Sample:
     ordered = tuple(in_order(stage.spec, z) for stage, z in zip(cascade.stages, logits, strict=True))
     whole = ~np.isnan(ordered[-1]).any(axis=1)
     return Sample(np.array([row.length for row in rows], np.int64)[whole], tuple(z[whole] for z in ordered))
+
+
+def signs(cascade: CascadeManifest, sample: Sample) -> dict[str, tuple[float, float]]:
+    """How far the last SIGN_ROWS rows lie from the test split, by length and by how sure the first stage is, and the
+    chance of that where nothing has changed (`shift`). What the search did not note, or a stage says itself, is not in
+    it."""
+    data, found = cascade.data, dict[str, tuple[float, float]]()
+    if data is None:
+        return found
+    rows = round(data.rows * data.split[2])
+    latest = sample.take(np.arange(sample.rows) >= sample.rows - SIGN_ROWS)
+    if data.lengths:
+        found["length"] = shift(data.lengths, rows, latest.length)
+    spec = dataclasses.replace(cascade.stages[0].spec, label_order=())  # the sample is in order
+    if data.confidences and spec.score != "output":
+        known = latest.take(latest.known(0))
+        if known.rows:
+            found["confidence"] = shift(data.confidences, rows, confidence(spec, known.logits[0], known.length))
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -54,11 +54,20 @@ def study_of(args: argparse.Namespace, *, objective: str = "mean", fit: tuple[fl
 
 def data_used(args: argparse.Namespace, study: Study) -> DataUsed:
     """What calibration and search note of the records."""
+    from arlo.cascade.drift import quantiles
     from arlo.cascade.manifest import DataUsed
     from arlo.cascade.records import read_data
 
     fit, select, test = args.shares
-    return DataUsed(sha256=read_data(args.data).sha256, rows=len(study.row), split=(fit, select, test), seed=args.seed)
+    last = study.of(2)
+    return DataUsed(
+        sha256=read_data(args.data).sha256,
+        rows=len(study.row),
+        split=(fit, select, test),
+        seed=args.seed,
+        lengths=quantiles(last.length),
+        confidences=quantiles(last.said[0].confidence),
+    )
 
 
 def need_scipy() -> None:

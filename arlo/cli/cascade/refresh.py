@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     """Fetch the sample, fit, write."""
     need_scipy()
     from arlo.cascade.manifest import CascadeManifest
-    from arlo.cascade.refresh import fit_temperatures, sample_of
+    from arlo.cascade.refresh import fit_temperatures, sample_of, signs
 
     before = CascadeManifest.load(args.cascade)
     folder: Path = args.cascade if args.cascade.is_dir() else args.cascade.parent
@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
             "give --point or --temperatures, not both: other temperatures need other thresholds of every point"
         )
     sample = sample_of(asyncio.run(_fetch(args, before)), before)
+    apart = signs(before, sample)
     cascade, temperatures = fit_temperatures(before, sample) if args.temperatures else (before, [])
     if args.temperatures:
         sample = sample.take(_second(sample))  # thresholds on rows that no T was fitted on
@@ -53,12 +54,15 @@ def run(args: argparse.Namespace) -> int:
         print_json(
             {
                 "rows": sample.rows,
+                "shift": {what: {"distance": d, "chance": p} for what, (d, p) in apart.items()},
                 "temperatures": [dataclasses.asdict(each) for each in temperatures],
                 "points": [dataclasses.asdict(new) for _, new, _ in pairs],
                 "written": str(out),
             }
         )
         return 0
+    for what, (distance, chance) in apart.items():
+        print(f"{what}: {distance:.3f} from the test split, {'by chance' if chance > 1e-3 else 'which is no chance'}")
     for each in temperatures:
         print(
             f"{each.stage}: T {each.t[0]:.3f} -> {each.t[1]:.3f}, "

@@ -86,9 +86,10 @@ class AdminClient:
         except UnknownModelError:
             return proto.message("Deployment")()
 
-    async def get_sample(self) -> Any:
-        """arlo.v1.SampledRow of the cascade that this client is about, oldest first; none where it keeps no sample."""
-        request = proto.message("GetSampleRequest")(model=self.model)
+    async def get_sample(self, model: str | None = None) -> Any:
+        """arlo.v1.SampledRow of a cascade, by default the one that this client is about, oldest first; none where it
+        keeps no sample."""
+        request = proto.message("GetSampleRequest")(model=self.model if model is None else model)
         return (await self._call("GetSample", request, self._timeout_s)).rows
 
     async def stats(self, model: str | None = None) -> Any:

@@ -216,5 +216,6 @@ COUNTERS = {
     "gateway_restart_failures": "Restarts of the managed gateway that failed and were tried again",
     "loop_failures": "Loops of the control plane that failed unexpectedly and were started again",
     "drift_alarms": "Operating points whose early answers were found to differ too often from the last stage's",
+    "shift_signs": "Times that lengths or confidences of a cascade's rows were no longer those of the test split",
     "deployments_applied": "Deployments that the gateway was given",
 }

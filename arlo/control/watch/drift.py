@@ -1,23 +1,29 @@
 """Says when a cascade's early answers differ from its last stage's more often than they may, and, where the
-configuration wants it, goes to the next operating point that agrees more often. The gateway tests, row by row."""
+configuration wants it, goes to the next operating point that agrees more often. The gateway tests, row by row. Before
+that, says when lengths, or how sure the first stage is, are no longer those of the test split."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+from arlo.cascade.refresh import sample_of, signs
+from arlo.clock import monotonic_s
 from arlo.config.cascade import CascadeConfig
 from arlo.config.stages import cascade_manifest, cascade_name
 from arlo.control.events import emit
 from arlo.control.reconcile.cascade import safer_point
 from arlo.control.reconcile.deployments import Deployments
-from arlo.errors import GatewayError
+from arlo.errors import ConfigError, GatewayError
 
 log = logging.getLogger("arlo.control")
 
 LOOK_S = 1.0
+SIGNS_S = 600.0  # between two looks at the gateway's sample
+BY_CHANCE = 1e-6  # of a sign, in one look
 
 
 class DriftWatch:
@@ -28,6 +34,8 @@ class DriftWatch:
         self._deployments = deployments
         self._counters = counters
         self._said: str | None = None  # the point whose alarm has been told
+        self._looked_s = monotonic_s()
+        self._signs: set[str] = set()  # that have been told
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -36,9 +44,35 @@ class DriftWatch:
                 name = cascade_name(self._config)
                 async for stats in self._deployments.admin.watch_stats(interval_ms=round(LOOK_S * 1000), model=name):
                     await self.see(stats)
+                    if monotonic_s() - self._looked_s >= SIGNS_S:
+                        self._looked_s = monotonic_s()
+                        self.look(await self._deployments.admin.get_sample(name))
             except GatewayError:
                 pass  # it is restarting; whoever restarts it says so
             await asyncio.sleep(LOOK_S)
+
+    def look(self, rows: Sequence[Any]) -> None:
+        """At the gateway's sample, arlo.v1.SampledRow, for early signs. Too few rows say nothing."""
+        cascade = cascade_manifest(self._config.manifest)
+        try:
+            found = signs(cascade, sample_of(rows, cascade))
+        except ConfigError:
+            return
+        for what, (distance, chance) in found.items():
+            if chance > BY_CHANCE:
+                self._signs.discard(what)
+            elif what not in self._signs:
+                self._signs.add(what)
+                self._counters["shift_signs"] += 1
+                emit(
+                    log,
+                    "cascade_shift",
+                    level=logging.WARNING,
+                    cascade=cascade.name,
+                    what=what,
+                    distance=round(distance, 3),
+                    advice="no alarm yet: watch arlo_cascade_drift_alarm, or search again on traffic of today",
+                )
 
     async def see(self, stats: Any) -> None:
         """One arlo.v1.Stats of the cascade."""

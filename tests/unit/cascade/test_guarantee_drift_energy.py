@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from arlo.cascade import energy
-from arlo.cascade.drift import DisagreementTest, allowed, lower_bound, shift
+from arlo.cascade.drift import DisagreementTest, allowed, lower_bound, quantiles, shift
 from arlo.cascade.guarantee import clopper_pearson, safe_threshold, upper_risk
 from arlo.cascade.manifest import DataUsed, Guarantee, Point
 from arlo.cascade.spec import NEVER, hard
@@ -109,8 +109,17 @@ def test_what_an_operating_point_allows() -> None:
 
 def test_shift() -> None:
     rng = np.random.default_rng(0)
-    assert shift(rng.random(500), rng.random(500))[1] > 0.01
-    assert shift(rng.random(500), rng.random(500) ** 2)[1] < 1e-6
+    known = quantiles(rng.random(5000))
+    assert len(known) == 129
+    assert shift(known, 5000, rng.random(500)) == (pytest.approx(0.0, abs=0.06), pytest.approx(1.0, abs=0.5))
+    distance, chance = shift(known, 5000, rng.random(500) ** 2)  # whose distribution function is the square root
+    assert distance == pytest.approx(0.25, abs=0.05)
+    assert chance < 1e-6
+    lengths = rng.choice([8, 12, 16], 3000)  # ties
+    known = quantiles(lengths)
+    signs = sum(shift(known, 3000, rng.choice([8, 12, 16], 1000))[1] < 0.01 for _ in range(300))
+    assert signs <= 8
+    assert shift(known, 3000, rng.choice([8, 12, 16], 1000, p=[0.2, 0.3, 0.5]))[1] < 1e-6
 
 
 def test_joules() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +13,11 @@ from numpy.typing import NDArray
 
 from arlo import proto
 from arlo.cascade.decide import confidence
-from arlo.cascade.manifest import CascadeManifest, Guarantee, Point, Stage
-from arlo.cascade.refresh import Sample, fit_temperatures, refreshed, sample_of
+from arlo.cascade.drift import quantiles
+from arlo.cascade.manifest import CascadeManifest, DataUsed, Guarantee, Point, Stage
+from arlo.cascade.refresh import Sample, fit_temperatures, refreshed, sample_of, signs
 from arlo.cascade.spec import Calibrator, Rule, hard, threshold
+from arlo.control.watch import drift
 from arlo.errors import ConfigError
 
 LABELS = 4
@@ -212,3 +217,30 @@ def test_what_cannot_be_refreshed_says_why() -> None:
     three = sampled(traffic(300, (1.4, 2.2, 3.2)), (0.6, 0.6))
     with pytest.raises(ConfigError, match="another cascade"):
         sample_of(three, cascade())
+
+
+def test_early_signs(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows that are surer than those of the test split are told of once, and anew after they were as usual."""
+    usual = traffic(4000, (1.4, 3.2), seed=1)
+    known = Sample(np.random.default_rng(0).integers(2, 60, 4000), tuple(usual))
+    sure = confidence(cascade().stages[0].spec, usual[0])
+    data = DataUsed(
+        sha256="", rows=8000, split=(0.25, 0.25, 0.5), lengths=quantiles(known.length), confidences=quantiles(sure)
+    )
+    noted = dataclasses.replace(cascade(), data=data)
+    same = sampled(traffic(3000, (1.4, 3.2), seed=2), (0.6,))
+    other = sampled(traffic(3000, (2.0, 3.2), seed=3), (0.6,))
+    found = signs(noted, sample_of(other, noted))
+    assert found["length"][1] > 1e-3
+    assert found["confidence"][0] > 0.1
+    assert found["confidence"][1] < 1e-6
+    assert signs(cascade(), sample_of(other, cascade())) == {}
+
+    monkeypatch.setattr(drift, "cascade_manifest", lambda path: noted)
+    counters: Counter[str] = Counter()
+    config: Any = SimpleNamespace(manifest=None, drift="alarm")
+    watch = drift.DriftWatch(config, None, counters)  # type: ignore[arg-type]
+    for rows, told in ((same, 0), (other, 1), (other, 1), (other[:5], 1), (same, 1), (other, 2)):
+        watch.look(rows)
+        assert counters["shift_signs"] == told
+    assert sum("cascade_shift" in record.getMessage() for record in caplog.records) == 2
