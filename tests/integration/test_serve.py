@@ -113,6 +113,8 @@ async def at_a_worker(one: Serving, request: asyncio.Task[None]) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_serves_and_stops_in_order(folder: Path, number: signal.Signals) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("under nohup this signal ends nothing")
     async with serving(folder) as one:
         assert one.ready["model"] == "emu"
         async with client_of(one) as client:
