@@ -121,9 +121,9 @@ endif
 check: setup ## everything: linters, sanitizers, fuzzers, all tests; what CI runs
 	@tools/system_packages.sh lint
 	@$(PY) tools/check.py "lint-style=make lint-style" "test-servers=make test-servers" "test-quick=make test-quick" \
-	  ++ "test-fleet=make test-fleet" "ray=$(PY) -m pytest $(RAY_TESTS)" "cascade=$(NICE) make cascade-demo-small" \
-	  ++ "asan=make asan" "fuzz=$(NICE) make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)" \
-	  ++ "tsan=make tsan" "lint-types=$(NICE) make lint-types" "lint-cpp=$(NICE) make lint-cpp"
+	  ++ "test-fleet=make test-fleet" "lint-types=$(NICE) make lint-types" "lint-cpp=$(NICE) make lint-cpp" \
+	  ++ "asan=make asan" "tsan=make tsan" "fuzz=$(NICE) make fuzz FUZZ_SECONDS=$(CHECK_FUZZ_SECONDS)" \
+	  "ray=$(PY) -m pytest $(RAY_TESTS)" "cascade=$(NICE) make cascade-demo-small"
 
 # A second implementation of gRPC, in Node, as package-lock.json pins it; without it those tests are skipped.
 GRPC_JS := tests/integration/gateway/grpc_js

@@ -59,9 +59,8 @@ class Lanes:
                 self.cpu_s[name] = used.ru_utime + used.ru_stime
                 if self.failed is not None:
                     return
-                self.say(
-                    f"{name} {'done' if status == 0 else f'FAILED with status {status}'}, {self.took_s[name]:.0f} s"
-                )
+                how = "done" if status == 0 else f"FAILED with status {status}"
+                self.say(f"{name} {how}, {self.took_s[name]:.0f} s, {self.cpu_s[name]:.0f} s of CPU")
                 if status != 0:
                     self.failed = name
                     self._end_all()

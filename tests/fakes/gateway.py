@@ -30,6 +30,7 @@ UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_le
 ACTIVE = proto.message("InstanceStats").State.Value("STATE_ACTIVE")
 SERVING, NOT_SERVING = 1, 2  # of grpc.health.v1
 SANITIZED = bool(os.environ.get("ARLO_SANITIZED"))  # ARLO_GATEWAY names a program built with sanitizers
+CALL_S = 60.0 if SANITIZED else 10.0  # for a call of the admin service: such a program is slow
 EJECTED = proto.message("InstanceStats").State.Value("STATE_EJECTED")
 
 FREE_PORTS = {f"{port}_address": "127.0.0.1:0" for port in ("grpc", "http", "admin", "api")}
@@ -85,7 +86,7 @@ class Gateway:
     def pid(self) -> int:
         return self.process.pid
 
-    async def call(self, method: str, *, timeout: float = 10.0, **fields: Any) -> Any:
+    async def call(self, method: str, *, timeout: float = CALL_S, **fields: Any) -> Any:
         """A unary call of the admin service; AioRpcError when it is refused."""
         request = proto.message(f"{method}Request")(**fields)
         reply = proto.message(f"{method}Reply")
