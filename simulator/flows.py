@@ -334,8 +334,11 @@ class _Fleet:
             del self._holds[worker]
 
     def _batch(self, stage: int, k: int) -> int:
-        """The largest batch cap with which a path of such stages keeps half of the SLO, as an even split of it."""
+        """Rows. Where deadlines form batches the variant's own cap, as when served; else the largest with which a path
+        of such stages keeps half of the SLO, as an even split of it."""
         flow = self._shape.flow
+        if self._job.batching == "deadline":
+            return max(flow.stages[stage].variants[k].batch_caps)
         depth = max(len(flow.line(leaf)) for leaf in range(len(flow.stages)))
         spec = flow.stages[stage].variants[k]
         limit = flow.slo_ms * MS_NS / 2 / depth

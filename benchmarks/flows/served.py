@@ -6,10 +6,9 @@ Of `cascade`, `topic` ends the rows that it is sure of and `tags` answers the re
 flow, `detect` makes of each row 10 to 20 rows for `cars` and 2 or 3 for `faces`, 17.4 on average. Each stage has two
 variants. Every worker holds all of them; the planner of `arlo serve` measures demand and sets prices, as the simulated
 one does. Loads are shares of what the flow can carry at all (the quickest variants, all of the capacity). What a visit
-takes beside executing, which keeps the worker idle, and what a request takes once, between client and gateway, are
-measured before, at a fiftieth of it: of `cascade` from rows of one and of two visits, of `tree`, where each row has two
-visits one after the other, as half of what it takes more than simulated, and nothing once. The first is told to the
-simulator, the second is added to its mean.
+takes beside executing, which keeps the worker idle, is what the gateway says of executions of rows that come alone, at
+a fiftieth of it; what a request takes once, between client and gateway, is the rest of what they take more than
+simulated. The first is told to the simulator, the second is added to its mean.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import argparse
 import asyncio
 import dataclasses
 import tempfile
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -182,17 +182,20 @@ def figures(took: NDArray[np.float64], accuracy: NDArray[np.float64], late_sends
     }
 
 
-def beside_executing(
-    subject: Subject, took: NDArray[np.float64], accuracy: NDArray[np.float64], lone: FlowResult
-) -> tuple[float, float]:
-    """ms of a visit, and of a request, of rows that were alone; `lone`: the same simulated with neither."""
-    if len(subject.stages) > 2:
-        return max(float(took[np.isfinite(took)].mean()) - lone.mean_ms, 0.0) / 2, 0.0
-    (topic, *_), (tags, *_) = (stage.variants for stage in subject.stages)
-    one = float(np.median(took[np.isclose(accuracy, topic.accuracy)])) - topic.ms[0]
-    two = float(np.median(took[np.isclose(accuracy, topic.accuracy * tags.accuracy)])) - topic.ms[0] - tags.ms[0]
-    visit = max(two - one, 0.0)
-    return visit, max(one - visit, 0.0)
+def beside_executing(subject: Subject, http: int, took: NDArray[np.float64], lone: FlowResult) -> tuple[float, float]:
+    """ms of a visit, by the gateway's count of the first stage's most accurate variant, and of a request; of rows that
+    were alone. `lone`: the same simulated with neither."""
+    first = subject.stages[0]
+    model = f'"{NAME}.{first.name}.{first.variants[0].name}"'
+    with urllib.request.urlopen(f"http://127.0.0.1:{http}/metrics", timeout=5) as page:
+        lines = [line for line in page.read().decode().splitlines() if model in line]
+    total, count = (
+        float(next(line for line in lines if line.startswith(f"arlo_execute_duration_seconds_{what}{{")).split()[-1])
+        for what in ("sum", "count")
+    )
+    visit = max(1000 * total / count - first.variants[0].ms[0], 0.0)
+    deep = lone.rows / lone.roots if len(subject.stages) == 2 else 2  # visits one behind the other
+    return visit, max(float(took[np.isfinite(took)].mean()) - lone.mean_ms - deep * visit, 0.0)
 
 
 def simulated(flow: Any, workers: int, arrived_ns: NDArray[np.int64], warmup_s: float, hop_ms: float) -> FlowResult:
@@ -238,11 +241,11 @@ def main() -> int:
             gaps = np.random.default_rng(seed).exponential(1e9 / rate, round(rate * seconds))
             return np.asarray(np.cumsum(gaps).astype(np.int64))
 
-        with serving(work, slo_ms=SLO_MS, settings=settings, workers=args.workers) as (_, endpoint, _):
-            arrived = arrivals(0.02 * most, 20.0 if len(subject.stages) == 2 else 60.0, 1)
-            took, accuracy, _ = asyncio.run(replayed(endpoint, subject, arrived))
+        with serving(work, slo_ms=SLO_MS, settings=settings, workers=args.workers) as (_, endpoint, http):
+            arrived = arrivals(0.02 * most, 60.0, 1)
+            took, _, _ = asyncio.run(replayed(endpoint, subject, arrived))
             lone = simulated(flow, args.workers, arrived, 0.0, 0.0)
-            visit_ms, request_ms = beside_executing(subject, took, accuracy, lone)
+            visit_ms, request_ms = beside_executing(subject, http, took, lone)
             beside = {"visit_ms": visit_ms, "request_ms": request_ms}
             print(
                 f"carries {most:.1f} rows/s at most; beside executing a visit takes {visit_ms:.1f} ms, and a request"
