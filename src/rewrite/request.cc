@@ -203,6 +203,8 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
   if (key == "utility" || key == "min_accuracy") parse_flow_wish(key, parameter.kind, parameter.number, parameter.text);
   if (key == "pin" && parameter.kind == kString) flow_wishes_.pin = parameter.text;
   if (key == "pin" && parameter.kind != kString) flow_wishes_.wrong = key;
+  if (key == "prompt_name") prompt_name_ = {entry, parameter.text, parameter.kind == kString};
+  if (key == "input_type") input_type_ = {entry, parameter.text, parameter.kind == kString};
   if (key == kTask) {
     task_entry_ = entry;
     task_name_ = parameter.text;

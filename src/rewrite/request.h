@@ -114,6 +114,9 @@ class InferRequest {
   // Its shape where it is not what it has to be.
   [[nodiscard]] MaybeFault check_shape(const Tensor& tensor, const InputSpec& spec) const;
   MaybeFault decode_typed(const Tensor& tensor, const InputSpec& spec, std::size_t elements, const char** data);
+  // By `prompt_name` and `input_type`, which to requests of token ids are parameters like any.
+  MaybeFault add_prompt(std::vector<std::string_view>& texts);
+  void forget_parameter(std::string_view entry);  // it is read here, and not sent on
   MaybeFault parse_truncate(std::uint32_t kind, std::uint64_t number, std::string_view text);
   // Of a request with text in place of token ids: makes the ids (request_text.cc).
   MaybeFault bind_texts(const RequestLimits& limits, bool raw_given, text::Job* job);
@@ -127,7 +130,7 @@ class InferRequest {
   // Of a model of several tasks (request_tasks.cc): finds that of each row, when all inputs are bound.
   MaybeFault read_tasks(bool raw_given);
   [[nodiscard]] bool names_tasks(const Tensor& tensor) const;  // the names of the rows' tasks, in place of numbers
-  void forget_task_parameter();                                // it is read here, and not sent on
+  void forget_task_parameter();
   [[nodiscard]] MaybeFault unknown_task(std::string_view name) const;
   MaybeFault count_field();
   MaybeFault count_parameter(std::string_view entry);
@@ -144,6 +147,11 @@ class InferRequest {
   std::string_view task_name_;
   bool task_is_text_ = false;
   enum class Truncate : std::uint8_t { kUnsaid, kNone, kStart, kEnd } truncate_ = Truncate::kUnsaid;  // what is cut off
+  struct PromptParameter {
+    std::string_view entry, text;  // as it came, and what it says
+    bool is_text = true;
+  };
+  PromptParameter prompt_name_, input_type_;
   bool of_text_ = false;
   std::vector<std::string_view> forwarded_;  // parameter entries sent on as they came
   std::vector<Tensor> tensors_;
@@ -159,7 +167,8 @@ class InferRequest {
   std::int64_t rows_ = 0;
   std::int64_t width_ = 0;
   std::vector<Bound> bound_;
-  std::vector<std::string> decoded_;  // typed contents, made raw
+  std::vector<std::string> decoded_;   // typed contents, made raw
+  std::vector<std::string> prompted_;  // texts behind a prompt
   std::vector<std::int32_t> lengths_;
   std::vector<std::uint32_t> tasks_;
   std::vector<std::unique_ptr<const InferRequest>> others_;  // by wording

@@ -31,12 +31,15 @@ bool InferRequest::names_tasks(const Tensor& tensor) const {
 
 void InferRequest::forget_task_parameter() {
   if (task_entry_.data() == nullptr || model_->tasks.empty()) return;
-  // Else rows of different tasks would share no batch.
+  forget_parameter(task_entry_);  // else rows of different tasks would share no batch
+}
+
+void InferRequest::forget_parameter(std::string_view entry) {
   const auto gone = std::remove_if(forwarded_.begin(), forwarded_.end(),
-                                   [&](const auto entry) { return entry.data() == task_entry_.data(); });
+                                   [&](const auto each) { return each.data() == entry.data(); });
   if (gone == forwarded_.end()) return;
   forwarded_.erase(gone, forwarded_.end());
-  forwarded_size_ -= wire::field_size(task_entry_.size());
+  forwarded_size_ -= wire::field_size(entry.size());
 }
 
 MaybeFault InferRequest::unknown_task(std::string_view name) const {

@@ -1,9 +1,11 @@
 // Requests of text: read, made into token ids, and from there on as any other.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/utf8.h"
 #include "base/wire.h"
+#include "rewrite/prompts.h"
 #include "rewrite/request.h"
 #include "rewrite/rows.h"
 
@@ -104,6 +106,7 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given,
     if (auto fault = read_texts(static_cast<std::size_t>(second), raw_given, pairs)) return fault;
   }
 
+  if (auto fault = add_prompt(texts)) return fault;
   if (auto fault = make_tokens(texts, pairs, job)) return fault;
   for (const auto& wording : model.wordings) {
     // What a request for a worker says of it, and the rows in other tokens.
@@ -118,6 +121,25 @@ MaybeFault InferRequest::bind_texts(const RequestLimits& limits, bool raw_given,
     if (job != nullptr) job = job->another();
     if (auto fault = other->make_tokens(texts, pairs, job)) return fault;
     others_.push_back(std::move(other));
+  }
+  return {};
+}
+
+MaybeFault InferRequest::add_prompt(std::vector<std::string_view>& texts) {
+  for (const auto& [given, name] : {std::pair(&prompt_name_, "prompt_name"), std::pair(&input_type_, "input_type")}) {
+    if (given->entry.data() == nullptr) continue;
+    if (!given->is_text) return invalid(std::string("parameter ") + name + " must be a string_param");
+    forget_parameter(given->entry);
+  }
+  if (auto fault = check_input_type(input_type_.text)) return fault;
+  std::string_view prompt;
+  if (auto fault = find_prompt(*model_, prompt_name_.text, input_type_.text, &prompt)) return fault;
+  if (prompt.empty()) return {};
+  prompted_.reserve(texts.size());
+  for (auto& text : texts) {
+    std::string& whole = prompted_.emplace_back(prompt);
+    whole += text;
+    text = whole;
   }
   return {};
 }

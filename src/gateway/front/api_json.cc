@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <tuple>
 
 #include "base/utf8.h"
 #include "gateway/front/json_reader.h"
+#include "rewrite/prompts.h"
 
 namespace arlo::gateway {
 namespace {
@@ -15,17 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kDeepest = 16;  // of requests: three dimensions of a tensor are four
-
-// Names of prompts that a model may have for texts of this type, the best first; none: there is no such type.
-std::span<const std::string_view> prompts_for(std::string_view input_type) {
-  static constexpr std::string_view kQuery[] = {"query", "search_query"};
-  static constexpr std::string_view kPassage[] = {"passage", "document", "search_document"};
-  static constexpr std::string_view kOther[] = {"classification", "clustering"};
-  if (input_type == "query" || input_type == "search_query") return kQuery;
-  if (input_type == "passage" || input_type == "document" || input_type == "search_document") return kPassage;
-  const auto* const found = std::find(std::begin(kOther), std::end(kOther), input_type);
-  return found == std::end(kOther) ? std::span<const std::string_view>() : std::span(found, 1);
-}
 
 const json* field_of(const json& body, const char* field) {
   const auto found = body.find(field);
@@ -143,10 +132,7 @@ MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
   if (auto fault = read_text(body, "pin", &out->pin)) return fault;
   if (auto fault = read_bool(body, "add_special_tokens", &out->special)) return fault;
   if (auto fault = read_text(body, "input_type", &out->input_type)) return fault;
-  if (!out->input_type.empty() && prompts_for(out->input_type).empty()) {
-    return invalid("input_type: there is no " + arlo::quoted(out->input_type) +
-                   "; query, passage, document, search_query, search_document, classification and clustering are");
-  }
+  if (auto fault = check_input_type(out->input_type)) return fault;
   return read_text(body, "prompt_name", &out->prompt);
 }
 
@@ -158,29 +144,6 @@ MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes) {
                    " tokens that model '" + model.name + "' takes");
   }
   return {};
-}
-
-MaybeFault find_prompt(const ModelSpec& model, const TextWishes& wishes, std::string_view* out) {
-  if (wishes.prompt.empty()) {
-    for (const auto wanted : prompts_for(wishes.input_type)) {
-      for (const auto& [name, text] : model.prompts) {
-        if (name != wanted) continue;
-        *out = text;
-        return {};
-      }
-    }
-    return {};
-  }
-  std::string names;
-  for (const auto& [name, text] : model.prompts) {
-    if (name == wishes.prompt) {
-      *out = text;
-      return {};
-    }
-    names += (names.empty() ? "it has " : ", ") + arlo::quoted(name);
-  }
-  return invalid("prompt_name: model '" + model.name + "' has no prompt " + arlo::quoted(wishes.prompt) + "; " +
-                 (names.empty() ? "it has none" : names));
 }
 
 void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out) {

@@ -61,9 +61,6 @@ struct TextWishes {
 MaybeFault read_wishes(const nlohmann::json& body, bool cut, TextWishes* out);
 // INVALID_ARGUMENT: wishes that only embeddings can have.
 MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes);
-// What the wished prompt says. INVALID_ARGUMENT: the model has none by that name.
-MaybeFault find_prompt(const ModelSpec& model, const TextWishes& wishes, std::string_view* out);
-
 // `cut`: the request has texts, which may be cut; ids never are.
 void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out);
 // Bytes of a tensor that is made of a body: a text that is repeated for each row, a prompt, and rows that are filled up

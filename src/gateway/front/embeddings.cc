@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gateway/front/vectors.h"
+#include "rewrite/prompts.h"
 
 namespace arlo::gateway {
 namespace {
@@ -272,7 +273,7 @@ class TeiEmbedAll final : public ApiTask {
     if (auto fault = check_rows(inputs_.rows(), most_rows)) return fault;
     if (inputs_.ids.empty()) {
       std::string_view prompt;
-      if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
+      if (auto fault = find_prompt(model, wishes_.prompt, wishes_.input_type, &prompt)) return fault;
       if (auto fault = tokenize(model, prompt, inputs_.texts, wishes_, job_.get(), &inputs_.ids)) return fault;
     }
     add_wishes(wishes_, false, out);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gateway/front/logits.h"
+#include "rewrite/prompts.h"
 
 namespace arlo::gateway {
 namespace {
@@ -122,7 +123,7 @@ class Rerank final : public ApiTask {
     if (auto fault = check_of_scores(model, wishes_)) return fault;
     if (auto fault = check_rows(documents_.size(), most_rows)) return fault;
     std::string_view prompt;
-    if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
+    if (auto fault = find_prompt(model, wishes_.prompt, wishes_.input_type, &prompt)) return fault;
     add_wishes(wishes_, true, out);
     const std::string before = std::string(prompt) + query_;  // the same one in each row
     if (auto fault = add_texts(kText, before, std::vector<std::string>(documents_.size()), out)) return fault;

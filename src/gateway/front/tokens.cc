@@ -5,6 +5,7 @@
 
 #include "gateway/front/token_rows.h"
 #include "rewrite/model.h"
+#include "rewrite/prompts.h"
 
 namespace arlo::gateway {
 namespace {
@@ -50,7 +51,7 @@ class Tokenize final : public Known {
     if (auto fault = check_rows(texts_.size(), most_rows)) return fault;
     if (auto fault = check_text(model)) return fault;
     std::string_view prompt;
-    if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
+    if (auto fault = find_prompt(model, wishes_.prompt, wishes_.input_type, &prompt)) return fault;
     const text::Limits limits{.most_tokens = kMostTokens, .add_special = special_, .with_places = true};
     job_->written = true;  // with places
     return encode_behind(*model.text, prompt, texts_, limits, job_.get(), &made_);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/utf8.h"
+#include "rewrite/prompts.h"
 
 namespace arlo::gateway {
 namespace {
@@ -100,7 +101,7 @@ MaybeFault Vectors::ask(const ModelSpec& model, std::size_t most_rows, inference
   }
   if (auto fault = check_rows(inputs_.rows(), most_rows)) return fault;
   std::string_view prompt;
-  if (auto fault = find_prompt(model, wishes_, &prompt)) return fault;
+  if (auto fault = find_prompt(model, wishes_.prompt, wishes_.input_type, &prompt)) return fault;
   if (inputs_.ids.empty() && wishes_.truncate == "CHUNK") {
     if (auto fault = tokenize_whole(model, prompt, inputs_.texts, most_rows, job_.get(), &inputs_.ids, &pieces_))
       return fault;

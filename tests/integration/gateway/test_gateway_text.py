@@ -38,6 +38,8 @@ ODD = [
 async def texts(workers: Workers, tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     deployment = workers.deployment("emu", [(0, 64), (1, 128), (2, 256), (3, 512)])
     deployment.model.tokenizer = tokenizer.read_bytes()
+    deployment.model.prompts.add(name="search_query", text="find: ")
+    deployment.model.prompts.add(name="topic", text="topic of ")
     async with gateway_of(tmp_path_factory.mktemp("gateway"), deployment) as gateway:
         yield gateway
 
@@ -118,3 +120,24 @@ async def test_metadata_lists_text_where_it_is_taken(texts: Gateway, gateway: Ga
     assert "text" not in [each.name for each in (await gateway.stub.ModelMetadata(request)).inputs]
     config = await texts.stub.ModelConfig(service_pb2.ModelConfigRequest(name="emu"))
     assert {each.name for each in config.config.input if each.optional} >= {"text", "text_pair"}
+
+
+async def test_prompts_go_before_texts(texts: Gateway) -> None:
+    """As NVIDIA NIM's clients ask for them, and by name; a name goes before a type."""
+
+    async def answer(rows: Sequence[str], **parameters: Any) -> Any:
+        return outputs_of(await texts.stub.ModelInfer(of_text(rows, **parameters)))["embedding"].tolist()
+
+    assert await answer(["a", "b c"], input_type="query") == await answer(["find: a", "find: b c"])
+    assert await answer(["a"], input_type="search_query", prompt_name="topic") == await answer(["topic of a"])
+    assert await answer(["a"], input_type="passage", prompt_name="") == await answer(["a"])  # there is none for it
+    assert "no prompt 'none'; it has 'search_query', 'topic'" in await refused(
+        texts, of_text(["a"], prompt_name="none")
+    )
+    assert "there is no 'question'; query, passage" in await refused(texts, of_text(["a"], input_type="question"))
+    wrong = of_text(["a"])
+    wrong.parameters["input_type"].int64_param = 1
+    assert "parameter input_type must be a string_param" in await refused(texts, wrong)
+    ids = request_of(Example(rows=(np.array([101, 5, 102]),), width=3))
+    ids.parameters["input_type"].int64_param = 1
+    await texts.stub.ModelInfer(ids)  # of token ids it is a parameter like any
