@@ -135,6 +135,7 @@ MaybeFault InferRequest::add_prompt(std::vector<std::string_view>& texts) {
   std::string_view prompt;
   if (auto fault = find_prompt(*model_, prompt_name_.text, input_type_.text, &prompt)) return fault;
   if (prompt.empty()) return {};
+  prompted_.clear();  // bound again, when a helper is done
   prompted_.reserve(texts.size());
   for (auto& text : texts) {
     std::string& whole = prompted_.emplace_back(prompt);

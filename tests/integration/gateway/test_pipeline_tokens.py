@@ -197,8 +197,7 @@ async def test_what_is_worth_least_is_left_out(workers: Workers, tmp_path: Path)
         stats = await gateway.stats(NAME)
     assert len(said[1.0]) + len(said[0.1]) == 600
     answered = {utility: np.mean([not each for each in all_of]) for utility, all_of in said.items()}
-    # Twice as often, where a machine with other work answers few at all.
-    assert answered[1.0] > min(answered[0.1] + 0.2, 2 * answered[0.1])
+    assert answered[1.0] > answered[0.1] + 0.2
     assert answered[0.1] < 0.8
     assert any("worth more" in each for each in said[0.1])
     worth = stats.worth[0]
