@@ -254,7 +254,7 @@ class Scheduler:
     def finish(self, handle: int, now: int, verdict: Verdict = Verdict.ANSWERED) -> list[Action]:
         """The worker is through with a started request."""
 
-    def cancel(self, handle: int, now: int) -> tuple[bool, list[Action]]:
+    def cancel(self, handle: int, tag: int, now: int) -> tuple[bool, list[Action]]:
         """True: it was waiting and is gone. False: it was not waiting."""
 
     def retry(self, handle: int, avoid: int | None, now: int) -> tuple[Admission, list[Action]]:

@@ -191,12 +191,12 @@ void bind_scheduler(nb::module_& m) {
           "handle"_a, "now"_a, "verdict"_a = Verdict::kAnswered, "The worker is through with a started request.")
       .def(
           "cancel",
-          [](Scheduler& s, RequestHandle handle, TimeNs now) {
+          [](Scheduler& s, RequestHandle handle, Tag tag, TimeNs now) {
             Actions out;
-            const bool removed = s.cancel(handle, now, out);
+            const bool removed = s.cancel(handle, tag, now, out);
             return std::make_pair(removed, std::move(out));
           },
-          "handle"_a, "now"_a, "True: it was waiting and is gone. False: it was not waiting.")
+          "handle"_a, "tag"_a, "now"_a, "True: it was waiting and is gone. False: it was not waiting.")
       .def(
           "retry",
           [](Scheduler& s, RequestHandle handle, std::optional<InstanceId> avoid, TimeNs now) {

@@ -237,8 +237,8 @@ class Scheduler::Impl {
     }
   }
 
-  bool cancel(RequestHandle h) {
-    if (s_.requests.state(h) != RequestState::kWaiting) return false;
+  bool cancel(RequestHandle h, Tag tag) {
+    if (s_.requests.state(h) != RequestState::kWaiting || s_.requests[h].tag != tag) return false;
     ledger_.remove_waiting(h);
     return true;
   }
@@ -372,7 +372,7 @@ void Scheduler::finish(RequestHandle handle, Verdict verdict, TimeNs now, Action
   impl_->finish(handle, verdict, now, out);
 }
 
-bool Scheduler::cancel(RequestHandle handle, TimeNs, Actions&) { return impl_->cancel(handle); }
+bool Scheduler::cancel(RequestHandle handle, Tag tag, TimeNs, Actions&) { return impl_->cancel(handle, tag); }
 
 Admission Scheduler::retry(RequestHandle handle, InstanceId avoid, TimeNs now, Actions& out, std::int32_t most) {
   return impl_->retry(handle, avoid, now, out, most);

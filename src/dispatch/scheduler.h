@@ -262,8 +262,10 @@ class Scheduler {
   // has room again and starts what waits. A client that
   // gave up frees nothing: the worker is busy all the same. Also ends a kLost request (its answer was on the way).
   void finish(RequestHandle handle, Verdict verdict, TimeNs now, Actions& out);
-  // True: it was waiting, is removed, and the handle is gone. False: it has started; finish() must still be called.
-  bool cancel(RequestHandle handle, TimeNs now, Actions& out);
+  // True: `tag` was waiting under that handle, is removed, and the handle is gone. False: it has started, and finish()
+  // must still be called; or it has expired, which is among the actions that the caller has yet to read, and its handle
+  // may be another's by now.
+  bool cancel(RequestHandle handle, Tag tag, TimeNs now, Actions& out);
   // A started request failed on its instance through no fault of its own (kLost, or an error of the worker) and is
   // scheduled again, ahead of what waits, on another instance than `avoid` where one fits (kNone: any). Never refused
   // for a full queue. Until it ends, the request keeps off `avoid` when it is bound again, too. When its deadline has

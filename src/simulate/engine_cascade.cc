@@ -78,7 +78,7 @@ void Engine::Impl::let_go(Slot slot) {
   if (visit == kNone) return;
   requests_[visit].of = kNone;
   const auto handle = requests_[visit].handle;
-  if (handle == kNone || scheduler_.cancel(handle, now_, actions_)) requests_.give_back(visit);
+  if (handle == kNone || scheduler_.cancel(handle, visit, now_, actions_)) requests_.give_back(visit);
 }
 
 void Engine::Impl::through(Slot slot, bool good) {
@@ -101,7 +101,7 @@ void Engine::Impl::visited(Slot visit, bool good) {
   }
   TimeNs latency = now_ - row.arrived + options_.overhead;
   if (ended_before(row, latency)) return conclude(slot, latency);
-  const bool runs = !row.awaits && !scheduler_.cancel(row.handle, now_, actions_);
+  const bool runs = !row.awaits && !scheduler_.cancel(row.handle, slot, now_, actions_);
   const Request as_it_was = row;
   row.answered = ahead.stage;
   row.reason = static_cast<std::int8_t>(flow::Reason::kFinal);
@@ -150,7 +150,7 @@ void Engine::Impl::find_ways() {
       to = decision.exit ? -1 : decision.to;
     }
     if (to < 0 && request.answered < 0) continue;
-    scheduler_.cancel(request.handle, now_, actions_);
+    scheduler_.cancel(request.handle, slot, now_, actions_);
     if (to >= 0 && enter(slot, to)) continue;
     if (!settles_for(slot, flow::Reason::kStageAbsent)) end(slot, Outcome::kRejected);
   }

@@ -105,7 +105,7 @@ class Engine::Impl {
     for (Slot slot = 0; slot < requests_.slots(); ++slot) {  // parked for ever
       Request& request = requests_[slot];
       if (!request.present || request.over) continue;
-      scheduler_.cancel(request.handle, now_, actions_);
+      scheduler_.cancel(request.handle, slot, now_, actions_);
       if (request.extra) {
         visited(slot, false);
         continue;

@@ -252,7 +252,7 @@ void Roots::find_ways(TimeNs now) {
     if (!request.present || request.visit == kNone) continue;
     if (scheduler_.state(request.handle) != dispatch::RequestState::kWaiting) continue;
     if (scheduler_.fits_any(request.length, request.variant)) continue;
-    scheduler_.cancel(request.handle, now, actions_);
+    scheduler_.cancel(request.handle, slot, now, actions_);
     pipeline_.again(leave(slot), now);
     walk(now);
   }
@@ -276,11 +276,7 @@ void Roots::walk(TimeNs now) {
       case Step::Kind::kCancel: {
         const Slot slot = slot_of_visit_[step.visit];
         requests_[slot].visit = kNone;  // where it runs, its slot is free when it is through
-        // One that has expired in this event has no handle any more, and another request may have it.
-        const bool gone = std::any_of(actions_.begin(), actions_.end(), [&](const dispatch::Action& a) {
-          return a.kind == dispatch::ActionKind::kExpired && a.tag == slot;
-        });
-        if (!gone && scheduler_.cancel(requests_[slot].handle, now, actions_)) requests_.give_back(slot);
+        if (scheduler_.cancel(requests_[slot].handle, slot, now, actions_)) requests_.give_back(slot);
         break;
       }
       case Step::Kind::kDrop: {

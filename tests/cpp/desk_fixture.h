@@ -1,5 +1,6 @@
-// The desk's books of pipelines under random events: trees, clients that leave, workers that fail, are busy or die, and
-// deployments that change. No thread and no socket: what the desk sends is answered here, when and as chance has it.
+// The desk's books of pipelines and cascades under random events: trees, clients that leave, workers that fail, are
+// busy or die, and deployments that change. No thread and no socket: what the desk sends is answered here, when and as
+// chance has it.
 #pragma once
 
 #include <arlo/v1/admin.pb.h>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "gateway/desk/desk.h"
+#include "gateway/fleet/cascade.h"
 #include "gateway/fleet/fleet.h"
 #include "gateway/fleet/lane.h"
 #include "kserve.h"
@@ -40,8 +42,10 @@ class TestCall final : public Call {
 
 class DeskRig final : private UpstreamListener, private ShadowListener, private AheadListener {
  public:
-  explicit DeskRig(std::uint64_t seed)
+  // `cascade`: in place of a pipeline, of its stages one after the other.
+  explicit DeskRig(std::uint64_t seed, bool cascade = false)
       : random(seed),
+        cascade_(cascade),
         config_(made_config()),
         by_deadline_(below(3) > 0),
         scheduler_({.policy = dispatch::Policy::kLate,
@@ -49,8 +53,8 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
                     .batching = by_deadline_ ? dispatch::Batching::kDeadline : dispatch::Batching::kFill}),
         fleet_(config_, scheduler_, [this](Effects& effects, TimeNs at) { desk_.settle(effects, at); }),
         desk_(config_, scheduler_, fleet_, books_, *this, *this, *this) {
-    tokens_ = by_deadline_ && below(2) == 0;
-    const auto count = 1 + below(4);
+    tokens_ = !cascade_ && by_deadline_ && below(2) == 0;
+    const auto count = cascade_ ? 2 + below(2) : 1 + below(4);
     for (std::uint64_t s = 0; s < count; ++s) {
       stages_.push_back({static_cast<std::int32_t>(s == 0 ? -1 : below(s)), 1 + below(2), below(3) == 0, below(3) == 0,
                          tokens_ && below(3) > 0, s > 0 && below(2) == 0, below(2) == 0, below(2) == 0});
@@ -261,9 +265,11 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
       edge->mutable_chunks()->set_window(10);
       edge->mutable_chunks()->set_stride(8);
     }
+    if (cascade_) as_cascade(deployment);
     const auto wrong = [](const MaybeFault& fault) { return fault ? fault->message : std::string(); };
     ASSERT_EQ(wrong(check_deployment(deployment)), "");
     ASSERT_EQ(wrong(check_pipelines(deployment)), "");
+    ASSERT_EQ(wrong(check_cascades(deployment)), "");
     bool changed = false;
     ASSERT_EQ(wrong(fleet_.admit(deployment, &changed)), "");
     while (books_.size() < fleet_.variants()) books_.push_back(std::make_unique<Books>());
@@ -277,10 +283,46 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
     tick();
   }
 
+  void as_cascade(v1::Deployment& deployment) {
+    deployment.clear_pipelines();
+    auto* cascade = deployment.add_cascades();
+    cascade->set_name(kPipeline);
+    cascade->set_slo_ms(100);
+    cascade->set_default_timeout_ms(500);
+    cascade->set_logits("logits");
+    cascade->set_answer_margin_ms(2);
+    cascade->set_expire(below(3) == 0);
+    cascade->set_fail(below(3) == 0);
+    cascade->set_auto_price(below(2) == 0);
+    for (const char* label : {"no", "yes"}) cascade->add_labels(label);
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      auto* stage = cascade->add_stages();
+      stage->set_model("m" + std::to_string(s) + "0");
+      stage->set_score("max");
+      stage->set_over("min");
+      stage->set_weight(1);
+      stage->mutable_calibrator()->set_kind("temperature");
+      stage->mutable_calibrator()->set_t(1);
+    }
+    cascade->set_point("usual");
+    auto* point = cascade->add_points();
+    point->set_name("usual");
+    point->set_ensemble("none");
+    point->set_min_words(1);
+    auto* price = point->add_prices();
+    for (std::size_t s = 1; s < stages_.size(); ++s) {
+      auto* rule = price->add_rules();
+      rule->set_kind("hard");
+      auto* t = rule->add_t();
+      t->set_length(kLongest);
+      t->set_value(.9);
+    }
+  }
+
   void submit() {
     inference::ModelInferRequest message;
     message.set_model_name(kPipeline);
-    const auto rows = static_cast<std::int64_t>(1 + below(3));
+    const auto rows = static_cast<std::int64_t>(1 + below(cascade_ ? 8 : 3));
     const auto tokens = static_cast<std::int64_t>(3 + below(kLongest - 3));
     for (const char* name : {"input_ids", "attention_mask"}) {
       auto* input = message.add_inputs();
@@ -291,8 +333,8 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
       message.add_raw_input_contents(raw(std::vector<std::int64_t>(static_cast<std::size_t>(rows * tokens), 1)));
     }
     auto& wishes = *message.mutable_parameters();
-    if (below(2) == 0) wishes["utility"].set_double_param(static_cast<double>(below(5)));
-    if (below(4) == 0) wishes["min_accuracy"].set_double_param(.8 * static_cast<double>(below(2)));
+    if (!cascade_ && below(2) == 0) wishes["utility"].set_double_param(static_cast<double>(below(5)));
+    if (!cascade_ && below(4) == 0) wishes["min_accuracy"].set_double_param(.8 * static_cast<double>(below(2)));
     if (below(5) == 0) wishes["arlo_class"].set_string_param("bulk");
     calls.push_back(std::make_unique<TestCall>());
     TestCall& call = *calls.back();
@@ -381,6 +423,7 @@ class DeskRig final : private UpstreamListener, private ShadowListener, private 
   void shadow_done(Shadow& /*shadow*/) override {}
   void ahead_done(Ahead& /*ahead*/) override {}
 
+  const bool cascade_;
   const v1::GatewayConfig config_;
   const bool by_deadline_;
   Lane lane_;

@@ -1,4 +1,5 @@
-// Every call of a pipeline is answered once, and nothing is left of it, whatever comes when (desk_fixture.h).
+// Every call of a pipeline or a cascade is answered once, and nothing is left of it, whatever comes when
+// (desk_fixture.h).
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -53,6 +54,31 @@ TEST(DeskFlows, EveryCallIsAnsweredOnceAndNothingIsLeft) {
       EXPECT_LE(stage.answered(), stage.visits()) << seed;
       EXPECT_LE(stage.ends(), stage.answered()) << seed;
     }
+  }
+  EXPECT_GT(well, 1000U);
+  EXPECT_GT(badly, 1000U);
+}
+
+TEST(DeskCascades, EveryCallIsAnsweredOnceAndNothingIsLeft) {
+  set_log_level(parse_log_level("error"));
+  std::uint64_t well = 0;
+  std::uint64_t badly = 0;
+  const auto first = number("DESK_FIRST", 0);
+  for (std::uint64_t seed = first; seed < first + number("DESK_SEEDS", 100); ++seed) {
+    DeskRig rig(seed, true);
+    for (int i = 0; i < 400; ++i) rig.step();
+    rig.end();
+    for (const auto& call : rig.calls) {
+      EXPECT_EQ(call->completed, 1) << seed;
+      EXPECT_EQ(call->open_rows, 0U) << seed;
+      ++(call->fault.code == Code::kOk ? well : badly);
+      if (call->fault.code != Code::kOk) continue;
+      for (const Row& row : call->rows) EXPECT_TRUE(row.journey->answered()) << seed;
+    }
+    EXPECT_EQ(rig.late_starts, 0U) << seed;
+    EXPECT_EQ(rig.at_workers(), 0U) << seed;
+    EXPECT_EQ(rig.scheduler().queued(), 0) << seed;
+    EXPECT_EQ(rig.scheduler().in_flight(), 0) << seed;
   }
   EXPECT_GT(well, 1000U);
   EXPECT_GT(badly, 1000U);

@@ -325,7 +325,7 @@ TEST(Batches, WhatIsCancelledIsLeftOut) {
   rig.arrive(10);
   const RequestHandle cancelled = rig.arrive(10);
   rig.arrive(10);
-  EXPECT_TRUE(rig.scheduler.cancel(cancelled, rig.now, rig.out));
+  EXPECT_TRUE(rig.scheduler.cancel(cancelled, 2, rig.now, rig.out));
   rig.finish(first[0]);
   EXPECT_EQ(tags(rig.batches()[0]), (std::vector<Tag>{1, 3}));
 }

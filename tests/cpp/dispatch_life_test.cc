@@ -53,8 +53,8 @@ TEST(Life, MisuseChangesNothing) {
   s.finish(kNone, Verdict::kAnswered, 0, rig.out);
   s.abandon(running);
   s.abandon(waiting);
-  EXPECT_FALSE(s.cancel(running, 0, rig.out));
-  EXPECT_FALSE(s.cancel(kNone, 0, rig.out));
+  EXPECT_FALSE(s.cancel(running, 0, 0, rig.out));
+  EXPECT_FALSE(s.cancel(kNone, 0, 0, rig.out));
   EXPECT_EQ(s.retry(waiting, kNone, 0, rig.out), Admission::kTooLong);
   EXPECT_EQ(s.retry(kNone, kNone, 0, rig.out), Admission::kTooLong);
   s.leave(7, 0, rig.out);
@@ -192,7 +192,7 @@ TEST(Leave, ALostRequestMayFinishOrBeAbandoned) {
   const RequestHandle a = rig.arrive(10);
   const RequestHandle b = rig.arrive(10);
   rig.scheduler.leave(only, 0, rig.out);
-  EXPECT_FALSE(rig.scheduler.cancel(a, 0, rig.out));
+  EXPECT_FALSE(rig.scheduler.cancel(a, 0, 0, rig.out));
   rig.scheduler.finish(a, Verdict::kAnswered, 0, rig.out);
   rig.scheduler.abandon(b);
   EXPECT_EQ(rig.scheduler.state(a), RequestState::kGone);
@@ -291,6 +291,22 @@ TEST(Expire, WhatIsFoundDeadIsSkipped) {
   }
 }
 
+// Whoever cancels one may not have read yet that it has expired.
+TEST(Cancel, LeavesWhoHasTheHandleNow) {
+  Rig rig(Policy::kLate);
+  rig.level(128);
+  rig.arrive(10);
+  const RequestHandle expired = rig.arrive(10, 5 * kMs);
+  rig.now = 5 * kMs;
+  rig.scheduler.expire(rig.now, rig.out);
+  ASSERT_EQ(rig.scheduler.state(expired), RequestState::kGone);
+  const RequestHandle next = rig.arrive(10);
+  ASSERT_EQ(next, expired);
+  EXPECT_FALSE(rig.scheduler.cancel(expired, 1, rig.now, rig.out));
+  EXPECT_EQ(rig.scheduler.state(next), RequestState::kWaiting);
+  EXPECT_TRUE(rig.scheduler.cancel(next, 2, rig.now, rig.out));
+}
+
 TEST(Cancel, InEveryState) {
   for (const Policy policy : {Policy::kRs, Policy::kEft, Policy::kLate}) {
     Rig rig(policy);
@@ -299,10 +315,10 @@ TEST(Cancel, InEveryState) {
     const RequestHandle running = rig.arrive(10);
     const RequestHandle waiting = rig.arrive(10);
     const RequestHandle parked = rig.arrive(400);
-    EXPECT_FALSE(rig.scheduler.cancel(running, 0, rig.out));
-    EXPECT_TRUE(rig.scheduler.cancel(waiting, 0, rig.out));
-    EXPECT_FALSE(rig.scheduler.cancel(waiting, 0, rig.out));
-    EXPECT_TRUE(rig.scheduler.cancel(parked, 0, rig.out));
+    EXPECT_FALSE(rig.scheduler.cancel(running, 0, 0, rig.out));
+    EXPECT_TRUE(rig.scheduler.cancel(waiting, 1, 0, rig.out));
+    EXPECT_FALSE(rig.scheduler.cancel(waiting, 1, 0, rig.out));
+    EXPECT_TRUE(rig.scheduler.cancel(parked, 2, 0, rig.out));
     EXPECT_EQ(rig.scheduler.queued(), 0);
     rig.look();
     rig.scheduler.finish(running, Verdict::kAnswered, 0, rig.out);

@@ -161,7 +161,7 @@ class Program {
       case 4:
         if (!books_.waiting_.empty()) {
           const Tag tag = any(books_.waiting_);
-          ASSERT_TRUE(scheduler_.cancel(books_.waiting_.at(tag), now_, out_));
+          ASSERT_TRUE(scheduler_.cancel(books_.waiting_.at(tag), tag, now_, out_));
           books_.waiting_.erase(tag);
           books_.end(tag);
         }

@@ -277,7 +277,7 @@ TEST_P(Apart, WhatSharesNothingIsDecidedAsIfAlone) {
       const Arrival first{.length = 1, .deadline = 1000};
       for (Side* side : {&together, &alone[0], &alone[1]}) {
         const Admitted admitted = side->scheduler.arrive(1'000'000, first, now, side->out);
-        ASSERT_TRUE(side->scheduler.cancel(admitted.handle, now, side->out));
+        ASSERT_TRUE(side->scheduler.cancel(admitted.handle, 1'000'000, now, side->out));
       }
       // Ties go to the lower id, and ids are reused: all come before the first one goes, so that their order is the
       // same.

@@ -129,7 +129,7 @@ class Rig {
     for (std::size_t tag = 0, end = visits.size(); tag < end; ++tag) {  // those that are added have just chosen
       if (visits[tag] == kNone || scheduler.state(handles[tag]) != dispatch::RequestState::kWaiting) continue;
       if (scheduler.fits_any(10, variants[tag])) continue;
-      scheduler.cancel(handles[tag], now, actions);
+      scheduler.cancel(handles[tag], tag, now, actions);
       pipeline->again(std::exchange(visits[tag], kNone), now);
       walk();
     }
@@ -171,11 +171,8 @@ class Rig {
       }
     } else if (step.kind == Step::Kind::kCancel) {
       const auto tag = tag_of.at(step.visit);
-      if (std::exchange(visits[tag], kNone) == kNone) return;  // it has ended since: its handle may be another's now
-      for (const dispatch::Action& a : actions) {
-        if (a.kind == dispatch::ActionKind::kExpired && a.tag == tag) return;  // so too
-      }
-      scheduler.cancel(handles[tag], now, actions);
+      if (std::exchange(visits[tag], kNone) == kNone) return;  // it has ended since
+      scheduler.cancel(handles[tag], tag, now, actions);
     }
   }
 

@@ -214,10 +214,8 @@ TEST(Journeys, NothingIsAllocatedInSteadyState) {
           pipeline.refused(step.visit, DropReason::kDeadline, now);
         } else if (step.kind == Step::Kind::kCancel) {
           const std::uint64_t slot = slot_of[step.visit];
-          bool gone = false;
-          for (const Action& a : out) gone = gone || (a.kind == ActionKind::kExpired && a.tag == slot);
           visit_of[slot] = kNone;
-          if (!gone && scheduler.cancel(handle_of[slot], now, out)) free.push_back(slot);
+          if (scheduler.cancel(handle_of[slot], slot, now, out)) free.push_back(slot);
         }
       }
       if (out.empty()) break;

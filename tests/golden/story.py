@@ -127,7 +127,7 @@ class Story:
         return [line for name in words for line in self.tell(self.scheduler.finish(self.handle(name), self.now))]
 
     def do_cancel(self, words: list[str]) -> list[str]:
-        removed, actions = self.scheduler.cancel(self.handle(words[0]), self.now)
+        removed, actions = self.scheduler.cancel(self.handle(words[0]), _number(words[0]), self.now)
         return [*self.tell(actions), f"{words[0]} is cancelled" if removed else f"{words[0]} is not waiting"]
 
     def do_abandon(self, words: list[str]) -> list[str]:

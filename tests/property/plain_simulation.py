@@ -196,7 +196,7 @@ class PlainSimulation:
         for request in self.requests:
             if request.outcome is None:
                 assert request.handle is not None
-                assert self.scheduler.cancel(request.handle, self.now)[0], "only what waits is left"
+                assert self.scheduler.cancel(request.handle, request.number, self.now)[0], "only what waits is left"
                 request.outcome = "failed"
 
     def run(self, until: int | None) -> None:

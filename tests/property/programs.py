@@ -175,7 +175,7 @@ class Driver:
         return admission.name, actions
 
     def do_cancel(self, tag: int) -> tuple[bool, Actions]:
-        removed, actions = self.scheduler.cancel(self.handles[tag], self.now)
+        removed, actions = self.scheduler.cancel(self.handles[tag], tag, self.now)
         assert removed == (tag in self.waiting)
         if removed:
             self.waiting.remove(tag)

@@ -169,7 +169,8 @@ def test_every_row_ends_once(policy: str, events: list[tuple[str, int, int, int,
                 seen.take(seen.core.drain(instance, seen.now)[1])
         elif kind == "cancel" and seen.of("waiting"):
             row = seen.of("waiting")[number % len(seen.of("waiting"))]
-            assert seen.core.cancel(row.handle, seen.now)[0]
+            tag = next(tag for tag, each in seen.rows.items() if each is row)
+            assert seen.core.cancel(row.handle, tag, seen.now)[0]
             row.state = "over"
         elif kind == "rules" and number % 3:
             seen.core.set_tokens(rules_of(POLICIES[number % len(POLICIES)]))

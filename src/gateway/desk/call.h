@@ -53,6 +53,7 @@ struct Row {
   ~Row();
   Row(Row&&) noexcept;
 
+  [[nodiscard]] dispatch::Tag tag() const { return reinterpret_cast<dispatch::Tag>(this); }
   // Who answers it next: the call's model, or the stage of a cascade that it is at.
   [[nodiscard]] const ModelSpec& model() const;
   // That it is a row of.

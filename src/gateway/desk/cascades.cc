@@ -248,7 +248,7 @@ void Desk::find_ways(TimeNs grace, TimeNs now, Effects& effects) {
     }
     if (row->unfit_since_ns == 0) row->unfit_since_ns = now;
     if (to < 0 && !journey.answered() && now - row->unfit_since_ns < grace) continue;
-    if (!scheduler_.cancel(row->handle, now, effects.actions)) continue;  // it has found an instance
+    if (!scheduler_.cancel(row->handle, row->tag(), now, effects.actions)) continue;  // started, or expired
     waiting_.remove(*row);
     row->state = Row::State::kNew;
     row->handle = dispatch::kNone;

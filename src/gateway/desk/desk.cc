@@ -126,7 +126,7 @@ void Desk::submit(Call& call, TimeNs now, Effects& effects) {
 dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& effects) {
   const Call& call = *row.call;
   const auto admitted = scheduler_.arrive(
-      reinterpret_cast<dispatch::Tag>(&row),
+      row.tag(),
       {.length = row.length,
        .due = call.visit ? static_cast<const VisitCall&>(call).due : call.received_ns + call.model->slo_ns,
        .deadline = deadline,
@@ -440,8 +440,8 @@ bool Desk::leaves(Row& row, TimeNs now, Effects& effects) {
       part->dropped = true;
     }
   } else if (row.state == Row::State::kWaiting && row.handle != dispatch::kNone) {
-    // When it does not wait any more, its start is among the actions that are still to be settled: see begin().
-    static_cast<void>(scheduler_.cancel(row.handle, now, effects.actions));
+    // When it does not wait any more, its start or its end is among the actions that are still to be settled.
+    static_cast<void>(scheduler_.cancel(row.handle, row.tag(), now, effects.actions));
   }
   return true;
 }

@@ -14,6 +14,8 @@ constexpr TimeNs kFirstBackoff = 1000 * kMs;  // of an engine that was at fault
 constexpr TimeNs kLastBackoff = 30'000 * kMs;
 constexpr std::size_t kLooks = 256;  // open calls that a tick looks at
 
+dispatch::Tag TagOf(const Row& row) { return reinterpret_cast<dispatch::Tag>(&row); }
+
 std::string InMs(TimeNs ns) { return std::to_string(ns / kMs) + " ms"; }
 
 // Rows that a row may go with after its batch failed: half as many.
@@ -59,7 +61,7 @@ void Desk::Submit(Call& call, TimeNs now, Effects& effects) {
   if (several) scheduler_.hold();  // they may go as batches
   for (Row& row : call.rows) {
     if (call.fault.code != Code::kOk) break;
-    const auto admitted = scheduler_.arrive(reinterpret_cast<dispatch::Tag>(&row),
+    const auto admitted = scheduler_.arrive(TagOf(row),
                                             {.length = row.length,
                                              .due = call.received_ns + config_.model.slo_ns,
                                              .deadline = call.deadline_ns,
@@ -118,8 +120,8 @@ void Desk::Fail(Call& call, Fault fault, TimeNs now, Effects& effects) {
         effects.cancels.push_back(&batch);
       }
     } else if (row.state == Row::State::kWaiting && row.handle != dispatch::kNone) {
-      // When it does not wait any more, its start is among the actions that are still to be settled: see Begin().
-      static_cast<void>(scheduler_.cancel(row.handle, now, effects.actions));
+      // When it does not wait any more, its start or its end is among the actions that are still to be settled.
+      static_cast<void>(scheduler_.cancel(row.handle, TagOf(row), now, effects.actions));
     }
     End(row, now, effects);
   }
