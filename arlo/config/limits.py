@@ -55,7 +55,8 @@ class LimitsConfig:
     )
     empty_frames: int = option(
         default=1000,
-        doc="Frames of one connection within 10 s that bring nothing: DATA without bytes, PRIORITY, unknown ones.",
+        doc="Frames of one connection within 10 s that bring nothing: DATA without bytes, PRIORITY, unknown ones,"
+        " and WINDOW_UPDATE above ten for each frame of an answer.",
         minimum=1,
         maximum=2**31 - 1,
     )

@@ -64,7 +64,10 @@ std::string_view FrameMeter::begin(TimeNs now) {
       break;
     case kHeaders:
     case kContinuation:
-      if (type == kHeaders) block_ = 0;
+      if (type == kHeaders) {
+        block_ = 0;
+        updates_ += kUpdatesOfStream;
+      }
       block_ += left_;
       in_block_ = (flags & kEndHeaders) == 0;
       if (block_ > limits_.header_block_bytes) return "bytes of headers";
@@ -76,7 +79,12 @@ std::string_view FrameMeter::begin(TimeNs now) {
       if ((flags & kAck) == 0 && above(pings_, limits_.pings, now)) return "pings and settings";
       break;
     case kWindowUpdate:
-      break;  // what it costs is paid for by the bytes that it lets through
+      if (updates_ > 0) {
+        --updates_;
+      } else if (above(empty_, limits_.empty_frames, now)) {
+        return "empty frames";
+      }
+      break;
     default:
       if (type == kPriority || type > kContinuation) {
         if (above(empty_, limits_.empty_frames, now)) return "empty frames";

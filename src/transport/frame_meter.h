@@ -16,8 +16,9 @@ namespace arlo::transport {
 class FrameMeter {
  public:
   struct Limits {
-    std::uint32_t pings = 1000;         // and SETTINGS, within `span`
-    std::uint32_t empty_frames = 1000;  // DATA without bytes, PRIORITY, unknown types, within `span`
+    std::uint32_t pings = 1000;  // and SETTINGS, within `span`
+    // DATA without bytes, PRIORITY, unknown types, WINDOW_UPDATE that nothing was sent for; within `span`
+    std::uint32_t empty_frames = 1000;
     TimeNs span = 10'000'000'000;
     std::size_t header_block_bytes = 64 << 10;
     TimeNs header_time = 10'000'000'000;  // for a block of headers or a small frame, from its first byte to its last
@@ -28,6 +29,8 @@ class FrameMeter {
 
   // Bytes that have come. A limit that is exceeded, for people; empty: none is.
   std::string_view feed(std::string_view bytes, TimeNs now);
+  // The client was sent a frame of DATA, and may widen windows for it.
+  void sent_data() { updates_ += kUpdatesOfData; }
   // The same for what is not whole yet.
   [[nodiscard]] std::string_view overdue(TimeNs now) const;
   // Part of something is there, and its rest is not.
@@ -36,6 +39,9 @@ class FrameMeter {
   [[nodiscard]] bool greeted() const { return greeted_; }
 
  private:
+  static constexpr std::uint64_t kUpdatesOfData = 10;  // WINDOW_UPDATE, as clients read a frame in pieces
+  static constexpr std::uint64_t kUpdatesOfStream = 2;
+
   // How often something came within the span.
   struct Rate {
     std::uint32_t count = 0;
@@ -55,6 +61,7 @@ class FrameMeter {
   bool in_data_ = false;
   bool greeted_ = false;
   TimeNs since_ = 0;
+  std::uint64_t updates_ = 0;  // that the client may send
   Rate pings_, empty_;
 };
 

@@ -234,6 +234,7 @@ int ServerSession::Impl::on_sent(nghttp2_session* session, const nghttp2_frame* 
     self(user).service_.offended(self(user).peer_,
                                  "HTTP/2: " + std::string(nghttp2_http2_strerror(frame->goaway.error_code)));
   }
+  if (frame->hd.type == NGHTTP2_DATA) self(user).meter_.sent_data();
   // Faults of the client's making, which it can provoke as often as it can reset.
   if (frame->hd.type == NGHTTP2_RST_STREAM && frame->rst_stream.error_code != NGHTTP2_NO_ERROR) {
     self(user).count_reset();

@@ -28,7 +28,7 @@ struct Seen {
 
 Seen read_plainly(std::string_view bytes, const FrameMeter::Limits& limits) {
   Seen seen;
-  std::uint32_t pings = 0, empty = 0;
+  std::uint32_t pings = 0, empty = 0, updates = 0;
   std::size_t block = 0;
   bool open = false;  // a block of headers
   bytes.remove_prefix(std::min(kPreface, bytes.size()));
@@ -43,9 +43,12 @@ Seen read_plainly(std::string_view bytes, const FrameMeter::Limits& limits) {
     const auto flags = static_cast<unsigned char>(bytes[4]);
     if (type == 0 && left == 0 && (flags & 1) == 0) ++empty;
     if (type == 2 || type > 9 || (type == 9 && left == 0)) ++empty;
+    if (type == 8 && updates == 0) ++empty;
+    if (type == 8 && updates > 0) --updates;
     if ((type == 4 || type == 6) && (flags & 1) == 0) ++pings;
     if (type == 4) seen.greeted = true;
     if (type == 1) block = 0;
+    if (type == 1) updates += 2;
     if (type == 1 || type == 9) {
       block += left;
       open = (flags & 4) == 0;

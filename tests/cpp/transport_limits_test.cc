@@ -20,7 +20,15 @@ namespace {
 constexpr TimeNs kSecond = 1'000'000'000;
 constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-enum FrameType : char { kData = 0, kHeaders = 1, kPriority = 2, kSettings = 4, kPing = 6, kContinuation = 9 };
+enum FrameType : char {
+  kData = 0,
+  kHeaders = 1,
+  kPriority = 2,
+  kSettings = 4,
+  kPing = 6,
+  kWindowUpdate = 8,
+  kContinuation = 9
+};
 
 std::string frame(FrameType type, char flags, std::uint32_t stream, std::string_view payload) {
   std::string out;
@@ -84,6 +92,17 @@ TEST(FrameMeter, HeadersWithoutEnd) {
   EXPECT_EQ(frames, 5);
 }
 
+TEST(FrameMeter, WindowsAreWidenedForWhatIsSent) {
+  FrameMeter::Limits limits;
+  limits.empty_frames = 5;
+  FrameMeter meter(limits);
+  const std::string update = frame(kWindowUpdate, 0, 1, "1234");
+  meter.feed(hello() + frame(kHeaders, 4, 1, "ab"), kSecond);
+  for (int i = 0; i < 100; ++i) meter.sent_data();
+  for (int i = 0; i < 2 + 1000 + 5; ++i) ASSERT_EQ(meter.feed(update, kSecond), "") << i;
+  EXPECT_EQ(meter.feed(update, kSecond), "empty frames");
+}
+
 TEST(FrameMeter, FloodsAreCountedInTime) {
   struct Case {
     std::string bytes;
@@ -92,7 +111,7 @@ TEST(FrameMeter, FloodsAreCountedInTime) {
   for (const auto& [bytes, limit] :
        {Case{frame(kPing, 0, 0, "12345678"), "pings and settings"},
         Case{frame(kSettings, 0, 0, ""), "pings and settings"}, Case{frame(kData, 0, 1, ""), "empty frames"},
-        Case{frame(kPriority, 0, 1, "12345"), "empty frames"},
+        Case{frame(kPriority, 0, 1, "12345"), "empty frames"}, Case{frame(kWindowUpdate, 0, 0, "1234"), "empty frames"},
         Case{frame(static_cast<FrameType>(0x77), 0, 1, "?"), "empty frames"}}) {
     FrameMeter::Limits limits;
     limits.pings = limits.empty_frames = 50;

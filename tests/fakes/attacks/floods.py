@@ -99,7 +99,7 @@ def settings_flood(hit: Hit) -> None:
     _frames(hit, frame * CHUNK, reads=False)
 
 
-@attack()
+@attack(refused=True)
 def window_update_flood(hit: Hit) -> None:
     """WINDOW_UPDATEs of one byte, of the connection and of a call."""
     pair = WindowUpdateFrame(0, window_increment=1).serialize() + WindowUpdateFrame(1, window_increment=1).serialize()
