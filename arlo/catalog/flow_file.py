@@ -29,7 +29,7 @@ _FLOW = {
 _STAGE = {"name", "entry", "variants", "variant", "batch", "lengths", "fire", "told"}
 _VARIANT = {
     "name", "accuracy", "latency", "max_lengths", "max_batch", "batches", "memory_mb", "load_ms", "repository",
-    "tokens", "temperature", "task_accuracy",
+    "tokens", "temperature", "task_accuracy", "bins", "bin_accuracy",
 }  # fmt: skip
 _BATCH = {"max", "wait_ms", "same_utility"}
 _EDGE = {"from", "to", "when", "expand", "hop_ms", "answer"}
@@ -128,17 +128,17 @@ def _variant(raw: Any, base: Path, stage: str, limit: int, records: Outcomes | N
         "temperature": float,
     }  # fmt: skip
     values = _taken(raw, where, kinds)
-    for key in ("max_lengths", "batches"):
+    for key in ("max_lengths", "batches", "bins"):
         if key in raw:
             values[key] = tuple(_numbers(raw[key], f"{where} {key}", int))
-    if "accuracy" in raw:
-        given = raw["accuracy"]
-        values["accuracy"] = tuple(_numbers(given if isinstance(given, list) else [given], f"{where} accuracy", float))
+
+    def shares(given: Any, key: str) -> tuple[float, ...]:
+        return tuple(_numbers(given if isinstance(given, list) else [given], f"{where} {key}", float))
+
+    values |= {key: shares(raw[key], key) for key in ("accuracy", "bin_accuracy") if key in raw}
     if "task_accuracy" in raw:
         by_task = _table(raw["task_accuracy"], f"{where} task_accuracy")
-        values["task_accuracy"] = tuple(
-            (task, _numbers([given], f"{where} task_accuracy", float)[0]) for task, given in by_task.items()
-        )
+        values["task_accuracy"] = tuple((task, shares(given, "task_accuracy")) for task, given in by_task.items())
     if "latency" in raw:
         lengths = values.get("max_lengths", ()) if "repository" in values else values.get("max_lengths", (1,))
         values["table"] = _latency(raw["latency"], lengths, where)

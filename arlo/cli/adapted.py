@@ -56,6 +56,19 @@ def described(plan: Plan, compared: Any, by_task: Mapping[str, Any], lengths: Se
     right = np.concatenate(list(by_task.values()))
     ends = [plan.length // 4, plan.length // 2, plan.length - 1, plan.length]
     bins = np.searchsorted(ends, lengths)
+
+    def by_length(right: Any, bins: Any) -> list[dict[str, Any]]:
+        told = []
+        for i, end in enumerate(ends):
+            if rows := int((bins == i).sum()):
+                good = int(right[bins == i].sum())
+                told.append(
+                    {"max_length": end, "rows": rows, "accuracy": good / rows, "interval": interval(good, rows)}
+                )
+        return told
+
+    starts = np.cumsum([0, *(len(one) for one in by_task.values())])
+    pieces = {name: slice(a, b) for name, a, b in zip(by_task, starts, starts[1:], strict=False)}
     return {
         "name": plan.name,
         "tokens": plan.tokens,
@@ -65,17 +78,11 @@ def described(plan: Plan, compared: Any, by_task: Mapping[str, Any], lengths: Se
         "multiplications": plan.multiplications,
         "accuracy": float(right.mean()),
         "interval": interval(int(right.sum()), len(right)),
-        "bins": [
-            {
-                "max_length": end,
-                "rows": int((bins == i).sum()),
-                "accuracy": float(right[bins == i].mean()),
-                "interval": interval(int(right[bins == i].sum()), int((bins == i).sum())),
-            }
-            for i, end in enumerate(ends)
-            if len(lengths) and (bins == i).any()
-        ],
+        "bins": by_length(right, bins) if len(lengths) else [],
         "by_task": {name: float(one.mean()) for name, one in by_task.items()},
+        "bins_by_task": {name: by_length(right[one], bins[one]) for name, one in pieces.items()}
+        if len(lengths)
+        else {},
         "verified": dataclasses.asdict(compared),
     }
 
@@ -100,6 +107,7 @@ def merged(before: dict[str, Any], added: dict[str, Any], rows: tuple[int, int])
         **both(before, added, rows),
         "bins": [bins[end] for end in sorted(bins)],
         "by_task": before["by_task"] | added["by_task"],
+        "bins_by_task": before.get("bins_by_task", {}) | added["bins_by_task"],
         "verified": added["verified"],
     }
 
@@ -155,6 +163,41 @@ admin_address = "127.0.0.1:8003"
 """
 
 
+FEW_ROWS = 100  # a length bin with fewer measured rows of a task is put together with the one above
+ALL_ROWS = 200  # what a bin of so many rows says counts half beside what rows of all lengths say
+
+
+def length_bins(variant: Mapping[str, Any]) -> tuple[list[int], dict[str, list[float]]]:
+    """Ends of length bins that enough rows were measured of, and the accuracy in each by task, drawn towards that of
+    all lengths as if `ALL_ROWS` more had been measured with it: a bin of few rows differs by chance. Nothing where
+    there are no two such bins."""
+    measured = variant.get("bins_by_task", {})
+    if not measured or measured.keys() != variant["by_task"].keys():
+        return [], {}
+    rows = {task: {each["max_length"]: each["rows"] for each in bins} for task, bins in measured.items()}
+    right = {
+        task: {each["max_length"]: each["accuracy"] * each["rows"] for each in bins} for task, bins in measured.items()
+    }
+    groups: list[list[int]] = [[]]
+    for end in sorted(set().union(*rows.values())):
+        if groups[-1] and all(sum(one.get(e, 0) for e in groups[-1]) >= FEW_ROWS for one in rows.values()):
+            groups.append([])
+        groups[-1].append(end)
+    if len(groups) > 1 and any(sum(one.get(e, 0) for e in groups[-1]) < FEW_ROWS for one in rows.values()):
+        groups[-2:] = [groups[-2] + groups[-1]]
+    if len(groups) < 2:
+        return [], {}
+    accuracy = {
+        task: [
+            (sum(right[task].get(e, 0) for e in ends) + ALL_ROWS * variant["by_task"][task])
+            / (sum(rows[task].get(e, 0) for e in ends) + ALL_ROWS)
+            for ends in groups
+        ]
+        for task in measured
+    }
+    return [ends[-1] for ends in groups], accuracy
+
+
 def flow_file(result: Mapping[str, Any]) -> str:
     """What was found as a flow of one stage, for `arlo serve`: the variants of more and less tokens are its own."""
     lines = [
@@ -175,9 +218,15 @@ def flow_file(result: Mapping[str, Any]) -> str:
             f"max_lengths = [{result['length']}]",
             f"latency = [{points}]",
         ]
+        ends, by_length = length_bins(each)
+        told = {task: f"[{', '.join(f'{one:.4f}' for one in right)}]" for task, right in by_length.items()}
+        if ends:
+            lines.append(f"bins = {ends}")
         if result["room"]:
-            by_task = ", ".join(f"{task} = {right:.4f}" for task, right in each["by_task"].items())
-            lines.append(f"task_accuracy = {{{by_task}}}")
+            told = told or {task: f"{right:.4f}" for task, right in each["by_task"].items()}
+            lines.append(f"task_accuracy = {{{', '.join(f'{task} = {right}' for task, right in told.items())}}}")
+        elif ends:
+            lines.append(f"bin_accuracy = {next(iter(told.values()))}")
     return "\n".join(lines) + "\n"
 
 

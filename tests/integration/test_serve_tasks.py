@@ -36,6 +36,8 @@ TEXTS = [
 SOME = ["red", "tree", "house", "run", "fast", "seven"]  # so short that merging takes padding only
 TASKS = {"topic": "ab", "tone": "xyz"}  # labels of a text in turn
 FURTHER = "pq"
+ENDS = (12, 24)  # of length bins, tokens
+LONG = TEXTS[2]  # of the second one
 
 
 def write_data(file: Path, labels: str) -> Path:
@@ -70,6 +72,12 @@ async def test_tasks_and_a_further_one(source: Path, tmp_path: Path, monkeypatch
     for each in result["variants"]:  # as if merging cost one task much, and helped the other
         fewer = each["tokens"] < 0
         each["by_task"] = {"topic": 0.9 if fewer else 0.4, "tone": 0.4 if fewer else 0.9}
+        # And long rows of the former, too.
+        by_length = {"topic": (0.9, 0.3) if fewer else (0.4, 0.8), "tone": (0.4, 0.4) if fewer else (0.9, 0.9)}
+        each["bins_by_task"] = {
+            task: [{"max_length": end, "rows": 10**9, "accuracy": one} for end, one in zip(ENDS, right, strict=True)]
+            for task, right in by_length.items()
+        }
     write_adapted(result, out)
     config = re.sub(r":800[123]", ":0", SERVE) + f'api_address = "127.0.0.1:{port}"\n'
     (out / "serve.toml").write_text(config + '[control]\nhttp_address = "127.0.0.1:0"\n')
@@ -130,13 +138,18 @@ def check_clients(address: str) -> dict[str, NDArray[np.float32]]:
 
 
 def check_counts(address: str) -> None:
-    """Where nothing presses, a row gets the tokens that its own task is most accurate with."""
+    """Where nothing presses, a row gets the tokens that its own task is most accurate with, at its own length."""
     outputs = [triton.InferRequestedOutput(name) for name in ("tokens", "accuracy_expected")]
     with triton.InferenceServerClient(address) as client:
-        for task, tokens in (("topic", -3), ("tone", 0)):
-            answer = client.infer("model", [texts(SOME[:1])], outputs=outputs, parameters={"task": task})
-            assert answer.as_numpy("tokens").tolist() == [tokens]
-            assert answer.as_numpy("accuracy_expected").tolist() == pytest.approx([0.9])
+        for task, text, tokens, right in (
+            ("topic", SOME[0], -3, 0.9),
+            ("topic", LONG, 0, 0.8),
+            ("tone", SOME[0], 0, 0.9),
+            ("tone", LONG, 0, 0.9),
+        ):
+            answer = client.infer("model", [texts([text])], outputs=outputs, parameters={"task": task})
+            assert answer.as_numpy("tokens").tolist() == [tokens], (task, text)
+            assert answer.as_numpy("accuracy_expected").tolist() == pytest.approx([right], abs=1e-4)
 
 
 def texts(some: list[str]) -> triton.InferInput:

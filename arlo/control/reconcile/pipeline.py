@@ -79,6 +79,11 @@ def fill_pipeline(
                 least_us=max(round(variant.latency_ns(1) / 1000), 1),
                 tokens=variant.tokens if by_tokens else None,
             )
+            if variant.bins != stage.variants[0].bins:
+                raise ConfigError(f"variant {variant.name!r} of stage {stage.name!r} has other bins than the first")
+            if v == 0:
+                item.bins.extend(variant.bins)
+            served.kind_accuracy.extend(variant.bin_accuracy)
             if variant.task_accuracy:
                 by_task = dict(variant.task_accuracy)
                 if by_task.keys() != one.tasks.keys():
@@ -86,7 +91,7 @@ def fill_pipeline(
                         f"variant {variant.name!r} of stage {stage.name!r}: task_accuracy is of "
                         f"{', '.join(by_task)}, and its tasks are {', '.join(one.tasks) or 'none'}"
                     )
-                served.task_accuracy.extend(by_task[task] for task in one.tasks)
+                served.kind_accuracy.extend(value for task in one.tasks for value in by_task[task])
             if variant.temperature != 1:
                 served.t = variant.temperature
         if by_tokens and len(stage.variants) > 1 and late and not config.workers:

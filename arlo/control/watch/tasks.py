@@ -120,7 +120,9 @@ def _without_accuracy(flow: Flow) -> Flow:
         dataclasses.replace(
             stage,
             variants=tuple(
-                dataclasses.replace(each, accuracy=(0.0,), task_accuracy=(), memory_mb=0, load_ms=0.0)
+                dataclasses.replace(
+                    each, accuracy=(0.0,), bins=(), bin_accuracy=(), task_accuracy=(), memory_mb=0, load_ms=0.0
+                )
                 for each in stage.variants
             ),
         )

@@ -136,7 +136,7 @@ dispatch::Admitted Desk::arrive(Row& row, TimeNs deadline, TimeNs now, Effects& 
        .follows =
            call.visit ? static_cast<const VisitCall&>(call).follows : row.journey != nullptr && row.journey->answered(),
        .utility = call.visit ? static_cast<const VisitCall&>(call).utility : 1,
-       .kind = call.visit ? static_cast<const VisitCall&>(call).task : 0},
+       .kind = call.visit ? static_cast<const VisitCall&>(call).kind(row) : 0},
       now, effects.actions);
   if (admitted.handle == dispatch::kNone) return admitted;
   row.handle = admitted.handle;

@@ -143,10 +143,12 @@ class VisitCall final : public Call {
   bool starts_as(dispatch::VariantId id, const FlowState& in_force);
   void complete() override { delete this; }
 
-  [[nodiscard]] const FlowSpec::Variant& of() const {
-    const auto& stages = state->model->flow->stages;
-    return stages[static_cast<std::size_t>(stage)].variants[static_cast<std::size_t>(variant)];
+  [[nodiscard]] const FlowSpec::Stage& at() const {
+    return state->model->flow->stages[static_cast<std::size_t>(stage)];
   }
+  [[nodiscard]] const FlowSpec::Variant& of() const { return at().variants[static_cast<std::size_t>(variant)]; }
+  // By which its accuracy is known.
+  [[nodiscard]] std::uint32_t kind(const Row& row) const { return at().kind(task, row.length); }
   [[nodiscard]] std::vector<std::pair<std::int32_t, std::int32_t>> way() const;
   [[nodiscard]] std::string route() const;
 

@@ -357,9 +357,10 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   count.children_sum += made;
   auto& to = *root.row->flow;
   if (children.empty()) {
-    const auto& by_task = visit.of().by_task;
-    if (visit.task < by_task.size() && state.core.tree().variants() == std::ssize(spec.variants)) {
-      root.accuracy = by_task[visit.task];
+    const auto& by_kind = visit.of().by_kind;
+    const auto kind = visit.kind(visit.rows.front());
+    if (kind < by_kind.size() && state.core.tree().variants() == std::ssize(spec.variants)) {
+      root.accuracy = by_kind[kind];
     }
     shadow(visit, effects);
     ++count.ends;

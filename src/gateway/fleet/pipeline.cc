@@ -89,13 +89,13 @@ dispatch::TokenCounts counts_of(const v1::PipelineStage& from, const FindModel& 
   const v1::TokenRule& rule = from.tokens();
   const auto ns = [](std::uint64_t us) { return static_cast<TimeNs>(us) * 1000; };
   dispatch::TokenCounts to;
-  const auto tasks = static_cast<std::size_t>(variants.front()->task_accuracy_size());
-  to.rules.accuracy.resize(std::max<std::size_t>(tasks, 1));
+  const auto kinds = static_cast<std::size_t>(variants.front()->kind_accuracy_size());
+  to.rules.accuracy.resize(std::max<std::size_t>(kinds, 1));
   for (const auto* variant : variants) {
     to.variants.push_back(model(variant->model())->variant);
-    for (std::size_t task = 0; task < to.rules.accuracy.size(); ++task) {
-      to.rules.accuracy[task].push_back(tasks == 0 ? variant->accuracy()
-                                                   : variant->task_accuracy(static_cast<int>(task)));
+    for (std::size_t kind = 0; kind < to.rules.accuracy.size(); ++kind) {
+      to.rules.accuracy[kind].push_back(kinds == 0 ? variant->accuracy()
+                                                   : variant->kind_accuracy(static_cast<int>(kind)));
     }
   }
   to.rules.policy = solve::tokens::parse_token_policy(rule.rule());
@@ -218,17 +218,21 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
       return invalid(where + "variant '" + one->name + "' has other tasks than '" + begins.name + "'");
     }
     const auto right = [](double value) { return value >= 0 && value <= 1; };
-    const auto& by_task = variant.task_accuracy();
-    if ((!by_task.empty() && by_task.size() != static_cast<int>(one->tasks.size())) ||
-        by_task.size() != stage.variants(0).task_accuracy_size() ||
-        !std::all_of(by_task.begin(), by_task.end(), right)) {
+    const auto& by_kind = variant.kind_accuracy();
+    const auto kinds = std::max<std::size_t>(one->tasks.size(), 1) * std::max(stage.bins_size(), 1);
+    if ((!by_kind.empty() && static_cast<std::size_t>(by_kind.size()) != kinds) ||
+        by_kind.size() != stage.variants(0).kind_accuracy_size() ||
+        !std::all_of(by_kind.begin(), by_kind.end(), right)) {
       return invalid(where + "variant '" + one->name +
-                     "' needs a task_accuracy of 0 to 1 for each task, as all variants "
-                     "of its stage have, or none");
+                     "' needs a kind_accuracy of 0 to 1 for each task and each of the stage's length bins, as all "
+                     "variants of its stage have, or none");
     }
     if (one->vocabulary != first->vocabulary) {
       return invalid(where + "variant '" + one->name + "' has another vocabulary than '" + first->name + "'");
     }
+  }
+  if (!std::is_sorted(stage.bins().begin(), stage.bins().end(), std::less_equal<>())) {
+    return invalid(where + "stage '" + stage.name() + "': bins must ascend");
   }
   if (stage.has_tokens()) {
     if (auto fault = check_rule(stage, where)) return fault;
@@ -329,6 +333,12 @@ OutputSet read_by_edges(const FlowSpec::Stage& stage, std::size_t variant) {
 
 }  // namespace
 
+std::uint32_t FlowSpec::Stage::kind(std::uint32_t task, std::int32_t length) const {
+  if (bins.empty()) return task;
+  const auto at = std::lower_bound(bins.begin(), bins.end() - 1, length) - bins.begin();
+  return task * static_cast<std::uint32_t>(bins.size()) + static_cast<std::uint32_t>(at);
+}
+
 namespace {
 
 // A batch can have any of its counts where all of them are.
@@ -425,13 +435,14 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
       to.shadow = stage.tokens().shadow();
     }
     to.told = stage.told();
+    to.bins.assign(stage.bins().begin(), stage.bins().end());
     for (const auto& one : stage.variants()) {
       auto& each = to.variants.emplace_back();
       each.model = model(one.model());
       each.logits = stage.logits().empty() ? -1 : each.model->find_output(stage.logits());
       if (one.t() > 0) each.judge.calibrator.t = one.t();
       each.tokens = one.tokens();
-      each.by_task.assign(one.task_accuracy().begin(), one.task_accuracy().end());
+      each.by_kind.assign(one.kind_accuracy().begin(), one.kind_accuracy().end());
     }
   }
   std::int32_t number = 0;

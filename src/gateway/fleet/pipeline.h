@@ -67,12 +67,16 @@ struct FlowSpec {
     flow::StageSpec judge;        // how its logits become probabilities
     OutputSet answers = 0;        // of its outputs, those that clients may have
     std::int32_t tokens = 0;      // a layer adds, or merges away
-    std::vector<double> by_task;  // accuracy of each of its model's tasks; empty: that of all is the same
+    std::vector<double> by_kind;  // accuracy of each kind of rows; empty: that of all is the same
   };
   struct Stage {
+    // Rows that the accuracy of variants is told apart by.
+    [[nodiscard]] std::uint32_t kind(std::uint32_t task, std::int32_t length) const;
+
     std::string name;
     std::vector<Variant> variants;
     std::vector<Edge> edges;
+    std::vector<std::int32_t> bins;             // ends of length bins; the last is open above
     std::vector<flow::pipeline::Guard> guards;  // of the edges
     bool first = false;
     bool judged = false;          // some edge looks at the answer, or it is mixed with another one

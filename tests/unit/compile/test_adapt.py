@@ -13,6 +13,7 @@ from arlo.catalog.flow_file import load_flow
 from arlo.catalog.manifest import Manifest
 from arlo.catalog.tasks import NO_CLASS, task_input
 from arlo.cli import task
+from arlo.cli.adapted import length_bins
 from arlo.cli.app import build_parsers, main
 from arlo.compile.adapt.measure import of_task, open_session
 from arlo.config import load
@@ -127,6 +128,7 @@ def test_a_further_task(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pyt
         assert sum(part["rows"] for part in each["bins"]) == sum(rows)
     variant = load_flow(out / "flow.toml").stages[0].variants[0]
     assert [task for task, _ in variant.task_accuracy] == ["first", "second"]
+    assert variant.bins == ()  # of too few rows
     many = tmp_path / "many.jsonl"
     many.write_text("".join(json.dumps(one | {"label": str(i % 40)}) + "\n" for i, one in enumerate(texts)))
     with pytest.raises(ConfigError, match="room for 32 classes of a task, and 40 are needed"):
@@ -134,6 +136,29 @@ def test_a_further_task(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ConfigError, match="has a task 'second' already"):
         run_task(["task", "add", "second", str(out), "--data", str(other)])
     assert json.loads((out / "adapt.json").read_text()) == after
+
+
+def measured(*bins: tuple[int, int, float]) -> list[dict[str, Any]]:
+    return [{"max_length": end, "rows": rows, "accuracy": right} for end, rows, right in bins]
+
+
+def test_length_bins() -> None:
+    """Bins of few rows go with their neighbours, and what is left is drawn to the accuracy of all lengths."""
+    by_task = {"first": 0.8, "second": 0.6}
+    first = measured((32, 30, 1.0), (64, 170, 0.9), (127, 200, 0.7), (128, 50, 0.5))
+    second = measured((64, 400, 0.7), (128, 200, 0.4))
+    ends, accuracy = length_bins({"by_task": by_task, "bins_by_task": {"first": first, "second": second}})
+    assert ends == [64, 128]
+    assert accuracy["first"] == pytest.approx([(30 + 153 + 160) / 400, (140 + 25 + 160) / 450])
+    assert accuracy["second"] == pytest.approx([(280 + 120) / 600, (80 + 120) / 400])
+    assert length_bins(
+        {"by_task": {"first": 0.8}, "bins_by_task": {"first": measured((64, 90, 1.0), (128, 90, 0.5))}}
+    ) == (
+        [],
+        {},
+    )
+    assert length_bins({"by_task": by_task, "bins_by_task": {"first": first}}) == ([], {})
+    assert length_bins({"by_task": by_task}) == ([], {})  # of an adapt.json that does not have them
 
 
 def run_task(words: list[str]) -> None:
