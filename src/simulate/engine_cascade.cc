@@ -114,7 +114,7 @@ void Engine::Impl::visited(Slot visit, bool good) {
   row.computed = ahead.computed;
   if (!runs) return conclude(slot, latency);
   report(slot, latency);
-  requests_[slot] = as_it_was;  // the worker is not through
+  requests_[slot] = as_it_was;  // the worker is not through, or the row has just expired
   requests_[slot].over = true;
 }
 
@@ -141,8 +141,7 @@ void Engine::Impl::find_ways() {
   for (Slot slot = 0; slot < requests_.slots(); ++slot) {
     Request& request = requests_[slot];
     if (request.extra || request.awaits || request.over) continue;
-    const bool waits = request.present && scheduler_.state(request.handle) == dispatch::RequestState::kWaiting;
-    if (!waits || scheduler_.fits_any(request.length, journeys_->variant(request.stage))) continue;
+    if (!request.present || scheduler_.fits_any(request.length, journeys_->variant(request.stage))) continue;
     const auto there = present(request);
     std::int32_t to = flow::entry(there, 0, journeys_->stages());
     if (request.answered >= 0) {
@@ -150,7 +149,7 @@ void Engine::Impl::find_ways() {
       to = decision.exit ? -1 : decision.to;
     }
     if (to < 0 && request.answered < 0) continue;
-    scheduler_.cancel(request.handle, slot, now_, actions_);
+    if (!scheduler_.cancel(request.handle, slot, now_, actions_)) continue;  // it runs, or has just expired
     if (to >= 0 && enter(slot, to)) continue;
     if (!settles_for(slot, flow::Reason::kStageAbsent)) end(slot, Outcome::kRejected);
   }

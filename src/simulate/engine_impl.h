@@ -378,6 +378,8 @@ class Engine::Impl {
       } else if (action.kind == ActionKind::kExpired && roots_) {
         roots_->expired(slot, now_);
         conclude_roots();
+      } else if (action.kind == ActionKind::kExpired && requests_[slot].over) {
+        requests_.give_back(slot);
       } else if (action.kind == ActionKind::kExpired) {
         if (!settles_for(slot, flow::Reason::kDeadline)) end(slot, Outcome::kExpired);
       } else {

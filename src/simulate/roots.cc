@@ -250,9 +250,8 @@ void Roots::find_ways(TimeNs now) {
   for (Slot slot = 0; slot < requests_.slots(); ++slot) {
     const Request& request = requests_[slot];
     if (!request.present || request.visit == kNone) continue;
-    if (scheduler_.state(request.handle) != dispatch::RequestState::kWaiting) continue;
     if (scheduler_.fits_any(request.length, request.variant)) continue;
-    scheduler_.cancel(request.handle, slot, now, actions_);
+    if (!scheduler_.cancel(request.handle, slot, now, actions_)) continue;  // it runs, or has just expired
     pipeline_.again(leave(slot), now);
     walk(now);
   }

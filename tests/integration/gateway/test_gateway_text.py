@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
+import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 import pytest_asyncio
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 from tritonclient.grpc import service_pb2
 
 from tests.fakes.gateway import Gateway, gateway_of
@@ -141,3 +143,28 @@ async def test_prompts_go_before_texts(texts: Gateway) -> None:
     ids = request_of(Example(rows=(np.array([101, 5, 102]),), width=3))
     ids.parameters["input_type"].int64_param = 1
     await texts.stub.ModelInfer(ids)  # of token ids it is a parameter like any
+
+
+async def test_prompts_before_texts_of_a_helper(workers: Workers, start: Any) -> None:
+    """Short texts and long ones, whose requests are read until tokens are wanted, and again when they are there."""
+    words = Tokenizer(models.WordLevel({"[UNK]": 1, "find:": 2, "a": 3, "b": 4, "c": 5}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    deployment = workers.deployment("emu", [(0, 64), (1, 128)])
+    deployment.model.tokenizer = words.to_str().encode()
+    deployment.model.prompts.add(name="search_query", text="find: ")
+    helpers = {"text_helpers": 2, "text_command": [sys.executable, "-P", "-m", "arlo.front.helper"]}
+    async with start(deployment, **helpers) as gateway:
+
+        async def answer(rows: Sequence[str], **parameters: Any) -> Any:
+            request = of_text(rows, truncate="END", **parameters)
+            return outputs_of(await gateway.infer(request, timeout=60))["embedding"].tolist()
+
+        async def client(seed: int) -> None:
+            random = np.random.default_rng(seed)
+            for most in (5, 3000) * 3:  # words; 32 rows of the most have above 64 KiB
+                rows = [" ".join(random.choice(list("abc"), random.integers(1, most))) for _ in range(32)]
+                wanted = await answer([f"find: {row}" for row in rows])
+                assert await answer(rows, input_type="query") == wanted
+                assert await answer(rows, input_type="passage") != wanted
+
+        await asyncio.gather(*(client(seed) for seed in range(4)))
