@@ -74,6 +74,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, metavar="N", help="of the data, from its start (default: all)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a folder for the variants")
     parser.add_argument("--max-batch", type=int, default=8, metavar="ROWS", help="of the repositories (default: 8)")
+    parser.add_argument(
+        "--engine", choices=("onnxruntime", "tensorrt", "tensorrt-rtx"), default="onnxruntime",
+        help="of the repositories (default: onnxruntime); accuracy and latency are measured with that one on this CPU",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of a measurement (default: 1)")
     parser.add_argument("--no-compile", action="store_true", help="write ONNX files only, no repositories")
     parser.add_argument("--slo-ms", type=float, default=500.0, metavar="MS", help="in tokens.toml (default: 500)")
@@ -117,9 +121,10 @@ def run(args: argparse.Namespace) -> int:
     times = subject.times(sessions, plans, batches, args.threads)
     for each in found:
         each["latency_ms"] = {str(count): round(ms, 3) for count, ms in times[each["name"]].items()}
+    kind = Repository(args.max_batch, args.engine)
     for plan, each in zip(plans, found, strict=True):
         if not args.no_compile:
-            each["repository"] = build(plan, args.out, args.out / plan.name, model.name, args.max_batch)
+            each["repository"] = build(plan, args.out, args.out / plan.name, model.name, kind)
     result = {
         "model": model.source,
         "source": str(args.source if args.source == Path(DEMO_MODEL) else args.source.absolute()),
@@ -128,7 +133,7 @@ def run(args: argparse.Namespace) -> int:
         "data": {name: str(file) for name, file in files.items()},
         "rows": {"fitted": subject.fitted, "measured": subject.measured},
         "room": subject.room,
-        "max_batch": args.max_batch,
+        **dataclasses.asdict(kind),
         "slo_ms": args.slo_ms,
         "prompts": {"way": args.prompt_way, "epochs": args.epochs},
         "labels": {name: list(labels) for name, labels in subject.task_labels.items()},
@@ -227,7 +232,20 @@ def examine(subject: Subject, plan: Plan, out: Path, threads: int) -> tuple[Any,
     return session, described(plan, compared, subject.right(session, plan), subject.lengths)
 
 
-def build(plan: Plan, out: Path, to: Path, name: str, max_batch: int) -> str:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Repository:
+    """How variants are compiled; in adapt.json."""
+
+    max_batch: int
+    engine: str = "onnxruntime"
+
+    @classmethod
+    def of(cls, result: dict[str, Any]) -> Repository:
+        """As the variants of an adapt.json were."""
+        return cls(**{each.name: result[each.name] for each in dataclasses.fields(cls) if each.name in result})
+
+
+def build(plan: Plan, out: Path, to: Path, name: str, kind: Repository) -> str:
     """The repository `to` of a variant that was exported in `out`."""
     from arlo.catalog.manifest import Adaptation
     from arlo.compile.options import CompileOptions
@@ -240,7 +258,7 @@ def build(plan: Plan, out: Path, to: Path, name: str, max_batch: int) -> str:
         name=f"{name}-{plan.name}",
         lengths=(plan.length,),
         dynamic=False,
-        max_batch=max_batch,
+        **dataclasses.asdict(kind),
     )
     manifest = compile_model(options)
     adaptation = Adaptation(kind=plan.adaptation, per_layer=plan.schedule)
@@ -260,4 +278,11 @@ def _tell(result: dict[str, Any], out: Path) -> None:
             f"{each['latency_ms'][most]:.1f} ms for {most} rows: {faster:.2f} times as fast, "
             f"{less:.2f} by multiplications"
         )
-    print(f"written to {out}" + (f"; next: `arlo serve {out}/serve.toml`" if "repository" in first else ""))
+    print(f"written to {out}" + (f"; next: {_next(result, out)}" if "repository" in first else ""))
+
+
+def _next(result: dict[str, Any], out: Path) -> str:
+    serve = f"`arlo serve {out}/serve.toml`"
+    if result["engine"] == "onnxruntime":
+        return serve
+    return f"where they are to run, `arlo profile VARIANT --update` of each folder in {out}, then {serve}"

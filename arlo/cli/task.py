@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
-    from arlo.cli.adapt import Options, build, examine, say, subject_of
+    from arlo.cli.adapt import Options, Repository, build, examine, say, subject_of
     from arlo.compile.adapt.fitted import Before, Fitted
     from arlo.compile.adapt.tasks import check_name
     from arlo.compile.cache import Hasher
@@ -97,7 +97,7 @@ def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
             _, new = examine(subject, plan, staged, 1)
             variants.append(merged(old, new, rows))
         for plan in plans:
-            build(plan, staged, staged / plan.name, result["name"], int(result["max_batch"]))
+            build(plan, staged, staged / plan.name, result["name"], Repository.of(result))
         for task, fitted in subject.fitted_tasks.items():
             fitted.save(out / TASKS / f"{task}.npz")
         for plan in plans:

@@ -90,6 +90,14 @@ def _half(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
                 f"export: {path} cannot be converted to fp16 ({error}): export the model itself in fp16, or give its "
                 "Hugging Face folder"
             ) from error
+    # It casts a weight back for each of the nodes that share it, under one name.
+    made: set[str] = set()
+    nodes = list(converted.graph.node)
+    del converted.graph.node[:]
+    for node in nodes:
+        if node.op_type != "Cast" or node.output[0] not in made:
+            converted.graph.node.append(node)
+        made.update(node.output)
     return converted
 
 

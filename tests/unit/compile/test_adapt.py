@@ -138,6 +138,24 @@ def test_a_further_task(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pyt
     assert json.loads((out / "adapt.json").read_text()) == after
 
 
+@pytest.mark.long
+def test_engines_for_a_gpu(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT for RTX builds merging for real. What it takes is measured where it runs, and served after that."""
+    pytest.importorskip("tensorrt_rtx_bindings", reason="the package of tensorrt-rtx is not installed")
+    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    words = ["adapt", str(tiny), "--merge", "0,3", "--length", "24", "--max-batch", "2", "--data", str(data)]
+    assert main([*words, "--engine", "tensorrt-rtx", "--out", str(out), "--json"]) == 0
+    for name in ("m0-24", "m3-24"):
+        manifest = Manifest.load(out / name)
+        assert manifest.runtimes[0].engine == "tensorrt-rtx"
+        assert manifest.adaptation is not None
+        (plan,) = (out / name).rglob("model.plan")
+        assert plan.stat().st_size > 50_000
+    with pytest.raises(ConfigError, match="has no latencies yet: measure them with `arlo profile"):
+        load_flow(out / "flow.toml")
+
+
 def measured(*bins: tuple[int, int, float]) -> list[dict[str, Any]]:
     return [{"max_length": end, "rows": rows, "accuracy": right} for end, rows, right in bins]
 

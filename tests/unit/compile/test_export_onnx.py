@@ -135,3 +135,20 @@ def test_a_shape_that_is_fixed_inside(tmp_path: Path) -> None:
     onnx.save(proto, str(path))
     with pytest.raises(CompileError, match=r"(?s)cannot run .* with 3 rows of 7 tokens .*free axes"):
         export(path, tmp_path)
+
+
+def test_norms_that_share_a_weight_in_half_precision(tmp_path: Path) -> None:
+    """What stays in float32 has the weight cast back, once."""
+    path = write_onnx(tmp_path / "model.onnx", outputs=("last_hidden_state",))
+    model = onnx.load(str(path))
+    graph = model.graph
+    said = graph.output[0].name
+    graph.initializer.append(onnx.numpy_helper.from_array(np.full(DIM, 2, np.float32), "scale"))
+    for node in graph.node:
+        node.output[:] = ["plain" if name == said else name for name in node.output]
+    for at, (source, to) in enumerate((("plain", "once"), ("once", said))):
+        graph.node.append(onnx.helper.make_node("LayerNormalization", [source, "scale"], [to], name=f"norm{at}"))
+    onnx.save(model, str(path))
+    entry = export(path, tmp_path, "fp16")
+    got = answers(entry.folder / GRAPH)["last_hidden_state"]
+    np.testing.assert_allclose(got, answers(path)["last_hidden_state"], atol=1e-2)
