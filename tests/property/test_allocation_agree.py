@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from arlo.planning.allocation.solve import SOLVERS
 from benchmarks.solvers import answers, disagreements, random_problem
 
 
+@pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9))
 def test_solvers_agree(seed: int) -> None:

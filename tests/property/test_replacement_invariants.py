@@ -93,6 +93,7 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=600, deadline=None)
 @given(case=cases())
 def test_every_moment_of_every_step(case: Case) -> None:

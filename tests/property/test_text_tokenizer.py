@@ -70,6 +70,7 @@ def characters() -> tuple[list[str], list[str]]:
     return found, [c for c in found if other(c) not in ("Cn", "Co", "Lo") or unicodedata.normalize("NFD", c) != c]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lowercase", "strip_accents", "rest"),
     [(True, None, True), (False, True, True), (True, False, True), (False, False, False)],
@@ -122,6 +123,7 @@ def test_long_texts_are_cut_as_whole_ones_would_be() -> None:
         assert ours.encode(text)[0] == theirs.encode(text).ids
 
 
+@pytest.mark.long
 def test_a_text_of_a_megabyte() -> None:
     ours, theirs = both(public())
     theirs.enable_truncation(512)

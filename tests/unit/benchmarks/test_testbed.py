@@ -239,6 +239,7 @@ def test_the_whole_course_is_squeezed() -> None:
         assert max(rates) > 3 * rates[0]  # the window goes from a quarter of its mean to one and a half times it
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", scaled.CONTENDERS)
 def test_both_sides_scale_alike(name: str, tmp_path: Path) -> None:
     """The configuration of the control plane and the scenario say the same; the simulated side runs."""

@@ -25,6 +25,7 @@ def answer(capsys: pytest.CaptureFixture[str], path: Path, action: str, *more: s
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_the_whole_way(made: Made, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = made(strengths=(2.2, 3.2))
     assert CascadeManifest.load(path).stages[0].importance is not None

@@ -287,6 +287,7 @@ slo_ms = 50
 """
 
 
+@pytest.mark.long
 def test_workers_are_divided_among_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "models.toml"
     file.write_text(MODELS)

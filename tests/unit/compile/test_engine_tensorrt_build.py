@@ -62,6 +62,7 @@ def build(source: Path, runtime: RuntimeSpec, tmp_path: Path, **settings: Any) -
     return meta, folder / "model.plan"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "runtime",
     [
@@ -83,6 +84,7 @@ def test_every_shape_is_built(exported: Path, tmp_path: Path, runtime: RuntimeSp
     assert meta["seconds"] > 0
 
 
+@pytest.mark.long
 def test_workspace_and_optimisation_are_taken(exported: Path, tmp_path: Path) -> None:
     meta, _ = build(exported, spec(), tmp_path, workspace_mb=256, optimisation=0)
     assert meta["bytes"] > 50_000

@@ -284,6 +284,7 @@ def test_an_emulated_repository(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "all 2 files are what the manifest says" in words
 
 
+@pytest.mark.long
 def test_a_build(first_build: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """A real one, of the pipeline: whole, and Triton's configurations agree."""
     found = inspect_repository(first_build.options.out)

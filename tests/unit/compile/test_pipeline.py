@@ -150,6 +150,7 @@ def test_a_second_build_takes_all_from_the_cache(first_build: FirstBuild, tiny_o
     assert [event.number for event in done] == list(range(1, done[-1].total + 1))
 
 
+@pytest.mark.long
 def test_an_option_rebuilds_only_what_depends_on_it(tiny_options: CompileOptions) -> None:
     events: list[Progress] = []
     changed = dataclasses.replace(tiny_options, lengths=(16, 24), dynamic=False, threads=2)
@@ -166,6 +167,7 @@ def test_an_option_rebuilds_only_what_depends_on_it(tiny_options: CompileOptions
     assert config_of(changed.out, "tiny_len16").parameters["threads"].string_value == "2"
 
 
+@pytest.mark.long
 def test_remeasure_measures_and_takes_the_rest_from_the_cache(tiny_options: CompileOptions) -> None:
     events: list[Progress] = []
     compile_model(dataclasses.replace(tiny_options, remeasure=True), events.append)
@@ -270,6 +272,7 @@ def test_a_busy_machine_is_said(
     assert manifest.runtimes[0].latency[0].latency_us == 1000
 
 
+@pytest.mark.long
 def test_a_runtime_slower_than_a_longer_one_is_measured_again(
     tiny_options: CompileOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

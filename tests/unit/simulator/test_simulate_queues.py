@@ -273,6 +273,7 @@ def test_two_classes_on_one_server() -> None:
     agree(lambda seed: priority(seed, rates, times, 1), [left / (1 - own), left / (1 - own) / (1 - both)], seed=20)
 
 
+@pytest.mark.long
 def test_two_classes_keep_the_law_of_conservation() -> None:
     """Equal times on three servers: the order changes who waits, and the mean over both is that of M/D/3."""
     rates = (1.0, 1.25)
@@ -310,6 +311,7 @@ def test_little_and_utilisation() -> None:
     agree(run, [1.0, rho], seed=32)
 
 
+@pytest.mark.long
 def test_the_method_rejects_a_wrong_formula() -> None:
     """Waits that are 6 % off do not pass, in any of the cases tried."""
     rho = 0.7
