@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
@@ -69,11 +70,9 @@ class FlowVariant:
     repository: str = ""  # folder of the compiled model; empty: numbers only, for simulation and planning
     tokens: int | None = None  # that each layer adds, or, below 0, merges away (OTAS); None: not told apart by them
     temperature: float = 1.0  # that its logits are divided by, for probabilities that are right as often as they say
-    bins: tuple[int, ...] = ()  # ends of length bins, ascending, the last open above, which these are of, too:
-    bin_accuracy: tuple[float, ...] = ()  # of each bin, where no tasks share it; empty: of all alike
-    task_accuracy: tuple[
-        tuple[str, tuple[float, ...]], ...
-    ] = ()  # (task, of each bin, or of all) of each that shares it
+    bins: tuple[int, ...] = ()  # ends of length bins in tokens, ascending, the last open above; empty: one for all
+    bin_accuracy: tuple[float, ...] = ()  # of each bin, where no tasks share it; in [0, 1]
+    task_accuracy: tuple[tuple[str, tuple[float, ...]], ...] = ()  # of each task that shares it: that of each bin
 
     def __post_init__(self) -> None:
         where = f"variant {self.name!r}:"
@@ -81,16 +80,14 @@ class FlowVariant:
         _need(len(self.accuracy) in {1, len(self.max_lengths)}, f"{where} accuracy needs 1 number, or 1 per max_length")
         for value in self.accuracy:
             _share(value, f"{where} accuracy")
-        rising = all(b > a for a, b in zip(self.bins, self.bins[1:], strict=False))
-        _need(rising and (not self.bins or self.bins[0] >= 1), f"{where} bins must ascend from 1")
+        _need(not self.bins or _ascend(self.bins), f"{where} bins must ascend from 1")
         known = [("bin_accuracy", self.bin_accuracy)] if self.bins and not self.task_accuracy else []
         _need(bool(known) or not self.bin_accuracy, f"{where} bin_accuracy needs bins, and no task_accuracy beside it")
         for name, values in (*known, *((f"task_accuracy of {task!r}", one) for task, one in self.task_accuracy)):
             _need(len(values) == max(len(self.bins), 1), f"{where} {name} needs a number for each of its bins")
             for value in values:
                 _share(value, f"{where} {name}")
-        rising = all(b > a for a, b in zip(self.max_lengths, self.max_lengths[1:], strict=False))
-        _need(bool(self.max_lengths) and self.max_lengths[0] >= 1 and rising, f"{where} max_lengths must ascend from 1")
+        _need(_ascend(self.max_lengths), f"{where} max_lengths must ascend from 1")
         _need(self.max_batch >= 1, f"{where} max_batch must be at least 1")
         _positive(self.temperature, f"{where} temperature")
         _need(bool(self.table.points), f"{where} latency needs at least one point")
@@ -124,6 +121,10 @@ class FlowBatch:
 
     def __post_init__(self) -> None:
         _need(self.max >= 1, "batch.max must be at least 1")
+
+
+def _ascend(ends: Sequence[int]) -> bool:
+    return bool(ends) and ends[0] >= 1 and all(b > a for a, b in itertools.pairwise(ends))
 
 
 # Plans ask for these of every path of variants.

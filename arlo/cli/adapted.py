@@ -209,7 +209,6 @@ def flow_file(result: Mapping[str, Any]) -> str:
         'name = "tokens"',
     ]
     for each in sorted(_distinct(result["variants"]), key=lambda one: -int(one["tokens"])):
-        points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
         lines += [
             "[[flow.stage.variant]]",
             f'repository = "{each["name"]}"',
@@ -218,6 +217,7 @@ def flow_file(result: Mapping[str, Any]) -> str:
             f"max_lengths = [{result['length']}]",
         ]
         if result.get("engine", "onnxruntime") == "onnxruntime":  # else what it takes is in the repository
+            points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
             lines.append(f"latency = [{points}]")
         ends, by_length = length_bins(each)
         told = {task: f"[{', '.join(f'{one:.4f}' for one in right)}]" for task, right in by_length.items()}

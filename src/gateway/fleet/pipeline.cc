@@ -231,7 +231,7 @@ MaybeFault check_stage(const v1::PipelineStage& stage, const FindModel& model, c
       return invalid(where + "variant '" + one->name + "' has another vocabulary than '" + first->name + "'");
     }
   }
-  if (!std::is_sorted(stage.bins().begin(), stage.bins().end(), std::less_equal<>())) {
+  if (std::adjacent_find(stage.bins().begin(), stage.bins().end(), std::greater_equal<>()) != stage.bins().end()) {
     return invalid(where + "stage '" + stage.name() + "': bins must ascend");
   }
   if (stage.has_tokens()) {
