@@ -66,12 +66,20 @@ class Pruned:
     shortened: float  # share of the texts that importance takes to a shorter runtime; of every way the same texts
     shortened_agreement: float  # of these; nan where there are none
     shortened_accuracy: float
+    going: int  # those of the shortened texts that go on to the last stage at the default point; 0: there is none
+    going_agreement: float
+    going_accuracy: float
 
 
-def pruning(study: Study) -> list[Pruned]:
+def pruning(study: Study, *, seed: int = 0) -> list[Pruned]:
     """Of all recorded kinds of pruning. `plain` and `importance` of one alpha take the same runtimes, so that what they
     say is compared at one cost; random and first words are as many tokens as `importance`."""
     test = study.of(2)
+    points = study.cascade.points
+    goes = np.zeros(len(test.row), np.bool_)
+    if points:
+        rules = dataclasses.replace(study.cascade.point().all_rules, prune=Prune())
+        goes = test.play(rules, seed=seed).ended.ran[:, -1]
     found = []
     for (a, b, alpha, how), (recorded, measured) in sorted(test.pruned.items()):
         if (a, b) == (test.stages - 2, test.stages - 1):
@@ -79,7 +87,7 @@ def pruning(study: Study) -> list[Pruned]:
             right = same & False if test.labels is None else measured.said.answer == test.labels
             chosen, _ = test.pruned.get((a, b, alpha, "importance"), (recorded, measured))
             part = chosen.tokens < test.recorded[-1].tokens
-            known = test.labels is not None
+            known, on = test.labels is not None, part & goes
             found.append(
                 Pruned(
                     alpha=alpha,
@@ -91,6 +99,9 @@ def pruning(study: Study) -> list[Pruned]:
                     shortened=float(part.mean()),
                     shortened_agreement=float(same[part].mean()) if part.any() else np.nan,
                     shortened_accuracy=float(right[part].mean()) if part.any() and known else np.nan,
+                    going=int(on.sum()),
+                    going_agreement=float(same[on].mean()) if on.any() else np.nan,
+                    going_accuracy=float(right[on].mean()) if on.any() and known else np.nan,
                 )
             )
     return found

@@ -47,11 +47,12 @@ def vocabulary_of(tokenizer: dict[str, Any] | None) -> Vocabulary:
     raw = tokenizer["model"]["vocab"]
     ids = raw if isinstance(raw, dict) else {entry[0]: i for i, entry in enumerate(raw)}
     added = {each["content"]: each["id"] for each in tokenizer.get("added_tokens", []) if each.get("special")}
+    unknown = added.get(tokenizer["model"].get("unk_token"))  # which stands for a word
     pieces = [""] * (1 + max(0, *ids.values(), *added.values()))
     for piece, number in ids.items():
         pieces[number] = piece
     keep = {number for piece, number in ids.items() if piece.lstrip("Ġ▁").lower() in NEGATIONS}
-    return Vocabulary(word_starts(pieces), frozenset(added.values()), frozenset(keep))
+    return Vocabulary(word_starts(pieces), frozenset(added.values()) - {unknown}, frozenset(keep))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,28 +81,52 @@ def words_of(vocabulary: Vocabulary, ids: ArrayLike) -> Words:
     return Words(word, segment[begins], np.bincount(word[~special], minlength=count), always)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rewording:
+    """The same text in the tokens of another vocabulary."""
+
+    vocabulary: Vocabulary
+    ids: ArrayLike  # [its tokens]
+
+
 def prune(
-    spec: Prune, vocabulary: Vocabulary, ids: ArrayLike, importance: ArrayLike, levels: Sequence[int] = ()
+    spec: Prune,
+    vocabulary: Vocabulary,
+    ids: ArrayLike,
+    importance: ArrayLike,
+    levels: Sequence[int] = (),
+    *,
+    to: Rewording | None = None,
+    under: int = 0,
 ) -> NDArray[np.int64]:
     """Places of the tokens of one row that are kept, ascending; all of them where nothing is pruned.
 
     `ids`, `importance`: [tokens]. `levels`: maximum lengths of what may run the row next, ascending; none: time goes by
     tokens. A word goes only whole (section 4.2); special tokens, words of the keep list, `min_words` words and the
     weightiest word of each segment stay. With `to_level`, words come back, the weightiest first, as long as the runtime
-    is the same; a word that does not fit is passed over.
+    is the same; a word that does not fit is passed over. `to`: what the places are of, where the next stage has another
+    vocabulary; nothing is pruned where the words of both are not the same. `under`: for a row that has no time for its
+    runtime, the longest level below `under`, as far as `alpha_max` and `most_removed` allow.
     """
     tokens = np.asarray(ids, np.int64)
-    whole = np.arange(len(tokens))
+    target = tokens if to is None else np.asarray(to.ids, np.int64)
+    whole = np.arange(len(target))
     weight = np.asarray(importance, np.float64)
     if spec.alpha <= 0 or not len(tokens) or len(weight) != len(tokens) or not np.isfinite(weight).all():
         return whole
     stairs = spec.to_level and len(levels) > 0
-    ideal = _level(levels, len(tokens))
+    ideal = _level(levels, len(target))
     words = words_of(vocabulary, tokens)
-    if (stairs and ideal == levels[0]) or not len(words.size):
+    if (stairs and (ideal == levels[0] or 0 < under <= levels[0])) or not len(words.size):
+        return whole
+    if under and (not stairs or spec.alpha_max < spec.alpha):
+        return whole
+    there = words if to is None else words_of(to.vocabulary, target)
+    if not _same_words(words, there):
         return whole
     counted = weight if spec.mean_over == "all" else weight[words.word >= 0]
-    limit = spec.alpha * (np.add.accumulate(counted)[-1] / len(counted))  # summed in order, as the gateway does
+    alpha = spec.alpha_max if under else spec.alpha
+    limit = alpha * (np.add.accumulate(counted)[-1] / len(counted))  # summed in order, as the gateway does
     heaviest = np.full(len(words.size), -np.inf)
     np.maximum.at(heaviest, words.word[words.word >= 0], weight[words.word >= 0])
     kept = words.always | (heaviest > limit)
@@ -113,21 +138,36 @@ def prune(
             kept[at] = True
             seen.add(words.segment[at])
             some += 1
-    size = len(tokens) - int(words.size[~kept].sum())
-    if size == len(tokens):
+    size = len(target) - int(there.size[~kept].sum())
+    if size == len(target):
         return whole
     if stairs:
-        level = _level(levels, size)
-        if level is None or level == ideal:
+        level = levels[bisect.bisect_left(levels, under) - 1] if under else _level(levels, size)
+        if level is None or level == ideal or size > level:
             return whole
         room = level - size
         for at in order[~kept[order]]:
-            if words.size[at] <= room:
+            if there.size[at] <= room:
                 kept[at] = True
-                room -= int(words.size[at])
-    elif spec.to_level and size > (1 - LEAST_SAVING) * len(tokens):
+                room -= int(there.size[at])
+        if under and _removed(words, weight, kept) > spec.most_removed:
+            return whole
+    elif spec.to_level and size > (1 - LEAST_SAVING) * len(target):
         return whole
-    return np.nonzero((words.word < 0) | kept[words.word])[0]
+    return np.nonzero((there.word < 0) | kept[there.word])[0]
+
+
+def _removed(words: Words, weight: NDArray[np.float64], kept: NDArray[np.bool_]) -> float:
+    """Share of the words' importance that is left out; summed in order, as the gateway does."""
+    of_words = np.where(words.word >= 0, weight, 0.0)
+    left = np.where((words.word >= 0) & ~kept[words.word], weight, 0.0)
+    every = float(np.add.accumulate(of_words)[-1])
+    return float(np.add.accumulate(left)[-1]) / every if every > 0 else 1.0
+
+
+def _same_words(a: Words, b: Words) -> bool:
+    """As many, parted into segments at the same places."""
+    return len(a.size) == len(b.size) and np.array_equal(np.diff(a.segment) > 0, np.diff(b.segment) > 0)
 
 
 def random_words(vocabulary: Vocabulary, ids: ArrayLike, tokens: int, seed: int) -> NDArray[np.int64]:

@@ -112,10 +112,16 @@ class Prune:
     mean_over: Literal["words", "all"] = "words"  # all: special tokens count in the mean, too
     to_level: bool = True  # only as far as a shorter runtime is reached, and no further
     min_words: int = 4
+    # Of a row that has no time for its runtime: words up to this alpha may go for a shorter one, and with them at most
+    # this share of its importance; below `alpha`: none.
+    alpha_max: float = 0.0
+    most_removed: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha < math.inf:
-            raise ConfigError("prune.alpha must not be below 0")
+        if not 0 <= self.alpha < math.inf or not 0 <= self.alpha_max < math.inf:
+            raise ConfigError("prune.alpha and prune.alpha_max must not be below 0")
+        if not 0 <= self.most_removed <= 1:
+            raise ConfigError("prune.most_removed must be in [0, 1]")
         if self.min_words < 1:
             raise ConfigError("prune.min_words must be at least 1")
 

@@ -214,6 +214,8 @@ def twin(rules: Rules) -> _core.CascadeRules:
         mean_over=rules.prune.mean_over,
         to_level=rules.prune.to_level,
         min_words=rules.prune.min_words,
+        alpha_max=rules.prune.alpha_max,
+        most_removed=rules.prune.most_removed,
         ensemble=rules.ensemble.kind,
     )
 

@@ -51,15 +51,20 @@ Kind named(const std::string& name, std::initializer_list<const char*> names) {
   throw std::invalid_argument("'" + name + "' is no known name");
 }
 
+using Onto = std::tuple<Rows<std::uint8_t>, std::vector<std::int64_t>, Rows<std::int64_t>>;
+
+std::vector<std::uint8_t> bytes(const Rows<std::uint8_t>& from) { return {from.data(), from.data() + from.size()}; }
+
 Rules rules(const std::vector<std::vector<RuleOf>>& prices, const std::vector<std::vector<double>>& skip, double alpha,
-            const std::string& mean_over, bool to_level, std::int32_t min_words, const std::string& ensemble) {
+            const std::string& mean_over, bool to_level, std::int32_t min_words, double alpha_max,
+            double most_removed, const std::string& ensemble) {
   Rules made;
   for (const auto& price : prices) {
     auto& row = made.prices.emplace_back();
     for (const auto& [kind, t, c, k] : price) row.push_back({named<Rule::Kind>(kind, {"hard", "soft"}), t, c, k});
   }
   made.skip = skip;
-  made.prune = {alpha, mean_over == "all", to_level, min_words};
+  made.prune = {alpha, mean_over == "all", to_level, min_words, alpha_max, most_removed};
   made.ensemble = named<Ensemble>(ensemble, {"none", "raw", "calibrated"});
   return made;
 }
@@ -88,12 +93,14 @@ void bind_values(nb::module_& m) {
       .def(
           "__init__",
           [](Rules* self, const std::vector<std::vector<RuleOf>>& prices, const std::vector<std::vector<double>>& skip,
-             double alpha, const std::string& mean_over, bool to_level, std::int32_t min_words,
-             const std::string& ensemble) {
-            new (self) Rules(rules(prices, skip, alpha, mean_over, to_level, min_words, ensemble));
+             double alpha, const std::string& mean_over, bool to_level, std::int32_t min_words, double alpha_max,
+             double most_removed, const std::string& ensemble) {
+            new (self) Rules(
+                rules(prices, skip, alpha, mean_over, to_level, min_words, alpha_max, most_removed, ensemble));
           },
           "prices"_a, nb::kw_only(), "skip"_a = std::vector<std::vector<double>>{}, "alpha"_a = 0.0,
-          "mean_over"_a = "words", "to_level"_a = true, "min_words"_a = 4, "ensemble"_a = "none",
+          "mean_over"_a = "words", "to_level"_a = true, "min_words"_a = 4, "alpha_max"_a = 0.0,
+          "most_removed"_a = 0.5, "ensemble"_a = "none",
           "`prices`: [price][stage but the last] of (kind, [(tokens up to, threshold)], c, k).");
   nb::class_<StageSpec>(m, "CascadeStage", "How confidence comes from what a stage answers.")
       .def(
@@ -154,24 +161,34 @@ void bind_decisions(nb::module_& m) {
       "cascade_prune",
       [](const Rules& by, const Rows<std::uint8_t>& word_start, const std::vector<std::int64_t>& special,
          const std::vector<std::int64_t>& keep, const Rows<std::int64_t>& ids, const Rows<float>& importance,
-         const std::vector<std::int32_t>& levels) {
-        Vocabulary vocabulary;
-        vocabulary.word_start.assign(word_start.data(), word_start.data() + word_start.size());
-        vocabulary.special = special;
-        vocabulary.keep = keep;
+         const std::vector<std::int32_t>& levels, const std::optional<Onto>& onto, std::int32_t under) {
+        const Vocabulary vocabulary{bytes(word_start), special, keep};
         std::vector<std::uint32_t> kept;
-        prune(by.prune, vocabulary, {ids.data(), ids.size()}, {importance.data(), importance.size()}, levels, kept);
+        std::optional<Vocabulary> other;
+        std::optional<Rewording> to;
+        std::size_t whole = ids.size();
+        if (onto) {
+          const auto& [starts, specials, tokens] = *onto;
+          other.emplace(Vocabulary{bytes(starts), specials, {}});
+          to.emplace(Rewording{*other, {tokens.data(), tokens.size()}});
+          whole = tokens.size();
+        }
+        prune(by.prune, vocabulary, {ids.data(), ids.size()}, {importance.data(), importance.size()}, levels, kept,
+              to ? &*to : nullptr, under);
         std::vector<std::int64_t> places(kept.begin(), kept.end());
         if (kept.empty()) {
-          for (std::size_t i = 0; i < ids.size(); ++i) places.push_back(static_cast<std::int64_t>(i));
+          for (std::size_t i = 0; i < whole; ++i) places.push_back(static_cast<std::int64_t>(i));
         }
         return array(std::move(places));
       },
-      "rules"_a, "word_start"_a, "special"_a, "keep"_a, "ids"_a, "importance"_a, "levels"_a,
+      "rules"_a, "word_start"_a, "special"_a, "keep"_a, "ids"_a, "importance"_a, "levels"_a, "onto"_a = nb::none(),
+      "under"_a = 0,
       nb::sig("def cascade_prune(rules: CascadeRules, word_start: NDArray[numpy.uint8], special: Sequence[int], keep: "
-              "Sequence[int], ids: NDArray[numpy.int64], importance: NDArray[numpy.float32], levels: Sequence[int]) -> "
-              "NDArray[numpy.int64]"),
-      "Places of the tokens of a row that are kept; `word_start`: uint8, a bit for each id, lowest first.");
+              "Sequence[int], ids: NDArray[numpy.int64], importance: NDArray[numpy.float32], levels: Sequence[int], "
+              "onto: tuple[NDArray[numpy.uint8], Sequence[int], NDArray[numpy.int64]] | None = None, under: int = 0) "
+              "-> NDArray[numpy.int64]"),
+      "Places of the tokens of a row that are kept; `word_start`: uint8, a bit for each id, lowest first. `onto`: "
+      "word_start, special and ids of another vocabulary, which the places are of.");
   m.def(
       "cascade_drift",
       [](double epsilon, double alpha, const Rows<std::uint8_t>& differs) {

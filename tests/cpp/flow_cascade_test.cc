@@ -248,6 +248,63 @@ TEST(CascadePrune, KeepsWhatMustStay) {
   EXPECT_EQ(s.pruned(.9), (Ids{kCls, kPaper, kIs, kBeauti, kFully, kEnjoy, kAble, kSep}));
 }
 
+// th ##is paper is beautifully writ ##ten and enjoyable
+struct Reworded {
+  Vocabulary vocabulary;
+  std::vector<std::int64_t> ids = {20, 1, 2, 3, 4, 5, 6, 7, 8, 9, 21};
+
+  Reworded() {
+    vocabulary.word_start = {0x7b, 0xff};  // 2 and 7 go on with a word
+    vocabulary.special = {20, 21};
+  }
+};
+
+TEST(CascadePrune, InTheTokensOfAnotherVocabulary) {
+  const Sentence s;
+  const Reworded there;
+  const Rewording to{there.vocabulary, there.ids};
+  std::vector<std::uint32_t> kept;
+  prune({.alpha = .9, .min_words = 1}, s.vocabulary, s.ids, s.importance, std::vector<std::int32_t>{8, 16}, kept, &to);
+  EXPECT_EQ(kept, (std::vector<std::uint32_t>{0, 3, 4, 5, 6, 7, 9, 10})) << "paper is beautifully written enjoyable";
+  // What was left out before stays so.
+  const std::vector<std::uint32_t> left = {0, 2, 4, 5, 10};
+  ASSERT_TRUE(reword(s.vocabulary, s.ids, left, to, kept));
+  EXPECT_EQ(kept, (std::vector<std::uint32_t>{0, 3, 5, 10})) << "paper beautifully";
+}
+
+TEST(CascadePrune, OtherWordsAllGo) {
+  const Sentence s;
+  Reworded there;
+  there.ids.insert(there.ids.begin() + 5, 21);  // parted elsewhere
+  std::vector<std::uint32_t> kept;
+  const Rewording parted{there.vocabulary, there.ids};
+  prune({.alpha = .9, .min_words = 1}, s.vocabulary, s.ids, s.importance, std::vector<std::int32_t>{8, 16}, kept,
+        &parted);
+  EXPECT_TRUE(kept.empty());
+  EXPECT_FALSE(reword(s.vocabulary, s.ids, std::vector<std::uint32_t>{0}, parted, kept));
+  there.ids = {20, 1, 21};  // fewer
+  const Rewording fewer{there.vocabulary, there.ids};
+  EXPECT_FALSE(reword(s.vocabulary, s.ids, std::vector<std::uint32_t>{0}, fewer, kept));
+}
+
+TEST(CascadePrune, HarderWhereThereIsNoTime) {
+  const Sentence s;
+  const std::vector<std::int32_t> levels = {4, 6, 8, 16};
+  const auto sent = [&](PruneSpec spec, std::int32_t under) {
+    std::vector<std::uint32_t> kept;
+    prune(spec, s.vocabulary, s.ids, s.importance, levels, kept, nullptr, under);
+    return kept.size();
+  };
+  const PruneSpec spec{.alpha = .5, .min_words = 1, .alpha_max = 1.25, .most_removed = .6};
+  EXPECT_EQ(sent(spec, 0), 0U);
+  EXPECT_EQ(sent(spec, 16), 8U);
+  EXPECT_EQ(sent(spec, 8), 6U);
+  EXPECT_EQ(sent(spec, 6), 0U) << "what is above alpha_max stays";
+  EXPECT_EQ(sent(spec, 4), 0U);
+  EXPECT_EQ(sent({.alpha = .5, .min_words = 1, .alpha_max = 1.25, .most_removed = .3}, 8), 0U);
+  EXPECT_EQ(sent({.alpha = .5, .min_words = 1}, 16), 0U);
+}
+
 TEST(CascadePrune, WithoutImportanceSendsAll) {
   Sentence s;
   s.importance.clear();

@@ -21,6 +21,8 @@ def twin(rules: spec.Rules) -> _core.CascadeRules:
         mean_over=rules.prune.mean_over,
         to_level=rules.prune.to_level,
         min_words=rules.prune.min_words,
+        alpha_max=rules.prune.alpha_max,
+        most_removed=rules.prune.most_removed,
         ensemble=rules.ensemble.kind,
     )
 
@@ -112,6 +114,7 @@ def test_pruned_rows() -> None:
     random = np.random.default_rng(11)
     vocabulary = prune.Vocabulary(random.random(504) < 0.7, frozenset({0, 1, 2}), frozenset({40, 41}))
     bits = np.packbits(vocabulary.word_start, bitorder="little")
+    crossed = 0
     for _ in range(3000):
         count = int(random.integers(1, 80))
         ids = random.integers(0, 600, count)
@@ -125,12 +128,43 @@ def test_pruned_rows() -> None:
             mean_over="words" if random.random() < 0.5 else "all",
             to_level=bool(random.random() < 0.7),
             min_words=int(random.integers(1, 6)),
+            alpha_max=float(random.choice([0.0, 1.5, 4.0])),
+            most_removed=float(random.choice([0.3, 0.6, 1.0])),
         )
+        under = int(random.choice([0, 0, 16, 64, 100]))
         rules = spec.Rules(prices=((spec.hard(0.5),),), prune=how)
-        ours = prune.prune(how, vocabulary, ids, importance, levels)
-        theirs = _core.cascade_prune(twin(rules), bits, [0, 1, 2], [40, 41], ids, importance, levels)
+        ours = prune.prune(how, vocabulary, ids, importance, levels, under=under)
+        theirs = _core.cascade_prune(twin(rules), bits, [0, 1, 2], [40, 41], ids, importance, levels, under=under)
         np.testing.assert_array_equal(theirs, ours)
         assert set(np.nonzero(np.isin(ids, [0, 1, 2]))[0]) <= set(theirs)
+        if under and len(theirs) < count:
+            assert len(theirs) <= max(level for level in levels if level < under)
+        other = reworded(random, vocabulary, ids)
+        to = prune.Rewording(OTHER, other)
+        ours = prune.prune(how, vocabulary, ids, importance, levels, to=to, under=under)
+        onto = (np.packbits(OTHER.word_start, bitorder="little"), sorted(OTHER.special), other)
+        theirs = _core.cascade_prune(
+            twin(rules), bits, [0, 1, 2], [40, 41], ids, importance, levels, onto=onto, under=under
+        )
+        np.testing.assert_array_equal(theirs, ours)
+        crossed += len(theirs) < len(other)
+    assert crossed > 300
+
+
+# Even ids begin a word.
+OTHER = prune.Vocabulary(np.arange(600) % 2 == 0, frozenset({0, 2}))
+
+
+def reworded(random: np.random.Generator, vocabulary: prune.Vocabulary, ids: np.ndarray[Any, Any]) -> Any:
+    """The same words, of one to three tokens each, twice as many special tokens between; one text in ten has others."""
+    words = prune.words_of(vocabulary, ids)
+    found: list[int] = []
+    for at, word in enumerate(words.word):
+        if word < 0:
+            found += [2, 0]
+        elif at == 0 or words.word[at - 1] != word:
+            found += [4 + 2 * int(random.integers(200)), *([5] * int(random.integers(0, 3)))]
+    return np.array(found + [6] * (random.random() < 0.1), np.int64)
 
 
 def test_hashes() -> None:

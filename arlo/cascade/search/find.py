@@ -37,6 +37,8 @@ class Options:
     skip: skips.Kind | Literal["off"] = "benefit"
     ensemble: bool = True  # whether one may be on
     prune: bool = True
+    alpha_max: float = 0.0  # of rows that have no time for their runtime; below the point's alpha: no more words go
+    most_removed: float = 0.5  # share of the importance that may go with them
     k: float = 10.0  # of Tabi's rule
     price_floor: float = 0.02  # accuracy that the highest price may cost
     epsilon: float | None = None  # a point with a guarantee, too
@@ -111,7 +113,7 @@ def point(study: Study, name: str, options: Options, rules: Rules, guarantee: Gu
         mean_ms=float(played.ms.mean()),
         rules=rules.prices,
         skip=rules.skip,
-        prune=rules.prune,
+        prune=dataclasses.replace(rules.prune, alpha_max=options.alpha_max, most_removed=options.most_removed),
         ensemble=rules.ensemble,
         guarantee=guarantee,
     )

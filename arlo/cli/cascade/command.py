@@ -217,6 +217,20 @@ def _search(actions: Any) -> None:
     add("--skip", choices=("benefit", "uniform", "log", "off"), default="benefit", help="of stages (default: benefit)")
     add("--no-ensemble", action="store_true", help="never mix the answers of stages")
     add("--no-prune", action="store_true", help="send whole texts on")
+    add(
+        "--alpha-max",
+        type=float,
+        default=0.0,
+        metavar="A",
+        help="words up to this alpha may go, too, where a row has no time for its runtime (default: none)",
+    )
+    add(
+        "--most-removed",
+        type=float,
+        default=0.5,
+        metavar="F",
+        help="share of a text's importance that may go with them (default: 0.5)",
+    )
     add("--k", type=float, default=10.0, metavar="K", help="steepness of Tabi's rule (default: 10)")
     add("--fit", metavar="N,...", help="models of each stage that a GPU holds, for the objective cost")
     add("--epsilon", type=float, metavar="F", help="a point whose risk is at most this, too")

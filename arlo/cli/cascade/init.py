@@ -87,8 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if len(set(groups.values())) > 1:
         unread = {name: why for name in given if (why := _no_text(Path(given[name]), manifests[name]))}
         print(
-            "arlo: the stages have different vocabularies: clients send text, which is made into tokens for each, and "
-            "nothing is pruned from one vocabulary to another"
+            "arlo: the stages have different vocabularies: clients send text, which is made into tokens for each"
             if not unread
             else "arlo: the stages have different vocabularies, so text is needed, and the gateway makes no tokens for "
             + "; ".join(f"{name}: {why}" for name, why in unread.items())

@@ -91,7 +91,7 @@ class Jobs:
 
     def pruned(self, stage: int, alpha: float, how: str) -> Job:
         """Texts as the stage before leaves them; of the baselines, as many tokens of them."""
-        from arlo.cascade.prune import first_words, prune, random_words
+        from arlo.cascade.prune import Rewording, first_words, prune, random_words
         from arlo.cascade.spec import Prune
         from arlo.cascade.study import pruned_variant, stage_key
 
@@ -102,20 +102,20 @@ class Jobs:
                 f"stage {names[0]} has no output importance, so nothing can be pruned after it: compile it with "
                 "`arlo compile --importance`, or leave out --alphas"
             )
-        if cascade.stages[source].tokenizer_group != cascade.stages[stage].tokenizer_group:
-            raise ConfigError(f"stages {names[0]} and {names[1]} have other vocabularies: tokens cannot be handed on")
         said = self.records.load(stage_key(cascade, self.folder, self.records, source))
         if said is None or len(said.row) < len(self.data.examples):
             raise ConfigError(f"stage {names[0]} must be recorded on whole texts first: leave out --stages")
-        vocabulary = cascade.vocabularies[cascade.stages[stage].tokenizer_group].vocabulary
+        groups = [cascade.stages[at].tokenizer_group for at in (source, stage)]
+        before, vocabulary = (cascade.vocabularies[group].vocabulary for group in groups)
         manifest = Manifest.load(self.folder / cascade.stages[stage].repository)
         levels = [r.max_length for r in runtimes_of(manifest) if not r.dynamic]
-        tokenize = Tokenize(self.folder / cascade.stages[source].repository)
+        cut, tokenize = (Tokenize(self.folder / cascade.stages[at].repository) for at in (source, stage))
         spec = Prune(alpha=alpha, to_level=how != "plain")
 
         def places(row: int) -> NDArray[np.int64]:
             ids, _ = tokenize(self.data, row)
-            kept = prune(spec, vocabulary, ids, said.importance_of(row), levels)
+            to = None if groups[0] == groups[1] else Rewording(vocabulary, ids)
+            kept = prune(spec, before, cut(self.data, row)[0], said.importance_of(row), levels, to=to)
             if how == "random":
                 return random_words(vocabulary, ids, len(kept), seed=row)
             return first_words(vocabulary, ids, len(kept)) if how == "first" else kept

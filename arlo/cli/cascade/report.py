@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     worth = {point.name: ablation(study, point, seed=args.seed) for point in cascade.points}
     for name, without in worth.items():
         parts += [f"<h2>What makes the point {_escaped(name)}</h2>", _ablation(study, without)]
-    words = pruning(study)
+    words = pruning(study, seed=args.seed)
     if words:
         parts += ["<h2>Which words may go (last stage, test split)</h2>", _pruning(study, words)]
     page.write(
@@ -182,13 +182,16 @@ def _pruning(study: Study, words: Sequence[Pruned]) -> str:
             share(each.shortened),
             shown(each.shortened_agreement),
             shown(each.shortened_accuracy),
+            f"{each.going:,}",
+            shown(each.going_agreement),
+            shown(each.going_accuracy),
         )
         for each in words
     ]
     test = study.of(2)
     whole = float((test.giant == test.truth).mean())
     rows.append(
-        ("whole texts", share(1.0), f"{test.ms[:, -1].mean():.3g}", share(1.0), share(whole), share(0.0), "", "")
+        ("whole texts", share(1.0), f"{test.ms[:, -1].mean():.3g}", share(1.0), share(whole), share(0.0), *[""] * 5)
     )
     head = (
         "alpha, words kept",
@@ -199,6 +202,9 @@ def _pruning(study: Study, words: Sequence[Pruned]) -> str:
         "texts shortened",
         "their agreement",
         "their accuracy",
+        "of these go on",
+        "agreement of those",
+        "accuracy of those",
     )
     return table(head, rows)
 

@@ -31,6 +31,8 @@ def run(args: argparse.Namespace) -> int:
     within(args.accuracy, 0, 1, "--accuracy")
     within(args.tolerance, 0, 1, "--tolerance")
     within(args.slo_ms, *TIMES_MS, "--slo-ms")
+    within(args.alpha_max, 0, 100, "--alpha-max")
+    within(args.most_removed, 0, 1, "--most-removed")
     for models in fit:
         within(models, 1, 10_000, "--fit")
     study = study_of(args, objective=args.objective, fit=fit)
@@ -44,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
         skip=args.skip,
         ensemble=not args.no_ensemble,
         prune=not args.no_prune,
+        alpha_max=args.alpha_max,
+        most_removed=args.most_removed,
         k=args.k,
         epsilon=args.epsilon,
         delta=args.delta,

@@ -34,7 +34,10 @@ def fill_cascade(
     message.logits, message.end_logits = LOGITS.get(manifest.task, ("logits", ""))
     if manifest.task not in ("token-classification", "question-answering"):
         message.labels.extend(manifest.labels)
-    _fill_words(message.words, manifest)
+    for words in manifest.vocabularies:
+        message.words.add(
+            word_start=base64.b64decode(words.word_start), special=sorted(words.special), keep=sorted(words.keep)
+        )
     point = manifest.point(point_name or config.point)
     message.shadow_share, message.shadow_max_busy = config.shadow_share, config.shadow_max_busy
     message.drift_epsilon = allowed(point, manifest.data) if config.drift != "off" else 0.0
@@ -71,14 +74,6 @@ def kept_point(config: CascadeConfig | None, deployment: Any) -> str | None:
     return None
 
 
-def _fill_words(message: Any, manifest: CascadeManifest) -> None:
-    if manifest.vocabularies:
-        words = manifest.vocabularies[manifest.stages[0].tokenizer_group]
-        message.word_start = base64.b64decode(words.word_start)
-        message.special.extend(sorted(words.special))
-        message.keep.extend(sorted(words.keep))
-
-
 def _check(stage: Stage, one: Manifest, manifest: CascadeManifest) -> None:
     if one.task not in (manifest.task, "emulated"):
         raise ConfigError(f"stage {stage.name!r} is of task {one.task}, and the cascade of {manifest.task}")
@@ -112,6 +107,7 @@ def _fill_point(message: Any, point: Point, prices: tuple[tuple[Rule, ...], ...]
     prune = point.prune
     message.alpha, message.to_level, message.min_words = prune.alpha, prune.to_level, prune.min_words
     message.mean_over_all = prune.mean_over == "all"
+    message.alpha_max, message.most_removed = prune.alpha_max, prune.most_removed
     message.ensemble = point.ensemble.kind
     if point.accuracy is not None:
         message.accuracy = point.accuracy[0]

@@ -41,6 +41,31 @@ std::int32_t level_of(std::span<const std::int32_t> levels, std::size_t tokens) 
   return at == levels.end() ? -1 : *at;
 }
 
+// Calls each(place, special, begins a word) for every token.
+template <typename Each>
+void split(const Vocabulary& vocabulary, std::span<const std::int64_t> ids, Each each) {
+  bool fresh = true;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const bool special = contains(vocabulary.special, ids[i]);
+    each(i, special, !special && (fresh || begins_word(vocabulary, ids[i])));
+    fresh = special;
+  }
+}
+
+// The words of a text, counted from 1, and where segments end: what two vocabularies have to agree on.
+struct Split {
+  Split(const Vocabulary& vocabulary, std::span<const std::int64_t> ids) : word_of(ids.size()), first(1) {
+    bool apart = true;
+    split(vocabulary, ids, [&](std::size_t i, bool special, bool begins) {
+      if (begins) first.push_back(apart);
+      apart = special || (apart && !begins);
+      word_of[i] = special ? 0 : static_cast<std::uint32_t>(first.size() - 1);
+    });
+  }
+  std::vector<std::uint32_t> word_of;  // by token; 0 is of those that are no words
+  std::vector<bool> first;             // by word: of its segment
+};
+
 // Half of the tokens of a text begin a word and some of the words stay, by chance as far as a processor can tell: so it
 // is counted and chosen without branches. Only as many words are put in order as come back.
 class Cut {
@@ -52,21 +77,14 @@ class Cut {
     std::size_t counted = 0;
     double sum = 0;
     double nothing = 0;  // NaN where a weight is no number
-    bool fresh = true;
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      const bool special = contains(vocabulary.special, ids[i]);
+    split(vocabulary, ids, [&](std::size_t i, bool special, bool begins) {
       const float weight = importance[i];
       const bool counts = !special || spec.over_all;
       nothing += weight * 0.0;
       sum += counts ? static_cast<double>(weight) : 0;
       counted += counts ? 1 : 0;
-      if (special) {
-        ++segment;
-        fresh = true;
-        continue;
-      }
-      const bool begins = fresh || begins_word(vocabulary, ids[i]);
-      fresh = false;
+      segment += special ? 1 : 0;
+      if (special) return;
       last_ += begins ? 1 : 0;
       Word& word = words_[last_];
       word.weight = begins ? weight : std::max(word.weight, weight);
@@ -74,25 +92,41 @@ class Cut {
       ++word.size;
       word.kept = (!begins && word.kept) || contains(vocabulary.keep, ids[i]);
       word_of_[i] = last_;
-    }
+    });
     segments_ = segment + 1;
     possible_ = !std::isnan(nothing) && last_ > 0;
-    limit_ = counted == 0 ? 0 : spec.alpha * (sum / static_cast<double>(counted));
+    mean_ = counted == 0 ? 0 : sum / static_cast<double>(counted);
+  }
+
+  // The same words in other tokens: sizes and places are of these from now on. False: they are other words.
+  bool onto(const Rewording& to) {
+    Split there(to.vocabulary, to.ids);
+    if (there.first.size() != last_ + 1) return false;
+    for (std::uint32_t w = 1; w <= last_; ++w) {
+      const bool first = w == 1 || words_[w].segment != words_[w - 1].segment;
+      if (there.first[w] != first) return false;
+      words_[w].size = 0;
+    }
+    for (const std::uint32_t w : there.word_of) ++words_[w].size;
+    onto_ = std::move(there.word_of);
+    return true;
   }
 
   [[nodiscard]] bool possible() const { return possible_; }
   [[nodiscard]] std::size_t size() const { return size_; }  // tokens that are kept
 
-  void choose() {
+  // By Eq. 5 with this alpha.
+  void choose(double alpha) {
+    const double limit = alpha * mean_;
     std::vector<std::uint8_t> seen(segments_);
     std::vector<std::uint8_t> there(segments_);
     left_.resize(last_);
     std::size_t left = 0;
     std::int32_t some = 0;
-    size_ = word_of_.size();
+    size_ = places().size();
     for (std::uint32_t w = 1; w <= last_; ++w) {
       Word& word = words_[w];
-      const bool kept = word.kept || static_cast<double>(word.weight) > limit_;
+      const bool kept = word.kept || static_cast<double>(word.weight) > limit;
       word.kept = kept;
       seen[word.segment] |= kept ? 1 : 0;
       there[word.segment] = 1;
@@ -130,13 +164,26 @@ class Cut {
   }
 
   void write(std::vector<std::uint32_t>& kept) const {
-    kept.resize(word_of_.size());
+    const auto& word_of = places();
+    kept.resize(word_of.size());
     std::size_t count = 0;
-    for (std::uint32_t i = 0; i < word_of_.size(); ++i) {
+    for (std::uint32_t i = 0; i < word_of.size(); ++i) {
       kept[count] = i;
-      count += words_[word_of_[i]].kept ? 1 : 0;
+      count += words_[word_of[i]].kept ? 1 : 0;
     }
     kept.resize(count);
+  }
+
+  // Share of the words' importance that is left out.
+  [[nodiscard]] double removed(std::span<const float> importance) const {
+    double all = 0;
+    double left = 0;
+    for (std::size_t i = 0; i < word_of_.size(); ++i) {
+      const double weight = word_of_[i] == 0 ? 0.0 : static_cast<double>(importance[i]);
+      all += weight;
+      left += words_[word_of_[i]].kept ? 0.0 : weight;
+    }
+    return all > 0 ? left / all : 1;
   }
 
  private:
@@ -152,13 +199,16 @@ class Cut {
     size_ += words_[w].size;
   }
 
+  [[nodiscard]] const std::vector<std::uint32_t>& places() const { return onto_.empty() ? word_of_ : onto_; }
+
   const PruneSpec& spec_;
   std::vector<std::uint32_t> word_of_;  // by token
+  std::vector<std::uint32_t> onto_;     // by token of another vocabulary
   std::vector<Word> words_;             // 0 is of those that are no words
   std::uint32_t last_ = 0;              // word
   std::uint32_t segments_ = 0;
   std::size_t size_ = 0;
-  double limit_ = 0;
+  double mean_ = 0;
   bool possible_ = false;
   std::vector<Left> left_;                  // a heap
   std::vector<std::uint32_t> passed_over_;  // weightier than what is in it
@@ -167,24 +217,45 @@ class Cut {
 }  // namespace
 
 void prune(const PruneSpec& spec, const Vocabulary& vocabulary, std::span<const std::int64_t> ids,
-           std::span<const float> importance, std::span<const std::int32_t> levels, std::vector<std::uint32_t>& kept) {
+           std::span<const float> importance, std::span<const std::int32_t> levels, std::vector<std::uint32_t>& kept,
+           const Rewording* to, std::int32_t under) {
   kept.clear();
   if (!(spec.alpha > 0) || ids.empty() || importance.size() != ids.size()) return;
+  const std::size_t whole = to == nullptr ? ids.size() : to->ids.size();
   const bool stairs = spec.to_level && !levels.empty();
-  if (stairs && level_of(levels, ids.size()) == levels.front()) return;  // there is none below
+  const std::int32_t ideal = stairs ? level_of(levels, whole) : -1;
+  if (stairs && (ideal == levels.front() || (under > 0 && under <= levels.front()))) return;  // there is none below
+  if (under > 0 && (!stairs || spec.alpha_max < spec.alpha)) return;
   Cut cut(spec, vocabulary, ids, importance);
-  if (!cut.possible()) return;
-  cut.choose();
+  if (!cut.possible() || (to != nullptr && !cut.onto(*to))) return;
+  cut.choose(under > 0 ? spec.alpha_max : spec.alpha);
   const std::size_t size = cut.size();
-  if (size == ids.size()) return;
+  if (size == whole) return;
   if (stairs) {
-    const std::int32_t level = level_of(levels, size);
-    if (level < 0 || level == level_of(levels, ids.size())) return;
+    const std::int32_t level =
+        under > 0 ? *std::prev(std::lower_bound(levels.begin(), levels.end(), under)) : level_of(levels, size);
+    if (level < 0 || level == ideal || size > static_cast<std::size_t>(level)) return;
     cut.refill(static_cast<std::size_t>(level) - size);
-  } else if (spec.to_level && static_cast<double>(size) > (1 - kLeastSaving) * static_cast<double>(ids.size())) {
+    if (under > 0 && cut.removed(importance) > spec.most_removed) return;
+  } else if (spec.to_level && static_cast<double>(size) > (1 - kLeastSaving) * static_cast<double>(whole)) {
     return;
   }
   cut.write(kept);
+}
+
+bool reword(const Vocabulary& vocabulary, std::span<const std::int64_t> ids, std::span<const std::uint32_t> places,
+            const Rewording& to, std::vector<std::uint32_t>& kept) {
+  const Split from(vocabulary, ids);
+  const Split there(to.vocabulary, to.ids);
+  if (from.first != there.first) return false;
+  std::vector<std::uint8_t> stays(from.first.size());
+  stays[0] = 1;
+  for (const std::uint32_t at : places) stays[from.word_of[at]] = 1;
+  kept.clear();
+  for (std::uint32_t i = 0; i < there.word_of.size(); ++i) {
+    if (stays[there.word_of[i]] != 0) kept.push_back(i);
+  }
+  return true;
 }
 
 }  // namespace arlo::flow

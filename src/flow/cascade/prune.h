@@ -9,11 +9,24 @@
 
 namespace arlo::flow {
 
+// The same text in the tokens of another vocabulary.
+struct Rewording {
+  const Vocabulary& vocabulary;
+  std::span<const std::int64_t> ids;
+};
+
 // Places of the tokens that are kept, ascending, into `kept`; empty: all of them go. `ids`, `importance`: [tokens].
 // `levels`: maximum lengths of what may run the row next, ascending; empty: time goes by tokens. Words are kept or left
 // whole, a special token and a word of `keep` are always kept, and so is the weightiest word of each segment (what lies
-// between special tokens).
+// between special tokens). `to`: what the places are of, where the next stage has another vocabulary; all tokens go
+// where the words of both are not the same. `under`: for a row that is too long for the time that is left, as far as
+// `alpha_max` and `most_removed` allow: the longest level below `under` is reached, or `kept` is empty.
 void prune(const PruneSpec& spec, const Vocabulary& vocabulary, std::span<const std::int64_t> ids,
-           std::span<const float> importance, std::span<const std::int32_t> levels, std::vector<std::uint32_t>& kept);
+           std::span<const float> importance, std::span<const std::int32_t> levels, std::vector<std::uint32_t>& kept,
+           const Rewording* to = nullptr, std::int32_t under = 0);
+
+// The words of the tokens at `places` of `ids`, and special tokens, as places in `to`. False: the words are others there.
+bool reword(const Vocabulary& vocabulary, std::span<const std::int64_t> ids, std::span<const std::uint32_t> places,
+            const Rewording& to, std::vector<std::uint32_t>& kept);
 
 }  // namespace arlo::flow

@@ -46,6 +46,7 @@ struct StageSpec {
   Score score = Score::kMax;
   Over over = Over::kMin;
   bool squared = false;  // HybridServe's scale: confidence^2
+  std::uint32_t words = 0;  // its vocabulary, in CascadeSpec::vocabularies; beyond: nothing is known of it
   double weight = 1;     // in the ensemble, Tabi Eq. 6: accuracy on the rows that it runs
 };
 
@@ -67,6 +68,10 @@ struct PruneSpec {
   bool over_all = false;  // the mean is over special tokens, too
   bool to_level = true;   // only as far as a shorter runtime is reached, and no further
   std::int32_t min_words = 4;
+  // Of a row that has no time for its runtime: words up to this alpha may go for a shorter one, and with them at most
+  // this share of its importance; below `alpha`: none.
+  double alpha_max = 0;
+  double most_removed = 0.5;
 };
 
 // What a vocabulary says of words.
@@ -97,7 +102,14 @@ struct Rules {
 struct CascadeSpec {
   std::vector<StageSpec> stages;
   std::int32_t labels = 0;  // of each stage; 0: it varies (answers about tokens)
-  Vocabulary vocabulary;
+  std::vector<Vocabulary> vocabularies;
+
+  // What a stage's vocabulary says of words; of one that is not known each token is a word.
+  [[nodiscard]] const Vocabulary& words_of(std::size_t stage) const {
+    static const Vocabulary none;
+    const auto at = stages[stage].words;
+    return at < vocabularies.size() ? vocabularies[at] : none;
+  }
 };
 
 // Throws std::invalid_argument, naming the field and its range.

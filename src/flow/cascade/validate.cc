@@ -86,8 +86,10 @@ void validate(const CascadeSpec& spec) {
     }
   }
   const auto sorted = [](const auto& ids) { return std::is_sorted(ids.begin(), ids.end()); };
-  if (!sorted(spec.vocabulary.special)) bad("vocabulary.special: must ascend");
-  if (!sorted(spec.vocabulary.keep)) bad("vocabulary.keep: must ascend");
+  for (const auto& vocabulary : spec.vocabularies) {
+    if (!sorted(vocabulary.special)) bad("vocabulary.special: must ascend");
+    if (!sorted(vocabulary.keep)) bad("vocabulary.keep: must ascend");
+  }
 }
 
 void validate(const Rules& rules, const CascadeSpec& spec) {
@@ -110,6 +112,10 @@ void validate(const Rules& rules, const CascadeSpec& spec) {
     }
   }
   if (!(rules.prune.alpha >= 0) || !std::isfinite(rules.prune.alpha)) bad("prune.alpha: must not be below 0");
+  if (!(rules.prune.alpha_max >= 0) || !std::isfinite(rules.prune.alpha_max)) {
+    bad("prune.alpha_max: must not be below 0");
+  }
+  if (!within(rules.prune.most_removed, 0, 1)) bad("prune.most_removed: must be in [0, 1]");
   if (rules.prune.min_words < 1) bad("prune.min_words: must be at least 1");
   if (rules.ensemble != Ensemble::kNone && spec.labels <= 0) bad("ensemble: needs answers of whole rows");
 }

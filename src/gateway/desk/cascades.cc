@@ -62,16 +62,9 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
     return false;
   }
   if (cascade.auto_price) price.wanted(static_cast<std::int32_t>(journey.point->rules.prices.size()) - 1);
-  const std::int32_t length = row.length;
-  const auto tokens = journey.tokens;
-  const auto wording = journey.wording;
   const bool ahead = awaits_ahead(row, decision.to, now, effects);
-  if (!ahead) shorten(row, decision.to, scratch_);
-  const std::int32_t pruned = length - row.length;
-  if (ahead || enter(row, decision.to, now, effects)) {
-    ++counts.escalations.at(static_cast<std::size_t>(decision.to));
-    books(*row.call).stage(static_cast<std::size_t>(decision.to)).pruned_tokens += static_cast<std::uint64_t>(pruned);
-    journey.pruned += pruned;
+  if (ahead || goes_to(row, decision.to, now, effects)) {
+    ++counts.escalations.at(static_cast<std::size_t>(ahead ? decision.to : journey.stage));
     journey.escalated = true;
     if (row.call->request.wishes().partial) {
       row.call->holds.fetch_add(1, std::memory_order_relaxed);
@@ -82,12 +75,45 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
     take_from_ahead(row, now, effects);
     return false;
   }
-  row.length = length;
-  journey.tokens = tokens;
-  journey.wording = wording;
-  journey.stage = journey.answered_by;
   price.short_of_time();
   ++counts.exits.at(static_cast<std::size_t>(journey.reason));
+  return false;
+}
+
+bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
+  auto& journey = *row.journey;
+  const auto& stages = row.cascade().stages;
+  const std::int32_t length = row.length;
+  const auto tokens = journey.tokens;
+  const auto wording = journey.wording;
+  auto reason = journey.reason;
+  const auto back = [&] {
+    row.length = length;
+    journey.tokens = tokens;
+    journey.wording = wording;
+    journey.stage = journey.answered_by;
+  };
+  const auto went = [&](std::int32_t stage, std::int32_t pruned) {
+    if (!enter(row, stage, now, effects)) return false;
+    books(*row.call).stage(static_cast<std::size_t>(stage)).pruned_tokens += static_cast<std::uint64_t>(pruned);
+    journey.pruned += pruned;
+    return true;
+  };
+  // As far as the rules have words left out; where there is no time, on ever shorter runtimes; then a stage before it.
+  for (std::int32_t stage = to; stage > journey.answered_by; --stage) {
+    if (stage != to && !flow::has(present(row), stage)) continue;
+    const auto& levels = stages[static_cast<std::size_t>(stage)].levels;
+    std::int32_t pruned = shorten(row, stage, scratch_);
+    while (!went(stage, pruned)) {
+      const auto level = std::lower_bound(levels.begin(), levels.end(), row.length);
+      back();
+      pruned = level == levels.end() ? 0 : shorten(row, stage, scratch_, *level);
+      if (pruned == 0) break;
+    }
+    if (journey.stage == stage) return true;
+    if (stage == to) reason = journey.reason;
+  }
+  journey.reason = reason;
   return false;
 }
 

@@ -36,6 +36,38 @@ void only_words(const flow::Vocabulary& vocabulary, const std::vector<std::int64
   values.resize(words);
 }
 
+// The same on the way to a stage of another vocabulary: `scratch.kept` is of the row's tokens there. What was left out
+// before stays so. How many tokens there were to choose from; 0: all of its text goes.
+std::size_t reworded(const Row& row, std::int32_t to, Scratch& scratch, std::int32_t under) {
+  const auto& journey = *row.journey;
+  const auto& cascade = row.cascade();
+  const auto& next = cascade.stages[static_cast<std::size_t>(to)];
+  const auto& spec = cascade.spec;
+  const auto& from = spec.words_of(static_cast<std::size_t>(journey.answered_by));
+  auto& there = scratch.other_ids;
+  row.call->request.in(next.wording).ids(row.index, there);
+  flow::Rewording onto{spec.words_of(static_cast<std::size_t>(to)), there};
+  std::vector<std::uint32_t> base;
+  if (journey.tokens != nullptr) {
+    std::vector<std::int64_t> all;
+    worded(row).ids(row.index, all);
+    if (!flow::reword(from, all, *journey.tokens, onto, base)) return 0;
+    for (std::size_t i = 0; i < base.size(); ++i) there[i] = there[base[i]];
+    there.resize(base.size());
+    onto.ids = there;
+  }
+  flow::prune(journey.point->rules.prune, from, scratch.ids, scratch.importance, next.levels, scratch.kept, &onto,
+              under);
+  if (scratch.kept.empty()) {
+    scratch.kept = std::move(base);
+    return under == 0 ? scratch.kept.size() : 0;
+  }
+  if (!base.empty()) {
+    for (auto& at : scratch.kept) at = base[at];
+  }
+  return there.size();
+}
+
 template <class Value>
 void append(std::string& bytes, Value value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
@@ -108,8 +140,9 @@ flow::Signals signals_of(const Row& row, Scratch& scratch) {
   if (outputs.end_logits >= 0) {
     copy(row.parsed.raw(outputs.end_logits), scratch.end_logits);
     tokens_of(row, scratch);
-    only_words(cascade.spec.vocabulary, scratch.ids, scratch.logits);
-    only_words(cascade.spec.vocabulary, scratch.ids, scratch.end_logits);
+    const auto& vocabulary = cascade.spec.words_of(static_cast<std::size_t>(row.journey->stage));
+    only_words(vocabulary, scratch.ids, scratch.logits);
+    only_words(vocabulary, scratch.ids, scratch.end_logits);
     signals.end_logits = scratch.end_logits;
     signals.labels = scratch.logits.size();
   } else if (row.call->model->outputs[static_cast<std::size_t>(outputs.logits)].token_level) {
@@ -162,23 +195,31 @@ void reword(Row& row, std::int32_t stage) {
   row.length = length_at(row, stage);
 }
 
-void shorten(Row& row, std::int32_t to, Scratch& scratch) {
+std::int32_t shorten(Row& row, std::int32_t to, Scratch& scratch, std::int32_t under) {
   auto& journey = *row.journey;
   const auto& cascade = row.cascade();
-  if (!journey.point->prunes || cascade.stages[static_cast<std::size_t>(to)].wording != journey.wording) return;
+  const auto& next = cascade.stages[static_cast<std::size_t>(to)];
+  if (!journey.point->prunes) return 0;
   copy(journey.parsed.raw(cascade.outputs.importance), scratch.importance);
-  if (scratch.importance.size() < static_cast<std::size_t>(row.length)) return;
+  if (scratch.importance.size() < static_cast<std::size_t>(row.length)) return 0;
   scratch.importance.resize(static_cast<std::size_t>(row.length));
   tokens_of(row, scratch);
-  flow::prune(journey.point->rules.prune, cascade.spec.vocabulary, scratch.ids, scratch.importance,
-              cascade.stages[static_cast<std::size_t>(to)].levels, scratch.kept);
-  if (scratch.kept.empty()) return;
-  if (journey.tokens != nullptr) {
-    for (auto& at : scratch.kept) at = (*journey.tokens)[at];
+  const auto& spec = journey.point->rules.prune;
+  const auto& vocabulary = cascade.spec.words_of(static_cast<std::size_t>(journey.answered_by));
+  auto whole = static_cast<std::size_t>(row.length);
+  if (next.wording == journey.wording) {
+    flow::prune(spec, vocabulary, scratch.ids, scratch.importance, next.levels, scratch.kept, nullptr, under);
+    if (scratch.kept.empty()) return 0;
+    if (journey.tokens != nullptr) {
+      for (auto& at : scratch.kept) at = (*journey.tokens)[at];
+    }
+  } else if (whole = reworded(row, to, scratch, under); whole == 0) {
+    return 0;
   }
-  const auto length = static_cast<std::int32_t>(scratch.kept.size());
-  row.length = length;
+  row.length = static_cast<std::int32_t>(scratch.kept.size());
+  journey.wording = next.wording;
   journey.tokens = std::make_shared<const std::vector<std::uint32_t>>(scratch.kept);
+  return static_cast<std::int32_t>(whole) - row.length;
 }
 
 RowResponse answer_of(const Call& call, Journey& journey, bool final) {

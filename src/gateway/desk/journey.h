@@ -66,7 +66,7 @@ RowResponse answer_of(const Call& call, Journey& journey, bool final);
 struct Scratch {
   std::vector<float> logits, end_logits, importance;
   std::vector<double> q;
-  std::vector<std::int64_t> ids;
+  std::vector<std::int64_t> ids, other_ids;
   std::vector<std::uint32_t> kept;
 };
 
@@ -86,7 +86,8 @@ const InferRequest& worded(const Row& row);
 // It goes to that stage: where the stage has another vocabulary, with all of its text.
 void reword(Row& row, std::int32_t stage);
 
-// Leaves out what does not matter, on the way to the stage `to`: the row is shorter from now on.
-void shorten(Row& row, std::int32_t to, Scratch& scratch);
+// Leaves out what does not matter, on the way to the stage `to`: the row is shorter from now on, and in the words of that
+// stage. `under`: as flow::prune() has it. How many tokens: 0: it is as it was.
+std::int32_t shorten(Row& row, std::int32_t to, Scratch& scratch, std::int32_t under = 0);
 
 }  // namespace arlo::gateway

@@ -65,6 +65,7 @@ flow::StageSpec stage_of(const v1::CascadeStage& from) {
   to.over = named<flow::Over>(
       from.over(), {{"min", flow::Over::kMin}, {"mean", flow::Over::kMean}, {"q10", flow::Over::kQ10}}, "over");
   to.squared = from.squared();
+  to.words = from.tokenizer_group();
   to.weight = from.weight();
   return to;
 }
@@ -91,6 +92,8 @@ flow::Rules rules_of(const v1::CascadePoint& from, std::uint64_t version) {
   to.prune.over_all = from.mean_over_all();
   to.prune.to_level = from.to_level();
   to.prune.min_words = static_cast<std::int32_t>(from.min_words());
+  to.prune.alpha_max = from.alpha_max();
+  to.prune.most_removed = from.most_removed();
   to.ensemble = named<flow::Ensemble>(
       from.ensemble(),
       {{"none", flow::Ensemble::kNone}, {"raw", flow::Ensemble::kRaw}, {"calibrated", flow::Ensemble::kCalibrated}},
@@ -102,7 +105,7 @@ flow::CascadeSpec spec_of(const v1::Cascade& from) {
   flow::CascadeSpec to;
   std::transform(from.stages().begin(), from.stages().end(), std::back_inserter(to.stages), stage_of);
   to.labels = from.labels_size();
-  to.vocabulary = vocabulary_of(from.words());
+  std::transform(from.words().begin(), from.words().end(), std::back_inserter(to.vocabularies), vocabulary_of);
   return to;
 }
 

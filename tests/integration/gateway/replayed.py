@@ -108,6 +108,7 @@ class Plan:
 
     thresholds: Sequence[Sequence[float]] = ((0.7, 0.6),)  # [price][stage but the last]
     alpha: float = 0.0
+    alpha_max: float = 0.0
     ensemble: str = "none"
     skip: Sequence[Sequence[float]] = ()
     accuracy: float | None = None
@@ -161,12 +162,13 @@ def cascade_deployment(
         point=next(iter(plans)),
         **{"answer_margin_ms": 2, **fields},
     )
-    cascade.words.special.append(CLS)
+    cascade.words.add(special=[CLS])
     for stage in (s for s in STAGES if s in placement):
         item = cascade.stages.add(model=stage, score="max", over="min", weight=1.0)
         item.calibrator.kind, item.calibrator.t = "temperature", 1.0
     for name, plan in plans.items():
         point = cascade.points.add(name=name, alpha=plan.alpha, to_level=True, min_words=4, ensemble=plan.ensemble)
+        point.alpha_max, point.most_removed = plan.alpha_max, 0.9
         if plan.accuracy is not None:
             point.accuracy = plan.accuracy
         for thresholds in plan.thresholds:

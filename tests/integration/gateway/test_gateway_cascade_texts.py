@@ -162,6 +162,33 @@ async def test_tokenizers_of_helper_processes(workers: Workers, start: Any, else
             await asyncio.gather(client(), client(), hasty(), hasty(), page(), page())
 
 
+async def test_words_are_left_out_of_other_tokens(workers: Workers, start: Any) -> None:
+    """By what they mean to the stage before, and counted as the next stage has them: its runtimes take 32 and 64."""
+    plans = {"prunes": Plan(((1.0001, 1.0001),), alpha=0.7)}
+    deployment = mixed(workers, plans=plans)
+    starts = np.packbits(np.arange(2003) != 2002, bitorder="little").tobytes()
+    deployment.cascades[0].words.add(word_start=starts, special=[CLS])
+    record = NAMED[:1]
+    async with start(deployment, dispatch=BATCHES) as gateway:
+
+        async def pruned(text: str) -> int:
+            answer = await gateway.infer(request_of_texts([text]), timeout=60)
+            outputs, parameters = arrays_of(answer), parameters_of(answer)
+            assert int(outputs["cascade_stage"][0]) == 2
+            np.testing.assert_array_equal(outputs["logits"][0], said(2, record)[0])
+            assert parameters["computed_tokens"] == 32
+            return int(parameters["pruned_tokens"])
+
+        # 22 tokens for the first stages, 42 in the last one.
+        assert await pruned(texts_of(record, 20)[0]) == 10
+        # A word that the last one does not know is a word.
+        assert await pruned(texts_of(record, 20)[0].replace("long", "no", 1)) in (9, 10)
+        # 33 tokens, one of which the second stage does not get; its two do not come back in the last one's 64.
+        assert await pruned(texts_of(record, 31)[0]) == 1 + 62 - 32
+        stats = await gateway.stats("kinds")
+        assert stats.stages[1].pruned_tokens == 1
+
+
 async def test_token_ids_are_refused(workers: Workers, start: Any) -> None:
     async with start(mixed(workers), dispatch=BATCHES) as gateway:
         metadata = await gateway.stub.ModelMetadata(service_pb2.ModelMetadataRequest(name="kinds"))

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from arlo.cascade.prune import Vocabulary, first_words, prune, random_words, word_starts, words_of
+from arlo.cascade.prune import (
+    Rewording,
+    Vocabulary,
+    first_words,
+    prune,
+    random_words,
+    vocabulary_of,
+    word_starts,
+    words_of,
+)
 from arlo.cascade.spec import Prune
 
 PIECES = ["[CLS]", "[SEP]", "without", "this", "paper", "is", "beauti", "##fully", "written", "and", "enjoy", "##able"]
@@ -81,6 +92,60 @@ def test_without_levels_a_small_saving_is_not_worth_it() -> None:
     importance = [1.0] * 99 + [0.01]
     assert len(prune(Prune(alpha=0.5), VOCABULARY, ids, importance)) == 100
     assert len(prune(Prune(alpha=0.5, to_level=False), VOCABULARY, ids, importance)) == 99
+
+
+PIECES_THERE = ["<s>", "</s>", "th", "##is", "paper", "is", "beautifully", "writ", "##ten", "and", "enjoyable"]
+THERE = Vocabulary(word_starts(PIECES_THERE), special=frozenset({0, 1}))
+
+
+def test_words_of_another_vocabulary() -> None:
+    """Chosen by what the words mean to the stage before, counted as the next one has them."""
+    ids, importance = [0, *IDS, 1], [5.0, *IMPORTANCE, 3.0]
+    there = [0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1]
+    to = Rewording(THERE, there)
+
+    def kept(spec: Prune, levels: tuple[int, ...] = ()) -> str:
+        places = prune(spec, VOCABULARY, ids, importance, levels, to=to)
+        return " ".join(PIECES_THERE[there[at]] for at in places).replace(" ##", "")
+
+    assert kept(Prune(alpha=0.7, min_words=1, to_level=False)) == "<s> paper beautifully written enjoyable </s>"
+    # Five tokens, with room for `written` in two and `is` in one.
+    assert kept(Prune(alpha=0.9, min_words=1), (8, 16)) == "<s> paper is beautifully written enjoyable </s>"
+    # Where the words are others, all of the text goes on.
+    to = Rewording(THERE, [*there[:-1], 9, 1])
+    assert len(prune(Prune(alpha=0.9, min_words=1), VOCABULARY, ids, importance, (8,), to=to)) == 12
+    to = Rewording(THERE, [0, 2, 3, 4, 5, 6, 1, 7, 8, 9, 10, 1])
+    assert len(prune(Prune(alpha=0.9, min_words=1), VOCABULARY, ids, importance, (8,), to=to)) == 12
+
+
+def test_harder_where_there_is_no_time() -> None:
+    ids, importance = [0, *IDS, 1], [5.0, *IMPORTANCE, 3.0]
+    levels = (4, 6, 8, 16)
+
+    def kept(spec: Prune, under: int) -> str:
+        return text(prune(spec, VOCABULARY, ids, importance, levels, under=under), ids)
+
+    spec = Prune(alpha=0.5, min_words=1, alpha_max=1.2, most_removed=0.6)
+    assert kept(spec, 0) == text(np.arange(11), ids)
+    assert kept(spec, 16) == "[CLS] paper beautifully written enjoyable [SEP]"
+    assert kept(spec, 8) == "[CLS] beautifully enjoyable [SEP]"
+    assert kept(spec, 6) == text(np.arange(11), ids)  # what is above alpha_max stays
+    assert kept(dataclasses.replace(spec, most_removed=0.3), 8) == text(np.arange(11), ids)
+    assert kept(dataclasses.replace(spec, alpha_max=0.0), 16) == text(np.arange(11), ids)
+
+
+def test_unknown_words_are_words() -> None:
+    vocabulary = vocabulary_of(
+        {
+            "model": {"vocab": {"[CLS]": 0, "[UNK]": 1, "a": 2}, "unk_token": "[UNK]"},
+            "added_tokens": [
+                {"content": "[CLS]", "id": 0, "special": True},
+                {"content": "[UNK]", "id": 1, "special": True},
+            ],
+        }
+    )
+    assert vocabulary.special == {0}
+    assert words_of(vocabulary, [0, 1, 2, 1]).word.tolist() == [-1, 0, 1, 2]
 
 
 def test_baselines() -> None:

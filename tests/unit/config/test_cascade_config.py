@@ -138,7 +138,8 @@ def test_what_the_gateway_is_told(folder: Path) -> None:
         ("kinds.small", 1.5, 1.0),
         ("kinds.large", 1.0, 1.0),
     ]
-    assert (told.words.word_start, list(told.words.special), list(told.words.keep)) == (b"\x07", [1, 2], [5])
+    (words,) = told.words
+    assert (words.word_start, list(words.special), list(words.keep)) == (b"\x07", [1, 2], [5])
     ap, mixed = told.points
     assert (ap.name, ap.alpha, ap.min_words, ap.ensemble) == ("ap", 0.7, 3, "none")
     assert [price.rules[0].t[0].value for price in ap.prices] == [0.8, 0.5]
