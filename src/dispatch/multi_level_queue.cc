@@ -155,6 +155,7 @@ void MultiLevelQueue::deactivate(InstanceId id) {
 void MultiLevelQueue::count(InstanceId id, std::int32_t change) {
   const std::span<const Held> all = held(instances_[id]);
   for (const Held& one : all) {
+    if (all.size() > 1) mixed_[one.variant] += change;
     for (const Held& other : all) with_[std::size_t{one.variant} * kVariants + other.variant] += change;
   }
 }

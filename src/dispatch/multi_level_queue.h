@@ -191,6 +191,8 @@ class MultiLevelQueue {
   [[nodiscard]] std::int32_t with(VariantId one, VariantId other) const {
     return with_[std::size_t{one} * kVariants + other];
   }
+  // Active instances that hold a variant and others.
+  [[nodiscard]] std::int32_t mixed(VariantId variant) const { return mixed_[variant]; }
 
  private:
   // The levels of a variant.
@@ -233,6 +235,7 @@ class MultiLevelQueue {
   std::vector<Instance> instances_;
   std::vector<HeapPositions> positions_;  // by variant
   std::vector<std::int32_t> with_ = std::vector<std::int32_t>(std::size_t{kVariants} * kVariants);
+  std::vector<std::int32_t> mixed_ = std::vector<std::int32_t>(kVariants);
   std::vector<InstanceId> free_ids_;  // a min-heap
   std::int32_t present_ = 0;
 };

@@ -229,6 +229,7 @@ class Scheduler::Impl {
   void release(TimeNs now, Actions& out) {
     if (!std::exchange(s_.held, false)) return;
     binding_->look_again(now, out);
+    if (s_.queued == s_.lines.total()) return;  // nothing is bound or overdue
     for (InstanceId id = 0; id < s_.queue.ids_end(); ++id) {
       const Instance& x = s_.queue[id];
       if (!x.present || !x.has_room()) continue;
@@ -410,6 +411,16 @@ std::int32_t Scheduler::instances() const { return impl_->state().queue.instance
 bool Scheduler::fits_any(std::int32_t length, VariantId variant) const {
   const std::int32_t level = ideal_level(length, variant);
   return level >= 0 && impl_->state().fits(level);
+}
+TimeNs Scheduler::cost_of_length(std::int32_t length, VariantId variant) const {
+  const MultiLevelQueue& queue = impl_->state().queue;
+  const std::int32_t level = ideal_level(length, variant);
+  if (level < 0) return kNever;
+  const GroupIndex g = queue.first_fitting(level);
+  if (g == queue.groups()) return kNever;
+  const Bundle& bundle = queue.group_cost(g);
+  const bool one = queue.end_of(variant) == queue.first_of(variant) + 1 && !bundle.of(length).cost.dynamic();
+  return one ? 0 : bundle.share(length);
 }
 TimeNs Scheduler::expected_finish(const Arrival& arrival, TimeNs now) { return impl_->expected_finish(arrival, now); }
 TimeNs Scheduler::expected_wait(std::int32_t length, VariantId variant, TimeNs now) {

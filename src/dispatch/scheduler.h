@@ -297,6 +297,9 @@ class Scheduler {
   [[nodiscard]] std::int32_t instances() const;
   // Some active instance is long enough.
   [[nodiscard]] bool fits_any(std::int32_t length, VariantId variant = 0) const;
+  // Time of a row of this length in full batches, on the runtime of active instances that it would take. 0: a variant
+  // whose rows all take as long; kNever: no active instance is long enough.
+  [[nodiscard]] TimeNs cost_of_length(std::int32_t length, VariantId variant = 0) const;
   [[nodiscard]] bool present(InstanceId instance) const;       // active or draining
   [[nodiscard]] InstanceView view(InstanceId instance) const;  // all zero when it is not present
   [[nodiscard]] RequestState state(RequestHandle handle) const;

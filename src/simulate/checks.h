@@ -14,6 +14,10 @@ inline constexpr TimeNs kFar = TimeNs{1} << 61;  // the scheduler's range of tim
 inline void need(bool holds, const std::string& what) {
   if (!holds) throw std::invalid_argument(what);
 }
+// Makes no string of what holds: for each arrival.
+inline void need(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
 
 inline void need_duration(TimeNs value, const char* field, TimeNs least = 0) {
   need(value >= least && value < kFar,

@@ -106,6 +106,34 @@ TEST(PipelineExits, GoingOnPaysIfItGainsMoreThanItCosts) {
   EXPECT_FALSE(pays(4, -.1));
 }
 
+// Gain .05 is worth 10 ms at price 4, not 20 ms: what a short row and a long one take at the head, whose mean is 15. The
+// plan's threshold is that of the mean, .06.
+TEST(PipelineExits, ALongRowIsDearer) {
+  const Spec spec = small_and_large();
+  dispatch::Scheduler scheduler({.policy = dispatch::Policy::kLate});
+  dispatch::Actions out;
+  std::vector<dispatch::RuntimeId> head;
+  const auto add = [&](std::uint16_t v, std::int32_t length, TimeNs time) {
+    return scheduler.add_runtime(
+        {.max_length = length, .max_batch = 1, .capacity = 100, .latency = {{length, 1, time}}, .variant = v});
+  };
+  scheduler.join(add(0, 512, kMs), 1, 0, out);
+  for (const std::int32_t length : {64, 512}) head.push_back(add(1, length, (length == 64 ? 10 : 20) * kMs));
+  scheduler.join(scheduler.add_bundle(head), 1, 0, out);
+  Spec mean = spec;
+  mean.stages[1].variants[0].work = .015;
+  Pipeline pipeline(mean, scheduler);
+  pipeline.apply({.price = 4}, 0);
+  for (const std::int32_t length : {10, 64, 65, 500}) {
+    pipeline.arrive({.length = length}, 0);
+    Step step;
+    ASSERT_TRUE(pipeline.next(0, step));
+    EXPECT_EQ(pipeline.pays(step.visit, std::array<std::int32_t, 1>{0}, .05, false), length <= 64) << length;
+    EXPECT_FALSE(pipeline.pays(step.visit, std::array<std::int32_t, 1>{0}, .05, true));
+    EXPECT_TRUE(pipeline.pays(step.visit, std::array<std::int32_t, 1>{0}, .07, true));
+  }
+}
+
 TEST(PipelineExits, TheVariantBehindIsTheOneThatPays) {
   Spec spec = small_and_large();
   spec.stages[1].variants.push_back(variant(2, .8, kMs));

@@ -164,6 +164,57 @@ TEST(Price, EscalatesWhereTheGainIsWorthIt) {
   }
 }
 
+// What a row of its own length costs, not the mean of all: of random variants of two lengths each the one that is worth
+// most to it, worked out again here.
+TEST(Price, ARowPaysForItsOwnLength) {
+  std::mt19937_64 random(11);
+  std::uniform_real_distribution<double> even(0, 1);
+  int differ = 0;  // from what the mean says
+  for (int trial = 0; trial < 200; ++trial) {
+    dispatch::Scheduler scheduler({.policy = dispatch::Policy::kLate, .max_queued = 1 << 20});
+    dispatch::Actions out;
+    Spec spec;
+    spec.stages.emplace_back();
+    std::vector<std::array<TimeNs, 2>> times;
+    for (std::uint16_t v = 0; v < 2 + random() % 3; ++v) {
+      const auto small = static_cast<TimeNs>((1 + 20 * even(random)) * kMs);
+      times.push_back({small, small + static_cast<TimeNs>(100 * even(random) * kMs)});
+      std::vector<dispatch::RuntimeId> runtimes;
+      for (const std::size_t i : {0U, 1U}) {
+        const std::int32_t length = i == 0 ? 64 : 512;
+        runtimes.push_back(scheduler.add_runtime(
+            {.max_length = length, .max_batch = 1, .capacity = 100, .latency = {{length, 1, times[v][i]}}, .variant = v}));
+      }
+      scheduler.join(scheduler.add_bundle(runtimes), 1, 0, out);
+      const double mean = static_cast<double>(times[v][0] + times[v][1]) / 2e9;
+      spec.stages[0].variants.push_back({.id = v, .accuracy = even(random), .least = times[v][0], .work = mean});
+    }
+    Pipeline pipeline(spec, scheduler);
+    pipeline.apply({.price = 20 * even(random)}, 0);
+    for (int row = 0; row < 20; ++row) {
+      const auto length = static_cast<std::int32_t>(1 + random() % 512);
+      const double utility = 2 * even(random);
+      pipeline.arrive({.length = length, .utility = utility}, 0);
+      Step step;
+      ASSERT_TRUE(pipeline.next(0, step));
+      std::array<std::uint16_t, 2> best = {0, 0};  // by its own time, and by the mean
+      for (const bool mean : {false, true}) {
+        double most = -1e300;
+        for (const VariantSpec& v : spec.stages[0].variants) {
+          const double cost = mean ? v.work : static_cast<double>(times[v.id][length > 64 ? 1 : 0]) / 1e9;
+          const double worth = utility * v.accuracy - pipeline.price(v.id) * cost;
+          if (worth <= most) continue;
+          most = worth;
+          best[mean ? 1 : 0] = v.id;
+        }
+      }
+      EXPECT_EQ(step.variant, best[0]) << trial << ": " << length << " tokens";
+      differ += best[0] != best[1] ? 1 : 0;
+    }
+  }
+  EXPECT_GT(differ, 200);
+}
+
 // The value of a node against all ways through the tree behind it.
 TEST(Price, ValuesAreThoseOfTheBestWay) {
   std::mt19937_64 random(7);

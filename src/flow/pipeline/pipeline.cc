@@ -142,7 +142,7 @@ VisitId Pipeline::take(const Visit& visit) {
   if (root.visits != kNone) visits_[root.visits].prev = id;
   root.visits = id;
   ++root.open;
-  steps_.push_back({.kind = Step::Kind::kEnter, .root = visit.root, .visit = id});
+  pending_.push_back({id, kNone});
   return id;
 }
 
@@ -195,17 +195,17 @@ void Pipeline::end(RootId id, bool failed) {
       visits_[v].state = State::kDead;
       continue;
     }
-    steps_.push_back({.kind = Step::Kind::kCancel, .stage = visits_[v].stage, .root = id, .visit = v, .tag = root.tag});
+    tell({.kind = Step::Kind::kCancel, .stage = visits_[v].stage, .root = id, .visit = v, .tag = root.tag});
     give_back(v);
   }
-  steps_.push_back({.kind = Step::Kind::kExit,
-                    .root = id,
-                    .tag = root.tag,
-                    .answered = root.answered,
-                    .dropped = root.dropped,
-                    .failed = failed || root.answered == 0,
-                    .accuracy = root.served > 0 ? root.accuracy / root.served : 0,
-                    .served = root.served});
+  tell({.kind = Step::Kind::kExit,
+        .root = id,
+        .tag = root.tag,
+        .answered = root.answered,
+        .dropped = root.dropped,
+        .failed = failed || root.answered == 0,
+        .accuracy = root.served > 0 ? root.accuracy / root.served : 0,
+        .served = root.served});
   root.live = false;
   --live_roots_;
   free_roots_.push_back(id);
@@ -224,18 +224,18 @@ void Pipeline::drop(VisitId id, DropReason reason) {
   } else {
     ++root.dropped;
   }
-  steps_.push_back({.kind = Step::Kind::kDrop,
-                    .reason = reason,
-                    .stage = visit.stage,
-                    .edge = visit.edge,
-                    .index = visit.index,
-                    .root = of,
-                    .visit = id,
-                    .node = before,
-                    .falls_back = kept,
-                    .tag = root.tag,
-                    .parent = visit.parent,
-                    .utility = visit.worth});
+  tell({.kind = Step::Kind::kDrop,
+        .reason = reason,
+        .stage = visit.stage,
+        .edge = visit.edge,
+        .index = visit.index,
+        .root = of,
+        .visit = id,
+        .node = before,
+        .falls_back = kept,
+        .tag = root.tag,
+        .parent = visit.parent,
+        .utility = visit.worth});
   leave(id);
   give_back(id);
   if (spec_.on_drop == OnDrop::kFail && !kept) {
@@ -259,7 +259,7 @@ void Pipeline::again(VisitId id, TimeNs now) {
   look(now);
   if (visits_[id].state != State::kEntered) return;
   visits_[id].state = State::kToEnter;
-  steps_.push_back({.kind = Step::Kind::kEnter, .root = visits_[id].root, .visit = id});
+  pending_.push_back({id, kNone});
 }
 
 void Pipeline::refused(VisitId id, DropReason why, TimeNs now) {
@@ -274,7 +274,7 @@ void Pipeline::refused(VisitId id, DropReason why, TimeNs now) {
   visit.state = State::kToEnter;
   visit.chosen = true;
   visit.why = why;
-  steps_.push_back({.kind = Step::Kind::kEnter, .root = visit.root, .visit = id});
+  pending_.push_back({id, kNone});
 }
 
 void Pipeline::finish(VisitId id, std::span<const Children> children, TimeNs now) {
@@ -339,7 +339,12 @@ bool Pipeline::pays(VisitId id, std::span<const std::int32_t> edges, double gain
     double top = 0;
     for (Node n = block; n < block + static_cast<Node>(tree_.stage(out.to).variants); ++n) {
       if (!good(root, n, out.to)) continue;
-      best = std::max(best, values.of(n, k * out.weight));
+      double worth = values.of(n, k * out.weight);
+      if (!planned && spec_.edges[at(out.edge)].falls_back) {  // the same row goes on
+        const std::int32_t v = tree_.variant_of(n, out.to);
+        worth -= beyond_mean(v, scheduler_.cost_of_length(visit.length, tree_.variant(v).id));
+      }
+      best = std::max(best, worth);
       top = std::max(top, tree_.best(n));
     }
     value += best;
@@ -352,27 +357,35 @@ bool Pipeline::pays(VisitId id, std::span<const std::int32_t> edges, double gain
 // --- steps
 
 bool Pipeline::next(TimeNs now, Step& step) {
-  while (head_ < steps_.size()) {
-    step = steps_[head_++];
-    if (head_ == steps_.size()) {
-      steps_.clear();
+  while (head_ < pending_.size()) {
+    const Pending first = pending_[head_++];
+    if (first.told != kNone) step = told_[first.told];
+    if (head_ == pending_.size()) {
+      pending_.clear();
+      told_.clear();
       head_ = 0;
     }
-    if (step.kind != Step::Kind::kEnter) return true;
-    if (visits_[step.visit].state == State::kDead) {
-      give_back(step.visit);
-    } else if (enter(step.visit, now, step)) {
+    if (first.told != kNone) return true;
+    if (visits_[first.visit].state == State::kDead) {
+      give_back(first.visit);
+    } else if (enter(first.visit, now, step)) {
       return true;
     }
   }
   return false;
 }
 
+void Pipeline::tell(const Step& step) {
+  pending_.push_back({kNone, static_cast<std::uint32_t>(told_.size())});
+  told_.push_back(step);
+}
+
 bool Pipeline::enter(VisitId id, TimeNs now, Step& step) {
   Visit& visit = visits_[id];
   const Root& root = roots_[visit.root];
   DropReason reason = visit.chosen ? visit.why : DropReason::kOverload;
-  const Choice choice = choose(visit, root, now, &reason);
+  const Limits limits = limits_of(visit, root);
+  const Choice choice = choose(visit, root, limits, now, &reason);
   if (choice.node == kNone) {
     drop(id, reason);
     return false;
@@ -381,20 +394,22 @@ bool Pipeline::enter(VisitId id, TimeNs now, Step& step) {
   visit.node = choice.node;
   visit.state = State::kEntered;
   lengths_[at(visit.stage)] = visit.length;
-  const Limits limits = limits_of(visit, root);
-  step.follows = visit.stage > 0;
-  step.variant = tree_.variant(tree_.variant_of(visit.node, visit.stage)).id;
-  step.stage = visit.stage;
-  step.edge = visit.edge;
-  step.index = visit.index;
-  step.length = visit.length;
-  step.from = before == kNone ? -1 : static_cast<std::int32_t>(before - visit.block);
-  step.node = visit.node;
-  step.tag = root.tag;
-  step.parent = visit.parent;
-  step.utility = visit.worth * root.utility;
-  step.due = limits.due;
-  step.deadline = limits.deadline;
+  step = {.kind = Step::Kind::kEnter,
+          .follows = visit.stage > 0,
+          .variant = tree_.variant(tree_.variant_of(visit.node, visit.stage)).id,
+          .stage = visit.stage,
+          .edge = visit.edge,
+          .index = visit.index,
+          .length = visit.length,
+          .from = before == kNone ? -1 : static_cast<std::int32_t>(before - visit.block),
+          .root = visit.root,
+          .visit = id,
+          .node = visit.node,
+          .tag = root.tag,
+          .parent = visit.parent,
+          .utility = visit.worth * root.utility,
+          .due = limits.due,
+          .deadline = limits.deadline};
   return true;
 }
 
@@ -429,6 +444,21 @@ bool Pipeline::there(const Visit& visit, Node node) const {
   return scheduler_.fits_any(visit.length, tree_.variant(tree_.variant_of(node, visit.stage)).id);
 }
 
+// What its row takes by itself (Scheduler::cost_of_length).
+TimeNs Pipeline::own_cost(const Visit& visit, Node node) const {
+  return scheduler_.cost_of_length(visit.length, tree_.variant(tree_.variant_of(node, visit.stage)).id);
+}
+
+// The price of what a row takes by itself beyond the mean of its stage's rows.
+double Pipeline::beyond_mean(std::int32_t variant, TimeNs own) const {
+  if (own == 0 || own == kNever) return 0;
+  return price_[at(variant)] * (static_cast<double>(own) / 1e9 - tree_.variant(variant).work);
+}
+
+double Pipeline::worth(const Visit& visit, Node node, double k, TimeNs own) const {
+  return values_.of(node, k) - beyond_mean(tree_.variant_of(node, visit.stage), own);
+}
+
 bool Pipeline::any_there(const Visit& visit) const {
   const Node end = visit.block + static_cast<Node>(tree_.stage(visit.stage).variants);
   for (Node n = visit.block; n < end; ++n) {
@@ -452,7 +482,8 @@ TimeNs Pipeline::expected(const Visit& visit, Node node, const Limits& limits, T
                                     now);
 }
 
-Pipeline::Choice Pipeline::choose(const Visit& visit, const Root& root, TimeNs now, DropReason* reason) {
+Pipeline::Choice Pipeline::choose(const Visit& visit, const Root& root, const Limits& limits, TimeNs now,
+                                  DropReason* reason) {
   const Tree::Stage& stage = tree_.stage(visit.stage);
   const Node end = visit.block + static_cast<Node>(stage.variants);
   if (falls_back(visit, root) && !any_there(visit)) return {};
@@ -472,8 +503,9 @@ Pipeline::Choice Pipeline::choose(const Visit& visit, const Root& root, TimeNs n
     bool present = false;
     for (Node n = visit.block; n < end; ++n) {
       if (!may(visit, root, n)) continue;
-      const bool is_there = there(visit, n);
-      const double worth = values_.of(n, k);
+      const TimeNs own = own_cost(visit, n);
+      const bool is_there = own != kNever;
+      const double worth = this->worth(visit, n, k, own);
       if (present > is_there || (present == is_there && worth <= most)) continue;
       present = is_there;
       most = worth;
@@ -495,12 +527,12 @@ Pipeline::Choice Pipeline::choose(const Visit& visit, const Root& root, TimeNs n
     if (other == kNone) *reason = DropReason::kBudget;
     return {other, other == wanted ? kNone : wanted};
   }
-  if (spec_.drop == Drop::kSlack) return in_time(visit, root, wanted, now, reason);
+  if (spec_.drop == Drop::kSlack) return in_time(visit, root, wanted, limits, now, reason);
   return {wanted};
 }
 
-Pipeline::Choice Pipeline::in_time(const Visit& visit, const Root& root, Node wanted, TimeNs now, DropReason* reason) {
-  const Limits limits = limits_of(visit, root);
+Pipeline::Choice Pipeline::in_time(const Visit& visit, const Root& root, Node wanted, const Limits& limits, TimeNs now,
+                                   DropReason* reason) {
   if (limits.due == kNever && limits.deadline == kNever) return {wanted};
   const TimeNs due = std::min(limits.due, limits.deadline);
   const TimeNs first = expected(visit, wanted, limits, now);
@@ -519,7 +551,7 @@ Pipeline::Choice Pipeline::in_time(const Visit& visit, const Root& root, Node wa
       soonest = n;
     }
     if (at > due) continue;
-    const double worth = values_.of(n, k);
+    const double worth = this->worth(visit, n, k, own_cost(visit, n));
     if (best != kNone && worth <= most) continue;
     best = n;
     most = worth;

@@ -45,7 +45,8 @@
 // is dropped that has a candidate in time, as far as the scheduler's books know. A visit that expires while it waits,
 // or is refused, tries the variants that it has not tried.
 //
-// Router::kPrice weighs with prices (values.h): the plan's, moved between plans by what waits: every kLook a variant's
+// Router::kPrice weighs with prices (values.h), and with what a row of the visit's own length takes at the stage
+// (Scheduler::cost_of_length); behind it rows take what the mean of their stages does. Prices are the plan's, moved between plans by what waits: every kLook a variant's
 // price is set to the plan's times e^(1.5 (w - 1)), w being what waits for its instances, whichever of their variants
 // it is for (expected_wait), in quarters of its stage's slack (that of a root over the stages of the longest way). So
 // at the plan's price variants are mixed by their queues, which stay short, and a burst makes them dear at once.
@@ -56,9 +57,9 @@
 // kTable for the instances there are.
 //
 // Exits that follow the load. A row that could end with its answer goes on if that pays: utility x what it gains in
-// accuracy there, by how sure the answer is, is more than price x worker-seconds of the best way (pays()). So the
-// dearer time is the surer a row must not be to go on. By the prices in force, or by the plan's, for a threshold that
-// stays between plans.
+// accuracy there, by how sure the answer is, is more than price x worker-seconds of the best way (pays()), what
+// the head takes by the row's own length. So the dearer time is the surer a row must not be to go on. By the prices in
+// force, or by the plan's and means, for a threshold that is one for all rows and stays between plans.
 //
 // Token counts. Where a stage's variants are a body of the scheduler's, a visit is not routed: it enters the body's
 // line and gets its variant when its batch starts. One that the body refuses or evicts is dropped, for every other way
@@ -241,18 +242,23 @@ class Pipeline {
   };
 
   VisitId take(const Visit& visit);
+  void tell(const Step& step);
   void leave(VisitId visit);
   void give_back(VisitId visit);
   void drop(VisitId visit, DropReason reason);
   void end(RootId root, bool failed);
   bool enter(VisitId visit, TimeNs now, Step& step);
   [[nodiscard]] Limits limits_of(const Visit& visit, const Root& root) const;
-  Choice choose(const Visit& visit, const Root& root, TimeNs now, DropReason* reason);
-  Choice in_time(const Visit& visit, const Root& root, Node wanted, TimeNs now, DropReason* reason);
+  Choice choose(const Visit& visit, const Root& root, const Limits& limits, TimeNs now, DropReason* reason);
+  Choice in_time(const Visit& visit, const Root& root, Node wanted, const Limits& limits, TimeNs now,
+                 DropReason* reason);
   Node backup(const Visit& visit, const Root& root, Node wanted);
   [[nodiscard]] bool good(const Root& root, Node node, std::int32_t stage) const;
   [[nodiscard]] bool may(const Visit& visit, const Root& root, Node node) const;
   [[nodiscard]] bool there(const Visit& visit, Node node) const;
+  [[nodiscard]] TimeNs own_cost(const Visit& visit, Node node) const;
+  [[nodiscard]] double worth(const Visit& visit, Node node, double k, TimeNs own) const;
+  [[nodiscard]] double beyond_mean(std::int32_t variant, TimeNs own) const;
   [[nodiscard]] bool any_there(const Visit& visit) const;
   [[nodiscard]] bool falls_back(const Visit& visit, const Root& root) const;
   [[nodiscard]] TimeNs expected(const Visit& visit, Node node, const Limits& limits, TimeNs now) const;
@@ -289,7 +295,13 @@ class Pipeline {
   std::vector<RootId> free_roots_;
   std::vector<Visit> visits_;
   VisitId free_visit_ = kNone;
-  std::vector<Step> steps_;  // from `head_` on to come
+  // A step to come: a visit that enters, whose step is made when it is taken, or one of `told_`.
+  struct Pending {
+    VisitId visit;
+    std::uint32_t told;  // kNone: the visit enters
+  };
+  std::vector<Pending> pending_;  // from `head_` on
+  std::vector<Step> told_;        // of the pending ones, and of those taken since there were none
   std::size_t head_ = 0;
   TimeNs next_look_ = 0;
   TimeNs next_table_ = 0;

@@ -180,7 +180,8 @@ TimeNs Late::finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int3
   TimeNs work = 0;  // of what waits before it, for all instances up to this home together
   std::int32_t instances = 0;
   const std::int32_t own = home;
-  const std::int32_t end = queue.end_of(queue.level(home).variant);
+  const VariantId variant = queue.level(home).variant;
+  const std::int32_t end = queue.end_of(variant);
   std::int32_t first = queue.lowest_at(home);
   while (home < queue.levels() && best > limit) {
     Backlog waiting = backlog(queue, first, home);
@@ -196,7 +197,7 @@ TimeNs Late::finish_in_line(MultiLevelQueue& queue, std::int32_t home, std::int3
     }
     instances += queue.active_in(home);
     TimeNs wait = work / instances;
-    if (queue.variants() > 1) {
+    if (queue.mixed(variant) > 0) {
       wait += others_before(queue, home, work + queue.group_cost(g).share(length), limit);
     }
     best = std::min(best, finish_of_turn(queue, home, length, waiting.count + 1, now) + wait);
