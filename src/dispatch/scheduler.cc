@@ -414,12 +414,11 @@ bool Scheduler::fits_any(std::int32_t length, VariantId variant) const {
 }
 TimeNs Scheduler::cost_of_length(std::int32_t length, VariantId variant) const {
   const MultiLevelQueue& queue = impl_->state().queue;
-  const std::int32_t level = ideal_level(length, variant);
-  if (level < 0) return kNever;
-  const GroupIndex g = queue.first_fitting(level);
+  if (length < 1 || length > queue.longest(variant)) return kNever;
+  const GroupIndex g = queue.first_fitting(queue.ideal(variant, length));
   if (g == queue.groups()) return kNever;
   const Bundle& bundle = queue.group_cost(g);
-  const bool one = queue.end_of(variant) == queue.first_of(variant) + 1 && !bundle.of(length).cost.dynamic();
+  const bool one = queue.first_of(variant) + 1 == queue.end_of(variant) && !bundle.members().front().cost.dynamic();
   return one ? 0 : bundle.share(length);
 }
 TimeNs Scheduler::expected_finish(const Arrival& arrival, TimeNs now) { return impl_->expected_finish(arrival, now); }

@@ -105,7 +105,7 @@ TEST(Pipeline, AClientThatGoesEndsItsRoot) {
 class Rerouted : public ::testing::Test {
  protected:
   // Times of stage 1 in ms: routed, then the backups; the root overruns its first stage by `over` ms.
-  Step run(std::vector<std::pair<int, double>> times_and_accuracies, int over) {
+  Step run(std::vector<std::pair<double, double>> times_and_accuracies, int over) {
     Spec spec;
     spec.router = Router::kPlan;
     spec.drop = Drop::kReroute;
@@ -118,11 +118,12 @@ class Rerouted : public ::testing::Test {
     plan.time = {10 * kMs};
     for (std::size_t i = 0; i < times_and_accuracies.size(); ++i) {
       const auto [ms, accuracy] = times_and_accuracies[i];
-      spec.stages[1].variants.push_back(variant(static_cast<std::uint16_t>(i + 1), accuracy, ms * kMs));
+      const auto time = static_cast<TimeNs>(ms * kMs);
+      spec.stages[1].variants.push_back(variant(static_cast<std::uint16_t>(i + 1), accuracy, time));
       plan.share.push_back(i == 0 ? 1 : 0);
       plan.rate.push_back(i == 0 ? 1 : 50);
       plan.budget.push_back(kMs * 1000);
-      plan.time.push_back(ms * kMs);
+      plan.time.push_back(time);
     }
     spec.edges = {{0, 1, {1}, 0}};
     Rig rig(spec);
@@ -147,7 +148,10 @@ TEST_F(Rerouted, NotToOneThatIsNot) {
   EXPECT_EQ(run({{50, 1}, {31, .9}}, 20).reason, DropReason::kBudget);
   EXPECT_EQ(run({{50, 1}, {31, .9}}, 20).kind, Step::Kind::kDrop);
 }
-TEST_F(Rerouted, IsDroppedWhereNoneIs) { EXPECT_EQ(run({{50, 1}, {12, .9}, {13, .9}}, 40).kind, Step::Kind::kDrop); }
+TEST_F(Rerouted, IsDroppedWhereNoneIs) {
+  EXPECT_EQ(run({{50, 1}, {12.5, .9}, {13, .9}}, 40).kind, Step::Kind::kDrop);
+  EXPECT_EQ(run({{50, 1}, {12.5, .9}, {10, .8}}, 40).variant, 3);  // 50 - 40
+}
 TEST_F(Rerouted, ToTheMostAccurateOfSeveral) { EXPECT_EQ(run({{50, 1}, {20, .9}, {25, .95}}, 20).variant, 3); }
 TEST_F(Rerouted, NotWhereItIsInTime) { EXPECT_EQ(run({{50, 1}, {20, .9}}, 0).variant, 1); }
 

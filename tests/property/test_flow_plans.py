@@ -199,6 +199,13 @@ def test_most_accurate_first_is_best_where_factors_are_equal(seed: int) -> None:
         right, A_ub=limits, b_ub=[pool.capacity for pool in plan.pools], A_eq=[[1.0] * len(paths)], b_eq=[1.0]
     )
     assert accuracy(plan, found) == pytest.approx(-solved.fun, abs=1e-6)
+    grown = rng.randrange(len(plan.pools))  # more of any pool never makes it worse
+    pools = list(plan.pools)
+    pools[grown] = dataclasses.replace(pools[grown], capacity=1.5 * pools[grown].capacity)
+    larger = dataclasses.replace(plan, pools=tuple(pools))
+    more = maf(larger, plan.demand)
+    assert not more.overloaded
+    assert accuracy(larger, more) >= accuracy(plan, found) - 1e-9
 
 
 def _product(plan: FlowPlan, path: tuple[int, ...]) -> float:

@@ -84,29 +84,48 @@ def test_a_tandem_of_two_is_a_jackson_network() -> None:
     assert sim.columns()["latency_ns"].mean() / S == pytest.approx(expected, rel=0.04)
 
 
-def test_as_many_wait_as_come_times_how_long_they_stay() -> None:
-    # Little's law at the second stage: rows there on average = rows per second x time there.
-    arrived = poisson(200, 40_000)
+def test_a_cascade_is_an_mg1_queue_for_the_rows_that_go_on() -> None:
+    # The first stage has a worker for every row, so that rows leave it as a Poisson process, and so do three tenths of
+    # them. What they wait at the second stage is then that of M/G/1, by Pollaczek and Khinchine.
+    service = np.array([0.3] * 5 + [4.5])  # of its mean, 1
+    rate, share, times = 300.0, 0.3, (0.004, 0.006)
+    sim = engine(10_000, service)
+    stages = [[(i, 1.0, round(s * S), s)] for i, s in enumerate(times)]
+    sim.set_pipeline(
+        _core.Pipeline(stages, [(0, 1, [share], 0)], drop="none"), [("constant", [share], [1.0], [], 1, [])]
+    )
+    pool(sim, 0, times[0] * 1e3, 40)
+    pool(sim, 1, times[1] * 1e3, 1)
+    feed(sim, poisson(rate, 600_000))
+    busy = rate * share * times[1]
+    wait = busy * times[1] * float((service**2).mean()) / (2 * (1 - busy))
+    assert sim.columns()["latency_ns"].mean() / S == pytest.approx(times[0] + share * (wait + times[1]), rel=0.04)
+    assert sim.pipeline_totals()["visits"][1] == pytest.approx(share * 600_000, rel=0.01)
+
+
+def test_as_many_are_inside_as_come_times_how_long_they_stay() -> None:
+    # Little's law: of all visits, rows inside on average = rows a second x time there; and a worker's rows by itself,
+    # which is the stage's time of executing.
+    arrived = poisson(300, 40_000)
     sim = engine(1000)
     sim.set_pipeline(
-        _core.Pipeline([[(0, 1.0, MS, 0.001)], [(1, 1.0, MS, 0.001)]], [(0, 1, [3.0], 0)], drop="none"),
-        [("poisson", [1.0], [3.0], [], 100, [])],
+        _core.Pipeline([[(0, 1.0, MS, 0.001)], [(1, 1.0, 2 * MS, 0.002)]], [(0, 1, [1.0], 0)], drop="none"),
+        [("constant", [1.0], [1.0], [], 1, [])],
     )
     pool(sim, 0, 1, 1)
-    pool(sim, 1, 1, 1)
+    pool(sim, 1, 2, 1)
     sim.feed(arrived, np.ones(len(arrived), np.int32))
     inside, looks = 0, 0
-    for at in range(0, int(arrived[-1]), 7 * MS):
+    executing = np.zeros(2)
+    for at in range(0, int(arrived[-1]), 3_700_000):
         sim.advance(at)
         inside += sim.queued + sim.in_flight
+        executing += np.array(sim.workers()["executing"])
         looks += 1
     sim.finish()
-    totals = sim.pipeline_totals()
-    assert totals["visits"][1] == pytest.approx(3 * len(arrived), rel=0.02)
-    # Of all visits: those of stage 0 stay as in M/D/1; those of stage 1 by the busy server: both by Little together.
-    utilisation = sum(sim.workers()["busy_ns"]) / arrived[-1]
-    assert utilisation == pytest.approx(200 * 0.001 * 4, rel=0.03)
-    assert inside / looks > utilisation
+    rate = len(arrived) / (arrived[-1] / S)
+    assert inside / looks == pytest.approx(rate * sim.columns()["latency_ns"].mean() / S, rel=0.03)
+    assert executing / looks == pytest.approx(rate * np.array([0.001, 0.002]), rel=0.03)
 
 
 @st.composite
@@ -207,6 +226,11 @@ def test_every_root_ends_once_and_nothing_is_lost(
         assert totals["late"] <= totals["roots"] // 5
     if drop == "none" and not faults:
         assert totals["failed"] == 0
+        # Children conserve counts: what the edges made of answered rows is what entered behind them.
+        entered = np.split(np.array(totals["visits"]), np.cumsum([len(each) for each in times])[:-1])
+        assert entered[0].sum() == totals["roots"]
+        for edge, (_, to, _, _) in enumerate(edges):
+            assert sum(children[edge] for _, _, children in totals["made"]) == entered[to].sum()
     again = simulate()
     assert again.pipeline_totals() == totals
     np.testing.assert_array_equal(again.columns()["latency_ns"], sim.columns()["latency_ns"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -13,9 +14,11 @@ from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
     from arlo.catalog.flow import Flow
+    from arlo.cli.simulate.find import Found
     from arlo.simulator.flows import FlowResult
 
 DEFAULT_RATE, DEFAULT_DURATION_S, DEFAULT_WORKERS = 100.0, 60.0, 20
+MOST_WORKERS = 2000
 # Flags of a scenario that mean the same for a flow.
 TRAFFIC = {"arrivals", "rate", "duration_s", "burst", "sojourn_ms", "cv", "counts", "segment", "smooth_s", "trace"}
 OTHERS = {"workers", "slo_ms", "seed", "warmup_s"}
@@ -37,6 +40,12 @@ def add_flow_flags(parser: argparse.ArgumentParser) -> None:
         help="a worker holds the variant that the plan gives it, or all variants of all stages (default: plan)",
     )
     group.add_argument("--plan-period-s", type=float, metavar="S", help="between plans (default: the file's)")
+    group.add_argument(
+        "--least-accuracy",
+        type=float,
+        metavar="A",
+        help="with --find-workers: of what is answered (default: 0)",
+    )
 
 
 def is_flow(path: Path | None) -> bool:
@@ -51,7 +60,7 @@ def is_flow(path: Path | None) -> bool:
 
 def refuse_without_flow(args: argparse.Namespace) -> None:
     """ConfigError for flags that only a flow file takes."""
-    for name in ("planner", "router", "drop", "plan_period_s"):
+    for name in ("planner", "router", "drop", "plan_period_s", "least_accuracy"):
         if getattr(args, name) is not None:
             raise ConfigError(f"--{name.replace('_', '-')} goes with a flow file only: one with a [flow] section")
     if args.hold != "plan":
@@ -63,21 +72,114 @@ def run_flow(args: argparse.Namespace) -> int:
     from arlo.catalog.flow_file import load_flow
 
     flow = load_flow(args.file)
+    if args.least_accuracy is not None and not (args.find_workers and 0 <= args.least_accuracy <= 1):
+        raise ConfigError("--least-accuracy is a share from 0 to 1 and belongs to --find-workers")
     given = _given(args)
     lists = [given.get(name, [None]) for name in SWEPT]
     runs = []
+    found = []
     for values in itertools.product(*lists):
         chosen = {name: value for name, value in zip(SWEPT, values, strict=True) if value is not None}
         rest = {name: values[0] for name, values in given.items() if name not in SWEPT}
-        runs.append((chosen, _one(flow, chosen | rest, args)))
-    _print(runs, args)
+        if args.find_workers:
+            found.append((chosen, _find(flow, chosen | rest, args)))
+        else:
+            runs.append((chosen, _one(flow, chosen | rest, args)))
+    if args.find_workers:
+        _print_found(found, args)
+    else:
+        _print(runs, args)
     return 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Tried:
+    """A number of workers that was simulated, as a search for the least one asks it."""
+
+    result: FlowResult
+    least_accuracy: float
+
+    @property
+    def slo_attainment(self) -> float:
+        return 0.0 if self.result.accuracy < self.least_accuracy else 1 - self.result.violations
+
+
+def _find(flow: Flow, chosen: dict[str, Any], args: argparse.Namespace) -> Found:
+    from arlo.catalog.flow_exits import work_s
+    from arlo.cli.simulate.find import DEFAULT_ATTAINMENT, search
+
+    seconds = chosen.get("duration_s", DEFAULT_DURATION_S)
+
+    def run(counts: Sequence[int]) -> list[Any]:
+        return [_Tried(_one(flow, chosen | {"workers": n}, args), args.least_accuracy or 0.0) for n in counts]
+
+    # What the most accurate variants are busy with a root; stages of which each needs a worker of its own.
+    best = [max(range(len(stage.variants)), key=stage.accuracy) for stage in flow.stages]
+    root_s = sum(
+        flow.multiplicity(s, tuple(best[at] for at in flow.line(s))) * work_s(stage, best[s])
+        for s, stage in enumerate(flow.stages)
+    )
+    lowest = 1 if args.hold == "all" else len(flow.stages)
+    first = run([lowest])[0]
+    load = max(math.ceil(first.result.roots / seconds * root_s), lowest)
+    return search(
+        lambda counts: [first if n == lowest else run([n])[0] for n in counts],
+        lowest=lowest,
+        attainment=DEFAULT_ATTAINMENT if args.attainment is None else args.attainment,
+        most=MOST_WORKERS,
+        load=load,
+    )
+
+
+def _print_found(found: Sequence[tuple[dict[str, Any], Found]], args: argparse.Namespace) -> None:
+    from arlo.cli.simulate.find import DEFAULT_ATTAINMENT
+    from arlo.cli.text import print_json
+
+    attainment = DEFAULT_ATTAINMENT if args.attainment is None else args.attainment
+    if args.json:
+        made = [
+            {
+                "run": chosen,
+                "workers": each.workers,
+                "attainment": attainment,
+                "reason": each.limit or None,
+                "worse_above": each.worse_above(attainment),
+                "tried": [{"workers": n, **tried.result.as_dict()} for n, tried in each.tried.items()],
+            }
+            for chosen, each in found
+        ]
+        print_json(made[0] if len(made) == 1 else {"runs": made})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    for chosen, each in found:
+        table = Table(box=None, pad_edge=False)
+        for title in ("workers", "on time", "accuracy", "mean ms", ""):
+            table.add_column(title, justify="right")
+        for n, tried in each.tried.items():
+            result = tried.result
+            numbers = (f"{1 - result.violations:.2%}", f"{result.accuracy:.4f}", f"{result.mean_ms:.1f}")
+            table.add_row(str(n), *numbers, "<-" if n == each.workers else "")
+        if len(found) > 1:
+            console.print(_name(chosen))
+        console.print(table)
+        least = f" at an accuracy of {args.least_accuracy:g}" if args.least_accuracy else ""
+        kept = f"{100 * attainment:.6g}% on time{least}"
+        if each.workers is None:
+            console.print(f"[bold]no number of workers keeps {kept}[/]: {each.limit}", soft_wrap=True)
+            continue
+        console.print(f"[bold]{each.workers} workers[/] keep {kept}", soft_wrap=True)
+        if worse := each.worse_above(attainment):
+            close = f"{', '.join(map(str, worse))} workers do not: this is close, try another --seed"
+            console.print(f"[yellow]warning: [/]{close}", soft_wrap=True)
 
 
 def _given(args: argparse.Namespace) -> dict[str, list[Any]]:
     from arlo.cli.simulate.flags import flags, values_of
 
-    for name in ("find_workers", "attainment", "plot", "record", "save", "price", "jobs"):
+    for name in ("plot", "record", "save", "price", "jobs"):
         if getattr(args, name):
             raise ConfigError(f"--{name.replace('_', '-')} does not go with a flow file: leave it out")
     given: dict[str, list[Any]] = {}
@@ -134,6 +236,14 @@ def _one(flow: Flow, chosen: dict[str, Any], args: argparse.Namespace) -> FlowRe
     )
 
 
+def _name(chosen: dict[str, Any]) -> str:
+    named = (
+        f"{value:g} req/s" if name == "rate" and not isinstance(value, str) else str(value)
+        for name, value in chosen.items()
+    )
+    return ", ".join(named) or "as in the file"
+
+
 def _print(runs: Sequence[tuple[dict[str, Any], FlowResult]], args: argparse.Namespace) -> None:
     from arlo.cli.text import print_json
 
@@ -149,11 +259,7 @@ def _print(runs: Sequence[tuple[dict[str, Any], FlowResult]], args: argparse.Nam
         table.add_column(title, justify="left" if title == "run" else "right")
     for chosen, result in runs:
         table.add_row(
-            ", ".join(
-                f"{value:g} req/s" if name == "rate" and not isinstance(value, str) else str(value)
-                for name, value in chosen.items()
-            )
-            or "as in the file",
+            _name(chosen),
             f"{result.roots:,}",
             f"{result.violations:.2%}",
             f"{result.accuracy:.4f}",

@@ -42,6 +42,30 @@ def test_the_same_command_gives_the_same_figures(capsys: pytest.CaptureFixture[s
     assert printed[0] == printed[1]
 
 
+def test_the_least_number_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["simulate", FLOW, *SHORT, "--find-workers", "--hold", "all", "--attainment", "0.98"]
+    least = {}
+    for accuracy in ("0", "0.98"):
+        assert main([*asked, "--least-accuracy", accuracy, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        kept = {
+            one["workers"]: one["violations"] <= 0.02 and one["accuracy"] >= float(accuracy) for one in found["tried"]
+        }
+        least[accuracy] = found["workers"]
+        assert kept[found["workers"]]
+        assert not kept.get(found["workers"] - 1, False)
+    assert least["0"] < least["0.98"], "accuracy is given up before workers are added"
+    assert main([*asked, "--planner", "arlo,loki"]) == 0
+    assert capsys.readouterr().out.count("workers keep 98% on time") == 2
+
+
+def test_no_number_of_workers_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", FLOW, *SHORT, "--find-workers", "--hold", "all", "--slo-ms", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["workers"] is None
+    assert "no more with twice as many" in found["reason"]
+
+
 def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", FLOW, *SHORT]) == 0
     assert "violations" in capsys.readouterr().out
@@ -52,7 +76,10 @@ def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([FLOW, "--planner", "lokki"], "--planner must be one of"),
         ([FLOW, "--policy", "rs"], "--policy does not go with a flow file"),
-        ([FLOW, "--find-workers"], "--find-workers does not go with a flow file"),
+        ([FLOW, "--find-workers", "--workers", "3"], "leave --workers out"),
+        ([FLOW, "--least-accuracy", "0.9"], "--least-accuracy is a share from 0 to 1 and belongs to --find-workers"),
+        ([FLOW, "--find-workers", "--least-accuracy", "2"], "--least-accuracy is a share from 0 to 1"),
+        ([FLOW, "--save", "x.toml"], "--save does not go with a flow file"),
         (["--planner", "loki"], "--planner goes with a flow file only"),
         (["--hold", "all"], "--hold goes with a flow file only"),
     ],

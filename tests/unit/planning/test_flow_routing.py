@@ -39,6 +39,16 @@ def test_most_accurate_first() -> None:
     assert accuracy(one_each(), found) == pytest.approx(0.79), "the best routing has .805"
 
 
+def test_the_best_routing_of_these_instances() -> None:
+    plan = make_plan(
+        dataclasses.replace(toy(), utilisation=1.0), demand=40, workers=4, planner="arlo", held=((1, 1), (1, 1))
+    )
+    shares = {plan.flow.label(*key): share for key, share in plan.shares().items() if key[0] == 1 and share > 1e-9}
+    assert shares == pytest.approx({"A:a1>B:b2": 0.25, "A:a2>B:b1": 0.5, "A:a2>B:b2": 0.25})
+    assert plan.accuracy == pytest.approx(0.805)
+    assert accuracy(plan, by_plan(plan, 40)) == pytest.approx(0.805), "and a table that follows it comes to that"
+
+
 def test_a_plan_that_knows_the_factors_is_better() -> None:
     flow = dataclasses.replace(toy(), utilisation=1.0)
     plan = make_plan(flow, demand=40, workers=4)
