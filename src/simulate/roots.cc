@@ -113,8 +113,7 @@ bool Roots::recorded_edges(Slot root, VisitId visit) {
   const auto& stage = given_.rows->stages[s];
   if (stage.guards.empty()) return false;
   const auto variants = given_.spec.stages[s].variants.size();
-  const auto variant =
-      static_cast<std::size_t>(pipeline_.tree().variant_in_stage(pipeline_.node(visit), static_cast<std::int32_t>(s)));
+  const auto variant = static_cast<std::size_t>(pipeline_.variant_in_stage(visit));
   scores_.clear();
   for (std::size_t g = 0; g < stage.guards.size(); ++g) {
     scores_.push_back(stage.scores[(g * variants + variant) * given_.rows->count + row(root)]);
@@ -194,7 +193,7 @@ void Roots::answered(Slot slot, TimeNs now) {
   if (visit == kNone) return;  // it was cancelled while it ran
   const auto& tree = pipeline_.tree();
   const std::int32_t stage = pipeline_.stage(visit);
-  const auto variant = static_cast<std::size_t>(tree.variant_in_stage(pipeline_.node(visit), stage));
+  const auto variant = static_cast<std::size_t>(pipeline_.variant_in_stage(visit));
   requests_[request.root].runtime = request.runtime;
   made_.clear();
   const double u = even(mixed(request.luck));
@@ -212,7 +211,7 @@ void Roots::answered(Slot slot, TimeNs now) {
     if (count == 0) continue;
     made_.push_back({out.edge, length(edge, request, luck), count, request.luck});
   }
-  auto& made = totals.made[static_cast<std::size_t>(tree.variant_of(pipeline_.node(visit), stage))];
+  auto& made = totals.made[static_cast<std::size_t>(tree.stage(stage).first_variant) + variant];
   ++made.answered;
   made.ended += made_.empty() ? 1 : 0;
   for (const auto& one : made_)

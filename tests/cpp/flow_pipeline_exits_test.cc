@@ -106,8 +106,8 @@ TEST(PipelineExits, GoingOnPaysIfItGainsMoreThanItCosts) {
   EXPECT_FALSE(pays(4, -.1));
 }
 
-// Gain .05 is worth 10 ms at price 4, not 20 ms: what a short row and a long one take at the head, whose mean is 15. The
-// plan's threshold is that of the mean, .06.
+// Gain .05 is worth 10 ms at price 4, not 20 ms: what a short row and a long one take at the head, whose mean is 15.
+// The plan's threshold is that of the mean, .06.
 TEST(PipelineExits, ALongRowIsDearer) {
   const Spec spec = small_and_large();
   dispatch::Scheduler scheduler({.policy = dispatch::Policy::kLate});

@@ -186,8 +186,11 @@ TEST(Price, ARowPaysForItsOwnLength) {
       std::vector<dispatch::RuntimeId> runtimes;
       for (const std::size_t i : {0U, 1U}) {
         const std::int32_t length = i == 0 ? 64 : 512;
-        runtimes.push_back(scheduler.add_runtime(
-            {.max_length = length, .max_batch = 1, .capacity = 100, .latency = {{length, 1, times[v][i]}}, .variant = v}));
+        runtimes.push_back(scheduler.add_runtime({.max_length = length,
+                                                  .max_batch = 1,
+                                                  .capacity = 100,
+                                                  .latency = {{length, 1, times[v][i]}},
+                                                  .variant = v}));
       }
       scheduler.join(scheduler.add_bundle(runtimes), 1, 0, out);
       const double mean = static_cast<double>(times[v][0] + times[v][1]) / 2e9;

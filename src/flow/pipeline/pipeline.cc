@@ -82,10 +82,12 @@ void Pipeline::apply(const Plan& plan, TimeNs now) {
 }
 
 void Pipeline::route() {
+  by_length_ = false;
   for (std::int32_t v = 0; v < tree_.variants(); ++v) {
     const VariantSpec& variant = tree_.variant(v);
     const double rate = plan_.rate.empty() ? 1 / variant.work : plan_.rate[at(v)];
     capacity_[at(v)] = rate * scheduler_.active_of(variant.id);
+    by_length_ = by_length_ || scheduler_.cost_of_length(1, variant.id) != 0;
   }
   if (spec_.router == Router::kMaf) {
     shares_.by_accuracy(plan_, capacity_);
@@ -266,7 +268,7 @@ void Pipeline::refused(VisitId id, DropReason why, TimeNs now) {
   look(now);
   Visit& visit = visits_[id];
   if (visit.state != State::kEntered) return;
-  visit.tried |= std::uint64_t{1} << tree_.variant_in_stage(visit.node, visit.stage);
+  visit.tried |= std::uint64_t{1} << (visit.node - visit.block);
   if (spec_.drop != Drop::kSlack) {
     drop(id, why);
     return;
@@ -284,7 +286,7 @@ void Pipeline::finish(VisitId id, std::span<const Children> children, TimeNs now
   Root& root = roots_[visit.root];
   std::int64_t count = 0;
   for (const Children& made : children) count += made.count;
-  const std::int32_t variant = tree_.variant_of(visit.node, visit.stage);
+  const std::int32_t variant = variant_of(visit, visit.node);
   const TimeNs overrun = plan_.budget.empty() ? 0 : now - visit.entered - plan_.budget[at(variant)];
   if (count > 0 && spec_.drop == Drop::kPerTask && overrun > 0) {
     drop(id, DropReason::kBudget);
@@ -338,11 +340,11 @@ bool Pipeline::pays(VisitId id, std::span<const std::int32_t> edges, double gain
     double best = -std::numeric_limits<double>::infinity();
     double top = 0;
     for (Node n = block; n < block + static_cast<Node>(tree_.stage(out.to).variants); ++n) {
-      if (!good(root, n, out.to)) continue;
+      const std::int32_t v = tree_.stage(out.to).first_variant + static_cast<std::int32_t>(n - block);
+      if (!good(root, n, v)) continue;
       double worth = values.of(n, k * out.weight);
       if (!planned && spec_.edges[at(out.edge)].falls_back) {  // the same row goes on
-        const std::int32_t v = tree_.variant_of(n, out.to);
-        worth -= beyond_mean(v, scheduler_.cost_of_length(visit.length, tree_.variant(v).id));
+        worth -= beyond_mean(v, visit.length);
       }
       best = std::max(best, worth);
       top = std::max(top, tree_.best(n));
@@ -396,7 +398,7 @@ bool Pipeline::enter(VisitId id, TimeNs now, Step& step) {
   lengths_[at(visit.stage)] = visit.length;
   step = {.kind = Step::Kind::kEnter,
           .follows = visit.stage > 0,
-          .variant = tree_.variant(tree_.variant_of(visit.node, visit.stage)).id,
+          .variant = tree_.variant(variant_of(visit, visit.node)).id,
           .stage = visit.stage,
           .edge = visit.edge,
           .index = visit.index,
@@ -430,33 +432,29 @@ Pipeline::Limits Pipeline::limits_of(const Visit& visit, const Root& root) const
 // --- which variant
 
 // For the client.
-bool Pipeline::good(const Root& root, Node node, std::int32_t stage) const {
-  const std::int32_t variant = tree_.variant_of(node, stage);
+bool Pipeline::good(const Root& root, Node node, std::int32_t variant) const {
   return (variant >= 64 || ((root.may_take >> variant) & 1U) != 0) && tree_.best(node) >= root.min_accuracy;
 }
 
 // It is, and it has not refused the visit.
 bool Pipeline::may(const Visit& visit, const Root& root, Node node) const {
-  return ((visit.tried >> (node - visit.block)) & 1U) == 0 && good(root, node, visit.stage);
+  return ((visit.tried >> (node - visit.block)) & 1U) == 0 && good(root, node, variant_of(visit, node));
 }
 
 bool Pipeline::there(const Visit& visit, Node node) const {
-  return scheduler_.fits_any(visit.length, tree_.variant(tree_.variant_of(node, visit.stage)).id);
+  return scheduler_.fits_any(visit.length, tree_.variant(variant_of(visit, node)).id);
 }
 
-// What its row takes by itself (Scheduler::cost_of_length).
-TimeNs Pipeline::own_cost(const Visit& visit, Node node) const {
-  return scheduler_.cost_of_length(visit.length, tree_.variant(tree_.variant_of(node, visit.stage)).id);
-}
-
-// The price of what a row takes by itself beyond the mean of its stage's rows.
-double Pipeline::beyond_mean(std::int32_t variant, TimeNs own) const {
+// The price of what a row of this length takes at a variant beyond the mean of its stage's rows.
+double Pipeline::beyond_mean(std::int32_t variant, std::int32_t length) const {
+  const VariantSpec& spec = tree_.variant(variant);
+  const TimeNs own = scheduler_.cost_of_length(length, spec.id);
   if (own == 0 || own == kNever) return 0;
-  return price_[at(variant)] * (static_cast<double>(own) / 1e9 - tree_.variant(variant).work);
+  return price_[at(variant)] * (static_cast<double>(own) / 1e9 - spec.work);
 }
 
-double Pipeline::worth(const Visit& visit, Node node, double k, TimeNs own) const {
-  return values_.of(node, k) - beyond_mean(tree_.variant_of(node, visit.stage), own);
+double Pipeline::worth(const Visit& visit, Node node, double k) const {
+  return values_.of(node, k) - (by_length_ ? beyond_mean(variant_of(visit, node), visit.length) : 0);
 }
 
 bool Pipeline::any_there(const Visit& visit) const {
@@ -477,7 +475,7 @@ TimeNs Pipeline::expected(const Visit& visit, Node node, const Limits& limits, T
   return scheduler_.expected_finish({.length = visit.length,
                                      .due = limits.due,
                                      .deadline = limits.deadline,
-                                     .variant = tree_.variant(tree_.variant_of(node, visit.stage)).id,
+                                     .variant = tree_.variant(variant_of(visit, node)).id,
                                      .follows = visit.stage > 0},
                                     now);
 }
@@ -503,9 +501,8 @@ Pipeline::Choice Pipeline::choose(const Visit& visit, const Root& root, const Li
     bool present = false;
     for (Node n = visit.block; n < end; ++n) {
       if (!may(visit, root, n)) continue;
-      const TimeNs own = own_cost(visit, n);
-      const bool is_there = own != kNever;
-      const double worth = this->worth(visit, n, k, own);
+      const bool is_there = there(visit, n);
+      const double worth = this->worth(visit, n, k);
       if (present > is_there || (present == is_there && worth <= most)) continue;
       present = is_there;
       most = worth;
@@ -551,7 +548,7 @@ Pipeline::Choice Pipeline::in_time(const Visit& visit, const Root& root, Node wa
       soonest = n;
     }
     if (at > due) continue;
-    const double worth = this->worth(visit, n, k, own_cost(visit, n));
+    const double worth = this->worth(visit, n, k);
     if (best != kNone && worth <= most) continue;
     best = n;
     most = worth;
@@ -564,24 +561,24 @@ Pipeline::Choice Pipeline::in_time(const Visit& visit, const Root& root, Node wa
 }
 
 Node Pipeline::backup(const Visit& visit, const Root& root, Node wanted) {
-  const TimeNs most = time(tree_.variant_of(wanted, visit.stage)) - visit.overrun;
+  const TimeNs most = time(variant_of(visit, wanted)) - visit.overrun;
   const Node end = visit.block + static_cast<Node>(tree_.stage(visit.stage).variants);
   Node best = kNone;
   double load = 0;
   for (Node n = visit.block; n < end; ++n) {
-    const std::int32_t v = tree_.variant_of(n, visit.stage);
+    const std::int32_t v = variant_of(visit, n);
     if (!may(visit, root, n) || time(v) > most || !shares_.has_token(v) || !there(visit, n)) continue;
     const VariantSpec& variant = tree_.variant(v);
     const double loaded = static_cast<double>(scheduler_.queued_of(variant.id) + scheduler_.in_flight_of(variant.id)) /
                           std::max(scheduler_.active_of(variant.id), 1);
     if (best != kNone) {
-      const double accuracy = tree_.variant(tree_.variant_of(best, visit.stage)).accuracy;
+      const double accuracy = tree_.variant(variant_of(visit, best)).accuracy;
       if (variant.accuracy < accuracy || (variant.accuracy == accuracy && loaded >= load)) continue;
     }
     best = n;
     load = loaded;
   }
-  if (best != kNone) shares_.take_token(tree_.variant_of(best, visit.stage));
+  if (best != kNone) shares_.take_token(variant_of(visit, best));
   return best;
 }
 

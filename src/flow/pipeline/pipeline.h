@@ -46,15 +46,15 @@
 // or is refused, tries the variants that it has not tried.
 //
 // Router::kPrice weighs with prices (values.h), and with what a row of the visit's own length takes at the stage
-// (Scheduler::cost_of_length); behind it rows take what the mean of their stages does. Prices are the plan's, moved between plans by what waits: every kLook a variant's
-// price is set to the plan's times e^(1.5 (w - 1)), w being what waits for its instances, whichever of their variants
-// it is for (expected_wait), in quarters of its stage's slack (that of a root over the stages of the longest way). So
-// at the plan's price variants are mixed by their queues, which stay short, and a burst makes them dear at once.
-// Variants that share all of their instances have one price. (By when a row of each variant would finish, tried before
-// that, the accurate variant that nobody waits for looked cheap on workers that were full: at 0.95 of what a chain of
-// two stages carries, 38 % of the roots were late, where none is now.) (Steps of 5 % each 100 ms, tried first, swing: 5
-// to 9 % of the roots were late where this has none.) Router::kPlan and kMaf follow tables (shares.h), made anew every
-// kTable for the instances there are.
+// (Scheduler::cost_of_length); behind it rows take what the mean of their stages does. Prices are the plan's, moved
+// between plans by what waits: every kLook a variant's price is set to the plan's times e^(1.5 (w - 1)), w being what
+// waits for its instances, whichever of their variants it is for (expected_wait), in quarters of its stage's slack
+// (that of a root over the stages of the longest way). So at the plan's price variants are mixed by their queues, which
+// stay short, and a burst makes them dear at once. Variants that share all of their instances have one price. (By when
+// a row of each variant would finish, tried before that, the accurate variant that nobody waits for looked cheap on
+// workers that were full: at 0.95 of what a chain of two stages carries, 38 % of the roots were late, where none is
+// now.) (Steps of 5 % each 100 ms, tried first, swing: 5 to 9 % of the roots were late where this has none.)
+// Router::kPlan and kMaf follow tables (shares.h), made anew every kTable for the instances there are.
 //
 // Exits that follow the load. A row that could end with its answer goes on if that pays: utility x what it gains in
 // accuracy there, by how sure the answer is, is more than price x worker-seconds of the best way (pays()), what
@@ -189,6 +189,10 @@ class Pipeline {
   [[nodiscard]] Node node(VisitId visit) const { return visits_[visit].node; }
   [[nodiscard]] std::int32_t stage(VisitId visit) const { return visits_[visit].stage; }
   [[nodiscard]] double worth(VisitId visit) const { return visits_[visit].worth; }  // part of its root's
+  // That it got, of its stage.
+  [[nodiscard]] std::int32_t variant_in_stage(VisitId visit) const {
+    return static_cast<std::int32_t>(visits_[visit].node - visits_[visit].block);
+  }
 
  private:
   struct Root {
@@ -253,12 +257,15 @@ class Pipeline {
   Choice in_time(const Visit& visit, const Root& root, Node wanted, const Limits& limits, TimeNs now,
                  DropReason* reason);
   Node backup(const Visit& visit, const Root& root, Node wanted);
-  [[nodiscard]] bool good(const Root& root, Node node, std::int32_t stage) const;
+  [[nodiscard]] bool good(const Root& root, Node node, std::int32_t variant) const;
+  // Of all variants, a node of its block.
+  [[nodiscard]] std::int32_t variant_of(const Visit& visit, Node node) const {
+    return tree_.stage(visit.stage).first_variant + static_cast<std::int32_t>(node - visit.block);
+  }
   [[nodiscard]] bool may(const Visit& visit, const Root& root, Node node) const;
   [[nodiscard]] bool there(const Visit& visit, Node node) const;
-  [[nodiscard]] TimeNs own_cost(const Visit& visit, Node node) const;
-  [[nodiscard]] double worth(const Visit& visit, Node node, double k, TimeNs own) const;
-  [[nodiscard]] double beyond_mean(std::int32_t variant, TimeNs own) const;
+  [[nodiscard]] double worth(const Visit& visit, Node node, double k) const;
+  [[nodiscard]] double beyond_mean(std::int32_t variant, std::int32_t length) const;
   [[nodiscard]] bool any_there(const Visit& visit) const;
   [[nodiscard]] bool falls_back(const Visit& visit, const Root& root) const;
   [[nodiscard]] TimeNs expected(const Visit& visit, Node node, const Limits& limits, TimeNs now) const;
@@ -290,7 +297,8 @@ class Pipeline {
   double highest_price_ = 0;
   TimeNs slack_ = kNever;  // what the last root could wait, in all
   std::int32_t deepest_ = 1;
-  bool chooses_ = false;  // between variants, or between ends: else there are neither prices nor tables to look at
+  bool by_length_ = false;  // some variant's rows of other lengths may take other times
+  bool chooses_ = false;    // between variants, or between ends: else there are neither prices nor tables to look at
   std::vector<Root> roots_;
   std::vector<RootId> free_roots_;
   std::vector<Visit> visits_;
