@@ -1,4 +1,4 @@
-"""Several instances on a device: which go where (HybridServe section V, Eq. 2-4, Algorithm 3). Pure.
+"""Several instances on a device: which go where (HybridServe section V, Eq. 2-4). Pure.
 
     min  sum over pairs i < j and devices g, g' of  flow_ij T(g, g') x_i^g x_j^g'     (2, 3)
     s.t. every instance on exactly one device
@@ -6,8 +6,8 @@
          sum_i u_i x_i^g <= cap                                                        (4)
 
 The paper sums over ordered pairs and weighs all alike, whether they talk or not: so it is without a flow, each pair
-counted twice. Else a pair is weighted by the rows that go from one stage to the other. Products of binaries become
-y >= x + x' - 1.
+counted twice. Else a pair is weighted by what goes from one to the other. Products of binaries become y >= x + x' - 1.
+How many instances there are, and for which batches, is Algorithm 3 (arlo.planning.replicas).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from arlo.errors import ConfigError
 from arlo.planning.allocation.bounds import SolverMissing
 from arlo.planning.allocation.rows import Program
 
@@ -29,7 +29,7 @@ _TIME_LIMIT_S = 60.0
 class Instance:
     """Of a stage, with what it takes of its device."""
 
-    stage: int
+    stage: int  # its row of PackingProblem.flow
     memory_mb: float
     busy: float  # share of the time in kernels: rows per ms x ms of a row
 
@@ -53,7 +53,7 @@ class Packing:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PackingProblem:
     """What is to be packed. `transfer` [devices][devices]: cost of a row from one to the other, 0 within; `flow`
-    [stages][stages]: rows that go from one stage to the other; None: as the paper counts."""
+    [stages][stages]: what goes from an instance of the one to one of the other; None: 1 each, as the paper counts."""
 
     instances: tuple[Instance, ...]
     devices: tuple[Device, ...]
@@ -95,11 +95,50 @@ def pack(problem: PackingProblem) -> Packing | None:
         import highspy
     except ImportError:
         raise SolverMissing("packing needs the solver highs: pip install 'arlo-serve[highs]'") from None
-    if not _could_fit(problem):
+    if not fits(problem):
         return None
-    program = Program()
+    program, x = _program(problem)
     count, devices = len(problem.instances), range(len(problem.devices))
-    x = [[program.column(0.0, 1.0, integer=True) for _ in devices] for _ in range(count)]
+    top = max((abs(t) for row in problem.transfer for t in row), default=0.0) or 1.0
+    for i, j in itertools.combinations(range(count), 2):
+        for g, h in itertools.product(devices, devices):
+            cost = problem.weight(i, j) * problem.transfer[g][h] + problem.weight(j, i) * problem.transfer[h][g]
+            if cost > 0:
+                both = program.column(0.0, 1.0, cost=cost / top)
+                program.row(-1.0, [(both, 1.0), (x[i][g], -1.0), (x[j][h], -1.0)])
+    placed = _solved(problem, program, x, highspy)
+    return None if placed is None else Packing(placed, problem.value(placed))
+
+
+def fits(problem: PackingProblem) -> bool:
+    """Whether there is any packing: the first device that takes it, the largest first, finds one quickly; where it does
+    not, HiGHS says. SolverMissing without its package."""
+    if not _could_fit(problem):
+        return False
+    largest = max(each.memory_mb for each in problem.devices)
+    order = sorted(problem.instances, key=lambda each: -max(each.memory_mb / largest, each.busy / problem.cap))
+    memory, busy = [each.memory_mb for each in problem.devices], [problem.cap + 1e-9] * len(problem.devices)
+    for each in order:
+        free = (g for g in range(len(memory)) if each.memory_mb <= memory[g] and each.busy <= busy[g])
+        g = next(free, None)
+        if g is None:
+            break
+        memory[g] -= each.memory_mb
+        busy[g] -= each.busy
+    else:
+        return True
+    try:
+        import highspy
+    except ImportError:
+        raise SolverMissing("packing needs the solver highs: pip install 'arlo-serve[highs]'") from None
+    program, x = _program(problem)
+    return _solved(problem, program, x, highspy) is not None
+
+
+def _program(problem: PackingProblem) -> tuple[Program, list[list[int]]]:
+    """Eq. 3 and 4, and x [instances][devices]."""
+    program, devices = Program(), range(len(problem.devices))
+    x = [[program.column(0.0, 1.0, integer=True) for _ in devices] for _ in problem.instances]
     # How much is left over: 0 where everything fits. So a program that cannot hold is solved, not refused.
     over = [program.column(0.0, math.inf, cost=_PENALTY) for _ in devices]
     for row in x:
@@ -110,18 +149,16 @@ def pack(problem: PackingProblem) -> Packing | None:
         program.row(-math.inf, [*weights, (over[g], -1.0)], 1.0)
         busy = [(x[i][g], each.busy / problem.cap) for i, each in enumerate(problem.instances)]
         program.row(-math.inf, [*busy, (over[g], -1.0)], 1.0)
-    top = max((abs(t) for row in problem.transfer for t in row), default=0.0) or 1.0
-    for i, j in itertools.combinations(range(count), 2):
-        for g, h in itertools.product(devices, devices):
-            cost = problem.weight(i, j) * problem.transfer[g][h] + problem.weight(j, i) * problem.transfer[h][g]
-            if cost > 0:
-                both = program.column(0.0, 1.0, cost=cost / top)
-                program.row(-1.0, [(both, 1.0), (x[i][g], -1.0), (x[j][h], -1.0)])
+    return program, x
+
+
+def _solved(problem: PackingProblem, program: Program, x: list[list[int]], highspy: Any) -> tuple[int, ...] | None:
+    """Device of each instance; None where they do not fit, or time ran out."""
     solved = program.solve(highspy, gap=1e-9, start={}, time_limit_s=_TIME_LIMIT_S)
     if solved is None:
         return None
-    placed = tuple(max(devices, key=lambda g: solved.values[x[i][g]]) for i in range(count))
-    return Packing(placed, problem.value(placed)) if problem.holds(placed) else None
+    placed = tuple(max(range(len(row)), key=lambda g: solved.values[row[g]]) for row in x)
+    return placed if problem.holds(placed) else None
 
 
 _PENALTY = 1e4  # for a device that is too full, in the unit of the largest transfer
@@ -129,65 +166,8 @@ _PENALTY = 1e4  # for a device that is too full, in the unit of the largest tran
 
 def _could_fit(problem: PackingProblem) -> bool:
     """What all need against what there is (Algorithm 3 compares R rho l with bytes, which is meant to be this)."""
-    memory = sum(each.memory_mb for each in problem.instances) <= sum(each.memory_mb for each in problem.devices)
-    return memory and sum(each.busy for each in problem.instances) <= problem.cap * len(problem.devices) + 1e-9
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class StageNeeds:
-    """One stage: share of rows that reach it, ms of a row on one device, MB of an instance."""
-
-    reach: float
-    ms: float
-    memory_mb: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
-    """Replicas of each stage, rows per ms that the slowest stage carries, and where instances are, stage by stage."""
-
-    replicas: tuple[int, ...]
-    rate: float
-    packing: Packing
-
-
-def plan(
-    stages: Sequence[StageNeeds],
-    devices: Sequence[Device],
-    *,
-    rate: float,
-    transfer: tuple[tuple[float, ...], ...],
-    flow: tuple[tuple[float, ...], ...] | None = None,
-    most: int = 8,
-    cap: float = CAP,
-) -> Plan | None:
-    """Algorithm 3, one device a replica: all numbers of replicas, from those that carry most; of what fits, the largest
-    min_s R_s / (l_s rho_s), ties to the least transfer. Replicas of a stage share its `rate` (rows per ms) alike. None
-    where nothing carries it. Replicas over several devices (S > 1) are for the simulator."""
-    if rate <= 0 or any(each.ms <= 0 or each.reach < 0 for each in stages):
-        raise ConfigError("rate and times of stages must be above 0")
-    best: Plan | None = None
-    for carried, replicas in _by_rate(stages, most):
-        if best is not None and carried < best.rate - 1e-12:
-            break
-        instances = tuple(
-            Instance(s, each.memory_mb, rate * each.reach * each.ms / r)
-            for s, (each, r) in enumerate(zip(stages, replicas, strict=True))
-            for _ in range(r)
-        )
-        problem = PackingProblem(instances=instances, devices=tuple(devices), transfer=transfer, flow=flow, cap=cap)
-        found = pack(problem) if carried * cap >= rate - 1e-12 else None
-        if found is not None and (best is None or found.transfer < best.packing.transfer):
-            best = Plan(replicas, carried, found)
-    return best
-
-
-def _by_rate(stages: Sequence[StageNeeds], most: int) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """(rows per ms that they carry, replicas), the largest first, then the fewest instances."""
-
-    def carried(replicas: tuple[int, ...]) -> float:
-        pairs = zip(stages, replicas, strict=True)
-        return min((r / (each.ms * each.reach) for each, r in pairs if each.reach > 0), default=math.inf)
-
-    every = itertools.product(range(1, most + 1), repeat=len(stages))
-    yield from sorted(((carried(r), r) for r in every), key=lambda found: (-found[0], sum(found[1]), found[1]))
+    instances, devices = problem.instances, problem.devices
+    memory = sum(each.memory_mb for each in instances) <= sum(each.memory_mb for each in devices)
+    one = max(each.memory_mb for each in instances) <= max(each.memory_mb for each in devices)
+    busy = max(each.busy for each in instances) <= problem.cap + 1e-9
+    return memory and one and busy and sum(each.busy for each in instances) <= problem.cap * len(devices) + 1e-9

@@ -98,6 +98,21 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="what packing keeps low: rows between workers, or every pair, as HybridServe's Eq. 2 counts (default: "
         "flow)",
     )
+    plan.add_argument(
+        "--span",
+        type=int,
+        default=1,
+        metavar="N",
+        help="packed, a model may be spread over up to so many workers, layer after layer; planned, not served "
+        "(default: 1)",
+    )
+    plan.add_argument(
+        "--width",
+        type=int,
+        default=768,
+        metavar="N",
+        help="values of a token's hidden state, which go from worker to worker with --span (default: 768)",
+    )
     report = _on_records(actions, "report", "a page: reliability, curve and points, what each mechanism is worth")
     report.add_argument(
         "--out", type=Path, default=Path("cascade.html"), metavar="FILE", help="(default: cascade.html)"

@@ -4,12 +4,12 @@ split with the latencies of the stages' repositories; and how the workers are be
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from arlo.cli.cascade import packed as packing
 from arlo.cli.cascade.common import TIMES_MS, study_of, within
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
@@ -24,7 +24,6 @@ SECONDS = 20.0  # simulated
 MOST_ROWS = 400_000
 MOST_DIVISIONS = 64  # of workers among stages that are tried
 MOST_PACKED = 16  # workers
-MOST_REPLICAS = 8  # of a stage, packed
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,6 +37,10 @@ def run(args: argparse.Namespace) -> int:
     within(args.memory_mb, 1, 2**31, "--memory-mb")
     within(args.utilisation, 0.01, 1, "--utilisation")
     within(args.accuracy, 0, 1, "--accuracy")
+    within(args.span, 1, MOST_PACKED, "--span")
+    within(args.width, 1, 1_000_000, "--width")
+    if args.memory_mb is None and args.span > 1:
+        raise ConfigError("--span goes with --memory-mb: replicas are spread over workers where they are packed")
     if args.memory_mb is not None:
         within(args.workers, 1, MOST_PACKED, "--workers with --memory-mb")
     if args.accuracy is not None and (args.divided or args.memory_mb is not None):
@@ -61,13 +64,13 @@ def run(args: argparse.Namespace) -> int:
     found.append(_row("last stage alone", "all of the last stage", last, args))
     good = [row for row in found if row["meets_slo"]]
     chosen = max(good, key=lambda row: (row["accuracy"], -row["mean_ms"]), default=None)
-    packed = None if args.memory_mb is None else _packed(args, test, stages, chosen)
+    packed = None if args.memory_mb is None else packing.found(args, test, stages, chosen)
     if args.json:
         print_json({"points": found, "chosen": chosen, "packing": packed})
     else:
         _print(found, chosen, args)
         if packed is not None:
-            _print_packed(packed, args)
+            packing.show(packed, args)
     return 0 if chosen is not None else 1
 
 
@@ -101,78 +104,6 @@ def _fewest(args: argparse.Namespace, test: Study, stages: Any, name: str, way: 
         else:
             short = middle["count"]
     return best
-
-
-def _packed(args: argparse.Namespace, test: Study, stages: Any, chosen: dict[str, Any] | None) -> dict[str, Any]:
-    """Which stages go on which worker at the chosen point, else the default one (HybridServe Algorithm 3): by memory of
-    all runtimes of a stage, by time at the reach and the lengths of the test split, rows between workers as few as
-    can be."""
-    from arlo.cascade.refresh import mean_ms
-    from arlo.catalog.manifest import Manifest
-    from arlo.planning.packing import Device, StageNeeds, plan, transfers
-
-    cascade = test.cascade
-    names = {point.name for point in cascade.points}
-    point = cascade.point(chosen["point"] if chosen is not None and chosen["point"] in names else None)
-    folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
-    needs = []
-    for stage, runtimes, reach in zip(cascade.stages, stages, point.reach, strict=True):
-        memory = [runtime.memory_mb for runtime in Manifest.load(folder / stage.repository).runtimes]
-        if None in memory:
-            raise ConfigError(
-                f"how much memory stage {stage.name!r} takes is not known: `arlo profile {stage.repository} --update`"
-            )
-        times = [(runtime.max_length, runtime.latency_ns(1) / 1e6) for runtime in runtimes]
-        needs.append(
-            StageNeeds(
-                reach=reach,
-                ms=mean_ms(times, test.length),
-                memory_mb=float(sum(each for each in memory if each is not None)),
-            )
-        )
-    devices = [Device(float(args.memory_mb))] * args.workers
-    # Rows that go on, from each stage to the next: skips are few.
-    flow = tuple(tuple(point.reach[t] if t == s + 1 else 0.0 for t in range(test.stages)) for s in range(test.stages))
-    found = plan(
-        needs,
-        devices,
-        rate=args.rate / 1000,
-        transfer=transfers(devices, near=1.0, far=10.0),
-        flow=flow if args.transfer == "flow" else None,
-        most=min(args.workers, MOST_REPLICAS),
-        cap=args.utilisation,
-    )
-    workers: list[list[str]] = [[] for _ in devices]
-    if found is not None:
-        of = [stage.name for stage, count in zip(cascade.stages, found.replicas, strict=True) for _ in range(count)]
-        for name, device in zip(of, found.packing.device, strict=True):
-            workers[device].append(name)
-    return {
-        "point": point.name,
-        "replicas": list(found.replicas) if found is not None else None,
-        "rows_per_s": found.rate * 1000 if found is not None else None,
-        "transfer": found.packing.transfer if found is not None else None,
-        "workers": workers,
-        "stages": [dataclasses.asdict(each) for each in needs],
-        "all_fit": sum(each.memory_mb for each in needs) <= args.memory_mb,
-    }
-
-
-def _print_packed(packed: dict[str, Any], args: argparse.Namespace) -> None:
-    if packed["replicas"] is None:
-        print(f"packed: nothing carries {args.rate:g} rows/s in {args.memory_mb} MB a worker at {args.utilisation:.0%}")
-        return
-    held = ", ".join(f"w{number}: {' + '.join(stages) or 'nothing'}" for number, stages in enumerate(packed["workers"]))
-    print(
-        f"packed for {packed['point']} ({args.memory_mb} MB a worker, {args.utilisation:.0%} of its time): {held}; "
-        f"carries {packed['rows_per_s']:.0f} rows/s"
-    )
-    print(
-        "all stages fit on each worker: serve them so, by leaving [cascade] workers out"
-        if packed["all_fit"]
-        else "served are all stages on every worker, in the lengths that fit, or workers of each stage's own: "
-        f"[cascade] workers = {packed['replicas']} where those are as many as there are workers"
-    )
 
 
 def _simulate(
