@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from arlo import _core
 from arlo.catalog.bundle import Bundle
@@ -169,11 +170,10 @@ class ModelPlanner(Planner):
     def problem(self, workers: int, seen: Seen) -> Problem:
         """Of so many workers, for these requests."""
         scale = sum(served.share / served.slo_ms for served in self.models) / len(self.models)
-        loads, at = [], 0
-        for served, bins in zip(self.models, self._bins, strict=True):
-            rates = np.array(seen.demand.mean[at : at + len(bins)]) / self._settings.slo_ms
-            at += len(bins)
-            best = [_best_batch(line, served.slo_ms) for _, line in bins]
+        loads, of_all = [], self.rates(seen)
+        left = self.slo_left_ms(of_all)
+        for served, bins, rates, left_ms in zip(self.models, self._bins, of_all, left, strict=True):
+            best = [_best_batch(line, left_ms) for _, line in bins]
             alone = np.array([line.batch_ms(1) for _, line in bins])
             rate = float(rates.sum())
             parts = rates / rate if rate else np.full(len(bins), 1 / len(bins))
@@ -187,6 +187,19 @@ class ModelPlanner(Planner):
                 )
             )
         return ByModel(workers, tuple(loads))
+
+    def rates(self, seen: Seen) -> list[npt.NDArray[np.float64]]:
+        """Rows per ms of each model, by its lengths."""
+        found, at = [], 0
+        for bins in self._bins:
+            found.append(np.array(seen.demand.mean[at : at + len(bins)]) / self._settings.slo_ms)
+            at += len(bins)
+        return found
+
+    def slo_left_ms(self, rates: Sequence[npt.NDArray[np.float64]]) -> list[float]:
+        """The time that a row of each model has there, at these rates."""
+        del rates
+        return [served.slo_ms for served in self.models]
 
     def _stand_in(self, workers: int) -> Seen:
         """For requests that are not known yet: each model fills half of the workers that it has at first."""

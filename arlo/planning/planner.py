@@ -32,7 +32,7 @@ from arlo.planning.allocation.solve import allocate_or_keep, make_solver
 from arlo.planning.traffic.demand import Demand, DemandWindow
 from arlo.planning.traffic.shift import MIN_ROWS, SAMPLE_S, SHIFT_ROWS, Candidate, ShiftWatch, least_gain
 
-Reason = Literal["start", "period", "shift", "scale_out", "scale_in", "worker_lost", "worker_back", "restored"]
+Reason = Literal["start", "period", "shift", "point", "scale_out", "scale_in", "worker_lost", "worker_back", "restored"]
 
 BURST_POLICIES = ("eft", "late")  # under which telling the solver of bursts paid in measurements
 BURST_S = 1.0  # over which requests are counted to say how bursty they are

@@ -8,6 +8,7 @@ from typing import Any
 from arlo import proto
 from arlo.control.http.status import (
     COUNTERS,
+    CascadeStatus,
     ControlStatus,
     ModelStatus,
     PlanRecord,
@@ -274,6 +275,7 @@ def cascade_status() -> ControlStatus:
         model.name, model.slo_ms = names[model.name], 50
     status.runtimes = [model.runtimes[0] for model in status.models]
     status.model = STAGES[0]
+    status.cascade = CascadeStatus(name="kinds", point="ap", reach=[1.0, 0.31], agreement=0.972)
     return status
 
 
@@ -290,6 +292,7 @@ def cascade_stats(model: str, *, step: int = 1) -> Any:
     del stats.levels[:]
     stats.queued = stats.in_flight = stats.parked = 0
     stats.point, stats.price = "ap", 2
+    stats.shadows.rows, stats.shadows.disagreed = 50 * step, step
     first, last = (stats.stages.add(model=stage) for stage in STAGES)
     first.visits, last.visits = 100 * step, 38 * step
     first.exits.extend([58 * step, 0, 0, 2 * step, 2 * step, 0, 0])

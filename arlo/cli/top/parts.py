@@ -229,8 +229,11 @@ def _model(row: ModelRow, index: int, glyphs: Glyphs) -> list[Text | str]:
 
 def stages(shown: CascadeRows, width: int, lines: int) -> Table:
     """One line per stage of a cascade below the head; with too few lines the last are left out."""
-    columns = [("stage", "l"), ("answers/s", "r"), ("reach", "r"), ("went on", "r"), ("ended with its answer", "*")]
+    columns = [("stage", "l"), ("answers/s", "r"), ("reach", "r"), ("planned", "r"), ("went on", "r")]
+    columns.append(("ended with its answer", "*"))
     missing = {"went on"} if width < NARROW_TABLE else set()
+    if all(row.planned is None for row in shown.stages):
+        missing.add("planned")
     table = _table(column for column in columns if column[0] not in missing)
     for row in shown.stages[: max(0, lines - 1)]:
         ended = Text(no_wrap=True, overflow="ellipsis")
@@ -244,7 +247,19 @@ def stages(shown: CascadeRows, width: int, lines: int) -> Table:
 
 
 def _stage(row: StageRow, went_on: str, ended: Text) -> list[Text | str]:
-    return [row.name, number(row.answers_per_s), percent(row.reach), went_on, ended if ended.cell_len else "-"]
+    reach = [percent(row.reach), percent(row.planned)]
+    return [row.name, number(row.answers_per_s), *reach, went_on, ended if ended.cell_len else "-"]
+
+
+def cascade_title(shown: CascadeRows) -> str:
+    """Of the section of a cascade: the point in force, and what it makes of the rows."""
+    parts = [f"stages of {shown.name}: point {shown.point}", f"price {shown.price}"]
+    if shown.degraded:
+        parts.append(f"degraded {percent(shown.degraded, 1)}")
+    if shown.agreement is not None or shown.agreement_planned is not None:
+        planned = "" if shown.agreement_planned is None else f" ({percent(shown.agreement_planned, 1)})"
+        parts.append(f"agrees {percent(shown.agreement, 1)}{planned}")
+    return ", ".join(parts)
 
 
 def flow_title(shown: FlowRows) -> str:

@@ -108,11 +108,10 @@ def _tables(shown: View, width: int, glyphs: charts.Glyphs) -> list[Section]:
         )
     for each in shown.cascades:
         count = len(each.stages)
-        degraded = "" if not each.degraded else f", degraded {parts.percent(each.degraded, 1)}"
         sections.insert(
             0,
             Section(
-                f"stages of {each.name}: point {each.point}, price {each.price}{degraded}",
+                parts.cascade_title(each),
                 -1,
                 min(count, 2) + 1,
                 count + 1,

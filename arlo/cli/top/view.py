@@ -105,6 +105,7 @@ class StageRow:
     name: str
     answers_per_s: float | None = None
     reach: float | None = None  # of the first stage's rows
+    planned: float | None = None  # the same, of the operating point as it was searched
     went_on: float | None = None
     ended: dict[str, float] = dataclasses.field(default_factory=dict)  # with its answer, by reason
 
@@ -117,6 +118,8 @@ class CascadeRows:
     point: str
     price: int
     degraded: float | None  # share of the rows that ended
+    agreement: float | None  # of the rows that ended by rule, with the last stage; None: there are no shadow rows
+    agreement_planned: float | None  # the same, of the operating point as it was searched
     stages: list[StageRow]
 
 
@@ -302,10 +305,14 @@ def _cascades(sample: Sample, base: dict[str, dict[str, Any]]) -> list[CascadeRo
             continue
         before = {stage["model"]: stage for stage in base[name]["stages"]} if name in base else {}
         elapsed_s = _elapsed_s(stats, base.get(name))
-        rows, first, ended, degraded = [], 0, 0, 0
+        searched = sample.control.cascade if sample.control is not None else None
+        if searched is not None and (searched.name, searched.point) != (name, stats["point"]):
+            searched = None  # of another one, or a moment behind
+        rows: list[StageRow] = []
+        first, ended, degraded = 0, 0, 0
         for stage in stats["stages"]:
             old = before.get(stage["model"])
-            row = StageRow(name=stage["model"])
+            row = StageRow(name=stage["model"], planned=searched.reach[len(rows)] if searched is not None else None)
             rows.append(row)
             if old is None or not elapsed_s:
                 continue
@@ -318,8 +325,27 @@ def _cascades(sample: Sample, base: dict[str, dict[str, Any]]) -> list[CascadeRo
                 row.went_on = sum(_difference(stage, old, "escalations")) / visits
                 row.ended = {reason: rows / visits for reason, rows in zip(REASONS, exits, strict=False) if rows}
         share = degraded / ended if ended else None
-        found.append(CascadeRows(name=name, point=stats["point"], price=stats["price"], degraded=share, stages=rows))
+        found.append(
+            CascadeRows(
+                name=name,
+                point=stats["point"],
+                price=stats["price"],
+                degraded=share,
+                agreement=_agreement(stats),
+                agreement_planned=searched.agreement if searched is not None else None,
+                stages=rows,
+            )
+        )
     return found
+
+
+def _agreement(stats: dict[str, Any]) -> float | None:
+    """As arlo_cascade_agreement: rows that ended early by rule differ as often as shadow rows do."""
+    shadows = stats["shadows"] or {}
+    early, last = (sum(stage["exits"][reason] for stage in stats["stages"] if stage["exits"]) for reason in (0, 1))
+    if not shadows.get("rows") or not early:
+        return None
+    return 1.0 - float(early / (early + last) * shadows["disagreed"] / shadows["rows"])
 
 
 def _rates(now: dict[str, Any] | None, base: dict[str, Any] | None) -> tuple[float | None, float | None]:

@@ -7,8 +7,10 @@ from collections import Counter
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import unix_s
 from arlo.config import Config
+from arlo.config.stages import cascade_name
 from arlo.control.http.status import (
     COUNTERS,
+    CascadeStatus,
     ControlStatus,
     EnergyStatus,
     ModelStatus,
@@ -20,9 +22,10 @@ from arlo.control.reconcile.deployments import Deployments
 from arlo.control.reconcile.placement import service_us
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.scaler import Scaler
-from arlo.control.watch.scheduler import RuntimeScheduler, period_s
+from arlo.control.watch.scheduler import RuntimeScheduler, period_s, point_in_force
 from arlo.planning.allocation.curves import capacity, curve
 from arlo.planning.models import ModelPlanner
+from arlo.planning.planner import Seen
 
 
 def control_status(
@@ -76,6 +79,16 @@ def control_status(
         scaling=scaler.status(),
         counters={name: counters[name] for name in COUNTERS},
         models=models,
+        cascade=_cascade(config, deployments),
+    )
+
+
+def _cascade(config: Config, deployments: Deployments) -> CascadeStatus | None:
+    if config.cascade is None:
+        return None
+    point = point_in_force(config, deployments)
+    return CascadeStatus(
+        name=cascade_name(config.cascade), point=point.name, reach=list(point.reach), agreement=point.agreement
     )
 
 
@@ -85,12 +98,15 @@ def _models(config: Config, manifest: Manifest, scheduler: RuntimeScheduler) -> 
     if not isinstance(planner, ModelPlanner):
         return []
     statuses = []
-    demands = planner.of_models(scheduler.demand())
+    demand_of_all = scheduler.demand()
+    demands = planner.of_models(demand_of_all)
+    left = planner.slo_left_ms(planner.rates(Seen(demand_of_all)))  # of the SLO, for each
     names = [model.name or one.model for model, one in zip(config.models, manifest.models, strict=True)]
-    for name, model, served, demand in zip(names, config.models, planner.models, demands, strict=True):
+    parts = zip(names, config.models, planner.models, demands, left, strict=True)
+    for name, model, served, demand, left_ms in parts:
         # On workers that all share, this model's part of the runtime that they hold.
         held = served.bundle.name if config.dedicated else manifest.runtimes[0].name
-        runtime = _runtime(served.bundle, held, model.slo_ms, model=name if config.dedicated else "")
+        runtime = _runtime(served.bundle, held, left_ms, model=name if config.dedicated else "")
         statuses.append(
             ModelStatus(
                 name=name,
@@ -99,7 +115,7 @@ def _models(config: Config, manifest: Manifest, scheduler: RuntimeScheduler) -> 
                 runtimes=[runtime],
                 lengths=list(demand.max_lengths),
                 latency_ms=[curve(served.bundle, length).batch_ms(1) for length in demand.max_lengths],
-                capacity=[capacity(served.bundle, model.slo_ms, length) for length in demand.max_lengths],
+                capacity=[capacity(served.bundle, left_ms, length) for length in demand.max_lengths],
                 demand=[round(q, 3) for q in demand.mean],
                 demand_peak=[round(q, 3) for q in demand.peak],
             )
@@ -107,7 +123,7 @@ def _models(config: Config, manifest: Manifest, scheduler: RuntimeScheduler) -> 
     return statuses
 
 
-def _runtime(runtime: Runtime, name: str, slo_ms: int, *, model: str = "") -> RuntimeStatus:
+def _runtime(runtime: Runtime, name: str, slo_ms: float, *, model: str = "") -> RuntimeStatus:
     return RuntimeStatus(
         name=name,
         max_length=runtime.max_length,

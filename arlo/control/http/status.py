@@ -65,7 +65,7 @@ class PlanRecord:
     """One decision of the runtime scheduler."""
 
     at_ms: int
-    reason: str  # start, period, shift, scale_out, scale_in, worker_lost, worker_back, restored
+    reason: str  # start, period, shift, point, scale_out, scale_in, worker_lost, worker_back, restored
     instances: dict[str, int]  # runtime -> how many, as planned
     changed: int  # workers that change their runtime for it
     moved: bool  # False: the gain did not pay for the move, or nothing was to change
@@ -109,6 +109,16 @@ class EnergyStatus:
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
+class CascadeStatus:
+    """What the operating point in force was searched to give."""
+
+    name: str
+    point: str
+    reach: list[float]  # share of the rows that run on each stage, which plans begin with
+    agreement: float  # share of the rows that have the last stage's answer
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
 class ControlStatus:
     """All of it."""
 
@@ -134,6 +144,7 @@ class ControlStatus:
     counters: dict[str, int]  # see COUNTERS
     models: list[ModelStatus] = dataclasses.field(default_factory=list)  # of several, each, as configured; else empty
     energy: EnergyStatus | None = None  # of a cascade, where it is known
+    cascade: CascadeStatus | None = None
 
     @property
     def each_model(self) -> list[ModelStatus]:
@@ -177,6 +188,7 @@ class ControlStatus:
                 "scaling": _known(ScalingStatus, document["scaling"]),
                 "models": [_model(item) for item in document.get("models", ())],
                 "energy": _known(EnergyStatus, document["energy"]) if document.get("energy") else None,
+                "cascade": _known(CascadeStatus, document["cascade"]) if document.get("cascade") else None,
             }
             return _known(cls, document | parts)
         except (KeyError, TypeError, AttributeError) as error:

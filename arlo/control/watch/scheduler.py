@@ -14,11 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from arlo.cascade.manifest import Point
 from arlo.catalog.bundle import shared_bundle
 from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.config.flow_variants import pipeline_name, served_flow
+from arlo.config.stages import cascade_manifest
 from arlo.control.events import emit
 from arlo.control.reconcile import state
 from arlo.control.reconcile.choice import Choice, choose
@@ -28,6 +30,7 @@ from arlo.control.reconcile.placement import Plan, place, plan_from_config
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch.orders import Orders
 from arlo.errors import GatewayError
+from arlo.planning.cascade import CascadePlanner
 from arlo.planning.flows.serving import FlowPlanner
 from arlo.planning.lengths.advice import dynamic_runtime
 from arlo.planning.models import ModelPlanner, Served
@@ -192,11 +195,24 @@ class RuntimeScheduler:
     async def _plan_on_time(self) -> None:
         while True:
             await asyncio.sleep(min(1.0, max(0.05, self.next_plan_in_s)))
+            if self._turned():
+                await self.plan("point")
             reason = self.planner.changed(self._usable(self._views()))
             if reason is not None:
                 await self.plan(reason)
             elif self.next_plan_in_s <= 0:
                 await self.plan("period")
+
+    def _turned(self) -> bool:
+        """Whether another operating point is in force than the last plan was for, and the planner has been told."""
+        planner = self.planner
+        if not isinstance(planner, CascadePlanner):
+            return False
+        point = point_in_force(self._config, self._deployments)
+        if point.reach == planner.reach:
+            return False
+        planner.turn(point.reach)
+        return planner.plans
 
     def _views(self) -> list[WorkerView]:
         return self._reconciler.views(grace_s=self._config.control.worker_grace_s)
@@ -240,6 +256,8 @@ class RuntimeScheduler:
                 self.planner.in_force = await asyncio.to_thread(self.planner.by_flow(len(usable), ()).plan, len(usable))
                 await self._orders.tell(self.planner)
             return
+        if reason == "point" and begun.question.seen is not None:
+            demand = begun.question.seen.demand  # as it will be
         plan = self.planner.conclude(begun.question, await asyncio.to_thread(begun.question.solve))
         self._counters["plans"] += 1
         if plan.fell_back:
@@ -277,7 +295,18 @@ def _planner(config: Config, manifest: Manifest, choice: Choice) -> Planner:
         return FlowPlanner(
             planner_settings(config), served, flow, divides=config.dedicated, outcomes=outcomes, most=most
         )
+    if config.cascade is not None:
+        known = cascade_manifest(config.cascade.manifest)
+        lengths = known.data.lengths if known.data is not None else ()
+        reach = known.point(config.cascade.point).reach
+        return CascadePlanner(planner_settings(config), served, reach, lengths=lengths, divides=config.dedicated)
     return ModelPlanner(planner_settings(config), served, divides=config.dedicated)
+
+
+def point_in_force(config: Config, deployments: Deployments) -> Point:
+    """Of a cascade: that of the configuration, or the one that was chosen, or raised, since."""
+    assert config.cascade is not None
+    return cascade_manifest(config.cascade.manifest).point(deployments.point or config.cascade.point)
 
 
 def period_s(config: Config) -> float:

@@ -79,6 +79,11 @@ class ShiftWatch:
         """A plan was made for this demand."""
         self._planned_for = demand
 
+    def turned(self) -> None:
+        """The traffic is known to be another one since the last sample."""
+        if self._at_s is not None:
+            self._begin(self._at_s)
+
     def candidate(self, now_s: float) -> Candidate | None:
         """What is surely other traffic than the last plan was for, if it is known well enough to plan for it."""
         if self._at_s is None or not self._lengths or now_s < self._look_again_s:
