@@ -46,7 +46,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         action="store_true",
         help="and pruned without a look at runtimes, and cut to as many tokens by random and by first words",
     )
-    record.add_argument("--threads", type=int, default=1, metavar="N", help="of the worker (default: 1)")
+    record.add_argument("--threads", type=int, metavar="N", help="of the worker (default: 1)")
+    record.add_argument(
+        "--through",
+        metavar="HOST:PORT",
+        help="ask the gateway there, which serves this cascade, instead of workers of our own: whole texts alone",
+    )
+    record.add_argument("--model", metavar="NAME", help="with --through: the cascade's name there (default: its own)")
     calibrate = _on_records(actions, "calibrate", "fit what makes confidence right as often as it says")
     calibrate.add_argument(
         "--calibrator",

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import dataclasses
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -53,26 +54,60 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"--stages names {min(unknown)!r}; the cascade has: {', '.join(s.name for s in cascade.stages)}"
         )
-    if not 1 <= args.threads <= 256:
+    if args.threads is not None and not 1 <= args.threads <= 256:
         raise ConfigError(f"--threads must be from 1 to 256, not {args.threads}")
     numbers_of = [s for s, stage in enumerate(cascade.stages) if stage.name in chosen]
     alphas = numbers(args.alphas, "--alphas")
     for alpha in alphas:
         within(alpha, 0.01, 100, "--alphas")
     jobs = Jobs(cascade, folder, data, records)
+    if args.through is not None:
+        return _through(args, jobs, numbers_of)
     for s in numbers_of:
-        _record(jobs, jobs.whole(s), threads=args.threads)
+        _record(jobs, jobs.whole(s), threads=args.threads or 1)
     hows = HOW if args.baselines else ("importance",)
     for s in (s for s in numbers_of if s > 0):
         for alpha in alphas:
             for how in hows:
                 jobs.take_whole(jobs.pruned(s, alpha, how))
-                _record(jobs, jobs.pruned(s, alpha, how), threads=args.threads)
+                _record(jobs, jobs.pruned(s, alpha, how), threads=args.threads or 1)
+    return _told(args, jobs, numbers_of)
+
+
+def _through(args: argparse.Namespace, jobs: Jobs, stages: list[int]) -> int:
+    """Of a gateway; 1 where texts are left that another stage has answered."""
+    from arlo.cli.cascade import asked
+
+    if args.alphas or args.baselines or args.threads is not None:
+        raise ConfigError(
+            "--through takes the gateway's answers, which have no importance, from its workers: leave out --alphas, "
+            "--baselines and --threads, and record pruned texts on a worker of your own"
+        )
+    model = args.model or jobs.cascade.name
+    asked.check(jobs.cascade, stages, target=args.through, model=model)
+    left = 0
+    for s in stages:
+        others = asked.record(jobs, s, target=args.through, model=model)
+        left += others
+        if others:
+            print(
+                f"arlo: warning: {others} texts were not answered by stage {jobs.cascade.stages[s].name}: its workers "
+                "were away, or an earlier stage was sure of them beyond doubt. The same command asks for them again; "
+                "without --through they are recorded on a worker of your own",
+                file=sys.stderr,
+            )
+    return _told(args, jobs, stages) or int(left > 0)
+
+
+def _told(args: argparse.Namespace, jobs: Jobs, stages: list[int]) -> int:
+    cascade, texts = jobs.cascade, len(jobs.data.examples)
+    counts = {cascade.stages[s].name: len(jobs.records.rows(jobs.whole(s).key)) for s in stages}
     if args.json:
-        counts = {cascade.stages[s].name: len(records.rows(jobs.whole(s).key)) for s in numbers_of}
-        print_json({"texts": len(data.examples), "recorded": counts})
+        print_json({"texts": texts, "recorded": counts})
+    elif min(counts.values(), default=texts) < texts:
+        print("recorded: " + ", ".join(f"{count} of {texts} texts of {name}" for name, count in counts.items()))
     else:
-        print(f"{len(data.examples)} texts recorded of {', '.join(chosen)}")
+        print(f"{texts} texts recorded of {', '.join(counts)}")
     return 0
 
 
@@ -286,38 +321,20 @@ class _Session:
     def _ask(self, tokens: Tokens) -> tuple[NDArray[np.float32], float, NDArray[np.float32] | None, float]:
         """Logits [labels], ms; importance [tokens], ms with it. Importance takes time, and only rows that may be pruned
         pay for it, so each way is timed."""
-        outputs, ms = self._timed(self._request(*tokens, (self._logits,)))
+        outputs, ms = self._timed(tokens, (self._logits,))
         logits = outputs[self._logits].reshape(-1)
         if not self._importance:
             return logits, ms, None, ms
-        outputs, asked_ms = self._timed(self._request(*tokens, (self._logits, "importance")))
+        outputs, asked_ms = self._timed(tokens, (self._logits, "importance"))
         return logits, ms, outputs["importance"].reshape(-1)[: len(tokens[0])], asked_ms
 
-    def _timed(self, request: bytes) -> tuple[dict[str, NDArray[np.float32]], float]:
+    def _timed(self, tokens: Tokens, outputs: tuple[str, ...]) -> tuple[dict[str, NDArray[np.float32]], float]:
+        length = len(tokens[0]) if self._runtime.dynamic else self._runtime.max_length
+        request = bytes(token_request(self._manifest, self._runtime.name, length, tokens, outputs).SerializeToString())
         began_s = monotonic_s()
         raw = self._client.infer(self._runtime.name, request)
         ms = 1000 * (monotonic_s() - began_s)
-        return _outputs(raw), ms
-
-    def _request(self, ids: NDArray[np.int64], types: NDArray[np.int64] | None, outputs: tuple[str, ...]) -> bytes:
-        from tritonclient.grpc import service_pb2
-
-        length = len(ids) if self._runtime.dynamic else self._runtime.max_length
-        request: Any = service_pb2.ModelInferRequest(model_name=self._runtime.name)
-        for tensor in self._manifest.inputs:
-            kind = np.int64 if tensor.datatype == "INT64" else np.int32
-            values = np.full(length, 0 if tensor.role == "mask" else tensor.pad_value, kind)
-            if tensor.role == "ids":
-                values[: len(ids)] = ids
-            elif tensor.role == "mask":
-                values[: len(ids)] = 1
-            elif types is not None and "type" in tensor.name:
-                values[: len(ids)] = types
-            request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=(1, length))
-            request.raw_input_contents.append(values.tobytes())
-        for name in outputs:
-            request.outputs.add(name=name)
-        return bytes(request.SerializeToString())
+        return outputs_of(raw), ms
 
     def _joined(self, part: list[Any]) -> Recorded:
         from arlo.cascade.records import Recorded
@@ -333,12 +350,34 @@ class _Session:
         )
 
 
-def _outputs(raw: bytes) -> dict[str, NDArray[np.float32]]:
+def token_request(manifest: Manifest, name: str, length: int, tokens: Tokens, outputs: tuple[str, ...]) -> Any:
+    """The ModelInferRequest of one row, padded to `length`, for a model of this name."""
+    from tritonclient.grpc import service_pb2
+
+    ids, types = tokens
+    request: Any = service_pb2.ModelInferRequest(model_name=name)
+    for tensor in manifest.inputs:
+        kind = np.int64 if tensor.datatype == "INT64" else np.int32
+        values = np.full(length, 0 if tensor.role == "mask" else tensor.pad_value, kind)
+        if tensor.role == "ids":
+            values[: len(ids)] = ids
+        elif tensor.role == "mask":
+            values[: len(ids)] = 1
+        elif types is not None and "type" in tensor.name:
+            values[: len(ids)] = types
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=(1, length))
+        request.raw_input_contents.append(values.tobytes())
+    for output in outputs:
+        request.outputs.add(name=output)
+    return request
+
+
+def outputs_of(raw: bytes) -> dict[str, NDArray[np.float32]]:
     """Outputs of a serialised answer, by name, as float32."""
     from tritonclient.grpc import service_pb2
 
     answer: Any = service_pb2.ModelInferResponse.FromString(raw)
-    kinds = {"FP32": np.float32, "FP16": np.float16, "FP64": np.float64}
+    kinds = {"FP32": np.float32, "FP16": np.float16, "FP64": np.float64, "INT32": np.int32}
     return {
         output.name: np.frombuffer(content, kinds[output.datatype]).astype(np.float32).reshape(tuple(output.shape))
         for output, content in zip(answer.outputs, answer.raw_output_contents, strict=True)
