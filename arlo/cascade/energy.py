@@ -51,6 +51,20 @@ def energy_mj(points: Sequence[tuple[int, int, float]], tokens: ArrayLike, stage
     return np.interp(np.asarray(tokens, np.float64), *np.asarray(single, np.float64).T)
 
 
+def stairs(points: Sequence[tuple[int, int, float]]) -> tuple[tuple[int, int, float], ...]:
+    """Of static runtimes, (max_length, rows, mJ) of each: a row costs what the shortest that takes it costs, so each
+    step has both its ends. Of several of one length and batch the least."""
+    least: dict[tuple[int, int], float] = {}
+    for length, rows, mj in points:
+        least[rows, length] = min(mj, least.get((rows, length), mj))
+    found, before = [], (0, 0)
+    for rows, length in sorted(least):
+        start = before[1] + 1 if before[0] == rows else 1
+        found += [(at, rows, least[rows, length]) for at in dict.fromkeys((start, length))]
+        before = (rows, length)
+    return tuple(found)
+
+
 class Counter(Protocol):
     """Joules since some moment."""
 

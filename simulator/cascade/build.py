@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.cascade.decide import Floats, Ints
+from arlo.cascade.manifest import CascadeManifest
 from arlo.cascade.study import Study
 from arlo.catalog.manifest import Manifest
 from arlo.errors import ConfigError
@@ -92,8 +93,18 @@ def build(config: ScenarioConfig) -> Built:
         faults=faults,
         marks_s=marks,
         watts=watts,
+        energy=_energy(config, chosen.stages),
     )
     return Built(run=run, workload=workload, scheme=cascade.scheme, names=tuple(at), marks_s=marks, notes=notes)
+
+
+def _energy(config: ScenarioConfig, stages: Sequence[int]) -> Sequence[Sequence[tuple[int, int, float]]]:
+    """What `arlo cascade energy` wrote of each of these stages; nothing where it has not of one."""
+    if config.cascade.manifest is None:
+        return ()
+    of_all = [stage.energy_mj for stage in CascadeManifest.load(config.cascade.manifest).stages]
+    found = [of_all[s] for s in stages]
+    return found if all(any(rows == 1 for _, rows, _ in each) for each in found) else ()
 
 
 def _of_stages(workers: Sequence[int], names: Sequence[str]) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from arlo import _core
 from arlo.cascade.decide import REASONS
-from arlo.cascade.energy import modelled_joules, per_request
+from arlo.cascade.energy import energy_mj, modelled_joules, per_request
 from arlo.cascade.spec import Rules
 from arlo.errors import ConfigError
 from arlo.simulator.profiles import lognormal_quantiles
@@ -72,6 +72,7 @@ class CascadeRun:
     faults: Sequence[Fault] = ()  # workers are numbered by stage
     marks_s: Sequence[float] = ()  # moments that the rows are also counted between
     watts: tuple[float, float] | None = None  # of a worker that waits, and one that executes
+    energy: Sequence[Sequence[tuple[int, int, float]]] = ()  # where there are none: of each stage (tokens, rows, mJ)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class CascadeResult(Part):
     price: int  # at the end
     speculated: int  # rows that the last stage started on beside the first one, of all
     utilization: float  # executing, of the workers' time
-    joules: float | None  # per row, modelled; None without watts
+    joules: float | None  # per row, modelled; None where neither watts nor energy are known
 
 
 def run(job: CascadeRun) -> CascadeResult:
@@ -247,6 +248,8 @@ def _result(
         idle_w, max_w = job.watts
         spent = modelled_joules(min(1.0, utilization), seconds * sum(job.workers), idle_w=idle_w, max_w=max_w)
         joules = per_request(spent, len(job.arrived_ns))
+    elif job.energy:
+        joules = float(_row_mj(job, np.where(answered, stage, -1)).mean()) / 1000
     return CascadeResult(
         **vars_of(seen.part(counted)),
         reasons={name: int((reason[of] == n).sum()) for n, name in enumerate(REASONS) if (reason[of] == n).any()},
@@ -263,6 +266,18 @@ def _result(
         utilization=utilization,
         joules=joules,
     )
+
+
+def _row_mj(job: CascadeRun, stage: NDArray[Any]) -> NDArray[np.float64]:
+    """mJ [rows] of what rows alone cost at the stages up to that of their answer (-1: at none); all of them for a vote.
+    Batches, which cost less, and workers that wait are not in it."""
+    tokens, spent = job.journeys.tokens, np.zeros(len(stage))
+    skips = job.rules is not None and any(job.rules.skip)
+    for s, points in enumerate(job.energy):
+        of_stage = job.lengths if tokens is None or s == 0 else tokens[:, s]
+        ran = np.full(len(stage), True) if job.rules is None else stage == s if skips and s else stage >= s
+        spent += ran * energy_mj(points, of_stage, str(s))
+    return spent
 
 
 def vars_of(part: Part) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         help="also send the texts through the gateway there, which serves this cascade, and compare row by row",
     )
     check.add_argument("--model", metavar="NAME", help="with --target: the cascade's name there (default: its own)")
+    _energy(actions)
     plan = _on_records(actions, "plan", "which point so many workers carry at a rate, simulated")
     plan.add_argument("--workers", type=int, required=True, metavar="N", help="in all; with --accuracy at most")
     plan.add_argument(
@@ -157,6 +158,24 @@ def _init(actions: Any) -> None:
         "--order", action="append", default=[], metavar="STAGE=NAME,...", help="labels in another order of a stage's"
     )
     init.add_argument("--json", action="store_true", help="print the cascade as JSON")
+
+
+def _energy(actions: Any) -> None:
+    energy = actions.add_parser(
+        "energy",
+        help="what a batch of each stage costs in energy, by length",
+        description="Write what a batch of each stage costs in energy, by length, into cascade.json: measured on a "
+        "worker that has nothing else to do, by the counter of its GPU (NVML), else of the machine's CPUs (RAPL), or "
+        "modelled with --watts. `search --objective energy` and simulations go by it.",
+    )
+    add = energy.add_argument
+    add("cascade", type=Path, metavar="CASCADE", help="a cascade.json")
+    add("--stages", metavar="NAME,...", help="only these (default: all)")
+    add("--watts", type=float, metavar="W", help="of a busy device: nothing is run, energy is W times the latency")
+    add("--seconds", type=float, default=3.0, metavar="S", help="of batches one after the other (default: 3)")
+    add("--gpu", metavar="GPU", help="for the worker, and whose counter is read: number or UUID (default: the first)")
+    add("--threads", type=int, default=1, metavar="N", help="of the worker (default: 1)")
+    add("--json", action="store_true", help="print JSON")
 
 
 def _refresh(actions: Any) -> None:

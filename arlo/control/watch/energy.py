@@ -3,7 +3,8 @@ arrived meanwhile (HybridServe section VI-C, per request of one row).
 
 Measured where a counter can be read: those of the GPUs that local workers are given, or see; where there are none, the
 machine's CPU packages, with all else that runs there. Modelled from how busy the workers are where none can, if
-`cascade.worker_watts` says of what: P_idle + u (P_max - P_idle). Else not known, and not said.
+`cascade.worker_watts` says of what: P_idle + u (P_max - P_idle); else by what `arlo cascade energy` wrote of the
+stages, without the time that workers wait. Else not known, and not said.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from arlo.cascade.energy import Counter, NvmlCounter, RaplCounter, gpus, modelled_joules, per_request
+import numpy as np
+
+from arlo.cascade.energy import Counter, NvmlCounter, RaplCounter, energy_mj, gpus, modelled_joules, per_request
 from arlo.clock import monotonic_s
 from arlo.config import Config
-from arlo.config.stages import cascade_name
+from arlo.config.stages import cascade_manifest, cascade_name
 from arlo.control.http.status import EnergyStatus
 from arlo.control.reconcile.deployments import Deployments
 from arlo.errors import EnvironmentProblem, GatewayError
@@ -91,6 +94,41 @@ class ModelledCounter:
         return self._sum_j
 
 
+@dataclasses.dataclass(slots=True)
+class TableCounter:
+    """Joules of rows by what `arlo cascade energy` wrote of each stage, at the lengths that come: rows alone, and no
+    time that workers wait."""
+
+    tables: Sequence[tuple[Sequence[tuple[int, int, float]], str]]  # of each stage its energy_mj, and its name
+    source: str = f"{MODELLED}, by energy_mj of cascade.json"
+    _sum_j: float = 0.0
+    _seen: Any = None
+
+    def see(self, at_s: float, workers: int, stats: Any) -> None:
+        """One arlo.v1.Stats of the cascade."""
+        del at_s, workers
+        before, self._seen = self._seen, stats
+        if before is None or len(before.arrivals_by_length) > len(stats.arrivals_by_length):
+            return
+        old = np.zeros(len(stats.arrivals_by_length))
+        old[: len(before.arrivals_by_length)] = before.arrivals_by_length
+        came = np.asarray(stats.arrivals_by_length, np.float64) - old
+        if came.min(initial=0.0) < 0:  # another gateway counts anew
+            came = np.asarray(stats.arrivals_by_length, np.float64)
+        came = came if came.any() else np.asarray(stats.arrivals_by_length, np.float64)
+        if not came.any():
+            return
+        visits = {stage.model: stage.visits for stage in before.stages}
+        for (points, name), stage in zip(self.tables, stats.stages, strict=False):
+            grown = stage.visits - visits.get(stage.model, 0)
+            mean_mj = np.average(energy_mj(points, np.arange(len(came)), name), weights=came)
+            self._sum_j += float(mean_mj) * (grown if grown >= 0 else stage.visits) / 1000
+
+    def joules(self) -> float:
+        """Since the first look."""
+        return self._sum_j
+
+
 class SumCounter:
     """Of several devices."""
 
@@ -103,7 +141,7 @@ class SumCounter:
         return sum(counter.joules() for counter in self._counters)
 
 
-def counter_of(config: Config) -> Counter | ModelledCounter | None:
+def counter_of(config: Config) -> Counter | ModelledCounter | TableCounter | None:
     """The best that there is; None: nothing is known."""
     workers, cascade = config.workers, config.cascade
     if workers.kind == "local":
@@ -117,6 +155,9 @@ def counter_of(config: Config) -> Counter | ModelledCounter | None:
     if cascade is not None and cascade.worker_watts:
         idle_w, max_w = cascade.worker_watts
         return ModelledCounter(idle_w, max_w)
+    stages = cascade_manifest(cascade.manifest).stages if cascade is not None else ()
+    if stages and all(any(rows == 1 for _, rows, _ in stage.energy_mj) for stage in stages):
+        return TableCounter([(stage.energy_mj, stage.name) for stage in stages])
     return None
 
 
@@ -148,9 +189,9 @@ class EnergyWatch:
             await asyncio.sleep(LOOK_S)
         await asyncio.Event().wait()
 
-    async def _look(self, counter: Counter | ModelledCounter, stats: Any) -> None:
+    async def _look(self, counter: Counter | ModelledCounter | TableCounter, stats: Any) -> None:
         now_s = monotonic_s()
-        if isinstance(counter, ModelledCounter):
+        if isinstance(counter, ModelledCounter | TableCounter):
             counter.see(now_s, self._config.worker_count, stats)
             joules = counter.joules()
         else:

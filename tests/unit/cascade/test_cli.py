@@ -129,6 +129,28 @@ def test_pruning_is_taken_where_it_pays(made: Made, capsys: pytest.CaptureFixtur
     assert ap["mean_ms"] < whole["mean_ms"]
 
 
+def test_energy_that_is_modelled_decides_a_search(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    path = made()
+    run(path, "calibrate")
+    assert main(["cascade", "energy", str(path), "--watts", "100", "--stages", "s0", "--json"]) == 0
+    assert "energy_mj" in says_of(capsys, run(path, "search", "--objective", "energy"))
+    assert main(["cascade", "energy", str(path), "--watts", "500"]) == 0
+    assert "s1: 1 tokens 500 mJ, 32 tokens 500 mJ, 33 tokens 1e+03 mJ" in capsys.readouterr().out
+    stages = CascadeManifest.load(path).stages
+    assert stages[0].energy_source == "modelled: 500 W for as long as a batch takes"
+    found = answer(capsys, path, "search", "--objective", "energy", "--tolerance", "0.02")
+    assert found["points"][0]["objective"] == "energy"
+    tokens = {length for length, rows, _ in stages[0].energy_mj if rows == 1}
+    assert tokens == {1, 32, 33, 64}
+    assert main(["cascade", "energy", str(path), "--stages", "x"]) == 2
+    assert "--stages names 'x'" in capsys.readouterr().err
+
+
+def says_of(capsys: pytest.CaptureFixture[str], code: int) -> str:
+    assert code == 2
+    return capsys.readouterr().err
+
+
 @pytest.mark.parametrize("search", ["hybridserve", "tabi"])
 def test_the_papers_searches(made: Made, capsys: pytest.CaptureFixture[str], search: str) -> None:
     path = made()

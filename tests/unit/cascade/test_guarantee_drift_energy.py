@@ -132,6 +132,12 @@ def test_joules() -> None:
     assert energy.energy_mj(points, [10, 64, 288], "s").tolist() == [12, 12, 36]
 
 
+def test_static_runtimes_are_stairs() -> None:
+    points = energy.stairs([(32, 1, 10.0), (64, 1, 20.0), (64, 8, 50.0), (64, 1, 21.0)])
+    assert points == ((1, 1, 10.0), (32, 1, 10.0), (33, 1, 20.0), (64, 1, 20.0), (1, 8, 50.0), (64, 8, 50.0))
+    assert energy.energy_mj(points, [5, 32, 33, 64, 90], "s").tolist() == [10, 10, 20, 20, 20]
+
+
 def test_counters(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="modelled"):
         energy.RaplCounter(tmp_path)

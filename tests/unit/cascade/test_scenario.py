@@ -80,6 +80,20 @@ def test_records_end_where_the_search_found_them_to(searched: Path) -> None:
     assert found.exit_ms[0][0] < found.exit_ms[1][0]
 
 
+def test_energy_is_that_of_the_stages_that_rows_ran_on(searched: Path) -> None:
+    manifest = CascadeManifest.load(searched)
+    stages = [
+        dataclasses.replace(stage, energy_mj=((1, 1, mj), (64, 1, mj)), energy_source="modelled")
+        for stage, mj in zip(manifest.stages, (100.0, 900.0), strict=True)
+    ]
+    text = f'[cascade]\nmanifest = "{searched}"\ndata = "{searched.parent / "texts.jsonl"}"\n'
+    assert simulated(text).joules is None
+    dataclasses.replace(manifest, stages=tuple(stages)).save(searched)
+    found = simulated(text)
+    assert found.joules == pytest.approx(0.1 + 0.9 * found.exits[1], rel=1e-6)
+    assert simulated(text + "watts = [10, 20]\n").joules != found.joules
+
+
 def test_lengths_of_the_workload_take_records_of_such_lengths(searched: Path) -> None:
     study = read_study(searched, searched.parent / "texts.jsonl", None).of(2)
     lengths = np.full(2000, 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from arlo.cascade.energy import NvmlCounter
 from arlo.config.cascade import CascadeConfig
 from arlo.config.model import Config, DeploymentConfig, ModelConfig, WorkersConfig
 from arlo.control.watch import energy
-from arlo.control.watch.energy import EnergyMeter, ModelledCounter, counter_of
+from arlo.control.watch.energy import EnergyMeter, ModelledCounter, TableCounter, counter_of
 from arlo.errors import EnvironmentProblem
 
 
@@ -80,7 +81,12 @@ def test_what_is_measured_goes_before_what_is_modelled(tmp_path: Path, monkeypat
 
     for name in ("gpus", "NvmlCounter", "RaplCounter"):
         monkeypatch.setattr(energy, name, nothing)
-    assert counter_of(config(tmp_path)) is None
+    tables: list[Any] = [((64, 1, 5.0),), ()]
+    stages = [SimpleNamespace(name="s", energy_mj=table) for table in tables]
+    monkeypatch.setattr(energy, "cascade_manifest", lambda _: SimpleNamespace(stages=stages))
+    assert counter_of(config(tmp_path)) is None, "of one stage nothing is known"
+    stages[1].energy_mj = ((64, 1, 9.0), (64, 8, 20.0))
+    assert isinstance(counter_of(config(tmp_path)), TableCounter)
     modelled = counter_of(config(tmp_path, watts=(60.0, 400.0)))
     assert isinstance(modelled, ModelledCounter)
     assert (modelled.idle_w, modelled.max_w, modelled.source) == (60, 400, "modelled")
@@ -99,3 +105,23 @@ def test_what_is_measured_goes_before_what_is_modelled(tmp_path: Path, monkeypat
 def test_a_part_of_a_gpu_has_no_counter() -> None:
     with pytest.raises(EnvironmentProblem, match="a part of a GPU"):
         NvmlCounter("MIG-1234")
+
+
+def cascade_stats(lengths: dict[int, int], *visits: int) -> Any:
+    message = proto.message("Stats")(arrivals_by_length=[lengths.get(n, 0) for n in range(65)])
+    for number, count in enumerate(visits):
+        message.stages.add(model=f"c.s{number}", visits=count)
+    return message
+
+
+def test_rows_by_the_table_of_their_stage() -> None:
+    counter = TableCounter([(((1, 1, 100.0), (32, 1, 100.0), (33, 1, 300.0)), "s0"), (((64, 1, 2000.0),), "s1")])
+    counter.see(0.0, 1, cascade_stats({20: 5}, 5, 1))
+    assert counter.joules() == 0
+    counter.see(1.0, 1, cascade_stats({20: 15, 60: 10}, 25, 6))  # half of the new rows are long
+    assert counter.joules() == pytest.approx(20 * 0.2 + 5 * 2)
+    counter.see(2.0, 1, cascade_stats({20: 15, 60: 10}, 25, 8))  # none came, two went on
+    assert counter.joules() == pytest.approx(14 + 4)
+    counter.see(3.0, 1, cascade_stats({20: 2}, 2, 0))  # another gateway
+    assert counter.joules() == pytest.approx(18 + 2 * 0.1)
+    assert counter.source.startswith("modelled")
