@@ -206,7 +206,10 @@ def load_study(
             [energy_mj(s.energy_mj, r.tokens, s.name) for s, r in zip(cascade.stages, found, strict=True)], 1
         )
     elif objective == "cost" and len(fit) != len(found):
-        raise ConfigError("the objective cost needs --fit: how many of each stage's models a GPU holds, as 6,2")
+        raise ConfigError(
+            "the objective cost needs --fit, how many of each stage's models a GPU holds, as 6,2; or measure it: "
+            "`arlo profile REPOSITORY --update --colocate 8` of each stage, before `arlo cascade init`"
+        )
     else:
         cost = ms / np.asarray(fit) if objective == "cost" else ms
     said = tuple(stage_answers(s, r, length) for s, r in zip(cascade.stages, found, strict=True))

@@ -34,7 +34,8 @@ def with_profile(manifest: Manifest, profile: LatencyProfile, *, partial: bool =
             runtimes.append(runtime)
             continue
         runtimes.append(_apply(runtime, measured, profile.device))
-    return dataclasses.replace(manifest, runtimes=tuple(runtimes), recommendation=None)
+    fit = manifest.fit if profile.colocation is None else profile.colocation.fit
+    return dataclasses.replace(manifest, runtimes=tuple(runtimes), recommendation=None, fit=fit)
 
 
 def _apply(runtime: Runtime, measured: RuntimeProfile, device: str) -> Runtime:

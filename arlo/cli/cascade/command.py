@@ -124,7 +124,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     report.add_argument(
         "--out", type=Path, default=Path("cascade.html"), metavar="FILE", help="(default: cascade.html)"
     )
-    report.add_argument("--fit", metavar="N,...", help="models of each stage that a device holds (default: 1 each)")
+    report.add_argument(
+        "--fit", metavar="N,...", help="models of each stage that a device holds (default: as measured)"
+    )
     _refresh(actions)
     _use(actions)
     return parser
@@ -272,7 +274,7 @@ def _search(actions: Any) -> None:
         help="share of a text's importance that may go with them (default: 0.5)",
     )
     add("--k", type=float, default=10.0, metavar="K", help="steepness of Tabi's rule (default: 10)")
-    add("--fit", metavar="N,...", help="models of each stage that a GPU holds, for the objective cost")
+    add("--fit", metavar="N,...", help="models of each stage that a GPU holds, for cost (default: as measured)")
     add("--epsilon", type=float, metavar="F", help="a point whose risk is at most this, too")
     add("--delta", type=float, default=0.1, metavar="F", help="chance that it is not (default: 0.1)")
     add(

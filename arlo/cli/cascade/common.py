@@ -52,6 +52,20 @@ def study_of(args: argparse.Namespace, *, objective: str = "mean", fit: tuple[fl
     return load_study(cascade, folder, data, records, objective=objective, fit=fit, shares=shares, seed=args.seed)
 
 
+def fit_of(args: argparse.Namespace) -> tuple[float, ...]:
+    """How many models of each stage a device holds: --fit, else as `arlo profile --colocate` measured each; none where
+    it has not measured one of them."""
+    from arlo.cascade.manifest import CascadeManifest
+    from arlo.catalog.manifest import Manifest
+
+    if args.fit:
+        return numbers(args.fit, "--fit")
+    cascade = CascadeManifest.load(args.cascade)
+    folder = args.cascade if args.cascade.is_dir() else args.cascade.parent
+    measured = [Manifest.load(folder / stage.repository).fit for stage in cascade.stages]
+    return tuple(float(fit) for fit in measured if fit is not None) if None not in measured else ()
+
+
 def data_used(args: argparse.Namespace, study: Study) -> DataUsed:
     """What calibration and search note of the records."""
     from arlo.cascade.drift import quantiles

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.cascade.common import numbers, study_of, what_accuracy_is
+from arlo.cli.cascade.common import fit_of, study_of, what_accuracy_is
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 from arlo.report import figure as frame
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the page."""
     from arlo.cascade.ablation import ablation, pruning, ways
 
-    fit = numbers(args.fit, "--fit")
+    fit = fit_of(args)
     study = study_of(args)
     if fit and (len(fit) != study.stages or min(fit) < 1):
         raise ConfigError(f"--fit needs a number of at least 1 for each of the {study.stages} stages")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from arlo.cli.cascade.common import TIMES_MS, data_used, lengths, numbers, study_of, what_accuracy_is, within
+from arlo.cli.cascade.common import TIMES_MS, data_used, fit_of, lengths, study_of, what_accuracy_is, within
 from arlo.cli.text import print_json
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from arlo.cascade.search.find import Options, find, removable
     from arlo.report.progress import LiveBar
 
-    fit = numbers(args.fit, "--fit")
+    fit = fit_of(args)
     within(args.accuracy, 0, 1, "--accuracy")
     within(args.tolerance, 0, 1, "--tolerance")
     within(args.slo_ms, *TIMES_MS, "--slo-ms")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from arlo.cascade.manifest import CascadeManifest
+from arlo.cascade.manifest import CascadeManifest, repository_hash
+from arlo.catalog.manifest import Manifest
 from arlo.cli import main
 
 from .conftest import Made, repository
@@ -144,6 +146,24 @@ def test_energy_that_is_modelled_decides_a_search(made: Made, capsys: pytest.Cap
     assert tokens == {1, 32, 33, 64}
     assert main(["cascade", "energy", str(path), "--stages", "x"]) == 2
     assert "--stages names 'x'" in capsys.readouterr().err
+
+
+def test_how_many_fit_is_as_measured(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    path = made()
+    run(path, "calibrate")
+    cascade = CascadeManifest.load(path)
+    stages = []
+    for stage, fit in zip(cascade.stages, (4, 2), strict=True):
+        repository_of = path.parent / stage.repository
+        dataclasses.replace(Manifest.load(repository_of), fit=fit).save(repository_of)
+        stages.append(dataclasses.replace(stage, manifest_sha256=repository_hash(repository_of)))
+    dataclasses.replace(cascade, stages=tuple(stages)).save(path)
+    found = answer(capsys, path, "search", "--objective", "cost", "--tolerance", "0.02")
+    given = answer(capsys, path, "search", "--objective", "cost", "--tolerance", "0.02", "--fit", "4,2")
+    assert found == given
+    ways = {each["name"]: each for each in answer(capsys, path, "report", "--out", str(path.parent / "r.html"))["ways"]}
+    assert ways["s0"]["cost"] == pytest.approx(ways["s0"]["mean_ms"] / 4)
+    assert ways["s1"]["cost"] == pytest.approx(ways["s1"]["mean_ms"] / 2)
 
 
 def says_of(capsys: pytest.CaptureFixture[str], code: int) -> str:
