@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from arlo.simulator.cascade.build import Built
     from arlo.simulator.cascade.engine import CascadeResult, Part
 
-OF_ONE_MODEL = ("find_workers", "plot", "record", "price")
+OF_ONE_MODEL = ("plot", "record", "price")
+COLUMNS = ("on time", "mean ms", "p98 ms", "p99 ms", "accuracy", "agreement", "degraded")
 DIGITS = 6
 WIDTH = 150  # of the table
 
@@ -34,6 +35,10 @@ def run_cascades(asked: Sequence[Plan], args: argparse.Namespace) -> int:
         if getattr(args, name):
             raise ConfigError(f"--{name.replace('_', '-')} is not there for a scenario with a cascade: leave it out")
     need_scipy()
+    if args.find_workers:
+        from arlo.cli.simulate.cascade_find import find
+
+        return find(asked, args)
     found: list[tuple[Built, CascadeResult]] = []
     with LiveBar(Console(stderr=True)) as bar:
         for number, plan in enumerate(asked):
@@ -62,7 +67,7 @@ def as_dict(name: str, plan: Plan, built: Built, result: CascadeResult) -> dict[
         "stages": list(built.names),
         "workers": list(run.workers),
         "slo_ms": run.slo_ms,
-        **_part(result),
+        **figures(result),
         "exit_ms": [{"mean": _number(mean), "p98": _number(p98)} for mean, p98 in result.exit_ms],
         "reasons": result.reasons,
         "unanswered": result.unanswered,
@@ -70,14 +75,15 @@ def as_dict(name: str, plan: Plan, built: Built, result: CascadeResult) -> dict[
         "joules": None if result.joules is None else _number(result.joules),
         "price": result.price,
         "parts": [
-            {"from_s": at, **_part(part)} for at, part in zip(begins, result.parts, strict=False)
+            {"from_s": at, **figures(part)} for at, part in zip(begins, result.parts, strict=False)
         ],
         "varied": plan.varied,
         "notes": list(built.notes),
     }  # fmt: skip
 
 
-def _part(part: Part) -> dict[str, Any]:
+def figures(part: Part) -> dict[str, Any]:
+    """As JSON; None for what is not known."""
     keys = ("on_time", "mean_ms", "p98_ms", "p99_ms", "accuracy", "agreement", "degraded")
     figures = {key: _number(getattr(part, key)) for key in keys}
     return {"rows": part.rows, **figures, "exits": [_number(each) for each in part.exits]}
@@ -102,14 +108,14 @@ def _print(names: Sequence[str], found: Sequence[tuple[Built, CascadeResult]]) -
         console.print(escape(note))
     table = Table(box=None, pad_edge=False)
     table.add_column("", no_wrap=True)
-    for column in ("on time", "mean ms", "p98 ms", "p99 ms", "accuracy", "agreement", "degraded", "joules"):
+    for column in (*COLUMNS, "joules"):
         table.add_column(column, justify="right")
     table.add_column("answered by stage")
     for name, (built, result) in zip(names, found, strict=True):
-        table.add_row(escape(name), *_cells(result), _joules(result), _exits(built, result))
+        table.add_row(escape(name), *cells(result), _joules(result), exits(built, result))
         begins = (0.0, *built.marks_s)
         for at, part in zip(begins, result.parts, strict=False):
-            table.add_row(f"  from {at:g} s", *_cells(part), "", _exits(built, part))
+            table.add_row(f"  from {at:g} s", *cells(part), "", exits(built, part))
     console.print(table)
     for name, (_, result) in zip(names, found, strict=True):
         lost = "  ".join(f"{outcome} {count:,}" for outcome, count in result.unanswered.items())
@@ -117,7 +123,9 @@ def _print(names: Sequence[str], found: Sequence[tuple[Built, CascadeResult]]) -
         console.print(f"{escape(name)}: {reasons}{'  not answered: ' + lost if lost else ''}")
 
 
-def _cells(part: Part) -> tuple[str, ...]:
+def cells(part: Part) -> tuple[str, ...]:
+    """For the COLUMNS of a table."""
+
     def known(value: float) -> str:
         return share(value) if math.isfinite(value) else "-"
 
@@ -129,5 +137,6 @@ def _joules(result: CascadeResult) -> str:
     return "-" if result.joules is None else f"{result.joules:.3g}"
 
 
-def _exits(built: Built, part: Part) -> str:
+def exits(built: Built, part: Part) -> str:
+    """Where rows end."""
     return ", ".join(f"{name} {value:.1%}" for name, value in zip(built.names, part.exits, strict=True))

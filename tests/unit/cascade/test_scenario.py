@@ -221,5 +221,57 @@ def test_mistakes_name_the_key(text: str, message: str) -> None:
 
 
 def test_what_is_of_one_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", str(EXAMPLES / "cascade_sst2.toml"), "--find-workers"]) != 0
+    assert main(["simulate", str(EXAMPLES / "cascade_sst2.toml"), "--plot", "page.html"]) != 0
     assert "is not there for a scenario with a cascade" in capsys.readouterr().err
+
+
+FIND = """\
+[workload]
+arrivals = "poisson"
+rate = 400
+duration_s = 30
+length = "uniform:8:60"
+[cluster]
+workers = {workers}
+slo_ms = 60
+overhead_ms = 0
+[dispatch]
+batching = "deadline"
+[cascade]
+scheme = "tabi"
+c = 0.5
+k = 1000
+{more}
+"""
+
+
+def test_the_fewest_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A row takes 2 ms, and two in five 10 more: 2.4 workers' time."""
+    path = tmp_path / "scenario.toml"
+    path.write_text(FIND.format(workers=9, more="") + POPULATION)
+    assert main(["simulate", str(path), "--find-workers", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    tried = {each["workers"]: each for each in found["tried"]}
+    assert found["workers"] == 3
+    assert tried[3]["on_time"] >= 0.99
+    assert tried[3]["degraded"] <= 0.01
+    assert min(tried[2]["on_time"], 1 - tried[2]["degraded"]) < 0.99
+    assert main(["simulate", str(path), "--find-workers", "--attainment", "0.6"]) == 0
+    assert "2 workers keep 60% on time and not degraded" in capsys.readouterr().out, "with one, a third is degraded"
+
+
+def test_the_fewest_workers_of_each_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(FIND.format(workers=3, more="workers = [1, 2]") + POPULATION)
+    assert main(["simulate", str(path), "--find-workers", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["workers"] == sum(found["of_stages"])
+    assert found["of_stages"][1] >= 2  # the last one has 1.6 workers' time to do
+    assert all(min(each["of_stages"]) >= 1 for each in found["tried"])
+
+
+def test_no_number_of_workers_makes_a_stage_quicker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "scenario.toml"
+    path.write_text(FIND.format(workers=3, more="").replace("slo_ms = 60", "slo_ms = 9") + POPULATION)
+    assert main(["simulate", str(path), "--find-workers"]) == 1
+    assert "no number of workers keeps 99%" in capsys.readouterr().out
