@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from arlo.cascade.decide import Answers, answers, walk
 from arlo.cascade.manifest import CascadeManifest
+from arlo.cli.top.source import fetch_status
 from arlo.client import AsyncClient, Classification
 from tests.fakes.processes import marked, nothing_left, until
 from tests.fakes.serving import serving
@@ -237,5 +238,37 @@ async def test_another_point_is_chosen_while_rows_come(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, triton.InferenceServerClient(served.ready["grpc"]) as client:
         await until(lambda: "cascade_point_chosen" in served.log.read_text(), "the point of before")
         await follows(client, other)
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.wait() == 0
+
+
+async def test_another_point_brings_another_plan(tmp_path: Path) -> None:
+    """Of a point that sends every row on, workers are planned for before its rows have been counted."""
+    manifest = written(tmp_path)
+    points = tuple(
+        dataclasses.replace(point, reach=reach)
+        for point, reach in zip(manifest.points, ((1.0, 0.5, 0.3), (1.0, 1.0, 1.0)), strict=True)
+    )
+    dataclasses.replace(manifest, points=points).save(tmp_path)
+    (tmp_path / "serve.toml").write_text(SERVE.replace("reallocate = false", "early = false"))
+    async with serving(tmp_path) as served, triton.InferenceServerClient(served.ready["grpc"]) as client:
+        for at in range(0, 200, 20):  # more than a plan needs
+            await ask(client, list(range(at, at + 20)), [16] * 20)
+        assert [plan["reason"] for plan in served.events("plan")] == ["start"]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "arlo.cli", "cascade", "use", str(tmp_path / "serve.toml"), "safe"),
+            *("--admin", served.ready["admin"]),
+        )
+        assert await process.wait() == 0
+        await until(lambda: len(served.events("plan")) > 1, "a plan for the point")
+        plan = served.events("plan")[1]
+        assert plan["reason"] == "point"
+        asked = list(plan["demand_by_model"].values())
+        assert asked[1] == pytest.approx(asked[0] * 2 * 0.5, rel=0.35), "the second stage: what it had, times 1 / 0.5"
+        assert asked[2] > 1.5 * asked[0] * 0.3
+        status = await asyncio.to_thread(fetch_status, served.ready["control"])
+        assert status.cascade is not None
+        assert (status.cascade.point, status.cascade.reach) == ("safe", [1.0, 1.0, 1.0])
+        await ask(client, list(range(20)), [16] * 20)
         served.process.send_signal(signal.SIGTERM)
         assert await served.wait() == 0
