@@ -272,3 +272,28 @@ async def test_another_point_brings_another_plan(tmp_path: Path) -> None:
         await ask(client, list(range(20)), [16] * 20)
         served.process.send_signal(signal.SIGTERM)
         assert await served.wait() == 0
+
+
+async def test_workers_are_added_where_the_whole_way_is_too_slow(tmp_path: Path) -> None:
+    """Three stages take 7 ms and more; of 3 ms no row of the last one is in time."""
+    written(tmp_path)
+    toml = SERVE.replace("slo_ms = 1000", "slo_ms = 3").replace("reallocate = false", "")
+    scaling = '[scaling]\npolicy = "target"\nmin_workers = 4\nmax_workers = 5\n'
+    (tmp_path / "serve.toml").write_text(toml + scaling)
+    async with serving(tmp_path) as served, triton.InferenceServerClient(served.ready["grpc"]) as client:
+        random = np.random.default_rng(7)
+
+        async def asked() -> bool:
+            await ask(client, random.integers(0, RECORDS, 20).tolist(), [16] * 20)
+            return bool(served.events("scaling"))
+
+        async with asyncio.timeout(60):
+            while not await asked():
+                pass
+        first = served.events("scaling")[0]
+        assert first["action"] == "add"
+        assert "of the SLO of 3 ms" in first["reason"]
+        await until(lambda: "scale_out" in [plan["reason"] for plan in served.events("plan")], "a plan", timeout_s=60)
+        served.process.send_signal(signal.SIGTERM)
+        assert await served.wait() == 0
+    await nothing_left(served.mark)

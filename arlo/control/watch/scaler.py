@@ -46,7 +46,8 @@ class Scaler:
         self._scheduler = scheduler
         self._counters = counters
         self._usage = UsageWindow(window_s=WINDOW_S)
-        self._by_model = [UsageWindow(window_s=WINDOW_S) for _ in config.models]
+        models = len(config.models) if config.cascade is None else 1  # that clients see
+        self._by_model = [UsageWindow(window_s=WINDOW_S) for _ in range(models)]
         self._minimum, self._maximum = config.worker_limits
         scaling = config.scaling
         self.policy = scaling.policy
@@ -70,8 +71,10 @@ class Scaler:
     def see(self, stats: Any) -> None:
         """One arlo.v1.Stats."""
         self._usage.add(stats)
-        for window, each in zip(self._by_model, self._scheduler.by_model, strict=False):
+        for window, (_, each) in zip(self._by_model, self._seen(stats), strict=False):
             window.add(each)
+        if self._config.cascade is not None and self._scheduler.whole is None:
+            return  # of the rows that end, nothing is known yet
         if not self._pool.resizable or self._acting or self._reconciler.leaving:
             return
         if self.policy == "none" and len(self._reconciler.views()) <= self._config.worker_count:
@@ -124,13 +127,13 @@ class Scaler:
             await self._scheduler.plan("scale_in")
 
     def _signals(self, stats: Any) -> Signals:
-        """Of several models the latency of the one that is slowest by its SLO, and the load of all."""
+        """Of several models the latency of the one that is slowest by its SLO, and the load of all; of a cascade the
+        latency of the whole way, and the load of all stages."""
         planner = self._scheduler.planner
-        models = zip(self._config.models, self._scheduler.by_model or [stats], self._by_model, strict=False)
         seen = [
             Signals(
                 now_s=monotonic_s(),
-                slo_ms=model.slo_ms,
+                slo_ms=slo_ms,
                 p98_ms=each.total.p98_us / 1000,
                 rows=each.total.count,
                 unanswered=window.unanswered,
@@ -141,6 +144,15 @@ class Scaler:
                 planned=planner.size if isinstance(planner, FlowPlanner) else None,
                 kept=self._reconciler.kept,
             )
-            for model, each, window in models
+            for (slo_ms, each), window in zip(self._seen(stats), self._by_model, strict=False)
         ]
         return max(seen, key=lambda signals: (signals.slowest_ms / signals.slo_ms, signals.rows))
+
+    def _seen(self, stats: Any) -> list[tuple[int, Any]]:
+        """(SLO, arlo.v1.Stats) of each model that clients see; of a cascade, once it has told, its own alone."""
+        cascade = self._config.cascade
+        if cascade is not None:
+            whole = self._scheduler.whole
+            return [] if whole is None else [(cascade.slo_ms, whole)]
+        several = self._scheduler.by_model or [stats]
+        return [(model.slo_ms, each) for model, each in zip(self._config.models, several, strict=False)]

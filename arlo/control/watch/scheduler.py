@@ -20,7 +20,7 @@ from arlo.catalog.manifest import Manifest, Runtime
 from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.config.flow_variants import pipeline_name, served_flow
-from arlo.config.stages import cascade_manifest
+from arlo.config.stages import cascade_manifest, cascade_name
 from arlo.control.events import emit
 from arlo.control.reconcile import state
 from arlo.control.reconcile.choice import Choice, choose
@@ -69,6 +69,7 @@ class RuntimeScheduler:
         self.choice = choose(config, manifest)
         self.planner = _planner(config, manifest, self.choice)
         self._others: dict[str, Any] = {}  # the last arlo.v1.Stats of models beside the first
+        self.whole: Any = None  # the last one of a cascade, whose rows end there, whatever stages they ran on
         self._orders = Orders(config, manifest, self.planner, reconciler, deployments, longest=self.longest)
         self.plans = self._orders.plans
         self._stamps, self._flow_stamps = StampClock(), StampClock()
@@ -156,6 +157,8 @@ class RuntimeScheduler:
                 group.create_task(self._watch(model.name))
             if self._config.pipeline is not None:
                 group.create_task(self._watch(pipeline_name(self._config.pipeline)))
+            if self._config.cascade is not None:
+                group.create_task(self._watch(cascade_name(self._config.cascade)))
             group.create_task(self._plan_on_time())
 
     async def _watch(self, model: str | None = None) -> None:
@@ -167,6 +170,8 @@ class RuntimeScheduler:
                     elif stats.pipeline and isinstance(self.planner, FlowPlanner):
                         stamp = self._flow_stamps.stamp(stats.started_at_ms, stats.uptime_ns, monotonic_s())
                         self.planner.traffic.add(stamp.at_s, stamp.started_s, traffic_counts(stats))
+                    elif stats.stages:
+                        self.whole = stats
                     else:
                         self._others[model] = stats
             except GatewayError:

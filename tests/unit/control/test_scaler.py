@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from arlo import proto
+from arlo.config.cascade import CascadeConfig
 from arlo.control.reconcile.reconciler import Reconciler
 from arlo.control.watch import scaler
 from arlo.control.watch.scaler import Scaler
@@ -36,6 +38,7 @@ class Parts:
         self.longest = "m_512"
         self.kept: frozenset[str] = frozenset()
         self.by_model: list[Any] = []
+        self.whole: Any = None
         self.changed = asyncio.Event()
 
     def _note(self, what: str) -> None:
@@ -84,6 +87,7 @@ class Script:
 
     def decide(self, signals: Any) -> Decision:
         self.asked += 1
+        self.signals = signals
         return self.decisions.pop(0) if self.decisions else Decision("none", None, None, "")
 
 
@@ -189,3 +193,26 @@ def test_a_pool_of_fixed_size_is_not_scaled(monkeypatch: pytest.MonkeyPatch, cap
     one, _ = made(parts, policy, monkeypatch)
     assert one.policy == "none"
     assert "scaling_off" in caplog.text
+
+
+async def test_a_cascade_is_as_slow_as_its_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows end at the cascade: its stages tell of no answer."""
+    script, parts = Script(ADD), Parts()
+    monkeypatch.setattr(scaler, "make_policy", lambda *_, **__: script)
+    config = configured("allocation = {512 = 1}", '[scaling]\npolicy = "target"\nmax_workers = 3')
+    config = dataclasses.replace(config, cascade=CascadeConfig(manifest=tmp_path, slo_ms=70))
+    pieces = cast(WorkerPool, parts), cast(Reconciler, parts), cast(RuntimeScheduler, parts)
+    one = Scaler(config, *pieces, counters=Counter())
+    stage = proto.message("Stats")(started_at_ms=1, at_ms=1000, arrivals_by_length=[0, 500])
+    one.see(stage)
+    assert script.asked == 0, "the cascade has not told yet"
+    parts.whole = proto.message("Stats")(started_at_ms=1, at_ms=1000, arrivals_by_length=[0, 500])
+    parts.whole.total.count, parts.whole.total.p98_us = 480, 65_000
+    one.see(stage)
+    assert (script.signals.rows, script.signals.p98_ms, script.signals.slo_ms) == (480, 65, 70)
+    assert script.signals.unanswered == 0
+    parts.whole = proto.message("Stats")(started_at_ms=1, at_ms=2000, uptime_ns=10**9, arrivals_by_length=[0, 600])
+    parts.whole.outcomes.expired = 90
+    one._acting = False
+    one.see(stage)
+    assert script.signals.unanswered == 90
