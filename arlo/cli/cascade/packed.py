@@ -112,15 +112,15 @@ def _needs(repository: Path, runtimes: Sequence[Any], length: Ints, *, reach: fl
 
 
 def _memory(runtimes: Sequence[Runtime], repository: Path, most: int) -> Line:
-    """Of all runtimes of a stage, by the largest batch that they are built for. What they take was measured at theirs;
-    what a token in a batch takes is the slope over the stage's runtimes. ConfigError where any was not measured."""
+    """Of all runtimes of a stage, by the largest batch that they are built for. `arlo compile` has measured what each
+    takes at its own; a token more in a batch takes the slope over them. ConfigError where one was not measured."""
     from arlo.planning.replicas import Line, fitted
 
     memory = [(r.max_length * r.max_batch, r.memory_mb) for r in runtimes]
     known = [(float(tokens), float(mb)) for tokens, mb in memory if mb is not None]
     if len(known) < len(memory):
         raise ConfigError(
-            f"how much memory the runtimes of {repository} take is not known: memory_mb of each in its arlo.json"
+            f"how much memory the runtimes of {repository} take is not known: `arlo compile` measures it, on the device"
         )
     per_row = fitted(known).per_row * sum(runtime.max_length for runtime in runtimes)
     return Line(max(0.0, sum(mb for _, mb in known) - per_row * most), per_row)
