@@ -10,7 +10,8 @@ each holds w / S and works l / S of the time, and hidden states go from one to t
          a packing of all parts exists (arlo.planning.packing)
 
 The paper compares R rho l with bytes of memory; what is meant is in the packing. Its "maximum objective" of a
-minimisation is read as above. Without a limit on time the largest batch would always be the best.
+minimisation is read as above; it counts each replica as if it had a device to itself, so Plan.carries says what the
+devices carry as they are packed. Without a limit on time the largest batch would always be the best.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class Plan:
     batch: int  # b: rows that are taken at a time, of which a stage gets its reach
     replicas: tuple[int, ...]  # R of each stage
     spans: tuple[int, ...]  # S of each stage: devices of a replica
-    rate: float  # rows per ms that the slowest stage carries
+    rate: float  # rows per ms that the slowest stage carries, as if each of its replicas had a device to itself
+    carries: float  # rows per ms that the devices carry as they are packed, at their cap of utilisation
     ms: float  # of a row that every stage runs, in such batches, without queues
     parts: tuple[Placed, ...]
     packing: Packing  # device of each part
@@ -148,8 +150,18 @@ def plan(
             break  # nothing is below it
         found = pack(problem) if fits(problem) else None
         if found is not None and (best is None or found.transfer < best.packing.transfer - 1e-12):
+            busy = [0.0] * len(devices)
+            for each, device in zip(problem.instances, found.device, strict=True):
+                busy[device] += each.busy
             best = Plan(
-                batch=batch, replicas=replicas, spans=spans, rate=carried, ms=ms, parts=tuple(parts), packing=found
+                batch=batch,
+                replicas=replicas,
+                spans=spans,
+                rate=carried,
+                carries=rate * cap / max(busy),
+                ms=ms,
+                parts=tuple(parts),
+                packing=found,
             )
     return best
 

@@ -71,6 +71,11 @@ def test_batches_carry_more_as_far_as_time_and_memory_go() -> None:
     one = plan([stage], devices, rate=0.1, transfer=transfers(devices, near=1, far=1), batches=(8,), most=1)
     assert one is not None
     assert one.rate == pytest.approx(8 / 12)
+    assert one.carries == pytest.approx(0.9 * 8 / 12)
+    two = plan([stage], (Device(99),), rate=0.1, transfer=((0.0,),), batches=(8,), most=2)
+    assert two is not None
+    assert two.rate == pytest.approx(2 * 8 / 12)
+    assert two.carries == pytest.approx(0.9 * 8 / 12), "two on one device carry what it carries"
     assert one.ms == pytest.approx(70 + 12)
 
 
