@@ -106,6 +106,8 @@ class EnergyStatus:
     window_joules: float
     window_rows: int
     joules_per_request: float | None  # of one row; None: none arrived
+    # Of window_joules, by the time that the rows of each stage take alone: batches and waiting are shared out as it is.
+    by_stage: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -13,12 +13,13 @@ import asyncio
 import contextlib
 import dataclasses
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from arlo.cascade.energy import Counter, NvmlCounter, RaplCounter, energy_mj, gpus, modelled_joules, per_request
+from arlo.catalog.manifest import Manifest
 from arlo.clock import monotonic_s
 from arlo.config import Config
 from arlo.config.stages import cascade_manifest, cascade_name
@@ -36,15 +37,17 @@ class EnergyMeter:
 
     def __init__(self, *, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
-        self._looks: deque[tuple[float, float, int]] = deque()  # s, J since some moment, rows so far
+        # s, J since some moment, rows so far, work so far of each stage
+        self._looks: deque[tuple[float, float, int, dict[str, float]]] = deque()
         self._first_j: float | None = None
 
-    def add(self, at_s: float, joules: float, rows: int) -> None:
-        """A look: both only grow. Fewer rows than before, of a gateway that was restarted, start the window over."""
+    def add(self, at_s: float, joules: float, rows: int, work: Mapping[str, float] | None = None) -> None:
+        """A look: all only grow. Fewer rows than before, of a gateway that was restarted, start the window over.
+        `work`: of each stage, in any unit."""
         if self._looks and rows < self._looks[-1][2]:
             self._looks.clear()
         self._first_j = joules if self._first_j is None else self._first_j
-        self._looks.append((at_s, joules, rows))
+        self._looks.append((at_s, joules, rows, dict(work or {})))
         while len(self._looks) > 2 and self._looks[1][0] <= at_s - self._window_s:
             self._looks.popleft()
 
@@ -52,8 +55,10 @@ class EnergyMeter:
         """As told; None before there was a look."""
         if not self._looks or self._first_j is None:
             return None
-        (first_s, first_j, first_rows), (s, joules, rows) = self._looks[0], self._looks[-1]
+        (first_s, first_j, first_rows, before), (s, joules, rows, work) = self._looks[0], self._looks[-1]
         arrived = rows - first_rows
+        grown = {stage: max(0.0, done - before.get(stage, 0.0)) for stage, done in work.items()}
+        whole = sum(grown.values())
         return EnergyStatus(
             source=source,
             joules=joules - self._first_j,
@@ -61,6 +66,7 @@ class EnergyMeter:
             window_joules=joules - first_j,
             window_rows=arrived,
             joules_per_request=per_request(joules - first_j, arrived) if arrived else None,
+            by_stage={stage: (joules - first_j) * part / whole for stage, part in grown.items()} if whole else {},
         )
 
 
@@ -171,6 +177,10 @@ class EnergyWatch:
         self._deployments = deployments
         self._counter = counter_of(config)
         self._meter = EnergyMeter()
+        path = config.cascade.manifest
+        folder = path if path.is_dir() else path.parent
+        stages = cascade_manifest(path).stages
+        self._tables = [_row_ms(Manifest.load(folder / stage.repository)) for stage in stages]
 
     @property
     def status(self) -> EnergyStatus | None:
@@ -196,4 +206,21 @@ class EnergyWatch:
             joules = counter.joules()
         else:
             joules = await asyncio.to_thread(counter.joules)
-        self._meter.add(now_s, joules, sum(stats.arrivals_by_length))
+        self._meter.add(now_s, joules, sum(stats.arrivals_by_length), self._work(stats))
+
+    def _work(self, stats: Any) -> dict[str, float]:
+        """Of each stage, ms so far: its rows at the time that a row alone takes there, over the lengths that came."""
+        came = np.asarray(stats.arrivals_by_length, np.float64)
+        if not came.any():
+            return {}
+        lengths, found = np.arange(len(came)), {}
+        for (ends, ms), stage in zip(self._tables, stats.stages, strict=False):
+            at = np.minimum(np.searchsorted(ends, lengths), len(ends) - 1)
+            found[str(stage.model)] = stage.visits * float(np.average(np.asarray(ms)[at], weights=came))
+        return found
+
+
+def _row_ms(manifest: Manifest) -> tuple[list[int], list[float]]:
+    """Longest rows and ms of a row alone, of the runtimes that were measured, ascending; nothing where none was."""
+    rows = sorted((r.max_length, r.latency_ns(1) / 1e6) for r in manifest.runtimes if r.latency)
+    return [length for length, _ in rows] or [1], [ms for _, ms in rows] or [0.0]

@@ -14,8 +14,9 @@ from arlo.cascade.energy import NvmlCounter
 from arlo.config.cascade import CascadeConfig
 from arlo.config.model import Config, DeploymentConfig, ModelConfig, WorkersConfig
 from arlo.control.watch import energy
-from arlo.control.watch.energy import EnergyMeter, ModelledCounter, TableCounter, counter_of
+from arlo.control.watch.energy import EnergyMeter, EnergyWatch, ModelledCounter, TableCounter, counter_of
 from arlo.errors import EnvironmentProblem
+from arlo.workers.emulated.repository import write_emulated_repository
 
 
 def stats(**busy_us: int) -> Any:
@@ -46,6 +47,32 @@ def test_energy_of_a_window_is_over_the_rows_that_arrived() -> None:
     status = meter.status("RAPL")
     assert status is not None
     assert status.joules_per_request == 10
+
+
+def test_energy_is_shared_out_among_stages_by_their_work() -> None:
+    meter = EnergyMeter(window_s=10)
+    meter.add(0, 100, 0, {"a": 50.0})
+    status = meter.status("RAPL")
+    assert status is not None
+    assert status.by_stage == {}
+    meter.add(1, 200, 10, {"a": 80.0, "b": 10.0})
+    status = meter.status("RAPL")
+    assert status is not None
+    assert status.by_stage == pytest.approx({"a": 75, "b": 25})
+
+
+def test_work_is_that_of_the_rows_that_a_stage_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, ms in (("s0", (2, 4)), ("s1", (10, 30))):
+        write_emulated_repository(tmp_path / name, model=name, max_lengths=(32, 64), latency_ms=ms)
+    stages = [SimpleNamespace(repository=name) for name in ("s0", "s1")]
+    monkeypatch.setattr(energy, "cascade_manifest", lambda _: SimpleNamespace(stages=stages))
+    monkeypatch.setattr(energy, "counter_of", lambda _: Measured())
+    monkeypatch.setattr(energy, "cascade_name", lambda _: "c")
+    cascade = SimpleNamespace(manifest=tmp_path)
+    watch = EnergyWatch(SimpleNamespace(cascade=cascade), SimpleNamespace())  # type: ignore[arg-type]
+    assert watch._work(cascade_stats({}, 0, 0)) == {}
+    work = watch._work(cascade_stats({20: 30, 60: 10}, 40, 10))
+    assert work == pytest.approx({"c.s0": 40 * 2.5, "c.s1": 10 * 15})
 
 
 def test_the_model_counts_idle_workers_and_each_device_once() -> None:
