@@ -6,13 +6,18 @@ must exist.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))
+import api_page
 
 ROOT = Path(__file__).resolve().parents[2]
 # As it is in the repository -> as it is on the site, below docs/.
@@ -24,6 +29,7 @@ MOVED = {
     "benchmarks/README.md": "benchmarks.md",
 }
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
+API = "api.md"  # the page of the OpenAPI document, behind that of HTTP
 _ROW = re.compile(r"^\| (?P<wish>[^|]+) \| (?P<pages>[^|]*\]\([^|]*) \|$", re.MULTILINE)
 
 
@@ -65,6 +71,8 @@ def _navigation() -> list[Any]:
             if place is not None and place not in seen:
                 seen.add(place)
                 pages.append({words[0].upper() + words[1:]: place})
+                if place == "http.md":
+                    pages.append({"HTTP API, every path": API})
         wish = row["wish"].strip()
         found.append({wish[0].upper() + wish[1:]: pages})
     return [{"Arlo": "index.md"}, *found]
@@ -81,11 +89,14 @@ def on_files(files: Files, *, config: Any) -> Files:
     for source, place in MOVED.items():
         text = (ROOT / source).read_text()
         files.append(File.generated(config, place, content=_relinked(text, source)))
+    made = api_page.document()
+    files.append(File.generated(config, API, content=api_page.page(made)))
+    files.append(File.generated(config, "openapi.json", content=json.dumps(made, indent=1)))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Links of a document."""
-    if page.file.src_uri in MOVED.values():
+    if page.file.src_uri in (API, *MOVED.values()):
         return markdown
     return _relinked(markdown, f"docs/{page.file.src_uri}")
