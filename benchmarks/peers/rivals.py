@@ -148,6 +148,7 @@ def _infinity(engine: str) -> Start:
         command += ["--engine", engine]
         command += ["--served-model-name", MODEL, "--device", "cpu", "--host", HOST, "--port", str(port)]
         command += ["--no-bettertransformer"]
+        command += ["--pooling-method", "mean"]  # with optimum it takes the first token's where nothing is said
         off = {"INFINITY_ANONYMOUS_USAGE_STATS": "0", "HF_HOME": str(cache() / "huggingface")}
         return f"http://{HOST}:{port}/embeddings", [_process(f"infinity-{engine}", command, off, setting, stack)]
 
