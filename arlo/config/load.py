@@ -131,7 +131,7 @@ def _convert(value: Any, annotation: Any, base: Path, section: str, key: str) ->
         return Path(os.path.normpath(base / Path(value).expanduser()))
     if get_origin(annotation) is tuple and isinstance(value, list):
         return tuple(_convert(item, get_args(annotation)[0], base, section, key) for item in value)
-    if get_origin(annotation) is dict and isinstance(value, dict):
+    if get_origin(annotation) is dict and get_args(annotation)[0] is int and isinstance(value, dict):
         if not all(k.isdecimal() for k in value):
             bad = next(k for k in value if not k.isdecimal())
             raise FieldError(section, key, f"has the key {bad!r}: keys are lengths in tokens, for example {{512 = 1}}")

@@ -270,8 +270,7 @@ class GatewayConfig:
 
     managed: bool = option(
         default=True,
-        doc="true: `arlo serve` starts the gateway, restarts it and stops it. false: it connects to one that runs "
-        "already (`arlo gateway`), at admin_address.",
+        doc="true: `arlo serve` starts and restarts it. false: one runs already (`arlo gateway`), at admin_address.",
     )
     several_models: bool = option(
         default=False,
@@ -290,6 +289,7 @@ class GatewayConfig:
         left_out="there is none",
         format="address",
     )
+    aliases: dict[str, str] = option(factory=dict, doc='Further names of models: `{"ada" = "minilm"}` (docs/http.md).')
     auto_truncate: bool = option(
         default=False,
         doc="Texts over HTTP that are too long are cut at their end where `truncate` is not said; else refused.",

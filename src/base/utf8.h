@@ -30,6 +30,13 @@ inline bool valid_utf8(std::string_view text) {
   return true;
 }
 
+// Of text that is UTF-8.
+inline std::size_t count_characters(std::string_view text) {
+  std::size_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xc0) != 0x80 ? 1 : 0;
+  return count;
+}
+
 // What is not printable ASCII replaced by question marks.
 inline std::string printable(std::string_view text) {
   std::string out(text);

@@ -23,7 +23,7 @@ void require_all_fields(const nlohmann::json& json, const Descriptor& descriptor
     auto found = json.find(field.name());
     if (found == json.end()) found = json.find(field.json_name());
     if (found == json.end()) throw std::invalid_argument("field '" + where + field.name() + "' is missing");
-    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field.is_map()) {
       if (!found->is_object()) throw std::invalid_argument("field '" + where + field.name() + "' is not an object");
       require_all_fields(*found, *field.message_type(), where + field.name() + ".");
     }

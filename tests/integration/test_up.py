@@ -33,6 +33,7 @@ class Up:
     async def start(cls, work: Path, model: Path) -> Up:
         log = work / "log"
         command = ["-m", "arlo.cli", "up", str(model), "--port", "0", "--grpc-port", "0", "--workers", "1"]
+        command += ["--alias", "text-embedding-3-small"]
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *command, "--cache", str(work / "cache"), "--json", "--log-json",
@@ -94,6 +95,8 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
                 assert not up.events("build_failed") + up.events("change_failed"), up.log.read_text()
                 answers += await asyncio.gather(*(ask() for _ in range(4)))
             answers += [await ask() for _ in range(20)]
+        known = await client.post("/v1/embeddings", json={"model": "text-embedding-3-small", "input": TEXT})
+        answers.append(known.json()["data"][0]["embedding"])
     for answer in answers:
         np.testing.assert_allclose(answer, answers[0], atol=1e-5)
     assert len(up.events("changed")) == 1
@@ -123,6 +126,7 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
         (["./nowhere", "--workers", "0"], 2, "--workers must be 1 or more"),
         (["./nowhere", "--slo-ms", "-5"], 2, "--slo-ms must be 1 or more"),
         ([""], 2, "MODEL is empty"),
+        (["./nowhere", "--alias", ""], 2, "--alias is empty"),
         (["./nowhere", "--port", "70000"], 2, "--port is 0 to 65535"),
     ],
 )

@@ -1,4 +1,5 @@
-"""The wheel of `make wheel` in a bare virtual environment: every command answers, and a gateway serves."""
+"""The wheel of `make wheel` in a bare virtual environment: every command answers, a gateway serves, and with what the
+extra `up` brings `arlo up` answers for a model."""
 
 from __future__ import annotations
 
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.fakes.tiny_model import DIM, write_tiny
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = f"3.{sys.version_info.minor}"
@@ -37,6 +40,12 @@ def wheel(version: str) -> Path | None:
     tag = "cp312-abi3" if version in NEWER else f"cp{version.replace('.', '')}-cp{version.replace('.', '')}"
     found = (ROOT / "dist").glob(f"arlo_serve-*-{tag}-*manylinux*.whl")
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def interpreter_of(bare: Path) -> str:
+    """The version of an environment's Python."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    return subprocess.run((str(bare / "python"), "-c", code), capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.fixture(scope="module", params=("3.11", *NEWER))
@@ -132,3 +141,51 @@ def gateway(bare: Path, tmp_path: Path) -> Iterator[str]:
 def test_a_gateway_serves(gateway: str) -> None:
     with urllib.request.urlopen(f"http://{gateway}/metrics", timeout=10) as answer:
         assert "arlo_" in answer.read().decode()
+
+
+def test_up_says_all_that_it_lacks(bare: Path) -> None:
+    done = subprocess.run(
+        (str(bare / "arlo"), "up", "anything", "--port", "0", "--grpc-port", "0"),
+        env=environment(),
+        cwd=bare.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "lacks torch, transformers, onnx, onnxscript, onnxruntime, a Triton server" in done.stderr
+    assert "pip install 'arlo-serve[up]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.timeout(1800)
+def test_a_model_is_served_from_the_wheel(bare: Path, tmp_path: Path) -> None:
+    """With PyTorch, ONNX Runtime and Triton from the package index: compiled, served and asked, without a compiler."""
+    if interpreter_of(bare) not in ("3.11", "3.12"):
+        pytest.skip("nvidia-pytriton and the compiler's packages do not go together on Python 3.13 and later")
+    made = wheel(interpreter_of(bare))
+    pip = (str(bare / "pip"), "--disable-pip-version-check", "install", "--quiet", "-c", str(ROOT / "constraints.txt"))
+    subprocess.run((*pip, f"{made}[up]"), check=True, cwd=tmp_path)
+    model = write_tiny(tmp_path / "tiny", pooling={"pooling_mode_mean_tokens": True})
+    command = [str(bare / "arlo"), "up", str(model), "--port", "0", "--grpc-port", "0", "--workers", "1", "--json"]
+    env = environment() | {"PATH": "/usr/bin:/bin"}  # Triton's Python backend is started by a shell
+    with (tmp_path / "log").open("wb") as log:
+        up = subprocess.Popen(
+            (*command, "--cache", str(tmp_path / "cache")), env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=log
+        )
+    try:
+        assert up.stdout is not None
+        line = up.stdout.readline()
+        assert line, (tmp_path / "log").read_text()
+        asked = urllib.request.Request(
+            f"http://{json.loads(line)['api']}/v1/embeddings",
+            json.dumps({"model": "tiny", "input": ["a short text", "another one"]}).encode(),
+        )
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            vectors = [each["embedding"] for each in json.load(answer)["data"]]
+        assert [len(vector) for vector in vectors] == [DIM, DIM]
+        assert all(abs(sum(number * number for number in vector) - 1) < 1e-5 for vector in vectors)
+    finally:
+        up.terminate()
+        assert up.wait(120) == 0

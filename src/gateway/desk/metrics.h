@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,5 +24,12 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
 
 // As OpenMetrics 1.0, with exemplars: traces of requests that fell into a bucket.
 std::string write_openmetrics(const std::vector<prometheus::MetricFamily>& families, const Exemplars& exemplars);
+
+// All of it as whoever asks takes it, by the value of his Accept header: as OpenMetrics, or as the older text.
+struct MetricsText {
+  std::string body;
+  std::string_view type;  // of the content
+};
+MetricsText write_metrics(const Models& models, const PortUsage& usage, std::string_view accept);
 
 }  // namespace arlo::gateway

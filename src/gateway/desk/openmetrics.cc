@@ -1,4 +1,6 @@
 // The form of metrics that has a place for exemplars; the library writes the older one only.
+#include <prometheus/text_serializer.h>
+
 #include <charconv>
 #include <cmath>
 
@@ -76,6 +78,15 @@ std::string write_openmetrics(const std::vector<prometheus::MetricFamily>& famil
     }
   }
   return out + "# EOF\n";
+}
+
+MetricsText write_metrics(const Models& models, const PortUsage& usage, std::string_view accept) {
+  if (accept.find("application/openmetrics-text") == std::string_view::npos) {
+    return {prometheus::TextSerializer().Serialize(collect_metrics(models, usage)), "text/plain; version=0.0.4"};
+  }
+  Exemplars exemplars;
+  const auto families = collect_metrics(models, usage, &exemplars);
+  return {write_openmetrics(families, exemplars), "application/openmetrics-text; version=1.0.0; charset=utf-8"};
 }
 
 }  // namespace arlo::gateway

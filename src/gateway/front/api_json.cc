@@ -86,6 +86,12 @@ MaybeFault read_texts(const json& from, const std::string& field, bool empty, st
   return {};
 }
 
+std::size_t count_characters_of(const std::vector<std::string>& texts) {
+  std::size_t count = 0;
+  for (const auto& text : texts) count += count_characters(text);
+  return count;
+}
+
 MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
   if (out->truncate.empty()) out->truncate = cut ? "END" : "NONE";
   const json* side = field_of(body, "truncation_direction");

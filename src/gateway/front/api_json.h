@@ -41,6 +41,9 @@ MaybeFault read_count(const nlohmann::json& body, const char* field, std::int64_
 // A list of texts that is not empty. `empty`: a text of it may be.
 MaybeFault read_texts(const nlohmann::json& from, const std::string& field, bool empty, std::vector<std::string>* out);
 
+// As TEI counts what a request computes on: of all the texts.
+std::size_t count_characters_of(const std::vector<std::string>& texts);
+
 // What a client may wish of the texts of a request.
 struct TextWishes {
   // NONE, END or START: what is cut off; CHUNK: cut into pieces, of embeddings. Empty before the body is read.

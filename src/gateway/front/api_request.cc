@@ -97,14 +97,22 @@ void ApiRequest::write(std::string answer, bool pack) {
   const auto line = [&](const char* name, const std::string& value) {
     own_->headers.append(name).append(": ").append(value).append("\r\n");
   };
-  const auto ms = [&](const char* name, std::int64_t us) {
-    line(name, std::to_string(us / 1000) + "." + std::to_string(us % 1000 / 100));
+  // Whole ms as TEI has them, for clients that read them so; and to the tenth as browsers show them.
+  std::string timing;
+  const auto ms = [&](const char* header, const char* stage, std::int64_t us) {
+    line(header, std::to_string(us / 1000));
+    timing.append(timing.empty() ? "" : ", ").append(stage).append(";dur=").append(std::to_string(us / 1000));
+    timing.append(".").append(std::to_string(us % 1000 / 100));
   };
   const bool of_text = response.parameters().contains("tokenize_us");
-  ms("x-tokenization-time", of_text ? said(response, "tokenize_us") : tokenized_ns_ / 1000);
-  ms("x-queue-time", said(response, "queue_us"));
-  ms("x-inference-time", said(response, "execute_us"));
-  ms("x-total-time", said(response, "total_us"));
+  const std::int64_t total_us = said(response, "total_us");
+  ms("x-tokenization-time", "tokenise", of_text ? said(response, "tokenize_us") : tokenized_ns_ / 1000);
+  ms("x-queue-time", "queue", said(response, "queue_us"));
+  ms("x-inference-time", "execute", said(response, "execute_us"));
+  ms("x-total-time", "total", total_us);
+  line("Server-Timing", timing);
+  line("x-compute-time", std::to_string(total_us / 1000));
+  if (const auto characters = task->characters()) line("x-compute-characters", std::to_string(*characters));
   if (const auto tokens = said(response, "tokens"); tokens != 0) line("x-compute-tokens", std::to_string(tokens));
   if (!pack || !takes_gzip) return;
   line("Vary", "Accept-Encoding");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,9 @@
 #include "gateway/front/api_json.h"
 
 namespace arlo::gateway {
+
+// Of the gateway, as servers' APIs say it.
+inline constexpr const char* kServerVersion = "0.1.0";
 
 struct ApiAnswer {
   std::string body;
@@ -53,6 +57,10 @@ class ApiTask {
   virtual MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) = 0;
   // INTERNAL: the answer is not what was asked for.
   virtual MaybeFault write(const ModelSpec& model, const inference::ModelInferResponse& answer, ApiAnswer* out) = 0;
+
+  // Of the texts, without prompts, a text that stands in several rows being counted in each; of token ids how many they
+  // are. None: the request has neither.
+  [[nodiscard]] virtual std::optional<std::size_t> characters() const { return std::nullopt; }
 
   [[nodiscard]] virtual const std::shared_ptr<text::Job>& text_job() const { return job_; }
 

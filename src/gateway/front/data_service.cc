@@ -64,6 +64,12 @@ MaybeFault DataService::find_model(std::string_view name, std::string_view versi
                                    std::shared_ptr<const ModelSpec>* model) const {
   *router = models_.find(name);
   if (*router == nullptr) {
+    if (const auto alias = config_.aliases().find(std::string(name)); alias != config_.aliases().end()) {
+      name = alias->second;
+      *router = models_.find(name);
+    }
+  }
+  if (*router == nullptr) {
     if (models_.served().empty()) return Fault{Code::kUnavailable, "the gateway has no deployment yet"};
     return Fault{Code::kNotFound, "unknown model " + quoted(name) + "; this gateway serves " + models_.names()};
   }

@@ -64,6 +64,8 @@ class DataService {
                         std::shared_ptr<const ModelSpec>* model) const;
   [[nodiscard]] const Models& models() const { return models_; }
 
+  [[nodiscard]] const auto& aliases() const { return config_.aliases(); }
+
   // Texts that are too long are cut, where the request does not say what becomes of them.
   [[nodiscard]] bool auto_truncate() const { return config_.auto_truncate(); }
 

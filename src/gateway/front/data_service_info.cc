@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gateway/fleet/cascade.h"
+#include "gateway/front/api_task.h"
 #include "gateway/front/data_service.h"
 #include "kserve.h"
 
@@ -11,7 +12,6 @@ namespace arlo::gateway {
 namespace {
 
 constexpr const char* kVersion = "1";
-constexpr const char* kServerVersion = "0.1.0";
 
 constexpr const char* kNoSharedMemory =
     "shared memory is not supported: the gateway and the workers need not be on the client's machine; send tensors in "

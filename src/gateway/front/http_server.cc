@@ -1,7 +1,6 @@
 #include "gateway/front/http_server.h"
 
 #include <poll.h>
-#include <prometheus/text_serializer.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -33,14 +32,9 @@ HttpAnswer answer_to(const HttpRequest& request, const Models& models, const Por
     const bool ready = models.ready();
     return {ready ? 200 : 503, "text/plain", ready ? "ok\n" : "no active instance\n"};
   }
-  if (request.path == "/metrics" &&
-      request.header("accept").find("application/openmetrics-text") != std::string_view::npos) {
-    Exemplars exemplars;
-    const auto families = collect_metrics(models, usage, &exemplars);
-    return {200, "application/openmetrics-text; version=1.0.0; charset=utf-8", write_openmetrics(families, exemplars)};
-  }
   if (request.path == "/metrics") {
-    return {200, "text/plain; version=0.0.4", prometheus::TextSerializer().Serialize(collect_metrics(models, usage))};
+    auto [body, type] = write_metrics(models, usage, request.header("accept"));
+    return {200, type, std::move(body)};
   }
   return {404, "text/plain", "there are /metrics, /livez and /readyz\n"};
 }

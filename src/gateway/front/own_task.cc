@@ -54,6 +54,10 @@ class TeiOwn final : public ApiTask {
     return task_->ask(model, most_rows, out);
   }
 
+  [[nodiscard]] std::optional<std::size_t> characters() const override {
+    return task_ != nullptr ? task_->characters() : std::nullopt;
+  }
+
   [[nodiscard]] const std::shared_ptr<text::Job>& text_job() const override {
     return task_ != nullptr ? task_->text_job() : job_;
   }
@@ -117,6 +121,12 @@ class Vertex final : public ApiTask {
       }
     }
     return {};
+  }
+
+  [[nodiscard]] std::optional<std::size_t> characters() const override {
+    std::size_t count = 0;
+    for (const auto& task : tasks_) count += task->characters().value_or(0);
+    return count;
   }
 
   [[nodiscard]] const std::shared_ptr<text::Job>& text_job() const override {

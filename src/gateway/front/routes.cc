@@ -3,6 +3,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "gateway/desk/metrics.h"
 #include "gateway/front/embeddings.h"
 #include "gateway/front/kserve_http.h"
 #include "gateway/front/own_task.h"
@@ -21,6 +22,34 @@ using nlohmann::json;
 MaybeFault say_health(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
   const bool ready = service.models().ready();
   *reply = {ready ? 200 : 503, {ready ? "{\"status\":\"ready\"}" : "{\"status\":\"not ready\"}"}};
+  return {};
+}
+
+// NVIDIA NIM's, as its clients read them.
+std::string health_of(const char* what, const char* message, bool good) {
+  return dumped(json::object({{"object", "health.response"}, {"message", message}, {what, good}}));
+}
+
+MaybeFault say_nim_ready(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
+  const bool ready = service.models().ready();
+  *reply = {ready ? 200 : 503, {health_of("ready", ready ? "ready" : "not ready", ready)}};
+  return {};
+}
+
+MaybeFault say_nim_live(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
+  reply->answer.body = health_of("live", "live", true);
+  return {};
+}
+
+MaybeFault say_nim_version(DataService&, const Context&, const Parts&, OwnAnswer* reply) {
+  reply->answer.body = dumped(json::object({{"release", kServerVersion}, {"api", kServerVersion}}));
+  return {};
+}
+
+// Some milliseconds of the lane for thousands of lines.
+MaybeFault say_metrics(DataService& service, const Context& context, const Parts&, OwnAnswer* reply) {
+  auto [body, type] = write_metrics(service.models(), service.usage(), context.header("accept"));
+  reply->answer = {std::move(body), type};
   return {};
 }
 
@@ -64,6 +93,13 @@ MaybeFault say_models(DataService& service, const Context&, const Parts&, OwnAns
   auto data = json::array();
   for (const auto& served : service.models().served()) {
     if (!served.stage) data.push_back(model_of(served.name));
+  }
+  for (const auto& [alias, name] : service.aliases()) {
+    Router* router = nullptr;
+    std::shared_ptr<const ModelSpec> model;
+    if (service.models().find(alias) != nullptr || service.find_model(name, {}, &router, &model)) continue;
+    auto& one = data.emplace_back(model_of(alias));
+    one["root"] = name;
   }
   reply->answer.body = dumped(json::object({{"object", "list"}, {"data", data}}));
   return {};
@@ -136,8 +172,11 @@ const Route kRoutes[] = {
     {"GET", "/api-doc/openapi.json", kOpenAi, true, nullptr, say_openapi},
     {"GET", "/health", kTei, true, nullptr, say_health},
     {"GET", "/ping", kTei, true, nullptr, say_health},
-    {"GET", "/v1/health/live", kOpenAi, true, nullptr, say_live},
-    {"GET", "/v1/health/ready", kOpenAi, true, nullptr, say_health},
+    {"GET", "/v1/health/live", kOpenAi, true, nullptr, say_nim_live},
+    {"GET", "/v1/health/ready", kOpenAi, true, nullptr, say_nim_ready},
+    {"GET", "/v1/version", kOpenAi, true, nullptr, say_nim_version},
+    {"GET", "/metrics", kTei, false, nullptr, say_metrics},
+    {"GET", "/v1/metrics", kOpenAi, false, nullptr, say_metrics},
     {"GET", "/v1/models", kOpenAi, false, nullptr, say_models},
     {"GET", "/models", kOpenAi, false, nullptr, say_models},
     {"GET", "/v1/models/*", kOpenAi, false, nullptr, say_model},

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
 #include "gateway/front/logits.h"
 #include "rewrite/prompts.h"
 
@@ -16,6 +17,9 @@ class TeiPredict final : public ApiTask {
  public:
   TeiPredict() : ApiTask(Dialect::kTei) {}
   [[nodiscard]] bool fits(const ModelSpec& model) const override { return is_classifier(model); }
+  [[nodiscard]] std::optional<std::size_t> characters() const override {
+    return count_characters_of(first_) + count_characters_of(second_);
+  }
 
   MaybeFault read(const ApiBody& from) override {
     json body;
@@ -93,6 +97,9 @@ class Rerank final : public ApiTask {
   // `version`: of Cohere's; 0: TEI's, if the body is one.
   explicit Rerank(int version) : ApiTask(Dialect::kCohere), api_(version) {}
   [[nodiscard]] bool fits(const ModelSpec& model) const override { return is_reranker(model); }
+  [[nodiscard]] std::optional<std::size_t> characters() const override {
+    return count_characters(query_) * documents_.size() + count_characters_of(documents_);
+  }
 
   MaybeFault read(const ApiBody& from) override {
     json body;
@@ -106,6 +113,8 @@ class Rerank final : public ApiTask {
     if (documents == body.end()) return invalid(std::string(field) + " is missing");
     if (auto fault = read_documents(*documents, field)) return fault;
     if (auto fault = read_text(body, "model", &model_)) return fault;
+    infinity_ = api_ == 0 && !tei && body.contains("raw_scores");
+    now_s_ = from.now_s;
     if (auto fault = read_bool(body, "raw_scores", &raw_)) return fault;
     if (auto fault = read_bool(body, tei ? "return_text" : "return_documents", &again_)) return fault;
     if (auto fault = read_count(body, "top_n", 0, &top_)) return fault;
@@ -149,7 +158,9 @@ class Rerank final : public ApiTask {
       append_float(raw_ ? scores[i] : sigmoid(scores[i]), &body);
       if (again_) {
         const auto text = dumped(documents_[i]);
-        body += tei ? ",\"text\":" + text : ",\"document\":{\"text\":" + text + "}";
+        body += tei         ? ",\"text\":" + text
+                : infinity_ ? ",\"document\":" + text
+                            : ",\"document\":{\"text\":" + text + "}";
       }
       body += '}';
     }
@@ -158,7 +169,12 @@ class Rerank final : public ApiTask {
       return {};
     }
     const auto tokens = said(answer, "tokens");
-    body += "],\"usage\":" + usage_of(tokens) + R"(,"meta":{"api_version":{"version":")" + (api_ == 2 ? "2" : "1") +
+    body += "],\"usage\":" + usage_of(tokens);
+    if (infinity_) {
+      body += R"(,"object":"rerank","created":)" + std::to_string(now_s_) + "}";
+      return {};
+    }
+    body += std::string(R"(,"meta":{"api_version":{"version":")") + (api_ == 2 ? "2" : "1") +
             R"("},"billed_units":{"search_units":1},"tokens":{"input_tokens":)" + std::to_string(tokens) + "}}}";
     return {};
   }
@@ -183,6 +199,8 @@ class Rerank final : public ApiTask {
   bool raw_ = false;
   bool again_ = false;  // the documents come back
   bool cut_ = true;
+  bool infinity_ = false;  // in infinity's form
+  std::int64_t now_s_ = 0;
 };
 
 }  // namespace

@@ -188,7 +188,7 @@ class Info final : public Known {
                        {"max_client_batch_size", most_rows_},
                        {"auto_truncate", cut_},
                        {"tokenization_workers", 1},
-                       {"version", "0.1.0"},
+                       {"version", kServerVersion},
                        {"sha", nullptr},
                        {"docker_label", nullptr}};
     out->body = dumped(said);

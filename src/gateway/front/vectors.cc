@@ -59,6 +59,13 @@ MaybeFault read_inputs(const json& body, const std::string& field, bool empty_te
   return {};
 }
 
+std::size_t Inputs::characters() const {
+  if (!texts.empty()) return count_characters_of(texts);
+  std::size_t count = 0;
+  for (const auto& row : ids) count += row.size();
+  return count;
+}
+
 int vector_output(const ModelSpec& model, bool of_tokens) {
   int only = -1;
   for (std::size_t i = 0; i < model.outputs.size(); ++i) {

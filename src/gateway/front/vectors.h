@@ -17,6 +17,7 @@ struct Inputs {
   std::vector<std::string> texts;
   TokenRows ids;
   [[nodiscard]] std::size_t rows() const { return std::max(texts.size(), ids.size()); }
+  [[nodiscard]] std::size_t characters() const;
 };
 // `empty_texts`: they are taken, too.
 MaybeFault read_inputs(const nlohmann::json& body, const std::string& field, bool empty_texts, Inputs* out);
@@ -33,6 +34,7 @@ class Vectors : public ApiTask {
   using ApiTask::ApiTask;
   [[nodiscard]] bool fits(const ModelSpec& model) const override { return vector_output(model, false) >= 0; }
   bool meant_for(std::string_view input_type) override;
+  [[nodiscard]] std::optional<std::size_t> characters() const override { return inputs_.characters(); }
   MaybeFault ask(const ModelSpec& model, std::size_t most_rows, inference::ModelInferRequest* out) override;
 
  protected:

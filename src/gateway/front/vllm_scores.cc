@@ -59,6 +59,10 @@ class Scored : public ApiTask {
 
 class Score final : public Scored {
  public:
+  [[nodiscard]] std::optional<std::size_t> characters() const override {
+    const std::size_t times = first_.size() == second_.size() ? 1 : second_.size();
+    return count_characters_of(first_) * times + count_characters_of(second_);
+  }
   [[nodiscard]] bool fits(const ModelSpec& model) const override { return is_reranker(model); }
 
   MaybeFault read(const ApiBody& from) override {
@@ -109,6 +113,7 @@ class Score final : public Scored {
 
 class Classify final : public Scored {
  public:
+  [[nodiscard]] std::optional<std::size_t> characters() const override { return count_characters_of(texts_); }
   [[nodiscard]] bool fits(const ModelSpec& model) const override { return is_classifier(model); }
 
   MaybeFault read(const ApiBody& from) override {

@@ -13,10 +13,11 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
 from scipy.special import expit, softmax
 from tokenizers import Tokenizer
 
-from tests.fakes.gateway import Gateway
+from tests.fakes.gateway import Gateway, gateway_of
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.api_models import NAMES, PROMPT, api_of_models
 from tests.integration.gateway.replayed import recorded
@@ -246,3 +247,70 @@ async def test_paths_of_other_servers(http: httpx.AsyncClient) -> None:
     named = await http.post("/v2/rerank", json={"model": "ranker", "query": "q", "documents": ["d"]},
                             headers={"x-request-id": "mine"})  # fmt: skip
     assert named.json()["id"] == "rerank-mine"
+
+
+async def test_rankings_in_infinitys_words(http: httpx.AsyncClient) -> None:
+    """Its clients send raw_scores in each request, as other servers' never do beside documents."""
+    asked = {"query": "one query", "documents": TEXTS, "return_documents": True}
+    usual = await post(http, "/rerank", "ranker", **asked)
+    answer = await post(http, "/rerank", "ranker", **asked, raw_scores=False, top_n=2)
+    assert set(answer) == {"id", "object", "created", "model", "results", "usage"}
+    assert answer["object"] == "rerank"
+    assert answer["created"] > 1_700_000_000
+    assert answer["usage"] == usual["usage"]
+    for each, other in zip(answer["results"], usual["results"], strict=False):
+        assert each == {**other, "document": other["document"]["text"]}
+    assert len(answer["results"]) == 2
+    assert (
+        "document"
+        not in (await post(http, "/rerank", "ranker", query="q", documents=TEXTS, raw_scores=True))["results"][0]
+    )
+    v1 = await post(http, "/v1/rerank", "ranker", **asked, raw_scores=False)
+    assert v1["results"][0]["document"] == {"text": TEXTS[v1["results"][0]["index"]]}
+
+
+async def test_paths_of_nim(served: Gateway, http: httpx.AsyncClient) -> None:
+    ready = await http.get("/v1/health/ready")
+    assert (ready.status_code, ready.json()) == (200, {"object": "health.response", "message": "ready", "ready": True})
+    assert (await http.get("/v1/health/live")).json() == {"object": "health.response", "message": "live", "live": True}
+    assert set((await http.get("/v1/version")).json()) == {"release", "api"}
+
+
+async def test_metrics_beside_the_api(served: Gateway, http: httpx.AsyncClient) -> None:
+    await post(http, "/embed", inputs="a")
+    for path in ("/metrics", "/v1/metrics"):
+        plain = await http.get(path)
+        assert plain.headers["content-type"].startswith("text/plain")
+        families = {family.name for family in text_string_to_metric_families(plain.text)}
+        assert {"arlo_queued", "arlo_requests"} <= families
+        packed = await http.get(path, headers={"accept": "application/openmetrics-text"})
+        assert packed.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert packed.text.endswith("# EOF\n")
+    async with httpx.AsyncClient(base_url=f"http://{served.http}") as admin:
+        of_admin = {family.name for family in text_string_to_metric_families((await admin.get("/metrics")).text)}
+    assert families == of_admin
+
+
+async def test_further_names_of_models(workers: Workers, tokenizer: Path, tmp_path: Path) -> None:
+    deployment = workers.deployment("emu", [(0, 64)])
+    deployment.model.tokenizer = tokenizer.read_bytes()
+    token = tmp_path / "token"
+    token.write_text("secret")
+    aliases = {"text-embedding-3-small": "emu", "emu": "nobody", "gone": "nobody"}
+    async with gateway_of(tmp_path / "g", deployment, aliases=aliases, bearer_token_file=str(token)) as gateway:
+        headers = {"authorization": "Bearer secret"}
+        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", headers=headers, timeout=20) as client:
+            for name in ("emu", "text-embedding-3-small"):  # what is served goes first
+                answer = await post(client, "/v1/embeddings", name, input="a")
+                assert answer["model"] == "emu"
+            listed = (await client.get("/v1/models")).json()["data"]
+            assert [(each["id"], each.get("root")) for each in listed] == [
+                ("emu", None),
+                ("text-embedding-3-small", "emu"),
+            ]
+            assert (await client.get("/v1/models/text-embedding-3-small")).json()["id"] == "emu"
+            assert (await client.get("/info?model=text-embedding-3-small")).json()["model_id"] == "emu"
+            assert (await client.get("/v2/models/text-embedding-3-small/ready")).status_code == 200
+            gone = await client.post("/v1/embeddings", json={"model": "gone", "input": "a"})
+            assert (gone.status_code, "'nobody'" in gone.text) == (404, True)
+            assert (await client.get("/metrics", headers={"authorization": "Bearer other"})).status_code == 401

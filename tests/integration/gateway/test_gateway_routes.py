@@ -248,5 +248,37 @@ async def test_a_list_is_taken_whole_or_not_at_all(served: Gateway, http: httpx.
 
 async def test_where_the_time_went(http: httpx.AsyncClient, known: Tokenizer) -> None:
     answer = await http.post("/embed", json={"model": "emu", "inputs": TEXTS, "priority": "bulk"})
-    assert float(answer.headers["x-total-time"]) >= float(answer.headers["x-inference-time"]) > 0
+    timing = dict(each.split(";dur=") for each in answer.headers["server-timing"].split(", "))
+    assert list(timing) == ["tokenise", "queue", "execute", "total"]
+    assert float(timing["total"]) >= float(timing["execute"]) > 0
+    names = {"tokenise": "tokenization", "queue": "queue", "execute": "inference", "total": "total"}
+    for stage, ms in timing.items():  # TEI's are whole ms
+        assert answer.headers[f"x-{names[stage]}-time"] == str(int(float(ms)))
+    assert answer.headers["x-compute-time"] == answer.headers["x-total-time"]
     assert int(answer.headers["x-compute-tokens"]) == sum(len(known.encode(text).ids) for text in TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "characters"),
+    [
+        ("/embed", {"model": "emu", "inputs": TEXTS}, sum(map(len, TEXTS))),
+        ("/embed", {"model": "emu", "inputs": ["\N{SNOWMAN}\N{PILE OF POO}a", ""]}, 3),
+        ("/embed", {"model": "emu", "inputs": "a", "prompt_name": "query"}, 1),
+        ("/embed", {"model": "emu", "inputs": [[101, 7592, 102], [101, 102]]}, 5),
+        ("/embed", {"model": "emu", "inputs": "w " * 900, "truncate": "CHUNK"}, 1800),
+        ("/embed_all", {"model": "emu", "inputs": TEXTS}, sum(map(len, TEXTS))),
+        ("/similarity", {"model": "emu", "inputs": {"source_sentence": "ab", "sentences": ["c", "d"]}}, 4),
+        ("/predict", {"model": "small", "inputs": [["ab", "c"], ["d", "e"]]}, 5),
+        ("/rerank", {"model": "ranker", "query": "query", "texts": ["a", "bc"]}, 13),
+        ("/", {"model": "emu", "inputs": "abc"}, 3),
+        ("/vertex", {"model": "emu", "instances": [{"inputs": "abc"}, {"inputs": ["d", "e"]}]}, 5),
+        ("/score", {"model": "ranker", "text_1": "ab", "text_2": ["c", "d"]}, 6),
+        ("/classify", {"model": "small", "input": TEXTS}, sum(map(len, TEXTS))),
+    ],
+)
+async def test_characters_are_counted_as_tei_does(
+    http: httpx.AsyncClient, path: str, body: dict[str, Any], characters: int
+) -> None:
+    answer = await http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    assert int(answer.headers["x-compute-characters"]) == characters

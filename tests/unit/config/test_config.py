@@ -37,6 +37,12 @@ def parse(text: str) -> config.Config:
     return config.parse(text, base=BASE, source="serve.toml")
 
 
+def test_further_names_of_models_go_to_the_gateway() -> None:
+    loaded = parse(SMALL + '[gateway]\naliases = {"text-embedding-3-small" = "minilm"}\n')
+    assert json.loads(gateway_json(loaded))["aliases"] == {"text-embedding-3-small": "minilm"}
+    assert json.loads(gateway_json(parse(SMALL)))["aliases"] == {}
+
+
 def test_smallest_file_gets_defaults_and_paths_relative_to_it() -> None:
     loaded = parse(SMALL)
     assert loaded.model.repository == BASE / "minilm"
@@ -68,6 +74,11 @@ def test_file_is_read_from_its_own_folder(tmp_path: Path) -> None:
         ("{64 = 2, 512 = 1}", "{}", "serve.toml:6: deployment.allocation has no instance"),
         ("{64 = 2, 512 = 1}", "{long = 2}", "serve.toml:6: deployment.allocation has the key 'long'"),
         ("{64 = 2, 512 = 1}", "{64 = -1, 512 = 2}", "serve.toml:6: deployment.allocation has 64 = -1"),
+        (
+            "512 = 1}",
+            "512 = 1}\n[gateway]\naliases = {a = 1}",
+            "serve.toml:8: gateway.aliases must be a table of name = model",
+        ),
         ("{64 = 2, 512 = 1}", "[64, 512]", "serve.toml:6: deployment.allocation must be a table of length"),
         ("[model]", "model = 3\n[modell]", "serve.toml:2: unknown section [modell]: did you mean 'model'?"),
         ("[model]", "[model", "serve.toml is not TOML"),

@@ -32,10 +32,13 @@ ERRORS = {
 }
 HEADERS = {
     "x-request-id": "The client's, or made.",
-    "x-total-time": "ms from the request to its answer.",
-    "x-tokenization-time": "ms that texts took to become token ids.",
-    "x-queue-time": "ms until a worker started.",
-    "x-inference-time": "ms at the worker.",
+    "x-total-time": "Whole ms from the request to its answer; x-compute-time is the same.",
+    "x-compute-time": "Whole ms from the request to its answer.",
+    "x-tokenization-time": "Whole ms that texts took to become token ids.",
+    "x-queue-time": "Whole ms until a worker started.",
+    "x-inference-time": "Whole ms at the worker.",
+    "Server-Timing": "The same to a tenth of a ms: tokenise, queue, execute, total.",
+    "x-compute-characters": "Characters of the texts, without prompts; of token ids how many they are.",
     "x-compute-tokens": "Tokens of the texts.",
 }
 BYTES = {"schema": {"type": "string", "format": "binary"}}
@@ -245,7 +248,8 @@ def answers() -> dict[str, Schema]:
         ),
         "Predictions": fields("predictions", predictions=listed(ref("OwnAnswer"))),
         "ServedModel": fields(
-            "id object created owned_by", id=word, object={"const": "model"}, created=whole, owned_by=word
+            "id object created owned_by", id=word, object={"const": "model"}, created=whole, owned_by=word,
+            root=word | {"description": "Of a further name: the model that is meant."},
         ),
         "Labels": listed(scored),
         "LabelsOrLists": either(ref("Labels"), listed(ref("Labels"))),
@@ -253,7 +257,8 @@ def answers() -> dict[str, Schema]:
         "Ranks": fields(
             "id model results", id=word, model=word, usage=ref("Usage"), meta={"type": "object"},
             results=listed(fields("index relevance_score", index=whole, relevance_score=number,
-                                  document=fields("text", text=word))),
+                                  document=either(fields("text", text=word), word | {"description": "infinity's."}))),
+            object={"const": "rerank", "description": "infinity's."}, created=whole,
         ),
         "EitherRanks": either(ref("TeiRanks"), ref("Ranks")),
         "Tokens": listed(listed(token)),
@@ -269,6 +274,9 @@ def answers() -> dict[str, Schema]:
         "Index": listed({"type": "object"}),
         "Object": {"type": "object"},
         "Health": fields("status", status={"type": "string", "enum": ["ready", "not ready"]}),
+        "NimHealth": fields("object message", object={"const": "health.response"}, message=word,
+                            ready={"type": "boolean"}, live={"type": "boolean"}),
+        "NimVersion": fields("release api", release=word, api=word),
         "Error": either(
             fields("error", error=openai_error), fields("error", error=word, error_type=word),
             fields("message", message=word),
@@ -338,9 +346,15 @@ def paths() -> dict[str, Schema]:
     for path in ("/openapi.json", "/api-doc/openapi.json"):
         add(path, "get", GATEWAY, "This document", "Object", open=True)
     for path in ("/health", "/ping", "/v1/health/ready"):
-        ready = add(path, "get", GATEWAY, "Whether each model has an instance in service", "Health", open=True)
+        health = "NimHealth" if path.startswith("/v1") else "Health"
+        ready = add(path, "get", GATEWAY, "Whether each model has an instance in service", health, open=True)
         ready["responses"]["503"] = ready["responses"]["200"] | {"description": "Some model has none."}
-    add("/v1/health/live", "get", GATEWAY, "Whether the gateway lives", "Object", open=True)
+    add("/v1/health/live", "get", GATEWAY, "Whether the gateway lives", "NimHealth", open=True)
+    add("/v1/version", "get", GATEWAY, "Version of the gateway", "NimVersion", open=True)
+    for path in ("/metrics", "/v1/metrics"):
+        metrics = add(path, "get", GATEWAY, "Metrics, as Prometheus reads them")
+        types = ("text/plain", "application/openmetrics-text")
+        metrics["responses"]["200"]["content"] = {kind: {"schema": {"type": "string"}} for kind in types}
     for path in ("/v1/models", "/models"):
         add(path, "get", OPENAI, "The models that are served", "Models")
     add("/v1/models/{model}", "get", OPENAI, "One of them", "ServedModel", params=["Named"])
