@@ -195,7 +195,7 @@ void DataService::add_methods() {
       of<ModelReadyRequest, ModelReadyResponse>([this](const Context& context, const auto& request, auto* response) {
         Asked asked;
         auto fault = find_model(context, request.name(), request.version(), &asked.router, &asked.model);
-        response->set_ready(!fault && asked.router->ready(request.name()));
+        response->set_ready(!fault && asked.router->ready(asked.model->name));
         if (fault && fault->code != Code::kUnauthenticated) fault.reset();  // as Triton: an unknown one is not ready
         return fault;
       }));
@@ -233,6 +233,7 @@ void DataService::add_methods() {
                                  auto fault = find_model(context, request.name(), request.version(),
                                                          &served.front().router, &model);
                                  if (fault) return fault;
+                                 served.front().name = model->name;
                                }
                                for (const auto& one : served) {
                                  if (!one.stage) add_statistics(one, response->add_model_stats());

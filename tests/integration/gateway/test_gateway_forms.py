@@ -282,7 +282,7 @@ async def test_metrics_beside_the_api(served: Gateway, http: httpx.AsyncClient) 
         plain = await http.get(path)
         assert plain.headers["content-type"].startswith("text/plain")
         families = {family.name for family in text_string_to_metric_families(plain.text)}
-        assert {"arlo_queued", "arlo_requests"} <= families
+        assert {"arlo_queued", "arlo_computed_tokens"} <= families
         packed = await http.get(path, headers={"accept": "application/openmetrics-text"})
         assert packed.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
         assert packed.text.endswith("# EOF\n")
@@ -311,6 +311,8 @@ async def test_further_names_of_models(workers: Workers, tokenizer: Path, tmp_pa
             assert (await client.get("/v1/models/text-embedding-3-small")).json()["id"] == "emu"
             assert (await client.get("/info?model=text-embedding-3-small")).json()["model_id"] == "emu"
             assert (await client.get("/v2/models/text-embedding-3-small/ready")).status_code == 200
+            stats = (await client.get("/v2/models/text-embedding-3-small/stats")).json()["model_stats"]
+            assert [each["name"] for each in stats] == ["emu"]
             gone = await client.post("/v1/embeddings", json={"model": "gone", "input": "a"})
             assert (gone.status_code, "'nobody'" in gone.text) == (404, True)
             assert (await client.get("/metrics", headers={"authorization": "Bearer other"})).status_code == 401
