@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(not PROGRAM.exists(), reason="schemathesis is not installed: `make test-api` does it"),
     pytest.mark.long,
-    pytest.mark.timeout(120 + 30 * EXAMPLES),
+    pytest.mark.timeout(1500 + 60 * EXAMPLES),
 ]
 # No crash and no 500; what is answered stands in the description, in its form, with its type.
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
