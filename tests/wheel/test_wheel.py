@@ -85,7 +85,9 @@ def said(bare: Path, *words: str) -> str:
 def test_every_command_answers(bare: Path) -> None:
     assert said(bare, "--version").startswith("arlo ")
     listed = said(bare, "--help").partition("  COMMAND\n")[2].partition("\n\n")[0]
-    named = [line.split()[0] for line in listed.splitlines()]
+    named = [
+        line.split()[0] for line in listed.splitlines() if not line.startswith(" " * 5)
+    ]  # else the line before goes on
     assert {"serve", "compile", "simulate", "gateway", "cascade", "replay", "plan", "status"} <= set(named)
     for command in named:
         assert "usage: arlo" in said(bare, command, "--help")
@@ -188,4 +190,5 @@ def test_a_model_is_served_from_the_wheel(bare: Path, tmp_path: Path) -> None:
         assert all(abs(sum(number * number for number in vector) - 1) < 1e-5 for vector in vectors)
     finally:
         up.terminate()
-        assert up.wait(120) == 0
+        up.communicate(timeout=120)
+    assert up.returncode == 0
