@@ -121,6 +121,11 @@ class InstanceView:
     def queued(self) -> int:
         """Requests bound to it, not started."""
 
+def tokens_for_rate(by_rate: Sequence[tuple[float, int]], rate: float) -> int:
+    """
+    OTAS, Algorithm 3's f: the count of the first (rate, count) that this rate is below; beyond them all 0.
+    """
+
 def tokens_printed(
     now: int, batches: Sequence[tuple[Sequence[tuple[int, float, int]], float]], literal: bool = False
 ) -> tuple[list[int], float, float, int]:
@@ -563,9 +568,10 @@ class Simulation:
         The time limits of the requests of a variant, and its share of the workers; before the first request.
         """
 
-    def set_tokens(self, counts: TokenCounts, queries: Sequence[tuple[float, int]]) -> None:
+    def set_tokens(self, counts: TokenCounts, queries: Sequence[tuple[float, int]], bins: Sequence[int] = []) -> None:
         """
         Every request is one of `queries`, (utility, kind of accuracy), which its variant names; before the first.
+        bins: ends of length bins in tokens, ascending, the last open above: a row of bin b is of kind + b.
         """
 
     def set_cascade(

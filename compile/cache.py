@@ -1,6 +1,6 @@
 """The cache of finished steps: a folder per step and key, whole or absent.
 
-    <root>/compile/<step>/<key>/entry.json    what the step said; sha256, size and time of change of each file it wrote
+    <root>/compile/<step>/<key>/entry.json    what the step said and took; sha256, size and time of change of its files
     <root>/compile/<step>/<key>/...           the files
 
 An entry is written to a temporary sibling and renamed, so a killed step leaves nothing that can be taken for whole;
@@ -26,6 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from arlo.clock import monotonic_s
 from arlo.errors import CompileError, EnvironmentProblem
 
 _ENTRY = "entry.json"
@@ -41,6 +42,7 @@ class Entry:
     meta: dict[str, Any]
     files: dict[str, str]  # name -> sha256
     cached: bool
+    seconds: float = 0.0  # that it took; 0: not known, from before it was noted
 
 
 class NotCached(Exception):  # noqa: N818  # no error: an answer
@@ -145,10 +147,12 @@ class Cache:
         try:
             folder.parent.mkdir(exist_ok=True)
             with temporary_folder(folder.parent, f"{key}{_TEMPORARY}") as temporary:
+                begun = monotonic_s()
                 meta = make(temporary)
+                seconds = monotonic_s() - begun
                 files = {path.name: self._described(path) for path in sorted(temporary.iterdir())}
-                text = json.dumps({"meta": meta, "files": files, "made_from": parts}, indent=1, default=str)
-                (temporary / _ENTRY).write_text(text + "\n")
+                told = {"meta": meta, "seconds": seconds, "files": files, "made_from": parts}
+                (temporary / _ENTRY).write_text(json.dumps(told, indent=1, default=str) + "\n")
                 try:
                     temporary.rename(folder)
                 except OSError as error:
@@ -164,7 +168,7 @@ class Cache:
     def _read(self, folder: Path, key: str) -> Entry | None:
         try:
             raw = json.loads((folder / _ENTRY).read_text())
-            meta = raw["meta"]
+            meta, seconds = raw["meta"], float(raw.get("seconds", 0.0))
             files: dict[str, Any] | None = {
                 name: self._content(folder / name, described) for name, described in raw["files"].items()
             }
@@ -173,7 +177,7 @@ class Cache:
         if files is None or None in files.values():
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        return Entry(key=key, folder=folder, meta=meta, files=files, cached=True)
+        return Entry(key=key, folder=folder, meta=meta, files=files, cached=True, seconds=seconds)
 
     def _described(self, path: Path) -> dict[str, Any]:
         digest, stat = self._hasher.file(path), path.stat()
@@ -217,6 +221,17 @@ def remove_if_orphaned(folder: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(handle)
+
+
+def link_out(entry: Entry, folder: Path) -> Path:
+    """Put the files of an entry into `folder`, in place of what was there; returns it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(folder.parent, f".{folder.name}.") as fresh:
+        for name in entry.files:
+            link_or_copy(entry.folder / name, fresh / name)
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+    return folder
 
 
 def link_or_copy(source: Path, target: Path) -> bool:

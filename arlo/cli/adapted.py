@@ -13,18 +13,23 @@ from typing import TYPE_CHECKING, Any
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from arlo.compile.adapt.variant import Plan
+    from arlo.compile.adapt.kept import Examined
+    from arlo.compile.adapt.texts import Subject
     from arlo.planning.lengths.pairs import Engine
 
 FILE = "adapt.json"
 TASKS = "tasks"  # a folder: what was fitted for each task that has a name
+PARTS = ".parts"  # a folder while repositories are built
 
 
 def read_adapted(folder: Path) -> dict[str, Any]:
     """adapt.json. ConfigError when there is none."""
     try:
         found: dict[str, Any] = json.loads((folder / FILE).read_text())
-    except (OSError, ValueError) as error:
+        for each in found["variants"]:  # before there were several lengths, these stood once for all
+            each.setdefault("length", found["length"])
+            each.setdefault("rows", found["rows"]["measured"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{folder / FILE} cannot be read ({error}): give the folder that `arlo adapt` wrote"
         ) from None
@@ -47,14 +52,15 @@ def _write(file: Path, text: str) -> None:
     temporary.replace(file)
 
 
-def described(plan: Plan, compared: Any, by_task: Mapping[str, Any], lengths: Sequence[int]) -> dict[str, Any]:
-    """A variant in adapt.json. by_task: whether each measured row is right; lengths: of all of them, tokens."""
+def described(examined: Examined, subject: Subject) -> dict[str, Any]:
+    """A variant of one maximum length in adapt.json. Of those that are not the longest, of the rows that fit."""
     import numpy as np
 
     from arlo.catalog.flow_outcomes import interval
 
+    plan, by_task, lengths = examined.plan, examined.right, subject.row_lengths(examined.plan)
     right = np.concatenate(list(by_task.values()))
-    ends = [plan.length // 4, plan.length // 2, plan.length - 1, plan.length]
+    ends = subject.ends(plan)
     bins = np.searchsorted(ends, lengths)
 
     def by_length(right: Any, bins: Any) -> list[dict[str, Any]]:
@@ -72,10 +78,12 @@ def described(plan: Plan, compared: Any, by_task: Mapping[str, Any], lengths: Se
     return {
         "name": plan.name,
         "tokens": plan.tokens,
+        "length": plan.length,
         "kind": plan.kind,
         "each": plan.merge,
         "schedule": list(plan.schedule),
         "multiplications": plan.multiplications,
+        "rows": len(right),
         "accuracy": float(right.mean()),
         "interval": interval(int(right.sum()), len(right)),
         "bins": by_length(right, bins) if len(lengths) else [],
@@ -83,12 +91,12 @@ def described(plan: Plan, compared: Any, by_task: Mapping[str, Any], lengths: Se
         "bins_by_task": {name: by_length(right[one], bins[one]) for name, one in pieces.items()}
         if len(lengths)
         else {},
-        "verified": dataclasses.asdict(compared),
+        "verified": dataclasses.asdict(examined.compared),
     }
 
 
-def merged(before: dict[str, Any], added: dict[str, Any], rows: tuple[int, int]) -> dict[str, Any]:
-    """A variant with what was measured of another task; rows: that were measured before, and now."""
+def merged(before: dict[str, Any], added: dict[str, Any]) -> dict[str, Any]:
+    """A variant with what was measured of another task."""
     from arlo.catalog.flow_outcomes import interval
 
     def both(old: dict[str, Any], new: dict[str, Any], counts: tuple[int, int]) -> dict[str, Any]:
@@ -104,7 +112,8 @@ def merged(before: dict[str, Any], added: dict[str, Any], rows: tuple[int, int])
         )
     return {
         **before,
-        **both(before, added, rows),
+        "rows": before["rows"] + added["rows"],
+        **both(before, added, (before["rows"], added["rows"])),
         "bins": [bins[end] for end in sorted(bins)],
         "by_task": before["by_task"] | added["by_task"],
         "bins_by_task": before.get("bins_by_task", {}) | added["bins_by_task"],
@@ -112,37 +121,121 @@ def merged(before: dict[str, Any], added: dict[str, Any], rows: tuple[int, int])
     }
 
 
-def _distinct(variants: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of variants with the same tokens the most accurate one: a count says which one is meant."""
-    best: dict[int, dict[str, Any]] = {}
-    for each in variants:
-        if each["tokens"] not in best or each["accuracy"] > best[each["tokens"]]["accuracy"]:
-            best[each["tokens"]] = each
-    return list(best.values())
+def by_repository(variants: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The variants by the repository that they are served from, ascending by length: of several lengths those of a
+    count are one."""
+    several = len({each["length"] for each in variants}) > 1
+    found: dict[str, list[dict[str, Any]]] = {}
+    for each in sorted(variants, key=lambda one: int(one["length"])):
+        name = str(each["name"])
+        found.setdefault(name.rpartition("-")[0] if several else name, []).append(each)
+    return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Count:
+    """A token count as it is served: each row by the shortest of its engines that the row fits."""
+
+    name: str  # of its repository
+    engines: tuple[Mapping[str, Any], ...]  # in adapt.json, ascending by length
+    accuracy: float
+    by_task: Mapping[str, float]
+    bins_by_task: Mapping[str, list[dict[str, Any]]]
+
+    @property
+    def tokens(self) -> int:
+        """That each layer adds, or, below 0, that go in it."""
+        return int(self.engines[0]["tokens"])
+
+    @property
+    def points(self) -> list[list[float]]:
+        """[length, rows, ms] of all engines."""
+        return [
+            [int(each["length"]), int(rows), ms] for each in self.engines for rows, ms in each["latency_ms"].items()
+        ]
+
+
+def counts_of(result: Mapping[str, Any]) -> list[Count]:
+    """What is served of an adapt.json, ascending by tokens; of counts with the same tokens the most accurate one."""
+    best: dict[int, Count] = {}
+    for name, engines in by_repository(result["variants"]).items():
+        found = _count(name, engines)
+        if found.tokens not in best or found.accuracy > best[found.tokens].accuracy:
+            best[found.tokens] = found
+    return sorted(best.values(), key=lambda each: each.tokens)
+
+
+def _count(name: str, engines: Sequence[Mapping[str, Any]]) -> Count:
+    longest = engines[-1]
+    if len(engines) == 1:
+        return Count(name, tuple(engines), longest["accuracy"], longest["by_task"], longest.get("bins_by_task", {}))
+    bins: dict[str, list[dict[str, Any]]] = {task: [] for task in longest["bins_by_task"]}
+    for task, found in bins.items():
+        shorter = 0
+        for engine in engines:
+            found += [each for each in engine["bins_by_task"][task] if each["max_length"] > shorter]
+            shorter = engine["length"]
+
+    def mean(parts: Sequence[Mapping[str, Any]]) -> float:
+        return float(sum(each["accuracy"] * each["rows"] for each in parts) / sum(each["rows"] for each in parts))
+
+    every = [each for parts in bins.values() for each in parts]
+    return Count(name, tuple(engines), mean(every), {task: mean(parts) for task, parts in bins.items()}, bins)
 
 
 def tokens_file(result: Mapping[str, Any]) -> str:
-    """What was found as a file for `arlo simulate`: three classes of queries of each task."""
-    variants = sorted(_distinct(result["variants"]), key=lambda each: int(each["tokens"]))
+    """What was found as a file for `arlo simulate`: three classes of queries of each task, as long as the measured
+    rows were."""
+    counts = counts_of(result)
     slo_ms = float(result["slo_ms"])
-    lines = [
-        "# Written by `arlo adapt`: accuracies and latencies as measured; what queries are worth is assumed.",
+    tasks = list(counts[0].by_task)
+    found = [length_bins(each.bins_by_task, each.by_task) for each in counts]
+    ends = found[0][0]
+    by_length = bool(ends) or any(len(each.engines) > 1 for each in counts)
+    lines = ["# Written by `arlo adapt`: accuracies and latencies as measured; what queries are worth is assumed."]
+    if by_length:
+        lines += ["[workload]", f'length = "{_lengths(counts[0])}"']
+    lines += [
         "[tokens]",
         f'name = "{result["model"]}"',
-        f"batch = {max(int(rows) for rows in variants[0]['latency_ms'])}",
+        f"batch = {max(int(rows) for _, rows, _ in counts[0].points)}",
         f"delta_ms = {slo_ms:g}",
         f"eta_ms = {slo_ms:g}",
         f"horizon_s = {max(5.0, slo_ms / 200):g}",
+        *([f"bins = {ends}"] if ends else []),
     ]
-    for each in variants:
-        points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
-        lines += ["[[tokens.variant]]", f"tokens = {each['tokens']}", f"latency = [{points}]"]
-    tasks = {task: [each["by_task"][task] for each in variants] for task in variants[0]["by_task"]}
+    for each in counts:
+        points = ", ".join(
+            f"[{length:g}, {rows:g}, {ms:.3f}]" if by_length else f"[{rows:g}, {ms:.3f}]"
+            for length, rows, ms in each.points
+        )
+        lines += ["[[tokens.variant]]", f"tokens = {each.tokens}", f"latency = [{points}]"]
     lines += ["[tokens.accuracy]"]
-    lines += [f"{task} = [{', '.join(f'{one:.4f}' for one in right)}]" for task, right in tasks.items()]
+    lines += [f"{task} = [{', '.join(f'{each.by_task[task]:.4f}' for each in counts)}]" for task in tasks]
+    if ends:
+        lines += ["[tokens.bin_accuracy]"]
+        for task in tasks:
+            rows = (", ".join(f"{one:.4f}" for one in accuracy[task]) for _, accuracy in found)
+            lines.append(f"{task} = [{', '.join(f'[{row}]' for row in rows)}]")
     for task, (utility, patience) in itertools.product(tasks, ((1.0, 1), (0.3, 1), (0.1, 2))):
         lines += ["[[tokens.query]]", f'task = "{task}"', f"slo_ms = {slo_ms * patience:g}", f"utility = {utility}"]
     return "\n".join(lines) + "\n"
+
+
+def _lengths(count: Count) -> str:
+    """The measured rows' lengths as a distribution, even within each bin."""
+    rows: dict[int, int] = {}
+    for bins in count.bins_by_task.values():
+        for each in bins:
+            rows[each["max_length"]] = rows.get(each["max_length"], 0) + each["rows"]
+    starts = [1, *(end + 1 for end in sorted(rows))]
+    total = sum(rows.values())
+    parts = [
+        f"{rows[end] / total:.4f}*uniform:{start}:{end}"
+        for start, end in zip(starts, sorted(rows), strict=False)
+        if rows[end] >= total / 10_000
+    ]
+    return f"mixture:{'+'.join(parts)}"
 
 
 SERVE = """\
@@ -167,12 +260,13 @@ FEW_ROWS = 100  # a length bin with fewer measured rows of a task is put togethe
 ALL_ROWS = 200  # what a bin of so many rows says counts half beside what rows of all lengths say
 
 
-def length_bins(variant: Mapping[str, Any]) -> tuple[list[int], dict[str, list[float]]]:
-    """Ends of length bins that enough rows were measured of, and the accuracy in each by task, drawn towards that of
-    all lengths as if `ALL_ROWS` more had been measured with it: a bin of few rows differs by chance. Nothing where
-    there are no two such bins."""
-    measured = variant.get("bins_by_task", {})
-    if not measured or measured.keys() != variant["by_task"].keys():
+def length_bins(
+    measured: Mapping[str, Sequence[Mapping[str, Any]]], by_task: Mapping[str, float]
+) -> tuple[list[int], dict[str, list[float]]]:
+    """Ends of length bins that enough rows were `measured` of, by task; and the accuracy in each, drawn towards
+    `by_task`, that of all lengths, as if `ALL_ROWS` more had been measured with it: a bin of few rows differs by
+    chance. Nothing where there are no two such bins."""
+    if not measured or measured.keys() != by_task.keys():
         return [], {}
     rows = {task: {each["max_length"]: each["rows"] for each in bins} for task, bins in measured.items()}
     right = {
@@ -189,7 +283,7 @@ def length_bins(variant: Mapping[str, Any]) -> tuple[list[int], dict[str, list[f
         return [], {}
     accuracy = {
         task: [
-            (sum(right[task].get(e, 0) for e in ends) + ALL_ROWS * variant["by_task"][task])
+            (sum(right[task].get(e, 0) for e in ends) + ALL_ROWS * by_task[task])
             / (sum(rows[task].get(e, 0) for e in ends) + ALL_ROWS)
             for ends in groups
         ]
@@ -208,23 +302,23 @@ def flow_file(result: Mapping[str, Any]) -> str:
         "[[flow.stage]]",
         'name = "tokens"',
     ]
-    for each in sorted(_distinct(result["variants"]), key=lambda one: -int(one["tokens"])):
+    for each in reversed(counts_of(result)):
         lines += [
             "[[flow.stage.variant]]",
-            f'repository = "{each["name"]}"',
-            f"tokens = {each['tokens']}",
-            f"accuracy = {each['accuracy']:.4f}",
-            f"max_lengths = [{result['length']}]",
+            f'repository = "{each.name}"',
+            f"tokens = {each.tokens}",
+            f"accuracy = {each.accuracy:.4f}",
+            f"max_lengths = {[engine['length'] for engine in each.engines]}",
         ]
         if result.get("engine", "onnxruntime") == "onnxruntime":  # else what it takes is in the repository
-            points = ", ".join(f"[{rows}, {ms:.3f}]" for rows, ms in each["latency_ms"].items())
+            points = ", ".join(f"[{length:g}, {rows:g}, {ms:.3f}]" for length, rows, ms in each.points)
             lines.append(f"latency = [{points}]")
-        ends, by_length = length_bins(each)
+        ends, by_length = length_bins(each.bins_by_task, each.by_task)
         told = {task: f"[{', '.join(f'{one:.4f}' for one in right)}]" for task, right in by_length.items()}
         if ends:
             lines.append(f"bins = {ends}")
         if result["room"]:
-            told = told or {task: f"{right:.4f}" for task, right in each["by_task"].items()}
+            told = told or {task: f"{right:.4f}" for task, right in each.by_task.items()}
             lines.append(f"task_accuracy = {{{', '.join(f'{task} = {right}' for task, right in told.items())}}}")
         elif ends:
             lines.append(f"bin_accuracy = {next(iter(told.values()))}")
@@ -236,14 +330,17 @@ def engines_of(folder: Path) -> list[Engine]:
     a bin without rows has that of the next one. ConfigError."""
     from arlo.planning.lengths.pairs import Engine
 
-    result = read_adapted(folder)
-    length = int(result["length"])
     engines = []
-    for each in _distinct(result["variants"]):
+    best: dict[tuple[int, int], dict[str, Any]] = {}
+    for each in read_adapted(folder)["variants"]:
+        pair = (int(each["length"]), int(each["tokens"]))
+        if pair not in best or each["accuracy"] > best[pair]["accuracy"]:
+            best[pair] = each
+    for (length, tokens), each in best.items():
         bins = [(int(one["max_length"]), float(one["accuracy"])) for one in each["bins"]]
         if not bins or bins[-1][0] < length:
             bins.append((length, bins[-1][1] if bins else float(each["accuracy"])))
         name = f"{folder.name}/{each['name']}"
         time_us = 1000 * float(each["latency_ms"]["1"])
-        engines.append(Engine(length=length, tokens=each["tokens"], time_us=time_us, accuracy=tuple(bins), name=name))
+        engines.append(Engine(length=length, tokens=tokens, time_us=time_us, accuracy=tuple(bins), name=name))
     return engines

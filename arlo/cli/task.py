@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from arlo.cli.adapted import TASKS, merged, read_adapted, write_adapted
+from arlo.cli.adapted import TASKS, by_repository, described, merged, read_adapted, write_adapted
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 from arlo.report.numbers import share
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
-    from arlo.cli.adapt import Options, Repository, build, examine, say, subject_of
+    from arlo.cli.adapt import Options, Repository, build, examiner_of, publish_variants, subject_of, telling
     from arlo.compile.adapt.fitted import Before, Fitted
     from arlo.compile.adapt.tasks import check_name
     from arlo.compile.cache import Hasher
@@ -79,36 +79,41 @@ def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
     if "repository" not in result["variants"][0]:
         raise ConfigError(f"{out} has no repositories: run `arlo adapt` without --no-compile")
     known = {each: Fitted.load(out / TASKS / f"{each}.npz") for each in result["labels"]}
-    source, length = Path(result["source"]), int(result["length"])
-    model = resolve(CompileOptions(source=source, out=out / "x", lengths=(length,), dynamic=False), Hasher())
+    source = Path(result["source"])
+    lengths = tuple(sorted({int(each["length"]) for each in result["variants"]}))
+    model = resolve(CompileOptions(source=source, out=out / "x", lengths=lengths[-1:], dynamic=False), Hasher())
     trained = result["prompts"]
-    options = Options(source, out, length, args.rows, trained["way"], trained["epochs"])
+    options = Options(source, out, lengths, args.rows, trained["way"], trained["epochs"])
     subject = subject_of(model, {name: args.data}, options, Before(known, int(result["room"])))
-    plans = [subject.plan(each["each"], each["kind"]) for each in result["variants"]]
-    say(f"fitting a head for {name}")
-    subject.prepare()
-    rows = (int(result["rows"]["measured"]), subject.measured)
+    plans = [subject.plan(each["each"], each["kind"], each["length"]) for each in result["variants"]]
     # All of it is made beside what serves, and takes its place at the end.
     staged = out / ".added"
     shutil.rmtree(staged, ignore_errors=True)
     try:
-        variants = []
-        for plan, old in zip(plans, result["variants"], strict=True):
-            _, new = examine(subject, plan, staged, 1)
-            variants.append(merged(old, new, rows))
-        for plan in plans:
-            build(plan, staged, staged / plan.name, result["name"], Repository.of(result))
+        added = []
+        with telling(plans, latency=False, compiled=True) as report:
+            examiner = examiner_of(subject, options, report, staged, 1)
+            examiner.prepare()
+            for plan in plans:
+                added.append(described(examiner.examine(plan), subject))
+                build(report, plan, staged, result["name"], Repository.of(result), several=len(lengths) > 1)
+        publish_variants(added, staged)
+        variants = [merged(old, new) for old, new in zip(result["variants"], added, strict=True)]
         for task, fitted in subject.fitted_tasks.items():
             fitted.save(out / TASKS / f"{task}.npz")
+        for repository in by_repository(variants):
+            publish(staged / repository, out / repository)
         for plan in plans:
-            publish(staged / plan.name, out / plan.name)
             publish(staged / "models" / plan.name, out / "models" / plan.name)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     labels = result["labels"] | {task: list(each) for task, each in subject.task_labels.items()}
     result = result | {
         "data": result["data"] | {name: str(args.data)},
-        "rows": {"fitted": result["rows"]["fitted"] + subject.fitted, "measured": sum(rows)},
+        "rows": {
+            "fitted": result["rows"]["fitted"] + subject.fitted,
+            "measured": result["rows"]["measured"] + subject.measured,
+        },
         "labels": labels,
         "variants": variants,
     }

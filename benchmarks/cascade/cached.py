@@ -8,10 +8,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
-from arlo.compile.cache import Cache, Entry, Hasher, link_or_copy, temporary_folder
+from arlo.compile.cache import Cache, Hasher
 
 
 def cache_root() -> Path:
@@ -23,17 +22,6 @@ def cache_root() -> Path:
 def open_cache(root: Path) -> Cache:
     """The steps below `root`."""
     return Cache(root, Hasher())
-
-
-def link_out(entry: Entry, folder: Path) -> Path:
-    """Put the files of a step into `folder`, in place of what was there; returns it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_folder(folder.parent, f".{folder.name}.") as fresh:
-        for name in entry.files:
-            link_or_copy(entry.folder / name, fresh / name)
-        shutil.rmtree(folder, ignore_errors=True)
-        fresh.rename(folder)
-    return folder
 
 
 def source_hash(*files: str) -> str:

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from arlo.compile.cache import Entry
+from arlo.compile.cache import Entry, link_out
 from arlo.errors import ArloError
-from benchmarks.cascade.cached import cache_root, link_out, open_cache, source_hash
+from benchmarks.cascade.cached import cache_root, open_cache, source_hash
 from benchmarks.cascade.debian import unpacked
 from benchmarks.cascade.examples import Example, write_splits
 

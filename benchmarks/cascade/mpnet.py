@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from arlo.clock import monotonic_s
-from arlo.compile.cache import Cache, Entry, tool_versions
+from arlo.compile.cache import Cache, Entry, link_out, tool_versions
 from arlo.compile.pooling import pool_torch
 from arlo.compile.quiet import known_noise_silenced
 from arlo.errors import ArloError, EnvironmentProblem
-from benchmarks.cascade.cached import cache_root, link_out, open_cache
+from benchmarks.cascade.cached import cache_root, open_cache
 from benchmarks.cascade.examples import labels_of, read_split
 from benchmarks.cascade.train import Encoded, encode, tensors, write_model
 

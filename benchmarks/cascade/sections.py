@@ -18,9 +18,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from arlo.compile.cache import Entry
+from arlo.compile.cache import Entry, link_out
 from arlo.errors import ArloError, EnvironmentProblem
-from benchmarks.cascade.cached import cache_root, link_out, open_cache, source_hash
+from benchmarks.cascade.cached import cache_root, open_cache, source_hash
 from benchmarks.cascade.debian import run
 from benchmarks.cascade.examples import Example, write_splits
 

@@ -27,14 +27,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.clock import monotonic_s
-from arlo.compile.cache import Cache, Entry, tool_versions
+from arlo.compile.cache import Cache, Entry, link_out, tool_versions
 from arlo.compile.pooling import pool_torch
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.spec import ROWS as ROWS_AXIS
 from arlo.compile.spec import TOKENS
 from arlo.compile.steps.resolve import demo_model_path
 from arlo.errors import ArloError
-from benchmarks.cascade.cached import cache_root, link_out, open_cache
+from benchmarks.cascade.cached import cache_root, open_cache
 from benchmarks.cascade.examples import Example, labels_of, read_split
 
 if TYPE_CHECKING:

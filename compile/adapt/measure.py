@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from arlo.errors import CompileError
 BATCH = 8
 DIFFERS = 1e-3  # of the largest answer: a merge went another way, which rounding decides where tokens are equally alike
 LEAST_AGREEMENT = 0.99
-ROUNDS = 7
+ROUNDS = 7  # turns of measured latencies
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,26 +130,11 @@ def agreed(said: NDArray[np.float32], wanted: NDArray[np.float32], *, label: boo
     return found
 
 
-def latencies(
-    sessions: Mapping[str, Any],
-    inputs: Sequence[InputTensor],
-    lengths: Mapping[str, int],
-    rows: Sequence[int],
-    *,
-    texts: Sequence[tuple[int, ...]],
-    threads: int = 1,
-) -> dict[str, dict[int, float]]:
-    """Median ms of full rows by variant and batch.
-
-    texts: token ids, repeated until a row is full. Times as of `timed`.
-    """
-
-    def batch(name: str, count: int) -> dict[str, NDArray[np.int64]]:
-        length = lengths[name]
-        full = [tuple(np.resize(texts[i % len(texts)], length).tolist()) for i in range(count)]
-        return padded(inputs, full, length)
-
-    return timed(sessions, rows, batch, threads=threads)
+def full_rows(
+    inputs: Sequence[InputTensor], texts: Sequence[tuple[int, ...]], length: int, count: int
+) -> dict[str, NDArray[np.int64]]:
+    """The inputs of so many rows of exactly `length` tokens: ids of texts, repeated until a row is full."""
+    return padded(inputs, [tuple(np.resize(texts[i % len(texts)], length).tolist()) for i in range(count)], length)
 
 
 def timed(
@@ -160,21 +144,19 @@ def timed(
     *,
     threads: int = 1,
 ) -> dict[str, dict[int, float]]:
-    """Median ms by variant and number of rows, one after another in turn, so that what disturbs disturbs all.
+    """ms by variant and number of rows, once each, one after another.
 
     batch: the inputs of so many rows for a variant. Times are of CPU, for other work on the machine would be counted
     otherwise, shared by `threads`, which are kept busy.
     """
-    taken: dict[str, dict[int, list[float]]] = {name: {count: [] for count in rows} for name in sessions}
-    for turn in range(ROUNDS + 1):
-        for name, session in sessions.items():
-            for count in rows:
-                given = batch(name, count)
-                begun = time.process_time()
-                session.run(None, given)
-                if turn:  # the first one warms up
-                    taken[name][count].append(1000 * (time.process_time() - begun) / threads)
-    return {name: {count: statistics.median(times) for count, times in each.items()} for name, each in taken.items()}
+    taken: dict[str, dict[int, float]] = {name: {} for name in sessions}
+    for name, session in sessions.items():
+        for count in rows:
+            given = batch(name, count)
+            begun = time.process_time()
+            session.run(None, given)
+            taken[name][count] = 1000 * (time.process_time() - begun) / threads
+    return taken
 
 
 def embed(model: SourceModel, rows: Sequence[tuple[int, ...]]) -> NDArray[np.float32]:

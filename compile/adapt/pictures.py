@@ -7,8 +7,9 @@ Pictures come as an .npz file: `rows` [n, channels, height, width] as the model 
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from arlo.catalog.schedule import clamped, merge_schedule, merged_multiplication
 from arlo.catalog.tasks import TASK
 from arlo.compile.adapt import measure
 from arlo.compile.adapt.fitted import NOTHING, Before, Fitted
+from arlo.compile.adapt.kept import body_of, digest, head_step
 from arlo.compile.adapt.tasks import FIT_SHARES, UNNAMED, with_room
 from arlo.compile.adapt.variant import Head, Heads, Plan, export_onnx, inputs_of, torch_head, write_config
 from arlo.compile.adapt.vision import FAMILIES, PROTECTED, merging_vit, pool_image
+from arlo.compile.cache import Cache
 from arlo.compile.original import load_original
 from arlo.compile.quiet import known_noise_silenced
 from arlo.compile.steps.resolve import SourceModel
@@ -41,6 +44,8 @@ class Pictures:
         model: SourceModel,
         file: Path,
         limit: int | None,
+        cache: Cache,
+        *,
         before: Before = NOTHING,
         task: str = UNNAMED,
     ) -> None:
@@ -52,21 +57,26 @@ class Pictures:
             )
         assert model.row_length is not None
         self._model, self._length, self._file, self._limit = model, model.row_length, file, limit
-        self._before, self.room, self._task = before.tasks, before.room, task
+        self._cache, self._before, self.room, self._task = cache, before.tasks, before.room, task
 
-    def prepare(self) -> None:
+    @functools.cached_property
+    def _body(self) -> Any:
+        with known_noise_silenced():
+            return load_original(self._model, attention="eager")
+
+    def prepare(self) -> bool:
         model, file = self._model, self._file
         rows, said, split = _read(file, self._limit)
         tensor = model.inputs[0]
         if rows.shape[1:] != tensor.dims:
             raise ConfigError(f"{file}: rows are {list(rows.shape[1:])}, and the model takes {list(tensor.dims)}")
-        with known_noise_silenced():
-            self._body = load_original(model, attention="eager")
         self._rows = rows[split == 2]
         fitting = np.flatnonzero(split == 0)
         if not len(self._rows) or len(fitting) < 2:
             raise ConfigError(f"{file} has {len(fitting)} pictures to fit on and {len(self._rows)} to measure on")
-        embedded = self._embedded(rows[fitting])
+        embedded = functools.cache(lambda: self._embedded(rows[fitting]))
+        fitted_on = digest(rows[fitting])
+        cached = True
         fitted = dict(self._before)
         task_labels: dict[str, tuple[str, ...]] = {}
         self._truth: dict[str, NDArray[np.int64]] = {}
@@ -74,7 +84,10 @@ class Pictures:
             task = self._task if named == UNNAMED else named
             classes = tuple(sorted(set(labels.tolist())))
             numbers = np.array([classes.index(label) for label in labels.tolist()])
-            fitted[task] = Fitted(measure.fit_head(embedded, numbers[fitting], classes, decay=DECAY))
+            fit = functools.partial(_fit, embedded, numbers[fitting], classes)
+            head, entry = head_step(self._cache, model, digest(fitted_on, numbers[fitting]), classes, fit)
+            fitted[task] = Fitted(head)
+            cached = cached and entry.cached
             task_labels[task] = classes
             self._truth[task] = numbers[split == 2]
         self.task_labels: Mapping[str, tuple[str, ...]] = task_labels
@@ -83,12 +96,36 @@ class Pictures:
         self._inputs = inputs_of(model, self._head)
         self.fitted = len(fitting)
         self.measured = len(self._rows)
-        self.lengths: Sequence[int] = ()
+        numbered = list(fitted)
+        self.rows_digest = digest(
+            self._rows,
+            *((numbered.index(task), labels) for task, labels in task_labels.items()),
+            *self._truth.values(),
+        )
+        return cached
 
-    def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
+    def row_lengths(self, plan: Plan) -> Sequence[int]:
+        return ()
+
+    def ends(self, plan: Plan) -> Sequence[int]:
+        return (plan.length,)
+
+    def made_of(self, plan: Plan) -> dict[str, Any]:
+        heads = {name: each.head for name, each in self.fitted_tasks.items()}
+        return {
+            "body": body_of(self._model),
+            "labels": {name: list(head.labels) for name, head in heads.items()},
+            "room": self.room,
+            "heads": digest(*(array for head in heads.values() for array in (head.weight, head.bias))),
+            "compared": digest(self._rows[:COMPARED], self._rows[-1]),
+        }
+
+    def plan(self, count: int, kind: AdaptationKind = "merge", length: int | None = None) -> Plan:
         merge = count
         if kind != "merge":
             raise ConfigError("--prune and --prompts are of text; tokens of pictures are merged")
+        if length not in (None, self._length):
+            raise ConfigError(f"every picture is of length {self._length}: leave --lengths out")
         config = json.loads((self._model.folder / "config.json").read_text())
         layers, width = int(config["num_hidden_layers"]), int(config["hidden_size"])
         if clamped(self._length, layers, merge, protected=PROTECTED):
@@ -135,13 +172,8 @@ class Pictures:
             found[task] = np.asarray(np.concatenate(parts)[:, : len(labels)].argmax(1) == self._truth[task])
         return found
 
-    def times(
-        self, sessions: Mapping[str, Any], plans: Sequence[Plan], batches: Sequence[int], threads: int
-    ) -> dict[str, dict[int, float]]:
-        def batch(_: str, count: int) -> dict[str, NDArray[Any]]:
-            return self._given(self._rows[np.arange(count) % len(self._rows)], None)
-
-        return measure.timed(sessions, batches, batch, threads=threads)
+    def full(self, plan: Plan, count: int) -> Mapping[str, Any]:
+        return self._given(self._rows[np.arange(count) % len(self._rows)], None)
 
     def _embedded(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         import torch
@@ -149,6 +181,10 @@ class Pictures:
         plain = merging_vit(self._body, [0] * int(self._body.config.num_hidden_layers))
         with torch.inference_mode():
             return np.concatenate([pool_image(*plain(torch.from_numpy(each))).numpy() for each in _batches(rows)])
+
+
+def _fit(embedded: Callable[[], NDArray[np.float32]], classes: NDArray[np.int64], labels: Sequence[str]) -> Head:
+    return measure.fit_head(embedded(), classes, labels, decay=DECAY)
 
 
 def _variant(body: Any, plan: Plan, head: Head | Heads) -> Any:

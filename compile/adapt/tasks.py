@@ -7,7 +7,8 @@ input `task` chooses for each row (arlo.catalog.tasks), so another task may be a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 
 from arlo.compile.adapt import measure
 from arlo.compile.adapt.fitted import Fitted
+from arlo.compile.adapt.kept import digest, head_step
 from arlo.compile.adapt.variant import Head, Heads
+from arlo.compile.cache import Cache
 from arlo.compile.steps.resolve import SourceModel
 from arlo.errors import ConfigError
 
@@ -49,6 +52,11 @@ class Task:
         """Texts that its head was fitted on."""
         return len(self.fit_rows)
 
+    def up_to(self, length: int) -> Task:
+        """The same, of texts of at most so many tokens. ConfigError where there are none."""
+        fits = [len(row) <= length for row in self.rows]
+        return dataclasses.replace(self, rows=fitting(self.rows, length), truth=self.truth[fits])
+
     def right(self, logits: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Of its logits [rows, its classes or more], whether each is right."""
         return np.asarray(logits[:, : len(self.labels)].argmax(1) == self.truth)
@@ -75,12 +83,16 @@ def check_name(name: str, where: str) -> None:
         raise ConfigError(f"{where}: a task needs a name of letters, digits and _, and {UNNAMED!r} is none")
 
 
-def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) -> tuple[list[Task], dict[str, Fitted]]:
-    """The tasks, and what was fitted for each where the model gives embeddings. ConfigError for unfit texts."""
+def read_tasks(
+    model: SourceModel, data: Mapping[str, Labelled], length: int, cache: Cache
+) -> tuple[list[Task], dict[str, Fitted], bool]:
+    """The tasks, what was fitted for each where the model gives embeddings, and whether the cache had it. ConfigError
+    for unfit texts."""
     if model.task != "embedding" and list(data) != [UNNAMED]:
         raise ConfigError("named tasks need a body that gives embeddings: this model has a head of its own")
     tasks: list[Task] = []
     fitted: dict[str, Fitted] = {}
+    cached = True
     for name, of in data.items():
         said = of.labels
         rows = measure.encode(model.tokenizer_folder / "tokenizer.json", of.texts, length)
@@ -95,7 +107,10 @@ def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) ->
             classes = np.array([labels.index(said[i]) for i in chosen])
             if not len(chosen):
                 raise ConfigError(f"--data of task {name!r}: too few texts to fit a head on")
-            fitted[name] = Fitted(measure.fit_head(measure.embed(model, fit_rows), classes, labels))
+            fit = functools.partial(_fit, model, fit_rows, classes, labels)
+            head, entry = head_step(cache, model, digest(fit_rows, classes), labels, fit)
+            fitted[name] = Fitted(head)
+            cached = cached and entry.cached
         tested = np.flatnonzero(split == 2)
         if not len(tested):
             raise ConfigError(f"--data of task {name!r}: too few texts to measure on")
@@ -106,7 +121,27 @@ def read_tasks(model: SourceModel, data: Mapping[str, Labelled], length: int) ->
                 f"--data of task {name!r} has labels that the model does not know: {', '.join(labels[:8])}, ..."
             )
         tasks.append(Task(name, tuple(labels), [rows[i] for i in tested], truth, fit_rows, classes))
-    return tasks, fitted
+    return tasks, fitted, cached
+
+
+def _fit(
+    model: SourceModel, rows: Sequence[tuple[int, ...]], classes: NDArray[np.int64], labels: Sequence[str]
+) -> Head:
+    return measure.fit_head(measure.embed(model, rows), classes, labels)
+
+
+def fitting(rows: Sequence[tuple[int, ...]], length: int) -> list[tuple[int, ...]]:
+    """Those of at most so many tokens. ConfigError where there are none."""
+    found = [row for row in rows if len(row) <= length]
+    if not found:
+        raise ConfigError(f"no measured text has at most {length} tokens: leave that length out")
+    return found
+
+
+def bin_ends(lengths: Sequence[int], longest: int) -> list[int]:
+    """Of length bins, ascending up to `longest`: the maximum lengths, ascending, and parts of the last of them."""
+    last = lengths[-1]
+    return sorted(end for end in {last // 4, last // 2, last - 1, *lengths} if 0 < end <= longest)
 
 
 def with_room(heads: Mapping[str, Head], room: int) -> tuple[Head | Heads, int]:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from arlo.catalog.manifest import AdaptationKind
 from arlo.compile.adapt import measure
 from arlo.compile.adapt.fitted import NOTHING, Before, Fitted
+from arlo.compile.adapt.kept import arrays_step, body_of, digest
 from arlo.compile.adapt.prompts import Prompts, Way, prompted_body, prompted_work, train_prompts
-from arlo.compile.adapt.tasks import Labelled, Task, read_tasks, with_room
+from arlo.compile.adapt.tasks import Labelled, Task, bin_ends, fitting, read_tasks, with_room
 from arlo.compile.adapt.variant import (
     Head,
     Heads,
@@ -42,18 +43,22 @@ class Subject(Protocol):
     room: int  # classes that the tables of several tasks hold; 0: there is one task
     fitted: int  # rows
     measured: int
-    lengths: Sequence[int]  # of the measured rows; empty: all are of one length
+    rows_digest: str  # of all measured rows and what they are
 
     @property
     def fitted_tasks(self) -> Mapping[str, Fitted]:
         """By their numbers, those from before too; none: the model has a head."""
 
-    def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
-        """The variant that merges, or drops, so many tokens a layer, or has so many prompts. ConfigError when there
-        are too few tokens, and for a kind that it cannot be."""
+    def plan(self, count: int, kind: AdaptationKind = "merge", length: int | None = None) -> Plan:
+        """The variant that merges, or drops, so many tokens a layer, or has so many prompts; of a maximum length, or
+        the longest one. ConfigError when there are too few tokens, and for a kind that it cannot be."""
 
-    def prepare(self) -> None:
-        """Read the rows, and fit heads where the model gives embeddings. ConfigError for unfit data."""
+    def prepare(self) -> bool:
+        """Read the rows, and fit heads where the model gives embeddings; whether these were all in the cache.
+        ConfigError for unfit data."""
+
+    def made_of(self, plan: Plan) -> dict[str, Any]:
+        """What a variant's file depends on beside its plan. Trains its prompts, if any."""
 
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
         """The variant in torch, and as a file."""
@@ -61,22 +66,27 @@ class Subject(Protocol):
     def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:
         """File and torch module on the same rows. CompileError when they do not agree."""
 
-    def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
-        """Of each task, whether each measured row is right."""
+    def row_lengths(self, plan: Plan) -> Sequence[int]:
+        """Of the measured rows that the variant takes, task by task; empty: all are of one length."""
 
-    def times(
-        self, sessions: Mapping[str, Any], plans: Sequence[Plan], batches: Sequence[int], threads: int
-    ) -> dict[str, dict[int, float]]:
-        """Median ms of full rows by variant and batch."""
+    def ends(self, plan: Plan) -> Sequence[int]:
+        """Of the length bins that its accuracy is told of, ascending, the last is its length; those of all variants
+        are the same as far as they go."""
+
+    def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
+        """Of each task, whether each measured row that the variant takes is right. Of the longest variants that is
+        every row, cut where it is longer; of others those that fit."""
+
+    def full(self, plan: Plan, count: int) -> Mapping[str, Any]:
+        """The inputs of so many rows of full length."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Training:
-    """How prompts are trained, and where they are kept."""
+    """How prompts are trained."""
 
     way: Way
     epochs: int
-    cache: Cache
 
 
 class Texts:
@@ -86,17 +96,20 @@ class Texts:
         self,
         model: SourceModel,
         data: Mapping[str, Labelled],
-        length: int,
+        lengths: Sequence[int],
         training: Training,
+        *,
+        cache: Cache,
         before: Before = NOTHING,
     ) -> None:
-        """ConfigError for a family that cannot merge."""
+        """lengths: maximum ones of variants, tokens, ascending. ConfigError for a family that cannot merge."""
         check_family(model)
-        self._model, self._length, self._data, self._training = model, length, data, training
-        self._before, self.room = before.tasks, before.room
+        self._model, self._lengths, self._data, self._training = model, lengths, data, training
+        self._length = lengths[-1]
+        self._cache, self._before, self.room = cache, before.tasks, before.room
 
-    def prepare(self) -> None:
-        self._tasks, fitted = read_tasks(self._model, self._data, self._length)
+    def prepare(self) -> bool:
+        self._tasks, fitted, cached = read_tasks(self._model, self._data, self._length, self._cache)
         self._fitted: dict[str, Fitted] = {**self._before, **fitted}
         heads = {name: each.head for name, each in self._fitted.items()}
         self._head: Head | Heads | None = None
@@ -106,22 +119,43 @@ class Texts:
         self._rows = [row for task in self._tasks for row in task.rows]
         self.task_labels: Mapping[str, tuple[str, ...]] = {task.name: task.labels for task in self._tasks}
         self.fitted = sum(task.fitted for task in self._tasks)
-        self.lengths: Sequence[int] = [len(row) for row in self._rows]
         self.measured = len(self._rows)
+        numbers = list(self._fitted)
+        self.rows_digest = digest(
+            *((numbers.index(task.name) if self.room else None, task.labels, task.rows) for task in self._tasks),
+            *(task.truth for task in self._tasks),
+        )
+        return cached
 
     @property
     def fitted_tasks(self) -> Mapping[str, Fitted]:
         return self._fitted
 
-    def plan(self, count: int, kind: AdaptationKind = "merge") -> Plan:
+    def plan(self, count: int, kind: AdaptationKind = "merge", length: int | None = None) -> Plan:
         if kind in ("prompt", "prefix") and self._model.task != "embedding":
             raise ConfigError("--prompts are trained on a body that gives embeddings")
-        plan = plan_variant(self._model, self._length, count, kind)
+        plan = plan_variant(self._model, length or self._length, count, kind)
         if not plan.prompted:
             return plan
         width = int(json.loads((self._model.folder / "config.json").read_text())["hidden_size"])
-        work = prompted_work(self._length, len(plan.schedule), count, self._training.way, width=width)
+        work = prompted_work(plan.length, len(plan.schedule), count, self._training.way, width=width)
         return dataclasses.replace(plan, multiplications=work)
+
+    def made_of(self, plan: Plan) -> dict[str, Any]:
+        heads = {name: each.head for name, each in self._fitted.items()}
+        prompts: list[Prompts] = []
+        if plan.prompted:
+            prompts = [self._trained(name, plan.merge) for name in self._fitted]
+            heads = {name: each.head for name, each in zip(self._fitted, prompts, strict=True)}
+        arrays = [array for head in heads.values() for array in (head.weight, head.bias)]
+        return {
+            "body": body_of(self._model),
+            "labels": {name: list(head.labels) for name, head in heads.items()},
+            "room": self.room,
+            "heads": digest(*arrays),
+            "prompts": [self._training.way, digest(*(each.values for each in prompts))] if prompts else [],
+            "compared": digest(self._taken(plan)[:COMPARED]),
+        }
 
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
         variant = self._prompted(plan) if plan.prompted else torch_variant(self._model, plan, self._head)
@@ -163,30 +197,36 @@ class Texts:
             "code": code_version("adapt/prompts", "adapt/merge", "pooling"),
         }
 
-        def make(folder: Path) -> dict[str, Any]:
+        def make() -> dict[str, NDArray[Any]]:
             found = train_prompts(
                 self._model, task.fit_rows, task.fit_truth, head, count=count, way=training.way, epochs=training.epochs
             )
-            np.savez(folder / "prompts.npz", values=found.values, weight=found.head.weight, bias=found.head.bias)
-            return {}
+            return {"values": found.values, "weight": found.head.weight, "bias": found.head.bias}
 
-        entry = training.cache.step("prompts", parts, make)
-        with np.load(entry.folder / "prompts.npz") as stored:
-            return Prompts(stored["values"], Head(head.labels, stored["weight"], stored["bias"]))
+        stored, _ = arrays_step(self._cache, "prompts", parts, make)
+        return Prompts(stored["values"], Head(head.labels, stored["weight"], stored["bias"]))
+
+    def _taken(self, plan: Plan) -> list[tuple[int, ...]]:
+        """The measured rows of all tasks that fit a variant. ConfigError where there are none."""
+        return fitting(self._rows, plan.length)
+
+    def row_lengths(self, plan: Plan) -> Sequence[int]:
+        return [len(row) for row in self._taken(plan)]
+
+    def ends(self, plan: Plan) -> Sequence[int]:
+        return bin_ends(self._lengths, plan.length)
 
     def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:
-        rows = self._rows[:COMPARED]
+        rows = self._taken(plan)[:COMPARED]
         return measure.compare(variant, session, self._inputs, rows, plan.length, label=True)
 
     def right(self, session: Any, plan: Plan) -> dict[str, NDArray[np.bool_]]:
         found = {}
         for task in self._tasks:
             number = list(self._fitted).index(task.name) if isinstance(self._head, Heads) else None
-            found[task.name] = task.right(measure.answers(session, self._inputs, task.rows, plan.length, number))
+            part = task.up_to(plan.length)
+            found[task.name] = part.right(measure.answers(session, self._inputs, part.rows, plan.length, number))
         return found
 
-    def times(
-        self, sessions: Mapping[str, Any], plans: Sequence[Plan], batches: Sequence[int], threads: int
-    ) -> dict[str, dict[int, float]]:
-        widths = {plan.name: plan.length for plan in plans}
-        return measure.latencies(sessions, self._inputs, widths, batches, texts=self._rows, threads=threads)
+    def full(self, plan: Plan, count: int) -> Mapping[str, Any]:
+        return measure.full_rows(self._inputs, self._rows, plan.length, count)

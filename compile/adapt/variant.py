@@ -108,10 +108,15 @@ class Plan:
     kind: AdaptationKind = "merge"
 
     @property
-    def name(self) -> str:
-        """As `m4-128`; `d4-128` of one that drops, `p4-128` of one with prompts."""
+    def count_name(self) -> str:
+        """As `m4`; `d4` of one that drops, `p4` of one with prompts."""
         letter = {"prune": "d", "prompt": "p", "prefix": "p"}.get(self.kind, "m")
-        return f"{letter}{self.merge}-{self.length}"
+        return f"{letter}{self.merge}"
+
+    @property
+    def name(self) -> str:
+        """As `m4-128`."""
+        return f"{self.count_name}-{self.length}"
 
     @property
     def prompted(self) -> bool:

@@ -1,20 +1,26 @@
 """A file with [tokens]: a body at several token counts, what queries are like, and how they are put together.
 
-Tables are [tokens], [[tokens.variant]], [tokens.accuracy] and [[tokens.query]] (docs/tokens.md). An unknown key is an
-error with the nearest one that exists.
+Tables are [tokens], [[tokens.variant]], [tokens.accuracy], [tokens.bin_accuracy] and [[tokens.query]], and beside them
+[workload] as of any scenario (docs/tokens.md). An unknown key is an error with the nearest one that exists.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from arlo.config.load import read_section
 from arlo.errors import ConfigError
+from arlo.simulator.scenario.sections import WorkloadSection
+from arlo.traces.lengths import Lengths, parse_length_spec
 
 MOST_MS = 3_600_000.0  # of a batch
 
@@ -24,7 +30,14 @@ class TokenVariant:
     """The body at one token count."""
 
     tokens: int  # added to (above 0) or taken from (below 0) each layer
-    latency: tuple[tuple[int, float], ...]  # (rows, ms of the batch), rows ascending
+    latency: tuple[tuple[int, float], ...]  # (rows, ms of the batch), rows ascending; of full rows of the longest
+    shorter: tuple[tuple[int, tuple[tuple[int, float], ...]], ...] = ()  # the same by maximum length, ascending
+    length: int = 1  # maximum one of the longest, tokens
+
+    @property
+    def engines(self) -> tuple[tuple[int, tuple[tuple[int, float], ...]], ...]:
+        """(maximum length, latency), ascending: a row takes the shortest that it fits."""
+        return (*self.shorter, (self.length, self.latency))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +50,7 @@ class QueryKind:
     share: float = 1.0  # of the queries, beside the other kinds'
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)  # no slots: a cached property
 class TokenSpec:
     """A body, its queries, and the parameters of OTAS, section V."""
 
@@ -45,6 +58,9 @@ class TokenSpec:
     variants: tuple[TokenVariant, ...]  # by tokens
     accuracy: Mapping[str, tuple[float, ...]]  # of each task, by variant
     queries: tuple[QueryKind, ...]
+    bins: tuple[int, ...] = ()  # ends of length bins in tokens, ascending, the last open above
+    bin_accuracy: Mapping[str, tuple[tuple[float, ...], ...]] = dataclasses.field(default_factory=dict)
+    # of each task, by variant, in each bin; a task that it lacks is as accurate at any length
     batch: int = 64  # epsilon: most queries of a batch
     delta_ms: float = 500.0  # a batch takes queries this long after its first
     eta_ms: float = 500.0  # deadlines of a batch differ by at most this
@@ -58,6 +74,7 @@ class TokenSpec:
     share: float = 1.0  # price: of the workers' time that may be sold
     switch_ms: float = 0.0  # that another variant than the one before costs
     spread: float = 0.0  # of the logarithm of a factor on execution times
+    workload: WorkloadSection = dataclasses.field(default_factory=WorkloadSection)
 
     def __post_init__(self) -> None:
         """ConfigError says what to change."""
@@ -65,11 +82,20 @@ class TokenSpec:
         if not tokens or tokens != sorted(set(tokens)):
             raise ConfigError("[tokens]: [[tokens.variant]] must ascend by tokens, each count once")
         for variant in self.variants:
-            rows = [row for row, _ in variant.latency]
-            if not rows or rows != sorted(set(rows)) or rows[0] < 1:
-                raise ConfigError(f"tokens = {variant.tokens}: latency is [[rows, ms], ...], rows ascending from 1")
-            if not all(0 < ms <= MOST_MS for _, ms in variant.latency):
-                raise ConfigError(f"tokens = {variant.tokens}: latency is in ms, above 0, at most an hour")
+            for _, latency in variant.engines:
+                rows = [row for row, _ in latency]
+                if not rows or rows != sorted(set(rows)) or rows[0] < 1:
+                    raise ConfigError(
+                        f"tokens = {variant.tokens}: latency is [[rows, ms], ...], or [[length, rows, ms], ...] by "
+                        "maximum length, rows ascending from 1"
+                    )
+                if not all(0 < ms <= MOST_MS for _, ms in latency):
+                    raise ConfigError(f"tokens = {variant.tokens}: latency is in ms, above 0, at most an hour")
+            if variant.length != self.length:
+                raise ConfigError(
+                    f"tokens = {variant.tokens}: the longest rows have {self.length} tokens at other counts: every "
+                    "count takes every row"
+                )
         if not self.queries:
             raise ConfigError("[tokens] has no [[tokens.query]]: what do queries ask for?")
         for query in self.queries:
@@ -80,6 +106,26 @@ class TokenSpec:
         for task, shares in self.accuracy.items():
             if len(shares) != len(tokens) or not all(0 <= share <= 1 for share in shares):
                 raise ConfigError(f"[tokens.accuracy] {task}: {len(tokens)} numbers of 0 to 1, one for each variant")
+        if list(self.bins) != sorted(set(self.bins)) or (self.bins and self.bins[0] < 1):
+            raise ConfigError("[tokens]: bins must ascend from 1 token")
+        for task, by_variant in self.bin_accuracy.items():
+            good = len(by_variant) == len(tokens) and all(len(each) == len(self.bins) for each in by_variant)
+            if task not in self.accuracy or not good or not all(0 <= one <= 1 for each in by_variant for one in each):
+                raise ConfigError(
+                    f"[tokens.bin_accuracy] {task}: of a task of [tokens.accuracy], {len(tokens)} arrays, one for each "
+                    f"variant, each of {len(self.bins)} numbers of 0 to 1, one for each of bins"
+                )
+        if bool(self.bins) != bool(self.bin_accuracy):
+            raise ConfigError("[tokens]: bins and [tokens.bin_accuracy] go together")
+        if self.bins and self.length == 1:
+            raise ConfigError("[tokens]: with bins, latency is [[length, rows, ms], ...] by maximum length")
+        if not self.by_length and (self.workload.length or self.workload.rescale or self.workload.drift):
+            raise ConfigError(
+                "[workload]: lengths make no difference to this body: say its latency as [[length, rows, ms], ...], "
+                "and its accuracy by bins, or leave them out"
+            )
+        if self.workload.bulk_share:
+            raise ConfigError("[workload]: bulk_share does not go with [tokens]: leave it out")
         for rate, count in self.by_rate:
             if count not in tokens or not rate > 0:
                 raise ConfigError(f"by_rate: [queries per second, tokens], tokens of a variant, not [{rate}, {count}]")
@@ -97,10 +143,38 @@ class TokenSpec:
         """The token counts, ascending."""
         return [variant.tokens for variant in self.variants]
 
+    @property
+    def length(self) -> int:
+        """Tokens of the longest rows that are taken; 1: rows have no lengths."""
+        return self.variants[0].length
+
+    @property
+    def by_length(self) -> bool:
+        """Whether rows have lengths."""
+        return self.length > 1
+
+    @functools.cached_property
+    def lengths(self) -> Lengths:
+        """Of the queries, as [workload] draws them without a trace; what is longer than the longest is cut to it."""
+        return parse_length_spec(self.workload.length or "paper", self.workload.rescale or self._stretched)
+
+    @property
+    def _stretched(self) -> int | None:
+        return None if self.workload.length else self.length
+
+    def accuracy_of(self, task: str) -> list[tuple[float, ...]]:
+        """By variant in each length bin, or one for all."""
+        return list(self.bin_accuracy.get(task, ())) or [(one,) * max(1, len(self.bins)) for one in self.accuracy[task]]
+
     def capacity(self, tokens: int) -> float:
-        """Queries per second that a worker carries at one token count, in the best batches."""
-        latency = self.variants[self.tokens.index(tokens)].latency
-        return max(1000 * rows / ms for rows, ms in latency if rows <= self.batch)
+        """Queries per second that a worker carries at one token count, in the best batches of rows that take the same
+        engine."""
+        engines = self.variants[self.tokens.index(tokens)].engines
+        rates = [max(1000 * rows / ms for rows, ms in latency if rows <= self.batch) for _, latency in engines]
+        if len(rates) == 1:
+            return rates[0]
+        of = np.searchsorted([length for length, _ in engines[:-1]], self.lengths.tokens)
+        return float(1 / (1 / np.array(rates))[of].mean())
 
 
 def load_tokens(path: Path) -> TokenSpec:
@@ -112,7 +186,10 @@ def load_tokens(path: Path) -> TokenSpec:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({error})") from None
     try:
-        return read_tokens(raw.get("tokens"))
+        if extra := sorted(raw.keys() - {"tokens", "workload"}):
+            raise ConfigError(f"[{extra[0]}] does not go with [tokens]: there is [workload]")
+        workload = read_section(WorkloadSection, "workload", raw.get("workload", {}), path.absolute().parent)
+        return dataclasses.replace(read_tokens(raw.get("tokens")), workload=workload)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -120,6 +197,8 @@ def load_tokens(path: Path) -> TokenSpec:
 def read_tokens(raw: Any) -> TokenSpec:
     """The table [tokens] of a file that was read."""
     values = dict(_table(raw, "[tokens]", TokenSpec, {"variant", "query", "variants", "queries"}))
+    if "workload" in values:
+        raise ConfigError("[tokens]: workload is a table of its own, [workload]")
     for wrong in ("variants", "queries"):
         if wrong in values:
             raise ConfigError(f"[tokens]: {wrong} is written [[tokens.{wrong.removesuffix('s').replace('ie', 'y')}]]")
@@ -128,14 +207,14 @@ def read_tokens(raw: Any) -> TokenSpec:
     try:
         return TokenSpec(
             name=str(values.pop("name", "tokens")),
-            variants=tuple(
-                TokenVariant(
-                    tokens=int(each["tokens"]), latency=tuple((int(rows), float(ms)) for rows, ms in each["latency"])
-                )
-                for each in (_table(each, "[[tokens.variant]]", TokenVariant) for each in variants)
-            ),
+            variants=tuple(map(_variant, variants)),
             accuracy={str(task): tuple(map(float, each)) for task, each in dict(values.pop("accuracy", {})).items()},
             queries=tuple(QueryKind(**_table(each, "[[tokens.query]]", QueryKind)) for each in queries),
+            bins=tuple(map(int, values.pop("bins", []))),
+            bin_accuracy={
+                str(task): tuple(tuple(map(float, each)) for each in by_variant)
+                for task, by_variant in dict(values.pop("bin_accuracy", {})).items()
+            },
             by_rate=tuple((float(rate), int(tokens)) for rate, tokens in values.pop("by_rate", [])),
             **values,
         )
@@ -143,6 +222,19 @@ def read_tokens(raw: Any) -> TokenSpec:
         raise ConfigError(f"[tokens]: {error.args[0]} is missing") from None
     except (TypeError, ValueError) as error:
         raise ConfigError(f"[tokens]: {error}") from None
+
+
+def _variant(raw: Any) -> TokenVariant:
+    each = _table(raw, "[[tokens.variant]]", TokenVariant)
+    for key in each:
+        if key not in ("tokens", "latency"):
+            raise ConfigError(f"[[tokens.variant]]: {key} is said by latency: [[length, rows, ms], ...]")
+    by_length: dict[int, list[tuple[int, float]]] = {}
+    for point in each["latency"]:
+        length, rows, ms = point if len(point) == 3 else (1, *point)
+        by_length.setdefault(int(length), []).append((int(rows), float(ms)))
+    *shorter, (longest, latency) = sorted((length, tuple(points)) for length, points in by_length.items())
+    return TokenVariant(tokens=int(each["tokens"]), latency=latency, shorter=tuple(shorter), length=longest)
 
 
 def _table(raw: Any, where: str, kind: type, more: set[str] = frozenset()) -> Mapping[str, Any]:  # type: ignore[assignment]

@@ -65,20 +65,33 @@ def draw_kinds(spec: TokenSpec, count: int, seed: int) -> NDArray[np.uint32]:
     return np.random.default_rng([seed, 1]).choice(len(shares), count, p=shares / shares.sum()).astype(np.uint32)
 
 
+def draw_lengths(spec: TokenSpec, count: int, seed: int) -> NDArray[np.int32]:
+    """The length of each query in tokens, as [workload] has them."""
+    return spec.lengths.draw(count, np.random.default_rng([seed, 3]))
+
+
 def run(
     spec: TokenSpec,
     policy: str,
     arrived_ns: NDArray[np.int64],
     kind: NDArray[np.uint32],
     *,
+    lengths: NDArray[np.int32] | None = None,
     workers: int = 1,
     seed: int = 0,
     warmup_s: float = 0.0,
 ) -> TokenResult:
-    """Simulate queries of `kind` that arrive at `arrived_ns`, ascending, both [queries]; deterministic."""
+    """Simulate queries of `kind` that arrive at `arrived_ns`, ascending, both [queries]; deterministic.
+
+    lengths: [queries], tokens, where rows have lengths; None: drawn as [workload] has them. What is longer than the
+    longest is cut to it.
+    """
     kinds = kind.astype(np.uint16)
+    if lengths is None:
+        lengths = draw_lengths(spec, len(kind), seed) if spec.by_length else np.ones(len(kind), np.int32)
+    lengths = np.clip(lengths, 1, spec.length).astype(np.int32)
     engine = _engine(spec, policy, workers=workers, seed=seed, warmup_s=warmup_s)
-    engine.feed(arrived_ns, np.ones(len(arrived_ns), np.int32), kinds)
+    engine.feed(arrived_ns, lengths, kinds)
     engine.finish()
     return _figures(spec, engine.columns(), kinds, seed, round(warmup_s * S_NS))
 
@@ -102,18 +115,20 @@ def _engine(spec: TokenSpec, policy: str, *, workers: int, seed: int, warmup_s: 
     )
     runtimes = [
         engine.add_runtime(
-            1,
+            length,
             max(1, int(max(slos) / MS_NS * spec.capacity(variant.tokens) / 1000)),
-            [(1, rows, round(ms * MS_NS)) for rows, ms in variant.latency],
+            [(length, rows, round(ms * MS_NS)) for rows, ms in latency],
             max_batch=spec.batch,
             variant=at,
         )
         for at, variant in enumerate(spec.variants)
+        for length, latency in variant.engines
     ]
+    bins = max(1, len(spec.bins))
     tasks = list(spec.accuracy)
     counts = _core.TokenCounts(
         list(range(len(spec.variants))),
-        [list(spec.accuracy[task]) for task in tasks],
+        [[by_bin[b] for by_bin in spec.accuracy_of(task)] for task in tasks for b in range(bins)],
         policy=name,
         fixed=fixed,
         delta=round(spec.delta_ms * MS_NS),
@@ -131,7 +146,8 @@ def _engine(spec: TokenSpec, policy: str, *, workers: int, seed: int, warmup_s: 
     )
     for number, slo in enumerate(slos):
         engine.set_variant(number, slo=slo, timeout=slo)
-    engine.set_tokens(counts, [(query.utility, tasks.index(query.task)) for query in spec.queries])
+    queries = [(query.utility, bins * tasks.index(query.task)) for query in spec.queries]
+    engine.set_tokens(counts, queries, bins=list(spec.bins))
     held = runtimes[0] if len(runtimes) == 1 else engine.add_bundle(runtimes)
     for _ in range(workers):
         engine.add_worker(held, 0)
@@ -143,11 +159,13 @@ def _figures(
 ) -> TokenResult:
     """Whether an answer is right is drawn for each query once, whatever the policy and the count."""
     counted = columns["arrived_ns"] >= warmup_ns
-    count = columns["runtime"].astype(np.int64)  # -1: it was never executed
+    count_of_runtime = [at for at, variant in enumerate(spec.variants) for _ in variant.engines]
+    count = np.array([*count_of_runtime, -1])[columns["runtime"]]  # -1: it was never executed
     in_time = columns["outcome"] == ON_TIME
-    accuracy = np.array([spec.accuracy[query.task] for query in spec.queries])
+    accuracy = np.array([spec.accuracy_of(query.task) for query in spec.queries])  # [kinds, counts, bins]
+    in_bin = np.searchsorted(spec.bins[:-1], columns["length"])
     luck = np.random.default_rng([seed, 2]).random(len(kind))
-    right = (count >= 0) & (luck < accuracy[kind, count])
+    right = (count >= 0) & (luck < accuracy[kind, count, in_bin])
     type_of = np.where(in_time, np.where(right, 0, 1), np.where(count >= 0, 2, 3))
     outcomes = np.zeros((len(spec.queries), len(TYPES)), np.int64)
     np.add.at(outcomes, (kind[counted], type_of[counted]), 1)

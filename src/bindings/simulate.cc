@@ -231,13 +231,14 @@ void bind(nb::module_& m) {
       .def(
           "set_tokens",
           [](Engine& e, const dispatch::TokenCounts& counts,
-             const std::vector<std::pair<double, std::uint32_t>>& queries) {
-            TokenQueries tokens{counts, {}};
+             const std::vector<std::pair<double, std::uint32_t>>& queries, const std::vector<std::int32_t>& bins) {
+            TokenQueries tokens{counts, {}, bins};
             for (const auto& [utility, kind] : queries) tokens.queries.push_back({utility, kind});
             e.set_tokens(std::move(tokens));
           },
-          "counts"_a, "queries"_a,
-          "Every request is one of `queries`, (utility, kind of accuracy), which its variant names; before the first.")
+          "counts"_a, "queries"_a, "bins"_a = std::vector<std::int32_t>{},
+          "Every request is one of `queries`, (utility, kind of accuracy), which its variant names; before the first.\n"
+          "bins: ends of length bins in tokens, ascending, the last open above: a row of bin b is of kind + b.")
       .def(
           "set_cascade",
           [](Engine& e, const std::vector<dispatch::VariantId>& variants, const flow::Rules& rules,

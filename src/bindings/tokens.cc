@@ -14,6 +14,7 @@
 
 #include "bindings/bind.h"
 #include "dispatch/scheduler.h"
+#include "solve/tokens/by_rate.h"
 #include "solve/tokens/chooser.h"
 #include "solve/tokens/plan.h"
 
@@ -127,6 +128,13 @@ dispatch::TokenCounts counts_of(const std::vector<dispatch::VariantId>& variants
 }  // namespace
 
 void bind_tokens(nb::module_& m) {
+  m.def(
+      "tokens_for_rate",
+      [](const std::vector<std::pair<double, std::size_t>>& by_rate, double rate) {
+        return solve::tokens::CountForRate(by_rate, rate);
+      },
+      "by_rate"_a, "rate"_a,
+      "OTAS, Algorithm 3's f: the count of the first (rate, count) that this rate is below; beyond them all 0.");
   m.def(
       "tokens_printed", &printed, "now"_a, "batches"_a, "literal"_a = false,
       "OTAS, Algorithm 2: (option of each batch or -1, utility, bound, end in ns); see src/solve/tokens/plan.h.\n\n"

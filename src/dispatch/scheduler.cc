@@ -147,7 +147,10 @@ class Scheduler::Impl {
     if (Body* const body = s_.bodies.of(arrival.variant)) {
       const VariantId all = body->variants.back();
       if (!arrival.bulk) {
-        body->chooser.arrived(now, arrival.kind, std::max(arrival.utility, 1e-9));
+        body->chooser.arrived(now, {.utility = std::max(arrival.utility, 1e-9),
+                                    .kind = arrival.kind,
+                                    .length = arrival.length,
+                                    .level = s_.queue.ideal(arrival.variant, arrival.length)});
       } else if (s_.queue.with(all) > 0 && arrival.length <= s_.queue.longest(all)) {
         arrival.variant = all;  // there is time for all tokens
       }

@@ -208,10 +208,11 @@ struct Pipeline {
 struct TokenQueries {
   struct Query {
     double utility = 1;
-    std::uint32_t kind = 0;  // of Rules::accuracy
+    std::uint32_t kind = 0;  // of Rules::accuracy; with bins, that of the first one, which those of the others follow
   };
   dispatch::TokenCounts counts;
   std::vector<Query> queries;
+  std::vector<std::int32_t> bins;  // ends of length bins in tokens, ascending, the last open above; empty: one
 };
 
 // Of the roots that arrived at or after `warmup`, and of what they visited.

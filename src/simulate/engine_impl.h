@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -59,6 +60,8 @@ class Engine::Impl {
   void set_tokens(TokenQueries tokens) {
     need(by_length_.empty() && !journeys_ && !roots_, "tokens: requests have arrived already, or there is a flow");
     need(!tokens.queries.empty(), "queries: at least one");
+    need(std::adjacent_find(tokens.bins.begin(), tokens.bins.end(), std::greater_equal<>()) == tokens.bins.end(),
+         "bins must ascend");
     scheduler_.set_tokens(tokens.counts);
     tokens_.emplace(std::move(tokens));
   }
@@ -221,6 +224,11 @@ class Engine::Impl {
       arrival.variant = tokens_->counts.variants.front();
       arrival.utility = query.utility;
       arrival.kind = query.kind;
+      const std::vector<std::int32_t>& bins = tokens_->bins;
+      if (!bins.empty()) {
+        const auto bin = std::lower_bound(bins.begin(), bins.end() - 1, request.length);
+        arrival.kind += static_cast<std::uint32_t>(bin - bins.begin());
+      }
     }
     const dispatch::Admitted admitted = scheduler_.arrive(slot, arrival, now_, actions_);
     if (admitted.handle != kNone) request.handle = admitted.handle;

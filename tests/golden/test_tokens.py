@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from arlo import _core
+from arlo.simulator.tokens.file import load_tokens
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "simulate" / "otas.toml"
 MS = 1_000_000
 NEVER = 1 << 60
 
@@ -82,6 +85,14 @@ def test_manual() -> None:
     plan = _core.tokens_manual(0, queue, 1)
     assert counts(plan, (-20, 0, 8)) == [-20, 0, 8, 0]
     assert plan[3] == 800 * MS
+
+
+def test_count_by_rate() -> None:
+    """Table I, closed up, as the example has it: f of Algorithm 3."""
+    spec = load_tokens(EXAMPLE)
+    by_rate = [(rate, spec.tokens.index(count)) for rate, count in spec.by_rate]
+    wanted = {279: 8, 280: 4, 349: 2, 350: 0, 379: 0, 380: -5, 449: -5, 450: -10, 520: -15, 999: -15, 1000: -20}
+    assert {rate: spec.tokens[_core.tokens_for_rate(by_rate, rate)] for rate in wanted} == wanted
 
 
 def test_partial_eviction() -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from arlo.simulator.tokens.run import TokenResult
 
 OTHERS = {"workers", "seed", "warmup_s"}
+LENGTHS = {"length", "rescale", "drift"}
 SWEPT = ("tokens", "workers", "rate", "seed")
 DEFAULT_POLICY = "price"
 
@@ -62,7 +64,7 @@ def _given(args: argparse.Namespace) -> dict[str, list[Any]]:
         text = getattr(args, flag.name)
         if text is None or flag.name == "tokens":
             continue
-        if flag.key not in TRAFFIC | OTHERS:
+        if flag.key not in TRAFFIC | OTHERS | LENGTHS:
             raise ConfigError(f"{flag.option} does not go with a file of token counts: leave it out")
         given[flag.key] = list(values_of(flag, text))
     return given
@@ -74,17 +76,29 @@ def _one(spec: TokenSpec, chosen: dict[str, Any]) -> TokenResult:
     from arlo.simulator.tokens.run import draw_kinds, run
     from arlo.traces import make_workload, materialise
 
-    traffic = {name: chosen[name] for name in TRAFFIC if name in chosen}
-    if not traffic.keys() & {"counts", "segment", "trace"}:
-        traffic = {"rate": DEFAULT_RATE, "duration_s": DEFAULT_DURATION_S} | traffic
+    flags = {name: chosen[name] for name in TRAFFIC | LENGTHS if name in chosen}
+    if flags.keys() & {"trace", "counts", "segment"}:  # in place of what the file has
+        replaced = {"arrivals", "rate", "duration_s", "trace", "counts", "segment"}
+        flags = dict.fromkeys(replaced | LENGTHS if "trace" in flags else replaced) | flags
+    spec = dataclasses.replace(spec, workload=dataclasses.replace(spec.workload, **flags))
+    section = spec.workload
+    traffic: dict[str, Any] = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
+    del traffic["bulk_share"]
+    if section.drawn:
+        traffic["rate"] = DEFAULT_RATE if section.rate is None else section.rate
+        traffic["duration_s"] = section.duration_s or DEFAULT_DURATION_S
+    if section.trace is None:
+        traffic["length"] = section.length or ("paper" if spec.by_length else "fixed:1")
+        traffic["rescale"] = section.rescale or (spec.length if spec.by_length and section.length is None else None)
     seed = chosen.get("seed", 0)
-    trace = materialise(make_workload(seed=seed, length="fixed:1", **traffic))
+    trace = materialise(make_workload(seed=seed, **traffic))
     arrived = np.round(trace.arrived_at_s * 1e9).astype(np.int64)
     return run(
         spec,
         chosen["tokens"],
         arrived,
         draw_kinds(spec, len(arrived), seed),
+        lengths=trace.length if spec.by_length else None,
         workers=chosen.get("workers", 1),
         seed=seed,
         warmup_s=chosen.get("warmup_s", 0.0),

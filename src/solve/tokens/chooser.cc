@@ -1,8 +1,11 @@
 #include "solve/tokens/chooser.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 #include <string>
+
+#include "solve/tokens/by_rate.h"
 
 namespace arlo::solve::tokens {
 namespace {
@@ -98,13 +101,47 @@ void Chooser::look(TimeNs start, const Times& times) {
   order_.resize(kept);
 }
 
+std::size_t Chooser::level_of(std::int32_t level) {
+  for (std::size_t l = 0; l < known_; ++l) {
+    if (levels_[l].level == level) return l;
+  }
+  if (known_ == levels_.size()) levels_.push_back({level});
+  levels_[known_].level = level;
+  levels_[known_].rate = levels_[known_].tokens = 0;
+  levels_[known_].longest = 1;
+  return known_++;
+}
+
+// What a row takes, by its level of lengths; and on average of those that come, or else of those that wait.
 void Chooser::per_row(const Times& times) {
+  known_ = 0;
+  for (const Rates::Class& c : rates_.classes()) {
+    if (c.rate <= 0) continue;
+    Level& level = levels_[level_of(c.level)];
+    level.rate += c.rate;
+    level.tokens += c.rate * c.length();
+  }
+  for (const auto& rows : order_) {
+    for (const Query& row : rows) {
+      Level& level = levels_[level_of(row.level)];
+      level.longest = std::max(level.longest, row.length);
+    }
+  }
   const auto most = static_cast<std::int64_t>(rules_.alike.most);
-  const std::int32_t length = order_.empty() ? 1 : order_.front().front().length;
   per_row_.assign(counts(), 0);
-  for (std::size_t count = 0; count < counts(); ++count) {
-    const TimeNs time = times.of(count, length, most);
-    per_row_[count] = time == kNever ? 1e9 : static_cast<double>(time) / kNsPerSecond / static_cast<double>(most);
+  double all = 0;
+  for (std::size_t l = 0; l < known_; ++l) all += levels_[l].rate;
+  for (std::size_t l = 0; l < known_; ++l) {
+    Level& level = levels_[l];
+    const auto length =
+        level.rate > 0 ? static_cast<std::int32_t>(std::lround(level.tokens / level.rate)) : level.longest;
+    const double share = all > 0 ? level.rate / all : 1 / static_cast<double>(known_);
+    level.each.assign(counts(), 0);
+    for (std::size_t count = 0; count < counts(); ++count) {
+      const TimeNs time = times.of(count, length, most);
+      level.each[count] = time == kNever ? 1e9 : static_cast<double>(time) / kNsPerSecond / static_cast<double>(most);
+      per_row_[count] += share * level.each[count];
+    }
   }
 }
 
@@ -149,7 +186,8 @@ void Chooser::offer(std::size_t b, std::size_t cuts, TimeNs start, int workers, 
 double Chooser::price_of(int workers) {
   classes_.clear();
   for (const Rates::Class& c : rates_.classes()) {
-    if (c.rate > 0) classes_.push_back({c.kind < rules_.accuracy.size() ? c.kind : 0, c.utility(), c.rate});
+    if (c.rate <= 0) continue;
+    classes_.push_back({c.kind < rules_.accuracy.size() ? c.kind : 0, level_of(c.level), c.utility(), c.rate});
   }
   // What waits, too; what is not looked at is taken for the like of what is.
   std::size_t looked_at = 0;
@@ -159,11 +197,12 @@ double Chooser::price_of(int workers) {
   for (const auto& rows : order_) {
     for (const Query& row : rows) {
       const std::uint32_t kind = row.kind < rules_.accuracy.size() ? row.kind : 0;
+      const std::size_t level = level_of(row.level);
       const auto same = std::find_if(classes_.begin(), classes_.end(), [&](const Class& c) {
-        return c.kind == kind && c.utility <= 1.2 * row.utility && row.utility <= 1.2 * c.utility;
+        return c.kind == kind && c.level == level && c.utility <= 1.2 * row.utility && row.utility <= 1.2 * c.utility;
       });
       if (same == classes_.end()) {
-        classes_.push_back({kind, row.utility, each});
+        classes_.push_back({kind, level, row.utility, each});
       } else {
         same->rate += each;
       }
@@ -175,10 +214,11 @@ double Chooser::price_of(int workers) {
       double best = 0;
       double time = 0;
       for (std::size_t count = 0; count < counts(); ++count) {
-        const double gain = c.utility * rules_.accuracy[c.kind][count] - at * per_row_[count];
+        const double each = levels_[c.level].each[count];
+        const double gain = c.utility * rules_.accuracy[c.kind][count] - at * each;
         if (gain > best) {
           best = gain;
-          time = per_row_[count];
+          time = each;
         }
       }
       used += c.rate * time;
@@ -199,10 +239,7 @@ double Chooser::price_of(int workers) {
 // Algorithm 3's f: the most tokens at which the workers carry the rate.
 std::size_t Chooser::usual(int workers) const {
   const double rate = rates_.all() / workers;
-  for (const auto& [below, count] : rules_.by_rate) {
-    if (rate < below) return count;
-  }
-  if (!rules_.by_rate.empty()) return 0;
+  if (!rules_.by_rate.empty()) return CountForRate(rules_.by_rate, rate);
   for (std::size_t count = counts(); count-- > 1;) {
     if (rate * per_row_[count] < 1) return count;
   }

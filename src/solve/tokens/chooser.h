@@ -75,9 +75,9 @@ class Chooser {
   void set(Rules rules);
 
   // A row comes for the first time.
-  void arrived(TimeNs now, std::uint32_t kind, double utility) {
+  void arrived(TimeNs now, const Query& query) {
     if (first_ == kNever) first_ = now;
-    rates_.arrived(now, kind, utility);
+    rates_.arrived(now, query.kind, query.utility, query.length, query.level);
   }
   // It begins to wait, or does not wait any more.
   void add(const Query& query) { queue_.add(query); }
@@ -93,8 +93,16 @@ class Chooser {
   [[nodiscard]] std::uint64_t plans() const { return plans_; }
 
  private:
+  struct Level {  // of lengths
+    std::int32_t level;
+    double rate = 0;               // rows a second
+    double tokens = 0;             // that these have, a second
+    std::int32_t longest = 1;      // of the rows that wait
+    std::vector<double> each = {};  // [counts]: seconds of a row of mean length in a full batch
+  };
   struct Class {
     std::uint32_t kind;
+    std::size_t level;  // in levels_
     double utility;
     double rate;
   };
@@ -105,6 +113,7 @@ class Chooser {
   bool settle(std::size_t b, std::size_t count, TimeNs beyond, TimeNs start, const Times& times);
   [[nodiscard]] std::size_t counts() const { return rules_.accuracy.front().size(); }
   void per_row(const Times& times);
+  std::size_t level_of(std::int32_t level);
 
   Rules rules_;
   Queue queue_;
@@ -120,7 +129,9 @@ class Chooser {
   std::vector<Batch> batches_;
   std::vector<Query> by_deadline_;
   std::vector<double> worth_;    // [kinds]: utility of a batch's rows
-  std::vector<double> per_row_;  // [counts]: seconds of a row in a full batch
+  std::vector<double> per_row_;  // [counts]: seconds of a row that comes, in a full batch
+  std::vector<Level> levels_;    // the first `known_` of them
+  std::size_t known_ = 0;
   std::vector<Class> classes_;
 };
 

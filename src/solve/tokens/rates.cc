@@ -20,13 +20,14 @@ TimeNs shortest(TimeNs longest) {
 
 }  // namespace
 
-void Rates::arrived(TimeNs at, std::uint32_t kind, double utility) {
-  const std::uint32_t c = class_of(kind, utility);
+void Rates::arrived(TimeNs at, std::uint32_t kind, double utility, std::int32_t length, std::int32_t level) {
+  const std::uint32_t c = class_of(kind, level, utility);
   classes_[c].worth += utility;
+  classes_[c].tokens += length;
   ++classes_[c].rows;
   const bool event = rows_.empty() || rows_.back().at != at;
   events_ += event ? 1 : 0;
-  rows_.push_back({at, utility, events_, c});
+  rows_.push_back({at, utility, events_, c, length});
   begun_ = std::min(begun_, at);
 }
 
@@ -34,6 +35,7 @@ void Rates::look(TimeNs now) {
   for (; !rows_.empty() && rows_.front().at + longest_ < now; rows_.pop_front()) {
     Class& c = classes_[rows_.front().of];
     --c.rows;
+    c.tokens -= rows_.front().length;
     c.worth = c.rows == 0 ? 0 : c.worth - rows_.front().utility;
   }
   window_ = std::clamp<TimeNs>(now - begun_, shortest(longest_), longest_);
@@ -52,19 +54,19 @@ void Rates::look(TimeNs now) {
   }
 }
 
-std::uint32_t Rates::class_of(std::uint32_t kind, double utility) {
+std::uint32_t Rates::class_of(std::uint32_t kind, std::int32_t level, double utility) {
   const int step = utility > 0 ? static_cast<int>(std::lround(4 * std::log2(utility))) : -10'000;
   const auto size = static_cast<std::uint32_t>(classes_.size());
   for (std::uint32_t c = 0; c < size; ++c) {
-    if (classes_[c].kind == kind && classes_[c].step == step) return c;
+    if (classes_[c].kind == kind && classes_[c].level == level && classes_[c].step == step) return c;
   }
   for (std::uint32_t c = 0; c < size; ++c) {
     if (classes_[c].rows > 0) continue;
-    classes_[c] = {kind, step, 0, 0, 0};
+    classes_[c] = {.kind = kind, .level = level, .step = step};
     return c;
   }
   if (classes_.size() == kMostClasses) return kMostClasses - 1;  // hostile clients: their utilities are averaged
-  classes_.push_back({kind, step, 0, 0, 0});
+  classes_.push_back({.kind = kind, .level = level, .step = step});
   return size;
 }
 

@@ -1,4 +1,5 @@
-// How many queries arrive, and what they are worth: by class, a kind and a utility, over the last seconds.
+// How many queries arrive, and what they are worth: by class, a kind, a level of lengths and a utility, over the last
+// seconds.
 //
 // The window is as long as what came in it is all of one rate: from some 32 ms on it is doubled while its two halves do
 // not differ by more than chance has it (the likelihood ratio of two Poisson counts). So a steady load is known well,
@@ -19,11 +20,16 @@ class Rates {
  public:
   struct Class {
     std::uint32_t kind = 0;
-    int step = 0;          // of the utility, quarters of a doubling
-    double worth = 0;      // sum of the utilities
-    std::size_t rows = 0;  // in the longest window
-    double rate = 0;       // rows a second, as of look()
+    std::int32_t level = 0;
+    int step = 0;             // of the utility, quarters of a doubling
+    double worth = 0;         // sum of the utilities
+    std::int64_t tokens = 0;  // sum of the lengths
+    std::size_t rows = 0;     // in the longest window
+    double rate = 0;          // rows a second, as of look()
     [[nodiscard]] double utility() const { return rows == 0 ? 0 : worth / static_cast<double>(rows); }
+    [[nodiscard]] double length() const {
+      return rows == 0 ? 0 : static_cast<double>(tokens) / static_cast<double>(rows);
+    }
   };
 
   explicit Rates(TimeNs longest) : longest_(longest) {}
@@ -31,8 +37,8 @@ class Rates {
   // False: the longest window, always.
   void set_adaptive(bool adaptive) { adaptive_ = adaptive; }
 
-  // In order of time.
-  void arrived(TimeNs at, std::uint32_t kind, double utility);
+  // In order of time. length: tokens; level: as of Query.
+  void arrived(TimeNs at, std::uint32_t kind, double utility, std::int32_t length = 1, std::int32_t level = 0);
   // Brings the rates up to date.
   void look(TimeNs now);
 
@@ -46,8 +52,9 @@ class Rates {
     double utility;
     std::uint64_t event;
     std::uint32_t of;
+    std::int32_t length;
   };
-  std::uint32_t class_of(std::uint32_t kind, double utility);
+  std::uint32_t class_of(std::uint32_t kind, std::int32_t level, double utility);
   // Events after `from`.
   [[nodiscard]] std::uint64_t since(TimeNs from) const;
   void shorten(TimeNs now);

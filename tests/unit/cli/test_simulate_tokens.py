@@ -12,9 +12,56 @@ from arlo.cli.app import main
 OTAS = Path(__file__).resolve().parents[3] / "examples" / "simulate" / "otas.toml"
 
 
-def simulated(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str, object]]:
+# Short rows have padding to lose, long ones do not; each has an engine of its own.
+BY_LENGTH = """
+[workload]
+length = "mixture:0.5*fixed:20+0.5*fixed:100"
+[tokens]
+name = "by length"
+batch = 8
+delta_ms = 200
+eta_ms = 200
+bins = [32, 128]
+[[tokens.variant]]
+tokens = -8
+latency = [[32, 1, 3], [32, 8, 10], [128, 1, 6], [128, 8, 30]]
+[[tokens.variant]]
+tokens = 0
+latency = [[32, 1, 5], [32, 8, 20], [128, 1, 10], [128, 8, 50]]
+[tokens.accuracy]
+all = [0.75, 0.9]
+[tokens.bin_accuracy]
+all = [[0.9, 0.6], [0.9, 0.9]]
+[[tokens.query]]
+task = "all"
+slo_ms = 400
+utility = 1
+"""
+LONGEST = """
+[tokens]
+name = "longest alone"
+batch = 8
+delta_ms = 200
+eta_ms = 200
+[[tokens.variant]]
+tokens = -8
+latency = [[1, 6], [8, 30]]
+[[tokens.variant]]
+tokens = 0
+latency = [[1, 10], [8, 50]]
+[tokens.accuracy]
+all = [0.6, 0.9]
+[[tokens.query]]
+task = "all"
+slo_ms = 400
+utility = 1
+"""
+POLICIES = "printed,exact,price,load,fixed:-8,fixed:0"
+
+
+def simulated(capsys: pytest.CaptureFixture[str], *words: str, file: Path = OTAS) -> dict[str, dict[str, object]]:
     """Runs by policy."""
-    assert main(["simulate", str(OTAS), *words, "--duration-s", "30", "--json"]) == 0
+    assert main(["simulate", str(file), *words, "--duration-s", "30", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     return {run["run"]["tokens"]: run for run in found.get("runs", [found])}
 
@@ -39,12 +86,59 @@ def test_every_query_has_one_outcome(capsys: pytest.CaptureFixture[str]) -> None
     assert run["outcomes"]["late"] == 0  # type: ignore[index]
 
 
+@pytest.fixture
+def by_length(tmp_path: Path) -> Path:
+    file = tmp_path / "lengths.toml"
+    file.write_text(BY_LENGTH)
+    return file
+
+
+def test_rows_of_one_length_are_as_without(capsys: pytest.CaptureFixture[str], by_length: Path) -> None:
+    """All of the longest: what a file says that knows no lengths, by every policy."""
+    plain = by_length.with_name("longest.toml")
+    plain.write_text(LONGEST)
+    words = ("--rate", "180", f"--tokens={POLICIES}")
+    wanted = simulated(capsys, *words, file=plain)
+    assert simulated(capsys, *words, "--length", "fixed:128", file=by_length) == wanted
+
+
+def test_a_row_takes_the_shortest_engine(capsys: pytest.CaptureFixture[str], by_length: Path) -> None:
+    """Short ones are carried at a rate that long ones are not."""
+    words = ("--rate", "320", "--tokens=fixed:0")
+    for length, evicted in (("fixed:20", False), ("fixed:33", True), ("fixed:100", True)):
+        run = simulated(capsys, *words, "--length", length, file=by_length)["fixed:0"]
+        assert (run["outcomes"]["evicted"] > 0.3) == evicted, length  # type: ignore[index]
+
+
+def test_counts_by_length(capsys: pytest.CaptureFixture[str], by_length: Path) -> None:
+    """Short rows lose nothing with fewer tokens, so they pay for all tokens of the long ones: no count for all is as
+    good, and price knows what rows of each length take."""
+    found = simulated(capsys, "--rate", "260", f"--tokens={POLICIES}", file=by_length)
+    utility = {policy: run["utility"] for policy, run in found.items()}
+    best = max(utility["fixed:-8"], utility["fixed:0"])  # type: ignore[type-var]
+    assert utility["price"] > 1.04 * best  # type: ignore[operator]
+    assert utility["price"] > 0.98 * max(utility.values())  # type: ignore[type-var, operator]
+    assert 0.3 < found["price"]["rows"]["-8"] / found["price"]["queries"] < 0.8  # type: ignore[index, operator]
+
+
+def test_lengths_of_a_trace(capsys: pytest.CaptureFixture[str], by_length: Path) -> None:
+    """A trace has lengths of its own, cut to what the longest engine takes."""
+    trace = by_length.with_name("trace.csv")
+    rows = [(i / 100, 20 if i % 2 else 500) for i in range(3000)]
+    trace.write_text("arrived_at_s,length\n" + "".join(f"{at},{length}\n" for at, length in rows))
+    assert main(["simulate", str(by_length), "--trace", str(trace), "--tokens=fixed:-8", "--json"]) == 0
+    run = json.loads(capsys.readouterr().out)
+    assert run["queries"] == 3000
+    assert run["accuracy"] == pytest.approx(0.75, abs=0.03)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--tokens", "best"], "--tokens must be printed, exact, price, load or fixed:N, N of -20, -15"),
         (["--tokens", "fixed:3"], "not 'fixed:3'"),
         (["--policy", "late"], "--policy does not go with a file of token counts"),
+        (["--length", "tweets"], "lengths make no difference to this body"),
     ],
 )
 def test_refused(capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
@@ -61,6 +155,11 @@ def test_refused(capsys: pytest.CaptureFixture[str], words: list[str], says: str
         ('task = "eurosat"', 'task = "euro"', "has no task 'euro'"),
         ("[0.50, 0.930", "[0.930", "8 numbers of 0 to 1"),
         ("[[1, ", "[[0, ", "rows ascending from 1"),
+        ("batch = 64", "bins = [64]", "bins and [tokens.bin_accuracy] go together"),
+        ("[tokens]", "[workload]\nlenght = 'tweets'\n[tokens]", "lenght"),
+        ("[tokens]", "[workload]\nbulk_share = 0.5\n[tokens]", "bulk_share does not go with [tokens]"),
+        ("[tokens]", "[cluster]\n[tokens]", "[cluster] does not go with [tokens]"),
+        ("latency = [[1, 8.38]", "latency = [[64, 1, 8.38], [1, 1, 8.38]", "every count takes every row"),
     ],
 )
 def test_wrong_files(capsys: pytest.CaptureFixture[str], tmp_path: Path, old: str, new: str, says: str) -> None:

@@ -165,18 +165,13 @@ def test_length_bins() -> None:
     by_task = {"first": 0.8, "second": 0.6}
     first = measured((32, 30, 1.0), (64, 170, 0.9), (127, 200, 0.7), (128, 50, 0.5))
     second = measured((64, 400, 0.7), (128, 200, 0.4))
-    ends, accuracy = length_bins({"by_task": by_task, "bins_by_task": {"first": first, "second": second}})
+    ends, accuracy = length_bins({"first": first, "second": second}, by_task)
     assert ends == [64, 128]
     assert accuracy["first"] == pytest.approx([(30 + 153 + 160) / 400, (140 + 25 + 160) / 450])
     assert accuracy["second"] == pytest.approx([(280 + 120) / 600, (80 + 120) / 400])
-    assert length_bins(
-        {"by_task": {"first": 0.8}, "bins_by_task": {"first": measured((64, 90, 1.0), (128, 90, 0.5))}}
-    ) == (
-        [],
-        {},
-    )
-    assert length_bins({"by_task": by_task, "bins_by_task": {"first": first}}) == ([], {})
-    assert length_bins({"by_task": by_task}) == ([], {})  # of an adapt.json that does not have them
+    assert length_bins({"first": measured((64, 90, 1.0), (128, 90, 0.5))}, {"first": 0.8}) == ([], {})
+    assert length_bins({"first": first}, by_task) == ([], {})
+    assert length_bins({}, by_task) == ([], {})  # of an adapt.json that does not have them
 
 
 def run_task(words: list[str]) -> None:

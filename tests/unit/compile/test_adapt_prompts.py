@@ -57,6 +57,24 @@ def test_rows(way: Way) -> None:
     assert (answer - plain).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_rows_of_other_tasks(way: Way) -> None:
+    """In one batch each row reads the prompts of its own task: other prompts of another task change it in nothing."""
+    model = body()
+    ids, mask = rows([9, 16, 3, 12], 16)
+    task = torch.tensor([[0], [1], [1], [0]])
+    mine, changed = values(3), values(3)
+    with torch.inference_mode():
+        changed[1] += 1.0
+        before = prompted_body(model, mine, way)(ids, mask, None, task)[0]
+        after = prompted_body(model, changed, way)(ids, mask, None, task)[0]
+        alone = prompted_body(model, mine, way)(ids[[0]], mask[[0]], None, task[[0]])[0]
+    of_first = task[:, 0] == 0
+    assert torch.equal(after[of_first], before[of_first])
+    assert (after - before)[~of_first].abs().amax((1, 2)).min() > 1e-3
+    assert (before[0, :9] - alone[0, :9]).abs().max() < 1e-5
+
+
 def test_ways_and_their_work() -> None:
     """What `replace` makes of its prompts is thrown away, so a prefix says the same for less."""
     model = body()

@@ -89,7 +89,7 @@ def adapted(folder: Path, length: int, *variants: tuple[int, float, float]) -> P
         }
         for tokens, ms, right in variants
     ]  # fmt: skip
-    (folder / "adapt.json").write_text(json.dumps({"length": length, "variants": found}))
+    (folder / "adapt.json").write_text(json.dumps({"length": length, "rows": {"measured": 100}, "variants": found}))
     return folder
 
 
