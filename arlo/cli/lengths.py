@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _pairs(args: argparse.Namespace) -> int:
     """Lengths and token counts together."""
-    from arlo.cli.adapted import engines_of
+    from arlo.cli.adapted import engines_of, read_adapted
     from arlo.planning.lengths.pairs import choose_pairs
     from arlo.traces.traffic import traffic
 
@@ -143,7 +143,9 @@ def _pairs(args: argparse.Namespace) -> int:
         raise ConfigError("--adapted has latencies and lengths of its own, and no --plot: leave the others out")
     if args.max_runtimes < 1:
         raise ConfigError(f"--max-runtimes must be 1 or more, not {args.max_runtimes}")
-    engines = [engine for folder in args.adapted for engine in engines_of(folder)]
+    engines = [
+        engine for folder in args.adapted for engine in engines_of(read_adapted(folder)["variants"], folder.name)
+    ]
     longest = max(engine.length for engine in engines)
     if args.max_length is not None and args.max_length != longest:
         raise ConfigError(f"--max-length is {longest} here, that of the longest variants")

@@ -91,7 +91,7 @@ def _add(args: argparse.Namespace, result: dict[str, Any]) -> dict[str, Any]:
     shutil.rmtree(staged, ignore_errors=True)
     try:
         added = []
-        with telling(plans, latency=False, compiled=True) as report:
+        with telling(plans, latency=False, compiled=True) as (report, _):
             examiner = examiner_of(subject, options, report, staged, 1)
             examiner.prepare()
             for plan in plans:

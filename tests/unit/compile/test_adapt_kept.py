@@ -12,7 +12,7 @@ import pytest
 
 from arlo.catalog.flow_file import load_flow
 from arlo.catalog.manifest import Manifest
-from arlo.cli.adapted import counts_of, read_adapted, tokens_file
+from arlo.cli.adapted import chosen_pairs, counts_of, read_adapted, tokens_file
 from arlo.cli.app import main
 from arlo.compile.adapt import kept, measure
 from arlo.compile.progress import TimeLeft
@@ -117,6 +117,36 @@ def test_several_lengths(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     spec = load_tokens(out / "tokens.toml")
     assert [[length for length, _ in variant.engines] for variant in spec.variants] == [[24], [16, 24]]
     assert spec.lengths.percentile(100) == 24
+    fewer_out = tmp_path / "fewer"
+    words[-1] = str(fewer_out)
+    assert main([*words, "--max-batch", "2", "--worth-us", "0", "--no-compile", "--json"]) == 0
+    kept_names = {each["name"] for each in read_adapted(fewer_out)["variants"]}
+    assert kept_names <= {"m0-16", "m0-24", "m6-24"}
+    assert "m0-24" in kept_names or kept_names == {"m6-24"}
+
+
+def test_chosen_pairs() -> None:
+    """What is short goes to a short engine of all tokens, what is long may lose some; a count keeps its longest."""
+
+    def variant(length: int, tokens: int, ms: float, right: float) -> dict[str, Any]:
+        bins = [{"max_length": end, "accuracy": right if end > 32 else 0.9} for end in (32, 64) if end <= length]
+        return {
+            "name": f"m{-tokens}-{length}", "length": length, "tokens": tokens, "kind": "merge", "accuracy": right,
+            "bins": bins, "latency_ms": {"1": ms},
+        }  # fmt: skip
+
+    variants = [
+        variant(32, 0, 2.0, 0.9),
+        variant(64, 0, 5.0, 0.9),
+        variant(32, -8, 1.9, 0.5),
+        variant(64, -8, 3.0, 0.8),
+    ]
+    names = [each["name"] for each in chosen_pairs(variants, {20: 1.0, 60: 1.0}, 0.0, 2)]
+    assert names == ["m8-32", "m8-64"]  # time alone
+    names = [each["name"] for each in chosen_pairs(variants, {20: 1.0, 60: 1.0}, 1000.0, 2)]
+    assert names == ["m0-64", "m8-32", "m8-64"]
+    dear = [each["name"] for each in chosen_pairs(variants[:2] + variants[3:], {20: 1.0, 60: 1.0}, 150.0, 2)]
+    assert dear == ["m0-32", "m0-64", "m8-64"]  # m0-64 beside m0-32: rows of any length
 
 
 def test_tokens_file_by_length(tmp_path: Path) -> None:
