@@ -95,9 +95,9 @@ class Chooser {
  private:
   struct Level {  // of lengths
     std::int32_t level;
-    double rate = 0;               // rows a second
-    double tokens = 0;             // that these have, a second
-    std::int32_t longest = 1;      // of the rows that wait
+    double rate = 0;                // rows a second
+    double tokens = 0;              // that these have, a second
+    std::int32_t longest = 1;       // of the rows that wait
     std::vector<double> each = {};  // [counts]: seconds of a row of mean length in a full batch
   };
   struct Class {
