@@ -24,7 +24,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("onnxscript")
 
-pytestmark = [pytest.mark.integration, pytest.mark.long]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]  # the set-up makes four engines
 
 SHORT, LONG = 16, 24
 WORDS = ["red", "house", "tree", "seven", "run", "fast"]

@@ -31,6 +31,7 @@ def write_data(file: Path) -> Path:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_stopped_and_gone_on(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +90,7 @@ def test_stopped_and_gone_on(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_several_lengths(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A count at each length that it can be, measured on the rows that fit, served from one repository that verifies;
     what rows are right is that of the shortest engine that each fits."""
