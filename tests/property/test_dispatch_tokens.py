@@ -33,12 +33,20 @@ def rules_of(policy: str) -> _core.TokenCounts:
     )
 
 
-def scheduler(policy: str) -> tuple[_core.Scheduler, int]:
-    """A body of three counts, and the bundle that workers hold."""
+def scheduler(policy: str, *, lacks: bool) -> tuple[_core.Scheduler, int]:
+    """A body of three counts, each of two maximum lengths, and the bundle that workers hold. lacks: the count with the
+    fewest tokens has the longer one only."""
     made = _core.Scheduler("late", batching="deadline", max_queued=64)
     runtimes = [
-        made.add_runtime(64, 100, [(64, 1, ms * MS // 2), (64, ROWS, ms * MS)], max_batch=ROWS, variant=variant)
+        made.add_runtime(
+            length,
+            100,
+            [(length, rows, ms * MS * length * rows // (64 * ROWS) + MS) for rows in (1, ROWS)],
+            max_batch=ROWS,
+            variant=variant,
+        )
         for variant, ms in enumerate(TIMES_MS)
+        for length in ((64,) if lacks and variant == 0 else (32, 64))
     ]
     made.set_tokens(rules_of(policy))
     return made, made.add_bundle(runtimes)
@@ -56,8 +64,8 @@ class Row:
 class Watched:
     """A scheduler and what it has said of each row."""
 
-    def __init__(self, policy: str) -> None:
-        self.core, self.bundle = scheduler(policy)
+    def __init__(self, policy: str, *, lacks: bool) -> None:
+        self.core, self.bundle = scheduler(policy, lacks=lacks)
         self.rows: dict[int, Row] = {}
         self.now = 0
         self.instances: list[int] = []
@@ -89,7 +97,8 @@ class Watched:
         due = self.now + slo_ms * MS
         deadline = self.now + patience * slo_ms * MS
         self.rows[tag] = Row(-1, deadline, due)
-        _, handle, actions = self.core.arrive(tag, 40, self.now, deadline, due=due, utility=utility, bulk=bulk)
+        length = 40 if tag % 3 else 20
+        _, handle, actions = self.core.arrive(tag, length, self.now, deadline, due=due, utility=utility, bulk=bulk)
         if handle is None:
             self.rows[tag].state = "over"
         else:
@@ -142,10 +151,10 @@ EVENTS = st.lists(
 
 
 @settings(max_examples=200)
-@given(st.sampled_from(POLICIES), EVENTS)
-def test_every_row_ends_once(policy: str, events: list[tuple[str, int, int, int, float]]) -> None:
+@given(st.sampled_from(POLICIES), st.booleans(), EVENTS)
+def test_every_row_ends_once(policy: str, lacks: bool, events: list[tuple[str, int, int, int, float]]) -> None:
     """Whatever comes: a row starts only while it waits, a batch has one count, and in the end nothing is left."""
-    seen = Watched(policy)
+    seen = Watched(policy, lacks=lacks)
     instance, actions = seen.core.join(seen.bundle, 2, 0)
     seen.instances.append(instance)
     seen.take(actions)
