@@ -180,7 +180,8 @@ TEST(Price, ARowPaysForItsOwnLength) {
     Spec spec;
     spec.stages.emplace_back();
     std::vector<std::array<TimeNs, 2>> times;
-    for (std::uint16_t v = 0; v < 2 + random() % 3; ++v) {
+    const auto variants = static_cast<std::uint16_t>(2 + random() % 3);
+    for (std::uint16_t v = 0; v < variants; ++v) {
       const auto small = static_cast<TimeNs>((1 + 20 * even(random)) * kMs);
       times.push_back({small, small + static_cast<TimeNs>(100 * even(random) * kMs)});
       std::vector<dispatch::RuntimeId> runtimes;
