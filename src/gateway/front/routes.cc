@@ -46,7 +46,7 @@ MaybeFault say_nim_version(DataService&, const Context&, const Parts&, OwnAnswer
   return {};
 }
 
-// Some milliseconds of the lane for thousands of lines.
+// Written on the lane's thread: counters are read, nothing is waited for.
 MaybeFault say_metrics(DataService& service, const Context& context, const Parts&, OwnAnswer* reply) {
   auto [body, type] = write_metrics(service.models(), service.usage(), context.header("accept"));
   reply->answer = {std::move(body), type};
