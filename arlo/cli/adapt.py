@@ -135,9 +135,10 @@ def run(args: argparse.Namespace) -> int:
     if merges is None:
         merges = _usual(subject)
         say(f"--merge {','.join(map(str, merges))}")
-    prompted = "prefix" if args.prompt_way == "prefix" else "prompt"
-    wanted = [("merge", each) for each in merges] + [("prune", each) for each in prunes]
-    plans = plans_of(subject, [*wanted, *((prompted, each) for each in prompts)], lengths)
+    prompted: AdaptationKind = "prefix" if args.prompt_way == "prefix" else "prompt"
+    wanted: list[tuple[AdaptationKind, int]] = [("merge", each) for each in merges]
+    wanted += [("prune", each) for each in prunes] + [(prompted, each) for each in prompts]
+    plans = plans_of(subject, wanted, lengths)
     kind = Repository(args.max_batch, args.engine)
     with telling(plans, latency=True, compiled=not args.no_compile) as (report, left):
         examiner = examiner_of(subject, options, report, args.out, args.threads)
