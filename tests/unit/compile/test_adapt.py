@@ -235,7 +235,7 @@ def test_prompts(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert manifest.adaptation is not None
     assert (manifest.adaptation.kind, manifest.adaptation.per_layer) == ("prefix", (2, 2))
     assert [variant.tokens for variant in load_flow(out / "flow.toml").stages[0].variants] == [2, 0]
-    assert len(list((tmp_path / "cache").glob("**/prompts.npz"))) == 1
+    assert len(list((tmp_path / "cache").glob("compile/prompts/*/entry.json"))) == 1
     monkeypatch.setattr("arlo.compile.adapt.texts.train_prompts", None)
     assert main([*words, "--data", str(data), "--max-batch", "2", "--no-compile", "--json"]) == 0
     assert json.loads((out / "adapt.json").read_text())["variants"][1]["accuracy"] == prompted["accuracy"]
