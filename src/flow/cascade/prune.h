@@ -25,7 +25,8 @@ void prune(const PruneSpec& spec, const Vocabulary& vocabulary, std::span<const 
            std::span<const float> importance, std::span<const std::int32_t> levels, std::vector<std::uint32_t>& kept,
            const Rewording* to = nullptr, std::int32_t under = 0);
 
-// The words of the tokens at `places` of `ids`, and special tokens, as places in `to`. False: the words are others there.
+// The words of the tokens at `places` of `ids`, and special tokens, as places in `to`. False: the words are others
+// there.
 bool reword(const Vocabulary& vocabulary, std::span<const std::int64_t> ids, std::span<const std::uint32_t> places,
             const Rewording& to, std::vector<std::uint32_t>& kept);
 

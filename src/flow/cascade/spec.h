@@ -45,9 +45,9 @@ struct StageSpec {
   Calibrator calibrator;
   Score score = Score::kMax;
   Over over = Over::kMin;
-  bool squared = false;  // HybridServe's scale: confidence^2
+  bool squared = false;     // HybridServe's scale: confidence^2
   std::uint32_t words = 0;  // its vocabulary, in CascadeSpec::vocabularies; beyond: nothing is known of it
-  double weight = 1;     // in the ensemble, Tabi Eq. 6: accuracy on the rows that it runs
+  double weight = 1;        // in the ensemble, Tabi Eq. 6: accuracy on the rows that it runs
 };
 
 // When a stage's answer is good enough (Tabi Eq. 4, HybridServe's threshold).

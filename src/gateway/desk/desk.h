@@ -99,8 +99,8 @@ class Desk {
   [[nodiscard]] flow::StageSet present(const Row& row) const;
   // A stage has answered: true when the row goes on to another one.
   bool goes_on(Row& row, TimeNs now, Effects& effects);
-  // To a stage, or where there is no time for it with fewer words, or to one before it. False: there is none, and the row
-  // is as it was.
+  // To a stage, or where there is no time for it with fewer words, or to one before it. False: there is none, and the
+  // row is as it was.
   bool goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects);
   bool enter(Row& row, std::int32_t stage, TimeNs now, Effects& effects);
   // Whether it has an answer to end with, which it then does for this reason; the caller ends it.

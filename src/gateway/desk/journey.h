@@ -86,8 +86,8 @@ const InferRequest& worded(const Row& row);
 // It goes to that stage: where the stage has another vocabulary, with all of its text.
 void reword(Row& row, std::int32_t stage);
 
-// Leaves out what does not matter, on the way to the stage `to`: the row is shorter from now on, and in the words of that
-// stage. `under`: as flow::prune() has it. How many tokens: 0: it is as it was.
+// Leaves out what does not matter, on the way to the stage `to`: the row is shorter from now on, and in the words of
+// that stage. `under`: as flow::prune() has it. How many tokens: 0: it is as it was.
 std::int32_t shorten(Row& row, std::int32_t to, Scratch& scratch, std::int32_t under = 0);
 
 }  // namespace arlo::gateway
