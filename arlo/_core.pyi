@@ -392,6 +392,8 @@ class CascadeRules:
         mean_over: str = "words",
         to_level: bool = True,
         min_words: int = 4,
+        alpha_max: float = 0.0,
+        most_removed: float = 0.5,
         ensemble: str = "none",
     ) -> None:
         """
@@ -449,9 +451,11 @@ def cascade_prune(
     ids: NDArray[numpy.int64],
     importance: NDArray[numpy.float32],
     levels: Sequence[int],
+    onto: tuple[NDArray[numpy.uint8], Sequence[int], NDArray[numpy.int64]] | None = None,
+    under: int = 0,
 ) -> NDArray[numpy.int64]:
     """
-    Places of the tokens of a row that are kept; `word_start`: uint8, a bit for each id, lowest first.
+    Places of the tokens of a row that are kept; `word_start`: uint8, a bit for each id, lowest first. `onto`: word_start, special and ids of another vocabulary, which the places are of.
     """
 
 def cascade_drift(epsilon: float, alpha: float, differs: NDArray[numpy.uint8]) -> int:

@@ -168,6 +168,9 @@ def _ablation(study: Study, without: Sequence[Without]) -> str:
     return table(head, rows)
 
 
+_NONE = ("", "", "", "", "")
+
+
 def _pruning(study: Study, words: Sequence[Pruned]) -> str:
     def shown(value: float) -> str:
         return "-" if math.isnan(value) else share(value)
@@ -191,7 +194,7 @@ def _pruning(study: Study, words: Sequence[Pruned]) -> str:
     test = study.of(2)
     whole = float((test.giant == test.truth).mean())
     rows.append(
-        ("whole texts", share(1.0), f"{test.ms[:, -1].mean():.3g}", share(1.0), share(whole), share(0.0), *[""] * 5)
+        ("whole texts", share(1.0), f"{test.ms[:, -1].mean():.3g}", share(1.0), share(whole), share(0.0), *_NONE)
     )
     head = (
         "alpha, words kept",
