@@ -483,7 +483,7 @@ async def test_whatever_happens_rows_are_answered_once_and_rightly(workers: Work
     """Deadlines of milliseconds, clients that leave, points and stages that come and go, a cascade that is gone for a
     moment: what is answered is what the stage that it names said, and the books add up."""
     plans = {
-        "prunes": Plan([[t, t] for t in (0.9, 0.6, 0.3)], alpha=0.7),
+        "prunes": Plan([[t, t] for t in (0.9, 0.6, 0.3)], alpha=0.7, alpha_max=3.0),
         "usual": Plan(),
         "skips": Plan(skip=((0.45,),)),
     }
