@@ -455,7 +455,7 @@ def cascade_prune(
     under: int = 0,
 ) -> NDArray[numpy.int64]:
     """
-    Places of the tokens of a row that are kept; `word_start`: uint8, a bit for each id, lowest first. `onto`: word_start, special and ids of another vocabulary, which the places are of.
+    Places of the tokens of a row that are kept; `word_start`: a bit for each id. `onto`: what they are places of.
     """
 
 def cascade_drift(epsilon: float, alpha: float, differs: NDArray[numpy.uint8]) -> int:

@@ -47,7 +47,8 @@ def vocabulary_of(tokenizer: dict[str, Any] | None) -> Vocabulary:
     raw = tokenizer["model"]["vocab"]
     ids = raw if isinstance(raw, dict) else {entry[0]: i for i, entry in enumerate(raw)}
     added = {each["content"]: each["id"] for each in tokenizer.get("added_tokens", []) if each.get("special")}
-    unknown = added.get(tokenizer["model"].get("unk_token"))  # which stands for a word
+    model = tokenizer["model"]
+    unknown = added.get(model.get("unk_token"), model.get("unk_id"))  # which stands for a word
     pieces = [""] * (1 + max(0, *ids.values(), *added.values()))
     for piece, number in ids.items():
         pieces[number] = piece

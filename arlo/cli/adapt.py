@@ -193,7 +193,8 @@ def _requests(histogram: str | None, found: Sequence[dict[str, Any]]) -> dict[in
         from arlo.traces.traffic import traffic
 
         return {length: float(rows) for length, rows in traffic(histogram, found[-1]["length"]).by_length.items()}
-    return {part["max_length"]: float(part["rows"]) for part in found[-1]["bins"]}
+    measured = {part["max_length"]: float(part["rows"]) for part in found[-1]["bins"]}
+    return measured or {found[-1]["length"]: 1.0}  # pictures are all alike
 
 
 def _usual(subject: Subject) -> list[int]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from arlo.compile.adapt import measure
-from arlo.compile.adapt.variant import Head, Plan
+from arlo.compile.adapt.variant import KEPT_FILES, Head, Plan
 from arlo.compile.cache import Cache, Entry, code_version, link_out, tool_versions
 from arlo.compile.progress import Reporter
 from arlo.compile.steps.resolve import SourceModel
@@ -53,8 +53,8 @@ def digest(*parts: object) -> str:
 
 def body_of(model: SourceModel) -> dict[str, Any]:
     """What a body's answers depend on."""
-    tokenizer = model.tokenizer_folder / "tokenizer.json"
-    read = hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer.is_file() else None
+    files = {name: model.tokenizer_folder / name for name in KEPT_FILES}
+    read = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items() if file.is_file()}
     return {
         "hashes": model.hashes,
         "task": model.task,

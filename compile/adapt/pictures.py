@@ -99,7 +99,7 @@ class Pictures:
         numbered = list(fitted)
         self.rows_digest = digest(
             self._rows,
-            *((numbered.index(task), labels) for task, labels in task_labels.items()),
+            *((task, numbered.index(task), labels) for task, labels in task_labels.items()),
             *self._truth.values(),
         )
         return cached
@@ -114,7 +114,7 @@ class Pictures:
         heads = {name: each.head for name, each in self.fitted_tasks.items()}
         return {
             "body": body_of(self._model),
-            "labels": {name: list(head.labels) for name, head in heads.items()},
+            "labels": [[name, list(head.labels)] for name, head in heads.items()],  # in the order of the tasks
             "room": self.room,
             "heads": digest(*(array for head in heads.values() for array in (head.weight, head.bias))),
             "compared": digest(self._rows[:COMPARED], self._rows[-1]),

@@ -122,7 +122,7 @@ class Texts:
         self.measured = len(self._rows)
         numbers = list(self._fitted)
         self.rows_digest = digest(
-            *((numbers.index(task.name) if self.room else None, task.labels, task.rows) for task in self._tasks),
+            *((task.name, numbers.index(task.name), task.labels, task.rows) for task in self._tasks),
             *(task.truth for task in self._tasks),
         )
         return cached
@@ -150,7 +150,7 @@ class Texts:
         arrays = [array for head in heads.values() for array in (head.weight, head.bias)]
         return {
             "body": body_of(self._model),
-            "labels": {name: list(head.labels) for name, head in heads.items()},
+            "labels": [[name, list(head.labels)] for name, head in heads.items()],  # in the order of the tasks
             "room": self.room,
             "heads": digest(*arrays),
             "prompts": [self._training.way, digest(*(each.values for each in prompts))] if prompts else [],

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 OPSET = 18
-_KEPT_FILES = (
+KEPT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -285,7 +285,7 @@ def export_variant(
             given.append(torch.zeros(2, 1, dtype=torch.int64))
         export_onnx(variant, given, names, (output,), folder / "model.onnx", of_tuple=True)
     write_config(model, folder, labels, tasks)
-    for name in _KEPT_FILES:
+    for name in KEPT_FILES:
         if (model.tokenizer_folder / name).is_file():
             shutil.copyfile(model.tokenizer_folder / name, folder / name)
     return folder / "model.onnx"

@@ -186,8 +186,7 @@ void bind_decisions(nb::module_& m) {
               "Sequence[int], ids: NDArray[numpy.int64], importance: NDArray[numpy.float32], levels: Sequence[int], "
               "onto: tuple[NDArray[numpy.uint8], Sequence[int], NDArray[numpy.int64]] | None = None, under: int = 0) "
               "-> NDArray[numpy.int64]"),
-      "Places of the tokens of a row that are kept; `word_start`: uint8, a bit for each id, lowest first. `onto`: "
-      "word_start, special and ids of another vocabulary, which the places are of.");
+      "Places of the tokens of a row that are kept; `word_start`: a bit for each id. `onto`: what they are places of.");
   m.def(
       "cascade_drift",
       [](double epsilon, double alpha, const Rows<std::uint8_t>& differs) {

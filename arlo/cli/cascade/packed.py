@@ -44,6 +44,11 @@ def found(args: argparse.Namespace, test: Study, stages: Any, chosen: dict[str, 
     most = min(args.workers, MOST_REPLICAS)
     while most > 2 and len(batches) * (most * min(args.span, args.workers)) ** len(needs) > MOST_PLANS:
         most -= 1
+    if len(batches) * (most * min(args.span, args.workers)) ** len(needs) > MOST_PLANS:
+        raise ConfigError(
+            f"--span {args.span} with {args.workers} workers and {len(needs)} stages are too many packings to try: "
+            "give a smaller --span"
+        )
     made = plan(
         needs,
         devices,

@@ -149,8 +149,11 @@ class Jobs:
 
         def places(row: int) -> NDArray[np.int64]:
             ids, _ = tokenize(self.data, row)
+            source_ids = cut(self.data, row)[0]
             to = None if groups[0] == groups[1] else Rewording(vocabulary, ids)
-            kept = prune(spec, before, cut(self.data, row)[0], said.importance_of(row), levels, to=to)
+            if to is not None and (len(source_ids) >= cut.longest or len(ids) >= tokenize.longest):
+                return np.arange(len(ids))  # perhaps cut, each after other words
+            kept = prune(spec, before, source_ids, said.importance_of(row), levels, to=to)
             if how == "random":
                 return random_words(vocabulary, ids, len(kept), seed=row)
             return first_words(vocabulary, ids, len(kept)) if how == "first" else kept
@@ -196,12 +199,12 @@ class Tokenize:
         if manifest.tokenizer is None:
             raise ConfigError(f"{repository} has no tokenizer, so texts cannot be run on it")
         self._tokenizer = Tokenizer(repository / manifest.tokenizer)
-        self._longest = runtimes_of(manifest)[-1].max_length
+        self.longest = runtimes_of(manifest)[-1].max_length
 
     def __call__(self, data: Data, row: int) -> Tokens:
         example = data.examples[row]
         text = example.text if example.text_pair is None else (example.text, example.text_pair)
-        found = self._tokenizer.encode([text], cut_to=self._longest)[0]
+        found = self._tokenizer.encode([text], cut_to=self.longest)[0]
         return found.ids, found.type_ids
 
 

@@ -108,8 +108,6 @@ def _find(flow: Flow, chosen: dict[str, Any], args: argparse.Namespace) -> Found
     from arlo.catalog.flow_exits import work_s
     from arlo.cli.simulate.find import DEFAULT_ATTAINMENT, search
 
-    seconds = chosen.get("duration_s", DEFAULT_DURATION_S)
-
     def run(counts: Sequence[int]) -> list[Any]:
         return [_Tried(_one(flow, chosen | {"workers": n}, args), args.least_accuracy or 0.0) for n in counts]
 
@@ -121,7 +119,8 @@ def _find(flow: Flow, chosen: dict[str, Any], args: argparse.Namespace) -> Found
     )
     lowest = 1 if args.hold == "all" else len(flow.stages)
     first = run([lowest])[0]
-    load = max(math.ceil(first.result.roots / seconds * root_s), lowest)
+    span_s = max(1, len(first.result.seconds["demand"]))  # of the rows that came, whatever they are drawn from
+    load = max(math.ceil(first.result.roots / span_s * root_s), lowest)
     return search(
         lambda counts: [first if n == lowest else run([n])[0] for n in counts],
         lowest=lowest,

@@ -75,7 +75,6 @@ bool Desk::goes_on(Row& row, TimeNs now, Effects& effects) {
     take_from_ahead(row, now, effects);
     return false;
   }
-  price.short_of_time();
   ++counts.exits.at(static_cast<std::size_t>(journey.reason));
   return false;
 }
@@ -86,11 +85,14 @@ bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
   const std::int32_t length = row.length;
   const auto tokens = journey.tokens;
   const auto wording = journey.wording;
+  const std::int32_t before = journey.pruned;
   auto reason = journey.reason;
+  bool tried = false;
   const auto back = [&] {
     row.length = length;
     journey.tokens = tokens;
     journey.wording = wording;
+    journey.pruned = before;
     journey.stage = journey.answered_by;
   };
   const auto went = [&](std::int32_t stage, std::int32_t pruned) {
@@ -107,11 +109,16 @@ bool Desk::goes_to(Row& row, std::int32_t to, TimeNs now, Effects& effects) {
     while (!went(stage, pruned)) {
       const auto level = std::lower_bound(levels.begin(), levels.end(), row.length);
       back();
+      if (!tried) {
+        tried = true;
+        reason = journey.reason;
+        prices_.at(row.call->model->variant).short_of_time();
+        if (reason == flow::Reason::kStageAbsent) return false;  // fewer words do not help
+      }
       pruned = level == levels.end() ? 0 : shorten(row, stage, scratch_, *level);
       if (pruned == 0) break;
     }
     if (journey.stage == stage) return true;
-    if (stage == to) reason = journey.reason;
   }
   journey.reason = reason;
   return false;

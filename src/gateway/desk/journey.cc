@@ -36,6 +36,13 @@ void only_words(const flow::Vocabulary& vocabulary, const std::vector<std::int64
   values.resize(words);
 }
 
+// Texts that are cut end after other words in each vocabulary.
+bool perhaps_cut(const Row& row, std::size_t wording) {
+  const ModelSpec& model = *row.call->model;
+  const std::int32_t longest = wording == 0 ? model.longest : model.wordings[wording - 1]->longest;
+  return row.call->request.in(wording).lengths()[row.index] >= longest;
+}
+
 // The same on the way to a stage of another vocabulary: `scratch.kept` is of the row's tokens there. What was left out
 // before stays so. How many tokens there were to choose from; 0: all of its text goes.
 std::size_t reworded(const Row& row, std::int32_t to, Scratch& scratch, std::int32_t under) {
@@ -44,6 +51,8 @@ std::size_t reworded(const Row& row, std::int32_t to, Scratch& scratch, std::int
   const auto& next = cascade.stages[static_cast<std::size_t>(to)];
   const auto& spec = cascade.spec;
   const auto& from = spec.words_of(static_cast<std::size_t>(journey.answered_by));
+  if (from.word_start.empty() || spec.words_of(static_cast<std::size_t>(to)).word_start.empty()) return 0;
+  if (perhaps_cut(row, journey.wording) || perhaps_cut(row, next.wording)) return 0;
   auto& there = scratch.other_ids;
   row.call->request.in(next.wording).ids(row.index, there);
   flow::Rewording onto{spec.words_of(static_cast<std::size_t>(to)), there};
@@ -192,6 +201,7 @@ void reword(Row& row, std::int32_t stage) {
   if (journey.wording == wording) return;
   journey.wording = wording;
   journey.tokens = nullptr;
+  journey.pruned = 0;
   row.length = length_at(row, stage);
 }
 
@@ -199,12 +209,12 @@ std::int32_t shorten(Row& row, std::int32_t to, Scratch& scratch, std::int32_t u
   auto& journey = *row.journey;
   const auto& cascade = row.cascade();
   const auto& next = cascade.stages[static_cast<std::size_t>(to)];
-  if (!journey.point->prunes) return 0;
+  const auto& spec = journey.point->rules.prune;
+  if (!journey.point->prunes || (under > 0 && spec.alpha_max < spec.alpha)) return 0;
   copy(journey.parsed.raw(cascade.outputs.importance), scratch.importance);
   if (scratch.importance.size() < static_cast<std::size_t>(row.length)) return 0;
   scratch.importance.resize(static_cast<std::size_t>(row.length));
   tokens_of(row, scratch);
-  const auto& spec = journey.point->rules.prune;
   const auto& vocabulary = cascade.spec.words_of(static_cast<std::size_t>(journey.answered_by));
   auto whole = static_cast<std::size_t>(row.length);
   if (next.wording == journey.wording) {

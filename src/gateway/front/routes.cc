@@ -3,6 +3,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "gateway/desk/metrics.h"
 #include "gateway/front/embeddings.h"
 #include "gateway/front/kserve_http.h"
@@ -47,9 +48,22 @@ MaybeFault say_nim_version(DataService&, const Context&, const Parts&, OwnAnswer
 }
 
 // Written on the lane's thread: counters are read, nothing is waited for.
+// Whoever asks again within that time gets the same: anybody may, where there is no token.
 MaybeFault say_metrics(DataService& service, const Context& context, const Parts&, OwnAnswer* reply) {
-  auto [body, type] = write_metrics(service.models(), service.usage(), context.header("accept"));
-  reply->answer = {std::move(body), type};
+  constexpr TimeNs kFresh = 100'000'000;
+  struct Written {
+    const DataService* by = nullptr;
+    TimeNs at = 0;
+    std::string accept;
+    MetricsText text;
+  };
+  thread_local Written last;
+  const TimeNs now = now_ns();
+  const std::string_view accept = context.header("accept");
+  if (last.by != &service || now - last.at >= kFresh || last.accept != accept) {
+    last = {&service, now, std::string(accept), write_metrics(service.models(), service.usage(), accept)};
+  }
+  reply->answer = {last.text.body, last.text.type};
   return {};
 }
 
@@ -85,21 +99,23 @@ MaybeFault say_ready(DataService& service, const Context&, const Parts&, OwnAnsw
   return {};
 }
 
-json model_of(const std::string& name) {
-  return {{"id", name}, {"object", "model"}, {"created", 0}, {"owned_by", "arlo"}};
+// `root`: the model that a further name stands for.
+json model_of(const std::string& name, const std::string& root) {
+  json made = {{"id", name}, {"object", "model"}, {"created", 0}, {"owned_by", "arlo"}};
+  if (root != name) made["root"] = root;
+  return made;
 }
 
 MaybeFault say_models(DataService& service, const Context&, const Parts&, OwnAnswer* reply) {
   auto data = json::array();
   for (const auto& served : service.models().served()) {
-    if (!served.stage) data.push_back(model_of(served.name));
+    if (!served.stage) data.push_back(model_of(served.name, served.name));
   }
   for (const auto& [alias, name] : service.aliases()) {
     Router* router = nullptr;
     std::shared_ptr<const ModelSpec> model;
     if (service.models().find(alias) != nullptr || service.find_model(name, {}, &router, &model)) continue;
-    auto& one = data.emplace_back(model_of(alias));
-    one["root"] = name;
+    if (model->name == name) data.push_back(model_of(alias, name));
   }
   reply->answer.body = dumped(json::object({{"object", "list"}, {"data", data}}));
   return {};
@@ -109,7 +125,7 @@ MaybeFault say_model(DataService& service, const Context&, const Parts& parts, O
   Router* router = nullptr;
   std::shared_ptr<const ModelSpec> model;
   if (auto fault = service.find_model(parts[0], {}, &router, &model)) return fault;
-  reply->answer.body = dumped(model_of(model->name));
+  reply->answer.body = dumped(model_of(parts[0], model->name));
   return {};
 }
 

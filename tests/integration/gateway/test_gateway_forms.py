@@ -308,7 +308,8 @@ async def test_further_names_of_models(workers: Workers, tokenizer: Path, tmp_pa
                 ("emu", None),
                 ("text-embedding-3-small", "emu"),
             ]
-            assert (await client.get("/v1/models/text-embedding-3-small")).json()["id"] == "emu"
+            of_it = (await client.get("/v1/models/text-embedding-3-small")).json()
+            assert (of_it["id"], of_it["root"]) == ("text-embedding-3-small", "emu")
             assert (await client.get("/info?model=text-embedding-3-small")).json()["model_id"] == "emu"
             assert (await client.get("/v2/models/text-embedding-3-small/ready")).status_code == 200
             stats = (await client.get("/v2/models/text-embedding-3-small/stats")).json()["model_stats"]
