@@ -239,14 +239,15 @@ RowResponse answer_of(const Call& call, Journey& journey, bool final) {
   const auto& outputs = cascade.outputs;
   const auto asked = [&](int output) { return output >= 0 && (wanted >> output & 1) != 0; };
   std::vector<double> q;
+  std::vector<float> logits;
+  const auto& stage = cascade.spec.stages[static_cast<std::size_t>(journey.answered_by)];
   const bool mixed = journey.mix.several();
+  const bool ordered = !mixed && !stage.label_order.empty() && asked(outputs.logits);
+  if (!mixed && (ordered || asked(outputs.probabilities))) copy(journey.parsed.raw(outputs.logits), logits);
   if (mixed) {
     journey.mix.probabilities(q);
   } else if (asked(outputs.probabilities)) {
     q.resize(static_cast<std::size_t>(cascade.spec.labels));
-    const auto& stage = cascade.spec.stages[static_cast<std::size_t>(journey.answered_by)];
-    std::vector<float> logits;
-    copy(journey.parsed.raw(outputs.logits), logits);
     if (logits.size() != q.size() || !flow::calibrate(stage, logits, journey.facts.length, q)) {
       std::fill(q.begin(), q.end(), std::nan(""));
     }
@@ -259,6 +260,10 @@ RowResponse answer_of(const Call& call, Journey& journey, bool final) {
   for (const double p : q) append(made, static_cast<float>(p));
   if (mixed) {
     for (const double p : q) append(made, static_cast<float>(std::log(p)));
+  } else if (ordered) {  // as the cascade names its labels, whatever the stage's order is
+    std::vector<float> places(stage.label_order.size(), std::nanf(""));
+    for (std::size_t i = 0; i < std::min(places.size(), logits.size()); ++i) places[stage.label_order[i]] = logits[i];
+    for (const float z : places) append(made, z);
   }
   const std::string_view all = made;
   const auto labels = static_cast<std::int64_t>(q.size());
@@ -268,6 +273,7 @@ RowResponse answer_of(const Call& call, Journey& journey, bool final) {
   if (asked(outputs.reason)) answer.set(outputs.reason, {}, all.substr(8, 4));
   if (asked(outputs.probabilities)) answer.set(outputs.probabilities, {labels}, all.substr(12, bytes));
   if (mixed && asked(outputs.logits)) answer.set(outputs.logits, {labels}, all.substr(12 + bytes, bytes));
+  if (ordered) answer.set(outputs.logits, {cascade.spec.labels}, all.substr(12 + bytes));
   return answer;
 }
 

@@ -251,3 +251,20 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFi
         assert main(["cascade", "refresh", str(tmp_path), *options]) != 0
         assert said in capsys.readouterr().err
     assert json.loads((tmp_path / "cascade.json").read_text()) == before
+
+
+async def test_logits_come_in_the_order_of_the_cascades_labels(workers: Workers, start: Any) -> None:
+    """A stage may have been trained with its labels in another order."""
+    deployment = cascade_deployment(workers, {"small": (0, 1), "middle": (2,), "large": (3,)})
+    deployment.cascades[0].stages[2].label_order.extend([2, 0, 3, 1])
+    async with start(deployment, dispatch=BATCHES) as gateway:
+        names = ("logits", "probabilities", "cascade_stage")
+        answer = arrays_of(await ask(gateway, [3, 4, 5], outputs=names, cascade="last"))
+        theirs = recorded("large")[0][[3, 4, 5]]
+        wanted = np.empty_like(theirs)
+        wanted[:, [2, 0, 3, 1]] = theirs
+        assert answer["cascade_stage"].tolist() == [2, 2, 2]
+        np.testing.assert_array_equal(answer["logits"], wanted)
+        np.testing.assert_array_equal(answer["probabilities"].argmax(1), wanted.argmax(1))
+        answer = arrays_of(await ask(gateway, [3, 4, 5], cascade="first"))
+        np.testing.assert_array_equal(answer["logits"], recorded("small")[0][[3, 4, 5]])
