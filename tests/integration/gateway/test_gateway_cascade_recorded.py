@@ -49,7 +49,7 @@ def written(folder: Path, **point: Any) -> Path:
 
 def deployed(workers: Workers, placement: dict[str, tuple[int, ...]] | None = None) -> Any:
     deployment = cascade_deployment(workers, placement or EVERYWHERE, {"usual": Plan(((0.3, 0.3),)), "safe": Plan()})
-    deployment.cascades[0].words.Clear()
+    del deployment.cascades[0].words[:]
     return deployment
 
 

@@ -160,10 +160,8 @@ async def test_no_instance_that_fits_is_unavailable_within_the_grace_time(worker
         wanted = "no healthy instance takes a row of length 65 (1 of 2 instances are active); last error: "
         assert (error.details() or "").startswith(wanted)
         # With a deadline shorter than the grace time the answer comes before the deadline.
-        sent_s = monotonic_s()
         error = await refused(gateway, one_row(65), timeout=0.4)
-        assert monotonic_s() - sent_s < 0.4
-        assert error.code() == grpc.StatusCode.UNAVAILABLE
+        assert error.code() == grpc.StatusCode.UNAVAILABLE  # late, it would be DEADLINE_EXCEEDED
         # A batch is refused as a whole, and what fits is still served.
         error = await refused(gateway, request_of(example(3, 65)), timeout=10)
         assert (error.details() or "").startswith("row 1: no healthy instance takes a row of length 65")
