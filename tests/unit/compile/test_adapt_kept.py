@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -190,3 +191,16 @@ def test_digest() -> None:
     others = (a.reshape(2, 3), a.astype(np.int32), a + 1, list(a))
     assert len({kept.digest(each) for each in (a, *others)}) == 5
     assert kept.digest("a", "b") != kept.digest("ab")
+
+
+def test_files_beside_the_tokenizer_are_part_of_a_body(tmp_path: Path) -> None:
+    """They are copied into every variant."""
+    model: Any = SimpleNamespace(
+        tokenizer_folder=tmp_path, hashes={}, task="embedding", pooling=("mean",), normalize=True
+    )
+    seen = []
+    for words in ("", "one", "two"):
+        if words:
+            (tmp_path / "special_tokens_map.json").write_text(words)
+        seen.append(kept.body_of(model))
+    assert seen[0] != seen[1] != seen[2]
