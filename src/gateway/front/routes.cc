@@ -47,8 +47,7 @@ MaybeFault say_nim_version(DataService&, const Context&, const Parts&, OwnAnswer
   return {};
 }
 
-// Written on the lane's thread: counters are read, nothing is waited for.
-// Whoever asks again within that time gets the same: anybody may, where there is no token.
+// Written on the lane's thread, by each at most every kFresh: where there is no token, anybody may ask.
 MaybeFault say_metrics(DataService& service, const Context& context, const Parts&, OwnAnswer* reply) {
   constexpr TimeNs kFresh = 100'000'000;
   struct Written {

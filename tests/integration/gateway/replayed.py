@@ -19,6 +19,8 @@ from arlo.workers.emulated.repository import EmulatedRuntime, runtime_name
 from tests.fakes.triton_workers import Workers
 
 RECORDS, LABELS, TOKENS = 1000, 4, 64
+BATCHES = {"policy": "late", "batching": "deadline"}
+EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (3,)}  # stage -> workers
 STAGES = ("small", "middle", "large")
 CLS = 101  # the first token of every row; the second one names its record
 LENGTHS = (32, 64)

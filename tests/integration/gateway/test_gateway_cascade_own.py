@@ -19,6 +19,7 @@ from arlo.cli import main
 from tests.fakes.gateway import SANITIZED
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
+    BATCHES,
     REASONS,
     RECORDS,
     STAGES,
@@ -33,7 +34,6 @@ from tests.integration.gateway.replayed import (
 
 pytestmark = pytest.mark.integration
 
-BATCHES = {"policy": "late", "batching": "deadline"}
 TWO = ("small", "large")
 
 

@@ -23,6 +23,7 @@ from tritonclient.grpc import service_pb2
 from arlo.client import AsyncClient, Classification, InvalidRequestError
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
+    BATCHES,
     CLS,
     REASONS,
     RECORDS,
@@ -38,7 +39,6 @@ from tests.integration.gateway.replayed import (
 
 pytestmark = pytest.mark.integration
 
-BATCHES = {"policy": "late", "batching": "deadline"}
 EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (2, 3)}
 OTHER = 500  # a record's name in the last stage's vocabulary is so much further on
 NAMED = [i for i in range(RECORDS) if CLS not in (i, (i + OTHER) % RECORDS)]

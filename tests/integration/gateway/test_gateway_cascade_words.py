@@ -10,6 +10,8 @@ import pytest
 
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
+    BATCHES,
+    EVERYWHERE,
     REASONS,
     STAGES,
     Plan,
@@ -21,9 +23,6 @@ from tests.integration.gateway.replayed import (
 )
 
 pytestmark = pytest.mark.integration
-
-BATCHES = {"policy": "late", "batching": "deadline"}
-EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (3,)}
 
 
 async def ask(gateway: Any, records: list[int], lengths: list[int], **how: Any) -> Any:

@@ -19,6 +19,8 @@ from tests.fakes.gateway import Gateway
 from tests.fakes.odd_worker import OddWorker, tensors_of
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import (
+    BATCHES,
+    EVERYWHERE,
     REASONS,
     RECORDS,
     STAGES,
@@ -34,9 +36,6 @@ from tests.integration.gateway.replayed import (
 )
 
 pytestmark = pytest.mark.integration
-
-BATCHES = {"policy": "late", "batching": "deadline"}
-EVERYWHERE = {"small": (0, 1), "middle": (2,), "large": (3,)}
 
 
 def check(answer: Any, wanted: Expected) -> None:
