@@ -285,6 +285,7 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   ++count.answered;
   ++by_variant.answered;
   root.row->padded += row.padded;
+  root.row->demoted = root.row->demoted || row.demoted;
   root.row->batch_rows = std::max(root.row->batch_rows, row.batch_rows);
   const TimeNs executed = visit.source->executed_ns + row.executed_ns();
   const Said said = spec.judged ? said_of(visit.of(), row.parsed, row.length) : Said{};

@@ -101,6 +101,7 @@ class FlowEncoder {
     say("execute_us", timing.execute_us);
     say("total_us", timing.total_us);
     say("computed_tokens", timing.computed_tokens);
+    say("demoted", timing.demoted);
     say("batch_rows", timing.batch_rows);
     std::int64_t degraded = 0;
     for (const auto& row : call_.rows) degraded += row.flow->reason >= 0 ? 1 : 0;
