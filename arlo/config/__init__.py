@@ -2,7 +2,8 @@
 
 from arlo.config.keeping import HealthConfig
 from arlo.config.load import load, parse
-from arlo.config.model import Config, DeploymentConfig, DispatchConfig, GatewayConfig, ModelConfig, WorkersConfig
+from arlo.config.model import Config, DeploymentConfig, DispatchConfig, ModelConfig, WorkersConfig
+from arlo.config.ports import GatewayConfig
 
 __all__ = [
     "Config",

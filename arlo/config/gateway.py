@@ -22,7 +22,7 @@ def gateway_message(config: Config, *, ready_file: Path | None = None) -> Any:
     A field has the name of its key. The gateway refuses a message without all of them.
     """
     files = {}
-    for key in ("tls_certificate_file", "tls_key_file", "tls_client_ca_file", "bearer_token_file"):
+    for key in ("tls_certificate_file", "tls_key_file", "tls_client_ca_file", "bearer_token_file", "bulk_token_file"):
         path: Path | None = getattr(config.gateway, key)
         if path is not None and not path.is_file():
             raise ConfigError(f"gateway.{key}: {path} is not a file: make it, or leave the key out")

@@ -86,13 +86,14 @@ int serve(const v1::GatewayConfig& config) {
   set_log_level(parse_log_level(config.log_level()));
   capture_library_logs();
   raise_descriptor_limit();
-  const std::string token = config.bearer_token_file().empty() ? "" : read_secret(config.bearer_token_file());
+  const auto secret = [](const std::string& file) { return file.empty() ? "" : read_secret(file); };
+  const DataService::Tokens tokens{.any = secret(config.bearer_token_file()), .bulk = secret(config.bulk_token_file())};
 
   Models models(config);
   const auto& command = config.text_command();
   TextHelpers helpers({command.begin(), command.end()}, config.text_helpers());
   if (!command.empty() && config.text_helpers() != 0) text_has_helpers();
-  DataService data_service(models, config, token, helpers);
+  DataService data_service(models, config, tokens, helpers);
   Lanes lanes(thread_count(config.threads()));
   for (auto& lane : lanes) lane = std::make_unique<Lane>();
   DataPort data_port(data_service, config, lanes);

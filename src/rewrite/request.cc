@@ -188,6 +188,7 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
       return invalid("parameter arlo_class must be a string_param: interactive or bulk");
     }
     bulk_ = parameter.text == "bulk";
+    says_class_ = true;
     return {};
   }
   if (key == "truncate") return parse_truncate(parameter.kind, parameter.number, parameter.text);

@@ -60,6 +60,7 @@ class InferRequest {
   [[nodiscard]] std::string_view id() const { return id_; }
   [[nodiscard]] std::int64_t timeout_us() const { return timeout_us_; }  // 0: none given
   [[nodiscard]] bool bulk() const { return bulk_; }                      // of the class bulk
+  [[nodiscard]] bool says_class() const { return says_class_; }
   [[nodiscard]] bool wants_final_response() const { return wants_final_response_; }
   [[nodiscard]] const std::vector<std::int32_t>& lengths() const { return lengths_; }  // per row, >= 1
   // Per row, of a model of several tasks: which one; empty: of others.
@@ -140,6 +141,7 @@ class InferRequest {
   std::string_view id_;
   std::int64_t timeout_us_ = 0;
   bool bulk_ = false;
+  bool says_class_ = false;
   bool wants_final_response_ = false;
   CascadeWishes wishes_;
   FlowWishes flow_wishes_;

@@ -84,7 +84,7 @@ void ask(ApiTask& task, const ModelSpec& model, const ApiBody& body, std::size_t
   if (!fault) fault = task.write(model, answer_to(request, each), &made);
   // A query counts in each of its rows.
   require(fault || task.characters().value_or(0) <= body.bytes.size() * (kMostRows + 1), "more characters than came");
-  said = fault ? write_fault(task.dialect(), *fault) : made.body;
+  said = fault ? write_fault(task.dialect(), *fault, "id") : made.body;
   if (!fault && made.type != "application/json") return;
   require(nlohmann::json::accept(said), "an answer is no JSON");
 }

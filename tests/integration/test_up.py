@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,12 @@ from tests.fakes.tiny_model import write_tiny
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio]
 
 WAIT_S = 120
+NO_COMPILER = """
+import importlib.util
+find = importlib.util.find_spec
+gone = ("torch", "transformers", "onnx", "onnxscript")
+importlib.util.find_spec = lambda name, package=None: None if name in gone else find(name, package)
+"""
 TEXT = "which library carries the colour of the sea"
 
 
@@ -30,14 +37,14 @@ class Up:
         self.ready: dict[str, Any] = {}
 
     @classmethod
-    async def start(cls, work: Path, model: Path) -> Up:
+    async def start(cls, work: Path, model: Path, env: Mapping[str, str] | None = None) -> Up:
         log = work / "log"
         command = ["-m", "arlo.cli", "up", str(model), "--port", "0", "--grpc-port", "0", "--workers", "1"]
         command += ["--alias", "text-embedding-3-small"]
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *command, "--cache", str(work / "cache"), "--json", "--log-json",
-                stdout=asyncio.subprocess.PIPE, stderr=errors,
+                env=os.environ | (env or {}), stdout=asyncio.subprocess.PIPE, stderr=errors,
             )  # fmt: skip
         up = cls(process, log)
         assert process.stdout is not None
@@ -68,11 +75,11 @@ def running_from(folder: Path) -> list[str]:
     return found
 
 
-async def up_fails(work: Path, *words: str) -> tuple[int | None, bytes, str]:
+async def up_fails(work: Path, *words: str, env: Mapping[str, str] | None = None) -> tuple[int | None, bytes, str]:
     """Exit code, output and errors of an `arlo up` that ends by itself."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "arlo.cli", "up", *words, "--cache", str(work / "cache"), cwd=work,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env=os.environ | (env or {}), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, errors = await process.communicate()
     return process.returncode, out, errors.decode()
@@ -108,7 +115,12 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
     assert await up.stop() == 0
     assert running_from(tmp_path) == []
 
-    again = await Up.start(tmp_path, model)
+    # A finished build is served where nothing could be compiled; what is not built is refused.
+    no_compiler = tmp_path / "no-compiler"
+    no_compiler.mkdir()
+    (no_compiler / "sitecustomize.py").write_text(NO_COMPILER)
+    env = {"PYTHONPATH": f"{no_compiler}:{os.environ.get('PYTHONPATH', '')}"}
+    again = await Up.start(tmp_path, model, env)
     assert again.ready["config"] == up.ready["config"]
     async with httpx.AsyncClient(base_url=f"http://{again.ready['api']}", timeout=30) as client:
         once_more = await client.post("/v1/embeddings", json={"model": "tiny", "input": TEXT})
@@ -116,6 +128,11 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
     assert "compiling" not in again.log.read_text()
     assert await again.stop() == 0
     assert running_from(tmp_path) == []
+    code, out, errors = await up_fails(
+        tmp_path, str(model), "--name", "other", "--port", "0", "--grpc-port", "0", env=env
+    )
+    assert (code, out) == (3, b"")
+    assert "lacks torch, transformers, onnx, onnxscript: pip install" in errors
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,13 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arlo.cli.serve import as_dict
 from arlo.cli.text import print_json_line
-from arlo.errors import ConfigError, EnvironmentProblem, GatewayError
+from arlo.errors import ArloError, ConfigError, EnvironmentProblem, GatewayError
 
 if TYPE_CHECKING:
     from arlo.catalog.manifest import Manifest
@@ -47,6 +47,7 @@ The configuration that it serves by is printed; `arlo serve` takes it, changed a
 --cache, $ARLO_CACHE or ~/.cache/arlo, under up/."""
 
 TO_COMPILE = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")  # packages of the extra `compile`
+TO_SERVE = ("onnxruntime",)
 MOST_WORKERS = 4
 LEAST_SLO_MS = 150
 SLO_FACTOR = 4  # times the longest row of the longest length
@@ -125,32 +126,55 @@ def run(args: argparse.Namespace) -> int:
     if not args.model or args.name == "":
         raise ConfigError("MODEL is empty" if not args.model else "--name is empty: leave it out, or give a name")
     api, grpc = _free(args.host, args.port, "--port"), _free(args.host, args.grpc_port, "--grpc-port")
-    _check_installed()  # missing? said before minutes of work
-    source = find_source(args.model, name=args.name, install=args.install)
     if args.cache is not None:
         os.environ["ARLO_CACHE"] = str(args.cache.expanduser().absolute())
-    root = CompileOptions(source=source.path, out=Path("unused")).cache_root
-    folder = root.absolute() / "up" / f"{source.name}-{source.key}"
+    root = CompileOptions(source=Path(args.model), out=Path("unused")).cache_root.absolute() / "up"
+
+    def folder_of(source: Source) -> Path:
+        return root / f"{source.name}-{source.key}"
+
+    if missing := _missing(TO_COMPILE):  # said before minutes of work, where there is any to do
+        try:
+            source = find_source(args.model, name=args.name, install=False)
+        except ArloError:
+            raise _lacks(missing) from None
+        missing = _missing(TO_SERVE) if _is_whole(folder_of(source) / "repository") else missing
+        if missing:
+            raise _lacks(missing)
+    source = find_source(args.model, name=args.name, install=args.install)
+    folder = folder_of(source)
     with _alone(folder):
         return _serve(args, source, folder, api=api, grpc=grpc)
 
 
-def _check_installed() -> None:
-    """What the wheel alone does not bring. EnvironmentProblem names all that is missing, and the one command."""
+def _missing(packages: Sequence[str]) -> list[str]:
+    """Of these packages and Triton, what the wheel alone has not brought. EnvironmentProblem: Triton alone is missing,
+    and why."""
     from arlo.workers.triton.server import find_triton
 
-    missing = [name for name in TO_COMPILE if importlib.util.find_spec(name) is None]
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
     try:
         find_triton()
     except EnvironmentProblem:
         if not missing:
             raise
         missing.append("a Triton server")
-    if missing:
-        raise EnvironmentProblem(
-            f"`arlo up` compiles and serves on this machine, and lacks {', '.join(missing)}: "
-            "pip install 'arlo-serve[up]'"
-        )
+    return missing
+
+
+def _lacks(missing: Sequence[str]) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"`arlo up` compiles and serves on this machine, and lacks {', '.join(missing)}: pip install 'arlo-serve[up]'"
+    )
+
+
+def _is_whole(repository: Path) -> bool:
+    """Every runtime is there: nothing is left to compile."""
+    from arlo.catalog.manifest import FILE_NAME, Manifest
+
+    if not (repository / FILE_NAME).is_file():
+        return False
+    return any(not runtime.dynamic for runtime in Manifest.load(repository).runtimes)
 
 
 @contextlib.contextmanager
@@ -197,8 +221,8 @@ def _serve(args: argparse.Namespace, source: Source, folder: Path, *, api: str, 
     async def rest(cluster: Cluster) -> None:
         await _rest(cluster, source, folder, say=not args.json)
 
-    whole = any(not runtime.dynamic for runtime in manifest.runtimes)
-    return asyncio.run(serve(config, ready=ready, manifest=manifest, beside=None if whole else rest))
+    beside = None if _is_whole(folder / "repository") else rest
+    return asyncio.run(serve(config, ready=ready, manifest=manifest, beside=beside))
 
 
 def _free(host: str, port: int, option: str) -> str:

@@ -191,6 +191,7 @@ class GatewayProcess:
             gateway.tls_key_file,
             gateway.tls_client_ca_file,
             gateway.bearer_token_file,
+            gateway.bulk_token_file,
         )
         return fingerprint(
             program=str(program.resolve()),

@@ -103,7 +103,7 @@ class Call {
     if (holds.fetch_sub(1, std::memory_order_acq_rel) == 1) complete();
   }
 
-  // Of the class bulk: a client's wish, or no client's.
+  // Of the class bulk: a client's wish, its token's or path's, or no client's.
   [[nodiscard]] bool bulk() const { return shadow || as_bulk || request.bulk(); }
   // A row that waits gives up a little before the client does, so that the client learns why.
   [[nodiscard]] TimeNs waiting_deadline() const {
@@ -127,7 +127,7 @@ class Call {
   bool shadow = false;           // the gateway's own (shadow.h, ahead.h)
   bool ahead = false;            // of these, a visit to the last stage beside an earlier one (ahead.h)
   bool visit = false;            // the gateway's own, of a pipeline (flow_call.h)
-  bool as_bulk = false;          // then, as its client asked
+  bool as_bulk = false;          // whatever the request itself says (of a visit: as its client asked)
   bool cancelled = false;        // by the client; under the router's lock
   Fault fault;                   // why there is no answer; kOk: there is one. Under the router's lock until complete()
   std::uint32_t fault_row = kNoRow;  // whose fault it is, of several rows

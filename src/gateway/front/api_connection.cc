@@ -280,7 +280,7 @@ void ApiConnection::serve(std::string body) {
   }
   if (route == nullptr) {
     const Fault fault{Code::kInvalidArgument, found.other + " only"};
-    return answer(405, {write_fault(dialect_, fault), kJson, "Allow: " + found.other + "\r\n"});
+    return answer(405, {write_fault(dialect_, fault, request_id_), kJson, "Allow: " + found.other + "\r\n"});
   }
   if (!route->open) {
     if (const auto fault = service_.authorize(*this)) return refuse(*fault);
@@ -367,7 +367,7 @@ void ApiConnection::begin_call() {
     });
   }
   if (const auto& fault = request_->fault()) {
-    if (request_->status() != 0) return answer(request_->status(), {write_fault(dialect_, *fault)});
+    if (request_->status() != 0) return answer(request_->status(), {write_fault(dialect_, *fault, request_id_)});
     return refuse(*fault);
   }
   if (request_->answered()) return answer(200, std::move(request_->own()));
@@ -419,7 +419,7 @@ void ApiConnection::finish(std::uint32_t status, std::string_view message,
 void ApiConnection::refuse(const Fault& fault) {
   called_ = 0;
   const int status = status_of(dialect_, fault);
-  ApiAnswer said{write_fault(dialect_, fault)};
+  ApiAnswer said{write_fault(dialect_, fault, request_id_)};
   if (status == 401) {
     said.headers = "WWW-Authenticate: Bearer realm=\"arlo\"\r\n";
   } else if (status == 429) {
@@ -438,7 +438,7 @@ void ApiConnection::refuse_and_close(int status, const char* why) {
   last_ = true;
   in_.clear();
   const Code code = status >= 500 ? Code::kUnavailable : Code::kInvalidArgument;
-  answer(status, {write_fault(Dialect::kOpenAi, {code, why})});
+  answer(status, {write_fault(Dialect::kOpenAi, {code, why}, {})});
 }
 
 void ApiConnection::answer(int status, ApiAnswer made) {

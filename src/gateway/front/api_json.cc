@@ -120,11 +120,10 @@ MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
   }
   if (const json* found = field_of(body, "priority")) {
     // Cohere's and vLLM's are numbers, of which 0 is the usual and higher ones wait.
-    if (*found == "bulk" || (found->is_number_integer() && *found > 0)) {
-      out->bulk = true;
-    } else if (*found != "interactive" && !found->is_number_integer()) {
+    if (*found != "bulk" && *found != "interactive" && !found->is_number_integer()) {
       return invalid("priority must be interactive or bulk, or a whole number: above 0 is bulk");
     }
+    out->bulk = *found == "bulk" || (found->is_number_integer() && *found > 0);
   }
   for (const auto& [name, value, most] :
        {std::tuple("utility", &out->utility, 1e9), std::tuple("min_accuracy", &out->min_accuracy, 1.0)}) {
@@ -155,7 +154,7 @@ MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes) {
 void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest* out) {
   auto& parameters = *out->mutable_parameters();
   if (cut) parameters["truncate"].set_string_param(wishes.truncate);
-  if (wishes.bulk) parameters["arlo_class"].set_string_param("bulk");
+  if (wishes.bulk) parameters["arlo_class"].set_string_param(*wishes.bulk ? "bulk" : "interactive");
   if (wishes.utility) parameters["utility"].set_double_param(*wishes.utility);
   if (wishes.min_accuracy) parameters["min_accuracy"].set_double_param(*wishes.min_accuracy);
   if (!wishes.pin.empty()) parameters["pin"].set_string_param(wishes.pin);
@@ -240,10 +239,10 @@ int status_of(Dialect dialect, const Fault& fault) {
   }
 }
 
-std::string write_fault(Dialect dialect, const Fault& fault) {
+std::string write_fault(Dialect dialect, const Fault& fault, std::string_view id) {
   const int status = status_of(dialect, fault);
   const std::string message = valid_utf8(fault.message) ? fault.message : printable(fault.message);
-  if (dialect == Dialect::kCohere) return dumped(json::object({{"message", message}}));
+  if (dialect == Dialect::kCohere) return dumped(json::object({{"message", message}, {"id", id}}));
   if (dialect == Dialect::kKserve) return dumped(json::object({{"error", message}}));
   if (dialect == Dialect::kTei) {
     const char* type = fault.kind == Fault::Kind::kEmpty      ? "Empty"

@@ -19,8 +19,8 @@ namespace arlo::gateway {
 // Whose words: they differ in the names of fields, the form of answers and that of errors.
 enum class Dialect : std::uint8_t { kOpenAi, kTei, kCohere, kKserve };
 
-// The body that says why there is no answer, and the status of it.
-std::string write_fault(Dialect dialect, const Fault& fault);
+// The body that says why there is no answer, and the status of it; with the request's id in the dialect that has it.
+std::string write_fault(Dialect dialect, const Fault& fault, std::string_view id);
 int status_of(Dialect dialect, const Fault& fault);
 
 std::string dumped(const nlohmann::json& value);
@@ -50,7 +50,7 @@ struct TextWishes {
   std::string truncate;
   std::string prompt;            // name of the one that goes before each text; empty: none
   std::string input_type;        // query, passage, ...: where no prompt is named, the one for this, if there is one
-  bool bulk = false;             // of the class bulk
+  std::optional<bool> bulk;      // of the class bulk, if the request says a class
   std::int64_t most_tokens = 0;  // of a text, below what the model takes; 0: that
   bool special = true;           // special tokens are added
   // Of pipelines.

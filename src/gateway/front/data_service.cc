@@ -29,10 +29,23 @@ TimeNs deadline_of(const transport::ServerCall& call, TimeNs received, TimeNs fa
   return std::min(call.deadline(), received + kLongestTimeout);
 }
 
+// Whether it sends this bearer token.
+bool sends(const transport::ServerCall& call, std::string_view token) {
+  if (token.empty()) return false;
+  constexpr std::string_view kScheme = "bearer ";  // its case does not matter (RFC 9110, 11.1)
+  const auto value = call.header("authorization");
+  return equal_ignoring_case(value.substr(0, kScheme.size()), kScheme) &&
+         same_secret(value.substr(std::min(kScheme.size(), value.size())), token);
+}
+
 }  // namespace
 
-DataService::DataService(Models& models, const v1::GatewayConfig& config, std::string token, TextHelpers& helpers)
-    : models_(models), config_(config), token_(std::move(token)), helpers_(helpers), tracer_(config.tracing(), usage_) {
+DataService::DataService(Models& models, const v1::GatewayConfig& config, Tokens tokens, TextHelpers& helpers)
+    : models_(models),
+      config_(config),
+      tokens_(std::move(tokens)),
+      helpers_(helpers),
+      tracer_(config.tracing(), usage_) {
   limits_.max_rows = config.max_rows();
   add_methods();
 }
@@ -43,21 +56,24 @@ const DataService::Method* DataService::method(const std::string& path) const {
 }
 
 MaybeFault DataService::authorize(const Context& context) const {
-  if (token_.empty()) return {};
-  constexpr std::string_view kScheme = "bearer ";  // its case does not matter (RFC 9110, 11.1)
-  const auto value = context.header("authorization");
-  if (equal_ignoring_case(value.substr(0, kScheme.size()), kScheme) &&
-      same_secret(value.substr(std::min(kScheme.size(), value.size())), token_)) {
-    return {};
-  }
+  if (tokens_.any.empty() || sends(context, tokens_.any) || sends(context, tokens_.bulk)) return {};
   return Fault{Code::kUnauthenticated, "a bearer token is needed: send the metadata 'authorization: Bearer TOKEN'"};
 }
 
-// The one token that every client has tells none of them from the others.
+// A token that many clients have tells none of them from the others.
 std::uint64_t DataService::client_of(const Context& context) const {
   const auto authorization = context.header("authorization");
-  const bool named = token_.empty() && !authorization.empty();
+  const bool named = tokens_.any.empty() && !authorization.empty();
   return std::hash<std::string_view>{}(named ? authorization : context.peer()) | 1;  // 0 is no client
+}
+
+bool DataService::bulk_by_rule(const Context& context, const InferRequest& request) const {
+  if (sends(context, tokens_.bulk)) return true;
+  if (request.says_class() || config_.bulk_paths().empty()) return false;
+  const std::string_view path = context.path();
+  return std::ranges::any_of(config_.bulk_paths(), [path](const std::string& each) {
+    return path == each || (each.ends_with('/') && path.starts_with(each));
+  });
 }
 
 MaybeFault DataService::find_model(std::string_view name, std::string_view version, Router** router,
@@ -107,7 +123,8 @@ MaybeFault DataService::open(std::string body, const Context& context, bool stre
     if (auto fault = call->request.parse(*call->shared)) return fault;
   }
   call->client = client_of(context);
-  const TimeNs patience = call->request.bulk() ? kBulkPatience : 1;
+  call->as_bulk = bulk_by_rule(context, call->request);
+  const TimeNs patience = call->bulk() ? kBulkPatience : 1;
   const TimeNs timeout = std::min(patience * model->default_timeout_ns, kLongestTimeout);
   call->deadline_ns = deadline_of(context, call->received_ns, timeout);
   // A stream's deadline is that of the stream: one request on it still gets no more than the default.

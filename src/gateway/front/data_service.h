@@ -25,8 +25,11 @@ namespace arlo::gateway {
 // Thread-safe: one for all lanes.
 class DataService {
  public:
-  // `token`: bearer token that every call must carry; empty: none.
-  DataService(Models& models, const v1::GatewayConfig& config, std::string token, TextHelpers& helpers);
+  // Bearer tokens, empty: none. Every call must carry `any` or, to be of the class bulk, `bulk`.
+  struct Tokens {
+    std::string any, bulk;
+  };
+  DataService(Models& models, const v1::GatewayConfig& config, Tokens tokens, TextHelpers& helpers);
 
   // Every ModelInfer call and stream says when it has come and when it is over, with all that it holds.
   void call_received() { open_calls_.fetch_add(1, std::memory_order_relaxed); }
@@ -78,9 +81,11 @@ class DataService {
   void add_methods();
   // Who asks, for fairness: the authorization that is sent, or else the connection.
   [[nodiscard]] std::uint64_t client_of(const Context& context) const;
+  // The configuration says bulk: its token does, or its path where the request says no class.
+  [[nodiscard]] bool bulk_by_rule(const Context& context, const InferRequest& request) const;
   Models& models_;
   const v1::GatewayConfig& config_;
-  const std::string token_;
+  const Tokens tokens_;
   TextHelpers& helpers_;
   RequestLimits limits_;
   std::unordered_map<std::string, Method> methods_;

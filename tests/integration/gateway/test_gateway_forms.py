@@ -317,3 +317,45 @@ async def test_further_names_of_models(workers: Workers, tokenizer: Path, tmp_pa
             gone = await client.post("/v1/embeddings", json={"model": "gone", "input": "a"})
             assert (gone.status_code, "'nobody'" in gone.text) == (404, True)
             assert (await client.get("/metrics", headers={"authorization": "Bearer other"})).status_code == 401
+
+
+async def test_a_class_by_path_and_by_token(workers: Workers, tmp_path: Path) -> None:
+    for name in ("any", "later"):
+        (tmp_path / name).write_text(name)
+    options = {
+        "bearer_token_file": str(tmp_path / "any"),
+        "bulk_token_file": str(tmp_path / "later"),
+        "bulk_paths": ["/v1/embeddings", "/v2/models/"],
+    }
+    ids, tensor = [[101, 7, 102]], {"name": "input_ids", "datatype": "INT64", "shape": [1, 3], "data": [101, 7, 102]}
+    kserve = {"inputs": [tensor, tensor | {"name": "attention_mask", "data": [1, 1, 1]}]}
+    asked: list[tuple[str, str, dict[str, Any], bool]] = [
+        ("/v1/embeddings", "any", {"input": ids}, True),
+        ("/v1/embeddings", "any", {"input": ids, "priority": "interactive"}, False),
+        ("/v1/embeddings", "any", {"input": ids, "priority": 0}, False),
+        ("/v1/embeddings", "later", {"input": ids, "priority": "interactive"}, True),
+        ("/embed", "any", {"inputs": ids}, False),
+        ("/embed", "any", {"inputs": ids, "priority": 1}, True),
+        ("/embed", "later", {"inputs": ids}, True),
+        ("/v2/models/emu/infer", "any", kserve, True),
+        ("/v2/models/emu/infer", "any", kserve | {"parameters": {"arlo_class": "interactive"}}, False),
+    ]
+    deployment = workers.deployment("emu", [(0, 64)])
+    async with gateway_of(tmp_path / "g", deployment, **options) as gateway:
+        async with httpx.AsyncClient(base_url=f"http://{gateway.api}", timeout=20) as client:
+            for path, token, body, bulk in asked:
+                before = (await gateway.stats()).bulk
+                answer = await client.post(
+                    path, json={"model": "emu", **body}, headers={"authorization": f"Bearer {token}"}
+                )
+                assert answer.status_code == 200, answer.text
+                assert (await gateway.stats()).bulk - before == bulk, (path, token, body)
+            wrong = await client.post("/embed", json={"inputs": ids}, headers={"authorization": "Bearer other"})
+            assert wrong.status_code == 401
+
+
+async def test_errors_of_cohere_have_the_requests_id(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v2/rerank", json={"model": "emu", "query": "a"}, headers={"x-request-id": "mine"})
+    assert (answer.status_code, answer.json()["id"]) == (400, "mine")
+    answer = await http.post("/v2/rerank", json={"model": "emu", "query": "a"})
+    assert answer.json()["id"] == answer.headers["x-request-id"] != ""

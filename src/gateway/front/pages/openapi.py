@@ -279,7 +279,7 @@ def answers() -> dict[str, Schema]:
         "NimVersion": fields("release api", release=word, api=word),
         "Error": either(
             fields("error", error=openai_error), fields("error", error=word, error_type=word),
-            fields("message", message=word),
+            fields("message id", message=word, id=word),
             description="In the words of the API that was asked: OpenAI's, TEI's or KServe's, Cohere's.",
         ),
     }  # fmt: skip
