@@ -245,6 +245,12 @@ figures: setup ## the paper's evaluation beside ours: reports/evaluation.html, d
 cascade-demo: setup ## a cascade from training to serving, on real text: 25 minutes the first time, then 5
 	$(PY) -m benchmarks.cascade.demo $(CASCADE_ARGS)
 
+# One layer of MiniLM before MPNet-base, whose wheels are 400 MB: a last stage beside which client and gateway are little.
+.PHONY: cascade-demo-large
+cascade-demo-large: setup ## the same with MPNet-base as the last stage, behind one layer of MiniLM
+	$(PY) -m benchmarks.cascade.demo --depths 1 --rows 5000 --large 8000 --recorded 10500 --texts 1000 \
+	  --out reports/cascade-large
+
 # The same in small: two depths on 5,000 rows, to see that the whole way holds.
 .PHONY: cascade-demo-small
 cascade-demo-small: setup

@@ -103,20 +103,16 @@ def enough(job: CascadeRun) -> int:
 def _as_dict(name: str, built: Built, found: Found, plan: Plan, attainment: float) -> dict[str, Any]:
     from arlo.cli.simulate.cascade import figures
 
+    def tried(_: int, each: Tried) -> dict[str, Any]:
+        return {"of_stages": list(each.workers), **figures(each.result)}
+
     return {
         "scenario": name,
         "scheme": built.scheme,
         "stages": list(built.names),
-        "workers": found.workers,
         "of_stages": list(found.tried[found.workers].workers) if found.workers is not None else None,
-        "attainment": attainment,
-        "reason": found.limit or None,
-        "worse_above": found.worse_above(attainment),
         "varied": plan.varied,
-        "tried": [
-            {"workers": count, "of_stages": list(each.workers), **figures(each.result)}
-            for count, each in found.tried.items()
-        ],
+        **found.as_dict(attainment, tried),
         "notes": list(built.notes),
     }
 
@@ -124,7 +120,6 @@ def _as_dict(name: str, built: Built, found: Found, plan: Plan, attainment: floa
 def _print(name: str, built: Built, found: Found, attainment: float) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     from arlo.cli.simulate.cascade import COLUMNS, WIDTH, cells, exits
 
@@ -133,23 +128,17 @@ def _print(name: str, built: Built, found: Found, attainment: float) -> None:
     console.print(f"{escape(name)}: SLO {built.run.slo_ms:g} ms; requests {escape(built.workload.describe())}")
     for note in built.notes:
         console.print(escape(note))
-    table = Table(box=None, pad_edge=False)
-    for column in ("workers", *COLUMNS, ""):
-        table.add_column(column, justify="right")
-    table.add_column("answered by stage")
-    for count, each in found.tried.items():
-        parts = "" if len(each.workers) == 1 else f" = {' + '.join(map(str, each.workers))}"
-        mark = "<-" if count == found.workers else ""
-        table.add_row(f"{count}{parts}", *cells(each.result), mark, exits(built, each.result))
-    console.print(table)
-    wanted = f"{100 * attainment:.6g}% on time and not degraded"
-    if found.workers is None:
-        console.print(f"[bold]no number of workers keeps {wanted}[/]: {found.limit}")
-    else:
-        console.print(f"[bold]{found.workers} workers[/] keep {wanted}")
-        if worse := found.worse_above(attainment):
-            console.print(
-                f"[yellow]warning: [/]{', '.join(map(str, worse))} workers do not: this is close; a longer duration or "
-                "other seeds tell more"
-            )
+
+    def shown(_: int, each: Tried) -> list[str]:
+        parts = "" if len(each.workers) == 1 else " + ".join(map(str, each.workers))
+        return [parts, *cells(each.result), exits(built, each.result)]
+
+    found.print(
+        console,
+        attainment,
+        ("of stages", *COLUMNS, "answered by stage"),
+        shown,
+        also=" and not degraded",
+        close="this is close; a longer duration or other seeds tell more",
+    )
     console.print()

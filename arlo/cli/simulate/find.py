@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from arlo.cli.simulate.flags import Plan
@@ -14,6 +14,8 @@ from arlo.cli.simulate.load import fewest_workers, least_workers, offered_worker
 from arlo.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from arlo.simulator.report.result import Result
 
 DEFAULT_ATTAINMENT = 0.99
@@ -35,6 +37,48 @@ class Found:
     def worse_above(self, attainment: float) -> list[int]:
         """Larger numbers that were tried and do not hold."""
         return [n for n, r in self.tried.items() if n > (self.workers or n) and r.slo_attainment < attainment]
+
+    def as_dict(self, attainment: float, tried: Callable[[int, Any], Mapping[str, Any]]) -> dict[str, Any]:
+        """For JSON; `tried` says what of a number of workers and its result is shown."""
+        return {
+            "workers": self.workers,
+            "attainment": attainment,
+            "reason": self.limit or None,
+            "worse_above": self.worse_above(attainment),
+            "tried": [{"workers": count, **tried(count, result)} for count, result in self.tried.items()],
+        }
+
+    def print(
+        self,
+        console: Console,
+        attainment: float,
+        columns: Sequence[str],
+        cells: Callable[[int, Any], Sequence[str]],
+        *,
+        of: str = "workers",
+        named: str = "",
+        also: str = "",
+        close: str = "",
+    ) -> None:
+        """A table of what was tried, and the number. `cells`: of a number and its result, under `columns`, of which the
+        last may be text. `also`: what else is kept beside the share on time. `close`: what to do about a near thing."""
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False)
+        for column in (of, *columns):
+            table.add_column(column, justify="right")
+        table.add_column("")
+        for count, result in self.tried.items():
+            table.add_row(str(count), *cells(count, result), "<-" if count == self.workers else "")
+        console.print(table)
+        kept = f"{100 * attainment:.6g}% on time{also}"
+        if self.workers is None:
+            console.print(f"{named}[bold]no number of {of} keeps {kept}[/]: {self.limit}", soft_wrap=True)
+            return
+        console.print(f"{named}[bold]{self.workers} {of}[/] keep {kept}", soft_wrap=True)
+        if worse := self.worse_above(attainment):
+            counts = ", ".join(map(str, worse))
+            console.print(f"[yellow]warning: [/]{counts} {of} do not: {close}", soft_wrap=True)
 
 
 def search(
@@ -145,17 +189,8 @@ def _print_json(asked: list[Plan], found: list[Found], attainment: float, price:
     from arlo.cli.text import print_json
 
     runs = [
-        {
-            "workers": each.workers,
-            "attainment": attainment,
-            "reason": each.limit or None,
-            "worse_above": each.worse_above(attainment),
-            "varied": plan.varied,
-            "tried": [
-                {"workers": count, **result.summary(), **cost_json(result, price)}
-                for count, result in each.tried.items()
-            ],
-        }
+        each.as_dict(attainment, lambda _, result: {**result.summary(), **cost_json(result, price)})
+        | {"varied": plan.varied}
         for plan, each in zip(asked, found, strict=True)
     ]
     print_json(runs[0] if len(runs) == 1 else {"runs": runs})
@@ -164,46 +199,34 @@ def _print_json(asked: list[Plan], found: list[Found], attainment: float, price:
 def _print(made: Sequence[Any], found: list[Found], attainment: float, price: float | None) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     from arlo.cli.simulate.output import cost, describe
     from arlo.report.numbers import ms, share
 
     console = Console(highlight=False)
+    columns = ["on time", "mean ms", "p98 ms", "p99 ms", "GPU-hours", "executing"]
+
+    def cells(_: int, result: Result) -> list[str]:
+        return [
+            share(result.slo_attainment),
+            *(ms(value) for value in (result.mean_ms, result.p98_ms, result.p99_ms)),
+            f"{result.gpu_hours:.4g}",
+            f"{result.utilization:.1%}",
+            *([] if price is None else [f"{cost(result, price)[0]:,.0f}"]),
+        ]
+
     for built, each in zip(made, found, strict=True):
         # The number of GPUs is what is looked for.
         console.print(escape(describe(built, short=True).partition(" GPUs, ")[2]), soft_wrap=True)
-        table = Table(box=None, pad_edge=False)
-        for column in ("GPUs", "on time", "mean ms", "p98 ms", "p99 ms", "GPU-hours", "executing"):
-            table.add_column(column, justify="right")
-        if price is not None:
-            table.add_column("a month", justify="right")
-        table.add_column("")
-        for count, result in each.tried.items():
-            table.add_row(
-                str(count),
-                share(result.slo_attainment),
-                *(ms(value) for value in (result.mean_ms, result.p98_ms, result.p99_ms)),
-                f"{result.gpu_hours:.4g}",
-                f"{result.utilization:.1%}",
-                *([] if price is None else [f"{cost(result, price)[0]:,.0f}"]),
-                "<-" if count == each.workers else "",
-            )
-        console.print(table)
-        name = f"{escape(built.scenario.name)}: " if len(made) > 1 else ""
-        if each.workers is None:
-            console.print(
-                f"{name}[bold]no number of GPUs keeps {100 * attainment:.6g}% on time[/]: {each.limit}", soft_wrap=True
-            )
-        else:
-            console.print(f"{name}[bold]{each.workers} GPUs[/] keep {100 * attainment:.6g}% on time", soft_wrap=True)
-            if worse := each.worse_above(attainment):
-                counts = ", ".join(map(str, worse))
-                console.print(
-                    f"[yellow]warning: [/]{counts} GPUs do not: they are allocated otherwise, and this is close; a "
-                    "longer --duration-s or other --seed tell more",
-                    soft_wrap=True,
-                )
+        each.print(
+            console,
+            attainment,
+            columns if price is None else [*columns, "a month"],
+            cells,
+            of="GPUs",
+            named=f"{escape(built.scenario.name)}: " if len(made) > 1 else "",
+            close="they are allocated otherwise, and this is close; a longer --duration-s or other --seed tell more",
+        )
         console.print()
     if len(made) > 1:
         _print_all(console, made, found)

@@ -137,42 +137,29 @@ def _print_found(found: Sequence[tuple[dict[str, Any], Found]], args: argparse.N
     attainment = DEFAULT_ATTAINMENT if args.attainment is None else args.attainment
     if args.json:
         made = [
-            {
-                "run": chosen,
-                "workers": each.workers,
-                "attainment": attainment,
-                "reason": each.limit or None,
-                "worse_above": each.worse_above(attainment),
-                "tried": [{"workers": n, **tried.result.as_dict()} for n, tried in each.tried.items()],
-            }
+            {"run": chosen, **each.as_dict(attainment, lambda _, tried: tried.result.as_dict())}
             for chosen, each in found
         ]
         print_json(made[0] if len(made) == 1 else {"runs": made})
         return
     from rich.console import Console
-    from rich.table import Table
+
+    def cells(_: int, tried: _Tried) -> list[str]:
+        result = tried.result
+        return [f"{1 - result.violations:.2%}", f"{result.accuracy:.4f}", f"{result.mean_ms:.1f}"]
 
     console = Console(highlight=False)
     for chosen, each in found:
-        table = Table(box=None, pad_edge=False)
-        for title in ("workers", "on time", "accuracy", "mean ms", ""):
-            table.add_column(title, justify="right")
-        for n, tried in each.tried.items():
-            result = tried.result
-            numbers = (f"{1 - result.violations:.2%}", f"{result.accuracy:.4f}", f"{result.mean_ms:.1f}")
-            table.add_row(str(n), *numbers, "<-" if n == each.workers else "")
         if len(found) > 1:
             console.print(_name(chosen))
-        console.print(table)
-        least = f" at an accuracy of {args.least_accuracy:g}" if args.least_accuracy else ""
-        kept = f"{100 * attainment:.6g}% on time{least}"
-        if each.workers is None:
-            console.print(f"[bold]no number of workers keeps {kept}[/]: {each.limit}", soft_wrap=True)
-            continue
-        console.print(f"[bold]{each.workers} workers[/] keep {kept}", soft_wrap=True)
-        if worse := each.worse_above(attainment):
-            close = f"{', '.join(map(str, worse))} workers do not: this is close, try another --seed"
-            console.print(f"[yellow]warning: [/]{close}", soft_wrap=True)
+        each.print(
+            console,
+            attainment,
+            ("on time", "accuracy", "mean ms"),
+            cells,
+            also=f" at an accuracy of {args.least_accuracy:g}" if args.least_accuracy else "",
+            close="this is close, try another --seed",
+        )
 
 
 def _given(args: argparse.Namespace) -> dict[str, list[Any]]:
