@@ -14,7 +14,8 @@ flow::StageSet Engine::Impl::present(const Request& request) const {
 bool Engine::Impl::goes_on(Slot slot) {
   Request& request = requests_[slot];
   auto& price = journeys_->price;
-  const auto decision = journeys_->decide(request, request.stage, present(request), journeys_->price_now());
+  const auto there = present(request);
+  const auto decision = journeys_->decide(request, request.stage, there, journeys_->price_now());
   request.answered = request.stage;
   request.reason = static_cast<std::int8_t>(decision.reason);
   const bool to_last = !decision.exit && decision.to + 1 == journeys_->stages();
@@ -31,6 +32,12 @@ bool Engine::Impl::goes_on(Slot slot) {
   price.wanted(static_cast<std::int32_t>(journeys_->cascade().rules.prices.size()) - 1);
   if (enter(slot, decision.to)) return true;
   price.short_of_time();
+  const auto reason = requests_[slot].reason;
+  if (reason == static_cast<std::int8_t>(flow::Reason::kStageAbsent)) return false;
+  for (std::int32_t before = decision.to - 1; before > requests_[slot].answered; --before) {
+    if (flow::has(there, before) && enter(slot, before)) return true;
+  }
+  requests_[slot].reason = reason;
   return false;
 }
 
