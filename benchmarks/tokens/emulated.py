@@ -90,7 +90,6 @@ class Served:
 
     queries: int = 0
     earned: float = 0.0
-    in_time: int = 0
     late: int = 0
     refused: int = 0  # no answer, with a reason
     right: float = 0.0  # expected, of those in time
@@ -125,7 +124,6 @@ async def replay(
             served.late += counted * (not in_time)
             if counted and in_time:
                 right = spec.accuracy[query.task][spec.tokens.index(tokens)]
-                served.in_time += 1
                 served.right += right
                 served.earned += right * query.utility
 

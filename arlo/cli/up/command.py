@@ -128,21 +128,19 @@ def run(args: argparse.Namespace) -> int:
     api, grpc = _free(args.host, args.port, "--port"), _free(args.host, args.grpc_port, "--grpc-port")
     if args.cache is not None:
         os.environ["ARLO_CACHE"] = str(args.cache.expanduser().absolute())
-    root = CompileOptions(source=Path(args.model), out=Path("unused")).cache_root.absolute() / "up"
-
-    def folder_of(source: Source) -> Path:
-        return root / f"{source.name}-{source.key}"
-
-    if missing := _missing(TO_COMPILE):  # said before minutes of work, where there is any to do
-        try:
-            source = find_source(args.model, name=args.name, install=False)
-        except ArloError:
-            raise _lacks(missing) from None
-        missing = _missing(TO_SERVE) if _is_whole(folder_of(source) / "repository") else missing
+    missing = _missing(TO_COMPILE)  # said before minutes of work, where there is any to do
+    try:
+        source = find_source(args.model, name=args.name, install=args.install and not missing)
+    except ArloError:
         if missing:
-            raise _lacks(missing)
-    source = find_source(args.model, name=args.name, install=args.install)
-    folder = folder_of(source)
+            raise _lacks(missing) from None
+        raise
+    root = CompileOptions(source=source.path, out=Path("unused")).cache_root
+    folder = root.absolute() / "up" / f"{source.name}-{source.key}"
+    if missing and _is_whole(folder / "repository"):
+        missing = _missing(TO_SERVE)
+    if missing:
+        raise _lacks(missing)
     with _alone(folder):
         return _serve(args, source, folder, api=api, grpc=grpc)
 
