@@ -329,10 +329,14 @@ async def test_priority_counts_where_the_configuration_keeps_it(plugin: Plugin) 
     """Behind the default level a request is bulk, which makes room in a full queue."""
     await plugin.grpc.unload_model("t_len32")
     queued = 'arlo_plugin_queued_rows{model="t"}'
+    while plugin.metrics()[queued] > 0:  # told a while after: of the calls before
+        await asyncio.sleep(0.02)
     calls = []
     for priority, rows, in_all in ((3, 1, 1), (2, 8, 9)):  # in this order: bulk rows fill half of the queue at most
         calls.append(asyncio.ensure_future(plugin.ask_texts([[1] * 30] * rows, priority=priority)))
         while plugin.metrics()[queued] < in_all:
+            ended = [call.exception() or call.result() for call in calls if call.done()]
+            assert not ended, ended
             await asyncio.sleep(0.02)
     urgent = asyncio.ensure_future(plugin.ask_texts([[1] * 30], priority=1))
     with pytest.raises(InferenceServerException):
