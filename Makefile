@@ -190,6 +190,7 @@ format: setup ## rewrite our Python and C++ in the project's format
 
 .PHONY: asan tsan fuzz
 asan tsan: setup ## the gateway over sockets and the plugin under AddressSanitizer + UBSan (all C++ unit tests), or ThreadSanitizer
+	tools/system_packages.sh lint
 	@$(call configure,$@,$(generated))
 	$(NICE) cmake --build --preset $@
 	if [ $@ = asan ]; then $(NICE) $(FIXED_LAYOUT) ctest --preset asan --parallel $(JOBS); \
@@ -198,9 +199,9 @@ asan tsan: setup ## the gateway over sockets and the plugin under AddressSanitiz
 
 fuzz: setup ## libFuzzer on request validation and rewriting, FUZZ_SECONDS each (default 60)
 	tools/system_packages.sh lint
-	@$(call configure,fuzz,$(generated))
+	@$(call configure,asan,$(generated))
 	cmake --build --preset fuzz
-	tools/fuzz.sh build/fuzz $(FUZZ_SECONDS)
+	tools/fuzz.sh build/asan $(FUZZ_SECONDS)
 
 # --- package ----------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,5 @@
 // Where the gateway's objects lie: threads of the data path keep small pieces of memory to use them again
-// (base/small_memory.h). A sanitizer brings operators of its own, which see more.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(ARLO_TSAN)
-
+// (base/small_memory.h).
 #include <malloc.h>
 
 #include <new>
@@ -31,5 +29,3 @@ void operator delete(void* memory) noexcept {
   arlo::SmallMemory::give(memory, usable - usable % arlo::SmallMemory::kStep);
 }
 // NOLINTEND(misc-new-delete-overloads)
-
-#endif

@@ -1,6 +1,6 @@
 # The libFuzzer targets, most with seeds and a dictionary that a small program writes into the build folder.
 if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
-  message(FATAL_ERROR "libFuzzer comes with clang: configure with `cmake --preset fuzz`")
+  message(FATAL_ERROR "libFuzzer comes with clang: configure with `cmake --preset asan`")
 endif()
 # The code that is looked at alone steers the fuzzer: neither protobuf's nor that of the checks.
 target_compile_options(arlo_rewrite PRIVATE -fsanitize=fuzzer-no-link)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,7 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
         np.testing.assert_allclose(answer, answers[0], atol=1e-5)
     assert len(up.events("changed")) == 1
     kept = Path(up.ready["config"]).read_text()
+    assert tomllib.loads(kept)["workers"]["threads"] == len(os.sched_getaffinity(0))  # it is the only worker
     code, out, errors = await up_fails(tmp_path, str(model), "--port", "0", "--grpc-port", "0", "--slo-ms", "7")
     assert (code, out) == (2, b"")
     assert "another `arlo up` has this model" in errors
@@ -140,7 +142,8 @@ async def test_it_answers_while_it_builds_and_then_from_the_cache(tmp_path: Path
     [
         (["no-such-package-here"], 3, "pip install no-such-package-here"),
         (["./nowhere"], 2, "give the folder of a Hugging Face model"),
-        (["./nowhere", "--workers", "0"], 2, "--workers must be 1 or more"),
+        (["./nowhere", "--workers", "0"], 2, "--workers must be 1 to 256"),
+        (["./nowhere", "--threads", "0"], 2, "--threads must be 1 to 256"),
         (["./nowhere", "--slo-ms", "-5"], 2, "--slo-ms must be 1 or more"),
         ([""], 2, "MODEL is empty"),
         (["./nowhere", "--alias", ""], 2, "--alias is empty"),

@@ -354,7 +354,7 @@ void Desk::answered(UpstreamCall& upstream, Reply reply, const Fault& fault, Tim
   }
   if (reply == Reply::kError) {
     answer.doubtful = fleet_.answered_badly(instance, fault.message);
-    answer.failure = std::make_shared<Failure>(answer.instance, upstream.rows() == 1);
+    answer.failure = std::make_shared<Failure>(Failure{answer.instance, upstream.rows() == 1});
   }
   // The scheduler hands these rows back with the others that ran there (kLost), and lost() leaves them to us.
   if ((reply == Reply::kDead || reply == Reply::kMissing) && !upstream.lost) {
