@@ -147,8 +147,8 @@ class WorkersConfig:
         doc="Threads that one worker computes with (kind `local`, engines that run on the CPU).",
         minimum=1,
         maximum=256,
-        relation="threads x workers above the number of cores: a row that comes alone is faster, and under full load about a "
-        "tenth fewer are carried",
+        relation="threads x workers above the number of cores: a row that comes alone is faster, and under full "
+        "load about a tenth fewer are carried",
     )
     gpus: tuple[str, ...] = option(
         default=(),

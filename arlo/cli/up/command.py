@@ -100,8 +100,8 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--threads", type=int, metavar="N",
-        help="that each computes with (default: all workers together two for each core, so that a text that comes alone "
-        "has more than one core; 1 carries about a tenth more under full load)",
+        help="that each computes with (default: all workers together two for each core, so that a text that comes "
+        "alone has more than one core; 1 carries about a tenth more under full load)",
     )  # fmt: skip
     parser.add_argument(
         "--slo-ms", type=int, metavar="MS", help="within which answers should come (default: as measured here)"
