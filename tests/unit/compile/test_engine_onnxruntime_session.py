@@ -201,6 +201,46 @@ def test_a_gpu_that_cannot_be_used_is_an_error_not_a_slow_session(
         Session(path, device="cuda")
 
 
+class Counted:
+    """A session that notes with how many threads it was opened, run by run."""
+
+    def __init__(self, session: Any, threads: int, runs: list[int]) -> None:
+        self._session, self._threads, self._runs = session, threads, runs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def run(self, *args: Any) -> Any:
+        self._runs.append(self._threads)
+        return self._session.run(*args)
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "threads", "ran_with"), [(True, 3, [1, 3]), (True, 1, [1, 1]), (False, 3, [1, 1]), (False, 1, [1, 1])]
+)
+def test_on_the_cpu_few_tokens_run_on_one_thread(
+    dynamic: bool, threads: int, ran_with: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    really = under_test._open
+    monkeypatch.setattr(under_test, "_open", lambda path, given, *on: Counted(really(path, given, *on), given, runs))
+    session = Session(graph(tmp_path, max_batch=8, dynamic=dynamic), threads=threads)
+    for rows in (7, 8):  # of 16 tokens: below WIDE_TOKENS, and as many
+        answer = session.run(NAMES, rows_of(rows))
+        for name, array in zip(NAMES, answer, strict=True):
+            np.testing.assert_allclose(array, tiny_graph.expected(rows_of(rows))[name], atol=1e-5)
+    assert runs == ran_with
+
+
+def test_a_long_graph_of_one_length_runs_on_all_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    really = under_test._open
+    monkeypatch.setattr(under_test, "WIDE_TOKENS", 16)
+    monkeypatch.setattr(under_test, "_open", lambda path, given, *on: Counted(really(path, given, *on), given, runs))
+    Session(graph(tmp_path), threads=2).run(NAMES, rows_of(1))
+    assert runs == [2]
+
+
 def test_the_code_needs_nothing_of_arlo() -> None:
     source = Path(under_test.__file__).read_text()
     imported = {

@@ -20,6 +20,9 @@ from numpy.typing import NDArray
 CUDA = "CUDAExecutionProvider"
 GRAPH_ID = "gpu_graph_id"  # of a run: the CUDA graph to record or to replay
 NO_GRAPH = "-1"
+# Tokens of all rows together from which a run has several threads. They save as large a part of a shorter run, and
+# take as much more of the cores; but that is over soon on one.
+WIDE_TOKENS = 128
 GRAPH_ROWS_BITS = 11  # of a graph's number, where there are several lengths; the rest is the length
 
 Array = NDArray[Any]
@@ -52,7 +55,9 @@ class Session:
         record: bool = True,
         lengths: Sequence[int] = (),
     ) -> None:
-        """Open `path`; on a GPU, if `record`, record a CUDA graph for each usual number of rows up to `max_rows`.
+        """Open `path`; on the CPU with so many `threads` for runs of `WIDE_TOKENS` tokens or more, one for others.
+
+        On a GPU, if `record`, record a CUDA graph for each usual number of rows up to `max_rows`.
 
         device: cpu or cuda. record: False for a graph that takes any length. lengths: of such a graph those to record,
         ascending; rows between them are padded with zeros to the next one, which a mask among the inputs must hide.
@@ -63,8 +68,9 @@ class Session:
         self._lengths = tuple(lengths)
         self._replays: dict[tuple[int, int], Bound] = {}
         self._plain: Any = None  # run options of runs without a graph; None: the session's own
+        self._narrow: Any = None  # on one thread, for few tokens
         if device != "cuda":
-            self._session = _open(path, threads, ["CPUExecutionProvider"])
+            self._open_on_cpu(path, threads)
         else:
             self._open_on_gpu(path, threads, device_id, max_rows if record else 0)
         self.inputs = tuple(entry.name for entry in self._session.get_inputs())
@@ -88,7 +94,9 @@ class Session:
             return self._run_padded(replay, wanted, tensors, tokens, padded)
         if replay is not None and replay.takes(tensors):
             return replay.run(wanted, tensors)
-        answers: list[Array] = self._session.run(list(wanted), dict(tensors), self._plain)
+        narrow = self._narrow is not None and rows * tokens < WIDE_TOKENS
+        session = self._narrow if narrow else self._session
+        answers: list[Array] = session.run(list(wanted), dict(tensors), self._plain)
         return answers
 
     def _run_padded(
@@ -107,6 +115,18 @@ class Session:
         tokens = tokens if isinstance(tokens, int) else free_tokens
         for rows in sorted({1, max_rows}):
             self.run(self.outputs, _ones(self._session, rows, tokens))
+
+    def _open_on_cpu(self, path: Path, threads: int) -> None:
+        """With one thread where rows are short; of a graph that takes any length there are two sessions."""
+        self._session = _open(path, threads, ["CPUExecutionProvider"])
+        _, *size = self._session.get_inputs()[0].shape
+        if threads == 1 or len(size) > 1 or (isinstance(size[0], int) and size[0] >= WIDE_TOKENS):
+            return
+        narrow = _open(path, 1, ["CPUExecutionProvider"])
+        if isinstance(size[0], int):
+            self._session = narrow
+        else:
+            self._narrow = narrow
 
     def _open_on_gpu(self, path: Path, threads: int, device_id: int, max_rows: int) -> None:
         if CUDA not in onnxruntime.get_available_providers():
