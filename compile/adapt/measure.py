@@ -25,6 +25,7 @@ BATCH = 8
 DIFFERS = 1e-3  # of the largest answer: a merge went another way, which rounding decides where tokens are equally alike
 LEAST_AGREEMENT = 0.99
 ROUNDS = 7  # turns of measured latencies
+SENSED = 256  # rows on which layers are tried, for schedules that are chosen
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,11 +68,15 @@ def answers(
 ) -> NDArray[np.float32]:
     """The answer [rows, answer] to each row, padded to `length`, in batches. task: of all rows, where there are
     several; None: each row is of any, drawn by its ids."""
-    found = []
-    for at in range(0, len(rows), BATCH):
-        given = padded(inputs, rows[at : at + BATCH], length)
-        found.append(session.run(None, given if task is None else given | of_task(task, len(given[inputs[0].name])))[0])
-    return np.concatenate(found)
+    return np.concatenate([session.run(None, given)[0] for given in batches(inputs, rows, length, task)])
+
+
+def batches(
+    inputs: Sequence[InputTensor], rows: Sequence[tuple[int, ...]], length: int, task: int | None = None
+) -> list[dict[str, NDArray[np.int64]]]:
+    """The inputs of all rows, padded to `length`; task as of `answers`."""
+    parts = [rows[at : at + BATCH] for at in range(0, len(rows), BATCH)]
+    return [padded(inputs, each, length) | ({} if task is None else of_task(task, len(each))) for each in parts]
 
 
 def of_task(task: int, rows: int) -> dict[str, NDArray[np.int64]]:

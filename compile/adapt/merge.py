@@ -121,6 +121,7 @@ def merging_body(body: Any, schedule: Sequence[int], *, prune: bool = False) -> 
         def __init__(self) -> None:
             super().__init__()
             self.body = body
+            self.schedule = tuple(schedule)  # another one may take its place
             self.steps: list[Step] = []
             self.record = False  # keep what each layer merged in `steps`
 
@@ -149,7 +150,7 @@ def merging_body(body: Any, schedule: Sequence[int], *, prune: bool = False) -> 
             kept = ((places == 0) | (places == last)).to(hidden.dtype)
             self.steps = []
             at = places.expand(ids.shape[0], -1)  # of each token
-            for layer, merged in zip(self.body.encoder.layer, schedule, strict=True):
+            for layer, merged in zip(self.body.encoder.layer, self.schedule, strict=True):
                 hidden, keys, received = _attention(layer, hidden, size)
                 if merged and prune:
                     hidden, size, kept = drop_tokens(hidden, received, size, kept, merged)

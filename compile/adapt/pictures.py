@@ -8,7 +8,6 @@ Pictures come as an .npz file: `rows` [n, channels, height, width] as the model 
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,16 @@ from arlo.compile.adapt import measure
 from arlo.compile.adapt.fitted import NOTHING, Before, Fitted
 from arlo.compile.adapt.kept import body_of, digest, head_step
 from arlo.compile.adapt.tasks import FIT_SHARES, UNNAMED, with_room
-from arlo.compile.adapt.variant import Head, Heads, Plan, export_onnx, inputs_of, torch_head, write_config
+from arlo.compile.adapt.variant import (
+    Head,
+    Heads,
+    Plan,
+    export_onnx,
+    inputs_of,
+    shape_of,
+    torch_head,
+    write_config,
+)
 from arlo.compile.adapt.vision import FAMILIES, PROTECTED, merging_vit, pool_image
 from arlo.compile.cache import Cache
 from arlo.compile.original import load_original
@@ -38,6 +46,8 @@ LABELS = "labels"
 
 class Pictures:
     """See arlo.compile.adapt.texts.Subject."""
+
+    protected = PROTECTED
 
     def __init__(
         self,
@@ -56,6 +66,7 @@ class Pictures:
                 f"takes folders of plain encoders of the family {', '.join(FAMILIES)}"
             )
         assert model.row_length is not None
+        self.width = shape_of(model)[1]
         self._model, self._length, self._file, self._limit = model, model.row_length, file, limit
         self._cache, self._before, self.room, self._task = cache, before.tasks, before.room, task
 
@@ -72,6 +83,7 @@ class Pictures:
             raise ConfigError(f"{file}: rows are {list(rows.shape[1:])}, and the model takes {list(tensor.dims)}")
         self._rows = rows[split == 2]
         fitting = np.flatnonzero(split == 0)
+        self._sensed = rows[fitting[: measure.SENSED]]
         if not len(self._rows) or len(fitting) < 2:
             raise ConfigError(f"{file} has {len(fitting)} pictures to fit on and {len(self._rows)} to measure on")
         embedded = functools.cache(lambda: self._embedded(rows[fitting]))
@@ -126,8 +138,7 @@ class Pictures:
             raise ConfigError("--prune and --prompts are of text; tokens of pictures are merged")
         if length not in (None, self._length):
             raise ConfigError(f"every picture is of length {self._length}: leave --lengths out")
-        config = json.loads((self._model.folder / "config.json").read_text())
-        layers, width = int(config["num_hidden_layers"]), int(config["hidden_size"])
+        layers, width = shape_of(self._model)
         if clamped(self._length, layers, merge, protected=PROTECTED):
             raise ConfigError(
                 f"--merge {merge}: {self._length} tokens are too few to merge {merge} away in each of {layers} layers: "
@@ -136,11 +147,17 @@ class Pictures:
         schedule = merge_schedule(self._length, layers, merge, protected=PROTECTED)
         return Plan(self._length, merge, tuple(schedule), merged_multiplications(self._length, schedule, width=width))
 
+    def module(self, plan: Plan) -> Any:
+        return _variant(self._body, plan, self._head)
+
+    def fit_batches(self, plan: Plan) -> list[dict[str, NDArray[Any]]]:
+        return [self._given(each, None) for each in _batches(self._sensed)]
+
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
         import torch
 
         folder.mkdir(parents=True, exist_ok=True)
-        variant = _variant(self._body, plan, self._head)
+        variant = self.module(plan)
         given = [torch.from_numpy(each) for each in self._given(self._rows[[0, -1]], 0).values()]
         names = [tensor.name for tensor in self._inputs]
         path = export_onnx(variant, given, names, ["logits"], folder / "model.onnx")

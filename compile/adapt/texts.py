@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,8 +15,9 @@ from arlo.catalog.manifest import AdaptationKind
 from arlo.compile.adapt import measure
 from arlo.compile.adapt.fitted import NOTHING, Before, Fitted
 from arlo.compile.adapt.kept import arrays_step, body_of, digest
+from arlo.compile.adapt.merge import PROTECTED
 from arlo.compile.adapt.prompts import Prompts, Way, prompted_body, prompted_work, train_prompts
-from arlo.compile.adapt.tasks import Labelled, Task, bin_ends, fitting, read_tasks, with_room
+from arlo.compile.adapt.tasks import UNNAMED, Labelled, Task, bin_ends, fitting, read_tasks, with_room
 from arlo.compile.adapt.variant import (
     Head,
     Heads,
@@ -27,6 +27,7 @@ from arlo.compile.adapt.variant import (
     inputs_of,
     output_name,
     plan_variant,
+    shape_of,
     torch_variant,
 )
 from arlo.compile.cache import Cache, code_version, tool_versions
@@ -43,6 +44,8 @@ class Subject(Protocol):
     room: int  # classes that the tables of several tasks hold; 0: there is one task
     fitted: int  # rows
     measured: int
+    protected: int  # tokens that are left alone
+    width: int  # of the layers
     rows_digest: str  # of all measured rows and what they are
 
     @property
@@ -60,8 +63,15 @@ class Subject(Protocol):
     def made_of(self, plan: Plan) -> dict[str, Any]:
         """What a variant's file depends on beside its plan. Trains its prompts, if any."""
 
+    def module(self, plan: Plan) -> Any:
+        """The variant in torch, from its inputs by position."""
+
+    def fit_batches(self, plan: Plan) -> list[dict[str, NDArray[Any]]]:
+        """The inputs of some of the rows that heads are fitted on, none of which is measured; of at most the variant's
+        length. Empty: there are none."""
+
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
-        """The variant in torch, and as a file."""
+        """`module`, and the same as a file."""
 
     def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:
         """File and torch module on the same rows. CompileError when they do not agree."""
@@ -92,6 +102,8 @@ class Training:
 class Texts:
     """See Subject."""
 
+    protected = PROTECTED
+
     def __init__(
         self,
         model: SourceModel,
@@ -101,15 +113,20 @@ class Texts:
         *,
         cache: Cache,
         before: Before = NOTHING,
+        choosing: bool = False,
     ) -> None:
-        """lengths: maximum ones of variants, tokens, ascending. ConfigError for a family that cannot merge."""
+        """lengths: maximum ones of variants, tokens, ascending. choosing: schedules, for which a model that has a head
+        sets texts aside, too. ConfigError for a family that cannot merge."""
         check_family(model)
+        self.width = shape_of(model)[1]
         self._model, self._lengths, self._data, self._training = model, lengths, data, training
         self._length = lengths[-1]
-        self._cache, self._before, self.room = cache, before.tasks, before.room
+        self._cache, self._before, self.room, self._choosing = cache, before.tasks, before.room, choosing
 
     def prepare(self) -> bool:
-        self._tasks, fitted, cached = read_tasks(self._model, self._data, self._length, self._cache)
+        self._tasks, fitted, cached = read_tasks(
+            self._model, self._data, self._length, self._cache, choosing=self._choosing
+        )
         self._fitted: dict[str, Fitted] = {**self._before, **fitted}
         heads = {name: each.head for name, each in self._fitted.items()}
         self._head: Head | Heads | None = None
@@ -120,7 +137,7 @@ class Texts:
         self.task_labels: Mapping[str, tuple[str, ...]] = {task.name: task.labels for task in self._tasks}
         self.fitted = sum(task.fitted for task in self._tasks)
         self.measured = len(self._rows)
-        numbers = list(self._fitted)
+        numbers = list(self._fitted) or [UNNAMED]  # of a model that has a head
         self.rows_digest = digest(
             *((task.name, numbers.index(task.name), task.labels, task.rows) for task in self._tasks),
             *(task.truth for task in self._tasks),
@@ -137,8 +154,7 @@ class Texts:
         plan = plan_variant(self._model, length or self._length, count, kind)
         if not plan.prompted:
             return plan
-        width = int(json.loads((self._model.folder / "config.json").read_text())["hidden_size"])
-        work = prompted_work(plan.length, len(plan.schedule), count, self._training.way, width=width)
+        work = prompted_work(plan.length, len(plan.schedule), count, self._training.way, width=self.width)
         return dataclasses.replace(plan, multiplications=work)
 
     def made_of(self, plan: Plan) -> dict[str, Any]:
@@ -157,8 +173,19 @@ class Texts:
             "compared": digest(self._taken(plan)[:COMPARED]),
         }
 
+    def module(self, plan: Plan) -> Any:
+        return self._prompted(plan) if plan.prompted else torch_variant(self._model, plan, self._head)
+
+    def fit_batches(self, plan: Plan) -> list[dict[str, NDArray[Any]]]:
+        found, each = [], max(1, measure.SENSED // len(self._tasks))
+        for task in self._tasks:
+            rows = [row for row in task.fit_rows if len(row) <= plan.length][:each]
+            number = list(self._fitted).index(task.name) if isinstance(self._head, Heads) else None
+            found += measure.batches(self._inputs, rows, plan.length, number)
+        return found
+
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
-        variant = self._prompted(plan) if plan.prompted else torch_variant(self._model, plan, self._head)
+        variant = self.module(plan)
         tasks = self._head.labels if isinstance(self._head, Heads) else None
         labels = self._head.labels if isinstance(self._head, Head) else self._model.labels
         output = output_name(self._model, self._head)

@@ -17,9 +17,10 @@ from arlo.catalog.manifest import AdaptationKind
 from arlo.compile.adapt import measure
 from arlo.compile.adapt.fitted import Fitted
 from arlo.compile.adapt.kept import arrays_step, body_of, digest
+from arlo.compile.adapt.merge import PROTECTED
 from arlo.compile.adapt.tasks import bin_ends, fitting
 from arlo.compile.adapt.texts import COMPARED
-from arlo.compile.adapt.variant import Plan, check_family, export_variant, plan_variant, torch_variant
+from arlo.compile.adapt.variant import Plan, check_family, export_variant, plan_variant, shape_of, torch_variant
 from arlo.compile.cache import Cache, code_version
 from arlo.compile.original import load_original
 from arlo.compile.quiet import known_noise_silenced
@@ -32,10 +33,23 @@ TASK = "as the model"
 class TokenTexts:
     """See arlo.compile.adapt.texts.Subject."""
 
-    def __init__(self, model: SourceModel, texts: Sequence[str], lengths: Sequence[int], cache: Cache) -> None:
-        """lengths: maximum ones of variants, tokens, ascending. ConfigError for a family that cannot merge."""
+    protected = PROTECTED
+
+    def __init__(
+        self,
+        model: SourceModel,
+        texts: Sequence[str],
+        lengths: Sequence[int],
+        cache: Cache,
+        *,
+        aside: Sequence[str] = (),
+    ) -> None:
+        """lengths: maximum ones of variants, tokens, ascending. aside: texts that are not measured. ConfigError for a
+        family that cannot merge."""
         check_family(model)
+        self.width = shape_of(model)[1]
         self._model, self._lengths, self._texts, self._cache = model, lengths, texts, cache
+        self._aside = aside
         self._length = lengths[-1]
 
     def prepare(self) -> bool:
@@ -56,13 +70,21 @@ class TokenTexts:
         self.task_labels: Mapping[str, tuple[str, ...]] = {TASK: self._model.labels}
         self.fitted_tasks: Mapping[str, Fitted] = {}
         self.room = 0
-        self.fitted = 0
+        self.fitted = len(self._aside)
         self.measured = len(self._rows)
         self.rows_digest = digest(self._rows, said["labels"])
         return entry.cached
 
     def plan(self, count: int, kind: AdaptationKind = "merge", length: int | None = None) -> Plan:
         return plan_variant(self._model, length or self._length, count, kind)
+
+    def module(self, plan: Plan) -> Any:
+        return torch_variant(self._model, plan)
+
+    def fit_batches(self, plan: Plan) -> list[dict[str, NDArray[Any]]]:
+        found = measure.encode(self._model.tokenizer_folder / "tokenizer.json", self._aside, self._length)
+        rows = [row for row in found if 2 < len(row) <= plan.length][: measure.SENSED]
+        return measure.batches(self._model.inputs, rows, plan.length)
 
     def made_of(self, plan: Plan) -> dict[str, Any]:
         return {"body": body_of(self._model), "compared": digest(self._taken(plan)[:COMPARED])}
@@ -77,7 +99,7 @@ class TokenTexts:
         return [len(row) for row in self._taken(plan) for _ in row[1:-1]]
 
     def export(self, plan: Plan, folder: Path) -> tuple[Any, Path]:
-        variant = torch_variant(self._model, plan)
+        variant = self.module(plan)
         return variant, export_variant(self._model, plan, variant, folder, labels=self._model.labels, output="logits")
 
     def compare(self, variant: Any, session: Any, plan: Plan) -> measure.Compared:

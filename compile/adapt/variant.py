@@ -106,11 +106,13 @@ class Plan:
     schedule: tuple[int, ...]
     multiplications: float  # of the layers, a row
     kind: AdaptationKind = "merge"
+    chosen: bool = False  # layer by layer: `merge` a layer is its budget
 
     @property
     def count_name(self) -> str:
-        """As `m4`; `d4` of one that drops, `p4` of one with prompts."""
-        letter = {"prune": "d", "prompt": "p", "prefix": "p"}.get(self.kind, "m")
+        """As `m4`; `c4` of a chosen schedule with the budget of `m4`, `d4` of one that drops, `p4` of one with
+        prompts."""
+        letter = {"prune": "d", "prompt": "p", "prefix": "p"}.get(self.kind, "c" if self.chosen else "m")
         return f"{letter}{self.merge}"
 
     @property
@@ -124,6 +126,11 @@ class Plan:
         return self.kind in ("prompt", "prefix")
 
     @property
+    def choosable(self) -> bool:
+        """Whether its schedule can be chosen layer by layer."""
+        return self.kind == "merge" and self.merge > 0
+
+    @property
     def tokens(self) -> int:
         """That a layer adds, or, below 0, that go in it."""
         return self.merge if self.prompted else -self.merge
@@ -134,13 +141,24 @@ class Plan:
         return self.kind if any(self.schedule) else "none"
 
 
+def shape_of(model: SourceModel) -> tuple[int, int]:
+    """Layers of an encoder, and their width."""
+    config = json.loads((model.folder / "config.json").read_text())
+    return int(config["num_hidden_layers"]), int(config["hidden_size"])
+
+
+def rescheduled(plan: Plan, schedule: Sequence[int], width: int) -> Plan:
+    """The same budget with a schedule [layers] that was chosen layer by layer."""
+    work = merged_multiplications(plan.length, schedule, width=width)
+    return dataclasses.replace(plan, schedule=tuple(schedule), multiplications=work, chosen=True)
+
+
 def plan_variant(model: SourceModel, length: int, merge: int, kind: AdaptationKind = "merge") -> Plan:
     """merge: tokens that go in a layer, or prompts that it has, whose work the caller knows.
 
     ConfigError where a layer would have too few tokens left, for accuracy falls off there.
     """
-    config = json.loads((model.folder / "config.json").read_text())
-    layers, width = int(config["num_hidden_layers"]), int(config["hidden_size"])
+    layers, width = shape_of(model)
     if kind in ("prompt", "prefix"):
         return Plan(length, merge, (merge,) * layers, 0.0, kind)
     if kind == "prune":
