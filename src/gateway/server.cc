@@ -88,6 +88,9 @@ int serve(const v1::GatewayConfig& config) {
   raise_descriptor_limit();
   const auto secret = [](const std::string& file) { return file.empty() ? "" : read_secret(file); };
   const DataService::Tokens tokens{.any = secret(config.bearer_token_file()), .bulk = secret(config.bulk_token_file())};
+  if (!tokens.bulk.empty() && tokens.bulk == tokens.any)
+    throw std::invalid_argument(
+        "bearer_token_file and bulk_token_file hold the same token, so every request would be bulk: give two");
 
   Models models(config);
   const auto& command = config.text_command();

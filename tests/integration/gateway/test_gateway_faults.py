@@ -50,7 +50,8 @@ async def test_one_of_four_fails_at_once_and_no_request_does(workers: Workers, s
         stats = await gateway.stats()
         assert (stats.outcomes.failed, stats.outcomes.rejected, stats.outcomes.expired) == (0, 0, 0)
         assert stats.instances[0].ejections == stats.ejections >= 1
-        assert sick.failed <= 20
+        # A row comes every 10 ms, and until others have answered what it fails nobody can know that it is not the row.
+        assert sick.failed <= 15 + stats.execute.max_us / 10_000
         assert sum(1 for i in stats.instances if i.state == ACTIVE) == 4
 
 

@@ -291,6 +291,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"tls": {"certificate_file": "/no/c.pem", "key_file": "/no/k.pem"}}, "cannot read '/no/"),
     ({"bearer_token_file": "/no/token"}, "cannot read '/no/token'"),
     ({"bearer_token_file": "/dev/null"}, "'/dev/null' holds no token"),
+    ({"bearer_token_file": __file__, "bulk_token_file": __file__}, "hold the same token"),
 ]
 
 
