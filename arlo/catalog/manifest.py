@@ -23,7 +23,7 @@ FILE_NAME = "arlo.json"
 FORMAT = 2
 
 Role = Literal["ids", "mask", "other", "tensor"]
-AdaptationKind = Literal["none", "merge", "prune", "prompt", "prefix"]
+AdaptationKind = Literal["none", "merge", "prune", "prompt", "prefix", "padding"]
 
 MAX_VOCABULARY = 2**32 - 1
 MAX_LENGTH = 1 << 20  # tokens; the gateway keeps a counter for each length

@@ -77,8 +77,9 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         "--prompts", metavar="N,...", help="prompts of further variants, which are trained (default: none)"
     )
     parser.add_argument(
-        "--prompt-way", choices=("prefix", "replace", "accumulate"), default="prefix",
-        help="prefix: keys and values only; replace: new tokens in each layer; accumulate: they stay (default: prefix)",
+        "--prompt-way", choices=("prefix", "replace", "accumulate", "padding"), default="prefix",
+        help="prefix: keys and values only; replace: new tokens in each layer; accumulate: they stay; padding: in free "
+        "places of the row's padding, where they cost nothing (default: prefix)",
     )  # fmt: skip
     parser.add_argument("--epochs", type=int, default=5, metavar="N", help="of training prompts (default: 5)")
     parser.add_argument(
@@ -142,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
     if merges is None:
         merges = _usual(subject)
         say(f"--merge {','.join(map(str, merges))}")
-    prompted: AdaptationKind = "prefix" if args.prompt_way == "prefix" else "prompt"
+    prompted: AdaptationKind = args.prompt_way if args.prompt_way in ("prefix", "padding") else "prompt"
     wanted: list[tuple[AdaptationKind, int]] = [("merge", each) for each in merges]
     wanted += [("prune", each) for each in prunes] + [(prompted, each) for each in prompts]
     plans = plans_of(subject, wanted, lengths)

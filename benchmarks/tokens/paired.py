@@ -1,10 +1,10 @@
 """Variants of MiniLM beside each other on the same rows: schedules chosen layer by layer beside constant ones of no
-fewer multiplications.
+fewer multiplications, and prompts in the padding beside none.
 
-    python -m benchmarks.tokens.paired [--merge 12,16,18] [--rows 2400]
+    python -m benchmarks.tokens.paired [--merge 12,16,18] [--prompts 4] [--rows 2400]
 
 Heads for the sections of package descriptions (benchmarks.cascade.sections), as `arlo adapt` fits them; rows that are
-measured are none of those that heads or schedules were made on. Differences are of the same rows, with 95 %
+measured are none of those that heads, schedules or prompts were made on. Differences are of the same rows, with 95 %
 intervals. Each step is kept in the cache of `arlo adapt`.
 """
 
@@ -34,16 +34,17 @@ def examined(args: argparse.Namespace) -> tuple[dict[str, Examined], NDArray[np.
     """Every variant by its name, and which of the measured rows are full."""
     command("benchmarks.cascade.sections")
     out = cache_root() / "tokens" / "paired"
-    options = Options(MODEL, out, (args.length,), args.rows, "prefix", 0, choosing=True)
+    options = Options(MODEL, out, (args.length,), args.rows, "padding", args.epochs, choosing=True)
     model = resolve(CompileOptions(source=MODEL, out=out / "x", lengths=options.lengths, dynamic=False), Hasher())
     data = cache_root() / "cascade" / "sections" / "train.jsonl"
     subject = subject_of(model, {UNNAMED: data}, options)
     plans = [subject.plan(0), *(subject.plan(count) for count in args.merge)]
-    with telling(plans + plans[1:], latency=False, compiled=False, choosing=True) as (report, _):
+    added = [*plans[1:], *(subject.plan(count, "padding") for count in args.prompts)]
+    with telling(plans + added, latency=False, compiled=False, choosing=True) as (report, _):
         report.total -= sum(1 for plan in plans if plan.choosable)  # the constant ones
         examiner = examiner_of(subject, options, report, out, 1)
         examiner.prepare()
-        found = [examiner.examine(plan) for plan in (*plans, *examiner.chosen(plans[1:]))]
+        found = [examiner.examine(plan) for plan in (*plans, *examiner.chosen(added))]
     full = np.array(subject.row_lengths(plans[0])) == args.length
     return {each.plan.name.partition("-")[0]: each for each in found}, full
 
@@ -62,6 +63,8 @@ def difference(ours: NDArray[np.bool_], theirs: NDArray[np.bool_]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--merge", type=counts, default=[12, 16, 18], help="budgets (default: 12,16,18)")
+    parser.add_argument("--prompts", type=counts, default=[], help="in the padding (default: none)")
+    parser.add_argument("--epochs", type=int, default=2, help="of training prompts (default: 2)")
     parser.add_argument("--rows", type=int, default=2400, help="texts to fit and to measure on (default: 2,400)")
     parser.add_argument("--length", type=int, default=128, help="maximum length (default: 128)")
     args = parser.parse_args()

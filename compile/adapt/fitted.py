@@ -16,10 +16,11 @@ from arlo.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fitted:
-    """A head on the unchanged body, and prompts by their number, each with a head that goes with them."""
+    """A head on the unchanged body, and prompts by their number (in the padding: `4-128`, by the length too), each with
+    a head that goes with them."""
 
     head: Head
-    prompts: Mapping[int, Prompts] = dataclasses.field(default_factory=dict)
+    prompts: Mapping[str, Prompts] = dataclasses.field(default_factory=dict)
 
     def save(self, file: Path) -> None:
         """As .npz."""
@@ -39,7 +40,7 @@ class Fitted:
             with np.load(file, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             labels = tuple(map(str, arrays["labels"]))
-            counts = sorted({int(name.partition("/")[0]) for name in arrays if "/" in name})
+            counts = sorted({name.partition("/")[0] for name in arrays if "/" in name})
             prompts = {
                 count: Prompts(
                     arrays[f"{count}/values"], Head(labels, arrays[f"{count}/weight"], arrays[f"{count}/bias"])

@@ -1,10 +1,13 @@
 """Prompts: tokens that are not in the text, trained for a task while the body stays as it is (VPT, arXiv 2203.12119;
 OTAS, arXiv 2401.05031, section III-B). They cost time and may gain accuracy.
 
-Three ways: `accumulate` adds `count` prompts before each layer, where they stay, so that the last one computes layers x
+Four ways: `accumulate` adds `count` prompts before each layer, where they stay, so that the last one computes layers x
 count more tokens; that is what OTAS's figures fit. `replace` takes those of the layer before away. `prefix` gives each
 layer keys and values only, which attention reads and nothing else computes on: it answers as `replace` does, whose
-prompts are thrown away behind each layer, for less.
+prompts are thrown away behind each layer, for less. `padding` puts them into the free places of a row's own padding, so
+that they cost nothing: of a row of 100 tokens in a length of 128 the places 100 to 127 take up to 28. They are new in
+each layer, so a row with a place for each says what it says with `prefix`; rows with fewer have the first ones, and
+full rows none.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +31,8 @@ from arlo.compile.steps.resolve import SourceModel
 if TYPE_CHECKING:
     import torch
 
-Way = Literal["prefix", "replace", "accumulate"]
-WAYS: tuple[Way, ...] = ("prefix", "replace", "accumulate")
+Way = Literal["prefix", "replace", "accumulate", "padding"]
+WAYS: tuple[Way, ...] = get_args(Way)
 BATCH, RATE = 32, 2e-3
 
 
@@ -42,7 +45,10 @@ class Prompts:
 
 
 def prompted_work(length: int, layers: int, count: int, way: Way, *, width: int) -> float:
-    """Multiply-adds of the layers for one row; keys and values of a prefix are constants."""
+    """Multiply-adds of the layers for one row; keys and values of a prefix are constants, and padding is there in any
+    case."""
+    if way == "padding":
+        return multiplications(length, layers, 0, width=width)
     if way == "accumulate":
         return multiplications(length, layers, count, width=width)
     if way == "replace":
@@ -79,10 +85,17 @@ def prompted_body(body: Any, values: Any, way: Way) -> Any:
             own, count = ids.shape[1], self.values.shape[2]
             size = mask.to(hidden.dtype)
             more = torch.ones_like(size[:, :1]).expand(-1, count)
+            slot = torch.arange(own, device=ids.device).unsqueeze(0) - mask.sum(1, keepdim=True)  # of the padding
+            free = (slot >= 0) & (slot < count)
+            chosen = slot.clamp(0, max(0, count - 1)).unsqueeze(-1).expand(-1, -1, hidden.shape[2])
             for number, layer in enumerate(self.body.encoder.layer):
                 of_layer = self.values[:, number]
                 prompts = of_layer[:1].expand(hidden.shape[0], -1, -1) if task is None else of_layer[task[:, 0]]
-                if way == "prefix":
+                if way == "padding":
+                    if count:
+                        hidden = torch.where(free.unsqueeze(-1), torch.gather(prompts, 1, chosen), hidden)
+                    read, seen = hidden, mask.to(hidden.dtype) + free.to(hidden.dtype)
+                elif way == "prefix":
                     read, seen = torch.cat([hidden, prompts], 1), torch.cat([size, more], 1)
                 else:
                     if way == "replace":
@@ -122,11 +135,13 @@ def train_prompts(
     count: int,
     way: Way,
     epochs: int,
+    length: int = 0,
     seed: int = 0,
 ) -> Prompts:
     """Prompts and head for labelled rows, the body frozen: AdamW, batches of 32 rows of like lengths.
 
-    head: where it begins; prompts begin as VPT has them, uniform.
+    head: where it begins; prompts begin as VPT has them, uniform. length: that rows are padded to, at least; prompts in
+    the padding need it.
     """
     with known_noise_silenced():
         import torch
@@ -149,7 +164,7 @@ def train_prompts(
     for _ in range(epochs):
         for number in torch.randperm(len(batches), generator=generator).tolist():
             chosen = batches[number]
-            given = padded(model.inputs, [rows[at] for at in chosen], max(len(rows[at]) for at in chosen))
+            given = padded(model.inputs, [rows[at] for at in chosen], max(length, *(len(rows[at]) for at in chosen)))
             named = {name: torch.from_numpy(array) for name, array in given.items()}
             hidden, size = prompted(named["input_ids"], named["attention_mask"], named.get("token_type_ids"))
             pooled = pool_merged(hidden, size, model.pooling, normalize=model.normalize)

@@ -149,8 +149,6 @@ class Texts:
         return self._fitted
 
     def plan(self, count: int, kind: AdaptationKind = "merge", length: int | None = None) -> Plan:
-        if kind in ("prompt", "prefix") and self._model.task != "embedding":
-            raise ConfigError("--prompts are trained on a body that gives embeddings")
         plan = plan_variant(self._model, length or self._length, count, kind)
         if not plan.prompted:
             return plan
@@ -161,7 +159,7 @@ class Texts:
         heads = {name: each.head for name, each in self._fitted.items()}
         prompts: list[Prompts] = []
         if plan.prompted:
-            prompts = [self._trained(name, plan.merge) for name in self._fitted]
+            prompts = [self._trained(name, plan) for name in self._fitted]
             heads = {name: each.head for name, each in zip(self._fitted, prompts, strict=True)}
         arrays = [array for head in heads.values() for array in (head.weight, head.bias)]
         return {
@@ -195,39 +193,45 @@ class Texts:
         """Each task has prompts and a head of its own: tables, too."""
         import torch
 
-        found = {name: self._trained(name, plan.merge) for name in self._fitted}
+        found = {name: self._trained(name, plan) for name in self._fitted}
         values = torch.nn.Parameter(torch.from_numpy(np.stack([each.values for each in found.values()])))
         head, _ = with_room({name: each.head for name, each in found.items()}, self.room)
         return torch_variant(self._model, plan, head, lambda body: prompted_body(body, values, self._training.way))
 
-    def _trained(self, name: str, count: int) -> Prompts:
-        """Prompts of a task; of one from before as they were."""
-        fitted = self._fitted[name]
-        if count not in fitted.prompts:
+    def _trained(self, name: str, plan: Plan) -> Prompts:
+        """Prompts of a task; of one from before as they were. In the padding they are those of one length."""
+        fitted, count = self._fitted[name], plan.merge
+        key, length = (f"{count}-{plan.length}", plan.length) if plan.kind == "padding" else (str(count), 0)
+        if key not in fitted.prompts:
             task = next((task for task in self._tasks if task.name == name), None)
             if task is None:
                 raise ConfigError(f"there are no {count} prompts of task {name!r}: run `arlo adapt` again")
-            trained = {**fitted.prompts, count: self._train(task, fitted.head, count)}
+            trained = {**fitted.prompts, key: self._train(task, fitted.head, count, length)}
             self._fitted[name] = fitted = dataclasses.replace(fitted, prompts=trained)
-        return fitted.prompts[count]
+        return fitted.prompts[key]
 
-    def _train(self, task: Task, head: Head, count: int) -> Prompts:
-        """Kept in the cache: training takes minutes."""
+    def _train(self, task: Task, head: Head, count: int, length: int) -> Prompts:
+        """Kept in the cache: training takes minutes. length: that rows are padded to, and fit; 0: any."""
         training = self._training
-        rows = hashlib.sha256(repr((task.fit_rows, task.fit_truth.tolist(), task.labels)).encode()).hexdigest()
+        fits = [not length or len(row) <= length for row in task.fit_rows]
+        if not any(fits):
+            raise ConfigError(
+                f"task {task.name!r} has no text of at most {length} tokens to train prompts on: leave that length out"
+            )
+        given, truth = [row for row, fit in zip(task.fit_rows, fits, strict=True) if fit], task.fit_truth[fits]
+        rows = hashlib.sha256(repr((given, truth.tolist(), task.labels)).encode()).hexdigest()
         parts = {
             "model": self._model.hashes,
             "rows": rows,
             "head": hashlib.sha256(head.weight.tobytes() + head.bias.tobytes()).hexdigest(),
-            "training": [count, training.way, training.epochs, self._length],
+            "training": [count, training.way, training.epochs, length or self._length],
             "tools": tool_versions("torch", "transformers"),
             "code": code_version("adapt/prompts", "adapt/merge", "pooling"),
         }
 
         def make() -> dict[str, NDArray[Any]]:
-            found = train_prompts(
-                self._model, task.fit_rows, task.fit_truth, head, count=count, way=training.way, epochs=training.epochs
-            )
+            how: Any = {"count": count, "way": training.way, "epochs": training.epochs, "length": length}
+            found = train_prompts(self._model, given, truth, head, **how)
             return {"values": found.values, "weight": found.head.weight, "bias": found.head.bias}
 
         stored, _ = arrays_step(self._cache, "prompts", parts, make)

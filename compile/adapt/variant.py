@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 OPSET = 18
+PROMPTED: tuple[AdaptationKind, ...] = ("prompt", "prefix", "padding")
 KEPT_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -112,7 +113,7 @@ class Plan:
     def count_name(self) -> str:
         """As `m4`; `c4` of a chosen schedule with the budget of `m4`, `d4` of one that drops, `p4` of one with
         prompts."""
-        letter = {"prune": "d", "prompt": "p", "prefix": "p"}.get(self.kind, "c" if self.chosen else "m")
+        letter = "p" if self.prompted else {"prune": "d"}.get(self.kind, "c" if self.chosen else "m")
         return f"{letter}{self.merge}"
 
     @property
@@ -123,7 +124,7 @@ class Plan:
     @property
     def prompted(self) -> bool:
         """Whether it has prompts."""
-        return self.kind in ("prompt", "prefix")
+        return self.kind in PROMPTED
 
     @property
     def choosable(self) -> bool:
@@ -159,7 +160,14 @@ def plan_variant(model: SourceModel, length: int, merge: int, kind: AdaptationKi
     ConfigError where a layer would have too few tokens left, for accuracy falls off there.
     """
     layers, width = shape_of(model)
-    if kind in ("prompt", "prefix"):
+    if kind in PROMPTED:
+        if model.task != "embedding":
+            raise ConfigError("--prompts are trained on a body that gives embeddings")
+        if kind == "padding" and merge > length - PROTECTED:
+            raise ConfigError(
+                f"--prompts {merge}: a row of {length} tokens has at most {length - PROTECTED} free places: train "
+                "fewer prompts, or name a greater length"
+            )
         return Plan(length, merge, (merge,) * layers, 0.0, kind)
     if kind == "prune":
         if model.task == "token-classification":

@@ -188,6 +188,7 @@ def run_task(words: list[str]) -> None:
         (["--merge", "0,x"], "--merge must be whole numbers of tokens from 0"),
         (["--prune", "0,2"], "--prune must be whole numbers of tokens from 1"),
         (["--prune", "40", "--length", "24"], "24 tokens are too few to drop 40"),
+        (["--prompts", "23", "--prompt-way=padding", "--length=24"], "a row of 24 tokens has at most 22 free places"),
     ],
 )
 def test_refused(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str) -> None:
@@ -199,6 +200,20 @@ def test_refused(tiny: Path, data: Path, capsys: pytest.CaptureFixture[str], wor
         != 0
     )
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("head", ["ForTokenClassification", "ForSequenceClassification"])
+def test_prompts_need_an_embedding(
+    head: str, tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is made in their place."""
+    from tests.fakes.tiny_model import write_tiny
+
+    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
+    source = write_tiny(tmp_path / "source", head=head)
+    words = ["adapt", str(source), "--merge", "0", "--prompts", "2", "--length", "24", f"--out={tmp_path / 'out'}"]
+    assert main([*words, "--data", str(data), "--no-compile"]) != 0
+    assert "--prompts are trained on a body that gives embeddings" in capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -218,6 +233,42 @@ def test_a_token_classifier(tmp_path: Path, data: Path, monkeypatch: pytest.Monk
     assert [(output.name, output.token_level) for output in manifest.outputs] == [("logits", True)]
     assert manifest.adaptation is not None
     assert (manifest.adaptation.kind, set(manifest.adaptation.per_layer)) == ("merge", {2})
+
+
+@pytest.mark.long
+def test_prompts_in_the_padding(tiny: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each length their own, for no further work; a row is answered alone as among others; a further task has some
+    of its own, and those of before stay."""
+    monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "out"
+    words = ["adapt", str(tiny), "--merge", "0", "--prompts", "3", "--prompt-way", "padding", "--epochs", "2"]
+    words += ["--lengths", "12,24", "--out", str(out), "--data", f"first={data}", "--max-batch", "2", "--json"]
+    assert main(words) == 0
+    found = json.loads((out / "adapt.json").read_text())["variants"]
+    assert [(each["name"], each["tokens"]) for each in found] == [
+        ("m0-12", 0), ("m0-24", 0), ("p3-12", 3), ("p3-24", 3),
+    ]  # fmt: skip
+    assert [each["multiplications"] for each in found[2:]] == [each["multiplications"] for each in found[:2]]
+    assert all(each["verified"]["agreement"] == 1 for each in found)
+    manifest = Manifest.load(out / "p3")
+    assert manifest.adaptation is not None
+    assert (manifest.adaptation.kind, manifest.adaptation.per_layer) == ("padding", (3, 3))
+    assert len(list((tmp_path / "cache").glob("compile/prompts/*/entry.json"))) == 2
+    session = open_session(out / "models" / "p3-24" / "model.onnx", 1)
+    ids = np.random.default_rng(1).integers(5, 90, (4, 24))
+    mask = (np.arange(24) < np.array([[24], [23], [10], [2]])).astype(np.int64)
+    given = {"input_ids": ids * mask, "attention_mask": mask, "token_type_ids": 0 * ids} | of_task(0, 4)
+    together = session.run(None, given)[0]
+    for row in range(4):
+        alone = session.run(None, {name: array[[row]] for name, array in given.items()})[0]
+        np.testing.assert_allclose(alone, together[[row]], atol=1e-5)
+    other = tmp_path / "other.jsonl"
+    texts = [json.loads(line) for line in data.read_text().splitlines()]
+    other.write_text("".join(json.dumps(one | {"label": "xyz"[i % 3]}) + "\n" for i, one in enumerate(texts)))
+    assert main(["task", "add", "second", str(out), "--data", str(other), "--json"]) == 0
+    again = open_session(out / "models" / "p3-24" / "model.onnx", 1)
+    np.testing.assert_allclose(again.run(None, given)[0], together, atol=1e-5)
+    assert (again.run(None, given | of_task(1, 4))[0][:, 2] > NO_CLASS / 2).all()
 
 
 @pytest.mark.long
