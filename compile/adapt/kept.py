@@ -221,7 +221,7 @@ class Examiner:
             "rows": self.subject.rows_digest,
             "machine": cpu_name(),
             "tools": tool_versions("onnxruntime"),
-            "code": code_version("adapt/measure"),
+            "code": code_version("adapt/measure", "adapt/texts", "adapt/pictures", "adapt/tokens"),
         }
         plans = {each.plan.name: each.plan for each in examined}
         sessions: dict[str, Any] = {}
