@@ -190,7 +190,7 @@ format: setup ## rewrite our Python and C++ in the project's format
 
 .PHONY: asan tsan fuzz
 asan tsan: setup ## the gateway over sockets and the plugin under AddressSanitizer + UBSan (all C++ unit tests), or ThreadSanitizer
-	tools/system_packages.sh lint
+	if [ $@ = asan ]; then tools/system_packages.sh lint; fi
 	@$(call configure,$@,$(generated))
 	$(NICE) cmake --build --preset $@
 	if [ $@ = asan ]; then $(NICE) $(FIXED_LAYOUT) ctest --preset asan --parallel $(JOBS); \

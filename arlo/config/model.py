@@ -144,7 +144,8 @@ class WorkersConfig:
     )
     threads: int = option(
         default=1,
-        doc="Threads that one worker computes with (kind `local`, engines that run on the CPU).",
+        doc="Threads that one worker computes with (kind `local`, engines that run on the CPU); runs of ONNX Runtime "
+        "of fewer than 128 tokens, all rows together, have one.",
         minimum=1,
         maximum=256,
         relation="threads x workers above the number of cores: a row that comes alone is faster, and under full "

@@ -85,9 +85,10 @@ def prompted_body(body: Any, values: Any, way: Way) -> Any:
             own, count = ids.shape[1], self.values.shape[2]
             size = mask.to(hidden.dtype)
             more = torch.ones_like(size[:, :1]).expand(-1, count)
-            slot = torch.arange(own, device=ids.device).unsqueeze(0) - mask.sum(1, keepdim=True)  # of the padding
-            free = (slot >= 0) & (slot < count)
-            chosen = slot.clamp(0, max(0, count - 1)).unsqueeze(-1).expand(-1, -1, hidden.shape[2])
+            if way == "padding":
+                slot = torch.arange(own, device=ids.device).unsqueeze(0) - mask.sum(1, keepdim=True)  # of the padding
+                free = (slot >= 0) & (slot < count)
+                chosen = slot.clamp(0, max(0, count - 1)).unsqueeze(-1).expand(-1, -1, hidden.shape[2])
             for number, layer in enumerate(self.body.encoder.layer):
                 of_layer = self.values[:, number]
                 prompts = of_layer[:1].expand(hidden.shape[0], -1, -1) if task is None else of_layer[task[:, 0]]

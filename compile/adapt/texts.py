@@ -230,8 +230,16 @@ class Texts:
         }
 
         def make() -> dict[str, NDArray[Any]]:
-            how: Any = {"count": count, "way": training.way, "epochs": training.epochs, "length": length}
-            found = train_prompts(self._model, given, truth, head, **how)
+            found = train_prompts(
+                self._model,
+                given,
+                truth,
+                head,
+                count=count,
+                way=training.way,
+                epochs=training.epochs,
+                length=length,
+            )
             return {"values": found.values, "weight": found.head.weight, "bias": found.head.bias}
 
         stored, _ = arrays_step(self._cache, "prompts", parts, make)

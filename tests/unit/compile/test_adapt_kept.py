@@ -19,16 +19,7 @@ from arlo.compile.adapt import kept, measure
 from arlo.compile.progress import TimeLeft
 from arlo.compile.tools.verify import verify_repository
 from arlo.simulator.tokens.file import load_tokens
-
-WORDS = (["red", "house", "tree"], ["seven", "run", "fast"])
-
-
-def write_data(file: Path) -> Path:
-    """120 texts of two classes that words tell apart, of one to nine words."""
-    texts = [" ".join(WORDS[i % 2][(i + j) % 3] for j in range(1 + i % 9)) for i in range(120)]
-    lines = [{"text": text, "label": "ab"[i % 2], "group": str(i)} for i, text in enumerate(texts)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return file
+from tests.fakes.labelled_texts import write_labelled_texts
 
 
 @pytest.mark.long
@@ -40,7 +31,7 @@ def test_stopped_and_gone_on(
     pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
-    data, out = write_data(tmp_path / "data.jsonl"), tmp_path / "out"
+    data, out = write_labelled_texts(tmp_path / "data.jsonl", texts=120, words=9), tmp_path / "out"
     words = ["adapt", str(tiny), "--length", "24", "--data", str(data), "--out", str(out), "--no-compile", "--json"]
 
     def run(merge: str, *more: str) -> tuple[int, list[str], str]:
@@ -98,7 +89,7 @@ def test_several_lengths(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
-    data, out = write_data(tmp_path / "data.jsonl"), tmp_path / "out"
+    data, out = write_labelled_texts(tmp_path / "data.jsonl", texts=120, words=9), tmp_path / "out"
     words = ["adapt", str(tiny), "--merge", "0,6", "--lengths", "16,24", "--data", str(data), "--out", str(out)]
     assert main([*words, "--max-batch", "2", "--json"]) == 0
     result = read_adapted(out)

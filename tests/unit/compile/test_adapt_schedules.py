@@ -20,6 +20,7 @@ from arlo.compile.adapt import kept
 from arlo.compile.adapt.schedules import best_schedule, loss_of
 from arlo.compile.adapt.sensitivity import modelled, tried
 from arlo.compile.adapt.tasks import FIT_SHARES
+from tests.fakes.labelled_texts import write_labelled_texts
 
 WIDTH = 8
 
@@ -136,15 +137,6 @@ def test_divergences() -> None:
     assert divergences(Variant(), [batch([3, 5])], [(2, 0, 0)])[0] < 1e-9
 
 
-def write_data(file: Path) -> Path:
-    """160 texts of two classes that words tell apart, of one to twenty-two words."""
-    words = (["red", "house", "tree"], ["seven", "run", "fast"])
-    texts = [" ".join(words[i % 2][(i + j) % 3] for j in range(1 + i % 22)) for i in range(160)]
-    lines = [{"text": text, "label": "ab"[i % 2], "group": str(i)} for i, text in enumerate(texts)]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return file
-
-
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_whole_way(
@@ -154,7 +146,7 @@ def test_the_whole_way(
     adapt.json, no dearer than the constant one; a further task keeps it."""
     pytest.importorskip("onnxscript")
     monkeypatch.setenv("ARLO_CACHE", str(tmp_path / "cache"))
-    data, out = write_data(tmp_path / "data.jsonl"), tmp_path / "out"
+    data, out = write_labelled_texts(tmp_path / "data.jsonl", texts=160, words=22), tmp_path / "out"
     words = ["adapt", str(tiny), "--merge", "0,3", "--schedules", "chosen", "--lengths", "16,24", "--out", str(out)]
     words += ["--data", f"first={data}", "--max-batch", "2", "--json"]
     tries = kept.divergences
@@ -227,7 +219,8 @@ def test_other_bodies(
         source, data = write_pictures(tmp_path)
         more = []
     else:
-        source, data = write_tiny(tmp_path / "source", head=kind, labels=2), write_data(tmp_path / "data.jsonl")
+        source = write_tiny(tmp_path / "source", head=kind, labels=2)
+        data = write_labelled_texts(tmp_path / "data.jsonl", texts=160, words=22)
         config = json.loads((source / "config.json").read_text()) | {"id2label": {"0": "a", "1": "b"}}
         (source / "config.json").write_text(json.dumps(config))
         more = ["--lengths", "24"]

@@ -230,6 +230,8 @@ def test_on_the_cpu_few_tokens_run_on_one_thread(
         for name, array in zip(NAMES, answer, strict=True):
             np.testing.assert_allclose(array, tiny_graph.expected(rows_of(rows))[name], atol=1e-5)
     assert runs == ran_with
+    session.warm_up(4, free_tokens=16)
+    assert set(runs[2:]) == set(ran_with)  # none is left cold
 
 
 def test_a_long_graph_of_one_length_runs_on_all_its_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,8 @@ class Session:
         tokens = tokens if isinstance(tokens, int) else free_tokens
         for rows in sorted({1, max_rows}):
             self.run(self.outputs, _ones(self._session, rows, tokens))
+        if self._narrow is not None:  # which these runs had, as far as they are small
+            self._session.run(list(self.outputs), _ones(self._session, 1, tokens))
 
     def _open_on_cpu(self, path: Path, threads: int) -> None:
         """With one thread where rows are short; of a graph that takes any length there are two sessions."""
