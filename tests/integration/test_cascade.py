@@ -112,10 +112,11 @@ def test_records_go_on_after_an_interruption(cascade: Path, mark: str) -> None:
     # Two layers of two heads: all attention that tokens give is received by some.
     sums = [whole.importance_of(at).sum() for at in range(TEXTS)]
     assert np.allclose(sums, 4 * whole.tokens, rtol=1e-3)
-    assert main(["cascade", "record", str(cascade), "--data", data, "--alphas", "1", "--baselines"]) == 0
+    # Twice the mean: few words are left whichever runtimes latencies recommend, and with static ones rows fall a level.
+    assert main(["cascade", "record", str(cascade), "--data", data, "--alphas", "2", "--baselines"]) == 0
     made = CascadeManifest.load(cascade)
     study = load_study(made, cascade.parent, read_data(Path(data)), records_of(cascade))
-    sent = {how: study.pruned[0, 1, 1.0, how][0].tokens for how in HOW}
+    sent = {how: study.pruned[0, 1, 2.0, how][0].tokens for how in HOW}
     assert sent["importance"].sum() < 0.9 * study.recorded[1].tokens.sum()
     assert (sent["plain"] <= sent["importance"]).all()  # the same runtime, which is filled again
     assert (sent["random"] <= sent["importance"]).all()
