@@ -79,7 +79,7 @@ class SteadyLoad:
 
 @contextlib.asynccontextmanager
 async def steady_load(
-    endpoint: str, *, rate: float = 200.0, lengths: tuple[int, int] = (1, 64), timeout_ms: float = 20_000, seed: int = 1
+    endpoint: str, *, rate: float = 100.0, lengths: tuple[int, int] = (1, 64), timeout_ms: float = 40_000, seed: int = 1
 ) -> AsyncIterator[SteadyLoad]:
     """Poisson arrivals of lengths from..to, evenly, until the block ends; then `result` is there."""
     rng = np.random.default_rng(seed)
