@@ -310,22 +310,38 @@ def _pipeline(stats: Any, deployment: Any) -> Any:
         name = f"{'  ' * depth}{stage.stage}"
         table.add_row(name, *map(str, numbers), ", ".join(by) or "-", ", ".join(dropped) or "-", prices)
     plans = [_plan(each, deployment) for each in deployment.pipelines if each.name == stats.model and each.plan.planner]
-    return Group(*plans, table, *_worth(stats), *_shadowed(stats, deployment))
+    return Group(*plans, table, *worths(stats), *_shadowed(stats, deployment), *audited(stats))
 
 
-def _worth(stats: Any) -> list[Any]:
-    """The four outcomes of OTAS, and utility, of each class and each task that had rows. What is right is expected."""
+def worths(stats: Any) -> list[Any]:
+    """The four outcomes of OTAS, and utility, of each class, task and tenant. What is right is expected."""
     found = []
-    for kind, worth in [*(("", each) for each in stats.worth), *(("task ", each) for each in stats.by_task)]:
+    kinds = {"": stats.worth, "task ": stats.by_task, "tenant ": stats.by_tenant}
+    busy_s = sum(worth.busy_s for worth in stats.by_tenant)
+    for kind, worth in [(kind, each) for kind, of_kind in kinds.items() for each in of_kind]:
         if not (worth.in_time or worth.late or worth.evicted or worth.failed):
             continue
         share = worth.earned / worth.offered if worth.offered else 0.0
+        taken = f"; {worth.busy_s / busy_s:.0%} of the worker time, at {worth.price:.3g} times the price"
         found.append(
-            f"{kind}{worth.of}: {worth.right:.0f} right in time, {worth.in_time - worth.right:.0f} wrong,"
+            f"{kind}{worth.of or '(none)'}: {worth.right:.0f} right in time, {worth.in_time - worth.right:.0f} wrong,"
             f" {worth.late} late, {worth.evicted} evicted, {worth.failed} failed;"
-            f" utility {worth.earned:.6g} of {worth.offered:.6g} ({share:.1%})"
+            f" utility {worth.earned:.6g} of {worth.offered:.6g} ({share:.1%}){taken if worth.busy_s else ''}"
         )
     return found
+
+
+def audited(stats: Any) -> list[str]:
+    """How often the most accurate variants say the same, and whether that is as often as accuracies promise."""
+    audit = stats.audit
+    if not audit.rows:
+        return []
+    differ = audit.rows - audit.agreed
+    verdict = "more often than their accuracies allow" if audit.alarm else f"at most {audit.may_differ:.1f} may"
+    return [
+        f"audit: {audit.agreed} of {audit.rows} rows, expected accuracy {audit.accuracy / audit.rows:.1%}, are "
+        f"answered alike by the most accurate variants; {differ} differ: {verdict}"
+    ]
 
 
 def _shadowed(stats: Any, deployment: Any) -> list[Any]:

@@ -136,7 +136,10 @@ def describe(annotation: Any) -> str:
     if origin is tuple:
         return "array of " + _plural(get_args(annotation)[0])
     if origin is dict:
-        return "table of " + ("length = instances" if get_args(annotation)[0] is int else "name = model")
+        return (
+            "table of "
+            + {str: "name = model", int: "length = instances", float: "name = number"}[get_args(annotation)[1]]
+        )
     names = {type(None): "nothing", str: "string", int: "integer", float: "number", bool: "true or false", Path: "path"}
     return names[annotation]
 
@@ -164,8 +167,10 @@ def check_type(value: Any, annotation: Any) -> str | None:
         if isinstance(value, tuple) and all(check_type(part, item) is None for part in value):
             return None
     elif origin is dict:
-        of = get_args(annotation)[0]
-        if isinstance(value, dict) and all(check_type(part, of) is None for item in value.items() for part in item):
+        parts = get_args(annotation)
+        if isinstance(value, dict) and all(
+            check_type(part, of) is None for item in value.items() for part, of in zip(item, parts, strict=True)
+        ):
             return None
     elif annotation is int:
         if _is_int(value):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Literal
@@ -61,6 +62,20 @@ class PipelineConfig:
         minimum=0,
         maximum=1,
     )
+    audit: float = option(
+        default=0.001,
+        doc="Of the rows answered otherwise than by the most accurate variants, the share that these answer, too, when "
+        "there is time: how often both say the same is in `arlo status`, and `pipeline_audit` is logged when they "
+        "differ more often than their accuracies allow. Classifiers alone.",
+        minimum=0,
+        maximum=1,
+    )
+    tenants: dict[str, float] = option(
+        factory=dict,
+        doc="Whose rows they are, by the parameter `tenant` of requests, and what share of the workers each has beside "
+        "the others: `{search = 3, mail = 1}`. While there are too few workers for all, whoever takes more than that "
+        "gets cheaper variants and waits less. Rows that name none have the least of the shares.",
+    )
     pool: Literal["list", "mean"] = option(
         default="list",
         doc="What a client gets of a row that became several: the list of their answers, or their mean.",
@@ -97,5 +112,8 @@ class PipelineConfig:
             raise FieldError("pipeline", "window", f"must be 0, or above 2, not {self.window}")
         if self.stride is not None and not 1 <= self.stride <= self.window - 2:
             raise FieldError("pipeline", "stride", f"must be 1 to window - 2 ({self.window - 2}), not {self.stride}")
+        for name, part in self.tenants.items():
+            if not name or not 0 < part < math.inf:
+                raise FieldError("pipeline", "tenants", f"need a name and a share above 0, not {name!r} = {part}")
         if any(not isinstance(count, int) or not 0 <= count <= 1000 for count in self.workers):
             raise FieldError("pipeline", "workers", f"are 0 to 1000 for each variant, not {list(self.workers)}")

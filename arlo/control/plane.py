@@ -40,6 +40,7 @@ from arlo.control.reconcile.deployments import Deployments, OtherControlPlaneErr
 from arlo.control.reconcile.moves import Probe
 from arlo.control.reconcile.probe import warm_up
 from arlo.control.reconcile.reconciler import Reconciler
+from arlo.control.watch.audit import AuditWatch
 from arlo.control.watch.drift import DriftWatch
 from arlo.control.watch.energy import EnergyWatch
 from arlo.control.watch.point import PointWatch
@@ -291,6 +292,8 @@ class Cluster:
             loops["drift"] = DriftWatch(self._config.cascade, self._deployments, self.counters).run
         if self._config.cascade is not None:
             loops["point"] = PointWatch(self._config, self._deployments).run
+        if self._config.pipeline is not None and self._config.pipeline.audit > 0:
+            loops["audit"] = AuditWatch(self._config.pipeline, self._deployments, self.counters).run
         if self._energy is not None:
             loops["energy"] = self._energy.run
         if self._tasks is not None:

@@ -202,8 +202,10 @@ MaybeFault InferRequest::parse_parameter(std::string_view entry) {
   }
   // To other models they are parameters like any.
   if (key == "utility" || key == "min_accuracy") parse_flow_wish(key, parameter.kind, parameter.number, parameter.text);
-  if (key == "pin" && parameter.kind == kString) flow_wishes_.pin = parameter.text;
-  if (key == "pin" && parameter.kind != kString) flow_wishes_.wrong = key;
+  if (key == "pin" || key == "tenant") {
+    if (parameter.kind != kString) flow_wishes_.wrong = key;
+    (key == "pin" ? flow_wishes_.pin : flow_wishes_.tenant) = parameter.text;
+  }
   if (key == "prompt_name") prompt_name_ = {entry, parameter.text, parameter.kind == kString};
   if (key == "input_type") input_type_ = {entry, parameter.text, parameter.kind == kString};
   if (key == kTask) {
@@ -381,7 +383,7 @@ MaybeFault InferRequest::bind(const ModelSpec& model, const RequestLimits& limit
   }
   if (model.flow != nullptr && !flow_wishes_.wrong.empty()) {
     return invalid("parameter " + quoted(flow_wishes_.wrong) +
-                   " must be a double_param: utility 0 to 1e9, min_accuracy 0 to 1; pin a string_param");
+                   " must be a double_param: utility 0 to 1e9, min_accuracy 0 to 1; pin and tenant a string_param");
   }
   outputs_ = output_names_.empty() ? model.usual : 0;
   for (const auto name : output_names_) {

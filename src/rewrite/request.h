@@ -39,10 +39,11 @@ struct CascadeWishes {
 
 // What a client asks of a pipeline.
 struct FlowWishes {
-  double utility = 1;        // of an answer that is right and in time
-  double min_accuracy = 0;   // expected, of the ways that its rows may take
-  std::string_view pin{};    // names of variants, `small>large`: other variants of their stages are not taken
-  std::string_view wrong{};  // the name of a parameter that is not what it has to be
+  double utility = 1;         // of an answer that is right and in time
+  double min_accuracy = 0;    // expected, of the ways that its rows may take
+  std::string_view pin{};     // names of variants, `small>large`: other variants of their stages are not taken
+  std::string_view tenant{};  // whose rows they are
+  std::string_view wrong{};   // the name of a parameter that is not what it has to be
 };
 
 class InferRequest {

@@ -54,6 +54,9 @@ def fill_pipeline(
     message.max_children = flow.max_children
     message.max_bytes = config.max_bytes
     message.pool = config.pool == "mean"
+    message.audit = config.audit
+    for name, part in config.tenants.items():
+        message.tenants.add(name=name, share=part)
     if config.window:
         message.chunks.window = config.window
         message.chunks.stride = config.stride or config.window - 2

@@ -1,7 +1,8 @@
 // Whether early answers still agree with the last stage as often as they did when the cascade was searched. Rows whose
 // answer was early run on the last stage as well, a small share of them (shadow rows); after each one a bet against
 // "P(differ) <= epsilon" is settled, whose capital exceeds 1 / alpha with probability alpha at most, ever (Ville;
-// Waudby-Smith and Ramdas, 2024). Pure. arlo/cascade/drift.py is its twin.
+// Waudby-Smith and Ramdas, 2024). Of a pipeline each row has an epsilon of its own, by the accuracies that were
+// expected of both answers. Pure. arlo/cascade/drift.py is its twin.
 #pragma once
 
 #include <array>
@@ -13,11 +14,12 @@ class DisagreementTest {
  public:
   static constexpr double kAlpha = 1e-5;  // chance of a false alarm, over all time
 
-  // epsilon and alpha lie between 0 and 1; the default tests nothing.
-  DisagreementTest() = default;
-  explicit DisagreementTest(double epsilon, double alpha = kAlpha);
+  // epsilon and alpha lie between 0 and 1; with epsilon 0 only rows that have their own say something.
+  explicit DisagreementTest(double epsilon = 0, double alpha = kAlpha);
 
-  void add(bool disagreed);
+  void add(bool disagreed) { add(disagreed, epsilon_); }
+  // Of a row that differs with probability `epsilon` at most; one of 0, 1 or more says nothing.
+  void add(bool disagreed, double epsilon);
   // P(differ) <= epsilon is refuted. It stays.
   [[nodiscard]] bool alarm() const { return alarm_; }
   [[nodiscard]] std::uint64_t rows() const { return rows_; }
@@ -28,9 +30,7 @@ class DisagreementTest {
   static constexpr std::size_t kBets = 24;  // sizes that the capital is spread over
 
   double epsilon_ = 0;
-  double enough_ = 0;                 // log of the capital that is an alarm
-  std::array<double, kBets> won_{};   // what a row that differs adds to the log of a bet's capital
-  std::array<double, kBets> lost_{};  // and one that does not
+  double enough_;  // log of the capital that is an alarm
   std::array<double, kBets> log_capital_{};
   std::uint64_t rows_ = 0;
   std::uint64_t disagreed_ = 0;

@@ -130,4 +130,24 @@ Tree::Tree(const Spec& spec) {
   }
 }
 
+BestWay best_way(const Tree& tree) {
+  BestWay way;
+  std::vector<Node> node(at(tree.stages()));
+  for (std::int32_t s = 0; s < tree.stages(); ++s) {
+    const auto& stage = tree.stage(s);
+    const Block block = stage.parent < 0 ? stage.first : tree.block(node[at(stage.parent)], s);
+    node[at(s)] = block;
+    for (Node n = block; n < block + static_cast<Node>(stage.variants); ++n) {
+      if (tree.best(n) > tree.best(node[at(s)])) node[at(s)] = n;
+    }
+    way.variants.push_back(static_cast<std::int32_t>(node[at(s)] - block));
+    for (std::int32_t v = 0; v < stage.variants; ++v) {
+      const auto bit = static_cast<std::uint32_t>(stage.first_variant + v);
+      if ((stage.line >= 0 || v == way.variants.back()) && bit < 64) way.may_take |= std::uint64_t{1} << bit;
+    }
+    if (stage.leaf()) way.accuracy = std::min(way.accuracy, tree.accuracy(node[at(s)]));
+  }
+  return way;
+}
+
 }  // namespace arlo::flow::pipeline

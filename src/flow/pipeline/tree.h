@@ -73,4 +73,12 @@ class Tree {
   std::vector<double> best_;
 };
 
+// The most accurate way: of each stage the variant from which most can be had, behind those before it.
+struct BestWay {
+  std::vector<std::int32_t> variants;  // [stages], in their stage
+  std::uint64_t may_take = 0;          // as RootArrival has them; of stages with a line: all
+  double accuracy = 1;                 // of its least accurate leaf
+};
+BestWay best_way(const Tree& tree);
+
 }  // namespace arlo::flow::pipeline

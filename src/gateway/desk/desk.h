@@ -135,6 +135,10 @@ class Desk {
   [[nodiscard]] bool others_fit(const VisitCall& visit) const;
   void root_ended(FlowRoot& root, const flow::pipeline::Step& step, TimeNs now, Effects& effects);
   void shadow(const VisitCall& visit, Effects& effects);
+  // A row has been answered: by chance it goes through the pipeline again, the most accurate way.
+  void audit(const Row& row, Effects& effects);
+  void took_worker(const VisitCall& visit, const Row& row);
+  std::vector<FlowWorth>& worth_of_tenants(const ModelSpec& model);
   void leave_flow(Row& row, TimeNs now);
   void look_at_flows(TimeNs now);
 
@@ -168,6 +172,8 @@ class Desk {
   std::array<std::vector<FlowStageCounts>, dispatch::kVariants> flow_counts_;  // by stage
   std::array<std::array<FlowWorth, 2>, dispatch::kVariants> flow_worth_;       // interactive, bulk
   std::array<std::vector<FlowWorth>, dispatch::kVariants> task_worth_;         // by task
+  std::array<std::vector<FlowWorth>, dispatch::kVariants> tenant_worth_;       // by tenant
+  std::uint64_t audited_ = 0;                                                  // rows, of which some are
   std::uint64_t fewer_tokens_ = 0;                                             // answers, of which some have shadows
   std::vector<std::shared_ptr<FlowState>> flow_states_;                        // in force, or with roots under way
   std::deque<VisitCall*> ended_visits_;                                        // that the pipelines have not heard of

@@ -57,6 +57,38 @@ std::int32_t FlowSource::length(const ModelSpec& model) const {
   return static_cast<std::int32_t>(std::min(longest, static_cast<std::size_t>(std::max(model.longest, 1))));
 }
 
+namespace {
+
+std::vector<double> shares_of(const FlowSpec& flow) {
+  std::vector<double> shares;
+  shares.reserve(flow.tenants.size() + 1);
+  for (const auto& tenant : flow.tenants) shares.push_back(tenant.share);
+  shares.push_back(shares.empty() ? 1 : *std::min_element(shares.begin(), shares.end()));
+  return shares;
+}
+
+}  // namespace
+
+FlowState::FlowState(std::shared_ptr<const ModelSpec> of, dispatch::Scheduler& scheduler)
+    : model(std::move(of)),
+      core(model->flow->core, scheduler),
+      best(flow::pipeline::best_way(core.tree())),
+      tenants(shares_of(*model->flow)),
+      plan_content(0) {}
+
+std::size_t FlowState::tenant_of(std::string_view name) const {
+  const auto& all = model->flow->tenants;
+  if (all.empty() || name.empty()) return all.size();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == name; });
+  return found == all.end() ? all.size() + 1 : static_cast<std::size_t>(found - all.begin());
+}
+
+TimeNs FlowState::within_patience(std::size_t tenant, TimeNs came, TimeNs limit) const {
+  const TimeNs soonest = came + least();
+  if (limit == kNever || limit <= soonest) return limit;
+  return soonest + static_cast<TimeNs>(tenants.patience(tenant) * static_cast<double>(limit - soonest));
+}
+
 void FlowSource::read(std::size_t piece, std::vector<std::int64_t>& out) const {
   const auto [from, to] = pieces[piece];
   out.clear();

@@ -18,6 +18,7 @@
 
 #include "dispatch/scheduler.h"
 #include "flow/pipeline/pipeline.h"
+#include "flow/pipeline/tenants.h"
 #include "gateway/desk/call.h"
 #include "gateway/fleet/pipeline.h"
 
@@ -84,6 +85,7 @@ struct FlowVariantCounts {
 // Of the rows of a class, each once (arlo.v1.Worth).
 struct FlowWorth {
   double offered = 0, earned = 0, right = 0;
+  double busy_s = 0;  // of workers; of tenants alone
   std::uint64_t in_time = 0, late = 0, evicted = 0, failed = 0;
 };
 
@@ -98,12 +100,19 @@ struct FlowStageCounts {
 
 // A pipeline as it is in force, or was for the roots that are still under way.
 struct FlowState {
-  FlowState(std::shared_ptr<const ModelSpec> of, dispatch::Scheduler& scheduler)
-      : model(std::move(of)), core(model->flow->core, scheduler), plan_content(0) {}
+  FlowState(std::shared_ptr<const ModelSpec> of, dispatch::Scheduler& scheduler);
+
+  // Of a parameter `tenant`; that of rows which name none has the least share. Beyond it: there is no such tenant.
+  [[nodiscard]] std::size_t tenant_of(std::string_view name) const;
+  // Until when a row may wait that came at `came` and has until `limit`.
+  [[nodiscard]] TimeNs within_patience(std::size_t tenant, TimeNs came, TimeNs limit) const;
+  [[nodiscard]] TimeNs least() const { return core.tree().stage(0).least; }  // that a row takes
 
   std::shared_ptr<const ModelSpec> model;
   flow::pipeline::Pipeline core;
-  std::vector<VisitCall*> visits;  // by VisitId; of those at the scheduler
+  flow::pipeline::BestWay best;
+  flow::pipeline::Tenants tenants;  // the flow's, and one of those who name none
+  std::vector<VisitCall*> visits;   // by VisitId; of those at the scheduler
   std::size_t plan_content;
 };
 
@@ -116,6 +125,7 @@ struct FlowRoot {
   std::vector<std::shared_ptr<const FlowSource>> sources;
   Fault fault;           // of the last visit that failed
   double accuracy = -1;  // expected, of what answered it, for its task; below 0: as the pipeline says
+  bool best = true;      // it went the most accurate way, as far as variants are chosen when visits enter
 };
 
 // What a row of a client has, beside its Row.
@@ -126,6 +136,9 @@ struct FlowRow {
   std::vector<FlowAnswer> answers;
   double accuracy = 0;     // sum over the roots
   std::int32_t ended = 0;  // roots that ended well
+  std::size_t tenant = 0;  // of its state
+  bool pressed = false;    // its tenant took more than its share: it could wait less
+  bool best = true;        // of all roots
   std::int32_t reason = -1;
   std::int32_t dropped = 0;   // of what it became
   std::int32_t rerouted = 0;  // visits of another variant than the router's first choice

@@ -13,9 +13,21 @@ namespace pipeline = flow::pipeline;
 
 namespace {
 
-Fault fault_of(const FlowRoot& root, pipeline::DropReason reason) {
+Fault fault_of(const FlowRoot& root, const FlowRow& row, pipeline::DropReason reason) {
   Fault fault{Code::kDeadlineExceeded, ""};
   fault.overload = true;
+  const bool no_time = reason == pipeline::DropReason::kDeadline || reason == pipeline::DropReason::kEvicted ||
+                       reason == pipeline::DropReason::kOverload;
+  if (no_time && row.pressed) {
+    const auto tenant = row.tenant;
+    const auto& all = root.state->model->flow->tenants;
+    fault.code = Code::kResourceExhausted;
+    fault.message =
+        (tenant < all.size() ? "tenant '" + all[tenant].name + "' takes" : "rows that name no tenant take") +
+        " more than their share of workers, which are too few for all, so this one was not to wait: try "
+        "again later";
+    return fault;
+  }
   switch (reason) {
     case pipeline::DropReason::kBudget:
       fault.message = "a stage of the pipeline took longer than its budget, and no quicker way is left";
@@ -115,6 +127,11 @@ std::shared_ptr<FlowState> Desk::flow_of(const std::shared_ptr<const ModelSpec>&
 
 // All rows of the call arrive; the pipeline's steps follow (pump).
 void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
+  if (const auto& now_there = flows_.at(call.model->variant);
+      call.shadow && now_there != nullptr && now_there->model->flow->content != call.model->flow->content) {
+    fail(call, {Code::kUnavailable, "the pipeline has changed"}, Call::kNoRow, now, effects);
+    return;
+  }
   const auto state = flow_of(call.model, now);
   const auto& flow = *call.model->flow;
   const auto& wishes = call.request.flow_wishes();
@@ -123,10 +140,31 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
     fail(call, std::move(*bad), Call::kNoRow, now, effects);
     return;
   }
+  const auto tenant = state->tenant_of(call.shadow ? "" : wishes.tenant);
+  if (tenant > flow.tenants.size()) {
+    std::string names;
+    for (const auto& one : flow.tenants) names += " " + one.name;
+    fail(call,
+         {Code::kInvalidArgument,
+          "parameter 'tenant' names '" + std::string(wishes.tenant) + "', which is none of the tenants:" + names},
+         Call::kNoRow, now, effects);
+    return;
+  }
+  double utility = wishes.utility;
+  double min_accuracy = wishes.min_accuracy;
+  if (call.shadow) {  // an audit
+    may_take = state->best.may_take;
+    min_accuracy = state->best.accuracy;
+    utility = 1;
+  } else {
+    utility /= state->tenants.price(tenant);  // a price of its own: what counts is one beside the other
+  }
   for (auto& row : call.rows) {
     if (call.fault.code != Code::kOk) return;
     row.flow = std::make_unique<FlowRow>();
     row.flow->state = state;
+    row.flow->tenant = tenant;
+    row.flow->pressed = !call.shadow && state->tenants.price(tenant) > 1;
     const auto all = std::make_shared<FlowSource>();  // of all its roots
     std::uint64_t bytes = 0;
     if (call.model->of_tensors()) {
@@ -140,12 +178,15 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
     if (all->count > static_cast<std::size_t>(flow.core.max_open) || bytes > flow.max_bytes) {
       FlowRoot none;
       none.state = state;
-      fail(call, bytes > flow.max_bytes ? too_large(flow) : fault_of(none, pipeline::DropReason::kFanout), row.index,
-           now, effects);
+      fail(call, bytes > flow.max_bytes ? too_large(flow) : fault_of(none, *row.flow, pipeline::DropReason::kFanout),
+           row.index, now, effects);
       return;
     }
     row.flow->all = static_cast<std::int32_t>(all->count);
-    flow_counts_.at(call.model->variant).front().arrived += all->count;
+    if (!call.shadow) flow_counts_.at(call.model->variant).front().arrived += all->count;
+    const auto until = [&](TimeNs limit) {
+      return row.flow->pressed ? state->within_patience(tenant, call.received_ns, limit) : limit;
+    };
     for (std::size_t part = 0; part < all->count; ++part) {
       auto* root = new FlowRoot;
       root->row = &row;
@@ -158,11 +199,11 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
       root->id = state->core.arrive(
           {.tag = reinterpret_cast<std::uint64_t>(root),
            .length = length,
-           .due = call.bulk() ? call.waiting_deadline()
-                              : std::min(call.received_ns + call.model->slo_ns, call.waiting_deadline()),
-           .deadline = call.waiting_deadline(),
-           .utility = wishes.utility / row.flow->all,
-           .min_accuracy = wishes.min_accuracy,
+           .due = until(call.bulk() ? call.waiting_deadline()
+                                    : std::min(call.received_ns + call.model->slo_ns, call.waiting_deadline())),
+           .deadline = until(call.waiting_deadline()),
+           .utility = utility / row.flow->all,
+           .min_accuracy = min_accuracy,
            .may_take = may_take},
           now);
     }
@@ -215,6 +256,10 @@ void Desk::take(FlowState& state, const pipeline::Step& step, TimeNs now, Effect
     case pipeline::Step::Kind::kDrop:
       ++counts.at(static_cast<std::size_t>(step.stage)).dropped.at(static_cast<std::size_t>(step.reason));
       if (root.row == nullptr) return;
+      if (step.reason != pipeline::DropReason::kFanout && step.reason != pipeline::DropReason::kFailed &&
+          !root.row->call->shadow) {
+        state.tenants.given_up(root.row->flow->tenant);
+      }
       ++root.row->flow->dropped;
       if (root.row->flow->reason < 0) root.row->flow->reason = static_cast<std::int32_t>(step.reason);
       if (step.falls_back) falls_back(*root.row->flow, *reinterpret_cast<const FlowSource*>(step.parent));
@@ -288,11 +333,17 @@ void Desk::visit_ended(VisitCall& visit, TimeNs now, Effects& effects) {
   root.row->demoted = root.row->demoted || row.demoted;
   root.row->batch_rows = std::max(root.row->batch_rows, row.batch_rows);
   const TimeNs executed = visit.source->executed_ns + row.executed_ns();
+  took_worker(visit, row);
+  if (!spec.counts && visit.variant != state.best.variants[stage]) root.best = false;
   const Said said = spec.judged ? said_of(visit.of(), row.parsed, row.length) : Said{};
   const auto edges = edges_of(spec, static_cast<std::size_t>(visit.variant), said, state.core, id);
   const auto goes_beside = [&](std::int32_t e) {  // this answer
     return state.core.spec().edges[static_cast<std::size_t>(spec.edges[static_cast<std::size_t>(e)].core)].falls_back;
   };
+  if (edges.empty() &&
+      std::any_of(spec.guards.begin(), spec.guards.end(), [](const auto& guard) { return guard.follows_load(); })) {
+    root.best = false;
+  }
   std::vector<double> together;  // the probabilities of its way so far
   if (!visit.source->weights.empty()) together = mixed(visit.source->weights, visit.source->said, said.q);
   std::shared_ptr<FlowAnswer> answer;
@@ -401,123 +452,25 @@ void Desk::root_ended(FlowRoot& root, const pipeline::Step& step, TimeNs now, Ef
   std::erase(flow.roots, &root);
   flow.accuracy += (root.accuracy < 0 || step.failed ? step.accuracy : root.accuracy) / flow.all;
   flow.ended += step.failed ? 0 : 1;
+  flow.best = flow.best && root.best;
   // In part is enough where some part of the row has been answered, or may still be.
   const bool partial = root.state->model->flow->core.on_drop == pipeline::OnDrop::kPartial;
   const bool nothing = flow.ended == 0 && flow.roots.empty();
   if (partial ? nothing : step.failed) {
     root.row = nullptr;
-    fail(*row->call, fault_of(root, static_cast<pipeline::DropReason>(std::max(flow.reason, 0))), row->index, now,
+    fail(*row->call, fault_of(root, flow, static_cast<pipeline::DropReason>(std::max(flow.reason, 0))), row->index, now,
          effects);
     if (row->state != Row::State::kEnded) end(*row, now, effects);
   } else if (flow.roots.empty()) {
+    audit(*row, effects);
     end(*row, now, effects);
-  }
-}
-
-// Whether all tokens say the same is asked of some of the rows that got fewer, while there is time.
-void Desk::shadow(const VisitCall& visit, Effects& effects) {
-  const auto& stage = visit.state->model->flow->stages[static_cast<std::size_t>(visit.stage)];
-  if (!stage.counts || stage.shadow <= 0 || visit.of().logits < 0 || visit.model->of_tensors()) return;
-  const auto all = std::max_element(stage.variants.begin(), stage.variants.end(),
-                                    [](const auto& one, const auto& other) { return one.tokens < other.tokens; });
-  if (visit.tokens >= all->tokens) return;
-  constexpr std::uint64_t kOwn = 0x546f'6b65'6e73;
-  if (flow::hash01(kOwn, ++fewer_tokens_, 0) >= stage.shadow) return;
-  const auto to = all->model->variant;
-  const auto said = label_of(visit.rows.front().parsed.raw(visit.of().logits));
-  if (said < 0 || shadows_.full() || !scheduler_.fits_any(visit.rows.front().length, to)) return;
-  auto* shadow = new Shadow(shadow_listener_, visit, static_cast<std::int32_t>(all - stage.variants.begin()), said);
-  shadows_.begun(*shadow);
-  effects.shadows.emplace_back(shadow, nullptr);
-}
-
-// The row ends without what is still under way of it.
-void Desk::leave_flow(Row& row, TimeNs now) {
-  const Call& call = *row.call;
-  const bool in_time = call.bulk() || now - call.received_ns <= call.model->slo_ns;
-  const double utility = call.request.flow_wishes().utility;
-  const auto count = [&](FlowWorth& worth) {
-    worth.offered += utility;
-    if (call.fault.code == Code::kOk) {
-      ++(in_time ? worth.in_time : worth.late);
-      worth.right += in_time ? row.flow->accuracy : 0;
-      worth.earned += in_time ? utility * row.flow->accuracy : 0;
-    } else {
-      ++(call.fault.overload || call.fault.code == Code::kDeadlineExceeded ? worth.evicted : worth.failed);
-    }
-  };
-  count(flow_worth_.at(call.model->variant).at(call.bulk() ? 1 : 0));
-  if (const auto& tasks = call.request.tasks(); !tasks.empty()) {
-    auto& by_task = task_worth_.at(call.model->variant);
-    const auto task = tasks[row.index];
-    if (by_task.size() <= task) by_task.resize(task + 1);
-    count(by_task[task]);
-  }
-  for (FlowRoot* root : std::exchange(row.flow->roots, {})) {
-    root->row = nullptr;
-    root->state->core.cancel(root->id, now);
   }
 }
 
 void Desk::look_at_flows(TimeNs now) {
   for (const auto& state : flow_states_) {
     if (state->core.roots() > 0) state->core.look(now);
-  }
-}
-
-void Desk::fill_flow(v1::Stats* out, const ModelSpec* model) const {
-  if (model == nullptr || model->flow == nullptr) return;
-  const auto& counts = flow_counts_.at(model->variant);
-  const auto& state = flows_.at(model->variant);
-  const auto& classes = flow_worth_.at(model->variant);
-  const auto fill = [](const FlowWorth& from, const std::string& of, v1::Worth* worth) {
-    worth->set_of(of);
-    worth->set_offered(from.offered);
-    worth->set_earned(from.earned);
-    worth->set_in_time(from.in_time);
-    worth->set_right(from.right);
-    worth->set_late(from.late);
-    worth->set_evicted(from.evicted);
-    worth->set_failed(from.failed);
-  };
-  for (std::size_t c = 0; c < classes.size(); ++c)
-    fill(classes.at(c), c == 0 ? "interactive" : "bulk", out->add_worth());
-  const auto& by_task = task_worth_.at(model->variant);
-  for (std::size_t t = 0; t < model->tasks.size(); ++t) {
-    fill(t < by_task.size() ? by_task[t] : FlowWorth{}, model->tasks[t].name, out->add_by_task());
-  }
-  std::int32_t variant = 0;
-  for (std::size_t s = 0; s < model->flow->stages.size(); ++s) {
-    const auto& stage = model->flow->stages[s];
-    auto* to = out->add_pipeline();
-    to->set_stage(stage.name);
-    if (s < counts.size()) {
-      to->set_visits(counts[s].visits);
-      to->set_answered(counts[s].answered);
-      to->set_ends(counts[s].ends);
-      to->set_rerouted(counts[s].rerouted);
-      to->mutable_dropped()->Add(counts[s].dropped.begin(), counts[s].dropped.end());
-      to->set_arrived(counts[s].arrived);
-      to->mutable_children()->Add(counts[s].children.begin(), counts[s].children.end());
-      to->set_children_sum(counts[s].children_sum);
-      for (const auto& each : counts[s].variants) {
-        auto* one = to->add_variants();
-        const auto v = static_cast<std::size_t>(to->variants_size()) - 1;
-        if (v < stage.variants.size()) one->set_name(stage.variants[v].model->name);
-        one->set_answered(each.answered);
-        one->set_ended(each.ended);
-        one->set_shadow_rows(each.shadow_rows);
-        one->set_shadow_agreed(each.shadow_agreed);
-        for (std::size_t e = 0; e < std::min(each.made.size(), stage.edges.size()); ++e) {
-          if (stage.edges[e].core >= 0) one->add_made(each.made[e]);
-        }
-      }
-    }
-    for (std::size_t v = 0; v < stage.variants.size(); ++v, ++variant) {
-      if (state == nullptr || variant >= state->core.tree().variants()) continue;
-      const bool late = stage.counts.has_value();
-      to->add_price(late ? scheduler_.token_price(stage.counts->variants.front()) : state->core.price(variant));
-    }
+    if (!state->model->flow->tenants.empty()) state->tenants.look(now);
   }
 }
 

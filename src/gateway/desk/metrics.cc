@@ -377,6 +377,34 @@ std::vector<prometheus::MetricFamily> collect_metrics(const Models& models, cons
          MetricType::Counter, [&](const Seen& seen) { add_utility("task", seen.stats.by_task()); });
   family("arlo_task_rows_total", "As arlo_pipeline_rows_total, of each task of a pipeline that several share.",
          MetricType::Counter, [&](const Seen& seen) { add_types("task", seen.stats.by_task()); });
+  family("arlo_tenant_utility_total", "As arlo_pipeline_utility_total, of each tenant of a pipeline.",
+         MetricType::Counter, [&](const Seen& seen) { add_utility("tenant", seen.stats.by_tenant()); });
+  family("arlo_tenant_rows_total", "As arlo_pipeline_rows_total, of each tenant of a pipeline.", MetricType::Counter,
+         [&](const Seen& seen) { add_types("tenant", seen.stats.by_tenant()); });
+  family("arlo_tenant_busy_seconds_total", "Time of workers that the rows of a pipeline's tenant took.",
+         MetricType::Counter, [&](const Seen& seen) {
+           for (const auto& worth : seen.stats.by_tenant()) out.value(worth.busy_s(), {{"tenant", worth.of()}});
+         });
+  family("arlo_tenant_price", "Multiple of the price that a pipeline's tenant pays: 1 within its share.",
+         MetricType::Gauge, [&](const Seen& seen) {
+           for (const auto& worth : seen.stats.by_tenant()) out.value(worth.price(), {{"tenant", worth.of()}});
+         });
+  auto of_audit = [&](const char* name, const char* help, MetricType type, auto value) {
+    family(name, help, type, [&](const Seen& seen) {
+      if (seen.stats.has_audit()) out.value(static_cast<double>(value(seen.stats.audit())));
+    });
+  };
+  of_audit("arlo_pipeline_audit_rows_total", "Rows that a pipeline's most accurate variants answered, too.",
+           MetricType::Counter, [](const v1::PipelineAudit& audit) { return audit.rows(); });
+  of_audit("arlo_pipeline_audit_agreed_total", "Of these, rows that got the same label.", MetricType::Counter,
+           [](const v1::PipelineAudit& audit) { return audit.agreed(); });
+  of_audit("arlo_pipeline_audit_may_differ_total",
+           "Of these, rows that may have got another label, by the accuracies expected of both answers.",
+           MetricType::Counter, [](const v1::PipelineAudit& audit) { return audit.may_differ(); });
+  of_audit("arlo_pipeline_audit_skipped_total", "Rows left out of the audit while there was no time for them.",
+           MetricType::Counter, [](const v1::PipelineAudit& audit) { return audit.skipped(); });
+  of_audit("arlo_pipeline_audit_alarm", "1: a pipeline's answers differ more often than their accuracies allow.",
+           MetricType::Gauge, [](const v1::PipelineAudit& audit) { return audit.alarm() ? 1 : 0; });
   auto of_shadowed = [&](const char* name, const char* help, auto value) {
     family(name, help, MetricType::Counter, [&](const Seen& seen) {
       for (const auto& stage : seen.stats.pipeline()) {

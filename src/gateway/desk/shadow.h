@@ -1,9 +1,9 @@
 // Shadow rows: a small share of the rows that a pipeline answered with fewer tokens, or that a cascade answered early
 // runs on its last stage as well, after the client has its answer, to see whether the two still agree as often as when
-// the cascade was searched.
+// the cascade was searched. Of a pipeline some rows go through it again, by its most accurate way (audits).
 //
-// A shadow is a request of the gateway's own to the model of the last stage: of the class bulk, one row, whole. It is
-// in no books but those of the stage that had answered, and of the work of the last one.
+// A shadow is a request of the gateway's own to the model of the last stage, or to the pipeline: of the class bulk, one
+// row, whole. It is in no books but those of the stage that had answered, and of the work that it makes.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 #include <string_view>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "dispatch/scheduler.h"
 #include "flow/cascade/drift.h"
@@ -23,6 +24,15 @@ namespace arlo::gateway {
 
 class Shadow;
 class VisitCall;
+struct FlowRow;
+
+// What an audit is about: a label of a client's answer.
+struct Audited {
+  std::int32_t label = -1;
+  std::size_t at = 0;   // of the row's answers,
+  std::size_t of = 0;   // so many
+  double accuracy = 0;  // that was expected of them
+};
 
 class ShadowListener {
  public:
@@ -42,8 +52,11 @@ class Shadow final : public Call {
   // Of a visit that a variant with fewer tokens answered with the label `said`, to the variant `all` of its stage.
   Shadow(ShadowListener& listener, const VisitCall& from, std::int32_t all, std::int32_t said);
 
-  // Its request, after the row has ended and before its call is let go; `row` is a cascade's. A fault: the last stage
-  // does not take it.
+  // Of a row that a pipeline has answered, to the pipeline again.
+  Shadow(ShadowListener& listener, const Row& row, const Audited& audited);
+
+  // Its request, after the row has ended and before its call is let go; `row` is the client's, null: it is of a visit.
+  // A fault: the model does not take it.
   MaybeFault write(const Row* row);
   void complete() override { listener_.shadow_done(*this); }
 
@@ -55,6 +68,7 @@ class Shadow final : public Call {
   [[nodiscard]] std::int32_t stage() const { return stage_; }
   [[nodiscard]] std::int32_t variant() const { return variant_; }  // of a pipeline: whose answer it is about
   [[nodiscard]] std::int32_t said() const { return said_; }
+  [[nodiscard]] const Audited* audited() const { return audited_.of > 0 ? &audited_ : nullptr; }  // null: no audit
   [[nodiscard]] std::shared_ptr<SampledRow> take_sample() { return std::move(sample_); }
 
  private:
@@ -64,6 +78,7 @@ class Shadow final : public Call {
   const std::int32_t variant_ = -1;
   const std::int32_t all_ = -1;  // of a pipeline: the variant that it asks
   const std::int32_t said_;
+  const Audited audited_;
   std::shared_ptr<SampledRow> sample_;
 };
 
@@ -72,32 +87,39 @@ std::int32_t label_of(std::string_view logits);
 // The label of the largest of a stage's logits, in the cascade's order; -1: they are of another number, or not finite.
 std::int32_t label_of(const Cascade& cascade, std::size_t stage, std::string_view logits);
 
+// Labels of a row's answers that came of a pipeline, in the order of their ways; empty: one is no classifier's.
+std::vector<std::int32_t> labels_of(const FlowRow& row);
+
 // The open ones, and what those before them said. Under the router's lock.
 class Shadows {
  public:
   static constexpr std::size_t kMostOpen = 32;
 
+  // Audits alarm when they differ more often than the accuracies that both ways expect allow: one of two answers that
+  // differ is wrong.
   // Whether there is one of this row, if it ends early, by chance; the same for the same numbers.
   [[nodiscard]] static bool drawn(const Cascade& cascade, const flow::RowFacts& facts);
 
   [[nodiscard]] bool full() const { return open_.size() >= kMostOpen; }
   [[nodiscard]] const std::unordered_set<Shadow*>& open() const { return open_; }
   void begun(Shadow& shadow);
-  void skipped(const ModelSpec& cascade) { ++at(cascade).skipped; }
+  void skipped(const ModelSpec& of) { ++at(of).skipped; }
   struct Result {
     bool good = false;
     bool disagreed = false;
   };
   Result ended(Shadow& shadow);
   void fill(v1::Shadows* out, const ModelSpec& cascade) const;
+  void fill(v1::PipelineAudit* out, const ModelSpec& pipeline) const;
 
  private:
   struct Watch {
-    std::size_t content = 0;  // of the cascade that the test is about
+    std::size_t content = 0;  // of the cascade, or the pipeline, that the test is about
     flow::DisagreementTest test;
+    double may_differ = 0, accuracy = 0;  // of audits, sums
     std::uint64_t skipped = 0, failed = 0;
   };
-  Watch& at(const ModelSpec& cascade);
+  Watch& at(const ModelSpec& of);
 
   std::unordered_set<Shadow*> open_;
   std::array<Watch, dispatch::kVariants> watches_;

@@ -1,6 +1,7 @@
 #include "gateway/fleet/pipeline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <set>
@@ -252,7 +253,19 @@ MaybeFault check_pipeline(const v1::Pipeline& from, const FindModel& model) {
   if (from.slo_ms() == 0 || from.default_timeout_ms() == 0 || from.max_children() == 0 || from.max_bytes() == 0) {
     return invalid(where + "slo_ms, default_timeout_ms, max_children and max_bytes must be above 0");
   }
+  const bool share = from.audit() >= 0 && from.audit() <= 1;
+  if (!share) return invalid(where + "audit must be 0 to 1");
   std::set<std::string> names;
+  for (const auto& tenant : from.tenants()) {
+    if (tenant.name().empty() || !names.insert(tenant.name()).second) {
+      return invalid(where + "tenant '" + tenant.name() + "' is there twice, or has no name");
+    }
+    const bool good = std::isfinite(tenant.share()) && tenant.share() > 0;
+    if (!good) {
+      return invalid(where + "share of tenant '" + tenant.name() + "' must be above 0");
+    }
+  }
+  names.clear();
   std::shared_ptr<const ModelSpec> entry;
   const bool by_tokens =
       !from.stages().empty() && !from.stages(0).variants().empty() && from.stages(0).variants(0).has_tokens();
@@ -422,6 +435,8 @@ std::shared_ptr<const ModelSpec> make_pipeline(const v1::Pipeline& from, const F
   if (from.has_chunks()) flow->chunks = chunks_of(from.chunks());
   flow->pool = from.pool();
   flow->max_bytes = from.max_bytes();
+  flow->audit = from.audit();
+  for (const auto& tenant : from.tenants()) flow->tenants.push_back({tenant.name(), tenant.share()});
   auto content = from;
   content.clear_plan();
   flow->content = std::hash<std::string>{}(content.SerializeAsString());

@@ -105,6 +105,12 @@ struct FlowSpec {
   Chunks chunks;
   bool pool = false;
   std::uint64_t max_bytes = 0;
+  double audit = 0;  // share of the clients' rows
+  struct Tenant {
+    std::string name;
+    double share = 1;
+  };
+  std::vector<Tenant> tenants;  // empty: there are none
   Made made;
   std::size_t content = 0;  // hash of all that it is but the plan
   std::size_t plan_content = 0;

@@ -135,6 +135,7 @@ MaybeFault read_wishes(const json& body, bool cut, TextWishes* out) {
     *value = found->get<double>();
   }
   if (auto fault = read_text(body, "pin", &out->pin)) return fault;
+  if (auto fault = read_text(body, "tenant", &out->tenant)) return fault;
   if (auto fault = read_bool(body, "add_special_tokens", &out->special)) return fault;
   if (auto fault = read_text(body, "input_type", &out->input_type)) return fault;
   if (auto fault = check_input_type(out->input_type)) return fault;
@@ -158,6 +159,7 @@ void add_wishes(const TextWishes& wishes, bool cut, inference::ModelInferRequest
   if (wishes.utility) parameters["utility"].set_double_param(*wishes.utility);
   if (wishes.min_accuracy) parameters["min_accuracy"].set_double_param(*wishes.min_accuracy);
   if (!wishes.pin.empty()) parameters["pin"].set_string_param(wishes.pin);
+  if (!wishes.tenant.empty()) parameters["tenant"].set_string_param(wishes.tenant);
 }
 
 MaybeFault check_made(std::size_t bytes) {

@@ -55,12 +55,12 @@ struct TextWishes {
   bool special = true;           // special tokens are added
   // Of pipelines.
   std::optional<double> utility, min_accuracy;
-  std::string pin;
+  std::string pin, tenant;
   [[nodiscard]] bool own_tokens() const { return most_tokens != 0 || !special; }
 };
 // From `truncate`, `truncation_direction`, `prompt_name`, `input_type`, `priority`, `add_special_tokens` and vLLM's
-// `truncate_prompt_tokens` and `truncation_side`; `utility`, `min_accuracy` and `pin` of pipelines. `cut`: END where
-// nothing is said.
+// `truncate_prompt_tokens` and `truncation_side`; `utility`, `min_accuracy`, `pin` and `tenant` of pipelines. `cut`:
+// END where nothing is said.
 MaybeFault read_wishes(const nlohmann::json& body, bool cut, TextWishes* out);
 // INVALID_ARGUMENT: wishes that only embeddings can have.
 MaybeFault check_of_scores(const ModelSpec& model, const TextWishes& wishes);

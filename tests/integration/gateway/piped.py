@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from arlo.control.reconcile.pipeline import first_price
 from tests.fakes.triton_workers import Workers
 from tests.integration.gateway.replayed import CLS, MS, STAGES, cascade_deployment, recorded, request_of_rows, softmax
 
@@ -19,6 +20,10 @@ NAME = "pipe"
 ACCURACY = {"small": 0.8, "middle": 0.9, "large": 0.95}
 SURE = 0.7  # from which rows of `topic` end there
 TYPES = {"FP32": "<f4", "INT32": "<i4"}
+TOKENS = {"large": 0, "middle": -8, "small": -16}
+ROWS = 8  # of a batch
+_ITEMS = [(ACCURACY[variant], MS[variant] / 4000) for variant in TOKENS]
+PLAN = {"price": first_price(*zip(*_ITEMS, strict=True))}
 
 
 def pipeline_deployment(
@@ -58,6 +63,29 @@ def pipeline_deployment(
             )
     for edge in edges:
         pipeline.edges.add(**edge)
+    return whole
+
+
+def by_tokens(workers: Workers, *, rule: str = "price", slo_ms: int = 200, **fields: Any) -> Any:
+    """Token counts that are chosen when a batch begins; one worker holds all of them."""
+    times = {
+        "window_us": max(10_000 * slo_ms, 2_000_000),
+        "horizon_us": min(250 * slo_ms, 100_000),
+        "initial_us": 2000 * slo_ms,
+    }
+    how = {"rule": rule, "batch": ROWS, "delta_us": 500 * slo_ms, "eta_us": 500 * slo_ms, "mu": 0.8, "kappa": 0.8}
+    chosen = {**how, **times, "beta": 5, "looked_at": 12, "shadow": 0.5}
+    whole = pipeline_deployment(
+        workers,
+        dict.fromkeys(TOKENS, (0,)),
+        {"tokens": tuple(TOKENS)},
+        slo_ms=slo_ms,
+        **{"tokens": TOKENS, "plan": PLAN, "rule": chosen, **fields},
+    )
+    del whole.bundles[:], whole.instances[1:]
+    whole.bundles.add(name="all", runtimes=[runtime.name for runtime in whole.runtimes])
+    one = whole.instances[0]
+    one.id, one.runtime, one.inflight_limit = f"{one.worker}.all", "all", 1
     return whole
 
 

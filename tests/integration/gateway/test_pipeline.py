@@ -116,7 +116,8 @@ async def test_rows_take_their_edges(workers: Workers, start: Any) -> None:
             why = await refused(ask(gateway, [1], utility=wrong))
             assert why == (
                 grpc.StatusCode.INVALID_ARGUMENT,
-                "parameter 'utility' must be a double_param: utility 0 to 1e9, min_accuracy 0 to 1; pin a string_param",
+                "parameter 'utility' must be a double_param: utility 0 to 1e9, min_accuracy 0 to 1; pin and tenant a "
+                "string_param",
             )
         for variant in ("small", "middle"):
             assert set(await ask(gateway, list(range(8)), pin=variant)) <= {variant, f"{variant}>large"}

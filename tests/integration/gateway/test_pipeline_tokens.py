@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import numpy as np
@@ -16,47 +15,27 @@ import tritonclient.grpc.aio as triton
 
 from arlo.client import AsyncClient
 from arlo.clock import monotonic_s
-from arlo.control.reconcile.pipeline import first_price
 from tests.fakes.gateway import Gateway, gateway_of
 from tests.fakes.triton_workers import Workers
-from tests.integration.gateway.piped import ACCURACY, NAME, SAID, arrays_of, pipeline_deployment, request_of, short
-from tests.integration.gateway.replayed import MS, RECORDS
+from tests.integration.gateway.piped import (
+    ACCURACY,
+    NAME,
+    ROWS,
+    SAID,
+    TOKENS,
+    arrays_of,
+    by_tokens,
+    request_of,
+    short,
+)
+from tests.integration.gateway.replayed import RECORDS
 
 pytestmark = pytest.mark.integration
 
-TOKENS = {"large": 0, "middle": -8, "small": -16}
-VARIANT = {tokens: variant for variant, tokens in TOKENS.items()}
-ONE_WORKER = {"small": (0,), "middle": (0,), "large": (0,)}
-ROWS, LENGTH = 8, 40  # of a request: 16 ms with all tokens, 4 with the fewest
+LENGTH = 40  # of a row: 16 ms for ROWS of them with all tokens, 4 with the fewest
 SOON_S = 0.1
-_ITEMS = [(ACCURACY[variant], MS[variant] / 4000) for variant in TOKENS]
-PLAN = {"price": first_price(*zip(*_ITEMS, strict=True))}
-
-
+VARIANT = {tokens: variant for variant, tokens in TOKENS.items()}
 RULES = {"policy": "late", "batching": "deadline"}
-
-
-def by_tokens(workers: Workers, *, rule: str = "price", slo_ms: int = 200, **fields: Any) -> Any:
-    """Token counts that are chosen when a batch begins; one worker holds all of them."""
-    times = {
-        "window_us": max(10_000 * slo_ms, 2_000_000),
-        "horizon_us": min(250 * slo_ms, 100_000),
-        "initial_us": 2000 * slo_ms,
-    }
-    how = {"rule": rule, "batch": ROWS, "delta_us": 500 * slo_ms, "eta_us": 500 * slo_ms, "mu": 0.8, "kappa": 0.8}
-    chosen = {**how, **times, "beta": 5, "looked_at": 12, "shadow": 0.5}
-    whole = pipeline_deployment(
-        workers,
-        ONE_WORKER,
-        {"tokens": tuple(TOKENS)},
-        slo_ms=slo_ms,
-        **{"tokens": TOKENS, "plan": PLAN, "rule": chosen, **fields},
-    )
-    del whole.bundles[:], whole.instances[1:]
-    whole.bundles.add(name="all", runtimes=[runtime.name for runtime in whole.runtimes])
-    one = whole.instances[0]
-    one.id, one.runtime, one.inflight_limit = f"{one.worker}.all", "all", 1
-    return whole
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=(200, 1500))

@@ -67,7 +67,9 @@ def test_the_variants_are_the_models(folder: Path) -> None:
 
 
 def test_what_the_gateway_is_told(folder: Path) -> None:
-    told = filled(folder, 'window = 64\npool = "mean"')
+    told = filled(folder, 'window = 64\npool = "mean"\ntenants = {search = 3, mail = 0.5}')
+    assert [(tenant.name, tenant.share) for tenant in told.tenants] == [("search", 3), ("mail", 0.5)]
+    assert told.audit == 0.001
     assert (told.name, told.slo_ms, told.router, told.drop, told.partial) == ("parts", 100, "price", "slack", True)
     assert (told.chunks.window, told.chunks.stride, told.pool, told.max_children) == (64, 62, True, 256)
     assert [[v.model for v in stage.variants] for stage in told.stages] == [
@@ -88,6 +90,8 @@ def test_what_the_gateway_is_told(folder: Path) -> None:
         ("window = 2", r"pipeline.window must be 0, or above 2, not 2"),
         ("window = 8\nstride = 7", r"pipeline.stride must be 1 to window - 2 \(6\), not 7"),
         ("default_timeout_ms = 99", r"pipeline.default_timeout_ms must be at least flow.slo_ms \(100\)"),
+        ("tenants = {mail = 0}", r"pipeline.tenants need a name and a share above 0, not 'mail' = 0"),
+        ("audit = 2", r"pipeline.audit must be .*1"),
         ('pool = "max"', r'pipeline.pool must be "list" or "mean"'),
         ("flaw = 1", r"pipeline.flaw is not a key of \[pipeline\]: did you mean 'flow'"),
         ('[model]\nslo_ms = 1\nrepository = "x"', r"model and \[pipeline\] do not go together"),

@@ -90,6 +90,7 @@ def requests() -> dict[str, Schema]:
         "utility": maybe("number", "Of a pipeline: what an answer in time is worth beside others.", minimum=0),
         "min_accuracy": maybe("number", "Of a pipeline: no less accurate way is taken.", minimum=0, maximum=1),
         "pin": maybe("string", "Of a pipeline: its stages' variants, as `small>large`."),
+        "tenant": maybe("string", "Of a pipeline: whose rows they are, of those whom its configuration names."),
     }
     of_scores = {name: schema for name, schema in wishes.items() if name != "add_special_tokens"}
     task = maybe("string", "Of a model that several tasks share: which one.")
