@@ -74,6 +74,7 @@ class FlowResult:
     visits: dict[str, int]  # by "stage:variant"
     plans: int
     moves: int  # workers that had to load
+    utilisation: float  # mean over the plans
     solve_ms_mean: float
     rows: int  # visits that were executed
     seconds: dict[str, list[float]]  # by second of arrival: demand, workers, accuracy, violations
@@ -105,6 +106,7 @@ def planner_of(flow: Flow, name: str | None = None, outcomes: RowOutcomes | None
             before=before,
             factors=traffic.factors if traffic else None,
             exits=traffic.exits if traffic else None,
+            window=traffic.window if traffic else (),
             stage_demand=rows if (name or flow.planner) == "proteus" else None,
         )
 
@@ -412,6 +414,10 @@ class _Seen:
         """Factors and exits until now."""
         return self._traffic.seen()
 
+    def planned(self) -> None:
+        """A plan was made for what was seen."""
+        self._traffic.planned()
+
     def rows(self) -> list[float] | None:
         """Rows per second of each stage [stages]; None: nothing was seen yet."""
         return [max(demand.rate(), 1e-3) for demand in self._demands] if self._any else None
@@ -457,7 +463,7 @@ def run(job: FlowRun) -> FlowResult:
     seen = _Seen(shape, engine)
     period = round(flow.plan_period_s)
     plan: FlowPlan | None = None
-    plans, solve_s, workers = 0, 0.0, []
+    plans, utilisation, solve_s, workers = 0, 0.0, 0.0, []
     start = 0
     lengths = _root_lengths(job, len(arrived))
     for second, count in enumerate(counts):
@@ -467,7 +473,9 @@ def run(job: FlowRun) -> FlowResult:
         off = plan is not None and guess > 0 and not 1 / (1 + job.shift) <= guess / plan.demand <= 1 + job.shift
         if guess > 0 and (plan is None or second % max(period, 1) == 0 or off):
             plan = job.planner(guess, job.workers, plan, seen.rows(), seen.traffic() if job.counted else None)
+            seen.planned()
             plans += 1
+            utilisation += plan.utilisation
             solve_s += plan.solve_s
             fleet.follow(plan, now)
             engine.plan(shape.plan(plan, job.hold))
@@ -478,7 +486,12 @@ def run(job: FlowRun) -> FlowResult:
         demand.add(float(count))
         seen.look(second, end)
     engine.finish()
-    planned = {"plans": plans, "moves": fleet.moves, "solve_ms_mean": solve_s * 1e3 / max(plans, 1)}
+    planned = {
+        "plans": plans,
+        "moves": fleet.moves,
+        "utilisation": utilisation / max(plans, 1),
+        "solve_ms_mean": solve_s * 1e3 / max(plans, 1),
+    }
     return _result(engine, job, counts, np.array(workers), planned)
 
 

@@ -29,10 +29,12 @@ Combine = Literal["product", "last", "weighted"]
 Fire = Literal["all", "first"]
 ScoreName = Literal["calibrated_max", "margin", "entropy"]
 Follows = Literal["planned", "price"]
+Utilisation = float | Literal["window"]
 
 MAX_STAGES = 16
 MAX_VARIANTS = 32  # of a stage
 MAX_CHILDREN = 1 << 16  # rows that one row may become on an edge
+UTILISATION = 0.8  # where nothing says another one
 EXIT = "exit"  # how an edge names the end of a journey
 
 Prefix = tuple[int, ...]  # variants (by index) from the entry to a stage; the stage is said beside it
@@ -295,7 +297,8 @@ class Flow:
     router: RouterName = "price"
     drop: DropName = "slack"
     on_drop: OnDrop = "fail"
-    utilisation: float = 0.8  # share of a pool's capacity that a plan of `arlo` counts on
+    # Share of a pool's capacity that a plan of `arlo` counts on; "window": what the seconds seen allow.
+    utilisation: Utilisation = UTILISATION
     plan_period_s: float = 10.0
     max_children: int = 256  # rows of one root alive at once
     records: str = ""  # folder of row outcomes: accuracies of paths come from there, where they were recorded
@@ -310,7 +313,10 @@ class Flow:
             (self.on_drop, OnDrop, "on_drop"),
         ):
             _one_of(value, kind, f"flow.{name}")
-        _need(0 < self.utilisation <= 1, f"flow.utilisation must be above 0 and at most 1, not {self.utilisation}")
+        _need(
+            self.utilisation == "window" or (not isinstance(self.utilisation, str) and 0 < self.utilisation <= 1),
+            f'flow.utilisation must be above 0 and at most 1, or "window", not {self.utilisation!r}',
+        )
         _positive(self.plan_period_s, "flow.plan_period_s")
         _need(self.max_children >= 1, "flow.max_children must be at least 1")
         self._check_tree()
@@ -375,6 +381,11 @@ class Flow:
         for variant in range(count):
             exits = self.exit_share(stage, variant)
             _need(exits <= 1 + 1e-9, f"stage {self.stages[stage].name!r}: its exits take {exits:.3g} of the rows")
+
+    @property
+    def known_utilisation(self) -> float:
+        """The number; where the window is to say it, what holds until enough was seen."""
+        return UTILISATION if isinstance(self.utilisation, str) else self.utilisation
 
     @functools.cached_property
     def index(self) -> dict[str, int]:

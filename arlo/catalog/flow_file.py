@@ -81,10 +81,16 @@ def _flow(raw: Mapping[str, Any], base: Path) -> Flow:
         "[flow]",
         {
             "name": str, "slo_ms": float, "planner": str, "router": str, "drop": str, "on_drop": str,
-            "utilisation": float, "plan_period_s": float, "max_children": int, "records": str,
+            "plan_period_s": float, "max_children": int, "records": str,
         },
         required=("name", "slo_ms"),
     )  # fmt: skip
+    if raw.get("utilisation") == "window":
+        values["utilisation"] = "window"
+    elif isinstance(raw.get("utilisation"), str):
+        raise ConfigError(f'[flow]: utilisation must be a number or "window", not {raw["utilisation"]!r}')
+    else:
+        values |= _taken(raw, "[flow]", {"utilisation": float})
     if values.get("records"):
         values["records"] = str(base / values["records"])
     edges = tuple(_edge(each, variants) for each in _tables(raw, "edge", "[flow]"))

@@ -366,7 +366,8 @@ def _plan(pipeline: Any, deployment: Any) -> str:
     lines = [
         f"plan of {plan.planner} ({plan.step} scaling): {plan.demand:.4g} rows/s on {plan.workers} workers, served "
         f"{plan.served:.1%}, accuracy {plan.accuracy:.2%}, price {plan.price:.3g}"
-        + (f"\n  {plan.reason}" if plan.reason else "")
+        + (f", utilisation {plan.utilisation:.3g}" if plan.utilisation else "")
+        + "".join(f"\n  {text}" for text in (plan.note, plan.reason) if text)
     ]
     parent = {edge.to: getattr(edge, "from") for edge in pipeline.edges if edge.to >= 0}
     shares, at, prefixes = list(plan.share), 0, list[int]()

@@ -1,6 +1,6 @@
 """Flows simulated: Loki's experiments on its two pipelines, with the planners, routers and drop rules of this project.
 
-    python -m benchmarks.flows.simulated [--short] [--only triangle,published,drops,slo,capacity]
+    python -m benchmarks.flows.simulated [--short] [--only triangle,published,drops,slo,capacity,free]
                                            [--flow traffic|social]
 
 One fleet, one trace, one set of drawn children for all. Contenders:
@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from arlo.catalog.flow import DropName, Flow, PlannerName, RouterName
+from arlo.catalog.flow import DropName, Flow, PlannerName, RouterName, Utilisation
 from arlo.catalog.flow_file import load_flow
 from arlo.planning.flows.live import Traffic
 from arlo.planning.flows.planners import make_plan
@@ -87,9 +87,15 @@ def flow_of(name: str, slo_ms: float | None = None) -> Flow:
 
 
 def serve(
-    flow: Flow, name: str, arrived: NDArray[np.int64], *, seed: int = 0, drop: DropName | None = None
+    flow: Flow,
+    name: str,
+    arrived: NDArray[np.int64],
+    *,
+    seed: int = 0,
+    drop: DropName | None = None,
+    counted: bool = False,
 ) -> FlowResult:
-    """A contender's run."""
+    """A contender's run. `counted`: plans are for factors and seconds as they were counted."""
     how = CONTENDERS[name]
     flow = dataclasses.replace(flow, planner=how.planner, router=how.router, drop=drop or how.drop)
     return run(
@@ -103,6 +109,7 @@ def serve(
             shift=how.shift,
             seed=seed,
             warmup_s=5,
+            counted=counted,
         )
     )
 
@@ -266,7 +273,40 @@ def capacity(name: str, short: bool) -> dict[str, Any]:
     return found
 
 
-EXPERIMENTS = {"triangle": triangle, "published": published, "drops": drops, "slo": slo, "capacity": capacity}
+FREE: tuple[Utilisation, ...] = (0.7, 0.8, 0.9, "window")
+
+
+def free(name: str, short: bool) -> dict[str, Any]:
+    """What is left free of the capacity: a part that is fixed, or what the seconds of the window ask for. Under a
+    demand that stays, one that rises and falls, and Twitter's, steady and bursty, at half of what the most accurate
+    variants carry, or at 1.2 times."""
+    base = flow_of(name)
+    top = top_capacity(base)
+    duration = 120 if short else 360
+    at = np.arange(duration)
+    twitter = json.loads(TWITTER.read_text())["relative"]
+    shapes = {"poisson": np.ones(duration), "sine": 1 + 0.6 * np.sin(at / 20)} | {
+        f"twitter {each}": np.resize(np.repeat(twitter[each], 3), duration) for each in ("steady_low", "bursty")
+    }
+    shapes["seconds of 3 times"] = np.where(np.random.default_rng(5).random(duration) < 0.1, 3.0, 1.0)
+    found: dict[str, Any] = {"top": top}
+    for load, shape in shapes.items():
+        for level in (0.5, 1.2):
+            arrived = poisson((shape / shape.mean() * level * top).tolist(), 6)
+            for which in ("arlo", "arlo-plan"):
+                for part in FREE:
+                    result = serve(dataclasses.replace(base, utilisation=part), which, arrived, counted=True)
+                    found[f"{load} {level:g} {which} {part}"] = {
+                        key: value
+                        for key, value in figures(result).items()
+                        if key in ("violations", "accuracy", "utility", "workers")
+                    } | {"utilisation": result.utilisation}
+    return found
+
+
+EXPERIMENTS = {
+    "triangle": triangle, "published": published, "drops": drops, "slo": slo, "capacity": capacity, "free": free,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -129,7 +129,10 @@ async def test_demand_moves_the_plan_to_faster_variants_and_back(tmp_path: Path)
         plan = served.events("flow_plan")[-1]
         assert plan["step"] == "accuracy"
         assert 0.8 * 0.9 < plan["accuracy"] < 0.95 * 0.9
-        assert "plan of arlo" in await asyncio.to_thread(status)
+        assert plan["utilisation"] == 0.8
+        told = await asyncio.to_thread(status)
+        assert "plan of arlo" in told
+        assert ", utilisation 0.8" in told
         await until(20, lambda: plans(moved=True)[-1]["after"] == [2, 0, 1])
         before = len(answered)
         await until(20, lambda: all("sure" in route for route, _ in answered[before:]) and len(answered) > before + 20)

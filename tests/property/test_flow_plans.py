@@ -18,6 +18,7 @@ from arlo.planning.flows.exact import ExactFlowSolver
 from arlo.planning.flows.planners import PLANNERS, make_plan
 from arlo.planning.flows.problem import Answer, FlowPlan, FlowProblem
 from arlo.planning.flows.routing import Routing, accuracy, by_plan, maf
+from arlo.planning.flows.window import HIGHEST, LOWEST, ON_TIME, Second, on_time
 from tests.fakes.flows import random_flow
 
 SEEDS = st.integers(0, 10**9)
@@ -126,6 +127,28 @@ def test_more_demand_costs_more(seed: int) -> None:
             if plan.step == before.step == "hardware":
                 assert plan.workers >= before.workers
         before = plan
+
+
+@settings(max_examples=25, deadline=None)
+@given(SEEDS)
+def test_the_window_leaves_no_more_late_than_a_number(seed: int) -> None:
+    """By its own replay, but for what is asked of it; and its plans keep what all plans promise."""
+    rng = random.Random(seed)
+    flow, demand, workers = random_flow(seed), rng.uniform(1, 200), rng.randint(3, 20)
+    swing = rng.choice([0.0, 0.2, 1.0])
+    seconds = [
+        Second(demand, tuple(rng.lognormvariate(0, swing) for _ in flow.stages)) for _ in range(rng.choice([30, 120]))
+    ]
+    fixed = make_plan(flow, demand=demand, workers=workers, solver=EXACT)
+    found = make_plan(
+        dataclasses.replace(flow, utilisation="window"), demand=demand, workers=workers, solver=EXACT, window=seconds
+    )
+    assert on_time(found, seconds) >= min(ON_TIME, on_time(fixed, seconds)) - 1e-3
+    assert evaluate(found).problems == ()
+    assert LOWEST <= found.utilisation <= HIGHEST
+    if on_time(fixed, seconds) >= ON_TIME:
+        assert found.utilisation >= fixed.utilisation
+        assert found.served >= fixed.served - 1e-6
 
 
 @settings(max_examples=25, deadline=None)

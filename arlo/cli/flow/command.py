@@ -45,6 +45,12 @@ def add_parser(subparsers: Any) -> argparse.ArgumentParser:
         metavar="F",
         help="accuracy that arlo gives up for fewer workers (default: 0)",
     )
+    plan.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help='with utilisation = "window": its last seconds, at the demand (default: a Poisson process)',
+    )
     report = _on_flow(actions, "report", "a page: the flow, and its accuracy, workers and shares over demand")
     _workers(report)
     report.add_argument("--demand", type=float, metavar="R", help="that the picture shows (default: half of the most)")

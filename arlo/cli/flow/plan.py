@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,9 @@ from arlo.errors import ConfigError
 from arlo.report.numbers import share
 
 if TYPE_CHECKING:
+    from arlo.catalog.flow import Flow
     from arlo.planning.flows.problem import FlowPlan
+    from arlo.planning.flows.window import Second
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,6 +27,8 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.within <= 1:
         raise ConfigError(f"--within must be from 0 to 1, not {args.within}")
     flow = load_flow(args.flow)
+    if args.trace is not None and flow.utilisation != "window":
+        raise ConfigError('--trace says how the demand varies, for flows with utilisation = "window" only')
     plan = make_plan(
         flow,
         outcomes=Outcomes.load(Path(flow.records)).of(flow) if flow.records else None,
@@ -31,12 +37,31 @@ def run(args: argparse.Namespace) -> int:
         planner=args.planner,
         solver=make_solver(args.solver),
         within=args.within,
+        window=_window(flow, args) if flow.utilisation == "window" else (),
     )
     if args.json:
         print_json(as_json(plan))
     else:
         _print(plan)
     return 0
+
+
+def _window(flow: Flow, args: argparse.Namespace) -> Sequence[Second]:
+    """Seconds as they are counted when the flow is served: of a trace, at the demand, or of a Poisson process."""
+    import numpy as np
+
+    from arlo.planning.flows.live import drawn
+    from arlo.planning.flows.window import WINDOW_S
+    from arlo.traces.readers import read_trace
+
+    random, seconds = np.random.default_rng(0), WINDOW_S + max(round(flow.plan_period_s), 1)
+    if not (math.isfinite(args.demand) and args.demand > 0):
+        return ()  # the planner says so
+    if args.trace is None:
+        return drawn(flow, random.poisson(args.demand, seconds).tolist(), random)
+    arrived = read_trace(args.trace).arrived_at_s
+    counts = np.bincount(arrived.astype(int))[-seconds:] if len(arrived) else np.zeros(1)
+    return drawn(flow, np.rint(counts * args.demand / max(counts.mean(), 1e-9)).astype(int).tolist(), random)
 
 
 def as_json(plan: FlowPlan) -> dict[str, Any]:
@@ -56,6 +81,8 @@ def as_json(plan: FlowPlan) -> dict[str, Any]:
         "accuracy_bound": plan.bound,
         "optimal": plan.optimal,
         "price": plan.price,
+        "utilisation": plan.utilisation,
+        "note": plan.note,
         "solve_s": plan.solve_s,
         "instances": [
             {
@@ -105,5 +132,6 @@ def _print(plan: FlowPlan) -> None:
     for key, f in plan.shares().items():
         if not flow.children(key[0]):
             print(f"  {f:7.2%}  {flow.label(*key)}")
-    if plan.reason:
-        print(plan.reason)
+    for text in (plan.note, plan.reason):
+        if text:
+            print(text)

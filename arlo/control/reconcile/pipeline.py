@@ -166,6 +166,8 @@ def plan_message(numbers: Numbers, plan: FlowPlan, *, shared: bool) -> Any:
         accuracy=plan.accuracy,
         workers=plan.workers,
         reason=plan.reason,
+        utilisation=plan.utilisation,
+        note=plan.note,
     )
 
 

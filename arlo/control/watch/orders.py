@@ -95,6 +95,8 @@ class Orders:
             served=round(plan.served, 4),
             accuracy=round(plan.accuracy, 4),
             price=round(plan.price, 6),
+            utilisation=round(plan.utilisation, 3),
+            note=plan.note,
             reason=plan.reason,
         )
         with contextlib.suppress(GatewayError):

@@ -258,7 +258,7 @@ class RuntimeScheduler:
             if begun.forced:
                 self._orders.keep(reason, views, demand)
             if isinstance(self.planner, FlowPlanner) and not self._config.dedicated:
-                self.planner.in_force = await asyncio.to_thread(self.planner.by_flow(len(usable), ()).plan, len(usable))
+                self.planner.adopt(await asyncio.to_thread(self.planner.by_flow(len(usable), ()).plan, len(usable)))
                 await self._orders.tell(self.planner)
             return
         if reason == "point" and begun.question.seen is not None:

@@ -34,7 +34,7 @@ class Findings:
 
 def check(flow: Flow) -> Findings:
     """Looks at a flow that was loaded."""
-    asked = build.problem(flow, demand=1.0, workers=1, utilisation=flow.utilisation)
+    asked = build.problem(flow, demand=1.0, workers=1, utilisation=flow.known_utilisation)
     late = slo_below_latency(asked)
     warnings = [
         text for stage in range(len(flow.stages)) for text in (*_dominated(flow, stage), *_profiles(flow, stage))

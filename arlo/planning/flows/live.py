@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Sequence
+
+import numpy as np
 
 from arlo.catalog.flow import Flow
 from arlo.planning.flows.build import Exits, Factors
 from arlo.planning.flows.demand import Demand, LiveFactors
+from arlo.planning.flows.window import WINDOW_S, Second
 
 MAX_GAP_S = 20.0  # after a longer silence what was counted before says nothing of now
 
@@ -37,6 +41,7 @@ class Traffic:
     factors: Factors
     exits: Exits
     stages: tuple[float, ...] | None  # rows per second of each stage of the flow; None: not known yet
+    window: tuple[Second, ...] = ()  # the last seconds beside the plans that were in force, oldest first
 
 
 class FlowTraffic:
@@ -49,6 +54,9 @@ class FlowTraffic:
         self._factors = LiveFactors(flow)
         self._exits: dict[tuple[int, int], tuple[float, float]] = {}  # answered, ended; both forgotten as factors are
         self._last: tuple[float, float, tuple[StageCounts, ...]] | None = None  # at, started, counts
+        self._place = {stage: at for at, stage in enumerate(flow.order)}
+        self._planned: tuple[float, Factors] | None = None  # what was known when the last plan was made
+        self._window: collections.deque[Second] = collections.deque(maxlen=WINDOW_S)
 
     def add(self, at_s: float, started_s: float, counts: Sequence[StageCounts]) -> None:
         """Counters, stage by stage in the flow's order, at a moment of a clock that never goes back. They begin again
@@ -65,6 +73,33 @@ class FlowTraffic:
         self._last = at_s, started_s, stages
         for at, (now, before) in enumerate(zip(stages, last[2], strict=True)):
             self._stage(at, now, before, took_s)
+        if self._planned is not None:
+            self._window.extend([self._second(stages, last[2], took_s)] * round(took_s))
+
+    def planned(self) -> None:
+        """A plan was made for what was seen until now: the seconds that come are held against it."""
+        rate = self._demands[0].rate()
+        self._planned = (rate, self._factors.factors()) if rate > 0 else None
+
+    def _second(self, stages: Sequence[StageCounts], last: Sequence[StageCounts], took_s: float) -> Second:
+        """Rows that came over those that the plan's demand and factors make, of whichever variants were taken."""
+        assert self._planned is not None
+        rate, factors = self._planned
+        roots = max(stages[0].arrived - last[0].arrived, 0) / took_s
+        load = [roots / rate] * len(stages)
+        for at, edges in enumerate(self._edges):
+            pairs = list(zip(stages[at].variants, last[at].variants, strict=False))
+            for i, edge in enumerate(edges):
+                made = sum(now.made[i] - old.made[i] for now, old in pairs)
+                meant = sum(
+                    (now.answered - old.answered) * factors.get((edge, k), self._flow.factor(edge, k))
+                    for k, (now, old) in enumerate(pairs)
+                )
+                head = self._flow.edges[edge].head
+                assert head is not None
+                more = made / meant if meant > 0 else 1.0
+                load[self._place[self._flow.index[head]]] = load[at] * max(more, 0.0)
+        return Second(roots, tuple(load))
 
     def _stage(self, at: int, now: StageCounts, before: StageCounts, took_s: float) -> None:
         came = max(now.arrived - before.arrived, 0)
@@ -100,4 +135,27 @@ class FlowTraffic:
                 for (stage, k), (answered, ended) in self._exits.items()
             },
             stages=tuple(max(rate, 1e-3) for rate in by_stage) if self._last is not None and any(rates) else None,
+            window=tuple(self._window),
         )
+
+
+def drawn(flow: Flow, roots: Sequence[int], random: np.random.Generator) -> tuple[Second, ...]:
+    """The window of a served flow whose roots came so, second by second: with plans every `plan_period_s`, and children
+    drawn from a Poisson distribution around the means of the first variants."""
+    traffic, period = FlowTraffic(flow), max(round(flow.plan_period_s), 1)
+    came, made = [0] * len(flow.stages), [0] * len(flow.edges)
+    for at, count in enumerate([0, *roots]):
+        new = {flow.entry: count}
+        counts = []
+        for stage in flow.order:
+            came[stage] += new[stage]
+            for edge in flow.out(stage):
+                if (head := flow.edges[edge].head) is not None:
+                    new[flow.index[head]] = int(random.poisson(new[stage] * flow.factor(edge, 0)))
+                    made[edge] += new[flow.index[head]]
+            rows = tuple(made[edge] for edge in flow.out(stage) if flow.edges[edge].head is not None)
+            counts.append(StageCounts(came[stage], (VariantCounts(came[stage], came[stage], rows),)))
+        traffic.add(float(at), 0.0, counts)
+        if at % period == 0:
+            traffic.planned()
+    return traffic.seen().window

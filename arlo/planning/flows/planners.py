@@ -7,7 +7,8 @@
 not fit, the greatest accuracy on all workers. Capacity is used to the full, budgets are twice the latency.
 `inferline`: the most accurate variants always; when they do not fit, the greatest share served. `proteus`: every stage
 for itself, by the demand that it sees and its part of the SLO, always on all workers. `arlo`: served share, then
-accuracy, then fewer workers, then fewer moves, with a part of the capacity left free and budgets that fill the SLO.
+accuracy, then fewer workers, then fewer moves, with a part of the capacity left free (a fixed one, or what window.py
+finds) and budgets that fill the SLO.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from arlo.planning.flows.steps import (
     overload,
     slo_below_latency,
 )
+from arlo.planning.flows.window import Second, by_window
 
 PLANNERS: tuple[PlannerName, ...] = get_args(PlannerName)
 SOLVERS = ("exact", "highs", "gurobi")
@@ -70,6 +72,8 @@ def make_plan(
     before: FlowPlan | None = None,
     within: float = 0.0,
     stage_demand: Sequence[float] | None = None,
+    window: Sequence[Second] = (),
+    utilisation: float | None = None,
 ) -> FlowPlan:
     """A plan for `demand` roots per second on at most `workers` workers, by the flow's planner or the named one.
 
@@ -78,7 +82,8 @@ def make_plan(
     [stages][variants]: at most so many instances of each; empty: any number. `before`: the plan that is in force; of
     two equally good ones `arlo` takes that which moves fewer workers. `within`: accuracy that `arlo` gives up for fewer
     workers. `stage_demand`: rows per second that each stage [stages] saw, for `proteus`; None: what the most accurate
-    variants would send. ConfigError when wrong.
+    variants would send. `window`: seconds that say the utilisation, where the flow leaves it to them; `utilisation`:
+    for `arlo`, in place of the flow's. ConfigError when wrong.
     """
     name = planner or flow.planner
     if name not in PLANNERS:
@@ -106,7 +111,11 @@ def make_plan(
             )
 
         if name == "arlo":
-            found = _arlo(flow, program(flow.utilisation, single_batch=False), solver, before, within)
+            found = by_window(
+                flow if utilisation is None else dataclasses.replace(flow, utilisation=utilisation),
+                window,
+                lambda part: _arlo(flow, program(part, single_batch=False), solver, before, within),
+            )
         elif name == "loki":
             found = _loki(flow, program(1.0, best_only=True), program(1.0), solver)
         elif name == "inferline":

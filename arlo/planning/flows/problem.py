@@ -189,6 +189,7 @@ class FlowPlan:
     utilisation: float
     optimal: bool
     reason: str = ""
+    note: str = ""  # how the utilisation was found, where the window says it
     solve_s: float = 0.0
 
     @property

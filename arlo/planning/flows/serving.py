@@ -52,6 +52,7 @@ class ByFlow:
     before: FlowPlan | None
     outcomes: RowOutcomes | None
     most: int = 0  # workers that there may be
+    utilisation: float | None = None  # of a plan that was made, for what is compared with it; None: not known yet
 
     @property
     def _flow(self) -> Flow:
@@ -74,6 +75,8 @@ class ByFlow:
             held=self._by_stage(instances) if instances else (),
             before=None if instances else self.before,
             stage_demand=self.traffic.stages if self._flow.planner == "proteus" else None,
+            window=self.traffic.window,
+            utilisation=self.utilisation,
         )
 
     def solve(self, last: Allocation | None, *, time_limit_s: float) -> FlowAnswer:
@@ -82,7 +85,8 @@ class ByFlow:
         plan = self.plan(self.workers)
         wanted = self._with_spares(plan)
         held = self.held if sum(self.held) == self.workers else wanted
-        kept = plan if held == wanted else self.plan(self.workers, held)
+        kept = plan if held == wanted else self.beside(plan).plan(self.workers, held)
+        kept = dataclasses.replace(kept, note=kept.note or plan.note)
         if not all(any(counts) for counts in self._by_stage(wanted)):  # no row would end: better what there is
             wanted, plan = held, kept
         found = Allocation(
@@ -96,6 +100,11 @@ class ByFlow:
         size = plan.workers if self.most <= self.workers else self.plan(self.most).workers
         return FlowAnswer(found, "", plan, kept, size)
 
+    def beside(self, plan: FlowPlan) -> ByFlow:
+        """The same question at the utilisation that the window said for a plan."""
+        found = self._flow.utilisation == "window" and plan.planner == "arlo"
+        return dataclasses.replace(self, utilisation=plan.utilisation) if found else self
+
     def loss(self, instances: Sequence[int]) -> float:
         """Share of the demand without a right answer; infinity where a stage has no instance."""
         held = self._by_stage(instances)
@@ -105,7 +114,7 @@ class ByFlow:
             self._flow,
             demand=self._demand,
             workers=sum(instances),
-            utilisation=self._flow.utilisation,
+            utilisation=self._flow.known_utilisation if self.utilisation is None else self.utilisation,
             factors=self.traffic.factors,
             exits=self.traffic.exits,
             outcomes=self.outcomes,
@@ -207,12 +216,19 @@ class FlowPlanner(ModelPlanner):
     def conclude(self, question: Question, answer: Answer) -> Plan:
         """What to do about the answer; `in_force` is then the plan for what will be held."""
         assert isinstance(answer, FlowAnswer)
+        assert isinstance(question.problem, ByFlow)
+        question = dataclasses.replace(question, problem=question.problem.beside(answer.plan))
         plan = super().conclude(question, answer)
         if not plan.moves and plan.best != plan.wanted and self.numbers.flow.planner != "arlo":
             plan = dataclasses.replace(plan, moves=True, note=f"as {self.numbers.flow.planner} says")
         self.size = answer.size
-        self.in_force = answer.plan if plan.moves or plan.best == plan.wanted else answer.kept
+        self.adopt(answer.plan if plan.moves or plan.best == plan.wanted else answer.kept)
         return plan
+
+    def adopt(self, plan: FlowPlan) -> None:
+        """A plan for what was counted until now is in force."""
+        self.in_force = plan
+        self.traffic.planned()
 
     def _question(
         self, reason: Reason, workers: int, seen: Seen | None, wanted: Sequence[int], *, forced: bool

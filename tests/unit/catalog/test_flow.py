@@ -131,6 +131,8 @@ def test_paths_are_counted_where_rows_were_recorded() -> None:
         ("slo_ms = 250", "", "slo_ms is missing"),
         ('drop = "reroute"', 'drop = "never"', "flow.drop must be one of slack, reroute, per_task, last, none"),
         ('drop = "reroute"', "utilisation = 1.5", "utilisation must be above 0 and at most 1"),
+        ('drop = "reroute"', 'utilisation = "windw"', "utilisation must be a number or \"window\", not 'windw'"),
+        ('drop = "reroute"', "utilisation = true", "utilisation must be a number"),
         ("accuracy = 0.9\n", "accuracy = 90\n", "variant 'large': accuracy must be from 0 to 1, not 90"),
         ("accuracy = [0.7, 0.6]", "accuracy = [0.7, 0.6, 0.5]", "accuracy needs 1 number, or 1 per max_length"),
         ("accuracy = 0.8\n", "", "variant 'b0': accuracy is missing"),

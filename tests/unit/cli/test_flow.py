@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,35 @@ def test_a_plan_for_people(toy: str, capsys: pytest.CaptureFixture[str]) -> None
     assert "overload: 4 workers serve" in text
 
 
+def test_the_window_of_a_plan_is_a_poisson_process_or_a_trace(
+    toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = Path(toy).read_text().replace('planner = "loki"', 'utilisation = "window"')
+    Path(toy).write_text(text)
+
+    def plan(*more: str) -> dict[str, Any]:
+        assert main(["flow", "plan", toy, "--workers", "500", "--demand", "200", "--json", *more]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    def trace(name: str, *arrivals: str) -> str:
+        made = str(tmp_path / name)
+        assert main(["trace", "make", made, "--rate", "200", "--duration-s", "150", *arrivals]) == 0
+        capsys.readouterr()
+        return made
+
+    chance, even = plan(), plan("--trace", trace("even.csv", "--arrivals", "constant"))
+    bursty = plan("--trace", trace("bursty.csv", "--arrivals", "mmpp", "--burst", "4", "--sojourn-ms", "3000"))
+    assert even["utilisation"] >= chance["utilisation"] > bursty["utilisation"]
+    assert even["workers"] <= chance["workers"] < bursty["workers"]
+    assert f"utilisation {bursty['utilisation']:.3g}: " in bursty["note"]
+    assert main(["flow", "plan", toy, "--workers", "500", "--demand", "200"]) == 0
+    assert chance["note"] in capsys.readouterr().out
+    short = plan("--trace", trace("short.csv", "--duration-s", "15"))
+    assert short["utilisation"] == 0.8
+    assert "are known" in short["note"]
+
+
 @pytest.mark.parametrize("solver", ["highs", "gurobi"])
 def test_other_solvers_agree(toy: str, solver: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("highspy" if solver == "highs" else "gurobipy")
@@ -104,6 +134,7 @@ def test_a_page(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["plan", "TOY", "--demand", "-1"], "demand must be above 0"),
         (["plan", "TOY", "--demand", "1", "--workers", "0"], "workers must be at least 1"),
         (["plan", "TOY", "--demand", "1", "--within", "2"], "--within must be from 0 to 1"),
+        (["plan", "TOY", "--demand", "1", "--trace", "t.csv"], 'for flows with utilisation = "window" only'),
     ],
 )
 def test_wrong_questions(toy: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import pytest
 
 from arlo.catalog.flow import Flow, FlowStage, FlowVariant, table_of_ms
+from arlo.control.reconcile.pipeline import plan_message
 from arlo.planning.flows import build
 from arlo.planning.flows.exact import ExactFlowSolver
 from arlo.planning.flows.highs import HighsFlowSolver
 from arlo.planning.flows.live import FlowTraffic, StageCounts, VariantCounts
 from arlo.planning.flows.numbers import Numbers
 from arlo.planning.flows.problem import FlowPlan
-from arlo.planning.flows.serving import FlowPlanner
+from arlo.planning.flows.serving import FlowAnswer, FlowPlanner
 from arlo.planning.planner import Plan, PlannerSettings, Seen
 from arlo.planning.traffic.demand import Demand
 from tests.fakes.flows import cascade, toy
@@ -131,6 +132,33 @@ def test_loading_is_weighed_against_what_it_gains() -> None:
     plan = decide(one, (1, 1, 1, 1))
     assert not plan.moves
     assert "load(s)" in plan.note
+
+
+def test_what_the_window_says_holds_for_all_that_is_compared() -> None:
+    """Every other second brings nothing, the next ones twice as much: what is held, too, is planned for with the
+    utilisation that the plan has, and the seconds count from the first plan on."""
+    one = planner(dataclasses.replace(FLOW, utilisation="window", slo_ms=1500), most=200)
+    feed(one, 10)
+    decide(one, (2, 0, 1, 1))
+    assert one.in_force is not None
+    assert one.in_force.utilisation == 0.8
+    assert "0 are known" in one.in_force.note
+    rows = 0
+    for second in range(101, 161):
+        rows += 20 * (second % 2)
+        first, none = VariantCounts(rows, 0, (2 * rows,)), VariantCounts(0, 0, (0,))
+        last = (VariantCounts(2 * rows, 2 * rows, ()), VariantCounts(0, 0, ()))
+        one.traffic.add(float(second), 100.0, [StageCounts(rows, (first, none)), StageCounts(2 * rows, last)])
+    question = one._question("period", 4, None, (2, 0, 1, 1), forced=False)
+    answer = question.solve()
+    assert isinstance(answer, FlowAnswer)
+    assert answer.plan.utilisation < 0.8
+    assert answer.kept.utilisation == answer.plan.utilisation
+    assert answer.size >= answer.plan.workers == 4
+    one.conclude(question, answer)
+    assert (one.in_force.utilisation, one.in_force.note) == (answer.plan.utilisation, answer.plan.note)
+    told = plan_message(one.numbers, one.in_force, shared=False)
+    assert (told.utilisation, told.note) == (answer.plan.utilisation, answer.plan.note)
 
 
 def test_the_number_of_workers_is_that_of_the_plan_with_all_there_may_be() -> None:

@@ -82,6 +82,24 @@ def test_workers_follow_the_demand() -> None:
     assert result.moves == 4
 
 
+def test_the_window_is_counted_as_time_goes_by() -> None:
+    """Even arrivals leave next to nothing free once they were seen; where every tenth second brings three times as
+    many, more workers stay than for the mean."""
+    flow = toy(planner="arlo", router="price", drop="slack", utilisation="window", plan_period_s=5, slo_ms=1000)
+    even = evenly(40, 150)
+    bursts = np.concatenate([evenly(80, 1) + second * 10**9 for second in range(30, 150, 10)])
+    found = [
+        run(FlowRun(flow=flow, planner=planner_of(flow), workers=200, arrived_ns=np.sort(arrived), counted=True))
+        for arrived in (even, np.concatenate([even, bursts]))
+    ]
+    assert found[0].utilisation > 0.9 - 0.15 * 5 / 30, "the first plans knew too little"
+    assert found[0].violations == 0
+    assert found[1].utilisation < 0.75
+    assert found[1].workers_mean > 1.4 * found[0].workers_mean
+    uncounted = run(FlowRun(flow=flow, planner=planner_of(flow), workers=200, arrived_ns=even))
+    assert uncounted.utilisation == pytest.approx(0.8)
+
+
 def test_a_change_of_demand_is_planned_for_at_once() -> None:
     arrived = np.concatenate([evenly(9, 12), evenly(30, 20) + 12 * 10**9])
     flow = toy(plan_period_s=1000)
