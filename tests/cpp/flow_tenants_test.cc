@@ -72,6 +72,7 @@ TEST(BestWay, IsThatOfTheMostAccuratePaths) {
   EXPECT_EQ(way.variants, (std::vector<std::int32_t>{1, 1}));
   EXPECT_EQ(way.may_take, 0b1010U);
   EXPECT_EQ(way.accuracy, .85);
+  EXPECT_EQ(way.rows, 1 + 1);
   Rig rig(spec);
   for (const std::size_t v : {0U, 1U, 2U, 3U}) rig.join(v);
   rig.arrive(100 * kMs, 1, way.accuracy, way.may_take);

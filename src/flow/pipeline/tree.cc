@@ -133,6 +133,7 @@ Tree::Tree(const Spec& spec) {
 BestWay best_way(const Tree& tree) {
   BestWay way;
   std::vector<Node> node(at(tree.stages()));
+  std::vector<double> rows(at(tree.stages()), 1);
   for (std::int32_t s = 0; s < tree.stages(); ++s) {
     const auto& stage = tree.stage(s);
     const Block block = stage.parent < 0 ? stage.first : tree.block(node[at(stage.parent)], s);
@@ -145,6 +146,10 @@ BestWay best_way(const Tree& tree) {
       const auto bit = static_cast<std::uint32_t>(stage.first_variant + v);
       if ((stage.line >= 0 || v == way.variants.back()) && bit < 64) way.may_take |= std::uint64_t{1} << bit;
     }
+    if (stage.parent >= 0) {
+      rows[at(s)] = rows[at(stage.parent)] * stage.factor[at(way.variants[at(stage.parent)])];
+    }
+    way.rows += rows[at(s)];
     if (stage.leaf()) way.accuracy = std::min(way.accuracy, tree.accuracy(node[at(s)]));
   }
   return way;

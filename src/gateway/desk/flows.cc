@@ -182,6 +182,15 @@ void Desk::begin_flow(Call& call, TimeNs now, Effects& effects) {
            row.index, now, effects);
       return;
     }
+    // What is behind the entry is never refused for a full queue, so it is counted before.
+    const double to_come = (state->core.roots() + static_cast<double>(all->count)) * (state->best.rows - 1);
+    const auto stages = static_cast<double>(flow.stages.size());
+    if (state->core.roots() > 0 && to_come > config_.dispatch().max_queued() * (stages - 1)) {
+      FlowRoot none;
+      none.state = state;
+      fail(call, fault_of(none, *row.flow, pipeline::DropReason::kOverload), row.index, now, effects);
+      return;
+    }
     row.flow->all = static_cast<std::int32_t>(all->count);
     if (!call.shadow) flow_counts_.at(call.model->variant).front().arrived += all->count;
     const auto until = [&](TimeNs limit) {

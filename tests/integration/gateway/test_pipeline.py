@@ -196,6 +196,25 @@ async def test_a_stage_makes_several_rows(workers: Workers, start: Any) -> None:
         await nothing_left(gateway)
 
 
+async def test_rows_to_come_are_counted(workers: Workers, start: Any) -> None:
+    """Each row becomes 20: only so many enter as make what the queue behind may hold; one alone always does."""
+    stages = {"first": ("small",), "parts": ("large",)}
+    for limit, least, most in ((100, 4, 16), (10, 1, 1)):
+        edge = {"from": 0, "to": 1, "factor": [20.0], "chunks": {"window": 5, "stride": 3}}
+        deployment = pipeline_deployment(workers, {"small": (0,), "large": (3,)}, stages, [edge], slo_ms=20_000)
+        async with start(deployment, dispatch={**BATCHES, "max_queued": limit}) as gateway:
+            asked = [gateway.infer(request_of([short(r, 62)], ("row",)), timeout=20) for r in range(40)]
+            ended = await asyncio.gather(*asked, return_exceptions=True)
+            good = [arrays_of(each)["row"].tolist() for each in ended if not isinstance(each, BaseException)]
+            refused_ = [each for each in ended if isinstance(each, grpc.aio.AioRpcError)]
+            assert len(good) + len(refused_) == 40
+            assert least <= len(good) <= most
+            assert all(each == [0] * 20 for each in good)
+            assert {each.code() for each in refused_} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+            await gateway.infer(request_of([short(1, 62)], ("row",)), timeout=20)
+            await nothing_left(gateway)
+
+
 async def nothing_left(gateway: Gateway) -> None:
     """No row waits or runs any more, of any model."""
     for model in ("small", "middle", "large"):
