@@ -357,7 +357,7 @@ def plan_flow(
             Sequence[float],
             Sequence[float],
             Sequence[float],
-            Sequence[tuple[int, float, float]],
+            Sequence[tuple[int, float, float, float]],
         ]
     ],
     served: float,
@@ -367,17 +367,19 @@ def plan_flow(
     gap: float,
     max_nodes: int,
     held: Sequence[Sequence[int]] = [],
+    unserved: float = 1000.0,
 ) -> tuple[list[list[int]], list[tuple[list[int], float]], float, float, float, float, float, bool, int]:
     """
-    The plan of greatest accuracy for a flow: (instances by stage and option, [(option of each stage, share)],
+    The plan of greatest value for a flow: (instances by stage and option, [(option of each stage, share)],
     value, served, relaxed, bound, price, optimal, nodes); see src/solve/flow/problem.h.
 
     `stages`, parents first: (parent, variants, weight, limit in s, factor by the parent's variant, exit share by
-    variant, accuracy by the variants from the root, options [(variant, workers per row/s, latency in s)]). The
-    root's factor is [roots per second]. `served`: share of the demand to plan for; `served_only`: how much can be
-    served, whatever its accuracy; `single_batch`: one batch cap for each variant; `target`: the first plan of
-    this value will do (infinity: the best one); `gap`: what the best one may be better by; after `max_nodes` the
-    best one found; `held`: the most instances by stage and variant, empty: any number. ValueError when wrong.
+    variant, accuracy by the variants from the root, options [(variant, workers per row/s, latency in s, what the
+    energy of one row/s is worth)]). The root's factor is [roots per second]. `served`: share of the demand to
+    plan for; `served_only`: how much can be served, whatever its value; `single_batch`: one batch cap for each
+    variant; `target`: the first plan of this value will do (infinity: the best one); `gap`: what the best one may
+    be better by; after `max_nodes` the best one found; `held`: the most instances by stage and variant, empty:
+    any number; `unserved`: what a share of the demand is worth beside its value. ValueError when wrong.
     """
 
 class CascadeRules:
