@@ -185,6 +185,7 @@ class TokenCounts:
         share: float = 1.0,
         switching: int = 0,
         looked_at: int = 32,
+        energy: Sequence[float] = [],
     ) -> None: ...
 
 class Scheduler:
@@ -481,11 +482,13 @@ class Pipeline:
         max_open: int = 65536,
         falls_back: Sequence[int] = [],
         follows_load: bool = False,
+        energy: Sequence[float] = [],
     ) -> None:
         """
         `stages`: of each, parents first, variants (id, accuracy, least ns, worker-seconds of a row). `edges`: (from,
         to, factor by variant, hop ns). `accuracy`: of each prefix, stage by stage; empty: products.
-        `falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price.
+        `falls_back`: edges whose head answers anew; `follows_load`: some exit depends on the price;
+        `energy`: utility of a worker-second of each variant beyond its price, stage by stage; empty: none.
         """
 
 class PipelinePlan:
